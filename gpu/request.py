@@ -20,6 +20,7 @@ class Request(msgspec.Struct, frozen=True):
     interventions  interventions from the first token on; with `spans`, from the last of `ids` on
     spans          interventions under which all of `ids` but the last were computed, where `ids`
                    is the text of an earlier run that is continued
+    priority       requests with a smaller number are served first
     """
 
     ids: list[int]
@@ -28,3 +29,4 @@ class Request(msgspec.Struct, frozen=True):
     updates: tuple[ScheduledUpdate, ...] = ()
     interventions: Interventions = NO_INTERVENTIONS
     spans: tuple[InterventionSpan, ...] = ()
+    priority: int = 0

@@ -77,10 +77,5 @@ def encode_updates(
     return tuple(found)
 
 
-def largest_max_tokens(updates: ScheduledUpdates, params: SamplingParams) -> int:
-    """Return the largest `max_tokens` that a run beginning with `params` can get."""
-    return max(params.max_tokens, *(int(c.params.get("max_tokens", 0)) for c in updates), 0)
-
-
 def _refused(n: int, why: str) -> InvalidRequest:
     return InvalidRequest(f"change {n + 1} of the request: {why}", "changes")

@@ -1,8 +1,9 @@
 """Assignment of KV blocks to runs: cached blocks of the prompt's prefix, free ones for the rest.
 
-A run starts only if the cache can hold all it may write, so it is never preempted. The blocks that
-it may still need are promised to it. Blocks without an owner count as free even while they are in
-the prefix cache. A run that shares a cached block is promised one block less. Host logic only.
+A run gets blocks when it computes the tokens for them. It starts if the cache has room for its
+prompt beside those of the running ones, and one more block for each of them; what runs write later
+may not fit, then the scheduler preempts one. Blocks without an owner count as free even while they
+are in the prefix cache. Host logic only.
 
 The device must get `copies`, then the tables of `changed_tables`, before the next step. It runs
 submissions in order, so a block is reused only after all steps that used it before, and tokens can
@@ -16,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu.engine.sequence import Sequence
-from gpu.errors import InvalidRequest
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
@@ -51,64 +51,63 @@ class KvManager:
         self.changed_tables: list[Sequence] = []
         """Sequences whose table changed since it was last written."""
         self._prefix_cache = prefix_cache
-        self._most: dict[Sequence, int] = {}  # blocks that each running sequence may come to own
+        self._running: dict[Sequence, None] = {}
         self._borrowed: BorrowedBlocks | None = None
         self._n_prompt = self._n_reused = self._n_copies = 0
 
     @property
     def n_free(self) -> int:
-        """Number of blocks without an owner that are not promised."""
-        return self.pool.n_free - self._promised()
+        """Number of blocks without an owner."""
+        return self.pool.n_free
 
     def admit(self, sequence: Sequence) -> bool:
-        """Give a sequence its cached prefix and promise it all other blocks; return False if too
-        few are free."""
-        match = self._match_prompt(sequence)
-        free = self.pool.n_free - self.pool.n_unreferenced(match.blocks) - self._promised()
-        if sequence.max_blocks - len(match.blocks) > free:
+        """Give a sequence its cached prefix; return False if too few blocks are free for the rest
+        of its prompt."""
+        match = self._match_prefix(sequence)
+        free = self.pool.n_free - self.pool.n_unreferenced(match.blocks)
+        needed = sequence.blocks_to_start - len(match.blocks)
+        if needed + sum(map(_soon_needed, self._running)) > free:
             return False
-        self._most[sequence] = sequence.max_blocks
-        self._n_prompt += len(sequence.prompt)
+        self._running[sequence] = None
+        if not sequence.n_preemptions:
+            self._n_prompt += len(sequence.prompt)
         self._attach(sequence, match)
         return True
 
     def match_again(self, sequence: Sequence) -> None:
         """Match the prefix again before the first token of a prompt is computed: a prompt that
         begins the same may have entered the cache meanwhile."""
-        match = self._match_prompt(sequence)
-        if match.n_tokens > sequence.n_reused:
+        match = self._match_prefix(sequence)
+        if match.n_tokens > sequence.n_matched:
             self.pool.free(sequence.blocks)
             self._attach(sequence, match)
 
-    def cover(self, sequence: Sequence, position: int) -> None:
-        """Allocate promised blocks until `position` has one."""
+    def cover(self, sequence: Sequence, position: int) -> bool:
+        """Allocate blocks until `position` has one; return False, without any, if too few are
+        free."""
         missing = blocks_for(position + 1) - len(sequence.blocks)
         if missing > 0:
-            sequence.blocks += self._take(missing)
+            assert self._borrowed is None, "return what was borrowed before the next step"
+            taken = self.pool.allocate(missing)
+            if taken is None:
+                return False
+            sequence.blocks += taken
             self._note_changed(sequence)
+        return True
+
+    def room(self, sequence: Sequence) -> int:
+        """Return how many tokens a sequence could have if it took all free blocks."""
+        return (len(sequence.blocks) + self.pool.n_free) * BLOCK_TOKENS
 
     def release(self, sequence: Sequence) -> None:
-        """Free the blocks of a finished sequence; its tokens stay cached until the blocks are
-        needed."""
+        """Free the blocks of a finished or preempted sequence; its tokens stay cached until the
+        blocks are needed."""
         self._enter(sequence)
         self.pool.free(sequence.blocks)
         sequence.blocks = []
-        del self._most[sequence]
-
-    def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
-        """Promise a running sequence the blocks for `max_tokens`. Raises InvalidRequest if too few
-        are free."""
-        wanted = blocks_for(min(sequence.context, len(sequence.prompt) + max_tokens))
-        own = len(sequence.blocks)
-        others = self._promised() - (self._most[sequence] - own)
-        room = own + self.pool.n_free - others
-        if wanted > room:
-            raise InvalidRequest(
-                f"max_tokens {max_tokens} needs {wanted} KV blocks, but other runs leave {room} of "
-                f"{self.pool.n_blocks}; ask for less, or wait for them to end",
-                "max_tokens",
-            )
-        self._most[sequence] = max(self._most[sequence], wanted)
+        del self._running[sequence]
+        if sequence in self.changed_tables:
+            self.changed_tables.remove(sequence)
 
     # ---- outside of runs --------------------------------------------------------------------
 
@@ -116,7 +115,7 @@ class KvManager:
         self, slot: int, ids: list[int], first: int, block_hashes: BlockHashes
     ) -> BorrowedBlocks | None:
         """Return blocks for `ids`, those before `first` from the cache if possible; None if too few
-        are free. They may be promised to runs, so they must be given back before the next step."""
+        are free. Runs may need them, so they must be given back before the next step."""
         assert self._borrowed is None, "return what was borrowed before"
         assert not self.copies, "carry out the copies of the runs first"
         self._enter_running()
@@ -144,7 +143,7 @@ class KvManager:
         pool = self.pool
         held = [pool.cached(block) for block in range(pool.n_blocks)]
         first = [-1 if h is None else h.first for h in held]
-        for sequence in self._most:
+        for sequence in self._running:
             for i, block in enumerate(sequence.blocks):
                 first[block] = i * BLOCK_TOKENS
         return KvState(
@@ -161,34 +160,28 @@ class KvManager:
 
     # ---- inside -----------------------------------------------------------------------------
 
-    def _promised(self) -> int:
-        """Return how many blocks running sequences may still take."""
-        return sum(most - len(sequence.blocks) for sequence, most in self._most.items())
-
-    def _take(self, n: int) -> list[int]:
-        assert self._borrowed is None, "return what was borrowed before the next step"
-        taken = self.pool.allocate(n)
-        assert taken is not None, "promised blocks are missing"
-        return taken
-
-    def _match_prompt(self, sequence: Sequence) -> PrefixMatch:
-        """Match all but the last token, whose logits are needed."""
+    def _match_prefix(self, sequence: Sequence) -> PrefixMatch:
+        """Match all tokens to prefill but the last, whose logits are needed."""
         if not self._prefix_cache:
             return NO_MATCH
         self._enter_running()
-        return self.pool.match_prefix(
-            sequence.prompt, len(sequence.prompt) - 1, sequence.block_hashes
-        )
+        return self.pool.match_prefix(sequence.ids, sequence.n_known - 1, sequence.block_hashes)
 
     def _attach(self, sequence: Sequence, match: PrefixMatch) -> None:
-        """Make the sequence begin after its cached prefix."""
+        """Make the sequence begin after its cached prefix; without the part of a block if no block
+        is free for its copy."""
         self.pool.touch(match)
         sequence.blocks = list(match.blocks)
+        n_tokens = match.n_tokens
         if match.source is not None:
-            sequence.blocks += self._take(1)
-            self.copies += self._copy_of(match, sequence.blocks[-1])
-        self._n_reused += match.n_tokens - sequence.n_reused
-        sequence.reuse_prefix(match.n_tokens)
+            if taken := self.pool.allocate(1):
+                sequence.blocks += taken
+                self.copies += self._copy_of(match, taken[0])
+            else:
+                n_tokens = len(match.blocks) * BLOCK_TOKENS
+        if not sequence.n_preemptions:
+            self._n_reused += n_tokens - sequence.n_matched
+        sequence.reuse_prefix(n_tokens)
         self._note_changed(sequence)
 
     def _copy_of(self, match: PrefixMatch, to: int) -> tuple[BlockCopy, ...]:
@@ -206,8 +199,14 @@ class KvManager:
     def _enter_running(self) -> None:
         """Enter what runs computed since the last call into the prefix cache. Not done token by
         token, so that it costs a step nothing."""
-        for sequence in self._most:
+        for sequence in self._running:
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
         self.pool.insert(sequence.ids, sequence.n_computed, sequence.blocks, sequence.block_hashes)
+
+
+def _soon_needed(sequence: Sequence) -> int:
+    """Return the blocks that a running sequence needs for the rest of its prompt, at least the
+    next one it writes to."""
+    return max(1, sequence.blocks_to_start - len(sequence.blocks))

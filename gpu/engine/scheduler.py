@@ -1,16 +1,21 @@
 """Continuous batching with chunked prefill: chooses the rows of the next step.
 
-A step takes one row of each decoding sequence, then a chunk of the oldest prompt that is not in the
+A step takes one row of each decoding sequence, then a chunk of the first prompt that is not in the
 cache yet (Agrawal et al. 2023, "Sarathi"). If more sequences decode than a step can sample, those
 that were served longest ago come first; a prompt whose last token is next counts from when it got
-its slot. Sequences wait in order until a slot is free and the KV cache can hold all they may write,
-so a started run is never preempted. Prompt tokens in the prefix cache are not computed again
-(`gpu.engine.kv_manager`). Host logic only; the engine submits the steps.
+its slot. Sequences wait, by priority and then in order, until a slot is free and the KV cache has
+room for their prompt. Tokens in the prefix cache are not computed again (`gpu.engine.kv_manager`).
+
+Blocks for what is written are taken when they are needed. If none is free, the last in order of the
+running sequences is preempted: it gives its blocks and slot back and waits, and later prefills what
+it had written as if it were its prompt, of which the prefix cache may still have most. The ids do
+not depend on it. The last in order itself waits for a block without losing its own. So the first in
+order always goes on, and every sequence ends. Host logic only; the engine submits the steps.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
 
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
@@ -60,27 +65,33 @@ class Scheduler:
     def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
         self.limits = limits
         self.kv = KvManager(limits.n_blocks, prefix_cache=prefix_cache)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.active: list[Sequence] = []
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._lacks_blocks: Sequence | None = None  # first in line, until blocks may be free
+        self.n_preemptions = 0
+        self._n_added = 0
         self._n_steps = 0
         self._ms_per_row: float | None = None
         self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
 
     def add(self, sequence: Sequence) -> None:
-        """Append a sequence to the queue; it is told its place."""
-        self.waiting.append(sequence)
-        sequence.accepted(self._place(len(self.waiting)))
+        """Queue a sequence; it is told its place."""
+        self._n_added += 1
+        sequence.order = (sequence.order[0], self._n_added)
+        self._queue(sequence)
+        sequence.accepted(self._place(self.waiting.index(sequence) + 1))
+        self._tell_places()
 
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; return those that start now."""
         started = []
         while self._first_in_line is not None and self._first_in_line.interventions.ready:
+            self.waiting[0].resume()
             if not self.kv.admit(self.waiting[0]):
                 self._lacks_blocks = self.waiting[0]
                 break
-            sequence = self.waiting.popleft()
+            sequence = self.waiting.pop(0)
             sequence.slot = self._free_slots.pop()
             sequence.served = self._n_steps
             self.active.append(sequence)
@@ -111,6 +122,7 @@ class Scheduler:
                 samplers.pop()
             else:
                 n -= 1  # the last token waits for a step that can sample it
+        samplers, n = self._with_blocks(samplers, prompt, n)
         rows, samples = self._decode(samplers)
         chunk = self._prefill(prompt, n, rows, samples, samplers) if prompt and n else None
         if not rows:
@@ -156,13 +168,6 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._tell_places()
 
-    def check_max_tokens(self, sequence: Sequence, max_tokens: int) -> None:
-        """Raise InvalidRequest if a sequence runs and the KV cache cannot hold `max_tokens` beside
-        the other runs."""
-        if sequence in self.active:
-            self.kv.check_max_tokens(sequence, max_tokens)
-        self._lacks_blocks = None
-
     def borrow(
         self, ids: list[int], first: int | None = None, block_hashes: BlockHashes | None = None
     ) -> BorrowedBlocks | None:
@@ -175,7 +180,7 @@ class Scheduler:
 
     @property
     def n_free_blocks(self) -> int:
-        """Return the KV blocks that no run has or was promised."""
+        """Return the KV blocks that no run has."""
         return self.kv.n_free
 
     def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:
@@ -188,11 +193,13 @@ class Scheduler:
 
     @property
     def _first_in_line(self) -> Sequence | None:
-        """Return the first waiting sequence if a slot is free and it did not lack blocks when it
-        was last tried."""
-        if not (self.waiting and self._free_slots) or self.waiting[0] is self._lacks_blocks:
+        """Return the first waiting sequence if a slot is free, all it submitted was read, and it
+        did not lack blocks when it was last tried."""
+        if not (self.waiting and self._free_slots):
             return None
-        return self.waiting[0]
+        first = self.waiting[0]
+        hopeless = first is self._lacks_blocks and bool(self.active)
+        return first if first.settled and not hopeless else None
 
     def _slot_interventions(
         self, rows: list[Row], samplers: list[Sequence], chunk: Chunk | None
@@ -207,8 +214,12 @@ class Scheduler:
         return tuple(changed), tuple(s.interventions.active for s in sequences.values())
 
     def _place(self, n: int) -> int:
-        """Return how many slots must become free for the n-th waiting sequence (from 1)."""
-        return max(0, n - len(self._free_slots))
+        """Return how many sequences must end for the n-th waiting one (from 1) to start."""
+        lacks_blocks = self._lacks_blocks is not None and self._lacks_blocks in self.waiting
+        return n if lacks_blocks else max(0, n - len(self._free_slots))
+
+    def _queue(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_order)
 
     def _tell_places(self) -> None:
         for n, sequence in enumerate(self.waiting, 1):
@@ -223,8 +234,9 @@ class Scheduler:
                 self.release(sequence)
 
     def _next_prompt(self) -> Sequence | None:
-        """Return the oldest sequence whose prompt is not in the cache yet."""
-        return next((s for s in self.active if s.prefilling and not s.finished), None)
+        """Return the first in order of the sequences whose prompt is not in the cache yet."""
+        prefilling = (s for s in self.active if s.prefilling and not s.finished)
+        return min(prefilling, key=_order, default=None)
 
     def _next_writers(self, prompt: Sequence | None) -> list[Sequence]:
         """Return the sequences that get a row of the next step, least recently served first. Some
@@ -242,7 +254,7 @@ class Scheduler:
         if self._ms_per_row is not None:
             wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
         most = min(self._most_rows(prompt, writers), max(len(writers) + 1, wanted))
-        if prompt.n_prefilled == prompt.n_reused:
+        if prompt.n_prefilled == prompt.n_matched:
             self.kv.match_again(prompt)
         first = prompt.n_prefilled
         n = min(prompt.n_to_prefill, most - len(writers))
@@ -259,8 +271,53 @@ class Scheduler:
         for sequence in writers:
             rows.append(sequence.decode_row())
             samples.append(sequence.sample(len(rows) - 1))
-            self.kv.cover(sequence, rows[-1].position)
         return rows, samples
+
+    def _with_blocks(
+        self, writers: list[Sequence], prompt: Sequence | None, n: int
+    ) -> tuple[list[Sequence], int]:
+        """Return the writers that have a block for their next row, and how many of the next `n`
+        rows of `prompt` have one. Sequences are preempted for those before them in order."""
+        covered = set()
+        for sequence in sorted({*writers, *([prompt] if prompt and n else ())}, key=_order):
+            if sequence not in self.active:
+                continue  # preempted meanwhile
+            if sequence is prompt:
+                n = self._covered_rows(prompt, n)
+            if sequence is not prompt and self._cover(sequence, sequence.next_position):
+                covered.add(sequence)
+        if prompt is not None and prompt not in self.active:
+            n = 0
+        return [s for s in writers if s in covered and s in self.active], n
+
+    def _covered_rows(self, prompt: Sequence, n: int) -> int:
+        """Return how many of the next `n` rows of `prompt` have blocks now."""
+        if not self._cover(prompt, prompt.n_prefilled + n - 1):
+            n = min(n, self.kv.room(prompt) - prompt.n_prefilled)
+            if n > 0:
+                self.kv.cover(prompt, prompt.n_prefilled + n - 1)
+        return max(0, n)
+
+    def _cover(self, sequence: Sequence, position: int) -> bool:
+        """Give a sequence a block for `position`, preempting others after it in order; return
+        False if there is none."""
+        while not self.kv.cover(sequence, position):
+            last = max(self.active, key=_order)
+            if last is sequence:
+                return False
+            self._preempt(last)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take blocks and slot from a sequence. It is the next to start once a run has ended."""
+        self.n_preemptions += 1
+        self.active.remove(sequence)
+        self._free_slots.append(sequence.slot)
+        self.kv.release(sequence)
+        sequence.preempt()
+        self._queue(sequence)
+        self._lacks_blocks = self.waiting[0]
+        self._tell_places()
 
     def _prefill(
         self,
@@ -273,8 +330,11 @@ class Scheduler:
         """Add the next `n` rows of `prompt`, and a sample if they are its last."""
         chunk = Chunk(prompt, prompt.n_prefilled, n, len(rows))
         rows += prompt.prefill_rows(n)
-        self.kv.cover(prompt, rows[-1].position)
         if not prompt.prefilling:
             samples.append(prompt.sample(len(rows) - 1))
             samplers.append(prompt)
         return chunk
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order

@@ -35,7 +35,6 @@ from gpu.kv.blocks import blocks_for
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
 from gpu.sampling import DISTRIBUTION, SamplingParams
-from gpu.scheduled_updates import largest_max_tokens
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.stop_strings import StopMatcher
@@ -97,13 +96,19 @@ class Sequence:
         self.capture = request.capture
         self.context = context
         self.slot = -1
+        self.order = (request.priority, 0)  # sequences are served by it; the scheduler numbers them
+        self.n_preemptions = 0
         self.served = 0  # the scheduler's step that sampled it last, or after which it got its slot
         self.blocks: list[int] = []
-        self.n_reused = 0  # prompt tokens found in the KV cache
-        self.n_prefilled = 0  # prompt tokens found or submitted
+        self.n_known = len(self.prompt)  # ids to prefill: the prompt, or all before a preemption
+        self.n_matched = 0  # of these, found in the KV cache
+        self.n_reused = 0  # prompt tokens found in the KV cache at the start
+        self.n_prefilled = 0  # known ids found or submitted
         self.n_submitted = 0  # samples submitted
         self.n_written = 0  # samples read
         self.finished = False
+        self._n_prompt_submitted = 0
+        self._n_prompt_told = 0  # prompt tokens in `Prefill` events
         self._place = 0
         self._times: LayerTimes | None = None
         self._updates = request.updates
@@ -119,12 +124,17 @@ class Sequence:
 
     @property
     def prefilling(self) -> bool:
-        return self.n_prefilled < len(self.prompt)
+        return self.n_prefilled < self.n_known
 
     @property
     def n_to_prefill(self) -> int:
-        """Prompt tokens that were neither found nor submitted."""
-        return len(self.prompt) - self.n_prefilled
+        """Known ids that were neither found nor submitted."""
+        return self.n_known - self.n_prefilled
+
+    @property
+    def settled(self) -> bool:
+        """Return whether all submitted samples were read."""
+        return self.n_submitted == self.n_written
 
     @property
     def wants_decode(self) -> bool:
@@ -133,32 +143,45 @@ class Sequence:
             not self.finished
             and not self.prefilling
             and self.n_submitted < self.params.max_tokens
-            and self._next_position < self.context
+            and self.next_position < self.context
         )
 
     @property
-    def _next_position(self) -> int:
+    def next_position(self) -> int:
         """Position of the row that feeds the next sample."""
         return len(self.prompt) + self.n_submitted - 1
 
     @property
-    def max_blocks(self) -> int:
-        """KV blocks this run can fill at most."""
-        most = largest_max_tokens(self._updates[self._n_applied :], self.params)
-        return blocks_for(min(self.context, len(self.prompt) + most))
+    def blocks_to_start(self) -> int:
+        """KV blocks for the known ids and the next token."""
+        return blocks_for(min(self.context, self.n_known + 1))
 
     @property
     def n_computed(self) -> int:
         """Number of leading `ids` whose keys and values are on the device or on their way. Rows
         past a stop were submitted too, but their tokens are not in `ids`."""
-        if self.n_submitted == 0:
+        if self.prefilling or self.next_position < self.n_known:
             return self.n_prefilled
-        return min(self._next_position, len(self.ids))
+        return min(self.next_position, len(self.ids))
 
     def reuse_prefix(self, n: int) -> None:
-        """Skip the first `n` prompt tokens, found in the KV cache. To be called before any row is
+        """Skip the first `n` known ids, found in the KV cache. To be called before any row is
         made."""
-        self.n_reused = self.n_prefilled = n
+        self.n_matched = self.n_prefilled = n
+        if not self.n_preemptions:
+            self.n_reused = self._n_prompt_submitted = n
+
+    def preempt(self) -> None:
+        """Forget what was computed. All ids read until the run resumes are prefilled then."""
+        self.n_preemptions += 1
+        self.slot = -1
+        self.n_prefilled = self.n_matched = 0
+        self.interventions.leave_slot()
+
+    def resume(self) -> None:
+        """Make all ids known; every submitted sample was read."""
+        assert self.settled, "samples are still in flight"
+        self.n_known = len(self.ids)
 
     def apply_scheduled_updates(self) -> None:
         """Apply the scheduled updates of the next token to submit."""
@@ -171,14 +194,16 @@ class Sequence:
             self.update(change.params, change.capture, resolved)
 
     def prefill_rows(self, n: int) -> list[Row]:
-        """Return the next `n` rows of the prompt."""
+        """Return the next `n` rows of known ids."""
         first = self.n_prefilled
         self.n_prefilled += n
-        return [Row(self.slot, i, self.prompt[i]) for i in range(first, first + n)]
+        submitted = min(self.n_prefilled, len(self.prompt))
+        self._n_prompt_submitted = max(self._n_prompt_submitted, submitted)
+        return [Row(self.slot, i, self.ids[i]) for i in range(first, first + n)]
 
     def decode_row(self) -> Row:
         """Return the row that feeds the next sample: the last sampled token, read back or not."""
-        return Row(self.slot, self._next_position, FROM_GPU)
+        return Row(self.slot, self.next_position, FROM_GPU)
 
     def sample(self, row: int) -> Sample:
         """Return the draw of the next token, after rows[row] of the step."""
@@ -201,11 +226,22 @@ class Sequence:
             self.emit(Queued(position))
 
     def started(self) -> None:
-        self._clock.start()
+        """Note the start; a resumed run is told that it waits no longer."""
+        if self.n_preemptions:
+            self.queue_moved(0)
+        else:
+            self._clock.start()
 
     def chunk_read(self, first: int, n: int, first_row: int, result: StepResult) -> None:
-        """Handle a finished chunk: prompt tokens first … first + n − 1 were rows first_row … of the
-        step."""
+        """Handle a finished chunk: ids first … first + n − 1 were rows first_row … of the step.
+        Prompt tokens are told once, even if a preempted run computes them again."""
+        end = min(first + n, len(self.prompt))
+        first_row += max(0, self._n_prompt_told - first)
+        first = max(first, self._n_prompt_told)
+        n = end - first
+        if n <= 0:
+            return
+        self._n_prompt_told = end
         stats: tuple[TokenStats, ...] = ()
         if self.capture and result.captured:
             self._times = LayerTimes.of(result.captured, first + n - 1) or self._times
@@ -265,7 +301,7 @@ class Sequence:
         """Apply changes to the tokens not submitted yet; return the index of the first."""
         params = self.params.updated(changes)
         if resolved is not None:
-            self.interventions.change(self._next_position, resolved)
+            self.interventions.change(self.next_position, resolved)
         self.params = params
         if capture is not None:
             self.capture = capture
@@ -286,7 +322,7 @@ class Sequence:
         if self.finished:
             return
         self.finished = True
-        n_computed = self.n_prefilled - self.n_reused
+        n_computed = self._n_prompt_submitted - self.n_reused
         timings = self._clock.timings(self.n_reused, n_computed, self.n_written)
         self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))
 

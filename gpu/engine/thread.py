@@ -234,8 +234,6 @@ class EngineThread:
         sequence = update.sequence
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
-        checked = sequence.params.updated(update.changes)
-        self._scheduler.check_max_tokens(sequence, checked.max_tokens)
         index = sequence.update(update.changes, update.capture, resolved)
         if sequence.finished:
             self._scheduler.release(sequence)
@@ -252,7 +250,7 @@ class EngineThread:
             self._resolving = True
             self._background.add(self._resolve_interventions(head), Future())
         for sequence in self._scheduler.admit():
-            runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
+            runner.begin_slot(sequence.slot, np.array(sequence.ids, np.uint32))
             sequence.started()
         self._apply_kv_changes(runner)
         while len(self._in_flight) < runner.in_flight and self._submit(runner):

@@ -142,6 +142,10 @@ class RunInterventions:
         self._in_slot = active
         return active
 
+    def leave_slot(self) -> None:
+        """Forget what the slot was set to: the next one starts with none."""
+        self._in_slot = NONE_ACTIVE
+
     @property
     def active(self) -> ActiveInterventions:
         """Interventions that the slot is set to."""

@@ -214,17 +214,17 @@ def test_changes_past_the_end_never_act(write: Any) -> None:
     assert written.updated == []
 
 
-def test_a_run_waits_for_the_room_that_its_updates_will_need(tokenizer: Tokenizer) -> None:
-    """Both begin with a limit that leaves room beside the other; one is to have a higher one."""
+def test_updates_of_a_preempted_run_act_at_their_tokens(tokenizer: Tokenizer) -> None:
+    """Together the runs outgrow the cache; the second is preempted before its update acts."""
     runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.001)
     engine = Engine(lambda: runner, tokenizer)
     first, second = Written(), Written()
-    params = SamplingParams(max_tokens=20)
-    engine.submit(Request([1], params, updates=(ScheduledUpdate(15, {"max_tokens": 40}),)), first)
-    engine.submit(Request([2], params), second)
-    assert first.wait().ids == expected([1], 40)
-    assert second.wait().ids == expected([2], 20)
-    assert all(len(step.samples) == 1 for step in runner.steps)
+    params = SamplingParams(max_tokens=50)
+    engine.submit(Request([1], params), first)
+    engine.submit(Request([2], params, updates=(ScheduledUpdate(35, {"max_tokens": 40}),)), second)
+    assert first.wait().ids == expected([1], 50)
+    assert second.wait().ids == expected([2], 40)
+    assert [update.index for update in second.updated] == [35]
     engine.close()
 
 

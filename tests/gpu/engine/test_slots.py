@@ -68,7 +68,7 @@ class Log:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32])
 def test_no_run_waits_longer_than_its_share(tokenizer: Tokenizer, n: int) -> None:
-    runner = ScriptedRunner(n_slots=n, context=96, n_blocks=6 * n, max_rows=32)
+    runner = ScriptedRunner(n_slots=n, context=96, n_blocks=6 * n, max_rows=32, delay=0.0005)
     engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log, n_tokens = Log(n), 40
     prompts = [[i + 1, i + 2, i + 3] for i in range(n)]

@@ -11,7 +11,6 @@ import numpy as np
 
 from gpu.engine.scheduler import Scheduled, Scheduler
 from gpu.engine.sequence import Sequence
-from gpu.errors import InvalidRequest
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
@@ -33,9 +32,9 @@ class ManualEngine:
         self.texts: list[list[int]] = [[1] * 40]
         self._tokenizer = tokenizer
 
-    def start(self, prompt: list[int], n: int) -> Sequence:
+    def start(self, prompt: list[int], n: int, *, priority: int = 0) -> Sequence:
         params = SamplingParams(max_tokens=n, seed=0)
-        request = Request(prompt, params)
+        request = Request(prompt, params, priority=priority)
         sequence = Sequence(request, self._tokenizer, (), self.runner.limits.context)
         self.scheduler.add(sequence)
         return sequence
@@ -43,7 +42,7 @@ class ManualEngine:
     def advance(self) -> bool:
         """Admit runs and submit a step; return False if there was none."""
         for sequence in self.scheduler.admit():
-            self.runner.begin_slot(sequence.slot, np.array(sequence.prompt, np.uint32))
+            self.runner.begin_slot(sequence.slot, np.array(sequence.ids, np.uint32))
         self.settle()
         scheduled = self.scheduler.next_step()
         self.settle()
@@ -82,11 +81,7 @@ class ManualEngine:
         self.release(sequence)
 
     def resize(self, sequence: Sequence, n: int) -> None:
-        """Change max_tokens, unless that is refused."""
-        try:
-            self.scheduler.check_max_tokens(sequence, n)
-        except InvalidRequest:
-            return
+        """Change max_tokens."""
         sequence.update({"max_tokens": n}, None)
         if sequence.finished:
             self.release(sequence)
@@ -131,15 +126,13 @@ class ManualEngine:
 
     def check_owners(self, borrowed: Iterable[list[int]] = ()) -> None:
         """Check that every block counts its owners, that only one run may write to it, and that
-        reserved blocks are free."""
+        waiting runs have none."""
+        assert not any(sequence.blocks for sequence in self.scheduler.waiting)
         kv = self.scheduler.kv
         tables = [sequence.blocks for sequence in self.scheduler.active]
         named = [block for table in (*tables, *borrowed) for block in table]
         assert kv.pool.ref_counts == [named.count(block) for block in range(kv.pool.n_blocks)]
         assert kv.pool.n_free == kv.pool.ref_counts.count(0)
-        if not borrowed:
-            missing = [max(0, s.max_blocks - len(s.blocks)) for s in self.scheduler.active]
-            assert sum(missing) <= kv.pool.n_free
         for sequence in self.scheduler.active:
             for block in sequence.blocks[sequence.n_computed // BLOCK_TOKENS :]:
                 assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"

@@ -18,7 +18,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.engine.scheduler import Scheduler
-from gpu.events import Done, Event, Prefill, Token, TokenStats
+from gpu.events import Done, Event, Prefill, Queued, Token, TokenStats
 from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
@@ -257,6 +257,29 @@ def test_a_text_is_the_same_when_the_cache_is_full(kind: str, use: Callable[...,
     reused = [run.reused for run in found]
     assert reused[:4] == [0, 0, 0, 44]
     assert 0 < sum(reused[4:]) < sum(len(text) - 1 for text in texts[4:])
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True], ids=["computed", "found"])
+def test_runs_that_give_way_to_each_other_write_what_each_would_alone(
+    kind: str, use: Callable[..., Any], prefix_cache: bool
+) -> None:
+    """Nine runs of up to 8 blocks each in a cache of 9, three at a time; every token with its
+    candidates and statistics."""
+    asked = [
+        (prompt_of(5 + 7 * (i % 3), seed=i % 4), params(90, seed=i if i % 3 else None))
+        for i in range(9)
+    ]
+    with use(prefix_cache=prefix_cache, n_blocks=SMALL + 1) as engine:
+        written = [Written() for _ in asked]
+        for (ids, wanted), sink in zip(asked, written, strict=True):
+            engine.submit(Request(ids, wanted, capture=True), sink)
+        for sink in written:
+            sink.wait()
+    paused = [sum(isinstance(e, Queued) and e.position > 0 for e in w.events) for w in written[:3]]
+    assert any(paused), "runs that had begun gave way"
+    with use(prefix_cache=False) as engine:
+        for (ids, wanted), sink in zip(asked, written, strict=True):
+            assert_same(kind, sink.tokens, write(engine, ids, wanted, capture=True).tokens)
 
 
 # ---- without the engine ----------------------------------------------------------------------

@@ -10,6 +10,7 @@ PREFIX = "gpu/kv/prefix_cache.py"
 REACH = "gpu/interventions/active.py"
 INTERVENTIONS = "gpu/interventions/messages.py"
 ENGINE_TEST = "tests/gpu/engine/test_engine.py"
+PREEMPTION_TEST = "tests/gpu/engine/test_preemption.py"
 MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
 PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
 REACH_TEST = "tests/gpu/interventions/test_active.py"
@@ -108,12 +109,36 @@ MUTANTS = (
         "does_not_wait",
     ),
     Mutant(
-        "kv-reserve",
-        "blocks that running texts may still need are given to others",
+        "kv-admission",
+        "a run starts although its prompt does not fit beside the others",
         MANAGER,
-        "if sequence.max_blocks - len(match.blocks) > free:",
+        "if needed + sum(map(_soon_needed, self._running)) > free:",
         "if False:",
-        (MANAGER_TEST, ENGINE_TEST),
+        (PREEMPTION_TEST,),
+    ),
+    Mutant(
+        "preempts-the-first",
+        "the first in order gives its blocks to the others",
+        SCHEDULER,
+        "last = max(self.active, key=_order)",
+        "last = min(self.active, key=_order)",
+        (PREEMPTION_TEST,),
+    ),
+    Mutant(
+        "resumes-too-soon",
+        "a preempted run starts again before all that it submitted was read",
+        SCHEDULER,
+        "return first if first.settled and not hopeless else None",
+        "return first if not hopeless else None",
+        (PREEMPTION_TEST,),
+    ),
+    Mutant(
+        "resumed-slot",
+        "a resumed run counts on interventions that its old slot had",
+        "gpu/engine/sequence.py",
+        "        self.interventions.leave_slot()\n",
+        "",
+        (PREEMPTION_TEST, "tests/gpu/interventions/test_engine_interventions.py"),
     ),
     Mutant(
         "kv-cover",
@@ -127,7 +152,7 @@ MUTANTS = (
         "kv-copy-on-write",
         "a run that begins inside another's block does not get a copy of it",
         MANAGER,
-        "            self.copies += self._copy_of(match, sequence.blocks[-1])\n",
+        "                self.copies += self._copy_of(match, taken[0])\n",
         "",
         (MANAGER_TEST,),
     ),
@@ -135,8 +160,8 @@ MUTANTS = (
         "kv-last-token",
         "all of a prompt is found in the cache, and no row is left to sample from",
         MANAGER,
-        "len(sequence.prompt) - 1",
-        "len(sequence.prompt)",
+        "sequence.n_known - 1",
+        "sequence.n_known",
         (MANAGER_TEST,),
     ),
     Mutant(
