@@ -90,7 +90,8 @@ def _complete(engine: EngineClient) -> Response:
     if body.n_top is not None:
         logprobs = TextLogprobs(engine.tokenizer, params, body.n_top, 0)
     response = completion_format(body.model or hello.model.name, echo, logprobs)
-    return _answer(engine, Request(ids, params, interventions=interventions), response, body)
+    request = Request(ids, params, interventions=interventions, priority=body.priority)
+    return _answer(engine, request, response, body)
 
 
 def _complete_chat(engine: EngineClient) -> Response:
@@ -106,7 +107,8 @@ def _complete_chat(engine: EngineClient) -> Response:
     if body.n_top is not None:
         logprobs = ChatLogprobs(engine.tokenizer, params, body.n_top)
     response = chat_format(body.model or hello.model.name, logprobs)
-    return _answer(engine, Request(ids, params, interventions=interventions), response, body)
+    request = Request(ids, params, interventions=interventions, priority=body.priority)
+    return _answer(engine, request, response, body)
 
 
 def _decode(kind: type[Any]) -> Any:

@@ -8,12 +8,13 @@ Settings left out take the values that the model's makers recommend. `max_tokens
 16 for completions, as the API documents, and the rest of the context for chat.
 
 As with vLLM, an adapter is a model: `model` names the base model or an adapter. `loras`, an
-extension, blends adapters: their strengths by name, 0 is off and 1 as trained.
+extension, blends adapters: their strengths by name, 0 is off and 1 as trained. `priority` is
+vLLM's: a larger number is served later.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -29,6 +30,7 @@ from gpu import (
 )
 
 MAX_LOGPROBS = 20
+MAX_PRIORITY = 1000
 COMPLETION_MAX_TOKENS = 16
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
 
@@ -122,6 +124,8 @@ class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields
     stream: bool = False
     stream_options: StreamOptions | None = None
     loras: dict[str, float] | None = None
+    priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
+    """Requests with a larger one are served later; nobody can get ahead of the default."""
 
     # Accepted only at the values in `_neutral`.
     n: int | None = None

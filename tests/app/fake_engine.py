@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 import zlib
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -122,6 +123,7 @@ class FakeRun:
     ) -> None:
         self.engine = engine
         self.prompt = list(request.ids)
+        self.priority = request.priority
         self.params = self.acting = request.params  # requested last; acting on the next token
         self.capture = self.captures = request.capture
         self.interventions = self.active = request.interventions
@@ -270,7 +272,10 @@ class FakeEngine:
                 )
             run = FakeRun(self, request, on_event)
             position = 0 if free else len(self.waiting) + 1
-            (self.active if free else self.waiting).append(run)
+            if free:
+                self.active.append(run)
+            else:
+                insort(self.waiting, run, key=lambda run: run.priority)
             prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in request.ids)
             context = self.options.context
             on_event(Accepted(prompt, request.params, request.capture, position, context))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from typing import Any
 
@@ -379,6 +380,8 @@ BAD_COMPLETIONS: dict[str, tuple[Any, str | None]] = {
         "logprobs",
     ),
     "echo with logprobs": ({"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+    "priority above others": ({"prompt": "a", "priority": -1}, "priority"),
+    "priority huge": ({"prompt": "a", "priority": 10**30}, "priority"),
     "n": ({"prompt": "a", "n": 2}, "n"),
     "best_of": ({"prompt": "a", "best_of": 3}, "best_of"),
     "suffix": ({"prompt": "a", "suffix": "z"}, "suffix"),
@@ -483,6 +486,27 @@ def test_a_full_queue_asks_to_try_again(start_site: StartSite) -> None:
     assert int(response.headers["Retry-After"]) >= 1
     assert response.json is not None
     assert response.json["error"]["type"] == "rate_limit_error"
+
+
+def test_a_request_with_a_larger_priority_waits_for_the_others(start_site: StartSite) -> None:
+    site = start_site(n_slots=1, queue=4, delay=0.01)
+    page = site.page()
+    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 100})
+    page.until("token")
+    ended: list[int] = []
+
+    def ask(priority: int) -> None:
+        body = {"prompt": "a", "max_tokens": 2, "priority": priority}
+        assert site.app.test_client().post("/v1/completions", json=body).status_code == 200
+        ended.append(priority)
+
+    clients = [threading.Thread(target=ask, args=(priority,)) for priority in (5, 0)]
+    for client in clients:
+        client.start()
+        time.sleep(0.15)  # they wait in this order
+    for client in clients:
+        client.join(20)
+    assert ended == [0, 5]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
