@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+PREFILL_STRETCH = 1.8
+"""Twice is promised; the rest is for what varies."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadOptions:
@@ -31,6 +34,8 @@ class LoadOptions:
     weight_cache_bytes  limit of the files in the user's cache folder that hold weights packed as q8
                         and q4 for the next start; 0: no cache
     prefix_cache        reuse the KV blocks of a prompt's prefix that was computed before
+    prefill_stretch     longest step with a chunk of a prompt, relative to one that only decodes;
+                        shorter ones leave the other runs more time and prompts less
     warm_up             compile the kernels of the first requests while the engine is idle
     autotune            use the kernels that are fastest on this adapter; measured now, in a few
                         seconds, if they never were
@@ -49,6 +54,7 @@ class LoadOptions:
     loras: Mapping[str, str | Path] = field(default_factory=dict)
     weight_cache_bytes: int = 0
     prefix_cache: bool = True
+    prefill_stretch: float = PREFILL_STRETCH
     warm_up: bool = False
     autotune: bool = False
 

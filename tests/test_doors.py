@@ -55,8 +55,8 @@ GPU = {
     " pytorch request runner runners sampling scheduled_updates step text",
     "": "analysis checkpoint config engine errors gguf info interventions kv load_options lora"
     " request runners sampling scheduled_updates text tuning webgpu",
-    "bench": "checkpoint config errors info kv load_options models ops plans pytorch reference"
-    " runner runners step tracing tuning webgpu",
+    "bench": "checkpoint config engine errors events info kv load_options models ops plans"
+    " pytorch reference request runner runners sampling step text tracing tuning webgpu",
 }  # fmt: skip
 
 # room of app: the rooms it may open; "app" is app/__init__.py. Four modules are rooms of their own:

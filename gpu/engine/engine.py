@@ -66,6 +66,7 @@ class Engine:
             tokenizer.encode,
             warm_up=options.warm_up,
             prefix_cache=options.prefix_cache,
+            prefill_stretch=options.prefill_stretch,
             end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits

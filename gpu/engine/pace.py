@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 
+from gpu.engine.row_costs import RowCosts
+
 SHARE = 1.0
 """Time for questions, relative to the time for the runs meanwhile."""
 PIECE_TOKENS = 1.0
 """Longest piece, in steps of the runs."""
-GROWTH = 1.5
-"""Expected ratio of times when the rows of a piece double and the larger size was never timed: rows
-share the reading of the weights."""
 FORGET = 0.98
-"""Every piece multiplies the known time of twice as many rows by this, so that the larger size is
-tried again: its time may include compiling shaders."""
+"""See `RowCosts`; a time may include compiling shaders."""
 LATEST = 31
 """Recent steps; their median is the expected time of a step."""
 
@@ -33,7 +31,7 @@ class Pace:
         self._since = clock()
         self._debt = 0.0  # seconds that the runs must have before the next piece
         self._steps: deque[float] = deque(maxlen=LATEST)
-        self._costs: dict[tuple[str, int], float] = {}  # seconds of a piece, by kind and rows
+        self._costs = RowCosts(FORGET)  # seconds of a piece
         self._asked: tuple[str, int] | None = None
 
     def tick(self, writing: bool, *, stepped: bool) -> None:
@@ -65,14 +63,11 @@ class Pace:
             self._learn(self._since - began)
 
     def rows(self, kind: str, most: int) -> int:
-        """Return how many rows the current piece may compute: a power of two, or `most` while no
-        run writes. Pieces of one `kind` are expected to cost the same."""
+        """Return how many rows the current piece may compute: a power of two, or `most`. Pieces of
+        one `kind` are expected to cost the same."""
         n = most
         if self.writing and self._steps:
-            limit = PIECE_TOKENS * median(self._steps)
-            n = 1
-            while 2 * n <= most and self._expected(kind, 2 * n) <= limit:
-                n *= 2
+            n = self._costs.rows_within(kind, PIECE_TOKENS * median(self._steps), most)
         elif self.writing:
             n = 1
         self._asked = kind, n
@@ -82,21 +77,10 @@ class Pace:
         """Reduce the debt by time that the runs had."""
         self._debt = max(0.0, self._debt - SHARE * seconds)
 
-    def _expected(self, kind: str, n: int) -> float:
-        """Return the expected seconds of a piece of `n` rows, a power of two above 1."""
-        known = self._costs.get((kind, n))
-        if known is not None:
-            return known
-        fewer = self._costs.get((kind, 1)) if n == 2 else self._expected(kind, n // 2)
-        return float("inf") if fewer is None else GROWTH * fewer
-
     def _learn(self, seconds: float) -> None:
         if self.writing:
             self._debt += seconds
         if self._asked is None:
             return
-        (kind, n), old = self._asked, self._costs.get(self._asked)
-        new = seconds if old is None or seconds < old else 0.5 * (old + seconds)
-        self._costs[kind, n] = new
-        if (larger := self._costs.get((kind, 2 * n))) is not None:
-            self._costs[kind, 2 * n] = max(new, FORGET * larger)
+        kind, n = self._asked
+        self._costs.learn(kind, n, seconds)

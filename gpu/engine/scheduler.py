@@ -18,19 +18,15 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+from gpu.engine.chunk_size import ChunkSizer
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
+from gpu.load_options import PREFILL_STRETCH
 from gpu.step import Row, Sample, Step
-
-PREFILL_MS = 200.0
-"""Longest time that a chunk of a prompt should take."""
-
-FIRST_CHUNK = 16
-"""Rows of the first chunk, before the device's speed is known."""
 
 PROMPT_SHARE = 8
 """If more sequences decode than a step has rows, one row in this many is left for a prompt."""
@@ -60,9 +56,16 @@ class Scheduled:
 
 
 class Scheduler:
-    """Scheduler of one engine. `prefix_cache` False: every prompt is computed whole."""
+    """Scheduler of one engine. `prefix_cache` False: every prompt is computed whole;
+    `prefill_stretch`: see `gpu.engine.chunk_size`."""
 
-    def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        limits: RunnerLimits,
+        *,
+        prefix_cache: bool = True,
+        prefill_stretch: float = PREFILL_STRETCH,
+    ) -> None:
         self.limits = limits
         self.kv = KvManager(limits.n_blocks, prefix_cache=prefix_cache)
         self.waiting: list[Sequence] = []
@@ -72,8 +75,7 @@ class Scheduler:
         self.n_preemptions = 0
         self._n_added = 0
         self._n_steps = 0
-        self._ms_per_row: float | None = None
-        self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
+        self._chunks = ChunkSizer(prefill_stretch)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; it is told its place."""
@@ -144,17 +146,9 @@ class Scheduler:
             step, tuple(samplers), tuple(s.row for s in samples), chunk, slot_interventions
         )
 
-    def learn(self, step: Step, ms: float) -> None:
-        """Record that a step with a prompt chunk took `ms`, which sizes the next chunks. The first
-        step of a shape does not count, because some drivers compile the shaders in it."""
-        kind = (step.capture, step.interventions, step.loras)
-        shape = (len(step.rows).bit_length(), bool(step.samples), *kind)
-        if shape not in self._known_shapes:
-            self._known_shapes.add(shape)
-            return
-        now = ms / len(step.rows)
-        old = self._ms_per_row
-        self._ms_per_row = now if old is None or now < old else 0.7 * old + 0.3 * now
+    def learn(self, scheduled: Scheduled, ms: float) -> None:
+        """Record that a step took `ms`, which sizes the next chunks."""
+        self._chunks.learn(scheduled.step, scheduled.chunk.n if scheduled.chunk else 0, ms)
 
     def release(self, sequence: Sequence) -> None:
         """Free the slot and blocks of a finished sequence. Its steps still in flight run before
@@ -250,14 +244,11 @@ class Scheduler:
 
     def _piece_rows(self, prompt: Sequence, writers: list[Sequence]) -> int:
         """Return the rows of the next chunk of `prompt`, beside one row for each of `writers`."""
-        wanted = FIRST_CHUNK
-        if self._ms_per_row is not None:
-            wanted = int(PREFILL_MS / max(self._ms_per_row, 1e-6))
-        most = min(self._most_rows(prompt, writers), max(len(writers) + 1, wanted))
+        most = self._most_rows(prompt, writers) - len(writers)
         if prompt.n_prefilled == prompt.n_matched:
             self.kv.match_again(prompt)
         first = prompt.n_prefilled
-        n = min(prompt.n_to_prefill, most - len(writers))
+        n = min(prompt.n_to_prefill, self._chunks.rows(len(writers), most))
         return prompt.interventions.schedule.next_change(first, first + n) - first
 
     def _most_rows(self, prompt: Sequence | None, writers: list[Sequence]) -> int:

@@ -33,6 +33,7 @@ from gpu.info import EngineInfo
 from gpu.inspection.requests import Question
 from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
+from gpu.load_options import PREFILL_STRETCH
 from gpu.runner import Runner
 
 PREFILL_IN_FLIGHT = 2
@@ -90,7 +91,7 @@ class EngineThread:
     describe      returns `info` of the runner; called on the thread, because it may record a plan
     encode        tokenizes the texts of interventions
     warm_up       compile plans while idle, and those with interventions before the first acts
-    prefix_cache  compute no prefix twice
+    prefix_cache, prefill_stretch  see `gpu.load_options`
     end_ids       tokens with which the tokenizer ends a text
     """
 
@@ -102,9 +103,11 @@ class EngineThread:
         *,
         warm_up: bool = False,
         prefix_cache: bool = True,
+        prefill_stretch: float = PREFILL_STRETCH,
         end_ids: tuple[int, ...] = (),
     ) -> None:
         self._prefix_cache = prefix_cache
+        self._prefill_stretch = prefill_stretch
         self._encode = encode
         self._end_ids = end_ids
         self.failure: str | None = None
@@ -156,7 +159,11 @@ class EngineThread:
         except BaseException as error:
             ready.set_exception(error)
             return
-        self._scheduler = Scheduler(runner.limits, prefix_cache=self._prefix_cache)
+        self._scheduler = Scheduler(
+            runner.limits,
+            prefix_cache=self._prefix_cache,
+            prefill_stretch=self._prefill_stretch,
+        )
         self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)
         self._pace = Pace()
         self._stepped = False
@@ -323,11 +330,10 @@ class EngineThread:
     def _collect(self, runner: Runner) -> None:
         scheduled = self._in_flight.popleft()
         result = runner.collect()
-        if chunk := scheduled.chunk:
-            ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
-            self._scheduler.learn(scheduled.step, ms)
-            if not chunk.sequence.finished:
-                chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
+        ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
+        self._scheduler.learn(scheduled, ms)
+        if (chunk := scheduled.chunk) and not chunk.sequence.finished:
+            chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
         for sequence, row, sampled in zip(
             scheduled.samplers, scheduled.rows, result.samples, strict=True
         ):

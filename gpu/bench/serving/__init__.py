@@ -1,0 +1,8 @@
+"""Measures the engine with several streams: `python -m gpu.bench.serving --model DIR` or `--shape
+NAME`.
+
+Streams start together, each with a random prompt of its own, and write `--tokens`. Throughput is
+all written tokens over the time from the first request to the last token. With `--long N`, a prompt
+of N tokens arrives while `--beside` streams write, once in chunks that leave them time and once in
+the largest chunks. The last line is JSON.
+"""

@@ -1,0 +1,191 @@
+"""`python -m gpu.bench.serving`: parse the arguments, load the engine, print the tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from gpu.bench.serving import __doc__ as purpose
+from gpu.bench.serving.streams import Load, LongPromptResult, StreamsResult
+from gpu.bench.subject import BenchModel
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
+from gpu.engine.engine import Engine
+from gpu.errors import EngineError, InvalidRequest
+from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.load_options import LoadOptions
+from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.text.token_table import TokenizerLike
+from gpu.tuning.autotune import load_tuning
+from gpu.webgpu.device import Device
+
+WHOLE = 1e9
+"""Stretch of a step by a prompt's chunk that no chunk reaches."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        result = measure(args)
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(lines(result)))
+    print(json.dumps(result))
+    return 0
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure what `args` name, as JSON."""
+    subject = (
+        BenchModel.from_shape(args.shape) if args.shape else BenchModel.from_folder(args.model)
+    )
+    n_streams = max([*args.streams, args.beside + 1])
+    context = max(args.prompt + args.tokens, args.long + 1, 16 + args.long_tokens)
+    options = LoadOptions(
+        dtype=args.dtype,
+        context=context,
+        slots=n_streams,
+        queue=0,
+        prefix_cache=False,
+        kv_memory_bytes=n_streams
+        * blocks_for(context)
+        * block_bytes(subject.config, FORMATS[args.dtype].kv),
+    )
+    engine = open_engine(subject, options, args.adapter)
+    try:
+        info = engine.info.device
+        result = {
+            "model": subject.name,
+            "dtype": args.dtype,
+            "device": f"{info.name}, {info.driver}, {info.backend}",
+            "prompt": args.prompt,
+            "tokens": args.tokens,
+            "streams": [found.as_json() for found in streams(engine, args)],
+        }
+    finally:
+        engine.close()
+    if args.long:
+        result["long_prompt"] = [
+            _long_prompt(subject, replace(options, prefill_stretch=stretch), args, chunks).as_json()
+            for chunks, stretch in (("short", options.prefill_stretch), ("longest", WHOLE))
+        ]
+    return result
+
+
+def open_engine(subject: BenchModel, options: LoadOptions, adapter: str | None) -> Engine:
+    """Return an engine without a tokenizer."""
+    return Engine(
+        lambda: WgpuRunner(
+            load_tuning(Device.open(adapter)), subject.config, subject.checkpoint, options
+        ),
+        cast(TokenizerLike, NoText()),
+        options,
+    )
+
+
+class NoText:
+    """What the engine needs of a tokenizer for prompts of ids: every token's text is empty."""
+
+    eos_ids = ()
+    n_stripped_spaces = 0
+
+    def encode(self, text: str) -> list[int]:
+        raise InvalidRequest("this engine has no tokenizer; give ids")
+
+    def piece(self, id: int) -> str:
+        return ""
+
+    def token_bytes(self, id: int) -> bytes:
+        return b""
+
+
+def streams(engine: Engine, args: argparse.Namespace) -> Iterator[StreamsResult]:
+    """Yield the median of `args.repeat` measurements for each number of streams, in turns."""
+    load = Load(engine)
+    load.warm_up(args.streams, args.prompt)
+    found: dict[int, list[StreamsResult]] = {n: [] for n in args.streams}
+    for _ in range(args.repeat):
+        for n in args.streams:
+            found[n].append(load.together(n, args.prompt, args.tokens))
+    for n, results in found.items():
+        middle = sorted(results, key=lambda result: result.tok_s)[len(results) // 2]
+        yield replace(
+            middle,
+            streams=n,
+            tok_s=statistics.median(result.tok_s for result in results),
+        )
+
+
+def lines(result: dict[str, Any]) -> Iterator[str]:
+    """Yield the tables as Markdown."""
+    yield f"{result['model']}, {result['dtype']}, {result['device']}"
+    yield ""
+    yield (
+        "| streams | tokens/s | × one | first token ms, p50 | p95 | between tokens ms, p50 | p95 |"
+    )
+    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    one = result["streams"][0]["tok_s"] / result["streams"][0]["streams"]
+    for row in result["streams"]:
+        times = ("ttft_p50", "ttft_p95", "inter_token_p50", "inter_token_p95")
+        cells = [f"{row['streams']}", f"{row['tok_s']:.1f}", f"{row['tok_s'] / one:.2f}"]
+        yield f"| {' | '.join(cells + [f'{row[name]:.1f}' for name in times])} |"
+    if "long_prompt" not in result:
+        return
+    yield ""
+    yield (
+        "| chunks | between tokens ms before, p50 | beside a long prompt, p50 | p95 | largest "
+        "| its first token ms |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for row in result["long_prompt"]:
+        spans = ("before_p50", "beside_p50", "beside_p95", "beside_max")
+        cells = [row["chunks"], *(f"{row[name]:.1f}" for name in spans), f"{row['ttft']:.0f}"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _long_prompt(
+    subject: BenchModel, options: LoadOptions, args: argparse.Namespace, chunks: str
+) -> LongPromptResult:
+    engine = open_engine(subject, options, args.adapter)
+    try:
+        load = Load(engine)
+        load.long_prompt(chunks, args.beside, args.long, args.long_tokens)  # compiles
+        return load.long_prompt(chunks, args.beside, args.long, args.long_tokens)
+    finally:
+        engine.close()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu.bench.serving", description=(purpose or "").split("\n\n")[0]
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", type=Path, help="a model folder")
+    what.add_argument(
+        "--shape", choices=LLAMA_SHAPES, help="random weights, shaped as a known model"
+    )
+    parser.add_argument("--dtype", choices=tuple(FORMATS), default="f16")
+    parser.add_argument("--adapter", help="index or part of its name, see `tokenglass devices`")
+    parser.add_argument("--streams", type=_numbers, default=[1, 2, 4, 8, 16], help="1,2,4,…")
+    parser.add_argument("--prompt", type=int, default=32, help="prompt tokens")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens that a stream writes")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--long", type=int, default=0, help="tokens of a long prompt")
+    parser.add_argument("--beside", type=int, default=1, help="streams that it arrives beside")
+    parser.add_argument("--long-tokens", type=int, default=400, help="tokens that these write")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Streams of one engine, started together or beside others, and the times of their tokens."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gpu.engine.engine import Engine
+from gpu.errors import EngineError
+from gpu.events import Done, Event, Token
+from gpu.request import Request
+from gpu.sampling import SamplingParams
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass
+class Stream:
+    """One request. `asked`, `times`: seconds by `time.perf_counter`, of the request and of every
+    token."""
+
+    asked: float = 0.0
+    times: list[float] = field(default_factory=list)
+    fault: str = ""
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, engine: Engine, ids: list[int], n_tokens: int) -> None:
+        self.asked = time.perf_counter()
+        params = SamplingParams(temperature=0.8, seed=0, max_tokens=n_tokens, ignore_eos=True)
+        engine.submit(Request(ids, params), self._on_event)
+
+    def wait(self) -> None:
+        """Wait for the end. Raises EngineError if the run failed."""
+        self._done.wait()
+        if self.fault:
+            raise EngineError(self.fault)
+
+    @property
+    def ttft_ms(self) -> float:
+        return 1e3 * (self.times[0] - self.asked)
+
+    @property
+    def inter_token_ms(self) -> list[float]:
+        return [1e3 * (b - a) for a, b in pairwise(self.times)]
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Token):
+            self.times.append(time.perf_counter())
+        elif isinstance(event, Done):
+            self.fault = event.message
+            self._done.set()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsResult:
+    """Streams that were started together: tokens per second of all, and milliseconds."""
+
+    streams: int
+    tok_s: float
+    ttft_p50: float
+    ttft_p95: float
+    inter_token_p50: float
+    inter_token_p95: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LongPromptResult:
+    """A prompt of `n_prompt` tokens that arrives beside `streams` others: milliseconds between
+    their tokens before and meanwhile, and until its own first token."""
+
+    chunks: str
+    streams: int
+    n_prompt: int
+    before_p50: float
+    beside_p50: float
+    beside_p95: float
+    beside_max: float
+    ttft: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Load:
+    """Sends requests with random prompts to an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._rng = np.random.default_rng(0)
+
+    def prompt(self, n: int) -> list[int]:
+        found: list[int] = self._rng.integers(0, self._engine.config.vocab_size, n).tolist()
+        return found
+
+    def together(self, n_streams: int, n_prompt: int, n_tokens: int) -> StreamsResult:
+        """Start `n_streams` streams at once and wait for all."""
+        streams = self._started(n_streams, n_prompt, n_tokens)
+        for stream in streams:
+            stream.wait()
+        seconds = max(s.times[-1] for s in streams) - min(s.asked for s in streams)
+        ttft = [s.ttft_ms for s in streams]
+        inter = [ms for s in streams for ms in s.inter_token_ms]
+        return StreamsResult(
+            n_streams,
+            n_streams * n_tokens / seconds,
+            statistics.median(ttft),
+            percentile(ttft, 95),
+            statistics.median(inter),
+            percentile(inter, 95),
+        )
+
+    def long_prompt(
+        self, chunks: str, n_streams: int, n_prompt: int, n_tokens: int
+    ) -> LongPromptResult:
+        """Let a long prompt arrive once every stream has written a quarter of `n_tokens`."""
+        streams = self._started(n_streams, 16, n_tokens)
+        while min(len(s.times) for s in streams) < n_tokens // 4:
+            time.sleep(0.005)
+        late = Stream()
+        late.start(self._engine, self.prompt(n_prompt), 1)
+        late.wait()
+        for stream in streams:
+            stream.wait()
+        began, ended = late.asked, late.times[0]
+        before: list[float] = []
+        beside: list[float] = []
+        for stream in streams:
+            for a, b in pairwise(stream.times):
+                (before if b < began else beside if b <= ended else []).append(1e3 * (b - a))
+        return LongPromptResult(
+            chunks,
+            n_streams,
+            n_prompt,
+            statistics.median(before),
+            statistics.median(beside),
+            percentile(beside, 95),
+            max(beside),
+            late.ttft_ms,
+        )
+
+    def warm_up(self, n_streams: Sequence[int], n_prompt: int) -> None:
+        """Compile what the measurements need."""
+        for n in n_streams:
+            self.together(n, n_prompt, WARM_UP_TOKENS)
+
+    def _started(self, n_streams: int, n_prompt: int, n_tokens: int) -> list[Stream]:
+        prompts = [self.prompt(n_prompt) for _ in range(n_streams)]
+        streams = [Stream() for _ in prompts]
+        for stream, ids in zip(streams, prompts, strict=True):
+            stream.start(self._engine, ids, n_tokens)
+        return streams
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    return float(np.percentile(np.array(values), percent))

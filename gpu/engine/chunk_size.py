@@ -1,0 +1,53 @@
+"""Size of a prompt's chunks: as large as the runs that write allow.
+
+While nobody writes, a chunk takes at most `PREFILL_MS`, so that a cancel acts soon. Beside runs
+that write, a step with a chunk takes at most `PREFILL_STRETCH` times as long as one without, so
+that a long prompt slows the others down by that factor and no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+from gpu.engine.row_costs import RowCosts
+from gpu.load_options import PREFILL_STRETCH
+from gpu.step import Step
+
+PREFILL_MS = 200.0
+FIRST_CHUNK = 16
+"""Rows of the first chunk, before the device's speed is known."""
+FORGET = 0.998
+"""See `RowCosts`; the device may have been busy with something else."""
+LATEST = 31
+"""Recent steps without a chunk; their median is the time of one."""
+
+
+class ChunkSizer:
+    """Learns the times of steps; suggests how many rows of a prompt the next one takes."""
+
+    def __init__(self, stretch: float = PREFILL_STRETCH) -> None:
+        self._stretch = stretch
+        self._costs = RowCosts(FORGET)
+        self._decode_ms: deque[float] = deque(maxlen=LATEST)
+        self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
+
+    def rows(self, n_writers: int, most: int) -> int:
+        """Return the rows of the next chunk, beside one for each of `n_writers`."""
+        limit = PREFILL_MS
+        if n_writers and self._decode_ms:
+            limit = min(limit, self._stretch * median(self._decode_ms))
+        return self._costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
+
+    def learn(self, step: Step, n_chunk: int, ms: float) -> None:
+        """Record that a step with `n_chunk` rows of a prompt took `ms`. The first step of a shape
+        does not count, because some drivers compile the shaders in it."""
+        kind = (step.capture, step.interventions, step.loras)
+        shape = (len(step.rows).bit_length(), bool(step.samples), *kind)
+        if shape not in self._known_shapes:
+            self._known_shapes.add(shape)
+        elif n_chunk:
+            n_writers = len(step.rows) - n_chunk
+            self._costs.learn(n_writers.bit_length(), n_chunk, ms)
+        else:
+            self._decode_ms.append(ms)

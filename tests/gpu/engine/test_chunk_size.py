@@ -1,0 +1,111 @@
+"""A prompt's chunks grow to what the device does in time, and shrink beside runs that write."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+
+import pytest
+
+from gpu.engine.chunk_size import FIRST_CHUNK, PREFILL_MS, ChunkSizer
+from gpu.engine.row_costs import RowCosts
+from gpu.step import Row, Sample, Step
+from gpu.text.tokenizer import Tokenizer
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
+from tests.gpu.interventions.hand import ManualEngine
+
+
+def step_ms(n_rows: int, fixed: float, per_row: float) -> float:
+    return fixed + per_row * n_rows
+
+
+def step_of(n_writers: int, n_chunk: int) -> Step:
+    rows = tuple(Row(i, 0, 1) for i in range(n_writers + n_chunk))
+    samples = tuple(Sample(i, i, 0, 0, 0.0, 0, 1.0, 0.0, 1.0) for i in range(n_writers))
+    return Step(rows, samples)
+
+
+def test_nothing_is_known_at_first_and_the_first_step_of_a_shape_does_not_count() -> None:
+    sizer = ChunkSizer()
+    assert sizer.rows(0, 128) == FIRST_CHUNK
+    sizer.learn(step_of(0, 16), 16, 60_000.0)
+    assert sizer.rows(0, 128) == FIRST_CHUNK
+    sizer.learn(step_of(0, 16), 16, 2.0)
+    assert sizer.rows(0, 128) == 128
+
+
+def test_a_chunk_alone_keeps_its_time() -> None:
+    sizer = ChunkSizer()
+    for _ in range(20):
+        n = sizer.rows(0, 512)
+        ms = step_ms(n, 10.0, 1.5)
+        sizer.learn(step_of(0, n), n, ms)
+    assert PREFILL_MS / 3 < ms <= PREFILL_MS
+
+
+@pytest.mark.parametrize("n_writers", [1, 3, 8])
+@pytest.mark.parametrize(("fixed", "per_row"), [(2.0, 0.2), (3.0, 0.01), (0.1, 1.0), (40.0, 0.5)])
+def test_a_chunk_stretches_the_steps_of_others_by_less_than_two(
+    n_writers: int, fixed: float, per_row: float
+) -> None:
+    sizer = ChunkSizer()
+    alone = step_ms(n_writers, fixed, per_row)
+    for _ in range(10):
+        sizer.learn(step_of(n_writers, 0), 0, alone)
+    times = []
+    for _ in range(60):
+        n = sizer.rows(n_writers, 128 - n_writers)
+        times.append(step_ms(n_writers + n, fixed, per_row))
+        sizer.learn(step_of(n_writers, n), n, times[-1])
+    late = times[10:]  # the first were before anything was known
+    one_row = step_ms(n_writers + 1, fixed, per_row)
+    assert statistics.median(late) <= max(2 * alone, one_row)
+    assert sum(ms > max(2 * alone, one_row) for ms in late) <= 2, "larger sizes are tried again"
+    assert statistics.median(late) > 1.1 * alone or late[-1] >= step_ms(100, fixed, per_row)
+
+
+def test_costs_are_expected_from_the_nearest_size() -> None:
+    costs = RowCosts(0.98)
+    assert costs.expected("a", 4) is None
+    assert costs.rows_within("a", 9.0, 64, least=16) == 16
+    costs.learn("a", 16, 8.0)
+    assert costs.expected("a", 32) == pytest.approx(12.0)
+    assert costs.expected("a", 8) == pytest.approx(8 / 1.5)
+    assert costs.expected("a", 13) == pytest.approx(8.0)
+    assert costs.rows_within("a", 12.1, 64) == 32
+    assert costs.rows_within("a", 12.1, 24) == 24
+    assert costs.expected("b", 16) is None
+
+
+def test_a_long_prompt_slows_a_stream_down_by_less_than_two(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A device on which a step takes 2 ms and 0.1 for every row; 1,000 tokens arrive."""
+    tokenizer: Tokenizer = byte_tokenizer(tmp_path_factory.mktemp("bytes"))
+    runner = ScriptedRunner(n_slots=2, context=1100, n_blocks=160, max_rows=128)
+    hand = ManualEngine(runner, tokenizer)
+    now, token_times = 0.0, []
+
+    def advance() -> None:
+        nonlocal now
+        hand.advance()
+        scheduled = hand.in_flight[-1]
+        ms = step_ms(len(scheduled.step.rows), 2.0, 0.1)
+        hand.scheduler.learn(scheduled, ms)
+        now += ms
+        before = writer.n_written
+        hand.collect()
+        if writer.n_written > before:
+            token_times.append(now)
+
+    writer = hand.start([1, 2, 3], 400)
+    while writer.n_written < 50:
+        advance()
+    prompt = hand.start([7] * 1000, 1)
+    began = len(token_times)
+    while prompt.prefilling:
+        advance()
+    alone = statistics.median(b - a for a, b in pairwise(token_times[:began]))
+    beside = sorted(b - a for a, b in pairwise(token_times[began:]))
+    assert beside[int(0.99 * len(beside))] <= 2 * alone
+    assert now < 5 * 1000 * 0.2, "and the prompt still gets half of the time"
