@@ -7,20 +7,16 @@ that a long prompt slows the others down by that factor and no more.
 
 from __future__ import annotations
 
-from collections import deque
-from statistics import median
-
 from gpu.engine.row_costs import RowCosts
 from gpu.load_options import PREFILL_STRETCH
 from gpu.step import Step
 
 PREFILL_MS = 200.0
+DECODE = "decode"
 FIRST_CHUNK = 16
 """Rows of the first chunk, before the device's speed is known."""
 FORGET = 0.998
 """See `RowCosts`; the device may have been busy with something else."""
-LATEST = 31
-"""Recent steps without a chunk; their median is the time of one."""
 
 
 class ChunkSizer:
@@ -29,14 +25,14 @@ class ChunkSizer:
     def __init__(self, stretch: float = PREFILL_STRETCH) -> None:
         self._stretch = stretch
         self._costs = RowCosts(FORGET)
-        self._decode_ms: deque[float] = deque(maxlen=LATEST)
+        self._decode_costs = RowCosts(FORGET)
         self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
 
     def rows(self, n_writers: int, most: int) -> int:
         """Return the rows of the next chunk, beside one for each of `n_writers`."""
         limit = PREFILL_MS
-        if n_writers and self._decode_ms:
-            limit = min(limit, self._stretch * median(self._decode_ms))
+        if n_writers and (alone := self._decode_costs.expected(DECODE, n_writers)) is not None:
+            limit = min(limit, self._stretch * alone)
         return self._costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
 
     def learn(self, step: Step, n_chunk: int, ms: float) -> None:
@@ -50,4 +46,4 @@ class ChunkSizer:
             n_writers = len(step.rows) - n_chunk
             self._costs.learn(n_writers.bit_length(), n_chunk, ms)
         else:
-            self._decode_ms.append(ms)
+            self._decode_costs.learn(DECODE, len(step.rows), ms)

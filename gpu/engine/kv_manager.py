@@ -50,7 +50,7 @@ class KvManager:
         """Blocks to copy on the device, in order, before the next step."""
         self.changed_tables: list[Sequence] = []
         """Sequences whose table changed since it was last written."""
-        self._prefix_cache = prefix_cache
+        self.reuses_prefixes = prefix_cache
         self._running: dict[Sequence, None] = {}
         self._borrowed: BorrowedBlocks | None = None
         self._n_prompt = self._n_reused = self._n_copies = 0
@@ -162,7 +162,7 @@ class KvManager:
 
     def _match_prefix(self, sequence: Sequence) -> PrefixMatch:
         """Match all tokens to prefill but the last, whose logits are needed."""
-        if not self._prefix_cache:
+        if not self.reuses_prefixes:
             return NO_MATCH
         self._enter_running()
         return self.pool.match_prefix(sequence.ids, sequence.n_known - 1, sequence.block_hashes)

@@ -1,10 +1,11 @@
 """Continuous batching with chunked prefill: chooses the rows of the next step.
 
-A step takes one row of each decoding sequence, then a chunk of the first prompt that is not in the
-cache yet (Agrawal et al. 2023, "Sarathi"). If more sequences decode than a step can sample, those
-that were served longest ago come first; a prompt whose last token is next counts from when it got
-its slot. Sequences wait, by priority and then in order, until a slot is free and the KV cache has
-room for their prompt. Tokens in the prefix cache are not computed again (`gpu.engine.kv_manager`).
+A step takes one row of each decoding sequence, then chunks of prompts that are not in the cache
+yet, in order, as many rows as `gpu.engine.chunk_size` allows (Agrawal et al. 2023, "Sarathi"). If
+more sequences decode than a step can sample, those that were served longest ago come first; a
+prompt whose last token is next counts from when it got its slot. Sequences wait, by priority and
+then in order, until a slot is free and the KV cache has room for their prompt. Tokens in the prefix
+cache are not computed again (`gpu.engine.kv_manager`).
 
 Blocks for what is written are taken when they are needed. If none is free, the last in order of the
 running sequences is preempted: it gives its blocks and slot back and waits, and later prefills what
@@ -16,43 +17,19 @@ order always goes on, and every sequence ends. Host logic only; the engine submi
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
 
 from gpu.engine.chunk_size import ChunkSizer
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
+from gpu.engine.step_builder import Scheduled, StepBuilder
 from gpu.info import RunnerLimits
-from gpu.interventions.active import ActiveInterventions
+from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
 from gpu.load_options import PREFILL_STRETCH
-from gpu.step import Row, Sample, Step
 
 PROMPT_SHARE = 8
 """If more sequences decode than a step has rows, one row in this many is left for a prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Prompt tokens first … first + n − 1 of `sequence` are rows row … row + n − 1."""
-
-    sequence: Sequence
-    first: int
-    n: int
-    row: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """A step and its sequences: `samplers[i]` gets the step's i-th sample, which follows
-    rows[rows[i]]. `slot_interventions`: (slot, interventions) to set before the step, where they
-    change."""
-
-    step: Step
-    samplers: tuple[Sequence, ...]
-    rows: tuple[int, ...]
-    chunk: Chunk | None
-    slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
 
 
 class Scheduler:
@@ -116,39 +93,31 @@ class Scheduler:
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
         """Return a step of the rows that can run now, or None. `prefill` False: only decoding
         sequences."""
-        prompt = self._next_prompt() if prefill else None
-        samplers = self._next_writers(prompt)
-        n = self._piece_rows(prompt, samplers) if prompt else 0
-        if prompt and n == prompt.n_to_prefill and len(samplers) == self.limits.max_samples:
-            if prompt.served <= samplers[-1].served:
-                samplers.pop()
-            else:
-                n -= 1  # the last token waits for a step that can sample it
-        samplers, n = self._with_blocks(samplers, prompt, n)
-        rows, samples = self._decode(samplers)
-        chunk = self._prefill(prompt, n, rows, samples, samplers) if prompt and n else None
-        if not rows:
+        prompts = self._next_prompts() if prefill else []
+        writers = self._next_writers(prompts)
+        shares = self._share_rows(prompts, writers)
+        self._cover_all(writers, shares)
+        building = StepBuilder()
+        for sequence in writers:
+            building.decode(sequence)
+        for sequence, n in shares.items():
+            building.prefill(sequence, n)
+        scheduled = building.scheduled()
+        if scheduled is None:
             return None
         self._n_steps += 1
-        for sequence in samplers:
+        for sequence in scheduled.samplers:
             sequence.served = self._n_steps
-        capture = any(s.capture for s in samplers) or (chunk is not None and chunk.sequence.capture)
-        slot_interventions, acting = self._slot_interventions(rows, samplers, chunk)
-        step = Step(
-            tuple(rows),
-            tuple(samples),
-            capture,
-            interventions=any(active.acts_on_base for active in acting),
-            loras=any(active.acts_on_loras for active in acting),
-        )
-        self._apply_scheduled_updates(samplers)
-        return Scheduled(
-            step, tuple(samplers), tuple(s.row for s in samples), chunk, slot_interventions
-        )
+        self._apply_scheduled_updates(scheduled.samplers)
+        return scheduled
 
     def learn(self, scheduled: Scheduled, ms: float) -> None:
         """Record that a step took `ms`, which sizes the next chunks."""
-        self._chunks.learn(scheduled.step, scheduled.chunk.n if scheduled.chunk else 0, ms)
+        self._chunks.learn(scheduled.step, scheduled.n_prefill, ms)
+
+    def chunk_rows(self, n_writers: int, most: int) -> int:
+        """Return how many rows of prompts the next step may have beside `n_writers` others."""
+        return self._chunks.rows(n_writers, most)
 
     def release(self, sequence: Sequence) -> None:
         """Free the slot and blocks of a finished sequence. Its steps still in flight run before
@@ -195,18 +164,6 @@ class Scheduler:
         hopeless = first is self._lacks_blocks and bool(self.active)
         return first if first.settled and not hopeless else None
 
-    def _slot_interventions(
-        self, rows: list[Row], samplers: list[Sequence], chunk: Chunk | None
-    ) -> tuple[tuple[tuple[int, ActiveInterventions], ...], tuple[ActiveInterventions, ...]]:
-        """Return the interventions to set before a step, by slot, and those that act in it."""
-        at = {row.slot: row.position for row in rows}  # all rows of a slot are under the same
-        sequences = {s.slot: s for s in (*samplers, *([chunk.sequence] if chunk else []))}
-        changed = []
-        for slot, sequence in sequences.items():
-            if (active := sequence.interventions.move_to(at[slot])) is not None:
-                changed.append((slot, active))
-        return tuple(changed), tuple(s.interventions.active for s in sequences.values())
-
     def _place(self, n: int) -> int:
         """Return how many sequences must end for the n-th waiting one (from 1) to start."""
         lacks_blocks = self._lacks_blocks is not None and self._lacks_blocks in self.waiting
@@ -219,7 +176,7 @@ class Scheduler:
         for n, sequence in enumerate(self.waiting, 1):
             sequence.queue_moved(self._place(n))
 
-    def _apply_scheduled_updates(self, samplers: list[Sequence]) -> None:
+    def _apply_scheduled_updates(self, samplers: tuple[Sequence, ...]) -> None:
         """Apply due updates now, not when the next token is wanted: without a change there may be
         no next one."""
         for sequence in samplers:
@@ -227,59 +184,81 @@ class Scheduler:
             if sequence.finished:
                 self.release(sequence)
 
-    def _next_prompt(self) -> Sequence | None:
-        """Return the first in order of the sequences whose prompt is not in the cache yet."""
-        prefilling = (s for s in self.active if s.prefilling and not s.finished)
-        return min(prefilling, key=_order, default=None)
+    def _next_prompts(self) -> list[Sequence]:
+        """Return the sequences whose prompt is not in the cache yet, in order."""
+        return sorted((s for s in self.active if s.prefilling and not s.finished), key=_order)
 
-    def _next_writers(self, prompt: Sequence | None) -> list[Sequence]:
+    def _next_writers(self, prompts: list[Sequence]) -> list[Sequence]:
         """Return the sequences that get a row of the next step, least recently served first. Some
-        rows are left for a prompt, if there is one."""
+        rows are left for the first prompt, if there is one."""
         line = sorted((s for s in self.active if s.wants_decode), key=lambda s: s.served)
         writers = line[: self.limits.max_samples]
-        most = self._most_rows(prompt, writers)
-        if prompt is not None:
+        most = self._most_rows(writers, prompts)
+        if prompts:
             most -= max(1, most // PROMPT_SHARE)
         return writers[:most]
 
-    def _piece_rows(self, prompt: Sequence, writers: list[Sequence]) -> int:
-        """Return the rows of the next chunk of `prompt`, beside one row for each of `writers`."""
-        most = self._most_rows(prompt, writers) - len(writers)
+    def _share_rows(self, prompts: list[Sequence], writers: list[Sequence]) -> dict[Sequence, int]:
+        """Return how many rows each prompt gets beside one row for each of `writers`. A prompt
+        whose last token is next may take the place of the last writer."""
+        if not prompts:
+            return {}
+        left = self._most_rows(writers, prompts) - len(writers)
+        left = self.chunk_rows(len(writers), left)
+        capture = prompts[0].capture or any(s.capture for s in writers)
+        n_samples, shares = len(writers), dict[Sequence, int]()
+        for prompt in prompts:
+            if (prompt.capture and not capture) or self._waits_for_prefix(prompt, shares):
+                continue
+            n = self._piece_rows(prompt, left)
+            if n == prompt.n_to_prefill and n_samples < self.limits.max_samples:
+                n_samples += 1
+            elif n == prompt.n_to_prefill and writers and prompt.served <= writers[-1].served:
+                writers.pop()
+            elif n == prompt.n_to_prefill:
+                n -= 1  # the last token waits for a step that can sample it
+            if n:
+                shares[prompt] = n
+                left -= n
+            if left <= 0:
+                break
+        return shares
+
+    def _piece_rows(self, prompt: Sequence, most: int) -> int:
+        """Return the rows of the next chunk of `prompt`."""
         if prompt.n_prefilled == prompt.n_matched:
             self.kv.match_again(prompt)
         first = prompt.n_prefilled
-        n = min(prompt.n_to_prefill, self._chunks.rows(len(writers), most))
+        n = min(prompt.n_to_prefill, most)
         return prompt.interventions.schedule.next_change(first, first + n) - first
 
-    def _most_rows(self, prompt: Sequence | None, writers: list[Sequence]) -> int:
-        capture = any(s.capture for s in writers) or (prompt is not None and prompt.capture)
+    def _waits_for_prefix(self, prompt: Sequence, shares: dict[Sequence, int]) -> bool:
+        """Return whether a prompt of this step computes the next block of `prompt`, so that it can
+        be found instead."""
+        end = prompt.n_prefilled + BLOCK_TOKENS
+        return self.kv.reuses_prefixes and any(
+            end < min(prompt.n_known, other.n_known) and prompt.ids[:end] == other.ids[:end]
+            for other in shares
+        )
+
+    def _most_rows(self, writers: list[Sequence], prompts: list[Sequence]) -> int:
+        capture = any(s.capture for s in (*writers, *prompts[:1]))
         return self.limits.max_captured_rows if capture else self.limits.max_rows
 
-    def _decode(self, writers: list[Sequence]) -> tuple[list[Row], list[Sample]]:
-        """Return, for each sequence, the row that feeds its next sample, and the sample."""
-        rows: list[Row] = []
-        samples: list[Sample] = []
-        for sequence in writers:
-            rows.append(sequence.decode_row())
-            samples.append(sequence.sample(len(rows) - 1))
-        return rows, samples
-
-    def _with_blocks(
-        self, writers: list[Sequence], prompt: Sequence | None, n: int
-    ) -> tuple[list[Sequence], int]:
-        """Return the writers that have a block for their next row, and how many of the next `n`
-        rows of `prompt` have one. Sequences are preempted for those before them in order."""
-        covered = set()
-        for sequence in sorted({*writers, *([prompt] if prompt and n else ())}, key=_order):
+    def _cover_all(self, writers: list[Sequence], shares: dict[Sequence, int]) -> None:
+        """Give all rows blocks; leave out those that have none. Sequences are preempted for those
+        before them in order."""
+        for sequence in sorted({*writers, *shares}, key=_order):
             if sequence not in self.active:
                 continue  # preempted meanwhile
-            if sequence is prompt:
-                n = self._covered_rows(prompt, n)
-            if sequence is not prompt and self._cover(sequence, sequence.next_position):
-                covered.add(sequence)
-        if prompt is not None and prompt not in self.active:
-            n = 0
-        return [s for s in writers if s in covered and s in self.active], n
+            if sequence in shares:
+                shares[sequence] = self._covered_rows(sequence, shares[sequence])
+            elif not self._cover(sequence, sequence.next_position):
+                writers.remove(sequence)
+        writers[:] = [s for s in writers if s in self.active]
+        for sequence, n in list(shares.items()):
+            if sequence not in self.active or not n:
+                del shares[sequence]
 
     def _covered_rows(self, prompt: Sequence, n: int) -> int:
         """Return how many of the next `n` rows of `prompt` have blocks now."""
@@ -309,22 +288,6 @@ class Scheduler:
         self._queue(sequence)
         self._lacks_blocks = self.waiting[0]
         self._tell_places()
-
-    def _prefill(
-        self,
-        prompt: Sequence,
-        n: int,
-        rows: list[Row],
-        samples: list[Sample],
-        samplers: list[Sequence],
-    ) -> Chunk:
-        """Add the next `n` rows of `prompt`, and a sample if they are its last."""
-        chunk = Chunk(prompt, prompt.n_prefilled, n, len(rows))
-        rows += prompt.prefill_rows(n)
-        if not prompt.prefilling:
-            samples.append(prompt.sample(len(rows) - 1))
-            samplers.append(prompt)
-        return chunk
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

@@ -24,8 +24,9 @@ from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_unti
 from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.pace import Pace
 from gpu.engine.recompute import Recomputer
-from gpu.engine.scheduler import Scheduled, Scheduler
+from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
+from gpu.engine.step_builder import Scheduled
 from gpu.engine.updates import Update, UpdateQueue
 from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Reason
@@ -263,7 +264,7 @@ class EngineThread:
         while len(self._in_flight) < runner.in_flight and self._submit(runner):
             pass
         if self._in_flight:
-            self._stepped = self._in_flight[0].chunk is None
+            self._stepped = not self._in_flight[0].chunks
             self._collect(runner)
         elif self._background or self._questions:
             return
@@ -306,7 +307,7 @@ class EngineThread:
 
     def _submit(self, runner: Runner) -> bool:
         """Submit the next step; return False if there is none now."""
-        room = sum(s.chunk is not None for s in self._in_flight) < PREFILL_IN_FLIGHT
+        room = sum(bool(s.chunks) for s in self._in_flight) < PREFILL_IN_FLIGHT
         scheduled = self._scheduler.next_step(prefill=room)
         self._apply_kv_changes(runner)
         if scheduled is None:
@@ -332,8 +333,9 @@ class EngineThread:
         result = runner.collect()
         ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
         self._scheduler.learn(scheduled, ms)
-        if (chunk := scheduled.chunk) and not chunk.sequence.finished:
-            chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
+        for chunk in scheduled.chunks:
+            if not chunk.sequence.finished:
+                chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
         for sequence, row, sampled in zip(
             scheduled.samplers, scheduled.rows, result.samples, strict=True
         ):

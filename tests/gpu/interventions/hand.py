@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from gpu.engine.scheduler import Scheduled, Scheduler
+from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
+from gpu.engine.step_builder import Scheduled
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
