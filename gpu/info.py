@@ -68,6 +68,7 @@ class RunnerLimits:
     block_tokens         tokens of a block
     block_bytes          bytes of a block
     max_captured_rows    rows of a step whose statistics are captured
+    window               keys that a row reads at most in any layer; None: some layer reads all
     """
 
     slots: int
@@ -78,6 +79,7 @@ class RunnerLimits:
     block_tokens: int
     block_bytes: int
     max_captured_rows: int
+    window: int | None = None
 
     @property
     def inspection_slot(self) -> int:

@@ -17,6 +17,9 @@ from gpu.errors import InvalidRequest
 FROM_GPU = -1
 """Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
 
+MAX_ROWS = 512
+"""Most rows of a step on any device; `DevicePolicy.max_rows` says how many this one takes."""
+
 N_CANDIDATES = 20
 """Most likely tokens that a step reports for each sampled row."""
 

@@ -39,7 +39,7 @@ GPU = {
     "webgpu": "errors info step",
     "tracing": "errors webgpu",
     "checkpoint": "architectures config errors files gguf webgpu",
-    "kv": "config errors webgpu",
+    "kv": "config errors step webgpu",
     "lora": "checkpoint config errors files info",
     "inspection": "config errors interventions kv reference runner sampling step",
     "analysis": "checkpoint config errors inspection kv load_options lora reference step",

@@ -49,6 +49,12 @@ class ModelConfig(Hyperparameters):
     bos_id: int | None
     torch_dtype: str | None
 
+    @property
+    def largest_window(self) -> int | None:
+        """Keys that a row reads at most in any layer; None: some layer reads all."""
+        windows = [window for window in self.sliding_windows if window is not None]
+        return max(windows) if windows and len(windows) == self.n_layers else None
+
     @classmethod
     def from_folder(cls, folder: str | Path) -> ModelConfig:
         """Read and check the configuration of a model folder or a GGUF file. Raises ModelError for

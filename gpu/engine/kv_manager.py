@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu.engine.sequence import Sequence
+from gpu.info import RunnerLimits
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
@@ -42,10 +43,17 @@ class BorrowedBlocks:
 
 
 class KvManager:
-    """Blocks of all runs. `prefix_cache` False: runs reuse no prefix; borrowed blocks still do."""
+    """Blocks of all runs. `prefix_cache` False: runs reuse no prefix; borrowed blocks still do.
 
-    def __init__(self, n_blocks: int, *, prefix_cache: bool = True) -> None:
-        self.pool = BlockPool(n_blocks)
+    In a model whose layers all have a sliding window, blocks that every later row is past are
+    freed. Their entries in the table repeat a block that the run still has: a kernel may load keys
+    before the window, with weight 0, and must not find another run's there.
+    """
+
+    def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
+        self.pool = BlockPool(limits.n_blocks)
+        self._window = limits.window
+        self._max_rows = limits.max_rows
         self.copies: list[BlockCopy] = []
         """Blocks to copy on the device, in order, before the next step."""
         self.changed_tables: list[Sequence] = []
@@ -65,8 +73,8 @@ class KvManager:
         of its prompt."""
         match = self._match_prefix(sequence)
         free = self.pool.n_free - self.pool.n_unreferenced(match.blocks)
-        needed = sequence.blocks_to_start - len(match.blocks)
-        if needed + sum(map(_soon_needed, self._running)) > free:
+        needed = self._most_at_once(sequence) - len(match.blocks)
+        if needed + sum(map(self._soon_needed, self._running)) > free:
             return False
         self._running[sequence] = None
         if not sequence.n_preemptions:
@@ -82,9 +90,10 @@ class KvManager:
             self.pool.free(sequence.blocks)
             self._attach(sequence, match)
 
-    def cover(self, sequence: Sequence, position: int) -> bool:
-        """Allocate blocks until `position` has one; return False, without any, if too few are
-        free."""
+    def cover(self, sequence: Sequence, position: int, n_rows: int = 1) -> bool:
+        """Allocate blocks for the next `n_rows` rows of a sequence, the last at `position`; return
+        False, without any, if too few are free."""
+        self._free_before_window(sequence, position + 1 - n_rows)
         missing = blocks_for(position + 1) - len(sequence.blocks)
         if missing > 0:
             assert self._borrowed is None, "return what was borrowed before the next step"
@@ -99,12 +108,25 @@ class KvManager:
         """Return how many tokens a sequence could have if it took all free blocks."""
         return (len(sequence.blocks) + self.pool.n_free) * BLOCK_TOKENS
 
+    def _free_before_window(self, sequence: Sequence, position: int) -> None:
+        """Free the blocks that rows from `position` on do not read."""
+        if self._window is None:
+            return
+        n = max(0, position + 1 - self._window) // BLOCK_TOKENS
+        if n <= sequence.n_freed or n >= len(sequence.blocks):
+            return
+        self._enter(sequence)
+        self.pool.free(sequence.blocks[sequence.n_freed : n])
+        sequence.blocks[:n] = [sequence.blocks[n]] * n
+        sequence.n_freed = n
+        self._note_changed(sequence)
+
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of a finished or preempted sequence; its tokens stay cached until the
         blocks are needed."""
         self._enter(sequence)
-        self.pool.free(sequence.blocks)
-        sequence.blocks = []
+        self.pool.free(sequence.owned_blocks)
+        sequence.blocks, sequence.n_freed = [], 0
         del self._running[sequence]
         if sequence in self.changed_tables:
             self.changed_tables.remove(sequence)
@@ -144,7 +166,7 @@ class KvManager:
         held = [pool.cached(block) for block in range(pool.n_blocks)]
         first = [-1 if h is None else h.first for h in held]
         for sequence in self._running:
-            for i, block in enumerate(sequence.blocks):
+            for i, block in enumerate(sequence.owned_blocks, sequence.n_freed):
                 first[block] = i * BLOCK_TOKENS
         return KvState(
             BLOCK_TOKENS,
@@ -203,10 +225,21 @@ class KvManager:
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
-        self.pool.insert(sequence.ids, sequence.n_computed, sequence.blocks, sequence.block_hashes)
+        self.pool.insert(
+            sequence.ids,
+            sequence.n_computed,
+            sequence.blocks,
+            sequence.block_hashes,
+            sequence.n_freed,
+        )
 
+    def _most_at_once(self, sequence: Sequence) -> int:
+        """Return the blocks that a sequence needs for the rest of its prompt and the next token."""
+        if self._window is None:
+            return sequence.blocks_to_start
+        return min(sequence.blocks_to_start, blocks_for(self._window + self._max_rows) + 1)
 
-def _soon_needed(sequence: Sequence) -> int:
-    """Return the blocks that a running sequence needs for the rest of its prompt, at least the
-    next one it writes to."""
-    return max(1, sequence.blocks_to_start - len(sequence.blocks))
+    def _soon_needed(self, sequence: Sequence) -> int:
+        """Return the blocks that a running sequence needs for the rest of its prompt, at least the
+        next one it writes to."""
+        return max(1, self._most_at_once(sequence) - len(sequence.owned_blocks))

@@ -21,13 +21,14 @@ class RowCosts:
         self._by_kind: dict[Hashable, dict[int, float]] = {}
 
     def expected(self, kind: Hashable, n: int) -> float | None:
-        """Return the expected time of `n` rows; None if no number of rows was timed."""
+        """Return the expected time of `n` rows; None if no number of rows was timed. Fewer rows
+        than were ever timed may take as long: nobody knows what one row takes."""
         times = self._by_kind.get(kind)
         if not times:
             return None
         n = _rounded(n)
         nearest = max((m for m in times if m <= n), default=min(times))
-        return times[nearest] * float(GROWTH ** log2(n / nearest))
+        return times[nearest] * max(1.0, float(GROWTH ** log2(n / nearest)))
 
     def learn(self, kind: Hashable, n: int, time: float) -> None:
         """Record that `n` rows took `time`."""

@@ -44,7 +44,7 @@ class Scheduler:
         prefill_stretch: float = PREFILL_STRETCH,
     ) -> None:
         self.limits = limits
-        self.kv = KvManager(limits.n_blocks, prefix_cache=prefix_cache)
+        self.kv = KvManager(limits, prefix_cache=prefix_cache)
         self.waiting: list[Sequence] = []
         self.active: list[Sequence] = []
         self._free_slots = list(range(limits.slots - 1, -1, -1))
@@ -262,16 +262,16 @@ class Scheduler:
 
     def _covered_rows(self, prompt: Sequence, n: int) -> int:
         """Return how many of the next `n` rows of `prompt` have blocks now."""
-        if not self._cover(prompt, prompt.n_prefilled + n - 1):
+        if not self._cover(prompt, prompt.n_prefilled + n - 1, n):
             n = min(n, self.kv.room(prompt) - prompt.n_prefilled)
             if n > 0:
-                self.kv.cover(prompt, prompt.n_prefilled + n - 1)
+                self.kv.cover(prompt, prompt.n_prefilled + n - 1, n)
         return max(0, n)
 
-    def _cover(self, sequence: Sequence, position: int) -> bool:
-        """Give a sequence a block for `position`, preempting others after it in order; return
-        False if there is none."""
-        while not self.kv.cover(sequence, position):
+    def _cover(self, sequence: Sequence, position: int, n_rows: int = 1) -> bool:
+        """Give the next rows of a sequence blocks, preempting others after it in order; return
+        False if there are too few."""
+        while not self.kv.cover(sequence, position, n_rows):
             last = max(self.active, key=_order)
             if last is sequence:
                 return False

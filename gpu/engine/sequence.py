@@ -100,6 +100,7 @@ class Sequence:
         self.n_preemptions = 0
         self.served = 0  # the scheduler's step that sampled it last, or after which it got its slot
         self.blocks: list[int] = []
+        self.n_freed = 0  # leading blocks that no row reads any more; they repeat a later one
         self.n_known = len(self.prompt)  # ids to prefill: the prompt, or all before a preemption
         self.n_matched = 0  # of these, found in the KV cache
         self.n_reused = 0  # prompt tokens found in the KV cache at the start
@@ -150,6 +151,11 @@ class Sequence:
     def next_position(self) -> int:
         """Position of the row that feeds the next sample."""
         return len(self.prompt) + self.n_submitted - 1
+
+    @property
+    def owned_blocks(self) -> list[int]:
+        """KV blocks without those that were freed."""
+        return self.blocks[self.n_freed :]
 
     @property
     def blocks_to_start(self) -> int:

@@ -71,10 +71,19 @@ class BlockPool:
         """Return the prefix cache's entry of a block, or None."""
         return self._cache.cached(block)
 
-    def insert(self, ids: list[int], n: int, blocks: list[int], block_hashes: BlockHashes) -> None:
+    def insert(
+        self,
+        ids: list[int],
+        n: int,
+        blocks: list[int],
+        block_hashes: BlockHashes,
+        n_freed: int = 0,
+    ) -> None:
         """Add `blocks` to the prefix cache: they hold ids[:n], computed or already submitted to the
-        device."""
+        device. The first `n_freed` are others' by now."""
         for i, block in enumerate(blocks[: blocks_for(n)]):
+            if i < n_freed:
+                continue
             cached = self._cache.cached(block)
             first = i * BLOCK_TOKENS
             n_here = min(BLOCK_TOKENS, n - first)

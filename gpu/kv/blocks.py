@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
 from gpu.kv.formats import CHUNK, KV_FORMATS, KvStorage, kv_format
+from gpu.step import MAX_ROWS
 
 BLOCK_TOKENS = 16
 DEFAULT_KV_MEMORY_BYTES = 512 << 20
@@ -75,8 +76,9 @@ def fit_kv_cache(
     """Return the number of blocks to allocate, and the context they allow.
 
     They hold `slots` sequences of `context` tokens each (None: the model's own context, or what
-    `kv_memory_bytes` holds if that is less). Raises DeviceError with the numbers when a requested
-    `context` does not fit the memory or the device's buffers.
+    `kv_memory_bytes` holds if that is less). Of a sequence in a model whose layers all have a
+    sliding window, only the window and the rows of a step are held. Raises DeviceError with the
+    numbers when a requested `context` does not fit the memory or the device's buffers.
     """
     per_block = block_bytes(config, dtype)
     budget = DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes
@@ -91,13 +93,21 @@ def fit_kv_cache(
             f"a context of {wanted} tokens was requested, but the model supports at most "
             f"{config.context}; use a shorter --context"
         )
+    held = wanted if config.largest_window is None else min(wanted, held_tokens(config))
     capacity = affordable * BLOCK_TOKENS
-    if capacity < wanted and (context is not None or capacity < BLOCK_TOKENS):
+    if capacity < held and (context is not None or capacity < BLOCK_TOKENS):
         raise DeviceError(
-            f"a context of {wanted} tokens needs {blocks_for(wanted)} KV blocks of "
+            f"a context of {wanted} tokens needs {blocks_for(held)} KV blocks of "
             f"{per_block:,} bytes, but the budget of {budget:,} bytes and the device's buffers "
             f"hold {affordable} ({capacity} tokens); use a shorter --context, more --kv-memory or "
             "fewer bits with --kv-dtype"
         )
-    context = min(wanted, capacity)
-    return KvShape(min(affordable, slots * blocks_for(context)), context)
+    context = wanted if capacity >= held else min(wanted, capacity)
+    return KvShape(min(affordable, slots * blocks_for(min(context, held))), context)
+
+
+def held_tokens(config: ModelConfig) -> int:
+    """Return how many tokens a sequence holds at most in a model with `largest_window`: those of
+    the window, of a step, and of the blocks at both ends."""
+    assert config.largest_window is not None
+    return config.largest_window + MAX_ROWS + 2 * BLOCK_TOKENS

@@ -1,5 +1,5 @@
-"""Mistral (Jiang et al. 2023): Llama with a sliding window of attention in every layer. Older keys
-stay in the cache, because rows that are recomputed may need them. Later Mistrals have no window."""
+"""Mistral (Jiang et al. 2023): Llama with a sliding window of attention in every layer. Keys before
+it stay in the prefix cache until their memory is needed. Later Mistrals have no window."""
 
 from __future__ import annotations
 

@@ -6,10 +6,8 @@ import struct
 from collections.abc import Sequence
 
 from gpu.kv.blocks import BLOCK_TOKENS
-from gpu.step import Step
+from gpu.step import MAX_ROWS, Step
 
-MAX_ROWS = 512
-"""Most rows of a step on any device; `DevicePolicy.max_rows` says how many this one takes."""
 MAX_SAMPLES = 8
 
 _HEADER = struct.Struct("<2I8x")

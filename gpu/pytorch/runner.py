@@ -76,6 +76,7 @@ class TorchRunner:
             block_tokens=BLOCK_TOKENS,
             block_bytes=block_bytes(model.config, kv_dtype),
             max_captured_rows=MAX_ROWS,
+            window=model.config.largest_window,
         )
         self.device = DeviceInfo(
             name=f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)",

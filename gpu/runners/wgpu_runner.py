@@ -125,6 +125,7 @@ class WgpuRunner:
             block_tokens=BLOCK_TOKENS,
             block_bytes=block_bytes(self.config, kv_dtype),
             max_captured_rows=self.plans.max_captured_rows,
+            window=self.config.largest_window,
         )
 
     def _make_queue(self, depth: int, offload: ExpertOffload | None) -> StepQueue:

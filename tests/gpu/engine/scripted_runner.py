@@ -56,12 +56,13 @@ class ScriptedRunner:
         max_samples: int = 8,
         delay: float = 0.0,
         fail_at: int | None = None,
+        window: int | None = None,
     ) -> None:
         self.config = CONFIG
         self.limits = RunnerLimits(
             slots=n_slots, context=context, max_rows=max_rows, max_samples=max_samples,
             n_blocks=n_blocks,
-            block_tokens=16, block_bytes=1, max_captured_rows=max_rows,
+            block_tokens=16, block_bytes=1, max_captured_rows=max_rows, window=window,
         )  # fmt: skip
         self.device = DeviceInfo("script", "none", "none", "test", True)
         self.memory = MemoryInfo(0, 0, 0)
@@ -131,7 +132,8 @@ class ScriptedRunner:
         blocks = self.tables[slot]
         assert position < 16 * len(blocks), "no block for this position"
         before = self.cells[blocks[(position - 1) // 16], (position - 1) % 16] if position else ()
-        for p in range(position):
+        read = 0 if self.limits.window is None else max(0, position + 1 - self.limits.window)
+        for p in range(read, position):
             held = self.cells.get((blocks[p // 16], p % 16))
             assert held == before[: p + 1], f"position {p} of slot {slot} holds another text"
         ids = (*before, token)

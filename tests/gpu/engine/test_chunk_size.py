@@ -70,7 +70,7 @@ def test_costs_are_expected_from_the_nearest_size() -> None:
     assert costs.rows_within("a", 9.0, 64, least=16) == 16
     costs.learn("a", 16, 8.0)
     assert costs.expected("a", 32) == pytest.approx(12.0)
-    assert costs.expected("a", 8) == pytest.approx(8 / 1.5)
+    assert costs.expected("a", 8) == pytest.approx(8.0)
     assert costs.expected("a", 13) == pytest.approx(8.0)
     assert costs.rows_within("a", 12.1, 64) == 32
     assert costs.rows_within("a", 12.1, 24) == 24

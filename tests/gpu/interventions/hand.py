@@ -130,11 +130,14 @@ class ManualEngine:
         waiting runs have none."""
         assert not any(sequence.blocks for sequence in self.scheduler.waiting)
         kv = self.scheduler.kv
-        tables = [sequence.blocks for sequence in self.scheduler.active]
+        tables = [sequence.owned_blocks for sequence in self.scheduler.active]
         named = [block for table in (*tables, *borrowed) for block in table]
         assert kv.pool.ref_counts == [named.count(block) for block in range(kv.pool.n_blocks)]
         assert kv.pool.n_free == kv.pool.ref_counts.count(0)
         for sequence in self.scheduler.active:
+            assert set(sequence.blocks) == set(sequence.owned_blocks), (
+                "a table names others' blocks"
+            )
             for block in sequence.blocks[sequence.n_computed // BLOCK_TOKENS :]:
                 assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"
 

@@ -20,9 +20,9 @@ from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
 from gpu.ops import Batch, RmsNormSplit
 from gpu.ops.quantize_activations import BLOCK_WORDS, EVEN_ODD, quantized_row_words
-from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
+from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.reference.quantize_activations import in_order
-from gpu.step import Row, Sample, Step
+from gpu.step import MAX_ROWS, Row, Sample, Step
 from gpu.tracing.races import races
 from gpu.tracing.tracer import Tracer
 from gpu.webgpu.buffers import Memory, Tensor, padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu.info import AdapterInfo
-from gpu.ops.step_buffer import MAX_ROWS
+from gpu.step import MAX_ROWS
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, NARROW, NARROW_VENDORS, DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE, candidates

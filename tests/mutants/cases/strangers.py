@@ -89,8 +89,8 @@ MUTANTS = (
         "questions-rows",
         "a chunk of a question takes longer than a token",
         PACE,
-        "while 2 * n <= most and self._expected(kind, 2 * n) <= limit:",
-        "while 2 * n <= most:",
+        "n = self._costs.rows_within(kind, PIECE_TOKENS * median(self._steps), most)",
+        "n = most",
         (PACE_TEST,),
     ),
     Mutant(
