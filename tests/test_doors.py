@@ -55,8 +55,8 @@ GPU = {
     " pytorch request runner runners sampling scheduled_updates step text",
     "": "analysis checkpoint config engine errors gguf info interventions kv load_options lora"
     " request runners sampling scheduled_updates text tuning webgpu",
-    "bench": "checkpoint config engine errors events info kv load_options models ops plans"
-    " pytorch reference request runner runners sampling step text tracing tuning webgpu",
+    "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
+    " plans pytorch reference request runner runners sampling step text tracing tuning webgpu",
 }  # fmt: skip
 
 # room of app: the rooms it may open; "app" is app/__init__.py. Four modules are rooms of their own:
@@ -83,8 +83,9 @@ APP = {
     "__main__": "cli",
 }  # fmt: skip
 
-APP_MAY_OPEN = {"gpu", "gpu.events", "gpu.inspection.requests"}
-"""The engine's face, the messages of a run, and what may be asked about one."""
+APP_MAY_OPEN = {"gpu", "gpu.bench.machine", "gpu.events", "gpu.inspection.requests"}
+"""The engine's face, the report of a machine, the messages of a run, and what may be asked about
+one."""
 
 # package: who may import it; a name ending in a dot stands for every module below it
 OUTSIDE = {

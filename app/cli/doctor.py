@@ -18,8 +18,7 @@ GIB = 1 << 30
 def report() -> Iterator[str]:
     """Yield the lines of the report."""
     yield f"tokenglass {version()}, Python {platform.python_version()}, {platform.platform()}"
-    versions = wgpu_versions() | {name: _version(name) for name in PACKAGES}
-    yield ", ".join(f"{name} {found}" for name, found in versions.items())
+    yield ", ".join(f"{name} {found}" for name, found in package_versions().items())
     host = host_bytes()
     yield f"free memory of the host: {'unknown' if host is None else f'{host / GIB:.1f} GiB'}"
     try:
@@ -48,6 +47,11 @@ def adapter_lines(number: int, adapter: AdapterInfo) -> Iterator[str]:
         yield f"   {name}: {limit:,}"
     for name, value, reason in policy_choices(adapter):
         yield f"   {name}: {value} ({reason})"
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the libraries that the engine uses."""
+    return wgpu_versions() | {name: _version(name) for name in PACKAGES}
 
 
 def _version(package: str) -> str:

@@ -1,5 +1,5 @@
 """Command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `reap`, `weights`,
-`devices`, `version`.
+`devices`, `doctor`, `bench`, `version`.
 
 Errors are one line. The exit code is 2 for errors in what the user gave (flags, model folder), else
 1. Imports of the server and the engine are inside the commands: the engine's process imports this
@@ -407,6 +407,44 @@ def doctor() -> None:
 
     with _errors():
         for line in report():
+            click.echo(line)
+
+
+@main.command()
+@click.option(
+    "--report", "file", type=click.Path(path_type=Path), metavar="FILE",
+    help="File of the report, JSON; a page to read gets the same name with .md. "
+    "Default: named after the GPU, in this folder.",
+)  # fmt: skip
+@click.option(
+    "--minutes", type=click.FloatRange(0.5, 600), default=10, show_default=True,
+    help="Time limit. What does not fit is left out, and the report says so.",
+)  # fmt: skip
+@settings_options(("adapter",))
+def bench(file: Path | None, minutes: float, adapter: str | None) -> None:
+    """Check and measure a GPU, and write a report to send in an issue.
+
+    Every operation is compared with NumPy, tiny models of every architecture too; the same step is
+    repeated 500 times; then come matrix products, attention, whole models with random weights, and
+    other engines if they are installed. No model is needed and nothing is downloaded or sent.
+
+    The file is written as it goes: Ctrl+C, a crash of the driver or the end of the time lose
+    nothing, and the same command run again goes on where it ended.
+    """
+    from app.cli.bench import bench as run
+    from app.cli.bench import last_lines
+    from gpu.bench.machine import ReportFileError, page_path
+
+    with _errors():
+        try:
+            path, report = run(file, adapter, minutes, click.echo)
+        except ReportFileError as error:
+            raise BadInput(str(error)) from None
+        except KeyboardInterrupt:
+            where = "" if file is None else f"; see {page_path(file)}"
+            click.echo(f"stopped{where}; run the same command again to go on", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        for line in last_lines(path, report):
             click.echo(line)
 
 

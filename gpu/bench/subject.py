@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +44,15 @@ class BenchModel:
         return cls(name, config, RandomCheckpoint(config))
 
     def runner(
-        self, device: Device, dtype: str, context: int, kv_dtype: str | None = None
+        self,
+        device: Device,
+        dtype: str,
+        context: int,
+        kv_dtype: str | None = None,
+        on_weights: Callable[[int], None] = lambda n: None,
     ) -> WgpuRunner:
-        """Return a runner with one slot of exactly `context` tokens. Raises DeviceError if the
-        device cannot hold them."""
+        """Return a runner with one slot of exactly `context` tokens; `on_weights` gets the number
+        of weights of each tensor. Raises DeviceError if the device cannot hold them."""
         return WgpuRunner(
             device,
             self.config,
@@ -59,4 +65,5 @@ class BenchModel:
                 * block_bytes(self.config, kv_dtype or FORMATS[dtype].kv),
                 slots=1,
             ),
+            on_weights=on_weights,
         )

@@ -1,0 +1,44 @@
+"""What the process that runs a part is given, and what it says, one JSON object on each line."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpu.bench.machine.results import Result
+
+RESTART = 75
+"""Exit status of a process that left the rest of its cases to a fresh one."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A part to run on an adapter, for `seconds`. `done`: cases to skip; `free`: free bytes of the
+    device's memory."""
+
+    part: str
+    adapter: str
+    seconds: float
+    done: list[str] = []
+    free: int | None = None
+
+
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The device is open; `cases`: all of the part, done ones included."""
+
+    cases: list[str]
+
+
+class At(msgspec.Struct, frozen=True, tag="at"):
+    """A case begins, or goes on: `doing` says with what."""
+
+    case: str
+    doing: str = ""
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """A case has ended."""
+
+    result: Result
+
+
+Message = Begun | At | Done
+"""Union of everything a process says."""

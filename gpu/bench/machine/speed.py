@@ -1,0 +1,133 @@
+"""Speed of whole models with random weights, and beside it what `gpu.bench.model` predicts."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpu.bench.contestants import Figures, RunnerContestant
+from gpu.bench.machine.context import GIB, Case, Context, Outcome, left_out, rounded
+from gpu.bench.machine.results import TIME_IS_UP
+from gpu.bench.model.shape_plans import open_as_gpu
+from gpu.bench.model.shape_prediction import ShapePrediction, trace_shape
+from gpu.bench.model.specs import SPECS, GpuSpec
+from gpu.bench.subject import BenchModel
+from gpu.bench.work import kv_bytes, weight_bytes
+from gpu.checkpoint.packing import row_words
+
+ORDER = (
+    ("smol135", "f16"), ("llama1b", "f16"), ("smol135", "q4"), ("llama1b", "q4"),
+    ("llama8b", "q4"), ("smol135", "q8"), ("llama1b", "q8"),
+)  # fmt: skip
+PREDICTED = (("smol135", "f16"), ("llama1b", "f16"), ("llama8b", "q4"))
+N_PROMPT = {False: 512, True: 128}
+"""Tokens of the prompt, whether the device is software."""
+N_TOKENS = {False: 64, True: 16}
+REPEAT = 3
+SPARE_BYTES = 512 << 20
+"""Memory that a model needs beside its weights: activations, cache, staging."""
+LOAD_S = {"f16": 1.5e-9, "q8": 1.5e-8, "q4": 1.5e-8}
+"""Guess of the seconds to make, pack and upload a weight, before one has been measured."""
+NOT_THESE = ("laptop", "mobile", "max-q", "super", " ti", " d ")
+"""Words that make a name another GPU than the described one."""
+
+
+def cases(context: Context) -> Iterator[Case]:
+    per_weight = dict(LOAD_S)
+    for shape, dtype in ORDER:
+        yield f"{shape} {dtype}", partial(measure, context, shape, dtype, per_weight)
+    spec = described(context.device.info.name)
+    for shape, dtype in PREDICTED:
+        yield f"prediction of {shape} {dtype}", partial(predict, context, spec, shape, dtype)
+
+
+def measure(context: Context, shape: str, dtype: str, per_weight: dict[str, float]) -> Outcome:
+    """Return tokens/s and the figures of a decode step. `per_weight`: measured seconds to load a
+    weight, by dtype, updated here."""
+    subject, software = BenchModel.from_shape(shape), context.device.info.software
+    n_weights = subject.checkpoint.parameters()
+    n_bytes = 4 * n_weights * row_words(dtype, 1024) // 1024
+    if context.free is not None and n_bytes + SPARE_BYTES > context.free:
+        return left_out(
+            f"it needs {n_bytes / GIB:.1f} GiB for its weights, and {context.free / GIB:.1f} GiB "
+            "are free"
+        )
+    n_prompt, n_tokens = N_PROMPT[software], N_TOKENS[software]
+    step_s = context.seconds_for(n_bytes, 2.0 * n_weights)
+    prompt_s = context.seconds_for(n_bytes, 2.0 * n_weights * n_prompt)
+    need = per_weight[dtype] * n_weights + 2 * (prompt_s + n_tokens * step_s)
+    if need > context.seconds_left:
+        return Outcome({}, "pending", f"{TIME_IS_UP}: it needs about {need:.0f} s")
+    began = time.perf_counter()
+    runner = subject.runner(
+        context.device, dtype, n_prompt + n_tokens, on_weights=lambda n: context.say("loading")
+    )
+    took = time.perf_counter() - began
+    if n_weights > 100_000_000:
+        per_weight[dtype] = took / n_weights
+    contestant = RunnerContestant(shape, runner)
+    prompt = np.random.default_rng(0).integers(0, subject.config.vocab_size, n_prompt).tolist()
+    context.say("first run")
+    contestant.run(prompt, n_tokens)
+    contestant.figures = Figures()
+    for i in range(REPEAT):
+        if i and context.seconds_left < 0:
+            break
+        context.say(f"run {i + 1}")
+        contestant.run(prompt, n_tokens)
+    read = weight_bytes(runner) + kv_bytes(runner, n_prompt + n_tokens // 2)
+    return Outcome(_figures(contestant.figures, took, read, n_prompt, context.copy_bytes_per_s))
+
+
+def _figures(
+    found: Figures, load_s: float, n_bytes: int, n_prompt: int, copy: float
+) -> dict[str, float]:
+    decode = found.median("decode_tok_s") or 0.0
+    figures = {
+        "prompt": float(n_prompt),
+        "prefill_tok_s": rounded(found.median("prefill_tok_s") or 0.0, 4),
+        "decode_tok_s": rounded(decode, 4),
+        "gb_s": rounded(n_bytes * decode / 1e9),
+        "of_copy": rounded(n_bytes * decode / copy, 2),
+        "load_s": rounded(load_s, 2),
+    }
+    for name in ("encode_ms", "gpu_ms", "wait_ms", "read_ms", "gpu_gap_share"):
+        if (value := found.median(name)) is not None:
+            figures[name] = rounded(value)
+    return figures
+
+
+def predict(context: Context, spec: GpuSpec | None, shape: str, dtype: str) -> Outcome:
+    """Return the predicted tokens/s of a token after a prompt, and of the prompt."""
+    if spec is None:
+        return left_out("gpu.bench.model does not describe this adapter")
+    context.say("tracing kernels")
+    n_prompt = N_PROMPT[False]
+    device = open_as_gpu(context.adapter, discrete=spec.discrete)
+    try:
+        work = trace_shape(device, shape, dtype, n_prompt, n_prompt, spec.wave)
+    finally:
+        device.close()
+    found = ShapePrediction.of(work, spec)
+    figures = {
+        "prompt": float(n_prompt),
+        "prefill_tok_s": rounded(found.prefill_tok_s, 4),
+        "decode_tok_s": rounded(found.decode_tok_s, 4),
+    }
+    return Outcome(figures, "ok", f"described as {spec.name}")
+
+
+def described(name: str) -> GpuSpec | None:
+    """Return the described GPU that has all words of this adapter's name, else None."""
+    words = set(re.findall(r"\w+", name.lower()))
+    if any(word in f" {name.lower()} " for word in NOT_THESE):
+        return None
+    for spec in SPECS.values():
+        plain = spec.name.partition("(")[0].replace(" class", "")
+        if set(plain.lower().split()) <= words:
+            return spec
+    return None
