@@ -66,7 +66,8 @@ def default_path(adapter: AdapterInfo) -> Path:
 def last_lines(path: Path, report: Report) -> list[str]:
     """Return what to do with the report."""
     left, n_bad = report.left(), len(report.failures)
-    lines = [f"{n_bad} failures, see {page_path(path)}" if n_bad else "no failures"]
+    count = "1 failure" if n_bad == 1 else f"{n_bad} failures"
+    lines = [f"{count}, see {page_path(path)}" if n_bad else "no failures"]
     if left:
         lines.append(f"not finished: {', '.join(left)}; run the same command again to go on")
     lines.append(

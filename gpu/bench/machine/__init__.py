@@ -51,6 +51,9 @@ def make_report(
         store.write(path, report)
 
     keep()
+    if not report.left():
+        tell("nothing is left to measure")
+        return report
     try:
         Conductor(report, str(adapter), 60 * minutes, keep, tell, free).run()
     finally:

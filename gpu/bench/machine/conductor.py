@@ -27,7 +27,6 @@ WEIGHTS = {
     "peers": 1.5,
 }  # fmt: skip
 """Shares of the time. What a part does not use goes to those after it."""
-NO_SIGN = "it gave no sign and did not end when its time was up"
 MOST_STARTS = 6
 """Processes of one part; a driver that fails in more cases is not tried again."""
 PROGRESS_S = 5.0
@@ -91,7 +90,7 @@ class Conductor:
         return WEIGHTS[name] / sum(WEIGHTS[n] for n in self.report.left(after))
 
     def _run_part(self, name: str, seconds: float) -> None:
-        part, began = self.report.part(name), time.perf_counter()
+        part, began = self.report.parts.setdefault(name, PartReport()), time.perf_counter()
         part.results = [result for result in part.results if result.name != START_CASE]
         before, cases, why = part.seconds, list[str](), TIME_IS_UP
         for start in range(MOST_STARTS):
@@ -165,7 +164,7 @@ class _Listener:
                 if quiet >= silent:
                     return f"it gave no sign for {silent:.0f} s"
                 if now() >= deadline:
-                    return NO_SIGN if quiet >= silent / 2 else TIME_IS_UP
+                    return TIME_IS_UP
                 continue
             heard = now()
             self._take(message)

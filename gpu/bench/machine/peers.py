@@ -16,13 +16,14 @@ from gpu.bench.subject import BenchModel
 SHAPE, DTYPE = "smol135", "f16"
 N_PROMPT, N_TOKENS, REPEAT = 128, 16, 3
 PACKAGES = {
-    "torch": "torch",
-    "transformers": "transformers",
-    "torch-compiled": "transformers",
-    "llama.cpp": "llama_cpp",
-    "onnxruntime": "onnxruntime",
+    "torch": ("torch",),
+    "transformers": ("torch", "transformers"),
+    "torch-compiled": ("torch", "transformers"),
+    "llama.cpp": ("llama_cpp",),
+    "onnxruntime": ("onnx", "onnxruntime"),
 }
-"""Package that a peer needs; checked before the files for it are written."""
+"""Modules that a peer needs; looked for before the files for it are written."""
+INSTALLED_BY = {"llama_cpp": "llama-cpp-python"}
 
 
 def cases(context: Context) -> Iterator[Case]:
@@ -32,15 +33,15 @@ def cases(context: Context) -> Iterator[Case]:
 
 def measure(context: Context, name: str) -> Outcome:
     """Return tokens/s of a peer and of Tokenglass, taken in turns."""
-    package = PACKAGES.get(name, name)
-    if find_spec(package) is None:
-        return left_out(f"not installed (pip install {package.replace('_', '-')})")
+    missing = [INSTALLED_BY.get(m, m) for m in PACKAGES[name] if find_spec(m) is None]
+    if missing:
+        return left_out(f"not installed (pip install {' '.join(missing)})")
     subject = BenchModel.from_shape(SHAPE)
     context.say("loading")
     try:
         peer = PEERS[name](subject, DTYPE, N_PROMPT + N_TOKENS, None)
-    except PeerMissing as missing:
-        return left_out(str(missing))
+    except PeerMissing as error:
+        return left_out(str(error))
     own = RunnerContestant("own", subject.runner(context.device, DTYPE, N_PROMPT + N_TOKENS))
     prompt = np.random.default_rng(0).integers(0, subject.config.vocab_size, N_PROMPT).tolist()
     context.say("running")

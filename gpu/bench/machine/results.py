@@ -69,15 +69,15 @@ class Machine(msgspec.Struct, frozen=True):
             ("adapter", self.adapter.name, other.adapter.name),
             ("backend", self.adapter.backend, other.adapter.backend),
             ("driver", self.adapter.driver, other.adapter.driver),
-            ("version of tokenglass", self.tokenglass, other.tokenglass),
+            ("tokenglass", self.tokenglass, other.tokenglass),
             *(
-                (f"version of {name}", self.versions.get(name), other.versions.get(name))
+                (name, self.versions.get(name), other.versions.get(name))
                 for name in ("wgpu", "wgpu-native", "numpy")
             ),
-            ("sources of the engine", self.engine, other.engine),
+            ("engine sources", self.engine, other.engine),
         ):
             if own != others:
-                return f"the {what} is now {own}, but was {others}"
+                return f"it is of {what} {others}, and this is {own}"
         return ""
 
 
@@ -112,8 +112,8 @@ class Report(msgspec.Struct):
     format: int = FORMAT
 
     def part(self, name: str) -> PartReport:
-        """Return a part, made now if it has not begun."""
-        return self.parts.setdefault(name, PartReport())
+        """Return a part; an empty one if it has not begun."""
+        return self.parts.get(name) or PartReport()
 
     def left(self, names: Sequence[str] = PARTS) -> list[str]:
         """Return the parts that are not finished."""

@@ -27,6 +27,8 @@ PREDICTED = (("smol135", "f16"), ("llama1b", "f16"), ("llama8b", "q4"))
 N_PROMPT = {False: 512, True: 128}
 """Tokens of the prompt, whether the device is software."""
 N_TOKENS = {False: 64, True: 16}
+N_PROBE = 32
+"""Tokens of the prompt that is run first, to guess how long the others take."""
 REPEAT = 3
 SPARE_BYTES = 512 << 20
 """Memory that a model needs beside its weights: activations, cache, staging."""
@@ -72,6 +74,10 @@ def measure(context: Context, shape: str, dtype: str, per_weight: dict[str, floa
     contestant = RunnerContestant(shape, runner)
     prompt = np.random.default_rng(0).integers(0, subject.config.vocab_size, n_prompt).tolist()
     context.say("first run")
+    need = _probe(contestant, prompt, n_tokens)
+    if need > context.seconds_left:
+        return Outcome({}, "pending", f"{TIME_IS_UP}: it needs about {need:.0f} s more")
+    context.say("warming up")
     contestant.run(prompt, n_tokens)
     contestant.figures = Figures()
     for i in range(REPEAT):
@@ -81,6 +87,15 @@ def measure(context: Context, shape: str, dtype: str, per_weight: dict[str, floa
         contestant.run(prompt, n_tokens)
     read = weight_bytes(runner) + kv_bytes(runner, n_prompt + n_tokens // 2)
     return Outcome(_figures(contestant.figures, took, read, n_prompt, context.copy_bytes_per_s))
+
+
+def _probe(contestant: RunnerContestant, prompt: list[int], n_tokens: int) -> float:
+    """Return the seconds that the runs will take at most, guessed from a short one."""
+    for _ in range(2):  # the first one compiles
+        contestant.run(prompt[:N_PROBE], 2)
+    figures = contestant.figures
+    run = len(prompt) / figures.prefill_tok_s[-1] + n_tokens / figures.decode_tok_s[-1]
+    return (REPEAT + 1) * run / 2
 
 
 def _figures(

@@ -19,8 +19,8 @@ from gpu.step import Row, Step
 
 TIMES = 500
 LEAST_TIMES = 20
-CONTEXT = 300
-"""Tokens before a decode step: several splits of attention on a GPU."""
+CONTEXT = {False: 300, True: 40}
+"""Tokens before the step, whether the device is software: several splits of attention on a GPU."""
 SHAPES = {False: "smol135", True: "tiny"}
 """Shape of the model, whether the device is software."""
 DTYPES = ("f16", "q4")
@@ -38,13 +38,14 @@ def repeat(context: Context, shape: str, dtype: str, kind: str, n_left: int) -> 
     """Compare the logits of a step with those of its first run, bit for bit. `n_left`: cases that
     share the time that is left."""
     deadline = time.perf_counter() + context.seconds_left / n_left
+    software = context.device.info.software
     n_rows = 1 if kind == "decode" else context.device.policy.max_rows
     subject = BenchModel.from_shape(shape)
-    n_tokens = blocks_for(CONTEXT + n_rows) * BLOCK_TOKENS
+    n_tokens = blocks_for(CONTEXT[software] + n_rows) * BLOCK_TOKENS
     runner = subject.runner(
         context.device, dtype, n_tokens, on_weights=lambda n: context.say("loading")
     )
-    step = _step(runner, n_rows)
+    step = _step(runner, n_rows, CONTEXT[software])
     context.say("first step")
     first = runner.logits(step).view(np.uint32)
     n_done, n_different = 1, 0
@@ -61,16 +62,16 @@ def repeat(context: Context, shape: str, dtype: str, kind: str, n_left: int) -> 
     return Outcome(figures)
 
 
-def _step(runner: WgpuRunner, n_rows: int) -> Step:
-    """Fill a cache with random tokens; return a step of `n_rows` after them."""
+def _step(runner: WgpuRunner, n_rows: int, n_before: int) -> Step:
+    """Fill a cache with `n_before` random tokens; return a step of `n_rows` after them."""
     vocab = runner.config.vocab_size
-    ids = np.random.default_rng(0).integers(0, vocab, CONTEXT + n_rows).tolist()
+    ids = np.random.default_rng(0).integers(0, vocab, n_before + n_rows).tolist()
     runner.begin_slot(0, np.array(ids, np.uint32))
     runner.set_blocks(0, list(range(blocks_for(len(ids)))))
     rows = tuple(Row(0, i, id) for i, id in enumerate(ids))
     most = runner.limits.max_rows
-    for first in range(0, CONTEXT, most):
-        runner.submit(Step(rows[first : min(first + most, CONTEXT)]))
+    for first in range(0, n_before, most):
+        runner.submit(Step(rows[first : min(first + most, n_before)]))
         runner.collect()
     samples = np.linspace(0, n_rows - 1, min(n_rows, MAX_SAMPLES)).astype(int)
-    return Step(rows[CONTEXT:], tuple(greedy(int(row), 0) for row in samples))
+    return Step(rows[n_before:], tuple(greedy(int(row), 0) for row in samples))

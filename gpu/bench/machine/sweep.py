@@ -32,8 +32,12 @@ FREE_SHARE = 4
 ROWS = (1, 8, 64, 512)
 BASE_ROWS = 64
 """Random rows that are packed once and repeated."""
+RUNS = 6
+"""How often a product runs at least: to compile, to guess, to measure."""
 TOO_LONG_S = 8.0
-"""A size whose single pass would take longer is left out."""
+"""Products that would take longer together are left out."""
+LONGEST_PASS_S = 0.5
+"""A pass that would take longer uses fewer copies: it computes more than it loads."""
 ORDER = (
     ("smol135", "f16"), ("llama1b", "f16"), ("llama8b", "q4"), ("llama1b", "q4"),
     ("llama1b", "q8"), ("llama8b", "q8"), ("smol135", "q8"), ("smol135", "q4"), ("llama8b", "f16"),
@@ -78,17 +82,17 @@ def measure(context: Context, dtype: str, n: int, k: int) -> Outcome:
     n_copies = max(1, min(-(-ROTATED_BYTES // n_bytes), room // n_bytes))
     timer = MatmulTimer(context, dtype, (n, k), n_copies)
     figures = {"rotated_mb": rounded(n_copies * n_bytes / 1e6)}
-    too_long = []
+    too_long, seconds, last = list[str](), 0.0, 1
     for n_rows in ROWS:
         if n_rows > context.device.policy.max_rows:
             continue
         flops = 2.0 * n * k * n_rows
-        guess = context.seconds_for(n_bytes, flops)
-        if guess * 3 > min(TOO_LONG_S, max(context.seconds_left, 0.0)):
+        guess = max(context.seconds_for(n_bytes, flops), seconds * n_rows / last / 2)
+        if guess * RUNS > min(TOO_LONG_S, max(context.seconds_left, 0.0)):
             too_long.append(f"{n_rows} rows")
             continue
         context.say(f"{n_rows} rows")
-        seconds = timer.seconds(n_rows)
+        seconds, last = timer.seconds(n_rows, max(1, int(LONGEST_PASS_S / guess))), n_rows
         figures[f"ms_{n_rows}"] = rounded(1e3 * seconds)
         figures[f"gb_s_{n_rows}"] = rounded(n_bytes / seconds / 1e9)
         figures[f"gflop_s_{n_rows}"] = rounded(flops / seconds / 1e9)
@@ -119,15 +123,15 @@ class MatmulTimer:
         self._x = memory.upload("sweep.x", x, purpose="work")
         self._y = memory.zeros("sweep.y", (most, padded(n)))
 
-    def seconds(self, n_rows: int) -> float:
-        """Return the seconds of one product."""
-        batch = self._timer.batch(plain_rows(n_rows))
+    def seconds(self, n_rows: int, most: int = 1 << 30) -> float:
+        """Return the seconds of one product, measured with at most so many of the copies."""
+        batch, weights = self._timer.batch(plain_rows(n_rows)), self._weights[:most]
 
         def record(rec: Recorder) -> None:
-            for weight in self._weights:
+            for weight in weights:
                 ops.matmul(rec, batch, weight.name, self._x, weight, self._y)
 
-        return self._timer.seconds(record) / len(self._weights)
+        return self._timer.seconds(record) / len(weights)
 
 
 class _RepeatedRows(Arrays):

@@ -140,9 +140,10 @@ def _bound(case: Case, rows: Array, stored: Array, bias: Array) -> Array:
         return bound
     activated = np.abs(reference.ACTIVATIONS[case.act](before))
     own = (16 + 4 * np.abs(before)) * ROUNDING * activated + 4e-7 * np.abs(before)
-    bound = bound * SLOPE
+    bound *= SLOPE
     if not case.gated:
-        return bound + own
+        bound += own
+        return bound
     up, up_bound = np.abs(before[:, 1::2]), bound[:, 1::2] / SLOPE
     gated: Array = (bound[:, 0::2] + own[:, 0::2]) * up + up_bound * activated[:, 0::2]
     return gated
