@@ -6,6 +6,7 @@ starts another one for the rest.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -66,6 +67,7 @@ def run(cases: Iterator[Case], done: list[str], context: Context, say: Say) -> b
             return False
         seconds = rounded(time.perf_counter() - began)
         say(Done(Result(name, outcome.status, seconds, outcome.figures, outcome.note)))
+        gc.collect()  # models and their buffers refer to each other
     return True
 
 

@@ -142,8 +142,8 @@ class _Listener:
                 return
             why = ended or f"its process ended ({_exit_name(status)}{process.last_words()})"
         self.is_last = not self.cases  # it would not start the next time either
-        if why == TIME_IS_UP and self.case:
-            self.part.add(Result(self.case, "pending", note=why))
+        if why == TIME_IS_UP and self.cases:
+            self.is_last = True
             return
         result = Result(self.case or START_CASE, "crashed", note=why)
         self.part.add(result)
@@ -159,12 +159,11 @@ class _Listener:
             message = process.next(POLL_S)
             if message is None:
                 return ""
+            if now() >= deadline:
+                return TIME_IS_UP
             if isinstance(message, str):
-                quiet = now() - heard
-                if quiet >= silent:
-                    return f"it gave no sign for {silent:.0f} s"
-                if now() >= deadline:
-                    return TIME_IS_UP
+                if now() - heard >= silent:
+                    return f"it gave no sign for {silent:g} s"
                 continue
             heard = now()
             self._take(message)
