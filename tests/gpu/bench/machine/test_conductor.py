@@ -161,7 +161,7 @@ def test_ctrl_c_ends_the_process_and_keeps_what_was_done(
     )
 
     def interrupt() -> None:
-        if pid.exists() and pid.read_text():
+        if statuses(made) and pid.exists() and pid.read_text():
             raise KeyboardInterrupt
 
     made.keep = interrupt
