@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gpu.bench.machine.results import PARTS, PartReport, Report, Result
+from gpu.bench.machine.results import PARTS, TIMES, PartReport, Report, Result
 from gpu.bench.table import markdown
 
 GIB = 1 << 30
@@ -118,7 +118,7 @@ def _stress(part: PartReport) -> Iterator[str]:
         [
             result.name,
             _figure(result, "rows", ".0f"),
-            _figure(result, "times", ".0f"),
+            f"{_figure(result, 'times', '.0f')} of {TIMES}",
             _figure(result, "different", ".0f"),
         ]
         for result in _run(part)
@@ -215,6 +215,8 @@ def _peers(part: PartReport) -> Iterator[str]:
         ]
         for result in _run(part)
     ]
+    yield "smol135 f16, taken in turns with Tokenglass."
+    yield ""
     head = [
         "engine", "prefill tokens/s", "Tokenglass / it", "decode tokens/s", "Tokenglass / it", "",
     ]  # fmt: skip
@@ -257,7 +259,7 @@ def _left_out(report: Report) -> Iterator[str]:
 def _some(names: Sequence[str]) -> str:
     """Return names, of many only the first."""
     more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return "; ".join(names[:MOST_NAMES]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _run(part: PartReport) -> list[Result]:

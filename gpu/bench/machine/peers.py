@@ -28,7 +28,7 @@ INSTALLED_BY = {"llama_cpp": "llama-cpp-python"}
 
 def cases(context: Context) -> Iterator[Case]:
     for name in PEERS:
-        yield f"{name}, {SHAPE} {DTYPE}", partial(measure, context, name)
+        yield name, partial(measure, context, name)
 
 
 def measure(context: Context, name: str) -> Outcome:

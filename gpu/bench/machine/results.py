@@ -19,6 +19,8 @@ Status = Literal["ok", "wrong", "failed", "crashed", "left out", "pending"]
 """wrong: a result is outside its bound; failed: an error; crashed: the process ended or hung; left
 out: it cannot be run here; pending: it was not run yet, another run of the command does it."""
 BAD: tuple[Status, ...] = ("wrong", "failed", "crashed")
+TIMES = 500
+"""How often a step is run to see whether it always gives the same bits."""
 TIME_IS_UP = "the time was up"
 START = "start"
 """Name of the result of a part whose process ended before its first case."""

@@ -10,14 +10,13 @@ import numpy as np
 
 from gpu.bench.contestants import greedy
 from gpu.bench.machine.context import Case, Context, Outcome
-from gpu.bench.machine.results import TIME_IS_UP
+from gpu.bench.machine.results import TIME_IS_UP, TIMES
 from gpu.bench.subject import BenchModel
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
 
-TIMES = 500
 LEAST_TIMES = 20
 CONTEXT = {False: 300, True: 40}
 """Tokens before the step, whether the device is software: several splits of attention on a GPU."""
