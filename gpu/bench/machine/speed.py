@@ -119,7 +119,7 @@ def _figures(
 def predict(context: Context, spec: GpuSpec | None, shape: str, dtype: str) -> Outcome:
     """Return the predicted tokens/s of a token after a prompt, and of the prompt."""
     if spec is None:
-        return left_out("gpu.bench.model does not describe this adapter")
+        return left_out("gpu/bench/model/specs.py does not describe this GPU")
     context.say("tracing kernels")
     n_prompt = N_PROMPT[False]
     device = open_as_gpu(context.adapter, discrete=spec.discrete)
