@@ -17,7 +17,8 @@ from gpu.bench.machine.conductor import Conductor
 from gpu.bench.machine.results import Machine, Report
 from gpu.bench.machine.store import ReportFileError, expect_usable, page_path
 from gpu.info import AdapterInfo
-from gpu.webgpu.device_policy import DISCRETE, DevicePolicy, PolicyChoice
+from gpu.tuning.policy_choices import PolicyChoice, policy_choices
+from gpu.webgpu.device_policy import DISCRETE
 
 __all__ = [
     "Machine",
@@ -64,7 +65,7 @@ def make_report(
 def default_policy(adapter: AdapterInfo) -> list[PolicyChoice]:
     """Return how the engine uses an adapter before its kernels are tuned, as reports measure it, so
     that they can be compared."""
-    return list(DevicePolicy.of(adapter).choices(adapter))
+    return list(policy_choices(adapter, None))
 
 
 def engine_digest() -> str:

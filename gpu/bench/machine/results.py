@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gpu.info import AdapterInfo
-from gpu.webgpu.device_policy import PolicyChoice
+from gpu.tuning.policy_choices import PolicyChoice
 
 PARTS = ("ops", "models", "stress", "sweep", "attention", "speed", "peers")
 """Parts of a report in the order they run, the most important first."""

@@ -19,8 +19,8 @@ from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig, RopeConfig
 from gpu.ops import Batch, RmsNormSplit
 from gpu.ops.quantize_activations import quantized_row_words
-from gpu.ops.step_buffer import MAX_ROWS, STEP_BYTES, pack_step
-from gpu.step import Row, Sample, Step
+from gpu.ops.step_buffer import STEP_BYTES, pack_step
+from gpu.step import MAX_ROWS, Row, Sample, Step
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import StepCommands

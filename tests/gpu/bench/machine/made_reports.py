@@ -8,7 +8,7 @@ import msgspec
 
 from gpu.bench.machine.results import Machine, PartReport, Report, Result
 from gpu.info import AdapterInfo
-from gpu.webgpu.device_policy import PolicyChoice
+from gpu.tuning.policy_choices import PolicyChoice
 
 CARD = AdapterInfo(
     "A card | of mine", "driver 1", "Vulkan", "discrete GPU", False, ("subgroup",), (),
