@@ -262,7 +262,7 @@ def _record_matmul(
             grid,
             {**shared, "N": shard.n_rows, "FIRST": shard.first},
             tile.prelude,
-            {**tile.lib, **rows.lib, **(lib or {})},
+            {**tile.lib(q8=rows.q8), **rows.lib, **(lib or {})},
         )
 
 

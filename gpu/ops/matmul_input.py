@@ -17,18 +17,22 @@ from gpu.webgpu.plan import Recorder
 
 @dataclass(frozen=True, slots=True)
 class MatmulInput:
-    """Bindings, constants and library files for the input rows of a shader that uses
-    shaders/lib/matmul_tile.wgsl or matmul_tile_q8.wgsl."""
+    """Input rows of a shader that uses shaders/lib/matmul_tile.wgsl.
+
+    tensors, constants  for the dispatch
+    lib                 files of shaders/lib beside those of the tile
+    q8                  rows are int8
+    """
 
     tensors: dict[str, Tensor]
     constants: dict[str, Number]
     lib: dict[str, str]
+    q8: bool = False
 
     @property
     def may_share(self) -> bool:
-        """Whether shaders/lib/matmul_tile_shared.wgsl can take the rows: float32, and no norm to
-        fold in."""
-        return "matmul_tile" not in self.lib and not self.constants.get("NORM")
+        """Whether a shared tile can take the rows: no norm to fold in."""
+        return not self.constants.get("NORM")
 
 
 def matmul_input(
@@ -59,7 +63,7 @@ def matmul_input(
         quantize_activations(
             rec, batch, label, x, weight.k, y, norm=norm, even_odd=even_odd, each=each
         )
-        return MatmulInput({"x": y}, {}, q8_lib(weight.dtype))
+        return MatmulInput({"x": y}, {}, q8_lib(weight.dtype), q8=True)
     lib = {"weight": f"weight_{weight.dtype}"}
     if norm is None:
         return MatmulInput({"x": x, "gain": batch.dummy_input}, {}, lib)
@@ -72,9 +76,5 @@ def matmul_input(
 
 
 def q8_lib(dtype: str) -> dict[str, str]:
-    """Return the library files of a matmul of int8 rows with weights stored as `dtype`."""
-    return {
-        "matmul_tile": "matmul_tile_q8",
-        "weight": f"weight_{dtype}",
-        "weight_int8": f"weight_int8_{dtype}",
-    }
+    """Return the library files that read weights stored as `dtype` for a matmul of int8 rows."""
+    return {"weight": f"weight_{dtype}", "weight_int8": f"weight_int8_{dtype}"}

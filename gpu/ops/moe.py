@@ -103,7 +103,7 @@ def moe_matmul(
         "PERMUTED": permuted,
     }
     grid = n_workgroups(weight.n, tile.n * tile.columns), max_tiles(experts, batch.n_rows, m), 1
-    lib = {**tile.lib, **rows.lib}
+    lib = {**tile.lib(q8=rows.q8), **rows.lib}
     for shard in matrix.shards:
         bound = {**tensors, "weight": shard.tensor}
         constants["FIRST_SLOT"] = shard.first // weight.n

@@ -34,7 +34,7 @@ from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import compose
-from gpu.webgpu.tiling import TILE_LIBS, Tuning, candidates
+from gpu.webgpu.tiling import Q8_TILE_LIBS, TILE_LIBS, Tuning, candidates
 
 BUDGET_S = 3.0
 CUT_SHARE = 0.6
@@ -187,7 +187,8 @@ def _digest(default: Tuning, **of_device: str) -> str:
     """Return a digest of the candidates and of the sources of all measured kernels."""
     digest = hashlib.sha256(repr(candidates(default)).encode())
     of_floats = ({"weight": "weight_f16", **lib} for lib in TILE_LIBS.values())
-    for lib in (*of_floats, q8_lib("q8") | TILE_LIBS["own"]):
+    of_int8 = (q8_lib("q8") | lib for lib in Q8_TILE_LIBS.values())
+    for lib in (*of_floats, *of_int8):
         digest.update(compose("matmul", {}, of_device | lib).encode())
     for before in ("quantize_activations", "rms_norm_split"):
         digest.update(compose(before, {}, of_device).encode())

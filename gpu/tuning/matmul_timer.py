@@ -89,11 +89,8 @@ class Trial:
     def of(cls, shape: Shape, tuning: Tuning) -> Trial:
         sizes = Sizes.of(tuning)
         n = BASE_N if shape == "decode" else sizes.prefill_n
-        q8 = tuning.q8_activations
-        tile = tuning.tile(
-            sizes.rows(shape), n, sizes.k // 32, may_share=shape == "prefill" and not q8
-        )
-        return cls(shape, tile, q8, tuning)
+        tile = tuning.tile(sizes.rows(shape), n, sizes.k // 32, may_share=shape == "prefill")
+        return cls(shape, tile, tuning.q8_activations, tuning)
 
 
 @dataclass(slots=True)

@@ -42,6 +42,13 @@ TILE_LIBS: dict[Loads, dict[str, str]] = {
     "coalesced": {"matmul_tile": "matmul_tile_coalesced"},
     "shared": {"matmul_tile": "matmul_tile_shared", "tile_lanes": "tile_lanes_shared"},
 }
+Q8_TILE_LIBS: dict[Loads, dict[str, str]] = {
+    "own": {"matmul_tile": "matmul_tile_q8"},
+    "shuffle": {"matmul_tile": "matmul_tile_q8"},
+    "coalesced": {"matmul_tile": "matmul_tile_q8_coalesced"},
+    "shared": {"matmul_tile": "matmul_tile_q8_shared", "tile_lanes": "tile_lanes_shared"},
+}
+"""The same for int8 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,8 @@ class Tile:
     loads      how lanes get rows and weights:
                own        each lane loads all it needs
                shuffle    each lane loads a part of x and shares it with the others
-               coalesced  four lanes share a block, and neighbours load neighbouring bytes
+               coalesced  four lanes share a block (two if rows are int8), and neighbours load
+                          neighbouring bytes
                shared     a workgroup loads blocks into workgroup memory
     """
 
@@ -73,10 +81,10 @@ class Tile:
             "const COLUMNS": f"{self.columns}u",
         }
 
-    @property
-    def lib(self) -> dict[str, str]:
-        """Files of shaders/lib of this kind of tile, by the name they replace."""
-        return TILE_LIBS[self.loads]
+    def lib(self, *, q8: bool) -> dict[str, str]:
+        """Return the files of shaders/lib of this kind of tile, by the name they replace. `q8`: for
+        int8 rows."""
+        return (Q8_TILE_LIBS if q8 else TILE_LIBS)[self.loads]
 
     @property
     def group(self) -> tuple[int, int]:
@@ -137,7 +145,7 @@ class Tuning:
         """Return the tile of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32.
 
         in_quads   tiles must hold whole quads of columns
-        may_share  rows are float32 without a norm to fold in, so that a shared tile can take them
+        may_share  rows have no norm to fold in, so that a shared tile can take them
         """
         if self.coalesced and may_share and n_rows >= MIN_SHARED_ROWS:
             split_k = QUAD * even_split_k(blocks, self.split_k)

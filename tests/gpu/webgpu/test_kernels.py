@@ -45,7 +45,7 @@ MAX_INVOCATIONS = 256
 LIB_VARIANTS = {
     "weight": ("f32", "f16", "q8", "q4"),
     "weight_int8": ("q8", "q4"),
-    "matmul_tile": ("q8", "coalesced", "shared"),
+    "matmul_tile": ("q8", "q8_coalesced", "q8_shared", "coalesced", "shared"),
     "tile_lanes": ("shared",),
     "attention_split": ("coalesced",),
     "kv": ("f32", "f16", "f16x8", "packed"),
