@@ -83,8 +83,11 @@ def moe_matmul(
     tuning, matrix, k = rec.device.tuning, weight.matrix, experts.experts_per_token
     permuted = is_permuted(experts, batch.n_rows)
     m = tile_assignments(tuning, experts, batch.n_rows)
-    tile = tuning.tile(m, weight.n, matrix.blocks)
     rows = matmul_input(rec, batch, label, x, matrix, norm, each=k if per_assignment else 1)
+    tile = tuning.tile(m, weight.n, matrix.blocks, may_share=rows.may_share)
+    group_m, group_n = tile.group
+    if group_m != m:
+        raise ValueError(f"{label}: tiles of {m} assignments cannot fold in a norm")
     tensors = {
         "step": batch.step,
         **rows.tensors,
@@ -102,7 +105,7 @@ def moe_matmul(
         **_output_constants(y, bias, activation, gated),
         "PERMUTED": permuted,
     }
-    grid = n_workgroups(weight.n, tile.n * tile.columns), max_tiles(experts, batch.n_rows, m), 1
+    grid = n_workgroups(weight.n, group_n), max_tiles(experts, batch.n_rows, m), 1
     lib = {**tile.lib(q8=rows.q8), **rows.lib}
     for shard in matrix.shards:
         bound = {**tensors, "weight": shard.tensor}

@@ -63,14 +63,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (slot >= N_SLOTS) { return; }
   first_row = slot * N;
 
+  let first_m = tile.y + tile_row(0u, lane);
   let first_n = tile_column(group.x, lane);
-  matmul_tile(tile.y, first_n, tile.z, lane);
+  matmul_tile(first_m, first_n, tile.z, lane);
   if (!has_sums(lane)) { return; }
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
   for (var i = 0u; i < TILE_M; i++) {
-    if (tile.y + i >= tile.z) { break; }
-    let assignment = assignment_at(tile.y + i);
+    let place = first_m + i;
+    if (place >= tile.z) { break; }
+    let assignment = assignment_at(place);
     let at = assignment * Y_STRIDE;
     for (var j = 0u; j < TILE_N; j++) {
       let column = first_n + j;
