@@ -77,7 +77,7 @@ def _literal(kind: str, value: Number) -> str:
 
 
 def _value(expression: str, consts: Mapping[str, str]) -> int:
-    """Evaluate an expression of integers and constants."""
+    """Evaluate an expression of integers, truth values and constants."""
     tree = ast.parse(_SUFFIX.sub(r"\1", expression.strip()), mode="eval").body
     return _evaluated(tree, consts)
 
@@ -86,6 +86,8 @@ def _evaluated(node: ast.expr, consts: Mapping[str, str]) -> int:
     match node:
         case ast.Constant(value=int(value)):
             return value
+        case ast.Name(id="true" | "false" as name):
+            return int(name == "true")
         case ast.Name(id=name) if name in consts:
             return _value(consts[name], consts)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -94,4 +96,4 @@ def _evaluated(node: ast.expr, consts: Mapping[str, str]) -> int:
             return _FUNCTIONS[name](*(_evaluated(arg, consts) for arg in args))
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
             return int(_evaluated(left, consts) == _evaluated(right, consts))
-    raise ValueError(f"{ast.unparse(node)} is not an expression of known integer constants")
+    raise ValueError(f"{ast.unparse(node)} is not an expression of known constants")

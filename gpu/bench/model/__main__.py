@@ -20,7 +20,8 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     spec = SPECS[args.device]
     try:
-        device = open_as_gpu(args.adapter, discrete=spec.discrete)
+        q8 = args.activations == "q8"
+        device = open_as_gpu(args.adapter, discrete=spec.discrete, q8_activations=q8)
         work = trace_shape(device, args.shape, args.dtype, args.context, args.prompt, spec.wave)
     except EngineError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -32,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
 def lines(found: ShapePrediction) -> Iterator[str]:
     """Yield a prediction as text."""
     work, spec = found.work, found.spec
-    yield f"{work.shape}, {work.dtype}, on {spec.name}: predicted, not measured"
+    kind = work.dtype if work.activations == "f32" else f"{work.dtype} × {work.activations}"
+    yield f"{work.shape}, {kind}, on {spec.name}: predicted, not measured"
     yield ""
     yield f"A token after {work.context} others"
     yield from _table(found.token)
@@ -66,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--shape", choices=LLAMA_SHAPES, default="llama8b")
     parser.add_argument("--dtype", choices=tuple(FORMATS), default="q4")
+    parser.add_argument(
+        "--activations", choices=("f32", "q8"), default="f32", help="input rows of q8 and q4 matmuls"
+    )
     parser.add_argument("--device", choices=SPECS, default="rtx4090", help="the GPU to predict")
     parser.add_argument("--context", type=int, default=512, help="tokens before the one decoded")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")

@@ -11,6 +11,9 @@ With g workgroups on the busiest multiprocessor and G in all:
     arithmetic    g · (multiply-adds + unpacking) / lanes
     issue         g · (instructions for arithmetic and memory) / instructions per clock
 
+With int8 rows four multiply-adds are one instruction, at `GpuSpec.dot4_factor` times the speed of
+four, and each sum of 16 products is converted, scaled and added.
+
 A multiprocessor loads a sector that two of its workgroups need once, if they are neighbours. Every
 dispatch also takes the time from the end of the one before to its start.
 """
@@ -26,6 +29,9 @@ from gpu.tracing.memory_instructions import SECTOR
 
 MEMORY_SHARE = 0.92
 """Share of the published bandwidth of memory that a copy reaches."""
+INT8_SCALING = 3.5 / 16
+"""Instructions for a product of int8 numbers beside the multiplication: convert, multiply by a
+scale and add by another for 16; add the minimum for 32."""
 LOADS_IN_FLIGHT = 8
 """Loads that a compiler starts before it needs the first."""
 
@@ -60,8 +66,11 @@ def predict(work: DispatchWork, spec: GpuSpec) -> Prediction:
     n = work.n_workgroups
     busiest = -(-n // spec.multiprocessors)
     us_per_clock = 1e-3 / spec.clock_ghz
-    operations = (work.flops / 2 / n + group.n_unpacked) * busiest
-    instructions = operations / spec.wave + busiest * group.n_instructions
+    products = work.flops / 2 / n
+    beside = group.n_unpacked + (INT8_SCALING * products if work.int8 else 0.0)
+    operations = busiest * (beside + products / (spec.dot4_factor if work.int8 else 1.0))
+    issued = busiest * (beside + products / (4.0 if work.int8 else 1.0))
+    instructions = issued / spec.wave + busiest * group.n_instructions
     own = max(0, n - spec.multiprocessors) * group.n_own_sectors
     n_bytes = SECTOR * (own + min(n, spec.multiprocessors) * group.n_sectors)
     lanes = min(n, spec.multiprocessors * resident(work, spec)) * group.n_lanes

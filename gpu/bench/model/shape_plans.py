@@ -32,13 +32,16 @@ from gpu.webgpu.plan import Dispatch
 SLOTS = 1
 
 
-def open_as_gpu(adapter: str | None = None, *, discrete: bool = True) -> Device:
+def open_as_gpu(
+    adapter: str | None = None, *, discrete: bool = True, q8_activations: bool = False
+) -> Device:
     """Open an adapter for tracing, posing as a GPU whatever it is."""
     device = Device.open(adapter, more_limits=LIMITS)
     kind = DISCRETE if discrete else "integrated GPU"
     info = replace(device.info, kind=kind, software=False)
     policy = DevicePolicy.of(info)
-    return replace(device, info=info, tuning=policy.tuning, policy=policy)
+    tuning = replace(policy.tuning, q8_activations=q8_activations)
+    return replace(device, info=info, tuning=tuning, policy=policy)
 
 
 @dataclass(frozen=True, slots=True)

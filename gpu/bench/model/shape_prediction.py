@@ -31,6 +31,7 @@ class ShapeWork:
 
     shape: str
     dtype: str
+    activations: str
     context: int
     n_prompt: int
     token: Step
@@ -50,7 +51,8 @@ def trace_shape(
     finally:
         tracer.close()
         plans.close()
-    return ShapeWork(shape, dtype, context, n_prompt, token, prompt)
+    activations = "q8" if device.tuning.q8_activations else "f32"
+    return ShapeWork(shape, dtype, activations, context, n_prompt, token, prompt)
 
 
 def trace_token(device: Device, shape: str, dtype: str, context: int, wave: int) -> Step:

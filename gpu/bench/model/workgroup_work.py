@@ -17,6 +17,9 @@ from gpu.webgpu.plan import Dispatch, Grid
 UNPACK_OPERATIONS = {"f32": 0.0, "f16": 0.5, "q8": 2.0, "q4": 4.0}
 """Instructions for one weight: a conversion of two halves; extract and scale; shift, mask, convert,
 scale."""
+UNPACK_INT8_OPERATIONS = {"q8": 0.0, "q4": 0.25}
+"""The same for a weight that is loaded to become int8: shift and mask eight, of which two lanes keep
+four each."""
 SAMPLE_WAVES = 2
 """Waves of a workgroup whose instructions are counted; the others do the same."""
 WEIGHT_BITS = {"f32": 32, "f16": 16, "q8": 8, "q4": 4}
@@ -52,7 +55,8 @@ class WorkgroupWork:
 
 @dataclass(frozen=True, slots=True)
 class DispatchWork:
-    """Work of a whole dispatch: `flops` and `n_bytes` by the formula of its op (0 without one)."""
+    """Work of a whole dispatch: `flops` and `n_bytes` by the formula of its op (0 without one).
+    `int8`: multiplies four int8 numbers at a time."""
 
     label: str
     kernel: str
@@ -60,6 +64,7 @@ class DispatchWork:
     flops: int
     n_bytes: int
     workgroup: WorkgroupWork
+    int8: bool = False
 
     @property
     def n_workgroups(self) -> int:
@@ -82,7 +87,13 @@ def work_of(
         cost.flops if cost else 0,
         cost.n_bytes if cost else 0,
         _of_workgroup(dispatch, trace, beside, dtype, wave),
+        _is_int8(dispatch),
     )
+
+
+def _is_int8(dispatch: Dispatch) -> bool:
+    """Return whether a dispatch is a matmul of int8 rows."""
+    return "weight" in dispatch.tensors and "dot4I8Packed" in dispatch.kernel.source
 
 
 def _of_workgroup(
@@ -96,6 +107,7 @@ def _of_workgroup(
     n_loads = sum(i.n_accesses for i in loads)
     load_bytes = sum(i.n_accesses * i.site.n_bytes for i in loads)
     weights = sum(i.n_accesses * i.site.n_bytes for i in loads if i.site.variable == "weight")
+    unpack = UNPACK_INT8_OPERATIONS if _is_int8(dispatch) else UNPACK_OPERATIONS
     sectors = _sectors(trace)
     own = sectors - _sectors(beside) if beside else sectors
     return WorkgroupWork(
@@ -108,7 +120,7 @@ def _of_workgroup(
         n_own_sectors=len(own),
         shared_cycles=scale * sum(i.n_cycles for i in found),
         n_instructions=scale * sum(i.n_instructions for i in found),
-        n_unpacked=scale * UNPACK_OPERATIONS[dtype] * 8 * weights / WEIGHT_BITS[dtype],
+        n_unpacked=scale * unpack[dtype] * 8 * weights / WEIGHT_BITS[dtype],
     )
 
 

@@ -27,11 +27,15 @@ OTHERS = {
     "gpt2_inner": ("f32", 1),
     "qwen2_moe": ("q8", 1),
     "mixtral": ("q4", 8),
+    "olmoe_normalised_bias": ("f16", 64),
 }
-"""Models with all ops that Llama lacks: storage type and rows. Eight rows share experts."""
+"""Models with all ops that Llama lacks: storage type and rows. Eight rows share experts, and 64 a
+tile of them in workgroup memory."""
 
 Q8_ACTIVATIONS = {"odd36": "q8", "head100_all_bias": "q4"}
+Q8_EXPERTS = {"mixtral": "q8", "olmoe_normalised_bias": "q4"}
 """Models with q8 activations, and their storage types."""
+Q8_ROWS = (1, 8, 64)
 
 
 def recorded(device: Device, *, software: bool) -> list[Kernel]:
@@ -55,11 +59,14 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
             plans.append(runner.plans.plan(n_rows, 0, "plain", loras=True).plan)
         kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
         found |= {(k.source, repr(k.constants)): k for k in kernels}
-    for name, dtype in Q8_ACTIVATIONS.items():
+    folders = {random_llama.folder(name): dtype for name, dtype in Q8_ACTIVATIONS.items()}
+    folders |= {random_models.folder(name): dtype for name, dtype in Q8_EXPERTS.items()}
+    for folder, dtype in folders.items():
         kind = as_kind(device, software)
         kind = replace(kind, tuning=replace(kind.tuning, q8_activations=True))
-        plan = driving.load(kind, random_llama.folder(name), dtype).plans.plan(8, 1, "logits").plan
-        found |= {(d.kernel.source, repr(d.kernel.constants)): d.kernel for d in plan.dispatches}
+        plans = driving.load(kind, folder, dtype).plans
+        kernels = [d.kernel for n in Q8_ROWS for d in plans.plan(n, 1, "logits").plan.dispatches]
+        found |= {(k.source, repr(k.constants)): k for k in kernels}
     for name, kv_dtypes in CACHES.items():
         for kv in kv_dtypes:
             folder = random_llama.folder(name)

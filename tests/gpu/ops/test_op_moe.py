@@ -13,6 +13,7 @@ from gpu.checkpoint.packing import FORMATS, pack, row_words, unpack
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import MoeConfig
 from gpu.ops.moe_routing import max_tiles, tile_assignments
+from gpu.plans.plan_cache import ROW_BUCKETS
 from gpu.reference import moe as reference
 from gpu.reference.ops import Epilogue, Norm, rms_norm
 from gpu.webgpu.buffers import Memory
@@ -308,9 +309,10 @@ def expected(case: Case, p: Problem) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tuning"), [*((d, "own") for d in FORMATS), ("f32", "loads"), ("q4", "gpu")]
+    ("dtype", "tuning"),
+    [*((d, tuning) for tuning in ("own", "gpu") for d in FORMATS), ("f32", "loads")],
 )
-@pytest.mark.parametrize("bucket", [1, 64], ids=["alone", "grouped"])
+@pytest.mark.parametrize("bucket", [1, 64, 128], ids=["alone", "grouped", "shared"])
 def test_matmul_of_assignments_with_the_weights_of_their_experts(
     rig: Rig, bucket: int, tuning: str, dtype: str
 ) -> None:
@@ -335,21 +337,43 @@ def test_weights_in_shards_and_in_other_slots(rig: Rig, bucket: int) -> None:
     check(rig, Case(64, 32, "f16", rows=bucket, bucket=bucket, shards=3, places=places))
 
 
-def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(rig: Rig) -> None:
-    for tuning in TUNINGS:
-        whole = Case(
-            96, 66, "q8", MoeConfig(9, 3, 8, norm_topk_prob=True), rows=128, bucket=128, norm=True,
-            gated=True, tuning=tuning,
-        )  # fmt: skip
-        problem = Problem.of(whole)
-        together = compute(rig, whole, problem).reshape(128, 3, -1)
-        rng = np.random.default_rng(7)
-        for bucket in (1, 16):
-            rows = rng.permutation(128)[:bucket]
-            part = replace(problem, x=problem.x[rows], chosen=problem.chosen[rows])
-            apart = compute(rig, replace(whole, rows=bucket, bucket=bucket), part)
-            same = apart.view(np.uint32) == together[rows].reshape(apart.shape).view(np.uint32)
-            assert same.all(), f"{tuning}, {bucket} rows differ from what they give among 128"
+@pytest.mark.parametrize(
+    ("dtype", "tuning"), [*((d, "gpu") for d in FORMATS), ("q8", "own"), ("q8", "loads")]
+)
+def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
+    rig: Rig, dtype: str, tuning: str
+) -> None:
+    whole = Case(
+        96, 66, dtype, MoeConfig(9, 3, 8, norm_topk_prob=True), rows=128, bucket=128, norm=True,
+        gated=True, tuning=tuning,
+    )  # fmt: skip
+    expect_bits_of_one_row(rig, whole)
+
+
+def expect_bits_of_one_row(rig: Rig, whole: Case) -> None:
+    """Fail unless every step of fewer rows, so every size of tile, gives each row the bits that it
+    has among all."""
+    problem, of = Problem.of(whole), whole.of
+    together = compute(rig, whole, problem).reshape(whole.rows, of.experts_per_token, -1)
+    rng = np.random.default_rng(7)
+    for bucket in (b for b in ROW_BUCKETS if b < whole.bucket):
+        rows = rng.permutation(whole.rows)[:bucket]
+        part = replace(problem, x=problem.x[rows], chosen=problem.chosen[rows])
+        apart = compute(rig, replace(whole, rows=bucket, bucket=bucket), part)
+        same = apart.view(np.uint32) == together[rows].reshape(apart.shape).view(np.uint32)
+        assert same.all(), f"{bucket} rows differ from what they give among {whole.rows}"
+
+
+def test_tiles_are_single_assignments_then_about_an_experts_share_then_64() -> None:
+    of = MoeConfig(9, 3, 8, norm_topk_prob=True)
+    sizes = [tile_assignments(GPU, of, n_rows) for n_rows in (1, 2, 4, 8, 16, 32, 64, 128, 512)]
+    assert sizes == [1, 1, 1, 2, 4, 8, 16, 64, 64]
+
+
+def test_tiles_of_64_assignments_cannot_fold_in_a_norm(rig: Rig) -> None:
+    case = Case(33, 19, rows=128, bucket=128, norm=True, per_assignment=True, tuning="gpu")
+    with pytest.raises(ValueError, match="tiles of 64 assignments cannot fold in a norm"):
+        compute(rig, case, Problem.of(case))
 
 
 # ---- moe_combine -------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from gpu import ops
 from gpu.checkpoint.packing import FORMATS, pack, unpack
+from gpu.config import MoeConfig
 from gpu.ops.quantize_activations import quantized_row_words
 from gpu.reference import quantize_activations as reference
 from gpu.reference.ops import rms_norm
@@ -128,6 +129,7 @@ def minima_share(dtype: str, weight: Array) -> float:
 def test_q8_matmul_of_every_size(q8_rig: Rig, k: int, n: int, dtype: str) -> None:
     check(q8_rig, Case(k, n, dtype, rows=1, bucket=1))
     check(q8_rig, Case(k, n, dtype, rows=5, bucket=8, norm=True))
+    check(q8_rig, Case(k, n, dtype, rows=67, bucket=128, norm=True))
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
@@ -135,16 +137,18 @@ def test_norm_bias_gate_and_residual_fused_into_q8_matmul(q8_rig: Rig, dtype: st
     for case in (
         Case(40, 70, dtype, norm=True, bias=True, gated=True),
         Case(70, 66, dtype, bias=True, residual=True, activation="gelu_tanh", shards=3),
+        Case(40, 70, dtype, rows=40, bucket=64, norm=True, bias=True, gated=True, shards=2),
     ):
         check(q8_rig, case)
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, dtype: str) -> None:
-    whole = Case(300, 70, dtype, rows=128, bucket=128, norm=True, residual=True)
+@pytest.mark.parametrize("k", [20, 300, 1100])
+def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, k: int, dtype: str) -> None:
+    whole = Case(k, 70, dtype, rows=128, bucket=128, norm=True, residual=True)
     problem = Problem.of(whole)
     together = matmul_test.compute(q8_rig, whole, problem)
-    for bucket in (1, 4, 16):
+    for bucket in (1, 2, 4, 8, 16, 32, 64):
         rows = np.random.default_rng(bucket).permutation(128)[:bucket]
         part = replace(problem, x=problem.x[rows], residual=problem.residual[rows])
         case = replace(whole, rows=bucket, bucket=bucket, shards=3 if bucket == 4 else 1)
@@ -153,12 +157,35 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, dtype: str
         assert same.all(), f"{bucket} rows differ from what they are among 128"
 
 
-@pytest.mark.parametrize(("dtype", "per_assignment"), [("q8", True), ("q4", False)])
-@pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
-def test_q8_matmul_of_experts(rig: Rig, bucket: int, dtype: str, per_assignment: bool) -> None:
-    rig = Rig(
-        replace(rig.device, tuning=replace(rig.device.tuning, q8_activations=True)), rig.kernels
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
+def test_the_largest_tiles_of_int8_rows_have_the_bits_of_smaller_ones(
+    rig: Rig, dtype: str
+) -> None:
+    """They have 128 rows, and leave enough workgroups."""
+    tuning = replace(GPU, q8_activations=True)
+    assert tuning.tile(128, 8200, 3, may_share=True).group == (128, 64)
+    case = Case(70, 8200, dtype, rows=128, bucket=128, residual=True)
+    problem = Problem.of(case)
+    large, small, few = (
+        matmul_test.compute(Rig(replace(rig.device, tuning=of), rig.kernels), part, p)
+        for of, part, p in (
+            (tuning, case, problem),
+            (replace(tuning, shared_m=4), case, problem),
+            (tuning, replace(case, rows=16, bucket=16), first_rows(problem, 16)),
+        )
     )
+    assert np.array_equal(large.view(np.uint32), small.view(np.uint32))
+    assert np.array_equal(large[:16].view(np.uint32), few.view(np.uint32))
+
+
+def first_rows(problem: Problem, n: int) -> Problem:
+    return replace(problem, x=problem.x[:n], residual=problem.residual[:n])
+
+
+@pytest.mark.parametrize(("dtype", "per_assignment"), [("q8", True), ("q4", False), ("q4", True)])
+@pytest.mark.parametrize("bucket", [1, 16, 128], ids=["alone", "grouped", "shared"])
+def test_q8_matmul_of_experts(q8_rig: Rig, bucket: int, dtype: str, per_assignment: bool) -> None:
+    rig = q8_rig
     norm = not per_assignment
     case = of_experts.Case(
         70, 38, dtype, rows=bucket, bucket=bucket, norm=norm, per_assignment=per_assignment
@@ -169,3 +196,13 @@ def test_q8_matmul_of_experts(rig: Rig, bucket: int, dtype: str, per_assignment:
     want, bound = of_experts.expected(replace(case, norm=False), replace(problem, x=x))
     bound = bound * minima_share(dtype, problem.weights.reshape(-1, case.k))
     compare(f"experts.bytes.{dtype}", case, got, want, bound, seed=5)
+
+
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
+@pytest.mark.parametrize("k", [20, 70, 300])
+def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
+    q8_rig: Rig, k: int, dtype: str
+) -> None:
+    of = MoeConfig(9, 3, 8, norm_topk_prob=True)
+    whole = of_experts.Case(k, 38, dtype, of, rows=128, bucket=128, norm=True, gated=True)
+    of_experts.expect_bits_of_one_row(q8_rig, whole)

@@ -27,6 +27,9 @@ pytestmark = pytest.mark.slow
 
 BARRIER = re.compile(r"workgroupBarrier\(\);|workgroupUniformLoad\(&(\w+)\)")
 FUNCTION = re.compile(r"^fn (\w+)", re.MULTILINE)
+SHARED_INT8_MOE = "olmoe_normalised_bias"
+"""A mixture whose experts get 64 of 64 rows, with three blocks in a row: a shared tile of int8 rows
+copies two at a time."""
 
 
 def without_barriers(source: str) -> Iterator[tuple[str, str]]:
@@ -42,12 +45,22 @@ def without_barriers(source: str) -> Iterator[tuple[str, str]]:
 def dispatches(device: Device) -> Iterator[Dispatch]:
     """Dispatches that run every kernel with barriers, each after the step it is made for."""
     device = as_kind(device, software=False)
-    models = [(random_llama.folder("tiny"), "q4", kv) for kv in KV_FORMATS]
-    models += [(random_models.folder(name), "f16", None) for name in random_models.ONE_OF_EACH_MOE]
-    models += [(random_models.folder(name), "q8", None) for name in random_models.ONE_OF_EACH]
+    q8 = replace(device, tuning=replace(device.tuning, q8_activations=True))
+    models = [(device, random_llama.folder("tiny"), "q4", kv) for kv in KV_FORMATS]
+    models += [
+        (device, random_models.folder(name), "f16", None) for name in random_models.ONE_OF_EACH_MOE
+    ]
+    models += [
+        (device, random_models.folder(name), "q8", None) for name in random_models.ONE_OF_EACH
+    ]
+    models += [
+        (q8, folder, dtype, None)
+        for folder in (random_llama.folder("odd172_bias"), random_models.folder(SHARED_INT8_MOE))
+        for dtype in ("q8", "q4")
+    ]
     sample = replace(driving.GREEDY, temperature=0.8, top_k=9, top_p=0.9, min_p=0.01)
-    for folder, dtype, kv_dtype in models:
-        runner = driving.load(device, folder, dtype, kv_dtype=kv_dtype)
+    for of, folder, dtype, kv_dtype in models:
+        runner = driving.load(of, folder, dtype, kv_dtype=kv_dtype)
         ids = [3 + 7 * i % (runner.config.vocab_size - 3) for i in range(60)]
         driving.begin(runner, 0, ids, 64)
         driving.prefill(runner, ids)
@@ -85,8 +98,10 @@ def test_lanes_race_without_any_of_the_barriers(traceable: Device, tracer: Trace
     for dispatch in dispatches(traceable):
         kernel = dispatch.kernel
         key = (kernel.source, tuple(sorted(kernel.constants.items())), dispatch.grid)
+        rows = " of int8 rows" if "add_int8_half" in kernel.source else ""
         barriers = [
-            (broken, f"{kernel.name}: {name}") for name, broken in without_barriers(kernel.source)
+            (broken, f"{kernel.name}{rows}: {name}")
+            for name, broken in without_barriers(kernel.source)
         ]
         missing = [(source, name) for source, name in barriers if not noticed.get(name)]
         if key in seen or not missing:

@@ -8,7 +8,7 @@ import pytest
 from gpu.tracing.instrument import instrumented
 from gpu.tracing.tracer import Trace
 from gpu.webgpu.kernels import compose, shader_names
-from gpu.webgpu.tiling import TILE_LIBS
+from gpu.webgpu.tiling import Q8_TILE_LIBS, TILE_LIBS
 from tests.gpu.tracing.conftest import Run
 
 REVERSE = """
@@ -88,9 +88,14 @@ def test_a_trace_that_does_not_fit_is_taken_again(run: Run) -> None:
 @pytest.mark.parametrize("name", shader_names())
 def test_every_shader_is_understood(name: str) -> None:
     """Of every variant of its libraries that shares memory. Subgroups have no place in a trace."""
-    variants = [*TILE_LIBS.values(), {"attention_split": "attention_split_coalesced"}]
+    variants = [
+        *TILE_LIBS.values(),
+        *Q8_TILE_LIBS.values(),
+        {"attention_split": "attention_split_coalesced"},
+    ]
     usual = {
         "weight": "weight_q4",
+        "weight_int8": "weight_int8_q4",
         "kv": "kv_f16",
         "kv_pair": "kv_pair_f16",
         "quad": "quad_load",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from importlib import resources
+from itertools import product
 from typing import Any
 
 import pytest
@@ -71,6 +72,9 @@ THEMSELVES = {
     )
 }
 """Files that are their own default variant."""
+GPU_TILES = [
+    f"matmul_tile_{kind}" for kind in ("coalesced", "shared", "q8_coalesced", "q8_shared")
+]
 ANY = {name: f"{name}_{endings[0]}" for name, endings in LIB_VARIANTS.items()} | THEMSELVES
 
 SECTIONS = (
@@ -161,6 +165,10 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
 def test_every_variant_that_models_ask_for_compiles(device: Device, software: bool) -> None:
     found = variants.recorded(device, software=software)
     assert {kernel.name for kernel in found} == set(shader_names())
+    if not software:
+        for name, lib in product(("matmul", "qkv", "moe_matmul"), GPU_TILES):
+            header = read_shader(f"lib/{lib}").splitlines()[0]
+            assert any(k.name == name and header in k.source for k in found), (name, lib)
     for kernel in found:
         assert kernel.pipeline
         assert 1 <= workgroup_size(kernel) <= MAX_INVOCATIONS
