@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 from gpu.bench.model import __doc__ as purpose
 from gpu.bench.model.predict import StepPrediction
-from gpu.bench.model.shape_plans import open_as_gpu
+from gpu.bench.model.shape_plans import SHAPES, open_as_gpu
 from gpu.bench.model.shape_prediction import ShapePrediction, trace_shape
 from gpu.bench.model.specs import SPECS
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.errors import EngineError
 
 
@@ -66,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gpu.bench.model", description=(purpose or "").split("\n")[0]
     )
-    parser.add_argument("--shape", choices=LLAMA_SHAPES, default="llama8b")
+    parser.add_argument("--shape", choices=SHAPES, default="llama8b")
     parser.add_argument("--dtype", choices=tuple(FORMATS), default="q4")
     parser.add_argument(
         "--activations", choices=("f32", "q8"), default="f32", help="input rows of q8 and q4 matmuls"

@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from gpu.bench.model.moe_shapes import MOE_SHAPES, even_routing, expert_shapes
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import F16, F32
 from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
 from gpu.kv.blocks import block_bytes, blocks_for, fit_kv_cache
 from gpu.kv.pools import KvPools
 from gpu.models.registry import MODELS
-from gpu.ops.cost import StepSize
+from gpu.ops.cost import StepSize, constants_of
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.plans.plan_cache import PlanCache, StepTensors
 from gpu.step import Row, Sample, Step
@@ -29,6 +31,7 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.plan import Dispatch
 
+SHAPES = LLAMA_SHAPES | MOE_SHAPES
 SLOTS = 1
 
 
@@ -56,7 +59,7 @@ class ShapePlans:
     """Records the plans of a shape on `device`."""
 
     def __init__(self, device: Device, shape: str, dtype: str, context: int) -> None:
-        whole = LLAMA_SHAPES[shape]
+        whole = SHAPES[shape]
         self.config = replace(whole, n_layers=1)
         self.n_layers = whole.n_layers
         self.dtype = dtype
@@ -99,6 +102,21 @@ class ShapePlans:
         pack_step(Step(rows, samples), data, self._pools.blocks)
         self._memory.write(self._tensors.step, np.frombuffer(data, np.uint8))
 
+    def route(self, dispatch: Dispatch, n_rows: int) -> None:
+        """Replace the choices of a `moe_topk`, which are the same for every row of zeros."""
+        assert self.config.experts is not None
+        ids = even_routing(n_rows, self.config.experts)
+        self._memory.write(dispatch.tensors["expert_ids"], ids)
+
+    def expert_of_tile(self, dispatch: Dispatch, n_rows: int) -> npt.NDArray[np.uint32]:
+        """Return the expert of each tile of a `moe_matmul` that is not empty."""
+        if not constants_of(dispatch)["PERMUTED"]:
+            ids: npt.NDArray[np.uint32] = self._memory.read(dispatch.tensors["assignments"])[:n_rows]
+            return ids.reshape(-1)
+        tiles = self._memory.read(dispatch.tensors["tiles"])[: dispatch.grid[1]]
+        experts: npt.NDArray[np.uint32] = tiles[tiles[:, 1] < tiles[:, 2], 0]
+        return experts
+
     def close(self) -> None:
         self._plans.kernels.close()
 
@@ -113,6 +131,15 @@ class ShapePlans:
 
 class _Zeros(RandomCheckpoint):
     """Weights that are all zero."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        if config.experts:
+            dense = [name for name in self._shapes if ".mlp." in name]
+            for name in dense:
+                del self._shapes[name]
+            for layer in range(config.n_layers):
+                self._shapes |= dict(expert_shapes(config, layer))
 
     def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
         shape = list(self.shape(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpu.bench.model.moe_shapes import busy_tiles
 from gpu.bench.model.predict import StepPrediction, predict
 from gpu.bench.model.shape_plans import ShapePlans, StepPlan
 from gpu.bench.model.specs import GpuSpec
@@ -121,9 +122,25 @@ class _Tracing:
     def _work(self, dispatch: Dispatch, size: StepSize) -> DispatchWork:
         found = self.done.get(id(dispatch))
         if found is None or dispatch.kernel.name in DEPEND_ON_CONTEXT:
-            found = work_of(self.tracer, dispatch, size, self.plans.dtype, self.wave)
+            if dispatch.kernel.name == "moe_matmul":
+                found = self._work_of_experts(dispatch, size)
+            else:
+                found = work_of(self.tracer, dispatch, size, self.plans.dtype, self.wave)
             self.done[id(dispatch)] = found
+        if dispatch.kernel.name == "moe_topk":
+            self.plans.route(dispatch, size.n_rows)
         return found
+
+    def _work_of_experts(self, dispatch: Dispatch, size: StepSize) -> DispatchWork:
+        """Trace a tile that has work. A shard whose experts no row chose counts as the one before,
+        because its formula has its share of all."""
+        moe = self.plans.config.experts
+        assert moe is not None
+        tile, n = busy_tiles(dispatch, self.plans.expert_of_tile(dispatch, size.n_rows), moe)
+        if tile is None:
+            return next(w for w in reversed(self.done.values()) if w.label == dispatch.label)
+        dtype, wave = self.plans.dtype, self.wave
+        return work_of(self.tracer, dispatch, size, dtype, wave, busy_y=(tile, n))
 
 
 def _predicted(step: Step, spec: GpuSpec) -> StepPrediction:

@@ -72,18 +72,27 @@ class DispatchWork:
 
 
 def work_of(
-    tracer: Tracer, dispatch: Dispatch, size: StepSize, dtype: str, wave: int
+    tracer: Tracer,
+    dispatch: Dispatch,
+    size: StepSize,
+    dtype: str,
+    wave: int,
+    *,
+    busy_y: tuple[int, int] | None = None,
 ) -> DispatchWork:
     """Trace two neighbouring workgroups in the middle of a dispatch in a step of `size`, whose
-    weights are stored as `dtype`."""
-    x, y, z = (n // 2 for n in dispatch.grid)
+    weights are stored as `dtype`. `busy_y`: the one to trace in y, and how many there have work."""
+    n_x, n_y, n_z = dispatch.grid
+    x, y, z = n_x // 2, n_y // 2, n_z // 2
+    if busy_y:
+        y, n_y = busy_y
     trace = tracer.run(dispatch, (x, y, z))
     beside = tracer.run(dispatch, (x - 1, y, z)) if x else None
     cost = cost_of(dispatch, size)
     return DispatchWork(
         dispatch.label,
         dispatch.kernel.name,
-        dispatch.grid,
+        (n_x, n_y, n_z),
         cost.flops if cost else 0,
         cost.n_bytes if cost else 0,
         _of_workgroup(dispatch, trace, beside, dtype, wave),

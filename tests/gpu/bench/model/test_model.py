@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from gpu.bench.model import candidates
 from gpu.bench.model.__main__ import lines, main
+from gpu.bench.model.moe_shapes import even_routing
 from gpu.bench.model.predict import Prediction, StepPrediction, predict, resident
-from gpu.bench.model.shape_plans import ShapePlans, open_as_gpu
+from gpu.bench.model.shape_plans import SHAPES, ShapePlans, open_as_gpu
 from gpu.bench.model.shape_prediction import ShapePrediction, ShapeWork, trace_shape
 from gpu.bench.model.specs import SPECS, GpuSpec
 from gpu.bench.model.workgroup_work import DispatchWork, WorkgroupWork, work_of
+from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
+from gpu.config import MoeConfig
 from gpu.tracing.memory_instructions import footprint, instructions
 from gpu.tracing.tracer import Tracer
 from gpu.webgpu.device import Device
@@ -65,6 +70,15 @@ def test_each_limit_is_the_time_it_alone_would_take(
     assert predict(made, PLAIN).limits[name] == pytest.approx(us)
 
 
+def test_int8_rows_multiply_four_at_a_time() -> None:
+    """Beside the scaling of their sums, by a GPU that multiplies them twice as fast."""
+    made, spec = work(flops=2 * 20 * 16_000), replace(PLAIN, dot4_factor=2.0)
+    floats, int8 = (predict(replace(made, int8=i), spec).limits for i in (False, True))
+    assert floats["arithmetic"] == pytest.approx(0.32)
+    assert int8["arithmetic"] == pytest.approx(0.16 + 0.32 * 3.5 / 16)
+    assert int8["issue"] == pytest.approx(floats["issue"] * (1 / 4 + 3.5 / 16))
+
+
 def test_latency_bounds_the_bytes_in_flight() -> None:
     """Two workgroups of 64 lanes with eight loads of 16 bytes have 16 KB in flight."""
     made = work(n=2, n_sectors=5120)
@@ -114,10 +128,19 @@ def gpu() -> Device:
     return open_as_gpu()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
-def test_decoding_uses_the_lines_it_touches(gpu: Device, dtype: str) -> None:
+def with_activations(gpu: Device, activations: str) -> Device:
+    return replace(gpu, tuning=replace(gpu.tuning, q8_activations=activations == "q8"))
+
+
+INT8 = [("q8", "q8"), ("q4", "q8")]
+"""Storage types and activations of int8 matmuls."""
+
+
+@pytest.mark.parametrize(("dtype", "activations"), [*((d, "f32") for d in FORMATS), *INT8])
+def test_decoding_uses_the_lines_it_touches(gpu: Device, dtype: str, activations: str) -> None:
     """Weights and x of every matmul of a token: neighbouring lanes load neighbouring bytes, and
     nothing of a line is left over."""
+    gpu = with_activations(gpu, activations)
     plans, tracer = ShapePlans(gpu, "llama1b", dtype, 64), Tracer(gpu)
     step = plans.decode(40)
     plans.write(step.size)
@@ -128,24 +151,68 @@ def test_decoding_uses_the_lines_it_touches(gpu: Device, dtype: str) -> None:
         trace = tracer.run(dispatch, (dispatch.grid[0] // 2, 0, 0))
         for variable in ("weight", "x"):
             assert footprint(trace, variable).line_use >= 0.9, (dispatch.label, variable)
+        if activations == "q8":
+            loads = [use for use in instructions(trace, 32) if use.site.variable == "weight"]
+            assert max(use.site.n_bytes for use in loads) == 16
+            for use in loads:
+                assert use.site.n_bytes < 16 or use.line_use == 1.0, use.site.text
         checked.add(dispatch.label)
     assert len(checked) == 4
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
-def test_prefill_has_no_bank_conflicts_above_two(gpu: Device, dtype: str) -> None:
-    plans, tracer = ShapePlans(gpu, "tiny", dtype, 256), Tracer(gpu)
+TINY_MOE = replace(
+    LLAMA_SHAPES["tiny"],
+    model_type="mixtral",
+    experts=MoeConfig(4, 2, 256, norm_topk_prob=True),
+)
+"""Experts that get 64 of 128 rows each."""
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny_moe"])
+@pytest.mark.parametrize(
+    ("dtype", "activations"), [("f16", "f32"), ("q8", "f32"), ("q4", "f32"), *INT8]
+)
+def test_prefill_has_no_bank_conflicts_above_two(
+    gpu: Device, dtype: str, activations: str, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, "tiny_moe", TINY_MOE)
+    gpu = with_activations(gpu, activations)
+    plans, tracer = ShapePlans(gpu, shape, dtype, 256), Tracer(gpu)
     (step,) = plans.prefill(128)
     plans.write(step.size)
-    found = {
-        (dispatch.label, use.site.text): use.conflict
-        for dispatch, _ in step.dispatches
-        if dispatch.kernel.name in ("matmul", "qkv") and dispatch.grid[1] > 1
-        for use in instructions(tracer.run(dispatch), 32)
-        if use.site.space == "workgroup"
-    }
-    assert len(found) > 10
-    assert max(found.values()) <= 2.0
+    kernels = ("matmul", "qkv", "moe_matmul")
+    found: dict[tuple[str, str], float] = {}
+    for dispatch, _ in step.dispatches:
+        trace = tracer.run(dispatch)
+        if dispatch.kernel.name in kernels and dispatch.grid[1] > 1:
+            found |= {
+                (dispatch.label, use.site.text): use.conflict
+                for use in instructions(trace, 32)
+                if use.site.space == "workgroup"
+            }
+        if dispatch.kernel.name == "moe_topk":
+            plans.route(dispatch, 128)
+    assert len({label for label, _ in found}) == (4 if shape == "tiny" else 5)
+    assert max(found.values()) <= 2.0, found
+
+
+def test_a_mixture_counts_the_tiles_that_have_work(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, "tiny_moe", TINY_MOE)
+    work = trace_shape(gpu, "tiny_moe", "q4", 16, 128, 32)
+    (token,) = (w for w, _ in work.token if w.label.endswith("experts.down"))
+    (prompt,) = (w for w, _ in work.prompt[0] if w.label.endswith("experts.down"))
+    assert token.grid[1] == 2, "a tile for each assignment"
+    assert prompt.grid[1] == 4, "64 rows for each expert"
+    assert prompt.workgroup.n_lanes == 256
+
+
+def test_every_expert_of_an_even_routing_has_as_many_rows() -> None:
+    for n, k in ((8, 2), (128, 8), (60, 4), (7, 7), (5, 3)):
+        ids = even_routing(2 * n, MoeConfig(n, k, 8, norm_topk_prob=True))
+        assert (np.bincount(ids.reshape(-1), minlength=n) == 2 * k).all()
+        assert all(len(set(row)) == k for row in ids.tolist())
 
 
 @cache
