@@ -66,15 +66,15 @@ def is_permuted(experts: MoeConfig, n_rows: int) -> bool:
 
 
 def tile_assignments(tuning: Tuning, experts: MoeConfig, n_rows: int) -> int:
-    """Return the assignments of a tile: about as many as an expert gets on average, or the rows of
-    the smaller shared tile.
+    """Return the assignments of a tile: about as many as an expert gets on average, or the rows of a
+    shared tile.
 
     They do not depend on a matrix, because all matrices of a layer take the same tiles.
     """
     if not is_permuted(experts, n_rows):
         return 1
     average = n_rows * experts.experts_per_token // experts.n_experts
-    return tuning.tile(average, 1, 1, may_share=True).group[0]
+    return tuning.tile(average, 1, 1, may_share=True, of_expert=True).group[0]
 
 
 def max_tiles(experts: MoeConfig, n_rows: int, tile: int) -> int:

@@ -24,6 +24,9 @@ SHARED_LANES = 16
 """Lanes in each direction of shaders/lib/matmul_tile_shared.wgsl."""
 SHARED_N = 4
 """Columns of a lane there."""
+EXPERT_SHARED_N = 8
+"""Columns of a lane in shared tiles of a mixture, whose rows end with those of an expert. Four rows
+and eight columns read workgroup memory as seldom as eight rows and four."""
 SHARED_M_SIZES = (8, 4)
 """Rows of a lane there. Eight read workgroup memory a quarter less for each multiply-add."""
 MIN_SHARED_WORKGROUPS = 128
@@ -141,14 +144,20 @@ class Tuning:
         *,
         in_quads: bool = False,
         may_share: bool = False,
+        of_expert: bool = False,
     ) -> Tile:
         """Return the tile of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32.
 
         in_quads   tiles must hold whole quads of columns
         may_share  rows have no norm to fold in, so that a shared tile can take them
+        of_expert  rows are those of one expert on average
         """
         if self.coalesced and may_share and n_rows >= MIN_SHARED_ROWS:
             split_k = QUAD * even_split_k(blocks, self.split_k)
+            if of_expert:
+                wide = self.shared_m > SHARED_M_SIZES[-1] and n > SHARED_LANES * SHARED_N
+                columns = EXPERT_SHARED_N if wide else SHARED_N
+                return Tile(SHARED_M_SIZES[-1], columns, split_k, 1, "shared")
             return Tile(self._shared_rows(n_rows, n), SHARED_N, split_k, 1, "shared")
         m = max(size for size in M_SIZES if size <= max(1, min(n_rows, self.max_m)))
         tile_n = max(self.few_n if m <= 2 else self.many_n, 4 if in_quads else 2)

@@ -14,7 +14,7 @@
 // use: weights
 // use: int8_half
 // use: quantized_rows
-// prelude: const TILE_M (4 or 8), const TILE_N = 4, const SPLIT_K
+// prelude: const TILE_M (4 or 8), const TILE_N (4 or 8), const SPLIT_K
 override K: u32; // read by the cost formula only: blocks are whole here
 override N: u32;
 
@@ -22,8 +22,9 @@ override N: u32;
 
 const BLOCKS_OF_QUADS = SPLIT_K / 2u; // blocks that all quads of lanes take at a time
 const HALVES = 4u; // of two blocks
-const COPIED_ROWS = WORKGROUP / HALVES; // rows of x that all lanes copy at a time
+const COPIED_ROWS = WORKGROUP / HALVES; // rows of x, and of weights, that all lanes copy at a time
 const COPIES = GROUP_M / COPIED_ROWS;
+const WEIGHT_COPIES = GROUP_N / COPIED_ROWS;
 const SUMMED_ROWS = select(1u, 2u * GROUP_M, HAS_MINS);
 
 var<workgroup> x_bytes: array<vec4u, HALVES * GROUP_M>;
@@ -36,9 +37,9 @@ var<private> chains: array<array<f32, TILE_M * TILE_N>, HALVES>;
 
 var<private> x_from: array<u32, COPIES>; // rows of x whose bytes this lane copies
 var<private> x_scales_from: u32; // the row whose scales it copies
-var<private> weight_from: WeightAddress; // the row of weights that it copies
-var<private> scales_from: WeightAddress;
-var<private> interleaved_row: u32;
+var<private> weight_from: array<WeightAddress, WEIGHT_COPIES>; // rows of weights that it copies
+var<private> scales_from: array<WeightAddress, WEIGHT_COPIES>;
+var<private> interleaved_rows: array<u32, WEIGHT_COPIES>;
 
 // Same contract as in lib/matmul_tile.wgsl, for every lane.
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
@@ -67,10 +68,12 @@ fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
     x_from[h] = x_row(group_m + lane / HALVES + h * COPIED_ROWS, n_rows);
   }
   x_scales_from = x_row(group_m + lane / 2u, n_rows);
-  let row = weight_row(min(group_n + column_of(lane / HALVES), N - 1u));
-  weight_from = blocks_at(row);
-  scales_from = scales_at(row);
-  interleaved_row = row % INTERLEAVE;
+  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+    let row = weight_row(min(group_n + column_of(lane / HALVES + h * COPIED_ROWS), N - 1u));
+    weight_from[h] = blocks_at(row);
+    scales_from[h] = scales_at(row);
+    interleaved_rows[h] = row % INTERLEAVE;
+  }
 }
 
 fn x_row(row: u32, n_rows: u32) -> u32 {
@@ -102,11 +105,14 @@ fn copy_blocks(block: u32, lane: u32) {
     x_scales[(2u * which + 1u) * GROUP_M + row] = of_x.y;
     if (HAS_MINS) { x_sums[which * GROUP_M + row] = of_x.z; }
   }
-  w_bytes[w_place(half, place)] = int8_half(weight_from, block_offset(of_half), half % 2u);
-  if (half % 2u == 0u) {
-    let index = scale_index(of_half, interleaved_row);
-    let word = word_at(scales_from, scale_offset(index), scale_word(index));
-    w_scales[half / 2u * GROUP_N + place] = scale_min_of(word, index);
+  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+    let bytes = int8_half(weight_from[h], block_offset(of_half), half % 2u);
+    w_bytes[w_place(half, place + h * COPIED_ROWS)] = bytes;
+    if (half % 2u == 0u) {
+      let index = scale_index(of_half, interleaved_rows[h]);
+      let word = word_at(scales_from[h], scale_offset(index), scale_word(index));
+      w_scales[half / 2u * GROUP_N + place + h * COPIED_ROWS] = scale_min_of(word, index);
+    }
   }
 }
 

@@ -15,7 +15,7 @@
 // use: block_quarter
 // use: fma4
 // use: scale_rows
-// prelude: const TILE_M (4 or 8), const TILE_N = 4, const SPLIT_K
+// prelude: const TILE_M (4 or 8), const TILE_N (4 or 8), const SPLIT_K
 override N: u32;
 
 @group(0) @binding(1) var<storage, read> x: array<Load16>;
@@ -23,6 +23,8 @@ override N: u32;
 const QUADS_OF_K = SPLIT_K / 4u;
 const COPIED_ROWS = WORKGROUP / BLOCK_VEC4S; // rows of x that all lanes copy at a time
 const COPIES = GROUP_M / COPIED_ROWS;
+const COPIED_COLUMNS = WORKGROUP / 4u;
+const WEIGHT_COPIES = GROUP_N / COPIED_COLUMNS;
 
 var<workgroup> x_block: array<vec4f, BLOCK_VEC4S * GROUP_M>;
 var<workgroup> w_block: array<vec4f, BLOCK_VEC4S * GROUP_N>;
@@ -30,9 +32,9 @@ var<private> sums: array<f32, TILE_M * TILE_N>;
 var<private> chains: array<array<f32, TILE_M * TILE_N>, 4>; // of each quarter of a block
 
 var<private> x_from: array<u32, COPIES>; // the vec4s of x that this lane copies, in block 0
-var<private> weight_from: WeightAddress; // the row whose quarter this lane copies
-var<private> scales_from: WeightAddress;
-var<private> interleaved_row: u32;
+var<private> weight_from: array<WeightAddress, WEIGHT_COPIES>; // rows whose quarter it copies
+var<private> scales_from: array<WeightAddress, WEIGHT_COPIES>;
+var<private> interleaved_rows: array<u32, WEIGHT_COPIES>;
 
 // Same contract as in lib/matmul_tile.wgsl, for every lane.
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
@@ -60,10 +62,12 @@ fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
     let row = source_row(min(group_m + lane / BLOCK_VEC4S + h * COPIED_ROWS, n_rows - 1u));
     x_from[h] = row * BLOCKS * BLOCK_VEC4S + lane % BLOCK_VEC4S;
   }
-  let row = weight_row(min(group_n + lane / 4u, N - 1u));
-  weight_from = blocks_at(row);
-  scales_from = scales_at(row);
-  interleaved_row = row % INTERLEAVE;
+  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+    let row = weight_row(min(group_n + lane / 4u + h * COPIED_COLUMNS, N - 1u));
+    weight_from[h] = blocks_at(row);
+    scales_from[h] = scales_at(row);
+    interleaved_rows[h] = row % INTERLEAVE;
+  }
 }
 
 fn x_place(vec4_index: u32, row: u32) -> u32 { return vec4_index * GROUP_M + (row ^ vec4_index); }
@@ -78,16 +82,19 @@ fn copy_block(block: u32, lane: u32) {
     let row = lane / BLOCK_VEC4S + h * COPIED_ROWS;
     x_block[x_place(vec4_index, row)] = floats_of(x[x_from[h] + block * BLOCK_VEC4S]);
   }
-  var scale_min = vec2f();
-  if (SCALES_PER_LOAD > 0u) {
-    let index = scale_index(block, interleaved_row);
-    scale_min = scale_min_of(word_at(scales_from, scale_offset(index), scale_word(index)), index);
+  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+    var scale_min = vec2f();
+    if (SCALES_PER_LOAD > 0u) {
+      let index = scale_index(block, interleaved_rows[h]);
+      let word = word_at(scales_from[h], scale_offset(index), scale_word(index));
+      scale_min = scale_min_of(word, index);
+    }
+    let quarter = lane % 4u;
+    let weights = block_quarter(weight_from[h], block_offset(block), quarter, scale_min);
+    let column = column_place(lane / 4u + h * COPIED_COLUMNS);
+    w_block[w_place(2u * quarter, column)] = weights[0];
+    w_block[w_place(2u * quarter + 1u, column)] = weights[1];
   }
-  let quarter = lane % 4u;
-  let weights = block_quarter(weight_from, block_offset(block), quarter, scale_min);
-  let column = column_place(lane / 4u);
-  w_block[w_place(2u * quarter, column)] = weights[0];
-  w_block[w_place(2u * quarter + 1u, column)] = weights[1];
 }
 
 fn add_quarter(quarter: u32, lane: u32) {

@@ -319,6 +319,7 @@ def test_matmul_of_assignments_with_the_weights_of_their_experts(
     rows = max(1, bucket - 1)
     check(rig, Case(70, 38, dtype, rows=rows, bucket=bucket, norm=True, gated=True, tuning=tuning))
     check(rig, Case(33, 19, dtype, rows=rows, bucket=bucket, per_assignment=True, tuning=tuning))
+    check(rig, Case(33, 139, dtype, rows=rows, bucket=bucket, norm=True, tuning=tuning))
 
 
 @pytest.mark.parametrize("bucket", [1, 16], ids=["alone", "grouped"])
@@ -344,7 +345,7 @@ def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
     rig: Rig, dtype: str, tuning: str
 ) -> None:
     whole = Case(
-        96, 66, dtype, MoeConfig(9, 3, 8, norm_topk_prob=True), rows=128, bucket=128, norm=True,
+        96, 146, dtype, MoeConfig(9, 3, 8, norm_topk_prob=True), rows=128, bucket=128, norm=True,
         gated=True, tuning=tuning,
     )  # fmt: skip
     expect_bits_of_one_row(rig, whole)

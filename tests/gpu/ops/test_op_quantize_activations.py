@@ -204,5 +204,5 @@ def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
     q8_rig: Rig, k: int, dtype: str
 ) -> None:
     of = MoeConfig(9, 3, 8, norm_topk_prob=True)
-    whole = of_experts.Case(k, 38, dtype, of, rows=128, bucket=128, norm=True, gated=True)
+    whole = of_experts.Case(k, 146, dtype, of, rows=128, bucket=128, norm=True, gated=True)
     of_experts.expect_bits_of_one_row(q8_rig, whole)

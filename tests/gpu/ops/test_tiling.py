@@ -54,6 +54,17 @@ def test_many_rows_share_blocks_on_a_gpu() -> None:
     assert SOFTWARE.tile(128, 576, 18, may_share=True).loads == "shuffle"
 
 
+def test_many_rows_of_experts_share_blocks_in_tiles_of_64_rows() -> None:
+    def group(tuning: Tuning, n_rows: int, n: int) -> tuple[int, int]:
+        return tuning.tile(n_rows, n, 18, may_share=True, of_expert=True).group
+
+    assert group(GPU, 128, 8200) == group(GPU, 32, 65) == (64, 128)
+    assert group(GPU, 32, 64) == (64, 64), "few columns"
+    assert group(replace(GPU, shared_m=4), 128, 8200) == (64, 64), "little workgroup memory"
+    assert group(GPU, 31, 8200) == (16, 4), "few rows"
+    assert group(SOFTWARE, 128, 8200) == SOFTWARE.tile(128, 8200, 18).group
+
+
 @pytest.mark.parametrize("tuning", candidates(GPU))
 def test_the_largest_vocabulary_fits_in_a_grid(tuning: Tuning) -> None:
     """That of Gemma 3, with the hidden size of its 27B model."""

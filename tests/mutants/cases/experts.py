@@ -45,6 +45,15 @@ MUTANTS = (
         "test_assignments_are_grouped",
     ),
     Mutant(
+        "expert-tile-rows",
+        "in a tile of 64 assignments all lanes take the first rows",
+        f"{SHADERS}/moe_matmul.wgsl",
+        "let first_m = tile.y + tile_row(0u, lane);",
+        "let first_m = tile.y;",
+        (TEST,),
+        "test_matmul_of_assignments and gpu and shared",
+    ),
+    Mutant(
         "expert-slots",
         "an expert's weights are read at its id, not at its slot",
         f"{SHADERS}/moe_matmul.wgsl",
