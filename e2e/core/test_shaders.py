@@ -1,8 +1,9 @@
 """The shaders compile in a browser too: Tint is a second opinion on WGSL, stricter than naga.
 
 Every source that plans of unlike models ask for is compiled by Chromium's WebGPU, on a device with
-no more than the limits that every device has, and made a pipeline with the constants that switch
-most of it on. (naga compiles every set of constants whenever a plan is recorded.)
+no more than the limits that every device has, but for the workgroup memory of the largest shared
+tiles, and made a pipeline with the constants that switch most of it on. (naga compiles every set
+of constants whenever a plan is recorded.)
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import pytest
 from playwright.sync_api import Browser, Page, Route
 
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import SHARED_TILE_BYTES
+from gpu.webgpu.kernel_source import workgroup_memory
 from gpu.webgpu.kernels import Kernel, compose, shader_names
 from tests.gpu.models import variants
 from tests.gpu.ops.rig import without_int64
 
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
+WORKGROUP_BYTES = 16 << 10
+"""Workgroup memory of every WebGPU device."""
 SITE = "http://127.0.0.1:1/"
 """WebGPU wants a page of a secure origin; nobody listens there, the browser is given a page."""
 
-OPEN_DEVICE = """async () => {
+OPEN_DEVICE = """async (maxComputeWorkgroupStorageSize) => {
   const adapter = await navigator.gpu?.requestAdapter();
   if (!adapter) return null;
   const requiredFeatures = ["subgroups"].filter((name) => adapter.features.has(name));
-  window.device = await adapter.requestDevice({ requiredFeatures });
+  const requiredLimits = { maxComputeWorkgroupStorageSize };
+  window.device = await adapter.requestDevice({ requiredFeatures, requiredLimits });
   return adapter.info.vendor;
 }"""
 
@@ -59,7 +65,7 @@ def page(
     page = browser.new_page()
     page.route(SITE, _answer)
     page.goto(SITE)
-    vendor = page.evaluate(OPEN_DEVICE)
+    vendor = page.evaluate(OPEN_DEVICE, SHARED_TILE_BYTES)
     assert vendor is not None, "this browser has no WebGPU adapter; Debian's chromium has one"
     yield page
     browser.close()
@@ -115,6 +121,8 @@ def test_every_shader_compiles_in_the_browser(page: Page, kernels: list[Kernel])
 @pytest.mark.slow
 def test_every_variant_compiles_in_the_browser(page: Page, kernels: list[Kernel]) -> None:
     assert len(kernels) > 80
+    large = [k for k in kernels if workgroup_memory(k) > WORKGROUP_BYTES]
+    assert all("var<workgroup> w_block" in kernel.source for kernel in large)
     expect_nothing_said(page, kernels)
 
 

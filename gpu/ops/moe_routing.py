@@ -66,11 +66,8 @@ def is_permuted(experts: MoeConfig, n_rows: int) -> bool:
 
 
 def tile_assignments(tuning: Tuning, experts: MoeConfig, n_rows: int) -> int:
-    """Return the assignments of a tile: about as many as an expert gets on average, or the rows of a
-    shared tile.
-
-    They do not depend on a matrix, because all matrices of a layer take the same tiles.
-    """
+    """Return the assignments of a tile: about as many as an expert gets on average, or the rows of
+    a shared tile. All matrices of a layer take the same tiles."""
     if not is_permuted(experts, n_rows):
         return 1
     average = n_rows * experts.experts_per_token // experts.n_experts

@@ -29,7 +29,8 @@ MAX_LOOP_ROUNDS = 65_535
 
 
 SHARED_TILE_BYTES = 24 << 10
-"""Workgroup memory of the largest shared tile: 128 rows and 64 columns of a block."""
+"""Workgroup memory of the largest shared tiles: a block of 128 rows and 64 columns, or of 64 rows
+and 128 columns."""
 NARROW_VENDORS = ("Qualcomm", "ARM")
 """Vendors of phones' GPUs, whose caches give few lines in a clock: see `NARROW`."""
 NARROW = replace(GPU, few_n=8, split_k=8)

@@ -68,7 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shape", choices=SHAPES, default="llama8b")
     parser.add_argument("--dtype", choices=tuple(FORMATS), default="q4")
     parser.add_argument(
-        "--activations", choices=("f32", "q8"), default="f32", help="input rows of q8 and q4 matmuls"
+        "--activations",
+        choices=("f32", "q8"),
+        default="f32",
+        help="input rows of q8 and q4 matmuls",
     )
     parser.add_argument("--device", choices=SPECS, default="rtx4090", help="the GPU to predict")
     parser.add_argument("--context", type=int, default=512, help="tokens before the one decoded")

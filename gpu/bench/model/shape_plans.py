@@ -111,8 +111,7 @@ class ShapePlans:
     def expert_of_tile(self, dispatch: Dispatch, n_rows: int) -> npt.NDArray[np.uint32]:
         """Return the expert of each tile of a `moe_matmul` that is not empty."""
         if not constants_of(dispatch)["PERMUTED"]:
-            ids: npt.NDArray[np.uint32] = self._memory.read(dispatch.tensors["assignments"])[:n_rows]
-            return ids.reshape(-1)
+            return self._memory.read(dispatch.tensors["assignments"])[:n_rows].reshape(-1)
         tiles = self._memory.read(dispatch.tensors["tiles"])[: dispatch.grid[1]]
         experts: npt.NDArray[np.uint32] = tiles[tiles[:, 1] < tiles[:, 2], 0]
         return experts

@@ -18,8 +18,7 @@ UNPACK_OPERATIONS = {"f32": 0.0, "f16": 0.5, "q8": 2.0, "q4": 4.0}
 """Instructions for one weight: a conversion of two halves; extract and scale; shift, mask, convert,
 scale."""
 UNPACK_INT8_OPERATIONS = {"q8": 0.0, "q4": 0.25}
-"""The same for a weight that is loaded to become int8: shift and mask eight, of which two lanes keep
-four each."""
+"""The same for a weight that becomes int8: shift and mask eight, of which a lane keeps four."""
 SAMPLE_WAVES = 2
 """Waves of a workgroup whose instructions are counted; the others do the same."""
 WEIGHT_BITS = {"f32": 32, "f16": 16, "q8": 8, "q4": 4}

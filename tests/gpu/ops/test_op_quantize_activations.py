@@ -158,9 +158,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, k: int, dt
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-def test_the_largest_tiles_of_int8_rows_have_the_bits_of_smaller_ones(
-    rig: Rig, dtype: str
-) -> None:
+def test_the_largest_tiles_of_int8_rows_have_the_bits_of_smaller_ones(rig: Rig, dtype: str) -> None:
     """They have 128 rows, and leave enough workgroups."""
     tuning = replace(GPU, q8_activations=True)
     assert tuning.tile(128, 8200, 3, may_share=True).group == (128, 64)
