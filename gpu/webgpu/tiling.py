@@ -107,7 +107,7 @@ class Tuning:
     many_n            columns of a tile of more rows
     split_k           most quads of lanes that share one tile; 1: a lane has a tile of its own
     workgroup         approximate lanes of a workgroup
-    shared_m          most rows of a lane in shared tiles
+    shared_m          most rows of a lane in shared tiles; 4 also keeps those of experts narrow
     q8_activations    matmuls with q8 and q4 weights take int8 rows
     """
 
