@@ -47,7 +47,8 @@ def attention(
     expect_shape(out, (q.shape[-1],), label)
     if entropy is not None:
         expect_shape(entropy, (config.n_heads,), label)
-    tiling = AttentionTiling.of(config, pools.dtype, batch.n_rows, rec.device.policy)
+    n_rows = 1 if batch.apart else batch.n_rows
+    tiling = AttentionTiling.of(config, pools.dtype, n_rows, rec.device.policy)
     group = config.n_heads // config.n_kv_heads
     splits = batch.splits
     if splits is not None:

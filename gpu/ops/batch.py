@@ -84,6 +84,7 @@ class Batch:
     kv_staging      new keys and values before quantisation; None: they go straight to the cache
     quantized_rows  int8 rows for matmuls with q8 and q4 weights; None: these take float32
     rms_norm_split  normalised rows for matmuls of many rows; None: the norm is always folded in
+    apart           every row is of another sequence, so that no two share keys
     """
 
     step: Tensor
@@ -95,6 +96,7 @@ class Batch:
     kv_staging: KvStaging | None = None
     quantized_rows: Tensor | None = None
     rms_norm_split: RmsNormSplit | None = None
+    apart: bool = False
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.step import MAX_ROWS, Step
 
-MAX_SAMPLES = 8
+MAX_SAMPLES = 64
+"""Most samples of a step; a runner with fewer slots has memory for fewer."""
 
 _HEADER = struct.Struct("<2I8x")
 _SAMPLE = struct.Struct("<6I4f8x")

@@ -30,7 +30,9 @@ from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Plan, Recorder
 from gpu.webgpu.timestamps import FIRST_MARK
 
-SAMPLE_BUCKETS = (0, 1, 2, 4, 8)
+SAMPLE_BUCKETS = (0, 1, 2, 4, 8, 16, 32, 64)
+LEAST_SAMPLES = 8
+"""Fewest samples that there is memory for: answers to questions read several rows at once."""
 SAMPLING = ("plain", "captured")
 """Kinds of plans whose steps sample tokens. The others serve inspection and keep
 
@@ -53,6 +55,7 @@ class PlanKey(NamedTuple):
     rows, samples, splits  buckets: the smallest recorded size that holds the step
     kind                   see `SAMPLING`
     interventions, loras   whether the plan has dispatches for them
+    apart                  every row is of another sequence, of more than `FEW_ROWS`
     """
 
     rows: int
@@ -61,6 +64,7 @@ class PlanKey(NamedTuple):
     kind: str
     interventions: bool
     loras: bool
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,8 @@ class StepTensors:
     """Tensors that every step shares.
 
     step     uniform, see gpu.ops.step_buffer  chosen   (n_slots,) u32
-    seen     (n_slots, vocab_size / 32) u32    logits   (MAX_SAMPLES, padded vocab_size)
-    keys     see gpu.ops.sampling              results  (MAX_SAMPLES, RESULT_WORDS) u32
+    seen     (n_slots, vocab_size / 32) u32    logits   (max_samples, padded vocab_size)
+    keys     see gpu.ops.sampling              results  (max_samples, RESULT_WORDS) u32
     """
 
     step: Tensor
@@ -111,14 +115,21 @@ class StepTensors:
 
     @classmethod
     def make(cls, config: ModelConfig, n_slots: int, memory: Memory) -> StepTensors:
+        max_samples = min(MAX_SAMPLES, max(LEAST_SAMPLES, n_slots - 1))  # one slot is not a run's
         return cls(
             memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True),
             memory.zeros("chosen", (n_slots,), "u32"),
             memory.zeros("seen", (n_slots, -(-config.vocab_size // 32)), "u32"),
-            memory.zeros("logits", (MAX_SAMPLES, padded(config.vocab_size))),
-            ops.sort_keys_tensor(memory, MAX_SAMPLES, config.vocab_size),
-            memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32"),
+            memory.zeros("logits", (max_samples, padded(config.vocab_size))),
+            ops.sort_keys_tensor(memory, max_samples, config.vocab_size),
+            memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
         )
+
+
+    @property
+    def max_samples(self) -> int:
+        """Most samples of a step."""
+        return self.results.shape[0]
 
 
 class PlanCache:
@@ -177,7 +188,7 @@ class PlanCache:
         routings = 2 * len(config.expert_layers) * aligned(rows * experts_per_token)
         captured = rows * n_stats(config) + entropies + routings
         queries = FIRST_MARK + 1 + 2 * config.n_layers
-        return -(-(MAX_SAMPLES * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
+        return -(-(self._tensors.max_samples * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
 
     @property
     def recorded(self) -> Mapping[PlanKey, RecordedPlan]:
@@ -192,21 +203,27 @@ class PlanCache:
         context: int = 1,
         interventions: bool = False,
         loras: bool = False,
+        apart: bool = False,
     ) -> RecordedPlan:
         """Return the plan for a step of this size, recorded now if it is the first. `context`:
-        tokens of its longest sequence; `interventions`, `loras`: whether the plan applies them."""
+        tokens of its longest sequence; `interventions`, `loras`: whether the plan applies them;
+        `apart`: every row is of another sequence."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
-        key = PlanKey(rows, _bucket(n_samples, SAMPLE_BUCKETS), splits, kind, interventions, loras)
+        samples = _bucket(n_samples, SAMPLE_BUCKETS)
+        apart = apart and rows > FEW_ROWS
+        key = PlanKey(rows, samples, splits, kind, interventions, loras, apart)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind, interventions, loras = key
+        n_rows, n_samples, n_splits, kind, interventions, loras, apart = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
-        batch = replace(self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits)
+        batch = replace(
+            self._shared, n_rows=n_rows, n_samples=n_samples, splits=splits, apart=apart
+        )
         rec = Recorder(self._device, self.kernels)
         instruments = self._instruments(kind, n_rows, interventions, loras)
         run = Pass(rec, batch, model.config, self._work, self._pools, tensors.chosen, instruments)

@@ -29,7 +29,6 @@ from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.lora.adapter import Lora, open_loras
 from gpu.models.decoder import Decoder
 from gpu.models.registry import MODELS
-from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.plans.cost import step_size
 from gpu.plans.lora_buffers import LoraBuffers
 from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
@@ -120,7 +119,7 @@ class WgpuRunner:
             slots=slots,
             context=shape.context,
             max_rows=self._memory.max_rows,
-            max_samples=MAX_SAMPLES,
+            max_samples=self._tensors.max_samples,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
             block_bytes=block_bytes(self.config, kv_dtype),
@@ -310,8 +309,9 @@ class WgpuRunner:
 
     def _plan_of(self, step: Step, kind: str) -> RecordedPlan:
         n_rows, n_samples = len(step.rows), len(step.samples)
+        apart = n_rows == n_samples == len({sample.slot for sample in step.samples})
         return self.plans.plan(
-            n_rows, n_samples, kind, step.context, step.interventions, step.loras
+            n_rows, n_samples, kind, step.context, step.interventions, step.loras, apart
         )
 
     def _captured(self, done: Collected) -> Captured | None:

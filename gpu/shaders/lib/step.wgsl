@@ -1,6 +1,6 @@
 // Uniform buffer of a step: its rows and samples, written by the host before each submit. See
 // gpu/step.py.
-const MAX_SAMPLES = 8u;
+const MAX_SAMPLES = 64u;
 const MAX_ROWS = 512u;
 const FROM_GPU = 0xffffffffu; // token of a row: the id that its slot sampled last
 

@@ -85,7 +85,7 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         for n_rows in ROW_BUCKETS
         if n_rows <= runner.limits.max_rows
         for n_samples in SAMPLE_BUCKETS
-        if n_samples <= n_rows
+        if n_samples <= min(n_rows, runner.limits.max_samples)
         for kind in ("plain", "captured", "logits")
         for context in (1, runner.limits.context)
     ]

@@ -47,6 +47,7 @@ class Case:
     rows: tuple[tuple[int, int], ...]
     dtype: str = "f32"
     bucket: int = 0
+    apart: bool = False
     splits: int = 1
     capture: bool = True
     sharpness: float = 1.0
@@ -78,6 +79,7 @@ def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array |
     rows = Rows.of(*case.rows)
     n_rows = len(case.rows)
     batch = rig.batch(rows.step, bucket=case.bucket or n_rows)
+    batch = replace(batch, apart=case.apart)
     if case.splits > 1:
         splits = KvSplits.make(config, case.splits, rig.memory)
         rig.poison(splits.values)
@@ -251,6 +253,24 @@ def workgroup_bytes(tiling: AttentionTiling) -> int:
     partial = 4 * tiling.lanes * max(queries, tiling.chunk)
     weights = 4 * queries * (tiling.split + 2 * tiling.value_groups)
     return finished + partial + weights + 12 * queries
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8q4"])
+@pytest.mark.parametrize("heads", [(6, 2, 16), (9, 3, 64)])
+def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
+    tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
+) -> None:
+    rows = tuple((slot, 3 + 7 * slot % 60 + slot) for slot in range(11))
+    case = Case(heads, rows, dtype, bucket=2 * FEW_ROWS, apart=True)
+    check(tiled_rig, case)
+    rng = np.random.default_rng(0)
+    config = config_of(heads)
+    cache = Cache.scattered(tiled_rig, config, dtype, len(rows) + 1, 80, 0)
+    cache.fill(tiled_rig, {slot: position + 1 for slot, position in rows}, rng)
+    q = rng.normal(size=(len(rows), heads[0] * heads[2])).astype(np.float32)
+    apart, _ = attend(tiled_rig, case, cache, q)
+    together, _ = attend(tiled_rig, replace(case, apart=False), cache, q)
+    assert apart.tobytes() == together.tobytes()
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
