@@ -17,7 +17,6 @@ import numpy as np
 from gpu.bench.contestants import greedy, in_flight
 from gpu.config import ModelConfig
 from gpu.kv.blocks import blocks_for
-from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference.divergence import Divergence
 from gpu.runner import Runner
 from gpu.step import FROM_GPU, Floats, Row, Step
@@ -52,8 +51,9 @@ def all_logits(runner: Runner, prompt: Sequence[int]) -> Floats:
     runner.begin_slot(0, np.array(prompt, np.uint32))
     runner.set_blocks(0, list(range(blocks_for(len(prompt)))))
     parts = []
-    for first in range(0, len(prompt), MAX_SAMPLES):
-        ids = prompt[first : first + MAX_SAMPLES]
+    most = runner.limits.max_samples
+    for first in range(0, len(prompt), most):
+        ids = prompt[first : first + most]
         rows = tuple(Row(0, first + i, id) for i, id in enumerate(ids))
         samples = tuple(greedy(i, first + i) for i in range(len(ids)))
         parts.append(runner.logits(Step(rows, samples)))

@@ -115,7 +115,8 @@ class StepTensors:
 
     @classmethod
     def make(cls, config: ModelConfig, n_slots: int, memory: Memory) -> StepTensors:
-        max_samples = min(MAX_SAMPLES, max(LEAST_SAMPLES, n_slots - 1))  # one slot is not a run's
+        n_runs = n_slots - 1  # one slot is for inspection
+        max_samples = _bucket(min(MAX_SAMPLES, max(LEAST_SAMPLES, n_runs)), SAMPLE_BUCKETS)
         return cls(
             memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True),
             memory.zeros("chosen", (n_slots,), "u32"),

@@ -16,7 +16,6 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.kv.blocks import blocks_for
 from gpu.kv.formats import KV_FORMATS
 from gpu.load_options import LoadOptions
-from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
 
@@ -42,7 +41,7 @@ def _device_logits(runner: WgpuRunner, ids: Sequence[int]) -> Array:
     runner.begin_slot(0, np.array(ids, np.uint32))
     runner.set_blocks(0, list(range(blocks_for(len(ids)))))
     rows = [Row(0, i, id) for i, id in enumerate(ids)]
-    n_prefill = len(ids) - 4 - MAX_SAMPLES
+    n_prefill = len(ids) - 4 - runner.limits.max_samples
     runner.submit(Step(tuple(rows[:n_prefill])))
     runner.collect()
     steps = [rows[n_prefill + i : n_prefill + i + 1] for i in range(4)]

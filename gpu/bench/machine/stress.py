@@ -13,7 +13,6 @@ from gpu.bench.machine.context import Case, Context, Outcome
 from gpu.bench.machine.results import TIME_IS_UP, TIMES
 from gpu.bench.subject import BenchModel
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
 
@@ -72,5 +71,5 @@ def _step(runner: WgpuRunner, n_rows: int, n_before: int) -> Step:
     for first in range(0, n_before, most):
         runner.submit(Step(rows[first : min(first + most, n_before)]))
         runner.collect()
-    samples = np.linspace(0, n_rows - 1, min(n_rows, MAX_SAMPLES)).astype(int)
+    samples = np.linspace(0, n_rows - 1, min(n_rows, runner.limits.max_samples)).astype(int)
     return Step(rows[n_before:], tuple(greedy(int(row), 0) for row in samples))

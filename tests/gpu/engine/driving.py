@@ -13,7 +13,6 @@ from gpu.config import ModelConfig
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import open_loras
-from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import FROM_GPU, Captured, Floats, Row, Sample, Sampled, Step
@@ -66,8 +65,9 @@ def all_logits(runner: Runner, ids: Sequence[int]) -> Floats:
     """Return the logits after each token, float32 (len(ids), vocab_size), chunk after chunk."""
     begin(runner, 0, ids, len(ids))
     parts = []
-    for first in range(0, len(ids), MAX_SAMPLES):
-        part = ids[first : first + MAX_SAMPLES]
+    most = runner.limits.max_samples
+    for first in range(0, len(ids), most):
+        part = ids[first : first + most]
         rows = tuple(Row(0, first + i, id) for i, id in enumerate(part))
         samples = tuple(greedy(i) for i in range(len(part)))
         parts.append(runner.logits(Step(rows, samples)))

@@ -174,7 +174,7 @@ def test_warm_up_covers_as_many_samples_as_a_step_can_have(device: Device, n_slo
     runner = driving.load(device, MODEL, dtype="f16", n_slots=n_slots)
     plans = [*runner._plans_to_warm(), *runner._plans_with_interventions()]
     most = max(plan.key.samples for plan in plans if plan.key.kind in SAMPLING)
-    assert most == min(n_slots, runner.limits.max_samples)
+    assert most == 1 << (min(n_slots, 16) - 1).bit_length()  # more use the same kernels
 
 
 # ---- what goes wrong before the first request ------------------------------------------------
