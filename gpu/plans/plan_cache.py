@@ -126,7 +126,6 @@ class StepTensors:
             memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
         )
 
-
     @property
     def max_samples(self) -> int:
         """Most samples of a step."""

@@ -65,7 +65,7 @@ def all_logits(runner: Runner, ids: Sequence[int]) -> Floats:
     """Return the logits after each token, float32 (len(ids), vocab_size), chunk after chunk."""
     begin(runner, 0, ids, len(ids))
     parts = []
-    most = runner.limits.max_samples
+    most = min(8, runner.limits.max_samples)
     for first in range(0, len(ids), most):
         part = ids[first : first + most]
         rows = tuple(Row(0, first + i, id) for i, id in enumerate(part))
