@@ -202,6 +202,10 @@ def _check_entry(path: Path, name: str, entry: Any, body_bytes: int) -> Span:
             f"{_place(path, name)}: {dtype} {shown(tuple(shape))} needs {n_bits // 8} bytes, but "
             f"data_offsets span {end - begin}"
         )
+    if math.prod(filter(None, shape)) >= 1 << 48:  # beside a zero; NumPy holds no such array
+        raise ModelError(
+            f"{_place(path, name)}: shape is {shown(shape)}; expected sizes with a product below 2^48"
+        )
     return name, dtype, tuple(shape), begin, end
 
 

@@ -161,6 +161,7 @@ EIGHT = bytes(8)
         ({"w": {"dtype": "F32", "data_offsets": [0, 8]}}, EIGHT, "shape is missing"),
         ({"w": {"dtype": "F32", "shape": [2]}}, EIGHT, "data_offsets is missing"),
         ({"w": entry("F32", [-2], 0, 8)}, EIGHT, "shape must be a list of sizes"),
+        ({"w": entry("F32", [0, 2**61], 0, 0)}, b"", r"sizes with a product below 2\^48"),
         ({"w": entry("F32", [2.0], 0, 8)}, EIGHT, "shape must be a list of sizes"),  # type: ignore[list-item]
         ({"w": entry("F32", [True, 2], 0, 8)}, EIGHT, "shape must be a list of sizes"),
         ({"w": {**ONE["w"], "data_offsets": [0]}}, EIGHT, r"data_offsets must be \[begin, end\]"),

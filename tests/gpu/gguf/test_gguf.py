@@ -343,6 +343,8 @@ MALFORMED = {
     "an unknown type": (header(n_tensors=1) + tensor(kind=4) + FULL, "type 4; supported: F32"),
     "a product past 2^64": (
         header(n_tensors=1) + tensor(dims=(2**32, 2**32)) + FULL, "below 2\\^48"),
+    "a product past 2^64 beside a zero": (
+        header(n_tensors=1) + tensor(dims=(2**61, 0)) + FULL, "below 2\\^48"),
     "half a block": (header(n_tensors=1) + tensor(dims=(33,), kind=8) + FULL, "multiple of 32"),
     "a tensor past the end": (
         header(n_tensors=1) + tensor(dims=(32, 1 << 20)) + FULL, "it is truncated"),
