@@ -15,6 +15,7 @@ Dtype = Literal["f32", "f16", "q8", "q4"]
 KvDtype = Literal["f32", "f16", "q8", "q8q4", "rotated4"]
 Backend = Literal["wgpu", "torch"]
 Activations = Literal["auto", "f32", "q8"]
+SpecType = Literal["none", "ngram"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
@@ -92,6 +93,11 @@ class Settings:
         bool,
         "Reuse the KV cache of an earlier text for a prompt that begins with tokens of that text.",
     ] = True
+    spec_type: Annotated[
+        SpecType,
+        "Speculative decoding. ngram: tokens that followed the same ones earlier in the text are "
+        "verified several at a time, where that is faster; the text is the same.",
+    ] = "none"
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."
     ] = True

@@ -118,11 +118,23 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     experts: ExpertUse | None = None
 
 
+class Draft(msgspec.Struct, frozen=True):
+    """A draft and what became of it. `place`: 0 for the first of its step. If it was not accepted,
+    neither were those after it, `discarded`."""
+
+    id: int
+    text: str
+    place: int
+    accepted: bool
+    discarded: tuple[TokenText, ...] = ()
+
+
 class Token(msgspec.Struct, frozen=True, tag="token"):
     """One written token. `text` joined over all tokens is the text of the run: a token that ends
     inside a character has "" and the one that completes it has the whole character. `eos` marks the
     end-of-sequence token, whose text is "". `stats` are those of the step that chose this token, at
-    `stats.position`; `experts` counts all rows of that step, None unless experts are offloaded."""
+    `stats.position`; `experts` counts all rows of that step, None unless experts are offloaded.
+    `draft`: what speculative decoding proposed in its place; None if nothing."""
 
     index: int
     id: int
@@ -139,6 +151,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     stats: TokenStats | None = None
     eos: bool = False
     experts: ExpertUse | None = None
+    draft: Draft | None = None
 
 
 class Updated(
@@ -160,7 +173,14 @@ class Updated(
 class Timings(msgspec.Struct, frozen=True):
     """Timings in milliseconds: names and meaning of llama-server's `timings`, which clients already
     parse, then our own. cache_n: prompt tokens found in the KV cache; prompt_n: those computed;
-    ttft: request to first token; tpot: mean time between tokens after the first."""
+    ttft: request to first token; tpot: mean time between tokens after the first.
+
+    draft_n, draft_n_accepted        drafts that were verified, and those accepted
+    draft_n_by_position,             these by their place among the drafts of a step
+    draft_n_accepted_by_position
+    draft_speedup                    expected time of the verified steps' tokens one by one, divided
+                                     by the time of the steps; 0 without drafts
+    """
 
     cache_n: int
     prompt_n: int
@@ -172,6 +192,11 @@ class Timings(msgspec.Struct, frozen=True):
     queue_ms: float
     ttft_ms: float
     tpot_ms: float
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+    draft_n_by_position: tuple[int, ...] = ()
+    draft_n_accepted_by_position: tuple[int, ...] = ()
+    draft_speedup: float = 0.0
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+SPEC_TYPES = ("none", "ngram")
+
 PREFILL_STRETCH = 1.8
 """Twice is promised; the rest is for what varies."""
 
@@ -36,6 +38,8 @@ class LoadOptions:
     prefix_cache        reuse the KV blocks of a prompt's prefix that was computed before
     prefill_stretch     longest step with a chunk of a prompt, relative to one that only decodes;
                         shorter ones leave the other runs more time and prompts less
+    spec_type           speculative decoding: "ngram" verifies tokens that followed the same ones
+                        earlier in the text, several in a step, where that is faster; "none"
     warm_up             compile the kernels of the first requests while the engine is idle
     autotune            use the kernels that are fastest on this adapter; measured now, in a few
                         seconds, if they never were
@@ -55,6 +59,7 @@ class LoadOptions:
     weight_cache_bytes: int = 0
     prefix_cache: bool = True
     prefill_stretch: float = PREFILL_STRETCH
+    spec_type: str = "none"
     warm_up: bool = False
     autotune: bool = False
 

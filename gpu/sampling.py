@@ -193,6 +193,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidRequest("ignore_eos must be true or false", "ignore_eos")
         return self
 
+    @property
+    def has_penalty(self) -> bool:
+        """Return whether the tokens of the text change the probabilities of the next one."""
+        return any(getattr(self, s.name) != s.declared.neutral for s in PENALTIES)
+
     def updated(self, changes: dict[str, Any]) -> SamplingParams:
         """Return a validated copy with `changes`; only the settings in `LIVE` may change."""
         for name in changes:
@@ -259,6 +264,8 @@ SETTINGS = _declared_settings()
 """The numeric settings, in the order of `SamplingParams`."""
 
 SETTING_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+PENALTIES = tuple(setting for setting in SETTINGS if setting.declared.stage == "penalty")
 
 LIVE = tuple(setting.name for setting in SETTINGS if setting.declared.live)
 """The settings that may change while the text is being written."""

@@ -46,7 +46,9 @@ class Sample:
 
     `index` counts the sampled tokens of the run and is the random generator's counter: the draw
     depends on (seed, index) alone. The fields after it are those of
-    `gpu.sampling.DISTRIBUTION`; their defaults change nothing.
+    `gpu.sampling.DISTRIBUTION`; their defaults change nothing. `verifies`: the token is compared
+    with a draft, or follows one, so it does not become the one that its slot sampled last, nor one
+    that was seen. `n_drafts` rows up to `row` are drafts; their tokens count as seen.
     """
 
     row: int
@@ -58,6 +60,8 @@ class Sample:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    n_drafts: int = 0
+    verifies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,11 @@ class Step:
     capture: bool = False
     interventions: bool = False
     loras: bool = False
+
+    def drafts_before(self, sample: Sample) -> list[int]:
+        """Return the drafts that count as seen for `sample`."""
+        first = sample.row + 1 - sample.n_drafts
+        return [row.token for row in self.rows[first : sample.row + 1]]
 
     @property
     def context(self) -> int:

@@ -34,6 +34,7 @@ GPU = {
     "scheduled_updates": "errors interventions sampling",
     "request": "interventions sampling scheduled_updates",
     "events": "interventions sampling step",
+    "speculation": "",
     "runner": "config info interventions step",
     "reference": "step",
     "webgpu": "errors info step",
@@ -52,7 +53,7 @@ GPU = {
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pytorch request runner runners sampling scheduled_updates step text",
+    " pytorch request runner runners sampling scheduled_updates speculation step text",
     "": "analysis checkpoint config engine errors gguf info interventions kv load_options lora"
     " request runners sampling scheduled_updates text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"

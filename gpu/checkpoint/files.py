@@ -204,7 +204,8 @@ def _check_entry(path: Path, name: str, entry: Any, body_bytes: int) -> Span:
         )
     if math.prod(filter(None, shape)) >= 1 << 48:  # beside a zero; NumPy holds no such array
         raise ModelError(
-            f"{_place(path, name)}: shape is {shown(shape)}; expected sizes with a product below 2^48"
+            f"{_place(path, name)}: shape is {shown(shape)}; expected sizes with a product below "
+            "2^48"
         )
     return name, dtype, tuple(shape), begin, end
 

@@ -10,7 +10,7 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.config import GenerationDefaults
 from gpu.errors import DeviceError, ModelError
 from gpu.kv.formats import kv_format
-from gpu.load_options import LoadOptions
+from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 
@@ -51,6 +51,7 @@ def check_options(options: LoadOptions) -> None:
         kv_format(options.kv_dtype)
     _check_choice("backend", options.backend, BACKENDS)
     _check_choice("activations", options.activations, ACTIVATIONS)
+    _check_choice("spec_type", options.spec_type, SPEC_TYPES)
     if options.expert_slots is not None and options.expert_slots < 1:
         raise ModelError(f"expert_slots should be 1 or more, but is {options.expert_slots}")
     if options.backend != "torch":

@@ -31,9 +31,14 @@ class ChunkSizer:
     def rows(self, n_writers: int, most: int) -> int:
         """Return the rows of the next chunk, beside one for each of `n_writers`."""
         limit = PREFILL_MS
-        if n_writers and (alone := self._decode_costs.expected(DECODE, n_writers)) is not None:
+        if n_writers and (alone := self.decode_cost(n_writers)) is not None:
             limit = min(limit, self._stretch * alone)
         return self._costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
+
+    def decode_cost(self, n: int) -> float | None:
+        """Return the expected milliseconds of a step that decodes `n` rows; None if none was
+        timed."""
+        return self._decode_costs.expected(DECODE, n)
 
     def learn(self, step: Step, n_chunk: int, ms: float) -> None:
         """Record that a step with `n_chunk` rows of a prompt took `ms`. The first step of a shape

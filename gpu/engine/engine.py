@@ -67,6 +67,7 @@ class Engine:
             warm_up=options.warm_up,
             prefix_cache=options.prefix_cache,
             prefill_stretch=options.prefill_stretch,
+            spec_type=options.spec_type,
             end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits

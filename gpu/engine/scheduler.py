@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import insort
 
 from gpu.engine.chunk_size import ChunkSizer
+from gpu.engine.drafting import Drafting
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled, StepBuilder
@@ -42,9 +43,11 @@ class Scheduler:
         *,
         prefix_cache: bool = True,
         prefill_stretch: float = PREFILL_STRETCH,
+        spec_type: str = "none",
     ) -> None:
         self.limits = limits
         self.kv = KvManager(limits, prefix_cache=prefix_cache)
+        self._drafts = spec_type != "none"
         self.waiting: list[Sequence] = []
         self.active: list[Sequence] = []
         self._free_slots = list(range(limits.slots - 1, -1, -1))
@@ -58,6 +61,8 @@ class Scheduler:
         """Queue a sequence; it is told its place."""
         self._n_added += 1
         sequence.order = (sequence.order[0], self._n_added)
+        if self._drafts:
+            sequence.drafting = Drafting(self._chunks.decode_cost)
         self._queue(sequence)
         sequence.accepted(self._place(self.waiting.index(sequence) + 1))
         self._tell_places()
@@ -96,10 +101,11 @@ class Scheduler:
         prompts = self._next_prompts() if prefill else []
         writers = self._next_writers(prompts)
         shares = self._share_rows(prompts, writers)
-        self._cover_all(writers, shares)
+        drafts = {} if shares else self._count_drafts(writers)
+        self._cover_all(writers, shares, drafts)
         building = StepBuilder()
         for sequence in writers:
-            building.decode(sequence)
+            building.decode(sequence, drafts.get(sequence, 0), len(writers) - 1)
         for sequence, n in shares.items():
             building.prefill(sequence, n)
         scheduled = building.scheduled()
@@ -241,13 +247,26 @@ class Scheduler:
             for other in shares
         )
 
+    def _count_drafts(self, writers: list[Sequence]) -> dict[Sequence, int]:
+        """Return how many drafts each of `writers` verifies, of those that verify any."""
+        counts: dict[Sequence, int] = {}
+        left = min(self._most_rows(writers, []), self.limits.max_samples) - len(writers)
+        for sequence in writers:
+            n_beside = len(writers) - 1 + sum(counts.values())
+            if n := sequence.drafts_wanted(left, n_beside):
+                counts[sequence] = n
+                left -= n
+        return counts
+
     def _most_rows(self, writers: list[Sequence], prompts: list[Sequence]) -> int:
         capture = any(s.capture for s in (*writers, *prompts[:1]))
         return self.limits.max_captured_rows if capture else self.limits.max_rows
 
-    def _cover_all(self, writers: list[Sequence], shares: dict[Sequence, int]) -> None:
+    def _cover_all(
+        self, writers: list[Sequence], shares: dict[Sequence, int], drafts: dict[Sequence, int]
+    ) -> None:
         """Give all rows blocks; leave out those that have none. Sequences are preempted for those
-        before them in order."""
+        before them in order, but not for drafts."""
         for sequence in sorted({*writers, *shares}, key=_order):
             if sequence not in self.active:
                 continue  # preempted meanwhile
@@ -255,6 +274,10 @@ class Scheduler:
                 shares[sequence] = self._covered_rows(sequence, shares[sequence])
             elif not self._cover(sequence, sequence.next_position):
                 writers.remove(sequence)
+            elif n := drafts.get(sequence):
+                at = sequence.next_position
+                if not self.kv.cover(sequence, at + n, 1 + n):
+                    del drafts[sequence]
         writers[:] = [s for s in writers if s in self.active]
         for sequence, n in list(shares.items()):
             if sequence not in self.active or not n:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from gpu.engine.drafting import Drafting
 from gpu.engine.run_clock import RunClock
 from gpu.engine.token_stats import LayerTimes, token_stats
 from gpu.events import (
     Accepted,
     CandidateText,
     Done,
+    Draft,
     Event,
     Prefill,
     Queued,
@@ -108,6 +111,7 @@ class Sequence:
         self.n_submitted = 0  # samples submitted
         self.n_written = 0  # samples read
         self.finished = False
+        self.drafting: Drafting | None = None
         self._n_prompt_submitted = 0
         self._n_prompt_told = 0  # prompt tokens in `Prefill` events
         self._place = 0
@@ -145,7 +149,23 @@ class Sequence:
             and not self.prefilling
             and self.n_submitted < self.params.max_tokens
             and self.next_position < self.context
+            and not self._must_settle
         )
+
+    @property
+    def _must_settle(self) -> bool:
+        """Return whether all submitted samples must be read before the next one is submitted:
+        drafts are in flight or shall be, or the device must be told the tokens that were seen."""
+        drafting = self.drafting
+        if drafting is None or self.settled:
+            return False
+        return bool(drafting.in_flight) or self.needs_seen or drafting.wanted(self._room(), 0) > 0
+
+    @property
+    def needs_seen(self) -> bool:
+        """Return whether the device must be told the tokens of the text before the next sample."""
+        drafting = self.drafting
+        return drafting is not None and drafting.seen_is_stale and self.params.has_penalty
 
     @property
     def next_position(self) -> int:
@@ -188,6 +208,8 @@ class Sequence:
         """Make all ids known; every submitted sample was read."""
         assert self.settled, "samples are still in flight"
         self.n_known = len(self.ids)
+        if self.drafting is not None:
+            self.drafting.seen_is_stale = False  # a slot begins with all tokens of the text
 
     def apply_scheduled_updates(self) -> None:
         """Apply the scheduled updates of the next token to submit."""
@@ -203,19 +225,54 @@ class Sequence:
         """Return the next `n` rows of known ids."""
         first = self.n_prefilled
         self.n_prefilled += n
+        if self.drafting is not None:
+            self.drafting.index(self.ids, self.n_prefilled)
         submitted = min(self.n_prefilled, len(self.prompt))
         self._n_prompt_submitted = max(self._n_prompt_submitted, submitted)
         return [Row(self.slot, i, self.ids[i]) for i in range(first, first + n)]
 
-    def decode_row(self) -> Row:
-        """Return the row that feeds the next sample: the last sampled token, read back or not."""
-        return Row(self.slot, self.next_position, FROM_GPU)
+    def drafts_wanted(self, most: int, n_beside: int) -> int:
+        """Return how many drafts to verify in the next step, at most `most`, beside `n_beside` rows
+        of other sequences."""
+        if self.drafting is None or not self.settled:
+            return 0
+        return self.drafting.wanted(min(most, self._room()), n_beside)
 
-    def sample(self, row: int) -> Sample:
-        """Return the draw of the next token, after rows[row] of the step."""
+    def take_drafts(self, n: int, n_beside: int) -> list[int]:
+        """Return the next `n` drafts, which are in flight now."""
+        return self.drafting.take(n, n_beside) if self.drafting is not None and n else []
+
+    def seen_again(self) -> list[int]:
+        """Return the tokens of the text, which the device is told."""
+        assert self.drafting is not None
+        self.drafting.seen_is_stale = False
+        return self.ids
+
+    def decode_rows(self, drafts: list[int]) -> list[Row]:
+        """Return the row that feeds the next sample, of the last sampled token, read back or not;
+        then those of `drafts`."""
+        known = self.drafting is not None and self.settled  # the device may have rejected it
+        tokens = [self.ids[-1] if known else FROM_GPU, *drafts]
+        return [Row(self.slot, self.next_position + i, token) for i, token in enumerate(tokens)]
+
+    def sample(self, row: int, n_drafts: int = 0, verifies: bool = False) -> Sample:
+        """Return the draw of the next token, after rows[row] of the step, `n_drafts` rows up to
+        which are drafts."""
         index = self.n_submitted
         self.n_submitted += 1
-        return sample_of(self.params, row=row, slot=self.slot, index=index)
+        sample = sample_of(self.params, row=row, slot=self.slot, index=index)
+        return replace(sample, n_drafts=n_drafts, verifies=verifies) if verifies else sample
+
+    def _room(self) -> int:
+        """Return how many drafts may follow the next row: up to the limits of the text, the next
+        scheduled update and the next change of interventions."""
+        at, n = self.next_position, self.n_submitted
+        room = min(self.params.max_tokens - n - 1, self.context - at - 1)
+        if self._n_applied < len(self._updates):
+            room = min(room, self._updates[self._n_applied].index - n - 1)
+        if room <= 0:
+            return 0
+        return self.interventions.schedule.next_change(at, at + 1 + room) - at - 1
 
     # ---- what came back ---------------------------------------------------------------------
 
@@ -268,11 +325,37 @@ class Sequence:
             )
         )
 
-    def token_read(self, sampled: Sampled, row: int, result: StepResult) -> None:
+    def samples_read(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
+        """Handle the samples of a step: that of its only row, or those that verify drafts, of which
+        the samples after a rejected one are discarded."""
+        drafting = self.drafting
+        drafts: list[int] = []
+        if drafting is not None and drafting.in_flight:
+            drafts = drafting.in_flight
+            ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
+            n_accepted = drafting.verify([sampled.id for sampled in samples], ms)
+            samples = samples[: n_accepted + 1]
+        for i, (sampled, row) in enumerate(zip(samples, rows, strict=False)):
+            if not self.finished:
+                self._token_read(sampled, row, result, self._verdict(drafts, i, sampled.id))
+        if drafts:
+            self.n_submitted = self.n_written
+        if drafting is not None and not self.finished:
+            drafting.propose(self.ids)
+
+    def _verdict(self, drafts: list[int], place: int, id: int) -> Draft | None:
+        """Return what became of the draft in place of a sampled token, if there was one."""
+        if place >= len(drafts):
+            return None
+        piece, draft = self._tokenizer.piece, drafts[place]
+        rest = () if draft == id else tuple(TokenText(d, piece(d)) for d in drafts[place + 1 :])
+        return Draft(draft, piece(draft), place, draft == id, rest)
+
+    def _token_read(
+        self, sampled: Sampled, row: int, result: StepResult, draft: Draft | None
+    ) -> None:
         """Handle the next token: emit the text that may be shown, and end the run if it must
         end."""
-        if self.finished:
-            return
         if not math.isfinite(sampled.logprob):
             self._release(self._matcher.flush())
             self.finish("error", NOT_A_NUMBER)
@@ -283,6 +366,7 @@ class Sequence:
         eos = sampled.id in self._eos_ids and not self.params.ignore_eos
         position = len(self.prompt) + index - 1
         token = self._token(sampled, index, position, row, result, eos)
+        token = msgspec.structs.replace(token, draft=draft) if draft is not None else token
         if eos:
             self._release(self._matcher.flush())
             self.emit(token)
@@ -330,6 +414,8 @@ class Sequence:
         self.finished = True
         n_computed = self._n_prompt_submitted - self.n_reused
         timings = self._clock.timings(self.n_reused, n_computed, self.n_written)
+        if self.drafting is not None:
+            timings = self.drafting.counts.added_to(timings)
         self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))
 
     def emit(self, event: Event) -> None:

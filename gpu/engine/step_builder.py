@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu.engine.sequence import Sequence
 from gpu.interventions.active import ActiveInterventions
-from gpu.step import Row, Sample, Step
+from gpu.step import Row, Sample, Step, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,40 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A step and its sequences: `samplers[i]` gets the step's i-th sample, which follows
-    rows[rows[i]]. `slot_interventions`: (slot, interventions) to set before the step, where they
-    change."""
+    """A step and its sequences.
+
+    samplers            the sequences that get samples of the step, in their order
+    drafts              those that each of them verifies: it gets a sample more than it has drafts
+    slot_interventions  (slot, interventions) to set before the step, where they change
+    slot_seen           (slot, tokens) of slots whose tokens seen must be set before the step
+    """
 
     step: Step
     samplers: tuple[Sequence, ...]
-    rows: tuple[int, ...]
+    drafts: tuple[list[int], ...]
     chunks: tuple[Chunk, ...] = ()
     slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
+    slot_seen: tuple[tuple[int, list[int]], ...] = ()
 
     @property
     def n_prefill(self) -> int:
         """Rows of prompts."""
         return sum(chunk.n for chunk in self.chunks)
+
+    def read(self, result: StepResult) -> Iterator[Sequence]:
+        """Hand the results to the sequences; yield those that have finished."""
+        for chunk in self.chunks:
+            if not chunk.sequence.finished:
+                chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
+        first = 0
+        for sequence, drafts in zip(self.samplers, self.drafts, strict=True):
+            samples = range(first, first + 1 + len(drafts))
+            first = samples.stop
+            if not sequence.finished:
+                rows = [self.step.samples[i].row for i in samples]
+                sequence.samples_read([result.samples[i] for i in samples], rows, result)
+                if sequence.finished:
+                    yield sequence
 
 
 class StepBuilder:
@@ -43,21 +64,26 @@ class StepBuilder:
 
     def __init__(self) -> None:
         self.samplers: list[Sequence] = []
+        self._drafts: list[list[int]] = []
         self._rows: list[Row] = []
         self._samples: list[Sample] = []
         self._chunks: list[Chunk] = []
 
-    def decode(self, sequence: Sequence) -> None:
-        """Add the row that feeds the next sample of a sequence, and the sample."""
-        self._rows.append(sequence.decode_row())
-        self._sample(sequence)
+    def decode(self, sequence: Sequence, n_drafts: int = 0, n_beside: int = 0) -> None:
+        """Add the row that feeds the next sample of a sequence, and the sample; then its next
+        `n_drafts` drafts alike. `n_beside`: rows of other sequences that decode."""
+        drafts = sequence.take_drafts(n_drafts, n_beside)
+        first = len(self._rows)
+        self._rows += sequence.decode_rows(drafts)
+        self._sample(sequence, range(first, len(self._rows)), drafts)
 
     def prefill(self, sequence: Sequence, n: int) -> None:
         """Add the next `n` rows of a prompt, and a sample if they are its last."""
         self._chunks.append(Chunk(sequence, sequence.n_prefilled, n, len(self._rows)))
         self._rows += sequence.prefill_rows(n)
         if not sequence.prefilling:
-            self._sample(sequence)
+            last = len(self._rows) - 1
+            self._sample(sequence, range(last, last + 1), [])
 
     def scheduled(self) -> Scheduled | None:
         """Return the step; None if it has no rows."""
@@ -77,9 +103,17 @@ class StepBuilder:
             interventions=any(active.acts_on_base for active in acting),
             loras=any(active.acts_on_loras for active in acting),
         )
-        sampled = tuple(sample.row for sample in self._samples)
-        return Scheduled(step, tuple(self.samplers), sampled, tuple(self._chunks), tuple(changed))
+        stale = [s for s in self.samplers if s.needs_seen]
+        return Scheduled(
+            step,
+            tuple(self.samplers),
+            tuple(self._drafts),
+            tuple(self._chunks),
+            tuple(changed),
+            tuple((sequence.slot, sequence.seen_again()) for sequence in stale),
+        )
 
-    def _sample(self, sequence: Sequence) -> None:
-        self._samples.append(sequence.sample(len(self._rows) - 1))
+    def _sample(self, sequence: Sequence, rows: range, drafts: list[int]) -> None:
+        self._samples += [sequence.sample(row, i, bool(drafts)) for i, row in enumerate(rows)]
         self.samplers.append(sequence)
+        self._drafts.append(drafts)

@@ -92,7 +92,7 @@ class EngineThread:
     describe      returns `info` of the runner; called on the thread, because it may record a plan
     encode        tokenizes the texts of interventions
     warm_up       compile plans while idle, and those with interventions before the first acts
-    prefix_cache, prefill_stretch  see `gpu.load_options`
+    prefix_cache, prefill_stretch, spec_type  see `gpu.load_options`
     end_ids       tokens with which the tokenizer ends a text
     """
 
@@ -105,10 +105,12 @@ class EngineThread:
         warm_up: bool = False,
         prefix_cache: bool = True,
         prefill_stretch: float = PREFILL_STRETCH,
+        spec_type: str = "none",
         end_ids: tuple[int, ...] = (),
     ) -> None:
         self._prefix_cache = prefix_cache
         self._prefill_stretch = prefill_stretch
+        self._spec_type = spec_type
         self._encode = encode
         self._end_ids = end_ids
         self.failure: str | None = None
@@ -164,6 +166,7 @@ class EngineThread:
             runner.limits,
             prefix_cache=self._prefix_cache,
             prefill_stretch=self._prefill_stretch,
+            spec_type=self._spec_type,
         )
         self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)
         self._pace = Pace()
@@ -240,6 +243,8 @@ class EngineThread:
 
     def _update(self, update: Update, resolved: ResolvedInterventions | None) -> int:
         sequence = update.sequence
+        while sequence.drafting is not None and sequence.drafting.in_flight:
+            self._collect(self.runner)  # only then it is known which token is the next
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
         index = sequence.update(update.changes, update.capture, resolved)
@@ -314,6 +319,8 @@ class EngineThread:
             return False
         for slot, active in scheduled.slot_interventions:
             runner.set_interventions(slot, active)
+        for slot, ids in scheduled.slot_seen:
+            runner.set_seen(slot, np.array(ids, np.uint32))
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True
@@ -333,16 +340,8 @@ class EngineThread:
         result = runner.collect()
         ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
         self._scheduler.learn(scheduled, ms)
-        for chunk in scheduled.chunks:
-            if not chunk.sequence.finished:
-                chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
-        for sequence, row, sampled in zip(
-            scheduled.samplers, scheduled.rows, result.samples, strict=True
-        ):
-            if not sequence.finished:
-                sequence.token_read(sampled, row, result)
-                if sequence.finished:
-                    self._scheduler.release(sequence)
+        for sequence in scheduled.read(result):
+            self._scheduler.release(sequence)
 
     def _end_all(self, reason: Reason, message: str) -> None:
         for sequence in [*self._scheduler.active, *self._scheduler.waiting]:

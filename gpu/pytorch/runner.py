@@ -140,6 +140,9 @@ class TorchRunner:
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self._thread.submit(self._begin_slot, slot, tokens.astype(np.int64))
 
+    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
+        self._thread.submit(self._set_seen, slot, tokens.astype(np.int64))
+
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self._thread.submit(self._tables.__setitem__, slot, torch.tensor(blocks, dtype=torch.int64))
 
@@ -185,14 +188,18 @@ class TorchRunner:
     # ---- on the thread ----------------------------------------------------------------------
 
     def _begin_slot(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
+        self._set_seen(slot, tokens)
+        self._active.pop(slot, None)
+
+    def _set_seen(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
         self._seen[slot] = False
         self._seen[slot, tokens] = True
-        self._active.pop(slot, None)
 
     def _run(self, step: Step) -> StepResult:
         statistics = StatsWatcher(self.config.expert_layers) if step.capture else None
         logits = self._logits(step, statistics or NO_WATCHER)
-        samples = tuple(self._choose(row, s) for row, s in zip(logits, step.samples, strict=True))
+        pairs = zip(logits, step.samples, strict=True)
+        samples = tuple(self._choose(row, sample, step) for row, sample in pairs)
         if statistics is None:
             return StepResult(samples)
         statistics.mark()
@@ -232,8 +239,10 @@ class TorchRunner:
         rows = [self._active.get(row.slot, NONE_ACTIVE) for row in step.rows]
         return RowInterventions(rows, self._loras if step.loras else ())
 
-    def _choose(self, logits: Floats, sample: Sample) -> Sampled:
-        sampled = sample_token(logits, np.flatnonzero(self._seen[sample.slot]), sample)
-        self._last[sample.slot] = sampled.id
-        self._seen[sample.slot, sampled.id] = True
+    def _choose(self, logits: Floats, sample: Sample, step: Step) -> Sampled:
+        seen = [*np.flatnonzero(self._seen[sample.slot]), *step.drafts_before(sample)]
+        sampled = sample_token(logits, seen, sample)
+        if not sample.verifies:
+            self._last[sample.slot] = sampled.id
+            self._seen[sample.slot, sampled.id] = True
         return sampled

@@ -186,12 +186,15 @@ class WgpuRunner:
     # ---- the runner protocol ----------------------------------------------------------------
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
+        self.set_seen(slot, tokens)
+        self.set_interventions(slot, None)
+
+    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         width = self._tensors.seen.shape[1]
         bits = np.zeros(width * 32, np.uint8)
         bits[tokens] = 1
         words = np.packbits(bits, bitorder="little").view(np.uint32)
         self._memory.write(self._tensors.seen, words, at=slot * width * 4)
-        self.set_interventions(slot, None)
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.pools.set_blocks(slot, blocks)

@@ -36,7 +36,11 @@ fn add(sum: Sum, four: vec4f) -> Sum {
 
 fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
   let bits = seen[sample.slot * SEEN_WORDS + quad / 8u] >> (quad % 8u * 4u);
-  let was_seen = (vec4u(bits) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
+  var was_seen = (vec4u(bits) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
+  for (var i = 0u; i < sample.n_drafts; i++) {
+    let draft = step.rows[sample.row - i].token;
+    was_seen |= vec4u(draft) == vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u);
+  }
   let penalty = sample.repetition_penalty;
   return select(four, select(four * penalty, four / penalty, four > vec4f()), was_seen);
 }

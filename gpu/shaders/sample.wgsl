@@ -84,7 +84,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     let id = min(choice.rank.id, VOCAB - 1u); // in range even if all logits are NaN
     let logprob = logits[group.x * LOGIT_STRIDE + id] - raw_top - log(totals.y);
     write_choice(at, id, logprob, choice);
-    seen[sample.slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);
-    chosen[sample.slot] = id;
+    if (sample.verifies == 0u) {
+      seen[sample.slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);
+      chosen[sample.slot] = id;
+    }
   }
 }

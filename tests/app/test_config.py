@@ -72,6 +72,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "weight_cache": (["0"], 0),
     "slots": (["2"], 2),
     "prefix_cache": (["false"], False),
+    "spec_type": (["ngram"], "ngram"),
     "switching": (["false"], False),
     "queue": (["0"], 0),
     "engine_timeout": (["600"], 600),
@@ -88,7 +89,13 @@ VALUES: dict[str, tuple[list[str], Any]] = {
 }
 
 
-OTHERS = {"dtype": "f16", "kv_dtype": "q8", "activations": "f32", "allow_origin": "http://c.lan"}
+OTHERS = {
+    "dtype": "f16",
+    "kv_dtype": "q8",
+    "activations": "f32",
+    "spec_type": "none",
+    "allow_origin": "http://c.lan",
+}
 """Values of settings that take names; "1" is valid for all others."""
 
 

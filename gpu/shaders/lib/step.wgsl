@@ -22,8 +22,8 @@ struct Sample {
   top_p: f32,
   min_p: f32,
   repetition_penalty: f32,
-  unused_0: u32,
-  unused_1: u32,
+  n_drafts: u32, // rows up to `row` that are drafts: their tokens count as seen
+  verifies: u32, // 1: the host decides whether the token is the slot's next
 }
 
 struct Step {

@@ -23,6 +23,7 @@ from gpu.step import (
     Floats,
     InspectionRequest,
     InspectionResult,
+    Sample,
     Sampled,
     Step,
     StepResult,
@@ -74,22 +75,30 @@ class ScriptedRunner:
         self.steps: list[Step] = []
         self.closed = False
         self.warmed = self.warmed_interventions = 0
-        self._script = script
+        self.script = script
         self._delay = delay
         self._fail_at = fail_at
         self._pending: deque[StepResult] = deque()
         self.copied: list[tuple[int, int]] = []
-        self._next: dict[int, int | None] = {}  # position of a slot's next row; None: any
+        # position of a slot's next row, and of the first draft that may be fed again; None: any
+        self._next: dict[int, int | None] = {}
+        self._drafted: dict[int, int] = {}
         self.tables: dict[int, list[int]] = {}
         self.interventions_set: list[
             tuple[int, int, bytes]
         ] = []  # steps before it, slot, what was set
         self.n_inspected = 0
         self._chosen: dict[int, int] = {}
+        self.seen: dict[int, set[int]] = {}  # tokens seen by a slot's penalty
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
 
+    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
+        self.seen[slot] = set(tokens.tolist())
+
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
+        self.set_seen(slot, tokens)
+        self._drafted.pop(slot, None)
         self._next[slot] = None
         self.tables[slot] = []
 
@@ -116,16 +125,32 @@ class ScriptedRunner:
         after: list[list[int]] = []
         for row in step.rows:
             if row.slot != self.limits.inspection_slot:  # where any row may be computed again
-                assert self._next[row.slot] in (None, row.position), f"{row} is out of order"
+                after_last = self._next[row.slot]
+                first = self._drafted.get(row.slot, after_last)
+                in_order = after_last is None or first <= row.position <= after_last
+                assert in_order, f"{row} is out of order"
                 self._next[row.slot] = row.position + 1
             token = self._chosen[row.slot] if row.token == FROM_GPU else row.token
             after.append(self._feed(row.slot, row.position, token))
         sampled = []
         for sample in step.samples:
-            id = self._script(after[sample.row])
-            self._chosen[sample.slot] = id
+            id = self.script(after[sample.row])
+            if sample.repetition_penalty != 1:
+                seen = self.seen[sample.slot].union(step.drafts_before(sample))
+                assert seen == set(after[sample.row]), "the penalty is for other tokens"
+            self._note(step, sample, id)
             sampled.append(_sampled(id))
         self._pending.append(StepResult(tuple(sampled)))
+
+    def _note(self, step: Step, sample: Sample, id: int) -> None:
+        """Note what was chosen. Of rows that verify drafts, all after the first may be rejected."""
+        if sample.verifies:
+            self._chosen.pop(sample.slot, None)
+            self._drafted[sample.slot] = step.rows[sample.row - sample.n_drafts].position + 1
+        else:
+            self._drafted.pop(sample.slot, None)
+            self._chosen[sample.slot] = id
+            self.seen.setdefault(sample.slot, set()).add(id)
 
     def _feed(self, slot: int, position: int, token: int) -> list[int]:
         """Write a token into its cell; return all ids up to it, as the slot's blocks hold them."""
@@ -151,7 +176,7 @@ class ScriptedRunner:
         after = [self._feed(row.slot, row.position, row.token) for row in step.rows]
         logits = np.zeros((len(step.samples), self.config.vocab_size), np.float32)
         for i, sample in enumerate(step.samples):
-            logits[i, self._script(after[sample.row])] = 1
+            logits[i, self.script(after[sample.row])] = 1
         return logits
 
     def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:

@@ -25,10 +25,15 @@ class ManualEngine:
     """Runs over a scripted runner; every text is checked at its end."""
 
     def __init__(
-        self, runner: ScriptedRunner, tokenizer: Tokenizer, *, prefix_cache: bool = True
+        self,
+        runner: ScriptedRunner,
+        tokenizer: Tokenizer,
+        *,
+        prefix_cache: bool = True,
+        spec_type: str = "none",
     ) -> None:
         self.runner = runner
-        self.scheduler = Scheduler(runner.limits, prefix_cache=prefix_cache)
+        self.scheduler = Scheduler(runner.limits, prefix_cache=prefix_cache, spec_type=spec_type)
         self.in_flight: deque[Scheduled] = deque()
         self.texts: list[list[int]] = [[1] * 40]
         self._tokenizer = tokenizer
@@ -49,6 +54,8 @@ class ManualEngine:
         self.settle()
         if scheduled is None:
             return False
+        for slot, ids in scheduled.slot_seen:
+            self.runner.set_seen(slot, np.array(ids, np.uint32))
         self.runner.submit(scheduled.step)
         self.in_flight.append(scheduled)
         return True
@@ -64,18 +71,14 @@ class ManualEngine:
 
     def collect(self) -> None:
         scheduled, result = self.in_flight.popleft(), self.runner.collect()
-        pairs = zip(scheduled.samplers, scheduled.rows, result.samples, strict=True)
-        for sequence, row, sampled in pairs:
-            if not sequence.finished:
-                sequence.token_read(sampled, row, result)
-                if sequence.finished:
-                    self.release(sequence)
+        for sequence in scheduled.read(result):
+            self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
         self.scheduler.release(sequence)
         self.texts.append(sequence.ids)
         written = sequence.ids[len(sequence.prompt) :]
-        assert written == expected(sequence.prompt, len(written))
+        assert written == expected(sequence.prompt, len(written), self.runner.script)
 
     def cancel(self, sequence: Sequence) -> None:
         sequence.cancel()
@@ -120,7 +123,7 @@ class ManualEngine:
         for i in range(borrowed.n_reused, len(ids)):
             sample = Sample(0, borrowed.slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)
             logits = self.runner.logits(Step((Row(borrowed.slot, i, ids[i]),), (sample,)))
-            assert int(logits[0].argmax()) == expected(ids[: i + 1], 1)[0]
+            assert int(logits[0].argmax()) == self.runner.script(ids[: i + 1])
         self.scheduler.give_back(borrowed, len(ids) if keep else 0)
 
     # ---- the model ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from gpu.ops import Batch
 from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.results import parse_samples
-from gpu.step import Sample, Sampled
+from gpu.step import Row, Sample, Sampled
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder
 from tests.gpu.ops.rig import Array, Rig, plain_rows
@@ -46,17 +46,39 @@ class SamplerRig:
     ) -> tuple[Sampled, ...]:
         """Return the device's choices for up to 8 rows of float32 logits (n, vocab_size), each in a
         slot of its own whose context has the ids `seen`. Also checks the buffers afterwards."""
-        n = len(samples)
         samples = [replace(s, slot=i) for i, s in enumerate(samples)]
-        seen = [*seen, *([()] * (N_SLOTS - len(seen)))]
-        memory = self.rig.memory
-        self._upload(logits, seen)
-        batch = self.rig.batch(plain_rows(1), samples)
+        sampled = self._sample(logits, plain_rows(1), samples, seen)
+        self._check_left([s.id for s in sampled], seen)
+        return sampled
+
+    def verify(
+        self, logits: Array, sample: Sample, seen: Sequence[int], drafts: Sequence[int]
+    ) -> tuple[Sampled, ...]:
+        """Return the device's choices for a token and the `drafts` after it, all in slot 0, whose
+        context has the ids `seen`: logits (1 + n_drafts, vocab_size). They leave no trace."""
+        rows = [Row(0, 10 + i, id) for i, id in enumerate((self.vocab_size - 1, *drafts))]
+        samples = [
+            replace(sample, row=i, index=sample.index + i, n_drafts=i, verifies=True)
+            for i in range(len(rows))
+        ]
+        sampled = self._sample(logits, rows, samples, [seen])
+        self._check_left([], [seen])
+        return sampled
+
+    def _sample(
+        self,
+        logits: Array,
+        rows: list[Row],
+        samples: list[Sample],
+        seen: Sequence[Sequence[int]],
+    ) -> tuple[Sampled, ...]:
+        n, memory = len(samples), self.rig.memory
+        self._upload(logits, [*seen, *([()] * (N_SLOTS - len(seen)))])
+        batch = self.rig.batch(rows, samples)
         self.rig.run(lambda rec: self._record(rec, batch))
         results = memory.read(self._results)
         assert np.isnan(results.view(np.float32)[n:]).all(), "wrote past the step's samples"
         sampled = parse_samples(results.tobytes(), n)
-        self._check_left(sampled, seen)
         left = memory.read(self._logits)[:n, : self.vocab_size].view(np.uint32)
         assert np.array_equal(left, logits.view(np.uint32)), "the raw logits changed"
         return sampled
@@ -88,10 +110,10 @@ class SamplerRig:
         bits[list(ids)] = 1
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
-    def _check_left(self, sampled: Sequence[Sampled], seen: Sequence[Sequence[int]]) -> None:
-        """The next step reads the choice; the next penalty counts it."""
-        ids = [s.id for s in sampled]
+    def _check_left(self, ids: Sequence[int], seen: Sequence[Sequence[int]]) -> None:
+        """The next step reads the choice `ids` of each slot; the next penalty counts it."""
+        seen = [*seen, *([()] * (N_SLOTS - len(seen)))]
         chosen = self.rig.memory.read(self._chosen).tolist()
-        assert chosen == ids + [UNCHOSEN] * (N_SLOTS - len(ids))
+        assert chosen == [*ids, *[UNCHOSEN] * (N_SLOTS - len(ids))]
         wanted = [self._bits([*before, *ids[i : i + 1]]) for i, before in enumerate(seen)]
         assert np.array_equal(self.rig.memory.read(self._seen), np.stack(wanted))

@@ -157,6 +157,20 @@ def test_the_chosen_token_is_penalised_from_then_on(sampler: SamplerFor) -> None
     assert (first.id, second.id) == (0, 1)
 
 
+@pytest.mark.parametrize("vocab", [7, 97, 4096])
+def test_drafts_are_penalised_and_what_verifies_them_leaves_no_trace(
+    sampler: SamplerFor, vocab: int
+) -> None:
+    """`SamplerRig` checks what is left. The draft after a row is none of its own."""
+    rng = np.random.default_rng(vocab)
+    drafts = [int(id) for id in rng.integers(0, vocab, 7)]
+    logits = normal(rng, 8 * vocab).astype(np.float32).reshape(8, vocab)
+    seen, sample = [1, 4], settings(seed=9, index=3, top_p=0.9, repetition_penalty=1.8)
+    sampled = sampler(vocab).verify(logits, sample, seen, drafts)
+    for i, found in enumerate(sampled):
+        check(found, logits[i], [*seen, *drafts[:i]], replace(sample, index=3 + i))
+
+
 @pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-30, 2e-38, 1e-45])
 def test_the_smallest_temperatures_choose_among_the_most_likely(
     sampler: SamplerFor, temperature: float

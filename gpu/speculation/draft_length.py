@@ -1,0 +1,62 @@
+"""Number of drafts of a step: as many as are expected to write most tokens in its time, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+MAX_DRAFTS = 7
+"""Most drafts of a sequence in one step: with the token before them, 8 rows."""
+
+FIRST_GUESS = 0.7
+"""Share of drafts that are accepted, before any was verified."""
+
+WEIGHT = 0.15
+"""Weight of a verified draft in the estimated share."""
+
+HOPE = 0.004
+"""How much the estimate goes back towards `FIRST_GUESS` with every token for which drafts were
+found: where they were not worth their time, the text may have become easier to guess."""
+
+LEAST_GAIN = 1.05
+"""Drafts must be expected to write this many times faster: a step with drafts is submitted only
+after the one before was read."""
+
+Cost = Callable[[int], float | None]
+"""Returns the milliseconds of a step that decodes so many rows; None if none was timed."""
+
+
+class DraftLength:
+    """Estimate of one sequence's acceptance, and the number of drafts that follows from it."""
+
+    def __init__(self, cost: Cost) -> None:
+        self._cost = cost
+        self._accepted = FIRST_GUESS
+
+    def choose(self, most: int, n_beside: int) -> int:
+        """Return how many of `most` drafts to verify beside `n_beside` rows of other sequences."""
+        alone = self._cost(n_beside + 1)
+        best, best_rate = 0, LEAST_GAIN
+        for n in sorted({n for n in (1, 3, MAX_DRAFTS, most) if n <= min(most, MAX_DRAFTS)}):
+            with_drafts = self._cost(n_beside + 1 + n)
+            if not alone or not with_drafts:  # not timed yet, or by a clock that stands still
+                return min(most, MAX_DRAFTS)
+            tokens = n_beside + self.expected_tokens(n)
+            rate = tokens / (n_beside + 1) * alone / with_drafts
+            if rate > best_rate:
+                best, best_rate = n, rate
+        return best
+
+    def hope(self) -> None:
+        """Forget a little of what was learned. Called for every token that drafts are found for."""
+        self._accepted += HOPE * (FIRST_GUESS - self._accepted)
+
+    def expected_tokens(self, n: int) -> float:
+        """Return the tokens that a step with `n` drafts is expected to write: every accepted draft,
+        and the one after them."""
+        return sum(self._accepted**i for i in range(n + 1))
+
+    def learn(self, n_verified: int, n_accepted: int) -> None:
+        """Record that the first `n_accepted` of `n_verified` drafts were accepted. Those after a
+        rejected one say nothing."""
+        for i in range(min(n_verified, n_accepted + 1)):
+            self._accepted += WEIGHT * ((i < n_accepted) - self._accepted)
