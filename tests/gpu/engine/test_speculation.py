@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -210,18 +211,28 @@ def test_a_scheduled_update_acts_from_its_token_on(engine: Callable[..., Engine]
 def test_an_update_amid_drafts_names_the_first_token_it_acts_on(
     engine: Callable[..., Engine],
 ) -> None:
-    """Every sample of the step from that token on has the new setting, and none before it."""
-    one = engine(delay=0.002, context=600, n_blocks=60)
+    """Every token from the one named on is drawn with the new setting, and none before it. A text
+    beside, which nobody can guess, keeps steps in flight."""
+
+    def script(ids: list[int]) -> int:
+        return repeating(ids) if ids[0] == 1 else 1 + len(ids) * len(ids) % 251
+
+    one = engine(script=script, delay=0.002, context=600, n_blocks=80)
     runner: Any = one._thread.runner
+    beside = one.submit(Request([9], SamplingParams(seed=0, max_tokens=550)), Recorded())
     recorded = Recorded()
     params = SamplingParams(seed=0, max_tokens=500, temperature=1.0)
     going = one.submit(Request([1, 2, 3], params), recorded)
+    slot = 1
     in_force = dict.fromkeys(range(500), 1.0)
-    for i in range(20):
+    for i in range(60):
         first = going.update(temperature=0.1 + 0.01 * i)
         in_force |= dict.fromkeys(range(first, 500), 0.1 + 0.01 * i)
+        time.sleep(0.007)  # some steps between two updates
+    beside.cancel()
     going.cancel()
     n_written = len(recorded.ids)
-    drawn = {s.index: s.temperature for step in runner.steps for s in step.samples}
+    own = [s for step in runner.steps for s in step.samples if s.slot == slot]
+    drawn = {s.index: s.temperature for s in own}
     assert any(s.verifies for step in runner.steps for s in step.samples)
     assert [drawn[i] for i in range(n_written)] == [in_force[i] for i in range(n_written)]

@@ -12,6 +12,8 @@ INTERVENTIONS = "gpu/interventions/messages.py"
 ENGINE_TEST = "tests/gpu/engine/test_engine.py"
 PREEMPTION_TEST = "tests/gpu/engine/test_preemption.py"
 MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
+SPECULATION_TEST = "tests/gpu/engine/test_speculation.py"
+DRAFTED_TEXT_TEST = "tests/gpu/engine/test_speculative_text.py"
 PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
 REACH_TEST = "tests/gpu/interventions/test_active.py"
 
@@ -32,6 +34,46 @@ MUTANTS = (
         "index=index,",
         ("tests/gpu/kv/test_prefix_reuse.py",),
         "test_a_run_on_the_prefix",
+    ),
+    Mutant(
+        "draft-accepted",
+        "a draft is accepted although another token was sampled",
+        "gpu/engine/drafting.py",
+        "pair[0] == pair[1]",
+        "True",
+        (SPECULATION_TEST,),
+    ),
+    Mutant(
+        "draft-rewind",
+        "the places of rejected drafts stay taken",
+        SEQUENCE,
+        "            self.n_submitted = self.n_written\n",
+        "            pass\n",
+        (SPECULATION_TEST,),
+    ),
+    Mutant(
+        "draft-penalty",
+        "the device is not told which drafts were accepted before a penalised sample",
+        "gpu/engine/drafting.py",
+        "self.seen_is_stale = True",
+        "self.seen_is_stale = False",
+        (SPECULATION_TEST,),
+    ),
+    Mutant(
+        "draft-scheduled-update",
+        "drafts reach past a scheduled change of the settings",
+        SEQUENCE,
+        "room = min(room, self._updates[self._n_applied].index - n - 1)",
+        "pass",
+        (SPECULATION_TEST,),
+    ),
+    Mutant(
+        "draft-update",
+        "a change of the settings counts drafts that are not verified yet as written",
+        "gpu/engine/thread.py",
+        "while sequence.drafting is not None and sequence.drafting.in_flight:",
+        "while False:",
+        (SPECULATION_TEST,),
     ),
     Mutant(
         "max-tokens",
