@@ -32,6 +32,7 @@ MAX_TOKEN_CHARS = 4096
 MAX_EVENTS = 2**20
 MAX_TURNS = 10_000
 MAX_CANDIDATES = 1000
+MAX_DRAFTS = 64
 MAX_LAYERS = 1024
 MAX_HEADS = 1024
 MAX_EXPERTS = 1024
@@ -145,8 +146,12 @@ ABSENT_FROM_OLD_FILES = {
     "TokenStats": ("timed_at",),
     "Accepted": ("texts",),
     "Prefill": ("experts",),
-    "Token": ("experts",),
-}
+    "Token": ("experts", "draft"),
+    "Timings": (
+        "draft_n", "draft_n_accepted", "draft_n_by_position", "draft_n_accepted_by_position",
+        "draft_speedup",
+    ),
+}  # fmt: skip
 """Fields that later pages added to files of a version."""
 
 SETTINGS_OF_VERSION_1 = (
@@ -212,6 +217,9 @@ LENGTHS: dict[str, tuple[int, int]] = {
     "patch": (0, MAX_PATCHES),
     "loras": (0, MAX_LORAS),
     "stop": (0, MAX_STOP_STRINGS),
+    "discarded": (0, MAX_DRAFTS),
+    "draft_n_by_position": (0, MAX_DRAFTS),
+    "draft_n_accepted_by_position": (0, MAX_DRAFTS),
 }
 """Shortest and longest length of a list, by its name or its type's and its name. The page takes
 lists without bounds, and texts, up to a length of 2²⁴."""
@@ -220,6 +228,7 @@ CHARS = {
     "stop": MAX_STOP_CHARS,
     "TokenText.text": MAX_TOKEN_CHARS,
     "CandidateText.text": MAX_TOKEN_CHARS,
+    "Draft.text": MAX_TOKEN_CHARS,
     "PutToken.text": MAX_TOKEN_CHARS,
     "ReplacedToken.text": MAX_TOKEN_CHARS,
 }

@@ -36,6 +36,7 @@ from gpu.engine.validation import RequestValidator
 from gpu.events import (
     Accepted,
     Done,
+    Draft,
     Event,
     Prefill,
     Queued,
@@ -76,6 +77,7 @@ class FakeOptions:
     experts       expert-cache hits and misses per step, 1 MB each; None: all experts on the device
     n_experts     experts of every layer but the first; two per token
     conversion    conversion of the types of a file, as shown to users
+    drafts        of every four tokens two are accepted drafts and the third was guessed wrong
     hangs_with    seed of runs that hang forever before token `HANGS_AT`
     """
 
@@ -95,6 +97,7 @@ class FakeOptions:
     experts: tuple[int, int] | None = None
     n_experts: int = 0
     conversion: str = ""
+    drafts: bool = False
     hangs_with: int | None = None
 
 
@@ -381,6 +384,7 @@ class FakeEngine:
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
             experts=self._experts(),
+            draft=self._draft(run, id) if options.drafts else None,
             **chosen,  # type: ignore[arg-type]
         )
         run.index += 1
@@ -394,6 +398,15 @@ class FakeEngine:
             self._end(run, "length")
         elif len(run.prompt) + run.index >= options.context:
             self._end(run, "context")
+
+    def _draft(self, run: FakeRun, id: int) -> Draft | None:
+        place = run.index % 4
+        if place == 3:
+            return None
+        drafts = [TokenText(other, self.tokenizer.piece(other)) for other in (1 + id % 9, 2, 3)]
+        own = TokenText(id, self.tokenizer.piece(id)) if place < 2 else drafts[0]
+        rest = () if place < 2 else tuple(drafts[1:])
+        return Draft(own.id, own.text, place, place < 2, rest)
 
     def _experts(self) -> ExpertUse | None:
         if self.options.experts is None:

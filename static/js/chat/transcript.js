@@ -136,7 +136,7 @@ const UNDERLINE = [0.4, 0.2, 0.08];
 function putToken(parent, answer, index) {
   if (index && answer.tokens[index].segment.base === index)
     parent.append(el("span", "mark-change", "continued"));
-  const { text, logprob, eos } = answer.tokens[index];
+  const { text, logprob, eos, draft } = answer.tokens[index];
   const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
   if (space) parent.append(space);
   const node = el(
@@ -147,6 +147,7 @@ function putToken(parent, answer, index) {
   const p = Math.exp(logprob);
   node.dataset.i = index;
   node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
+  if (draft) node.dataset.draft = draft.accepted ? "accepted" : "rejected";
   node.tabIndex = -1;
   parent.append(node);
   return node;

@@ -130,6 +130,33 @@ function drawReadout(token, at) {
   }
 }
 
+/** Return the rows about speculative decoding: none without drafts. */
+function draftFigures(timings, tokens) {
+  const drafts = tokens.map(({ draft }) => draft).filter(Boolean);
+  if (!drafts.length) return [];
+  const accepted = drafts.filter((draft) => draft.accepted).length;
+  const n = drafts.reduce((sum, draft) => sum + 1 + (draft.discarded?.length ?? 0), 0);
+  const speedup = timings?.draft_speedup;
+  return [
+    ["drafts accepted", `${count(accepted)} of ${count(n)}`],
+    ["by place", placesOf(drafts)],
+    ["faster by drafts", speedup ? `× ${speedup.toFixed(2)}` : "–"],
+  ];
+}
+
+/** Return the share of accepted drafts at each place of a step: "80 70 65 %". */
+function placesOf(drafts) {
+  const counts = [];
+  for (const { place, accepted, discarded = [] } of drafts) {
+    for (let at = place; at <= place + discarded.length; at += 1) {
+      const own = (counts[at] ??= { n: 0, accepted: 0 });
+      own.n += 1;
+      if (accepted) own.accepted += 1;
+    }
+  }
+  return `${counts.map((own) => Math.round((100 * own.accepted) / own.n)).join(" ")} %`;
+}
+
 function drawFigures(segment, tokens, { steps }, sorted) {
   const ms = (value) => (Number.isFinite(value) ? duration(value) : "–");
   const median = (part) => {
@@ -144,6 +171,7 @@ function drawFigures(segment, tokens, { steps }, sorted) {
     ["p95", ms(quantile(sorted, 0.95))],
     ["socket, p50", ms(median("socket"))],
     ["draw, p50", ms(median("page"))],
+    ...draftFigures(segment.timings, tokens),
   ];
   if (figures.children.length !== rows.length)
     figures.replaceChildren(
