@@ -54,13 +54,9 @@ function wordOf(token) {
 function howChosen(token) {
   if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
   if (token.rank === null) return "measurements are no longer kept";
-  const draft = token.draft ? ` · ${whatWasDrafted(token.draft)}` : "";
-  return `p ${probability(Math.exp(token.logprob))} · ${ordinal(token.rank)} choice${draft}`;
-}
-
-/** Say what speculative decoding proposed in place of a token. */
-function whatWasDrafted({ text, accepted }) {
-  return accepted ? "draft accepted" : `draft “${tokenLabel(text, "·")}” rejected`;
+  const p = `p ${probability(Math.exp(token.logprob))}`;
+  if (token.draft && !token.draft.accepted) return `${p} · not “${tokenLabel(token.draft.text)}”`;
+  return `${p} · ${ordinal(token.rank)} ${token.draft ? "· drafted" : "choice"}`;
 }
 
 /** Return the candidates to show: the most likely ones, and always the drawn one. */
