@@ -51,6 +51,7 @@ def create_app(
     from app.http import models as model_routes
     from app.http.client_limits import EXTENSION, ClientLimits
     from app.openai import routes as openai
+    from app.openai import text_routes
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
     from app.ws import live
     from app.ws.sessions import Retention, Sessions
@@ -61,6 +62,7 @@ def create_app(
     errors.register(app)
     pages.register(app, engine, version(), switching=switching is not None)
     openai.register(app, engine)
+    text_routes.register(app, engine)
     weights.register(app, engine)
     if switching is not None:
         model_routes.register(app, switching)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import re
 import selectors
 import socket
 import time
@@ -22,6 +21,7 @@ from flask import Flask, Response, jsonify
 from app.engine.client import EngineClient, UnavailableError
 from app.http.client_limits import submit
 from app.http.errors import body_of_engine_error
+from app.openai.body import decode_body
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from app.openai.responses import (
     FINISH_REASONS,
@@ -33,7 +33,7 @@ from app.openai.responses import (
 )
 from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
 from app.prompt.prompts import prompt_ids
-from gpu import InvalidRequest, ModelInfo, Request
+from gpu import ModelInfo, Request
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
@@ -77,7 +77,7 @@ def _model_object(name: str, **more: Any) -> dict[str, Any]:
 
 def _complete(engine: EngineClient) -> Response:
     hello = engine.require_ready()
-    body = _decode(CompletionRequest)
+    body = decode_body(CompletionRequest)
     interventions = body.interventions(hello.model)
     params = body.params(hello.defaults)
     check_logprobs(body.n_top, params, "logprobs")
@@ -96,7 +96,7 @@ def _complete(engine: EngineClient) -> Response:
 
 def _complete_chat(engine: EngineClient) -> Response:
     hello = engine.require_ready()
-    body = _decode(ChatRequest)
+    body = decode_body(ChatRequest)
     interventions = body.interventions(hello.model)
     params = body.params(hello.defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "top_logprobs")
@@ -109,23 +109,6 @@ def _complete_chat(engine: EngineClient) -> Response:
     response = chat_format(body.model or hello.model.name, logprobs)
     request = Request(ids, params, interventions=interventions, priority=body.priority)
     return _answer(engine, request, response, body)
-
-
-def _decode(kind: type[Any]) -> Any:
-    """Decode the JSON body as `kind`. Raises InvalidRequest naming the field."""
-    body = flask.request.get_data()
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$.")
-        field = re.search(r"(?:unknown|required) field `(\w+)`", message)
-        if "unknown field" in message:
-            message = (
-                f"{message}; remove it: unknown fields are refused rather than silently ignored"
-            )
-        raise InvalidRequest(message, field.group(1) if field else path.rstrip("`")) from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"expected a JSON object as the body: {error}") from None
 
 
 # ---- running ---------------------------------------------------------------------------------

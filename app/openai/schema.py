@@ -100,6 +100,13 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Message("system" if self.role == "developer" else self.role, text)
 
 
+def plain_messages(messages: list[ChatMessage]) -> list[Message]:
+    """Return a conversation; raises `InvalidRequest` for messages that are not only text."""
+    for i, message in enumerate(messages):
+        message.expect_text_alone(f"messages[{i}]")
+    return [message.plain() for message in messages]
+
+
 _OPTIONAL_SETTINGS = [
     setting
     for setting in SAMPLING_SETTINGS
@@ -268,10 +275,7 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         }
 
     def plain(self) -> list[Message]:
-        """Return the conversation; raises `InvalidRequest` for messages that are not only text."""
-        for i, message in enumerate(self.messages):
-            message.expect_text_alone(f"messages[{i}]")
-        return [message.plain() for message in self.messages]
+        return plain_messages(self.messages)
 
     def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
         given = [n for n in (self.max_completion_tokens, self.max_tokens) if n is not None]

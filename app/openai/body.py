@@ -1,0 +1,30 @@
+"""Bodies of the API's requests: JSON decoded as a struct, with errors that name the field."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import flask
+import msgspec
+
+from gpu import InvalidRequest
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def decode_body(kind: type[Body]) -> Body:
+    """Decode the JSON body of this request as `kind`. Raises InvalidRequest naming the field."""
+    body = flask.request.get_data()
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        field = re.search(r"(?:unknown|required) field `(\w+)`", message)
+        if "unknown field" in message:
+            message = (
+                f"{message}; remove it: unknown fields are refused rather than silently ignored"
+            )
+        raise InvalidRequest(message, field.group(1) if field else path.rstrip("`")) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"expected a JSON object as the body: {error}") from None

@@ -1,0 +1,134 @@
+"""`/tokenize`, `/detokenize` and `/apply-template`: what the model makes of a text, without a run.
+
+Names of fields are those of llama-server and of vLLM, so clients of either can use them. An answer
+has the fields of both.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from flask import Flask, Response, jsonify
+
+from app.engine.client import EngineClient, Tokenizer
+from app.openai.body import decode_body
+from app.openai.schema import ChatMessage, plain_messages
+from app.prompt.prompts import message_ids, render_prompt
+from gpu import InvalidRequest
+
+MAX_IDS = 1 << 20
+TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_IDS)]
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Exactly one of `content` (llama-server), `prompt` and `messages` (vLLM).
+
+    add_special, add_special_tokens  begin with the model's first token, if it has one; off for
+                                     `content`, on for `prompt`, as in those servers
+    parse_special                    names of special tokens in the text are special tokens
+    with_pieces                      every token is an object with its id and its piece
+    return_token_strs                the pieces, as a list of their own
+    """
+
+    content: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    model: str | None = None
+    add_special: bool = False
+    add_special_tokens: bool = True
+    parse_special: bool = True
+    with_pieces: bool = False
+    return_token_strs: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+    def ids(self, tokenizer: Tokenizer) -> list[int]:
+        """Return the token ids. Raises InvalidRequest."""
+        given = [part for part in (self.content, self.prompt, self.messages) if part is not None]
+        if len(given) != 1:
+            raise InvalidRequest("expected exactly one of content, prompt and messages", "content")
+        if self.messages is not None:
+            _check_template_fields(self.add_generation_prompt, self.continue_final_message)
+            return message_ids(
+                tokenizer, plain_messages(self.messages), self.continue_final_message
+            )
+        if self.content is not None:
+            return tokenizer.encode(self.content, self.add_special, self.parse_special)
+        return tokenizer.encode(self.prompt or "", self.add_special_tokens, self.parse_special)
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tokens: TokenIds
+    model: str | None = None
+
+
+class ApplyTemplateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    messages: list[ChatMessage]
+    model: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+def register(app: Flask, engine: EngineClient) -> None:
+    """Add the routes. They answer while the engine is ready, as the texts of a model that is being
+    changed may be split otherwise."""
+
+    @app.post("/tokenize")
+    def tokenize() -> Response:
+        limits = engine.require_ready().limits
+        body = decode_body(TokenizeRequest)
+        ids = body.ids(engine.tokenizer)
+        pieces = [_piece(engine.tokenizer, id) for id in ids]
+        tokens: list[Any] = list(ids)
+        if body.with_pieces:
+            tokens = [{"id": id, "piece": piece} for id, piece in zip(ids, pieces, strict=True)]
+        answer = {"tokens": tokens, "count": len(ids), "max_model_len": limits.context}
+        if body.return_token_strs:
+            answer["token_strs"] = [engine.tokenizer.piece(id) for id in ids]
+        return jsonify(answer)
+
+    @app.post("/detokenize")
+    def detokenize() -> Response:
+        hello = engine.require_ready()
+        tokens = decode_body(DetokenizeRequest).tokens
+        check_ids(tokens, hello.model.vocab_size)
+        text = engine.tokenizer.decode(tokens)
+        return jsonify(content=text, prompt=text)
+
+    @app.post("/apply-template")
+    def apply_template() -> Response:
+        engine.require_ready()
+        body = decode_body(ApplyTemplateRequest)
+        _check_template_fields(body.add_generation_prompt, body.continue_final_message)
+        rendered = render_prompt(
+            engine.tokenizer, plain_messages(body.messages), body.continue_final_message
+        )
+        return jsonify(prompt="".join(part.text for part in rendered.parts))
+
+
+def check_ids(ids: list[int], vocab_size: int) -> None:
+    """Raise InvalidRequest for an id that the model does not have."""
+    for i, id in enumerate(ids):
+        if id >= vocab_size:
+            raise InvalidRequest(
+                f"token {i} is {id}, but ids go from 0 to {vocab_size - 1}", f"tokens[{i}]"
+            )
+
+
+def _check_template_fields(add_generation_prompt: bool, continue_final: bool) -> None:
+    if not add_generation_prompt and not continue_final:
+        raise InvalidRequest(
+            "add_generation_prompt false is not supported: prompts end where the answer begins; "
+            "leave it out, or send continue_final_message to go on with the last message",
+            "add_generation_prompt",
+        )
+
+
+def _piece(tokenizer: Tokenizer, id: int) -> str | list[int]:
+    """Return the text of a token, or its bytes if they are part of a character."""
+    data = tokenizer.token_bytes(id)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)

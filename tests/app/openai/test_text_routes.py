@@ -1,0 +1,110 @@
+"""/tokenize, /detokenize and /apply-template, with the fields of llama-server and of vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.app.conftest import StartSite
+from tests.app.fake_tokenizer import FakeTokenizer
+
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+def post(client: FlaskClient, route: str, status: int = 200, **body: Any) -> dict[str, Any]:
+    response = client.post(route, json=body)
+    assert response.status_code == status, response.text
+    assert response.json is not None
+    return response.json
+
+
+def test_a_prompt_is_tokenized_as_in_vllm(http: FlaskClient) -> None:
+    answer = post(http, "/tokenize", prompt="Once upon", return_token_strs=True)
+    ids = FakeTokenizer().encode("Once upon")
+    assert answer["tokens"] == ids
+    assert answer["count"] == len(ids)
+    assert answer["max_model_len"] == 512
+    assert "".join(answer["token_strs"]) == "<s>Once upon"
+
+
+def test_content_is_tokenized_as_in_llama_server(http: FlaskClient) -> None:
+    answer = post(http, "/tokenize", content="Once café", with_pieces=True)
+    ids = FakeTokenizer().encode("Once café", bos=False)
+    assert [token["id"] for token in answer["tokens"]] == ids
+    data = b"".join(
+        piece.encode() if isinstance(piece := token["piece"], str) else bytes(piece)
+        for token in answer["tokens"]
+    )
+    assert data.decode().strip() == "Once café"
+
+
+def test_only_a_prompt_begins_with_the_first_token_by_itself(http: FlaskClient) -> None:
+    plain = post(http, "/tokenize", content="Once")["tokens"]
+    begun = post(http, "/tokenize", content="Once", add_special=True)["tokens"]
+    assert begun == post(http, "/tokenize", prompt="Once")["tokens"]
+    assert plain == post(http, "/tokenize", prompt="Once", add_special_tokens=False)["tokens"]
+
+
+def test_messages_are_tokenized_as_a_run_would_read_them(http: FlaskClient) -> None:
+    answer = post(http, "/tokenize", messages=HELLO)
+    run = post(http, "/v1/chat/completions", messages=HELLO, max_tokens=1)
+    assert answer["count"] == run["usage"]["prompt_tokens"]
+
+
+def test_tokens_become_text_again(http: FlaskClient) -> None:
+    ids = FakeTokenizer().encode("Once upon a café", bos=False)
+    answer = post(http, "/detokenize", tokens=ids)
+    assert answer["content"] == answer["prompt"]
+    assert answer["content"].strip() == "Once upon a café"
+    assert post(http, "/detokenize", tokens=[])["content"] == ""
+
+
+def test_the_template_is_applied(http: FlaskClient) -> None:
+    text = post(http, "/apply-template", messages=HELLO)["prompt"]
+    assert "Hi" in text
+    assert (
+        post(http, "/tokenize", content=text)["tokens"]
+        == (post(http, "/tokenize", messages=HELLO)["tokens"])
+    )
+    begun = [*HELLO, {"role": "assistant", "content": "Well"}]
+    continued = post(
+        http, "/apply-template", messages=begun, continue_final_message=True,
+        add_generation_prompt=False,
+    )["prompt"]  # fmt: skip
+    assert continued.endswith("Well")
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param", "said"),
+    [
+        ("/tokenize", {}, "content", "exactly one of content, prompt and messages"),
+        ("/tokenize", {"content": "a", "prompt": "b"}, "content", "exactly one"),
+        ("/tokenize", {"content": 3}, "content", "Expected `str | null`"),
+        ("/tokenize", {"text": "a"}, "text", "unknown field"),
+        ("/tokenize", {"messages": [{"role": "judge", "content": "a"}]}, "messages[0].role", ""),
+        ("/tokenize", {"messages": HELLO, "add_generation_prompt": False},
+         "add_generation_prompt", "not supported"),
+        ("/detokenize", {}, "tokens", "missing required field"),
+        ("/detokenize", {"tokens": [1, -1]}, "tokens[1]", ">= 0"),
+        ("/detokenize", {"tokens": [1, 10**9]}, "tokens[1]", "ids go from 0 to"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]", "Expected `int`"),
+        ("/apply-template", {"messages": []}, "messages", ""),
+        ("/apply-template", {"messages": HELLO, "tools": []}, "tools", "unknown field"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_by_name(
+    http: FlaskClient, route: str, body: dict[str, Any], param: str, said: str
+) -> None:
+    error = post(http, route, 400, **body)["error"]
+    assert error["param"] == param, error
+    assert said in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_model_without_a_template_has_none_to_apply(start_site: StartSite) -> None:
+    client = start_site(chat_template=None).app.test_client()
+    error = post(client, "/apply-template", 400, messages=HELLO)["error"]
+    assert "no chat template" in error["message"]
+    assert post(client, "/tokenize", content="Once")["count"] > 0
