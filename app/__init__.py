@@ -47,7 +47,7 @@ def create_app(
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, pages, security, weights
+    from app.http import errors, metrics, pages, security, weights
     from app.http import models as model_routes
     from app.http.client_limits import EXTENSION, ClientLimits
     from app.openai import routes as openai
@@ -66,7 +66,7 @@ def create_app(
     weights.register(app, engine)
     if switching is not None:
         model_routes.register(app, switching)
-    client_limits = app.extensions[EXTENSION] = ClientLimits()
+    client_limits = app.extensions[EXTENSION] = ClientLimits(metrics.register(app, engine).watch)
     sessions = Sessions(engine, retention or Retention(), client_limits)
     app.extensions["tokenglass_sessions"] = sessions
     live.register(app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER))

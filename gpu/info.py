@@ -134,6 +134,25 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     conversion: str = ""
 
 
+class EngineStats(msgspec.Struct, frozen=True):
+    """What an engine does now, and did since it was loaded.
+
+    n_running, n_waiting   runs that have a slot, and those that wait for one
+    used_blocks, n_blocks  KV blocks that runs have, of all
+    prompt_tokens          tokens of the prompts that started, `reused_tokens` of which were found
+                           in the prefix cache
+    n_preemptions          times that a run gave its blocks to another
+    """
+
+    n_running: int = 0
+    n_waiting: int = 0
+    used_blocks: int = 0
+    n_blocks: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    n_preemptions: int = 0
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """Description of a running engine. `defaults`: the sampling settings that the model's makers
     recommend. `dispatches_per_token`: those of a decode step of one sequence. `activations`: input

@@ -102,6 +102,7 @@ OUTSIDE = {
     "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},
     "flask": {"app", "app.http.", "app.openai.", "app.ws."},
     "werkzeug": {"app.http.", "app.ws."},
+    "prometheus_client": {"app.http.metrics"},
     "jinja2": {"app.http.page_data", "app.prompt.sandbox", "app.prompt.template_process"},
     "click": {"app.cli."},
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.ws.protocol import Hello, Status
-from gpu import EngineClosed, EngineError, EngineInfo, Request, TextChunk, TextEncoding
+from gpu import EngineClosed, EngineError, EngineInfo, EngineStats, Request, TextChunk, TextEncoding
 from gpu.events import Event
 from gpu.inspection.requests import Answer, Question
 
@@ -83,6 +83,9 @@ class Engine(Protocol):
     @property
     def busy_since(self) -> float | None: ...
 
+    @property
+    def stats(self) -> EngineStats: ...
+
     def submit(self, request: Request, on_event: OnEvent) -> EngineRun: ...
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]: ...
     def cancel_questions(self, asker: int) -> None: ...
@@ -124,6 +127,11 @@ class EngineClient(ABC):
     def hello(self) -> Hello | None:
         """Set while the engine is ready."""
         return self._hello
+
+    @property
+    @abstractmethod
+    def stats(self) -> EngineStats | None:
+        """What the engine did up to a second ago; None while there is none."""
 
     @property
     def chat(self) -> bool:
@@ -204,6 +212,10 @@ class LocalEngine(EngineClient):
             return
         self._engine = engine
         self._set_state(Status("ready", "ready"), Hello.of(engine.info, self.chat))
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return None if self._engine is None else self._engine.stats
 
     def submit(self, request: Request, on_event: OnEvent) -> Run:
         self.require_ready()

@@ -38,7 +38,7 @@ from app.engine.pipe import (
     error_of,
 )
 from app.engine.pipe_writer import PipeWriter
-from gpu import Interventions, InvalidRequest, Request
+from gpu import EngineStats, Interventions, InvalidRequest, Request
 from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection.requests import Answer, Question
 
@@ -116,6 +116,8 @@ class EngineHandle:
         self._alive = True
         self._calls: dict[int, Future[Any]] = {}
         self._runs: dict[int, RemoteRun] = {}
+        self.stats: EngineStats | None = None
+        """Those of the last heartbeat; None until the model is loaded."""
         self._reports: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
         self._child = Child(engine_main, load, log_level)
@@ -234,8 +236,9 @@ class EngineHandle:
             case CallFailed(call=number):
                 if (future := self._calls.pop(number, None)) is not None:
                     future.set_exception(error_of(message))
-            case Heartbeat(busy_since=busy_since):
-                self._watchdog.heartbeat(busy_since)
+            case Heartbeat():
+                self.stats = message.stats
+                self._watchdog.heartbeat(message.busy_since)
             case Ready():
                 self._watchdog.ready()
                 self._reports.put(message)

@@ -254,7 +254,9 @@ class EngineMain:
             with contextlib.suppress(queue.Empty):
                 return self._outbox.get(timeout=left)
         engine = self._engine
-        return Heartbeat(self._progress_at if engine is None else engine.busy_since)
+        if engine is None:
+            return Heartbeat(self._progress_at)
+        return Heartbeat(engine.busy_since, engine.stats)
 
 
 def _encode(encoder: msgspec.msgpack.Encoder, message: FromEngine) -> bytes:

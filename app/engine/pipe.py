@@ -10,6 +10,7 @@ from gpu import (
     EngineClosed,
     EngineError,
     EngineInfo,
+    EngineStats,
     Interventions,
     InvalidRequest,
     QueueFull,
@@ -92,9 +93,10 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):
     """A sign of life, every `HEARTBEAT_SECONDS`. `busy_since`: when the engine began the step it is
-    in, by a clock of its own; None while it has nothing to do."""
+    in, by a clock of its own; None while it has nothing to do. `stats`: None while it loads."""
 
     busy_since: float | None
+    stats: EngineStats | None = None
 
 
 class RunEvent(msgspec.Struct, frozen=True, tag="event"):

@@ -17,7 +17,7 @@ from app.engine.heartbeat import Timeouts
 from app.engine.pipe import Failed, Loading, Ready
 from app.models.transfer import Cancelled, Transfer
 from app.ws.protocol import Hello, Status
-from gpu import EngineError, Request
+from gpu import EngineError, EngineStats, Request
 from gpu.inspection.requests import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,10 @@ class SupervisedEngine(EngineClient):
     def pid(self) -> int | None:
         """Process id of the engine; None while there is no process."""
         return None if self._handle is None else self._handle.pid
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return None if self._handle is None else self._handle.stats
 
     def start(self) -> None:
         self._thread.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import flask
 from flask import current_app, g
@@ -20,9 +21,13 @@ EXTENSION = "tokenglass_shares"
 
 
 class ClientLimits:
-    """Number of unfinished runs of each client. Thread-safe."""
+    """Number of unfinished runs of each client. Thread-safe.
 
-    def __init__(self) -> None:
+    watch  gets the receiver of each run's events and returns the one to use: it sees all events
+    """
+
+    def __init__(self, watch: Callable[[OnEvent], OnEvent] = lambda on_event: on_event) -> None:
+        self._watch = watch
         self._lock = threading.Lock()
         self._n_runs: Counter[str] = Counter()
 
@@ -30,6 +35,7 @@ class ClientLimits:
         """Call `engine.submit` if the client may have another run, else raise `QueueFull`."""
         self._acquire(client, engine)
         slot = _RunSlot(self, client)
+        on_event = self._watch(on_event)
 
         def release_on_done(event: Event) -> None:
             if isinstance(event, Done):

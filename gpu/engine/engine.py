@@ -23,6 +23,7 @@ from gpu.engine.thread import CancelQuestions, EngineThread, Inspect, Logits, St
 from gpu.engine.validation import RequestValidator
 from gpu.errors import ContextExceeded, EngineError, QueueFull
 from gpu.events import Event
+from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
@@ -178,6 +179,11 @@ class Engine:
     def close(self) -> None:
         """End all runs and release the device. Safe to call twice."""
         self._thread.close()
+
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine does now, and did so far."""
+        return self._thread.stats()
 
     @property
     def failure(self) -> str | None:

@@ -61,7 +61,9 @@ class KvManager:
         self.reuses_prefixes = prefix_cache
         self._running: dict[Sequence, None] = {}
         self._borrowed: BorrowedBlocks | None = None
-        self._n_prompt = self._n_reused = self._n_copies = 0
+        self.n_prompt = self.n_reused = 0
+        """Tokens of the prompts that started, and those of them that were found."""
+        self._n_copies = 0
 
     @property
     def n_free(self) -> int:
@@ -78,7 +80,7 @@ class KvManager:
             return False
         self._running[sequence] = None
         if not sequence.n_preemptions:
-            self._n_prompt += len(sequence.prompt)
+            self.n_prompt += len(sequence.prompt)
         self._attach(sequence, match)
         return True
 
@@ -174,8 +176,8 @@ class KvManager:
             first=tuple(first),
             n_found=tuple(0 if h is None else len(h.ids) for h in held),
             used=tuple(pool.last_used),
-            prompt_tokens=self._n_prompt,
-            reused_tokens=self._n_reused,
+            prompt_tokens=self.n_prompt,
+            reused_tokens=self.n_reused,
             copies=self._n_copies,
             evictions=pool.n_evicted,
         )
@@ -202,7 +204,7 @@ class KvManager:
             else:
                 n_tokens = len(match.blocks) * BLOCK_TOKENS
         if not sequence.n_preemptions:
-            self._n_reused += n_tokens - sequence.n_matched
+            self.n_reused += n_tokens - sequence.n_matched
         sequence.reuse_prefix(n_tokens)
         self._note_changed(sequence)
 

@@ -23,7 +23,7 @@ from gpu.engine.drafting import Drafting
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled, StepBuilder
-from gpu.info import RunnerLimits
+from gpu.info import EngineStats, RunnerLimits
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
@@ -159,6 +159,19 @@ class Scheduler:
     def kv_state(self) -> KvState:
         """Return what every KV block holds now, and how much was reused so far."""
         return self.kv.state()
+
+    def stats(self) -> EngineStats:
+        """Return what runs and waits now; from any thread."""
+        kv, n_blocks = self.kv, self.limits.n_blocks
+        return EngineStats(
+            n_running=len(self.active),
+            n_waiting=len(self.waiting),
+            used_blocks=n_blocks - kv.n_free,
+            n_blocks=n_blocks,
+            prompt_tokens=kv.n_prompt,
+            reused_tokens=kv.n_reused,
+            n_preemptions=self.n_preemptions,
+        )
 
     @property
     def _first_in_line(self) -> Sequence | None:

@@ -30,7 +30,7 @@ from gpu.engine.step_builder import Scheduled
 from gpu.engine.updates import Update, UpdateQueue
 from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Reason
-from gpu.info import EngineInfo
+from gpu.info import EngineInfo, EngineStats
 from gpu.inspection.requests import Question
 from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
@@ -138,6 +138,10 @@ class EngineThread:
         future: Future[Any] = Future()
         self._commands.put((command, future))
         return future
+
+    def stats(self) -> EngineStats:
+        """Return what runs and waits now; from any thread."""
+        return self._scheduler.stats()
 
     def close(self) -> None:
         """End all runs and release the device."""

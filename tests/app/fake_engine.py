@@ -47,7 +47,7 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.info import DeviceInfo, EngineLimits, LoraInfo, MemoryInfo, ModelInfo
+from gpu.info import DeviceInfo, EngineLimits, EngineStats, LoraInfo, MemoryInfo, ModelInfo
 from gpu.inspection.requests import Answer, Question
 from gpu.interventions.messages import check_no_new_patch
 from gpu.step import ExpertUse
@@ -257,6 +257,18 @@ class FakeEngine:
         )
         self._thread = threading.Thread(target=self._loop, name="fake engine", daemon=True)
         self._thread.start()
+
+    @property
+    def stats(self) -> EngineStats:
+        with self.lock:
+            used = sum(n_blocks(len(run.prompt) + run.index) for run in self.active)
+            return EngineStats(
+                n_running=len(self.active),
+                n_waiting=len(self.waiting),
+                used_blocks=used,
+                n_blocks=self.info.limits.n_blocks,
+                n_preemptions=0,
+            )
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> Any:
         if on_event is None:
