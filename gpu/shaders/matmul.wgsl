@@ -40,11 +40,11 @@ fn weight_row(column: u32) -> u32 { return column; }
 
 fn store(row: u32, column: u32, value: f32) {
   let at = row * Y_STRIDE + column;
-  let whole = soft_cap(vec4f(value)).x * SCALE;
+  let capped = soft_cap(vec4f(value)).x;
   if (RESIDUAL) {
-    y[at] = residual[at] + whole;
+    y[at] = fma(capped, SCALE, residual[at]);
   } else {
-    y[at] = whole;
+    y[at] = capped * SCALE;
   }
 }
 
@@ -62,16 +62,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = 0u; i < TILE_M; i++) {
     let row = first_m + i;
     if (row >= n_rows) { break; }
+    let scale = row_scale(i);
     for (var j = 0u; j < TILE_N; j++) {
       let column = first_n + j;
       if (column >= N) { break; }
-      var value = found[i * TILE_N + j];
-      if (BIAS) { value += bias[row * BIAS_STRIDE + FIRST + column]; }
+      var value = found[i * TILE_N + j] * scale;
+      let at = row * BIAS_STRIDE + FIRST + column;
+      if (BIAS) { value = fma(found[i * TILE_N + j], scale, bias[at]); }
       if (!GATED) {
         store(row, FIRST + column, activated(value));
       } else if (j % 2u == 1u) {
-        var gate = found[i * TILE_N + j - 1u];
-        if (BIAS) { gate += bias[row * BIAS_STRIDE + FIRST + column - 1u]; }
+        var gate = found[i * TILE_N + j - 1u] * scale;
+        if (BIAS) { gate = fma(found[i * TILE_N + j - 1u], scale, bias[at - 1u]); }
         store(row, (FIRST + column) / 2u, activated(gate) * value);
       }
     }

@@ -74,16 +74,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (place >= tile.z) { break; }
     let assignment = assignment_at(place);
     let at = assignment * Y_STRIDE;
+    let scale = row_scale(i);
     for (var j = 0u; j < TILE_N; j++) {
       let column = first_n + j;
       if (column >= N) { break; }
-      var value = found[i * TILE_N + j];
-      if (BIAS) { value += bias[assignment * BIAS_STRIDE + column]; }
+      var value = found[i * TILE_N + j] * scale;
+      let bias_at = assignment * BIAS_STRIDE + column;
+      if (BIAS) { value = fma(found[i * TILE_N + j], scale, bias[bias_at]); }
       if (!GATED) {
         y[at + column] = activated(value);
       } else if (j % 2u == 1u) {
-        var gate = found[i * TILE_N + j - 1u];
-        if (BIAS) { gate += bias[assignment * BIAS_STRIDE + column - 1u]; }
+        var gate = found[i * TILE_N + j - 1u] * scale;
+        if (BIAS) { gate = fma(found[i * TILE_N + j - 1u], scale, bias[bias_at - 1u]); }
         y[at + column / 2u] = activated(gate) * value;
       }
     }

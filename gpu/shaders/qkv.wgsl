@@ -92,13 +92,15 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = 0u; i < TILE_M; i++) {
     let row = first_m + i;
     if (row >= step.n_rows) { break; }
+    let scale = vec4f(row_scale(i));
     for (var j = 0u; j < TILE_N; j += 4u) {
       if (first_n + j >= N) { break; }
       let column = FIRST + first_n + j;
       let s = i * TILE_N + j;
-      var four = vec4f(found[s], found[s + 1u], found[s + 2u], found[s + 3u]);
-      if (BIAS) { four += bias[(row * BIAS_STRIDE + column) / 4u]; }
-      store(row, column / HEAD_DIM, column % HEAD_DIM, four);
+      let four = vec4f(found[s], found[s + 1u], found[s + 2u], found[s + 3u]);
+      var scaled = four * scale;
+      if (BIAS) { scaled = fma(four, scale, bias[(row * BIAS_STRIDE + column) / 4u]); }
+      store(row, column / HEAD_DIM, column % HEAD_DIM, scaled);
     }
   }
 }

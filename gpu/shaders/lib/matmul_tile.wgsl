@@ -30,8 +30,8 @@
 
 var<private> packed: array<vec4u, TILE_N>;
 
-// Computes the tile at row `first_m` and column `first_n` into `sums`. Rows
-// and columns past the edge repeat the last one.
+// Computes the tile at row `first_m` and column `first_n` into `sums`, still to be multiplied by
+// `row_scale`. Rows and columns past the edge repeat the last one.
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_rows(first_m, n_rows, lane);
   begin_columns(first_n);
@@ -41,7 +41,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
   var totals = array<f32, TILE_M>();
   if (NORM) { totals = total_squares(); }
-  scale_rows(first_m, n_rows, totals);
+  begin_scales(first_m, n_rows, totals);
 }
 
 // Adds one block of one row of x, column by column. The loads of a column's block are consecutive,

@@ -31,7 +31,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
   var totals = squares;
   reduce_split_k(&totals, lane);
-  scale_rows(first_m, n_rows, totals);
+  begin_scales(first_m, n_rows, totals);
 }
 
 fn add_quarter(block: u32, quarter: u32) {

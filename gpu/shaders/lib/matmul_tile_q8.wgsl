@@ -17,6 +17,7 @@
 // use: columns
 // use: weight_int8
 // use: quantized_rows
+// use: scale_rows_q8
 // use: split_k
 override K: u32; // read by the cost formula only: blocks are whole here
 

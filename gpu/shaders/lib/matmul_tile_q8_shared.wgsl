@@ -14,6 +14,7 @@
 // use: weights
 // use: int8_half
 // use: quantized_rows
+// use: scale_rows_q8
 // prelude: const TILE_M (4 or 8), const TILE_N (4 or 8), const SPLIT_K
 override K: u32; // read by the cost formula only: blocks are whole here
 override N: u32;

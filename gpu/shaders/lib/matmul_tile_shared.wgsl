@@ -54,7 +54,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
       sums[s] += (chains[0][s] + chains[1][s]) + (chains[2][s] + chains[3][s]);
     }
   }
-  scale_rows(first_m, n_rows, array<f32, TILE_M>());
+  begin_scales(first_m, n_rows, array<f32, TILE_M>());
 }
 
 fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {

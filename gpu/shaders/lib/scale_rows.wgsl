@@ -1,5 +1,8 @@
-// The scale of RMSNorm, applied to the sums of a matmul tile: norm(x) · weightᵀ is
-// (x · gain) · weightᵀ times a scale for each row.
+// The scales of RMSNorm, by which the sums of a matmul tile are multiplied after it: norm(x) · weightᵀ
+// is (x · gain) · weightᵀ times a scale for each row.
+//
+// The product with a bias after it is one `fma`: a compiler may fuse the two in one kernel and not
+// in another, and kernels of few and of many rows must give the same bits.
 //
 // gain  [8 · BLOCKS] vec4; with PRE_NORMED, the scale of each row of x (any buffer: no norm)
 override K: u32;
@@ -9,16 +12,23 @@ override PRE_NORMED: bool = false;
 
 @group(0) @binding(3) var<storage, read> gain: array<Load16>;
 
+var<private> row_scales: array<f32, TILE_M>;
+
 // `squares`: Σ x² of each row of the tile, if NORM.
-fn scale_rows(first_m: u32, n_rows: u32, squares: array<f32, TILE_M>) {
+fn begin_scales(first_m: u32, n_rows: u32, squares: array<f32, TILE_M>) {
   if (!NORM && !PRE_NORMED) { return; }
   var totals = squares;
   for (var i = 0u; i < TILE_M; i++) {
-    var scale = 1.0 / sqrt(totals[i] / f32(K) + EPS);
+    row_scales[i] = 1.0 / sqrt(totals[i] / f32(K) + EPS);
     if (PRE_NORMED) {
       let row = source_row(min(first_m + i, n_rows - 1u));
-      scale = floats_of(gain[row / 4u])[row % 4u];
+      row_scales[i] = floats_of(gain[row / 4u])[row % 4u];
     }
-    for (var j = 0u; j < TILE_N; j++) { sums[i * TILE_N + j] *= scale; }
   }
+}
+
+// Scale of row `i` of the tile.
+fn row_scale(i: u32) -> f32 {
+  if (!NORM && !PRE_NORMED) { return 1.0; }
+  return row_scales[i];
 }
