@@ -14,6 +14,7 @@ from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import NORM_FLOPS, Cost, StepSize, constants_of, cost_of_kernel
 from gpu.ops.norms import Norm
 from gpu.webgpu.buffers import Memory, Tensor, padded
+from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.plan import Dispatch, Recorder
 
 EVEN_ODD = {"q8": False, "q4": True}
@@ -21,6 +22,8 @@ EVEN_ODD = {"q8": False, "q4": True}
 
 BLOCK_WORDS = 12
 """Words of a quantised block of 32 numbers."""
+MIN_BLOCKS = 4
+"""Fewest blocks that a workgroup rounds: one of fewer mostly repeats the norm."""
 QUANTIZE_FLOPS = 4
 """Per number: compare with the largest, scale, round, add to the sum."""
 
@@ -42,13 +45,14 @@ def quantize_activations(
     expect_shape(x, (padded(k),), label)
     expect_shape(y, (quantized_row_words(k),), label)
     n_rows = batch.n_rows * each
+    workgroups = row_workgroups(padded(k) // 32, n_rows, rec.device.policy)
     if 4 * n_rows * quantized_row_words(k) > y.n_bytes:
         raise ValueError(f"{label}: {y.n_bytes:,} bytes are too few for {y!r}")
     rec.dispatch(
         label,
         "quantize_activations",
         {"step": batch.step, "x": x, "gain": norm.gain if norm else batch.dummy_input, "y": y},
-        (n_rows, 1, 1),
+        (workgroups, n_rows, 1),
         {
             "K": k,
             "BLOCKS": padded(k) // 32,
@@ -56,6 +60,7 @@ def quantize_activations(
             "NORM": norm is not None,
             "EVEN_ODD": even_odd,
             "EACH": each,
+            "WORKGROUPS": workgroups,
             "LANES": rec.device.policy.row_lanes,
         },
     )
@@ -69,6 +74,13 @@ def quantize_activations_cost(dispatch: Dispatch, size: StepSize) -> Cost:
     written = 4 * dispatch.tensors["y"].shape[-1]
     cost = Cost(n_rows * QUANTIZE_FLOPS * c["K"], n_rows * (4 * c["K"] + written))
     return cost + Cost(n_rows * NORM_FLOPS * c["K"], 4 * c["K"]) if c["NORM"] else cost
+
+
+def row_workgroups(n_blocks: int, n_rows: int, policy: DevicePolicy) -> int:
+    """Return the workgroups that round one of `n_rows` rows of `n_blocks` blocks. The bits are the
+    same for any number."""
+    wanted = -(-policy.rounding_workgroups // n_rows)
+    return max(1, min(wanted, n_blocks // MIN_BLOCKS))
 
 
 def quantized_row_words(k: int) -> int:

@@ -3,9 +3,11 @@
 //   norm  x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
 //   y     scale = largest |x| of the 16 / 127, byte = round(x / scale), ties to even
 //
-// Used before lib/matmul_tile_q8.wgsl. One workgroup per row, lanes over its blocks. The sum of a
-// block (as in llama.cpp's q8_1) is that of the rounded numbers. If x holds NaN or infinity the
-// scale is not finite either, so the fault stays visible.
+// Used before lib/matmul_tile_q8.wgsl. WORKGROUPS workgroups per row, lanes over the blocks of a
+// part of it. A block's scale depends on the block alone; each workgroup finds the norm of the whole
+// row, in one order of sums, so the bits are the same for any number. The sum of a block (as in
+// llama.cpp's q8_1) is that of the rounded numbers. If x holds NaN or infinity the scale is not
+// finite either, so the fault stays visible.
 //
 // x     [rows][8 · BLOCKS] vec4; columns past K are zero
 // gain  [8 · BLOCKS] vec4 (any buffer without NORM)
@@ -20,6 +22,7 @@ override EPS: f32 = 0.0;
 override NORM: bool = false;
 override EVEN_ODD: bool;
 override EACH: u32 = 1u; // rows of x per row of the step
+override WORKGROUPS: u32; // of a row
 
 const LARGEST = 3.4028234e38;
 const TINY = 1e-36; // 127 / TINY is finite
@@ -75,7 +78,7 @@ fn halves_of(b: array<vec4f, 8>) -> array<Half, 2> {
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  let row = group.x;
+  let row = group.y;
   if (row >= step.n_rows * EACH) { return; }
   let row_at = row * 8u * BLOCKS;
   var norm = 1.0;
@@ -86,7 +89,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     }
     norm = 1.0 / sqrt(workgroup_sum(squares, lane) / f32(K) + EPS);
   }
-  for (var block = lane; block < BLOCKS; block += LANES) {
+  let n_blocks = (BLOCKS + WORKGROUPS - 1u) / WORKGROUPS;
+  let first = group.x * n_blocks;
+  for (var block = first + lane; block < min(first + n_blocks, BLOCKS); block += LANES) {
     let halves = halves_of(block_of(row_at, block));
     let at = (row * BLOCKS + block) * Q8_BLOCK_LOADS;
     y[at] = halves[0].bytes;

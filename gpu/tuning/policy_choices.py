@@ -42,6 +42,13 @@ def policy_choices(info: AdapterInfo, measured: Measurement | None) -> tuple[Pol
         ),
         PolicyChoice("rows", f"{policy.row_lanes} lanes", f"default for {device}"),
         PolicyChoice(
+            "rounding to int8",
+            f"at least {policy.rounding_workgroups} workgroups"
+            if policy.rounding_workgroups > 1
+            else "a workgroup for each row",
+            f"default for {device}" if info.software else "predicted best; not measured yet",
+        ),
+        PolicyChoice(
             "prompt chunk",
             f"{policy.max_rows} tokens",
             "weights are read less often"

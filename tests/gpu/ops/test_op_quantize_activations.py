@@ -16,6 +16,7 @@ from gpu.config import MoeConfig
 from gpu.ops.quantize_activations import quantized_row_words
 from gpu.reference import quantize_activations as reference
 from gpu.reference.ops import rms_norm
+from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import GPU
 from tests.gpu.ops import test_op_matmul as matmul_test
 from tests.gpu.ops import test_op_moe as of_experts
@@ -60,6 +61,40 @@ def test_activations_are_rounded_to_the_nearest_int8(
         parts = scales * got.sum(-1)
         bound = 4 * ROUNDING * np.abs(parts).sum(-1)
         compare("quantize_activations.sum", k, sums, parts.sum(-1), bound, seed=k)
+
+
+@pytest.mark.parametrize("k", [1, 31, 97, 128, 1100])
+def test_the_bits_do_not_depend_on_the_workgroups_of_a_row(rig: Rig, k: int) -> None:
+    rng = np.random.default_rng(k)
+    x, gain = (rng.normal(size=shape).astype(np.float32) for shape in ((5, k), k))
+    for norm in (None, gain):
+        alone, shared = (rounded(with_workgroups(rig, n), x, norm, True) for n in (1, 5 * 128))
+        assert np.array_equal(alone, shared)
+
+
+def test_a_row_is_rounded_by_several_workgroups_on_a_gpu(rig: Rig) -> None:
+    gpu = Rig(as_kind(rig.device, software=False), rig.kernels)
+    assert grids(gpu, 1) == [(16, 1, 1)]
+    assert grids(gpu, 6) == [(3, 6, 1)]
+    assert grids(gpu, 16) == [(1, 16, 1)]
+    assert grids(with_workgroups(rig, 10**6), 1) == [(32, 1, 1)], "a workgroup has four blocks"
+    assert grids(with_workgroups(rig, 1), 1) == [(1, 1, 1)]
+
+
+def with_workgroups(rig: Rig, n: int) -> Rig:
+    """Return a rig whose device rounds with at least `n` workgroups."""
+    policy = replace(rig.device.policy, rounding_workgroups=n)
+    return Rig(replace(rig.device, policy=policy), rig.kernels)
+
+
+def grids(rig: Rig, n_rows: int) -> list[tuple[int, int, int]]:
+    """Return the grid of rounding rows of 4,096 numbers."""
+    k, rec = 4096, Recorder(rig.device, rig.kernels)
+    x = rig.input("x", np.zeros((n_rows, k), np.float32))
+    y = rig.memory.zeros("y", (n_rows, quantized_row_words(k)), "u32")
+    batch = rig.batch(plain_rows(n_rows), bucket=n_rows)
+    ops.quantize_activations(rec, batch, "bytes", x, k, y, even_odd=False)
+    return [dispatch.grid for dispatch in rec.plan.dispatches]
 
 
 def test_rows_of_expert_assignments(rig: Rig) -> None:

@@ -42,6 +42,12 @@ def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
     assert policy().max_rows == 128
 
 
+def test_a_gpu_with_many_cores_rounds_a_row_in_more_workgroups() -> None:
+    assert policy().rounding_workgroups == 1
+    assert policy(software=False, kind="integrated GPU").rounding_workgroups == 16
+    assert policy(software=False, kind=DISCRETE).rounding_workgroups == 32
+
+
 def test_large_tiles_need_more_workgroup_memory_than_every_gpu_has() -> None:
     assert policy(software=False).tuning.shared_m == 8
     assert policy(software=False, workgroup_bytes=16 << 10).tuning.shared_m == 4
