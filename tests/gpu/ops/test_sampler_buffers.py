@@ -33,7 +33,10 @@ def choose(sampler: SamplerRig, logits: Array, samples: Sequence[Sample]) -> lis
     """Return the choices for one row with each of the settings."""
     found: list[Sampled] = []
     for start in range(0, len(samples), MAX_SAMPLES):
-        part = [replace(s, seed=2026, index=start + i) for i, s in enumerate(samples[start:][:8])]
+        part = [
+            replace(s, seed=2026, index=start + i)
+            for i, s in enumerate(samples[start:][:MAX_SAMPLES])
+        ]
         found += sampler.choose(np.repeat(logits[None], len(part), 0), part)
     return found
 
