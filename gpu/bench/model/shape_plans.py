@@ -27,12 +27,16 @@ from gpu.plans.plan_cache import PlanCache, StepTensors
 from gpu.step import Row, Sample, Step
 from gpu.tracing.tracer import LIMITS
 from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
-from gpu.webgpu.plan import Dispatch
+from gpu.webgpu.plan import Dispatch, Plan
 
 SHAPES = LLAMA_SHAPES | MOE_SHAPES
 SLOTS = 1
+LOGIT_SPREAD = 3.0
+"""Standard deviation of logits, about that of language models."""
 
 
 def open_as_gpu(
@@ -107,6 +111,15 @@ class ShapePlans:
         assert self.config.experts is not None
         ids = even_routing(n_rows, self.config.experts)
         self._memory.write(dispatch.tensors["expert_ids"], ids)
+
+    def sort_logits(self, dispatch: Dispatch) -> None:
+        """Run a `logit_sort_keys` on random logits. All of those of zeros are equal, so the sampler
+        would walk over the whole vocabulary for the most likely of them."""
+        tensor = dispatch.tensors["logits"]
+        logits = np.random.default_rng(0).normal(0, LOGIT_SPREAD, tensor.shape)
+        self._memory.write(tensor, logits.astype(np.float32))
+        calls = open_calls(self._memory.device)
+        calls.submit(calls.encode(calls.prepare(StepCommands(Plan([dispatch]).segments()))))
 
     def expert_of_tile(self, dispatch: Dispatch, n_rows: int) -> npt.NDArray[np.uint32]:
         """Return the expert of each tile of a `moe_matmul` that is not empty."""

@@ -129,6 +129,8 @@ class _Tracing:
             self.done[id(dispatch)] = found
         if dispatch.kernel.name == "moe_topk":
             self.plans.route(dispatch, size.n_rows)
+        if dispatch.kernel.name == "logit_sort_keys":
+            self.plans.sort_logits(dispatch)
         return found
 
     def _work_of_experts(self, dispatch: Dispatch, size: StepSize) -> DispatchWork:
