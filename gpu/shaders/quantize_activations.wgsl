@@ -4,10 +4,10 @@
 //   y     scale = largest |x| of the 16 / 127, byte = round(x / scale), ties to even
 //
 // Used before lib/matmul_tile_q8.wgsl. WORKGROUPS workgroups per row, lanes over the blocks of a
-// part of it. A block's scale depends on the block alone; each workgroup finds the norm of the whole
-// row, in one order of sums, so the bits are the same for any number. The sum of a block (as in
-// llama.cpp's q8_1) is that of the rounded numbers. If x holds NaN or infinity the scale is not
-// finite either, so the fault stays visible.
+// part of it. A scale depends on its numbers alone; each workgroup finds the norm of the whole row,
+// in one order of sums, so the bits are the same for any number of workgroups. The sum of a block
+// (as in llama.cpp's q8_1) is that of the rounded numbers. If x holds NaN or infinity the scale is
+// not finite either, so the fault stays visible.
 //
 // x     [rows][8 · BLOCKS] vec4; columns past K are zero
 // gain  [8 · BLOCKS] vec4 (any buffer without NORM)

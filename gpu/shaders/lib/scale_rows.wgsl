@@ -1,5 +1,5 @@
-// The scales of RMSNorm, by which the sums of a matmul tile are multiplied after it: norm(x) · weightᵀ
-// is (x · gain) · weightᵀ times a scale for each row.
+// The scales of RMSNorm, by which the sums of a matmul tile are still to be multiplied:
+// norm(x) · weightᵀ is (x · gain) · weightᵀ times a scale for each row.
 //
 // The product with a bias after it is one `fma`: a compiler may fuse the two in one kernel and not
 // in another, and kernels of few and of many rows must give the same bits.
