@@ -18,7 +18,6 @@ SLICE_LANES = 64
 """Lanes of a workgroup of shaders/logit_sort_keys.wgsl, one strip each."""
 
 MAX_STRIP_QUADS = 8
-MAX_LANES = 128
 SORT_KEY_FLOPS = 8
 """Per token: penalty, temperature, and for raw and scaled logits a difference, exp and sum."""
 STRIP_FLOPS = 4
@@ -109,6 +108,7 @@ def sample(
             "LOGIT_STRIDE": padded(vocab_size),
             "SEEN_WORDS": seen.shape[-1],
             "LANES": sample_lanes(vocab_size, rec.device.policy),
+            "SUM_PARTS": rec.device.policy.sum_parts,
         },
     )
 
@@ -124,21 +124,21 @@ def sample_cost(dispatch: Dispatch, size: StepSize) -> Cost:
 
 
 def sample_lanes(vocab_size: int, policy: DevicePolicy) -> int:
-    """Return the lanes over the vocabulary: as many as workgroup memory holds, if the device does
-    not limit loops.
+    """Return the lanes over the vocabulary: `policy.sample_lanes`, or fewer where the device limits
+    loops and they are enough.
 
     With a limit of 65,535 rounds 3072 tokens per lane are safe: at worst the sampler walks a lane's
     tokens 54 times, four per round, and makes 112 sums over the lanes. Raises DeviceError if the
     vocabulary needs more lanes than there are.
     """
     if policy.max_loop_rounds is None:
-        return MAX_LANES
-    for lanes in (64, MAX_LANES):
+        return policy.sample_lanes
+    for lanes in (64, policy.sample_lanes):
         if vocab_size <= 3072 * lanes:
             return lanes
     raise DeviceError(
         f"a vocabulary of {vocab_size:,} tokens needs a real GPU; software devices sample from "
-        f"{3072 * MAX_LANES:,} at most"
+        f"{3072 * policy.sample_lanes:,} at most"
     )
 
 

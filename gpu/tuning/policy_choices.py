@@ -49,6 +49,9 @@ def policy_choices(info: AdapterInfo, measured: Measurement | None) -> tuple[Pol
             f"default for {device}" if info.software else "predicted best; not measured yet",
         ),
         PolicyChoice(
+            "sampling", f"at most {policy.sample_lanes} lanes a row", f"default for {device}"
+        ),
+        PolicyChoice(
             "prompt chunk",
             f"{policy.max_rows} tokens",
             "weights are read less often"

@@ -37,6 +37,14 @@ ROUNDING_WORKGROUPS = 16
 one workgroup; on small GPUs more lose by repeating the norm."""
 DISCRETE_ROUNDING_WORKGROUPS = 32
 """The same on a discrete GPU: eight rows of 14,336 numbers take 4.7 µs instead of 6.4."""
+SAMPLE_LANES = 128
+"""Most lanes of the workgroup that samples a row in 16 KiB of workgroup memory."""
+DISCRETE_SAMPLE_LANES = 256
+"""The same in `SHARED_TILE_BYTES`. By the predictions of `gpu.bench.model` an H200 samples a wide
+nucleus of 128,256 tokens in 15 µs with them, 28 with half as many; integrated GPUs are slower."""
+SUM_PARTS = 16
+"""Lanes of a GPU that share a sum over all lanes of the sampler; one would add up to 256 numbers,
+each after the one before."""
 NARROW_VENDORS = ("Qualcomm", "ARM")
 """Vendors of phones' GPUs, whose caches give few lines in a clock: see `NARROW`."""
 NARROW = replace(GPU, few_n=8, split_k=8)
@@ -55,6 +63,8 @@ class DevicePolicy:
     tuning               matmul tiles to start from, if the device can shuffle (`Device.open` tries)
     row_lanes            lanes of a workgroup that serves one row or one head
     rounding_workgroups  workgroups that round activations to int8 where rows are fewer
+    sample_lanes         most lanes of the workgroup that samples a row
+    sum_parts            lanes that share a sum over all lanes of it
     attention_queries    most queries of one workgroup of attention
     attention_loads      how lanes of attention get keys and values, see `AttentionTiling`
     kv_split_size        keys of one split of attention
@@ -73,6 +83,8 @@ class DevicePolicy:
     tuning: Tuning
     row_lanes: int
     rounding_workgroups: int
+    sample_lanes: int
+    sum_parts: int
     attention_queries: int
     attention_loads: AttentionLoads
     kv_split_size: int
@@ -114,6 +126,8 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         rounding_workgroups=DISCRETE_ROUNDING_WORKGROUPS
         if info.kind == DISCRETE
         else ROUNDING_WORKGROUPS,
+        sample_lanes=DISCRETE_SAMPLE_LANES if large and info.kind == DISCRETE else SAMPLE_LANES,
+        sum_parts=SUM_PARTS,
         attention_queries=8,
         attention_loads="coalesced",
         kv_split_size=128,
@@ -140,6 +154,8 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         tuning=SOFTWARE,
         row_lanes=8,
         rounding_workgroups=1,
+        sample_lanes=SAMPLE_LANES,
+        sum_parts=1,
         attention_queries=12,
         attention_loads="shuffle" if "subgroup" in info.features else "own",
         kv_split_size=512,

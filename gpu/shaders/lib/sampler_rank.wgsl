@@ -2,14 +2,15 @@
 // keys in which a wanted count or mass is reached to a sixteenth.
 //
 // A walk compares every key with sixteen pivots and sums, in registers, how many keys reach each
-// pivot and their mass. Every sum has one fixed order (by lane, then over the lanes), so its bits
-// do not depend on other work. Every result is uniform over the workgroup, also for the compiler,
-// so barriers may follow a branch on it.
+// pivot and their mass. Every sum has one fixed order (by lane, then over the lanes in SUM_PARTS
+// parts), so its bits do not depend on other work. Every result is uniform over the
+// workgroup, also for the compiler, so barriers may follow a branch on it.
 //
 // The shader that uses this declares `sort_keys: array<vec4u>` and sets `lane` and `top`.
 // use: sort_keys
 override VOCAB: u32;
 override LANES: u32 = 64u;
+override SUM_PARTS: u32 = 1u; // lanes that share a sum over all lanes; LANES / 4 at most
 
 const PIVOTS = 16u;
 const FINITE = 1e30; // logits of smaller magnitude are divided into even steps
@@ -17,7 +18,7 @@ const FINITE = 1e30; // logits of smaller magnitude are divided into even steps
 var<private> lane: u32;
 var<private> top: f32; // the largest scaled logit
 
-var<workgroup> partials: array<vec4f, LANES * 4>; // [lane][pivot / 4]
+var<workgroup> partials: array<vec4f, LANES * 4>; // [pivot / 4][lane]
 var<workgroup> pivot_keys: array<u32, PIVOTS>;
 var<workgroup> pivot_masses: array<f32, PIVOTS>;
 var<workgroup> pivot_counts: array<f32, PIVOTS>;
@@ -82,22 +83,40 @@ fn at_pivots(key: u32, amount: f32, p: array<vec4u, 4>) -> mat4x4f {
 
 // Sums over all lanes; lane q < 4 gets those of pivots 4q to 4q + 3.
 fn sum_pivots(mine: mat4x4f) -> vec4f {
-  for (var q = 0u; q < 4u; q++) { partials[lane * 4u + q] = mine[q]; }
-  workgroupBarrier();
+  for (var q = 0u; q < 4u; q++) { partials[q * LANES + lane] = mine[q]; }
+  sum_parts(4u);
   var total = vec4f();
   if (lane < 4u) {
-    for (var l = 0u; l < LANES; l++) { total += partials[l * 4u + lane]; }
+    for (var l = 0u; l < sums_left(); l++) { total += partials[lane * sums_left() + l]; }
   }
   workgroupBarrier();
   return total;
 }
 
+// Number of sums in a row of `partials` after `sum_parts`.
+fn sums_left() -> u32 { return select(SUM_PARTS, LANES, SUM_PARTS == 1u); }
+
+// Adds up the first `n_rows` rows of `partials`, each in SUM_PARTS parts: every SUM_PARTS-th sum.
+// Neighbouring lanes read neighbouring sums.
+fn sum_parts(n_rows: u32) {
+  workgroupBarrier();
+  if (SUM_PARTS == 1u) { return; }
+  var total = vec4f();
+  if (lane < n_rows * SUM_PARTS) {
+    let first = lane / SUM_PARTS * LANES;
+    for (var l = lane % SUM_PARTS; l < LANES; l += SUM_PARTS) { total += partials[first + l]; }
+  }
+  workgroupBarrier();
+  if (lane < n_rows * SUM_PARTS) { partials[lane] = total; }
+  workgroupBarrier();
+}
+
 fn sum_lanes(mine: vec4f) -> vec4f {
   partials[lane] = mine;
-  workgroupBarrier();
+  sum_parts(1u);
   if (lane == 0u) {
     var total = vec4f();
-    for (var l = 0u; l < LANES; l++) { total += partials[l]; }
+    for (var l = 0u; l < sums_left(); l++) { total += partials[l]; }
     shared_sum = total;
   }
   return workgroupUniformLoad(&shared_sum);

@@ -7,11 +7,12 @@ import pytest
 
 from gpu.reference.divergence import mean_kl
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DISCRETE
 from tests.golden import Trained
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama
 from tests.gpu.models.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
-from tests.gpu.ops.rig import as_kind, compare, limited, without_int64
+from tests.gpu.ops.rig import as_kind, compare, limited, with_info, without_int64
 
 pytestmark = pytest.mark.parity
 
@@ -112,8 +113,11 @@ def test_a_trained_model_writes_its_golden_text(
         assert [s.id for s in sampled] == text.greedy_ids
 
 
-def test_the_kernels_for_gpus_write_the_golden_text_too(device: Device, trained: Trained) -> None:
-    runner = driving.load(as_kind(device, software=False), trained.folder)
+@pytest.mark.parametrize("kind", ["integrated GPU", DISCRETE])
+def test_the_kernels_for_gpus_write_the_golden_text_too(
+    device: Device, trained: Trained, kind: str
+) -> None:
+    runner = driving.load(with_info(as_kind(device, software=False), kind=kind), trained.folder)
     for text in trained.texts:
         sampled = driving.generate(runner, text.prompt_ids, len(text.greedy_ids))
         assert [s.id for s in sampled] == text.greedy_ids

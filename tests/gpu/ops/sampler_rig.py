@@ -75,7 +75,7 @@ class SamplerRig:
         n, memory = len(samples), self.rig.memory
         self._upload(logits, [*seen, *([()] * (N_SLOTS - len(seen)))])
         batch = self.rig.batch(rows, samples)
-        self.rig.run(lambda rec: self._record(rec, batch))
+        self.rig.run(lambda rec: self.record(rec, batch))
         results = memory.read(self._results)
         assert np.isnan(results.view(np.float32)[n:]).all(), "wrote past the step's samples"
         sampled = parse_samples(results.tobytes(), n)
@@ -87,7 +87,8 @@ class SamplerRig:
         """Result of the first half of the sampler, (MAX_SAMPLES, keys and summaries)."""
         return self.rig.memory.read(self._keys)
 
-    def _record(self, rec: Recorder, batch: Batch) -> None:
+    def record(self, rec: Recorder, batch: Batch) -> None:
+        """Record both halves of the sampler."""
         vocab = self.vocab_size
         ops.logit_sort_keys(rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys)
         ops.sample(

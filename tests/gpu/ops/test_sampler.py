@@ -15,8 +15,10 @@ from gpu.ops.sampling import sample_lanes
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.step import Sample
-from gpu.webgpu.device_policy import DevicePolicy
-from tests.gpu.ops.rig import Array, Rig, as_kind
+from gpu.webgpu.device_policy import SHARED_TILE_BYTES, DevicePolicy
+from gpu.webgpu.kernel_source import workgroup_memory
+from gpu.webgpu.plan import Recorder
+from tests.gpu.ops.rig import Array, Rig, as_kind, plain_rows
 from tests.gpu.ops.sampler_checks import check
 from tests.gpu.ops.sampler_rig import SamplerRig, settings
 
@@ -125,12 +127,28 @@ def test_a_vocabulary_too_large_for_a_software_device_is_refused() -> None:
     assert sample_lanes(600_000, gpu) == sample_lanes(393_216, software)
 
 
+@pytest.mark.parametrize("lanes", [128, 256])
 @pytest.mark.parametrize("vocab", [20, 512, 4096])
-def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, vocab: int) -> None:
-    on_gpu = SamplerRig(Rig(as_kind(rig.device, software=False), rig.kernels), vocab)
+def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, vocab: int, lanes: int) -> None:
+    on_gpu = SamplerRig(gpu_rig(rig, lanes), vocab)
     for family in (normal, tied):
         decided = check_settings(on_gpu, family, SETTINGS, np.random.default_rng(vocab))
         assert np.mean(decided) >= FAMILIES[family], TOO_FEW
+
+
+def gpu_rig(rig: Rig, lanes: int) -> Rig:
+    """Return a rig that samples as a GPU does, with this many lanes."""
+    device = as_kind(rig.device, software=False)
+    assert device.policy.sum_parts > 1
+    return Rig(replace(device, policy=replace(device.policy, sample_lanes=lanes)), rig.kernels)
+
+
+@pytest.mark.parametrize(("lanes", "most_bytes"), [(128, 16 << 10), (256, SHARED_TILE_BYTES)])
+def test_the_workgroup_memory_of_the_sampler(rig: Rig, lanes: int, most_bytes: int) -> None:
+    on_gpu = gpu_rig(rig, lanes)
+    rec = Recorder(on_gpu.device, on_gpu.kernels)
+    SamplerRig(on_gpu, 49152).record(rec, on_gpu.batch(plain_rows(1), [settings()]))
+    assert workgroup_memory(rec.plan.dispatches[-1].kernel) <= most_bytes
 
 
 # ---- single facts -------------------------------------------------------------------------------
@@ -189,8 +207,11 @@ def test_the_smallest_temperatures_choose_among_the_most_likely(
 @pytest.mark.parametrize("vocab", [97, 4096])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("odd", [np.nan, -np.nan, np.inf])
+@pytest.mark.parametrize("lanes", [None, 256], ids=["own", "gpu"])
 def test_logits_that_are_not_numbers_are_reported_and_harm_nothing(
+    rig: Rig,
     sampler: SamplerFor,
+    lanes: int | None,
     vocab: int,
     temperature: float,
     odd: float,
@@ -202,8 +223,8 @@ def test_logits_that_are_not_numbers_are_reported_and_harm_nothing(
     logits = np.stack([everywhere, once, masked]).astype(np.float32)
     for changes in ({}, {"top_p": 0.5}, {"top_p": 0.5, "top_k": 5, "min_p": 0.5}):
         samples = [settings(temperature=temperature, **changes)] * 3
-        sampled = sampler(vocab).choose(logits, samples)
-        for one in sampled:
+        tried = SamplerRig(gpu_rig(rig, lanes), vocab) if lanes else sampler(vocab)
+        for one in tried.choose(logits, samples):
             assert not np.isfinite(one.logprob)
             assert 0 <= one.id < vocab
 

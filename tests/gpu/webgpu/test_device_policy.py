@@ -48,6 +48,14 @@ def test_a_gpu_with_many_cores_rounds_a_row_in_more_workgroups() -> None:
     assert policy(software=False, kind=DISCRETE).rounding_workgroups == 32
 
 
+def test_a_discrete_gpu_samples_with_more_lanes_if_it_has_the_memory() -> None:
+    assert policy(software=False, kind=DISCRETE).sample_lanes == 256
+    assert policy(software=False, kind=DISCRETE, workgroup_bytes=16 << 10).sample_lanes == 128
+    assert policy(software=False).sample_lanes == 128
+    assert policy(software=False).sum_parts == 16
+    assert (policy().sample_lanes, policy().sum_parts) == (128, 1)
+
+
 def test_large_tiles_need_more_workgroup_memory_than_every_gpu_has() -> None:
     assert policy(software=False).tuning.shared_m == 8
     assert policy(software=False, workgroup_bytes=16 << 10).tuning.shared_m == 4
