@@ -84,6 +84,7 @@ fn at_pivots(key: u32, amount: f32, p: array<vec4u, 4>) -> mat4x4f {
 // Sums over all lanes; lane q < 4 gets those of pivots 4q to 4q + 3.
 fn sum_pivots(mine: mat4x4f) -> vec4f {
   for (var q = 0u; q < 4u; q++) { partials[q * LANES + lane] = mine[q]; }
+  workgroupBarrier();
   sum_parts(4u);
   var total = vec4f();
   if (lane < 4u) {
@@ -99,7 +100,6 @@ fn sums_left() -> u32 { return select(SUM_PARTS, LANES, SUM_PARTS == 1u); }
 // Adds up the first `n_rows` rows of `partials`, each in SUM_PARTS parts: every SUM_PARTS-th sum.
 // Neighbouring lanes read neighbouring sums.
 fn sum_parts(n_rows: u32) {
-  workgroupBarrier();
   if (SUM_PARTS == 1u) { return; }
   var total = vec4f();
   if (lane < n_rows * SUM_PARTS) {
@@ -113,6 +113,7 @@ fn sum_parts(n_rows: u32) {
 
 fn sum_lanes(mine: vec4f) -> vec4f {
   partials[lane] = mine;
+  workgroupBarrier();
   sum_parts(1u);
   if (lane == 0u) {
     var total = vec4f();
