@@ -260,15 +260,13 @@ class FakeEngine:
 
     @property
     def stats(self) -> EngineStats:
-        with self.lock:
-            used = sum(n_blocks(len(run.prompt) + run.index) for run in self.active)
-            return EngineStats(
-                n_running=len(self.active),
-                n_waiting=len(self.waiting),
-                used_blocks=used,
-                n_blocks=self.info.limits.n_blocks,
-                n_preemptions=0,
-            )
+        # Without the lock: an engine that hangs holds it, and its process must beat on.
+        return EngineStats(
+            n_running=len(self.active),
+            n_waiting=len(self.waiting),
+            used_blocks=sum(n_blocks(len(run.prompt) + run.index) for run in list(self.active)),
+            n_blocks=self.info.limits.n_blocks,
+        )
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> Any:
         if on_event is None:
