@@ -24,6 +24,16 @@ QUERY_BYTES = 24
 """Partial results of a lane per query: four weights, an entropy term, a maximum."""
 MAX_LANES = 256
 """Most invocations of a workgroup on every WebGPU device."""
+TILE_QUERIES = 32
+"""Queries of a workgroup of shaders/lib/attention_split_shared.wgsl."""
+TILE_SPLIT = 128
+"""Keys of a split there."""
+TILE_HEAD_DIM = 256
+"""Largest heads there: a lane has a vec4 of them for eight queries."""
+TILE_VEC4S = 512
+"""Vec4s of values in workgroup memory there."""
+PIECE_KEYS = 32
+"""Keys whose weights are in workgroup memory there."""
 MAX_VALUE_GROUPS = 16
 """Most groups of lanes in shaders/lib/attention_split_coalesced.wgsl: their sums are added in
 order, so more would wait for each other."""
@@ -32,6 +42,7 @@ _LOADS: dict[AttentionLoads, dict[str, str]] = {
     "own": {"quad": "quad_load"},
     "shuffle": {"quad": "quad_shuffle"},
     "coalesced": {"attention_split": "attention_split_coalesced"},
+    "shared": {"attention_split": "attention_split_shared"},
 }
 
 
@@ -51,6 +62,7 @@ class AttentionTiling:
                       own        each lane loads whole keys
                       shuffle    lanes exchange what they loaded
                       coalesced  lanes share a key, and neighbours load neighbouring bytes
+                      shared     a workgroup copies keys and values into workgroup memory
     """
 
     head_dim: int
@@ -85,8 +97,11 @@ class AttentionTiling:
             whole_quads = chunks % 4 == 0 or policy.attention_loads == "own"
             value_groups = _power_of_two(lanes // chunks) if whole_quads else 1
             most = min(most, WORKGROUP_BYTES // (QUERY_BYTES * lanes) // 4 * 4)
+        loads = policy.attention_loads
+        if _shares(config, n_rows, policy):
+            loads, most, lanes = "shared", TILE_QUERIES, _shared_lanes(config.head_dim)
         group = config.n_heads // config.n_kv_heads
-        heads = -(-group // -(-group // most))
+        heads = _heads(group, most)
         rows = max(1, most // heads) if n_rows > FEW_ROWS else 1
         return cls(
             head_dim=config.head_dim,
@@ -98,7 +113,7 @@ class AttentionTiling:
             value_groups=value_groups,
             split=policy.kv_split_size,
             chunk=chunk,
-            loads=policy.attention_loads,
+            loads=loads,
         )
 
     @property
@@ -116,6 +131,9 @@ class AttentionTiling:
             "VALUE_GROUPS": self.value_groups,
             "FEW_ROWS": FEW_ROWS,
         }
+        if self.loads == "shared":
+            fit = TILE_VEC4S // sizes["HEAD_VEC4S"]
+            sizes["VALUE_KEYS"] = min(PIECE_KEYS, _power_of_two(fit))
         packing = packing_prelude(self.format, self.head_dim)
         return {f"const {name}": f"{size}u" for name, size in sizes.items()} | packing
 
@@ -130,6 +148,30 @@ class AttentionTiling:
 
     def n_splits(self, n_keys: int) -> int:
         return -(-n_keys // self.split)
+
+
+def _heads(group: int, most: int) -> int:
+    """Return the heads of a workgroup: of a group of more than `most`, an even share."""
+    return -(-group // -(-group // most))
+
+
+def _shares(config: ModelConfig, n_rows: int, policy: DevicePolicy) -> bool:
+    """Return whether workgroups copy keys and values into workgroup memory."""
+    least = policy.shared_attention_workgroups
+    fits = config.head_dim <= TILE_HEAD_DIM and policy.kv_split_size == TILE_SPLIT
+    if least is None or n_rows <= FEW_ROWS or not fits:
+        return False
+    group = config.n_heads // config.n_kv_heads
+    heads = _heads(group, TILE_QUERIES)
+    row_tiles = -(-n_rows // (TILE_QUERIES // heads))
+    return config.n_kv_heads * -(-group // heads) * row_tiles >= least
+
+
+def _shared_lanes(head_dim: int) -> int:
+    """Return the lanes that add the values of eight queries each: 64, or whole waves of at least
+    128."""
+    lanes = TILE_QUERIES // 8 * (head_dim // 4)
+    return 64 if lanes <= 64 else max(128, -(-lanes // 32) * 32)
 
 
 def _power_of_two(n: int) -> int:

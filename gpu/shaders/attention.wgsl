@@ -5,9 +5,9 @@
 // A workgroup serves QUERIES queries, HEADS heads of a group in ROWS consecutive rows, and reads
 // each key and value once for all of them. A context is cut into splits of SPLIT keys; the variant
 // of `attention_split` computes one. PARTIAL: a workgroup takes one split and leaves its state and
-// values for attention_merge. Otherwise it takes all splits in turn and merges them with the same
-// operations in the same order. The order of every sum depends on the variant, LANES, VALUE_GROUPS
-// and SPLIT alone, not on the other rows of the step.
+// values for attention_merge. Otherwise it takes all splits that its rows see in turn and merges
+// them with the same operations in the same order. The order of every sum depends on VALUE_GROUPS,
+// SPLIT and the kind of device alone, not on the other rows of the step.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
@@ -83,7 +83,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (PARTIAL) {
       if (group.z * SPLIT <= run.last) { attend(run, group.z, lane); }
     } else {
-      for (var split = 0u; split * SPLIT <= run.last; split++) { attend(run, split, lane); }
+      for (var split = first_split(run); split * SPLIT <= run.last; split++) {
+        attend(run, split, lane);
+      }
     }
   }
 }
@@ -92,6 +94,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 fn first_seen(position: u32) -> u32 {
   return select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
 }
+
+// First split with a key that a row of the run sees. Merging those before it would change no bit.
+fn first_split(run: SequenceRows) -> u32 { return first_seen(run.least) / SPLIT; }
 
 // Offset of a position's key (and value) in the pools.
 fn key_at(run: SequenceRows, position: u32) -> u32 {
@@ -123,7 +128,7 @@ fn store_values(run: SequenceRows, split: u32, i: u32, d: u32, total: vec4f) {
   let place = row * (Q_STRIDE / 4u) + at;
   var state = state_of(i);
   var v = total;
-  if (split > 0u) {
+  if (split > first_split(run)) {
     v = merged_values(finished[i], floats_of(out[place]), state, total);
     state = merged(finished[i], state);
   }
@@ -142,7 +147,7 @@ fn store_state(run: SequenceRows, split: u32, i: u32) {
     heads_out[at + 2u] = state.weighted;
     return;
   }
-  if (split > 0u) { state = merged(finished[i], state); }
+  if (split > first_split(run)) { state = merged(finished[i], state); }
   finished[i] = state;
   if (CAPTURE && step.rows[row].position / SPLIT == split) {
     heads_out[row * N_HEADS + head] = entropy_bits(state);

@@ -34,6 +34,7 @@ def policy_choices(info: AdapterInfo, measured: Measurement | None) -> tuple[Pol
             f"{policy.attention_loads}, splits of {policy.kv_split_size} keys",
             f"{device} that {has} subgroups" if info.software else device,
         ),
+        _attention_of_prompts(policy),
         PolicyChoice(
             "weights",
             f"{'textures' if policy.weights_in_textures else 'buffers'} in {words}, rows "
@@ -86,6 +87,14 @@ def _activations(measured: Measurement | None) -> PolicyChoice:
     q8 = measured.tuning.q8_activations
     reason = "int8 is faster" if q8 else "int8 is not at least 10% faster"
     return PolicyChoice("activations of q8 and q4 weights", "q8" if q8 else "f32", reason)
+
+
+def _attention_of_prompts(policy: DevicePolicy) -> PolicyChoice:
+    least = policy.shared_attention_workgroups
+    if least is None:
+        return PolicyChoice("attention of prompts", "as above", "default for a software device")
+    reason = "predicted faster; not measured yet"
+    return PolicyChoice("attention of prompts", f"shared from {least} workgroups on", reason)
 
 
 def _layer_times(policy: DevicePolicy, info: AdapterInfo) -> PolicyChoice:

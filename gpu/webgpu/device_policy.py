@@ -52,7 +52,13 @@ NARROW = replace(GPU, few_n=8, split_k=8)
 of an 8B model with q4 weights takes a third less time with them on an Adreno; on larger GPUs they
 are slower."""
 
-AttentionLoads = Literal["own", "shuffle", "coalesced"]
+SHARED_ATTENTION_WORKGROUPS = 8
+"""Fewest workgroups of attention that copies keys and values into workgroup memory."""
+DISCRETE_SHARED_ATTENTION_WORKGROUPS = 36
+"""The same on a discrete GPU, which has more multiprocessors that would have none: with 32 on an
+H200, a 1B shape is predicted to take a tenth more time, with 39 the 135M shape a tenth less."""
+
+AttentionLoads = Literal["own", "shuffle", "coalesced", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class DevicePolicy:
     sum_parts            lanes that share a sum over all lanes of it
     attention_queries    most queries of one workgroup of attention
     attention_loads      how lanes of attention get keys and values, see `AttentionTiling`
+    shared_attention_workgroups  fewest workgroups for which steps of many rows take `shared`
+                         attention loads instead; None: never
     kv_split_size        keys of one split of attention
     interleaves_weights  rows of a weight are interleaved block by block
     weights_in_textures  weights are textures instead of buffers
@@ -87,6 +95,7 @@ class DevicePolicy:
     sum_parts: int
     attention_queries: int
     attention_loads: AttentionLoads
+    shared_attention_workgroups: int | None
     kv_split_size: int
     interleaves_weights: bool
     weights_in_textures: bool
@@ -118,9 +127,10 @@ class DevicePolicy:
 def _gpu(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a GPU: many lanes with short sums; short splits keep many cores busy."""
     large = info.limits.get("max-compute-workgroup-storage-size", 0) >= SHARED_TILE_BYTES
+    discrete = info.kind == DISCRETE
     tuning = NARROW if info.vendor in NARROW_VENDORS else GPU
     return DevicePolicy(
-        max_rows=DISCRETE_ROWS if info.kind == DISCRETE else ROWS,
+        max_rows=DISCRETE_ROWS if discrete else ROWS,
         tuning=tuning if large else replace(tuning, shared_m=SHARED_M_SIZES[-1]),
         row_lanes=64,
         rounding_workgroups=DISCRETE_ROUNDING_WORKGROUPS
@@ -130,6 +140,9 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         sum_parts=SUM_PARTS,
         attention_queries=8,
         attention_loads="coalesced",
+        shared_attention_workgroups=(
+            DISCRETE_SHARED_ATTENTION_WORKGROUPS if discrete else SHARED_ATTENTION_WORKGROUPS
+        ),
         kv_split_size=128,
         interleaves_weights=False,
         weights_in_textures=False,
@@ -158,6 +171,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         sum_parts=1,
         attention_queries=12,
         attention_loads="shuffle" if "subgroup" in info.features else "own",
+        shared_attention_workgroups=None,
         kv_split_size=512,
         interleaves_weights=True,
         # SwiftShader, which has no 64-bit integers, reads textures more slowly than buffers.

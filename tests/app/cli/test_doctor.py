@@ -34,6 +34,7 @@ def test_a_gpu_is_described_with_reasons() -> None:
     assert "lacks: timestamp-query" in lines
     assert "max-buffer-size: 4,294,967,296" in lines
     assert "attention: coalesced, splits of 128 keys (a GPU)" in lines
+    assert "attention of prompts: shared from 36 workgroups on (predicted faster" in lines
     assert "split_k 64" in lines
 
 

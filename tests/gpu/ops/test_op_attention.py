@@ -14,7 +14,7 @@ from gpu.ops import KvSplits
 from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
 from gpu.reference import ops as reference
 from gpu.webgpu.device import Device
-from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.kernels import Kernels
 from tests.gpu.kv.cache import LAYER, Cache, Rows
 from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config, with_info
@@ -22,19 +22,23 @@ from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_conf
 pytestmark = pytest.mark.parity
 LOG2_E = 1 / np.log(2)
 SHARE = 0.4
-KINDS = ("shuffle", "loading", "gpu")
-"""A software device with subgroup shuffles, one without, and a GPU."""
+KINDS = ("shuffle", "loading", "gpu", "gpu-shared")
+"""A software device with subgroup shuffles, one without, a GPU, and one whose steps of more than
+`FEW_ROWS` rows copy keys and values into workgroup memory."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def tiled_rig(request: pytest.FixtureRequest, device: Device) -> Rig:
     """The device posing as each kind in turn, for different attention tilings."""
-    kind = as_kind(device, software=request.param != "gpu")
+    kind = as_kind(device, software=not request.param.startswith("gpu"))
     if request.param == "loading":
         features = tuple(f for f in kind.info.features if f != "subgroup")
         kind = with_info(kind, features=features)
     elif request.param == "shuffle" and "subgroup" not in kind.info.features:
         pytest.skip(f"{kind.info.name} has no subgroups")
+    elif not kind.info.software:
+        least = 1 if request.param == "gpu-shared" else None
+        kind = replace(kind, policy=replace(kind.policy, shared_attention_workgroups=least))
     return Rig(kind, Kernels(kind))
 
 
@@ -230,8 +234,9 @@ def test_tilings_fit_every_device() -> None:
         for dtype in ("f32", "f16", *(("q8", "q8q4") if head_dim % 8 == 0 else ())):
             for software, features in ((True, ("subgroup",)), (True, ()), (False, ())):
                 policy = DevicePolicy.of(AdapterInfo("", "", "", "", software, features))
+                own = replace(policy, shared_attention_workgroups=None)
                 few, many = (
-                    AttentionTiling.of(config, dtype, n, policy) for n in (FEW_ROWS, FEW_ROWS + 1)
+                    AttentionTiling.of(config, dtype, n, own) for n in (FEW_ROWS, FEW_ROWS + 1)
                 )
                 assert replace(many, rows=few.rows) == few
                 for tiling in (few, many):
@@ -241,6 +246,25 @@ def test_tilings_fit_every_device() -> None:
                     assert tiling.split % keys == 0
                     assert tiling.value_groups * head_dim // tiling.chunk <= tiling.lanes
                     assert head_dim % tiling.chunk == 0
+                shared = AttentionTiling.of(config, dtype, 512, policy)
+                assert shared.loads == (many.loads if software else "shared")
+                assert shared.value_groups == few.value_groups, "the order of sums"
+
+
+def test_only_many_rows_of_a_gpu_copy_keys_and_values() -> None:
+    def loads(heads: tuple[int, int, int], n_rows: int, kind: str = DISCRETE, **info: bool) -> str:
+        policy = DevicePolicy.of(AdapterInfo("", "", "", kind, info.get("software", False), ()))
+        return AttentionTiling.of(config_of(heads), "f16", n_rows, policy).loads
+
+    assert loads((32, 8, 64), 40) == "shared", "5 tiles of 8 rows of each of 8 groups"
+    assert loads((32, 8, 64), 32) == "coalesced", "32 workgroups"
+    assert loads((32, 8, 64), FEW_ROWS + 1, "integrated GPU") == "shared"
+    assert loads((32, 32, 64), FEW_ROWS, "integrated GPU") == "coalesced", "splits have workgroups"
+    assert loads((1, 1, 64), 128, "integrated GPU") == "coalesced", "4 workgroups"
+    assert loads((64, 1, 64), 128) == "shared", "2 workgroups of 32 heads for each row"
+    assert loads((8, 4, 256), 512) == "shared"
+    assert loads((8, 4, 260), 512) == "coalesced", "heads that are too large"
+    assert loads((32, 8, 64), 512, software=True) != "shared"
 
 
 def workgroup_bytes(tiling: AttentionTiling) -> int:

@@ -39,6 +39,11 @@ TILE_BARRIERS = [
     for i in (1, 2)
 ]
 """Those of shared tiles."""
+ATTENTION_BARRIERS = [
+    f"attention of shared keys: {function}, barrier {i}"
+    for function, n in (("score_split", 2), ("weigh_split", 4), ("add_values", 3))
+    for i in range(1, n + 1)
+]
 
 
 def without_barriers(source: str) -> Iterator[tuple[str, str]]:
@@ -108,6 +113,7 @@ def test_lanes_race_without_any_of_the_barriers(traceable: Device, tracer: Trace
         kernel = dispatch.kernel
         key = (kernel.source, tuple(sorted(kernel.constants.items())), dispatch.grid)
         rows = " of int8 rows" if "add_int8_half" in kernel.source else ""
+        rows += " of shared keys" if "fn copy_keys" in kernel.source else ""
         barriers = [
             (broken, f"{kernel.name}{rows}: {name}")
             for name, broken in without_barriers(kernel.source)
@@ -123,4 +129,5 @@ def test_lanes_race_without_any_of_the_barriers(traceable: Device, tracer: Trace
                 noticed[name] = bool(races(trace))
     assert len(noticed) > 30
     assert set(TILE_BARRIERS) <= set(noticed)
+    assert set(ATTENTION_BARRIERS) <= set(noticed)
     assert [name for name, found in noticed.items() if not found and name not in SPARE] == []

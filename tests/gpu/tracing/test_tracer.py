@@ -92,6 +92,7 @@ def test_every_shader_is_understood(name: str) -> None:
         *TILE_LIBS.values(),
         *Q8_TILE_LIBS.values(),
         {"attention_split": "attention_split_coalesced"},
+        {"attention_split": "attention_split_shared"},
     ]
     usual = {
         "weight": "weight_q4",

@@ -32,12 +32,14 @@ def test_a_gpu_ignores_features_that_help_software_devices() -> None:
     assert found.lib == {}
     assert found.max_loop_rounds is None
     assert found.attention_loads == "coalesced"
+    assert found.shared_attention_workgroups == 8
     assert not found.interleaves_weights
     assert not found.weights_in_textures
 
 
 def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
     assert policy(software=False, kind=DISCRETE).max_rows == MAX_ROWS
+    assert policy(software=False, kind=DISCRETE).shared_attention_workgroups == 36
     assert policy(software=False, kind="integrated GPU").max_rows == 128
     assert policy().max_rows == 128
 
@@ -114,6 +116,7 @@ def test_a_software_device_loads_as_wide_as_it_can(
 
 def test_attention_shuffles_only_with_subgroups() -> None:
     assert policy("subgroup").attention_loads == "shuffle"
+    assert policy().shared_attention_workgroups is None
     assert policy().attention_loads == "own"
 
 

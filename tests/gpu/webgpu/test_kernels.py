@@ -48,7 +48,7 @@ LIB_VARIANTS = {
     "weight_int8": ("q8", "q4"),
     "matmul_tile": ("q8", "q8_coalesced", "q8_shared", "coalesced", "shared"),
     "tile_lanes": ("shared",),
-    "attention_split": ("coalesced",),
+    "attention_split": ("coalesced", "shared"),
     "kv": ("f32", "f16", "f16x8", "packed"),
     "cached_keys": ("q8", "nl4"),
     "cached_values": ("q8", "q4", "nl4"),
@@ -167,6 +167,8 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
         for name, lib in product(("matmul", "qkv", "moe_matmul"), GPU_TILES):
             header = read_shader(f"lib/{lib}").splitlines()[0]
             assert any(k.name == name and header in k.source for k in found), (name, lib)
+        header = read_shader("lib/attention_split_shared").splitlines()[0]
+        assert any(header in k.source and k.constants["CAPTURE"] for k in found)
     for kernel in found:
         assert kernel.pipeline
         assert 1 <= workgroup_size(kernel) <= MAX_INVOCATIONS

@@ -196,6 +196,24 @@ def test_prefill_has_no_bank_conflicts_above_two(
     assert max(found.values()) <= 2.0, found
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("head_dim", [64, 80, 100, 128, 256])
+def test_attention_of_prompts_has_no_bank_conflicts_above_two(
+    gpu: Device, dtype: str, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = replace(LLAMA_SHAPES["tiny"], head_dim=head_dim)
+    monkeypatch.setitem(SHAPES, "tiny_heads", tiny)
+    policy = replace(gpu.policy, shared_attention_workgroups=1)
+    plans, tracer = ShapePlans(replace(gpu, policy=policy), "tiny_heads", dtype, 640), Tracer(gpu)
+    step = plans.prefill(640)[-1]
+    plans.write(step.size)
+    (dispatch,) = (d for d, _ in step.dispatches if d.kernel.name == "attention")
+    uses = instructions(tracer.run(dispatch, (1, dispatch.grid[1] // 2, 0)), 32)
+    found = {use.site.text: use.conflict for use in uses if use.site.space == "workgroup"}
+    assert len(found) > 12
+    assert max(found.values()) <= 2.0, found
+
+
 def test_a_mixture_counts_the_tiles_that_have_work(
     gpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
