@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -113,11 +115,21 @@ def test_a_trained_model_writes_its_golden_text(
         assert [s.id for s in sampled] == text.greedy_ids
 
 
-@pytest.mark.parametrize("kind", ["integrated GPU", DISCRETE])
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        pytest.param("integrated GPU", None, id="integrated"),
+        pytest.param(DISCRETE, None, id="discrete"),
+        pytest.param(DISCRETE, 1, id="shared-attention"),
+    ],
+)
 def test_the_kernels_for_gpus_write_the_golden_text_too(
-    device: Device, trained: Trained, kind: str
+    device: Device, trained: Trained, kind: str, shared: int | None
 ) -> None:
-    runner = driving.load(with_info(as_kind(device, software=False), kind=kind), trained.folder)
+    """`shared`: fewest workgroups of attention that copies keys and values."""
+    gpu = with_info(as_kind(device, software=False), kind=kind)
+    gpu = replace(gpu, policy=replace(gpu.policy, shared_attention_workgroups=shared))
+    runner = driving.load(gpu, trained.folder)
     for text in trained.texts:
         sampled = driving.generate(runner, text.prompt_ids, len(text.greedy_ids))
         assert [s.id for s in sampled] == text.greedy_ids

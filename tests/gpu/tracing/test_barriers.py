@@ -59,6 +59,7 @@ def without_barriers(source: str) -> Iterator[tuple[str, str]]:
 def dispatches(device: Device) -> Iterator[Dispatch]:
     """Dispatches that run every kernel with barriers, each after the step it is made for."""
     device = as_kind(device, software=False)
+    device = replace(device, policy=replace(device.policy, shared_attention_workgroups=1))
     q8 = replace(device, tuning=replace(device.tuning, q8_activations=True))
     models = [(device, random_llama.folder("tiny"), "q4", kv) for kv in KV_FORMATS]
     models += [

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 ATTENTION = "gpu/shaders/attention.wgsl"
 SPLIT = "gpu/shaders/lib/attention_split.wgsl"
 COALESCED = "gpu/shaders/lib/attention_split_coalesced.wgsl"
+SHARED = "gpu/shaders/lib/attention_split_shared.wgsl"
 KV_TILE = "gpu/shaders/lib/attention_kv_tile.wgsl"
 STATE = "gpu/shaders/lib/softmax_state.wgsl"
 WEIGHTS = "gpu/shaders/attention_weights.wgsl"
@@ -64,6 +65,42 @@ MUTANTS = (
         "for (var c = 0u; c < CHUNKS - 1u; c++) { sum += partial[at + c]; }",
         (TEST,),
         "test_positions_around and gpu",
+    ),
+    Mutant(
+        "shared-window",
+        "in tiles of a GPU a query sees one key before its sliding window",
+        SHARED,
+        "least[e] = first_seen(own);",
+        "least[e] = max(1u, first_seen(own)) - 1u;",
+        (TEST,),
+        "test_sliding_windows_of_consecutive_rows and gpu-shared",
+    ),
+    Mutant(
+        "shared-past-the-end",
+        "in tiles of a GPU a value past the last key is copied, which may be NaN",
+        SHARED,
+        "first + k >= seen && first + k < end",
+        "first + k >= seen && first + k <= end",
+        (TEST,),
+        "test_a_prompt_attends_only and gpu-shared",
+    ),
+    Mutant(
+        "shared-order",
+        "tiles of a GPU add the weighted values of all keys in one chain",
+        SHARED,
+        "if ((first + some + LANE_KEYS) % GROUP_KEYS == 0u) {",
+        "if ((first + some + LANE_KEYS) % PIECE_KEYS == 0u) {",
+        (TEST,),
+        "test_a_rows_bits_do_not_depend and gpu-shared",
+    ),
+    Mutant(
+        "first-split",
+        "the first split that a window reaches is merged with what was there before",
+        ATTENTION,
+        "if (split > first_split(run)) {\n    v =",
+        "if (split > 0u) {\n    v =",
+        (TEST,),
+        "test_sliding_windows_of_consecutive_rows",
     ),
     Mutant(
         "attention-barrier-shares",

@@ -120,8 +120,8 @@ MUTANTS = (
         "last-prompt-row",
         "the first token is sampled after the prompt's last token but one",
         "gpu/engine/step_builder.py",
-        "self._samples.append(sequence.sample(len(self._rows) - 1))",
-        "self._samples.append(sequence.sample(max(0, len(self._rows) - 2)))",
+        "last = len(self._rows) - 1\n",
+        "last = max(0, len(self._rows) - 2)\n",
         (ENGINE_TEST,),
     ),
     Mutant(
