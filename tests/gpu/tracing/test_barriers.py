@@ -30,6 +30,8 @@ FUNCTION = re.compile(r"^fn (\w+)", re.MULTILINE)
 SHARED_INT8_MOE = "olmoe_normalised_bias"
 """A mixture whose experts get 64 of 64 rows, with three blocks in a row: a shared tile of int8 rows
 copies two at a time."""
+LARGE_HEADS = "head128_llama3"
+"""A model whose keys take several blocks of shared attention; its context takes two splits."""
 SPARE = {"quantize_activations: workgroup_sum, barrier 3"}
 """Barriers that order nothing: the last of a sum is for kernels that sum again."""
 TILE_BARRIERS = [
@@ -68,6 +70,8 @@ def dispatches(device: Device) -> Iterator[Dispatch]:
     models += [
         (device, random_models.folder(name), "q8", None) for name in random_models.ONE_OF_EACH
     ]
+    large = random_llama.folder(LARGE_HEADS)
+    models.append((device, large, "f16", None))
     models += [
         (q8, folder, dtype, None)
         for folder in (random_llama.folder("odd172_bias"), random_models.folder(SHARED_INT8_MOE))
@@ -76,8 +80,11 @@ def dispatches(device: Device) -> Iterator[Dispatch]:
     sample = replace(driving.GREEDY, temperature=0.8, top_k=9, top_p=0.9, min_p=0.01)
     for of, folder, dtype, kv_dtype in models:
         runner = driving.load(of, folder, dtype, kv_dtype=kv_dtype)
-        ids = [3 + 7 * i % (runner.config.vocab_size - 3) for i in range(60)]
-        driving.begin(runner, 0, ids, 64)
+        ids = [
+            3 + 7 * i % (runner.config.vocab_size - 3)
+            for i in range(200 if folder == large else 60)
+        ]
+        driving.begin(runner, 0, ids, len(ids) + 4)
         driving.prefill(runner, ids)
         for n_rows, capture in ((1, True), (5, False), (40, True)):
             first = len(ids) - n_rows
