@@ -301,8 +301,9 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     assert lines[9].endswith("(fastest when measured on this adapter)")
     chosen = lines[9 : lines.index("1  Card  (Vulkan, GPU; driver 1)")]
     assert [line.split(":")[0].strip() for line in chosen] == [
-        "matmul", "activations of q8 and q4 weights", "attention", "weights", "rows",
-        "rounding to int8", "sampling", "prompt chunk", "steps in flight", "layer times",
+        "matmul", "activations of q8 and q4 weights", "attention", "attention of prompts",
+        "weights", "rows", "rounding to int8", "sampling",
+        "prompt chunk", "steps in flight", "layer times",
     ]  # fmt: skip
     lines = lines[len(chosen) :]
     assert lines[9].startswith("1  Card")
