@@ -50,8 +50,8 @@ def create_app(
     from app.http import errors, metrics, pages, security, weights
     from app.http import models as model_routes
     from app.http.client_limits import EXTENSION, ClientLimits
+    from app.openai import openapi, text_routes
     from app.openai import routes as openai
-    from app.openai import text_routes
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
     from app.ws import live
     from app.ws.sessions import Retention, Sessions
@@ -63,6 +63,7 @@ def create_app(
     pages.register(app, engine, version(), switching=switching is not None)
     openai.register(app, engine)
     text_routes.register(app, engine)
+    openapi.register(app, version())
     weights.register(app, engine)
     if switching is not None:
         model_routes.register(app, switching)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import flask
 from flask import current_app, g
@@ -95,7 +96,7 @@ def client() -> str:
     return str(g.get("session") or flask.request.remote_addr)
 
 
-def submit(engine: EngineClient, request: Request, on_event: OnEvent) -> Run:
-    """Call `ClientLimits.submit` for the client of this request."""
+def submitter(engine: EngineClient) -> Callable[[Request, OnEvent], Run]:
+    """Return `ClientLimits.submit` for the client of this request. It may be called later."""
     client_limits: ClientLimits = current_app.extensions[EXTENSION]
-    return client_limits.submit(client(), engine, request, on_event)
+    return partial(client_limits.submit, client(), engine)

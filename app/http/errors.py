@@ -33,9 +33,15 @@ class ModelNotFoundError(InvalidRequest):
     code = "model_not_found"
 
 
+class GenerationNotFoundError(InvalidRequest):
+    """The request names an answer that is not being written."""
+
+    code = "generation_not_found"
+
+
 def status_of(error: EngineError) -> int:
     match error:
-        case ModelNotFoundError():
+        case ModelNotFoundError() | GenerationNotFoundError():
             return 404
         case InvalidRequest() | ContextExceeded():
             return 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,36 @@ FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": 
 
 
 @dataclass(frozen=True)
+class WholeChoice:
+    """A choice that has ended. `prefix` stands before its text: the echoed prompt."""
+
+    index: int
+    tokens: list[Token]
+    done: Done
+    prefix: str
+
+    @property
+    def text(self) -> str:
+        return self.prefix + "".join(token.text for token in self.tokens)
+
+    @property
+    def visible(self) -> list[Token]:
+        """All tokens but the one that ends the text."""
+        return [token for token in self.tokens if not token.eos]
+
+    @property
+    def mean_logprob(self) -> float:
+        """Mean log-probability of a token: what `best_of` compares, as OpenAI documents."""
+        return sum(token.logprob for token in self.tokens) / max(1, len(self.tokens))
+
+
+@dataclass(frozen=True)
 class ResponseFormat:
     """Differences between completions and chat completions, for one response.
 
     delta, whole  return the content of a choice for a piece of text and for the whole text
-    logprobs      None if not requested
-    first         content of the first chunk, if there is one before any token
+    logprobs      one for each choice; None if not requested
+    first         content of a choice's first chunk, if there is one before any token
     prefix        text before the generated text: the echoed prompt
     """
 
@@ -32,28 +56,38 @@ class ResponseFormat:
     model: str
     delta: Callable[[str], dict[str, Any]]
     whole: Callable[[str], dict[str, Any]]
-    logprobs: TextLogprobs | ChatLogprobs | None
+    logprobs: Sequence[TextLogprobs | ChatLogprobs] | None
     first: dict[str, Any] | None
     prefix: str = ""
 
     def chunk(
-        self, content: dict[str, Any], tokens: list[Token], finish: str | None
+        self, index: int, content: dict[str, Any], tokens: list[Token], finish: str | None
     ) -> dict[str, Any]:
-        logprobs = self.logprobs.of(tokens) if self.logprobs is not None and tokens else None
-        choice = {"index": 0, **content, "logprobs": logprobs, "finish_reason": finish}
-        return self._frame(self.chunk_object, [choice])
+        """Return a chunk of the choice `index`."""
+        logprobs = self._logprobs(index, tokens) if tokens else None
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
+        return self.frame(self.chunk_object, [choice])
 
-    def answer(self, text: str, tokens: list[Token], done: Done) -> dict[str, Any]:
-        logprobs = self.logprobs.of(tokens) if self.logprobs is not None else None
-        choice = {
-            "index": 0,
-            **self.whole(text),
-            "logprobs": logprobs,
-            "finish_reason": FINISH_REASONS[done.reason],
-        }
-        return {**self._frame(self.object, [choice]), "usage": usage(done)}
+    def answer(self, choices: Sequence[WholeChoice]) -> dict[str, Any]:
+        """Return the response of the choices to return, in their order."""
+        return self.frame(
+            self.object,
+            [
+                {
+                    "index": i,
+                    **self.whole(choice.text),
+                    "logprobs": self._logprobs(choice.index, choice.visible),
+                    "finish_reason": FINISH_REASONS[choice.done.reason],
+                }
+                for i, choice in enumerate(choices)
+            ],
+        )
 
-    def _frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: list[Token]) -> dict[str, Any] | None:
+        return None if self.logprobs is None else self.logprobs[index].of(tokens)
+
+    def frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a response, or a chunk of one, with these choices."""
         return {
             "id": self.id,
             "object": object,
@@ -63,7 +97,9 @@ class ResponseFormat:
         }
 
 
-def completion_format(model: str, echo: str, logprobs: TextLogprobs | None) -> ResponseFormat:
+def completion_format(
+    model: str, echo: str, logprobs: Sequence[TextLogprobs] | None
+) -> ResponseFormat:
     """Return the format for `/v1/completions`. `echo` is the prompt to repeat, or ""."""
     return ResponseFormat(
         id=f"cmpl-{secrets.token_hex(12)}",
@@ -78,7 +114,7 @@ def completion_format(model: str, echo: str, logprobs: TextLogprobs | None) -> R
     )
 
 
-def chat_format(model: str, logprobs: ChatLogprobs | None) -> ResponseFormat:
+def chat_format(model: str, logprobs: Sequence[ChatLogprobs] | None) -> ResponseFormat:
     """Return the format for `/v1/chat/completions`."""
     return ResponseFormat(
         id=f"chatcmpl-{secrets.token_hex(12)}",
@@ -92,12 +128,16 @@ def chat_format(model: str, logprobs: ChatLogprobs | None) -> ResponseFormat:
     )
 
 
-def usage(done: Done) -> dict[str, Any]:
+def usage(done: Sequence[Done]) -> dict[str, Any]:
+    """Return the tokens of a request from the ends of its runs. All have the same prompt, which
+    counts once; `cached_tokens` are those that the first run found in the prefix cache."""
+    prompt = done[0].prompt_tokens
+    completion = sum(one.completion_tokens for one in done)
     return {
-        "prompt_tokens": done.prompt_tokens,
-        "completion_tokens": done.completion_tokens,
-        "total_tokens": done.prompt_tokens + done.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": done.timings.cache_n},
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": done[0].timings.cache_n},
     }
 
 

@@ -31,6 +31,7 @@ from gpu import (
 
 MAX_LOGPROBS = 20
 MAX_PRIORITY = 1000
+MAX_CHOICES = 16
 COMPLETION_MAX_TOKENS = 16
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
 
@@ -134,8 +135,10 @@ class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields
     priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
     """Requests with a larger one are served later; nobody can get ahead of the default."""
 
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices to return."""
+
     # Accepted only at the values in `_neutral`.
-    n: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -153,7 +156,6 @@ class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         """Return the values that change nothing, by field; the last one is for error messages."""
         return {
-            "n": (None, 1),
             "frequency_penalty": (None, 0),
             "presence_penalty": (None, 0),
             "logit_bias": (None, {}),
@@ -203,10 +205,28 @@ class CompletionRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fiel
     logprobs: int | None = None
     echo: bool = False
     suffix: str | None = None
-    best_of: int | None = None
+    best_of: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices to write, of which the `n` with the largest mean log-probability are returned."""
 
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
-        return {**super()._neutral(), "suffix": (None, ""), "best_of": (None, 1)}
+        return {**super()._neutral(), "suffix": (None, "")}
+
+    @property
+    def n_runs(self) -> int:
+        """Choices to write. Raises `InvalidRequest` for a `best_of` that cannot be."""
+        n = self.n or 1
+        if self.best_of is None:
+            return n
+        if self.best_of < n:
+            raise InvalidRequest(
+                f"best_of must be at least n, which is {n}, but got {self.best_of}", "best_of"
+            )
+        if self.stream and self.best_of > n:
+            raise InvalidRequest(
+                "the best choice is known only when all have ended; leave out best_of or stream",
+                "best_of",
+            )
+        return self.best_of
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
@@ -276,6 +296,11 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def plain(self) -> list[Message]:
         return plain_messages(self.messages)
+
+    @property
+    def n_runs(self) -> int:
+        """Choices to write."""
+        return self.n or 1
 
     def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
         given = [n for n in (self.max_completion_tokens, self.max_tokens) if n is not None]

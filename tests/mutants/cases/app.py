@@ -7,13 +7,15 @@ LIVE = "app/ws/live.py"
 SEND_QUEUE = "app/ws/send_queue.py"
 SESSIONS = "app/ws/sessions.py"
 INCOMING = "app/ws/incoming.py"
-OPENAI = "app/openai/routes.py"
+OPENAI = "app/openai/answers.py"
+CHOICES = "app/openai/choices.py"
 SCHEMA = "app/openai/schema.py"
 RESPONSES = "app/openai/responses.py"
 SECURITY_TEST = "tests/app/http/test_security.py"
 LIVE_TEST = "tests/app/ws/test_live.py"
 SESSIONS_TEST = "tests/app/ws/test_sessions.py"
 OPENAI_TEST = "tests/app/openai/test_openai.py"
+CHOICES_TEST = "tests/app/openai/test_choices.py"
 
 MUTANTS = (
     Mutant(
@@ -234,8 +236,8 @@ MUTANTS = (
         "usage",
         "the usage of a completion counts its prompt twice",
         RESPONSES,
-        '"total_tokens": done.prompt_tokens + done.completion_tokens,',
-        '"total_tokens": 2 * done.prompt_tokens + done.completion_tokens,',
+        '"total_tokens": prompt + completion,',
+        '"total_tokens": 2 * prompt + completion,',
         (OPENAI_TEST,),
     ),
     Mutant(
@@ -269,7 +271,7 @@ MUTANTS = (
         "stream-done",
         "a stream ends without [DONE]",
         OPENAI,
-        '        yield b"data: [DONE]\\n\\n"\n',
+        '    yield b"data: [DONE]\\n\\n"\n',
         "",
         (OPENAI_TEST,),
         "stream",
@@ -278,19 +280,52 @@ MUTANTS = (
         "finish-reason",
         "a stream says that it goes on when it has ended",
         OPENAI,
-        'response.chunk(response.delta(""), [], FINISH_REASONS[event.reason])',
-        'response.chunk(response.delta(""), [], None)',
+        "reason = FINISH_REASONS[event.reason]\n",
+        "reason = None\n",
         (OPENAI_TEST,),
         "stream",
     ),
     Mutant(
         "client-gone",
         "a run goes on when its client has left",
-        OPENAI,
-        "                if gone():\n                    run.cancel()\n",
-        "                gone()\n",
+        CHOICES,
+        "                if self._gone():\n                    self.cancel()\n",
+        "                self._gone()\n",
         (OPENAI_TEST,),
         "leaves_cancels",
+    ),
+    Mutant(
+        "choices-together",
+        "all choices start at once, and each reads the prompt",
+        CHOICES,
+        "        if isinstance(event, Token | Done):\n",
+        "        if True:\n",
+        (CHOICES_TEST,),
+    ),
+    Mutant(
+        "choices-change",
+        "a change of an answer's settings is lost on choices that have not started",
+        CHOICES,
+        "            self._request = msgspec.structs.replace(self._request, params=params)\n",
+        "",
+        (CHOICES_TEST,),
+    ),
+    Mutant(
+        "best-of",
+        "the choice with the smallest log-probabilities is the best",
+        OPENAI,
+        "reverse=True",
+        "reverse=False",
+        (CHOICES_TEST,),
+        "best",
+    ),
+    Mutant(
+        "choices-usage",
+        "the prompt of several choices is counted for each",
+        RESPONSES,
+        "prompt = done[0].prompt_tokens\n",
+        "prompt = sum(one.prompt_tokens for one in done)\n",
+        (CHOICES_TEST,),
     ),
     Mutant(
         "template-names",

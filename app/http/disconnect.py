@@ -1,0 +1,29 @@
+"""Whether the client of a request is still there."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable
+
+import flask
+
+
+def client_gone() -> Callable[[], bool]:
+    """Return a function that tells whether the client of this request has disconnected.
+
+    Without a socket, as in tests, it returns False.
+    """
+    sock = flask.request.environ.get("werkzeug.socket")
+
+    def gone() -> bool:
+        if sock is None:
+            return False
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(sock, selectors.EVENT_READ)
+                return bool(selector.select(0)) and sock.recv(1, socket.MSG_PEEK) == b""
+        except (OSError, ValueError):
+            return True
+
+    return gone

@@ -1,0 +1,92 @@
+"""Answers of `/v1`: whole, or a stream of server-sent events that ends with `[DONE]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from app.http.errors import body_of_engine_error
+from app.openai.choices import Choices
+from app.openai.responses import (
+    FINISH_REASONS,
+    ResponseFormat,
+    WholeChoice,
+    timings,
+    usage,
+)
+from gpu import EngineError
+from gpu.events import Done, Token
+
+
+def whole(choices: Choices, response: ResponseFormat, n: int) -> dict[str, Any]:
+    """Return the answer once all choices have ended: the best `n` of them, if there are more."""
+    tokens: dict[int, list[Token]] = {}
+    ended: dict[int, Done] = {}
+    for found in choices:
+        if found is None:
+            continue
+        index, event = found
+        if isinstance(event, Token):
+            tokens.setdefault(index, []).append(event)
+        elif isinstance(event, Done):
+            ended[index] = event
+    written = [
+        WholeChoice(index, tokens.get(index, []), done, response.prefix)
+        for index, done in sorted(ended.items())
+    ]
+    if len(written) > n:
+        written.sort(key=lambda choice: choice.mean_logprob, reverse=True)
+    answer = response.answer(written[:n])
+    if len(written) > 1:
+        for choice, fields in zip(written, answer["choices"], strict=False):
+            fields.update(_extra_fields(choices, choice.index, choice.done))
+    first = _extra_fields(choices, 0, ended[0])
+    return answer | {"usage": usage([ended[index] for index in sorted(ended)])} | first
+
+
+def stream(choices: Choices, response: ResponseFormat, with_usage: bool) -> Iterator[bytes]:
+    """Yield the events of a stream. Comments keep it alive while there are no tokens."""
+    extra = {"usage": None} if with_usage else {}
+    begun: set[int] = set()
+    ended: dict[int, Done] = {}
+    try:
+        yield from _first(response, 0, begun, extra)
+        for found in choices:
+            if found is None:
+                yield b": still here\n\n"
+                continue
+            index, event = found
+            yield from _first(response, index, begun, extra)
+            if isinstance(event, Token) and (event.text or response.logprobs) and not event.eos:
+                chunk = response.chunk(index, response.delta(event.text), [event], None)
+                yield _sse(chunk | extra)
+            elif isinstance(event, Done):
+                ended[index] = event
+                reason = FINISH_REASONS[event.reason]
+                last = response.chunk(index, response.delta(""), [], reason)
+                yield _sse(last | extra | _extra_fields(choices, index, event))
+        if with_usage:
+            ends = [ended[index] for index in sorted(ended)]
+            yield _sse(response.frame(response.chunk_object, []) | {"usage": usage(ends)})
+    except EngineError as error:
+        yield _sse(body_of_engine_error(error))
+    yield b"data: [DONE]\n\n"
+
+
+def _first(
+    response: ResponseFormat, index: int, begun: set[int], extra: dict[str, Any]
+) -> Iterator[bytes]:
+    """Yield the first chunk of a choice that has not begun, if there is one before any token."""
+    if response.first is not None and index not in begun:
+        yield _sse(response.chunk(index, response.first, [], None) | extra)
+    begun.add(index)
+
+
+def _extra_fields(choices: Choices, index: int, done: Done) -> dict[str, Any]:
+    return {"timings": timings(done), "seed": choices.seed_of(index)}
+
+
+def _sse(message: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(message) + b"\n\n"

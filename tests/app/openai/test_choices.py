@@ -1,0 +1,293 @@
+"""Several choices of one request, and settings that change while they are written."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+from flask.testing import FlaskClient
+
+from app.engine.client import OnEvent, UnavailableError
+from app.openai.choices import MAX_SEED, Choices
+from app.openai.operations import OPERATIONS
+from gpu import InvalidRequest, QueueFull, Request, SamplingParams
+from gpu.events import Accepted, Done, Reason, StepTimes, Timings, Token
+from tests.app.conftest import StartSite
+from tests.app.openai.test_openai import GREEDY, HELLO, chat, chunks, complete
+
+# ---- when the runs start and end -------------------------------------------------------------
+
+
+class RecordedRun:
+    """A run that says what a test has it say."""
+
+    def __init__(self, request: Request, on_event: OnEvent) -> None:
+        self.request = request
+        self.say = on_event
+        self.changes: list[dict[str, Any]] = []
+        self.cancelled = False
+
+    def update(self, **changes: Any) -> int:
+        self.changes.append(changes)
+        return 7
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Submissions:
+    """The runs that were submitted; all but the first `room` are refused."""
+
+    def __init__(self, room: int = 16) -> None:
+        self.runs: list[RecordedRun] = []
+        self._room = room
+
+    def __call__(self, request: Request, on_event: OnEvent) -> RecordedRun:
+        if len(self.runs) == self._room:
+            raise QueueFull("there is no room")
+        self.runs.append(RecordedRun(request, on_event))
+        return self.runs[-1]
+
+
+def token() -> Token:
+    times = StepTimes(1, None, 0, 0, 0)
+    return Token(0, 5, "a", -1.0, 0.5, 1, 1, 0.5, (1, 1, 1, 1), (), times, 1)
+
+
+def done(reason: Reason = "length", message: str = "") -> Done:
+    return Done(reason, 3, 1, Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0), message)
+
+
+def accepted(params: SamplingParams) -> Accepted:
+    return Accepted((), params, False, 0, 512)
+
+
+def started(
+    n: int,
+    submissions: Submissions,
+    params: SamplingParams | None = None,
+    gone: Callable[[], bool] = lambda: False,
+) -> Choices:
+    """Return `n` choices, the first of which was accepted."""
+    request = Request([1, 2, 3], params or SamplingParams(seed=MAX_SEED - 1))
+    choices = Choices(submissions, request, n, gone)
+    first = submissions.runs[0]
+    first.say(accepted(first.request.params))
+    choices.wait_accepted()
+    return choices
+
+
+def test_the_others_start_with_the_first_ones_first_token() -> None:
+    submissions = Submissions()
+    choices = started(3, submissions)
+    assert len(submissions.runs) == 1
+    events = iter(choices)
+    submissions.runs[0].say(token())
+    found = next(events)
+    assert found is not None
+    assert found[0] == 0
+    seeds = [run.request.params.seed for run in submissions.runs]
+    assert seeds == [MAX_SEED - 1, MAX_SEED, 0]
+    for run in submissions.runs:
+        assert run.request.ids == [1, 2, 3]
+        run.say(done())
+    assert [index for index, _ in filter(None, events)] == [0, 1, 2]
+
+
+def test_a_seed_is_drawn_once_for_all_choices() -> None:
+    submissions = Submissions()
+    choices = started(2, submissions, SamplingParams())
+    submissions.runs[0].say(token())
+    next(iter(choices))
+    first, second = (run.request.params.seed for run in submissions.runs)
+    assert first is not None
+    assert second == first + 1
+    assert [choices.seed_of(0), choices.seed_of(1)] == [first, second]
+
+
+def test_a_choice_that_is_interrupted_ends_the_others_with_its_reason() -> None:
+    submissions = Submissions()
+    choices = started(2, submissions)
+    submissions.runs[0].say(token())
+    events = iter(choices)
+    next(events)
+    submissions.runs[1].say(done("error", "the device was lost"))
+    with pytest.raises(UnavailableError, match="the device was lost"):
+        list(events)
+    assert submissions.runs[0].cancelled
+
+
+def test_a_choice_that_finds_no_room_ends_the_others() -> None:
+    submissions = Submissions(room=2)
+    choices = started(3, submissions)
+    submissions.runs[0].say(token())
+    with pytest.raises(QueueFull):
+        list(choices)
+    assert [run.cancelled for run in submissions.runs] == [True, True]
+
+
+def test_a_client_that_leaves_cancels_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.openai.choices.POLL_SECONDS", 0.01)
+    gone = False
+    submissions = Submissions()
+    choices = started(2, submissions, gone=lambda: gone)
+    events = iter(choices)
+    submissions.runs[0].say(token())
+    next(events)
+    gone = True
+    monkeypatch.setattr("app.openai.choices.PING_SECONDS", 0.05)
+    assert next(events) is None
+    assert [run.cancelled for run in submissions.runs] == [True, True]
+
+
+def test_a_change_reaches_choices_that_have_not_started() -> None:
+    submissions = Submissions()
+    choices = started(2, submissions)
+    assert choices.update(temperature=0.25) == {0: 7}
+    submissions.runs[0].say(token())
+    next(iter(choices))
+    assert submissions.runs[0].changes == [{"temperature": 0.25}]
+    assert submissions.runs[1].request.params.temperature == 0.25
+    with pytest.raises(InvalidRequest, match="temperature"):
+        choices.update(temperature=-1.0)
+    assert len(submissions.runs[0].changes) == 1
+
+
+# ---- over HTTP -------------------------------------------------------------------------------
+
+
+def test_every_choice_is_the_text_of_its_seed(http: FlaskClient) -> None:
+    answer = complete(http, n=3, seed=40, max_tokens=10)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert [choice["seed"] for choice in answer["choices"]] == [40, 41, 42]
+    alone = [complete(http, seed=seed, max_tokens=10) for seed in (40, 41, 42)]
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert texts == [one["choices"][0]["text"] for one in alone]
+    assert len(set(texts)) == 3
+
+
+def test_the_prompt_of_several_choices_counts_once(http: FlaskClient) -> None:
+    usage = complete(http, n=3, max_tokens=10)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (
+        2,
+        30,
+        32,
+    )
+
+
+def test_chat_choices_have_their_own_logprobs(http: FlaskClient) -> None:
+    answer = chat(http, n=2, seed=3, max_tokens=6, logprobs=True)
+    assert [choice["message"]["role"] for choice in answer["choices"]] == ["assistant"] * 2
+    for choice in answer["choices"]:
+        pieces = [entry["token"] for entry in choice["logprobs"]["content"]]
+        assert "".join(pieces) == choice["message"]["content"]
+
+
+def test_best_of_returns_the_likeliest(http: FlaskClient) -> None:
+    every = complete(http, n=5, seed=8, max_tokens=8, logprobs=0)["choices"]
+    means = [sum(c["logprobs"]["token_logprobs"]) / 8 for c in every]
+    assert max(means) > means[0]  # so that returning the first would be noticed
+    likeliest = sorted(every, key=lambda choice: -sum(choice["logprobs"]["token_logprobs"]))
+    best = complete(http, n=2, best_of=5, seed=8, max_tokens=8)
+    assert [choice["text"] for choice in best["choices"]] == [c["text"] for c in likeliest[:2]]
+    assert [choice["index"] for choice in best["choices"]] == [0, 1]
+    assert [choice["seed"] for choice in best["choices"]] == [c["seed"] for c in likeliest[:2]]
+    assert best["usage"]["completion_tokens"] == 40
+
+
+def test_a_stream_of_several_choices_says_what_the_whole_says(http: FlaskClient) -> None:
+    whole = chat(http, n=3, seed=5, max_tokens=9)
+    response = http.post(
+        "/v1/chat/completions",
+        json={
+            "messages": HELLO,
+            "n": 3,
+            "seed": 5,
+            "max_tokens": 9,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    )
+    *parts, last = chunks(response.text)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 27
+    texts, ends, roles = ["", "", ""], [0, 0, 0], [0, 0, 0]
+    for part in parts:
+        (choice,) = part["choices"]
+        assert not ends[choice["index"]], "a choice goes on after its end"
+        texts[choice["index"]] += choice["delta"].get("content", "")
+        roles[choice["index"]] += "role" in choice["delta"]
+        ends[choice["index"]] += choice["finish_reason"] is not None
+    assert (roles, ends) == ([1, 1, 1], [1, 1, 1])
+    assert texts == [choice["message"]["content"] for choice in whole["choices"]]
+
+
+# ---- settings that change --------------------------------------------------------------------
+
+CHANGE = next(each for each in OPERATIONS if each.path == "/v1/generations/{id}/params")
+
+
+def open_stream(port: int, **fields: Any) -> tuple[http.client.HTTPResponse, dict[str, Any]]:
+    """Start a stream; return its response and its first chunk."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body = {"prompt": "Once", "stream": True, **fields}
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    response = connection.getresponse()
+    line = response.readline()
+    return response, json.loads(line.removeprefix(b"data: "))
+
+
+def test_settings_change_while_an_answer_is_written(start_site: StartSite) -> None:
+    site = start_site(delay=0.03)
+    client = site.app.test_client()
+    response, first = open_stream(site.port, **GREEDY, max_tokens=60, ignore_eos=True)
+    changed = client.post(f"/v1/generations/{first['id']}/params", json={"temperature": 2.0})
+    assert changed.status_code == 200, changed.text
+    assert changed.json is not None
+    jsonschema.validate(changed.json, CHANGE.answer)
+    (choice,) = changed.json["choices"]
+    parts = [first, *chunks(response.read().decode().lstrip("\n"))]
+    texts = [part["choices"][0]["text"] for part in parts]
+    greedy = client.post(
+        "/v1/completions",
+        json={"prompt": "Once", **GREEDY, "max_tokens": 60, "ignore_eos": True, "logprobs": 0},
+    )
+    assert greedy.json is not None
+    expected = greedy.json["choices"][0]["text"]
+    assert 0 < choice["first_token"] < 60
+    assert expected.startswith("".join(texts[: choice["first_token"]]))
+    assert "".join(texts) != expected
+
+
+def test_an_answer_that_has_ended_is_not_found(http: FlaskClient) -> None:
+    ended = complete(http, max_tokens=2)["id"]
+    for id in (ended, "cmpl-unknown"):
+        response = http.post(f"/v1/generations/{id}/params", json={"temperature": 1})
+        assert response.status_code == 404
+        assert response.json is not None
+        assert response.json["error"]["code"] == "generation_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"seed": 5}, "seed"),
+        ({"prompt": "a"}, "prompt"),
+        ({}, None),
+        ([], None),
+    ],
+)
+def test_a_bad_change_names_the_field(start_site: StartSite, body: Any, param: str | None) -> None:
+    site = start_site(delay=0.03)
+    response, first = open_stream(site.port, max_tokens=60)
+    changed = site.app.test_client().post(f"/v1/generations/{first['id']}/params", json=body)
+    assert changed.status_code == 400
+    assert changed.json is not None
+    assert changed.json["error"]["param"] == param
+    response.close()
