@@ -135,7 +135,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """What an engine does now, and did since it was loaded.
+    """Counts of runs, KV blocks and tokens: those now, and totals since the engine was loaded.
 
     n_running, n_waiting   runs that have a slot, and those that wait for one
     used_blocks, n_blocks  KV blocks that runs have, of all

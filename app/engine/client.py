@@ -131,7 +131,7 @@ class EngineClient(ABC):
     @property
     @abstractmethod
     def stats(self) -> EngineStats | None:
-        """What the engine did up to a second ago; None while there is none."""
+        """Figures of the engine, at most a second old; None while there is no engine."""
 
     @property
     def chat(self) -> bool:

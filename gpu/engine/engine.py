@@ -182,7 +182,7 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        """What the engine does now, and did so far."""
+        """Counts of runs, KV blocks and tokens: those now, and totals since the start."""
         return self._thread.stats()
 
     @property

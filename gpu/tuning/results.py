@@ -91,7 +91,7 @@ class AutotuneResult:
 
     @property
     def measurement(self) -> Measurement:
-        """What later starts use."""
+        """Part of the result that is stored for later starts."""
         return Measurement(self.chosen, self.timestamp_us)
 
     def choices(self) -> tuple[PolicyChoice, ...]:

@@ -1,4 +1,4 @@
-"""What the cases of a part share: the device, the time, and how they say what they do."""
+"""Context that the cases of a part share: the device, the time left, and the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the process that runs a part is given, and what it says, one JSON object on each line."""
+"""Messages to and from the process that runs a part, one JSON object on each line."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What `tokenglass doctor` says of a machine and one of its adapters.
+    """Machine and one of its adapters, as `tokenglass doctor` describes them.
 
     engine      digest of the engine's sources
     versions    of the libraries, by package

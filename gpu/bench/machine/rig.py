@@ -45,7 +45,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True)
 class Finding:
-    """What the comparisons of one check found.
+    """Outcome of the comparisons of one check.
 
     error     largest |device - reference|, relative to the largest number of the reference or 1
     of_bound  largest error relative to its bound; more than 1 is wrong

@@ -47,7 +47,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """What takes longest."""
+        """Name of the limit that takes longest."""
         return max(self.limits, key=lambda name: self.limits[name])
 
     @property
@@ -124,7 +124,7 @@ class StepPrediction:
 
     @property
     def limit(self) -> str:
-        """What most of the time is spent on; `launch`: the starts of dispatches."""
+        """Name of the limit that takes most of the time; `launch`: the starts of dispatches."""
         by_limit: dict[str, float] = {}
         for prediction, times in self.dispatches:
             for name, us in (("launch", prediction.launch), (prediction.limit, prediction.busy)):

@@ -91,7 +91,7 @@ def open_engine(subject: BenchModel, options: LoadOptions, adapter: str | None) 
 
 
 class NoText:
-    """What the engine needs of a tokenizer for prompts of ids: every token's text is empty."""
+    """Stand-in for a tokenizer where prompts are ids: the text of every token is empty."""
 
     eos_ids = ()
     n_stripped_spaces = 0
