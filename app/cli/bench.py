@@ -64,7 +64,7 @@ def default_path(adapter: AdapterInfo) -> Path:
 
 
 def last_lines(path: Path, report: Report) -> list[str]:
-    """Return what to do with the report."""
+    """Return the closing lines: failures, how to go on, and how to send the report."""
     left, n_bad = report.left(), len(report.failures)
     count = "1 failure" if n_bad == 1 else f"{n_bad} failures"
     lines = [f"{count}, see {page_path(path)}" if n_bad else "no failures"]

@@ -82,7 +82,7 @@ class EngineMain:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
         self._runs: dict[int, EngineRun] = {}
         self._engine: Engine | None = None
@@ -118,7 +118,7 @@ class EngineMain:
         self._outbox.put(Loading(done, text))
 
     def _serve_commands(self, engine: Engine) -> None:
-        while (message := self._inbox.get()) is not None:
+        while (message := self._commands.get()) is not None:
             match message:
                 case Cancel(run=number):
                     if number in self._runs:
@@ -176,7 +176,7 @@ class EngineMain:
         def on_event(event: Event) -> None:
             self._outbox.put(RunEvent(number, event))
             if isinstance(event, Done):
-                self._inbox.put(RunEnded(number))
+                self._commands.put(RunEnded(number))
 
         self._runs[number] = engine.submit(message.request, on_event)
 
@@ -207,7 +207,7 @@ class EngineMain:
         else:
             log.error("a question could not be answered", exc_info=error)
             self._outbox.put(CallFailed(call, EngineError.code, INTERNAL_ERROR))
-        self._inbox.put(CheckFailure())
+        self._commands.put(CheckFailure())
 
     def _exit_dead(self, why: str) -> None:
         """The engine stopped by itself: end, so that the server starts another process."""
@@ -225,11 +225,11 @@ class EngineMain:
         decoder = msgspec.msgpack.Decoder(ToEngine)
         try:
             while not isinstance(message := decoder.decode(self._pipe.recv_bytes()), Close):
-                self._inbox.put(message)
+                self._commands.put(message)
         except (EOFError, OSError):
             log.warning("the server is gone; so goes the engine")
         # Close in good order, but not for long.
-        self._inbox.put(None)
+        self._commands.put(None)
         threading.Event().wait(CLOSE_SECONDS)
         os._exit(1)
 

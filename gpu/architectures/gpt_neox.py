@@ -26,7 +26,7 @@ def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
         activation=read_gelu(config, "gelu"),
         rope=read_rope(config, sizes.context, rotary_dim, theta),
         rotary_dim=rotary_dim,
-        parallel=config.boolean("use_parallel_residual", True),
+        parallel_residual=config.boolean("use_parallel_residual", True),
     )
 
 

@@ -44,7 +44,7 @@ KEEP_BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """Seconds, and seconds of processor time."""
+    """Seconds by the clock (`wall`) and of processor time (`cpu`)."""
 
     wall: float
     cpu: float

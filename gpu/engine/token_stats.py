@@ -39,14 +39,14 @@ def token_stats(
 ) -> TokenStats:
     """Return the statistics of `row` of a captured step, which ran the token at `position`.
     `times`: those of that step, or of the last timed step before it."""
-    told = (
+    captured_values = (
         captured.residual,
         captured.attention,
         captured.mlp,
         captured.attention_cosine,
         captured.mlp_cosine,
     )
-    of_row = np.stack([values[row] for values in told], axis=1)
+    of_row = np.stack([values[row] for values in captured_values], axis=1)
     layers = zip(
         significant(of_row),
         significant(captured.entropy[row]),

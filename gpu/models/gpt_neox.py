@@ -13,14 +13,14 @@ from gpu.webgpu.buffers import Tensor
 
 
 class GptNeoX(Gpt2):
-    """`config.parallel`: whether the MLP reads the residual stream before attention or after."""
+    """If `config.parallel_residual`, attention and the MLP of a layer both read its input."""
 
     def forward(self, run: Pass) -> Tensor:
         x = run.embed(self.embedding)
         for i, layer in enumerate(self.layers):
             x = run.resid_pre(i, x)
             with_attention = self.attention(run, i, layer, x)
-            mlp_input = x if self.config.parallel else with_attention
+            mlp_input = x if self.config.parallel_residual else with_attention
             hidden = self.mlp_hidden(run, i, layer, mlp_input)
             x = run.add_residual(i, "mlp", with_attention, hidden, layer.mlp.down)
         return x

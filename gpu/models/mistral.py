@@ -7,4 +7,4 @@ from gpu.models.llama import Llama
 
 
 class Mistral(Llama):
-    """`config.sliding_windows` in every layer."""
+    """Llama with a sliding window in every layer (`config.sliding_windows`)."""

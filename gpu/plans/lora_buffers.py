@@ -76,9 +76,9 @@ class LoraBuffers:
         """Return the tensors of a pass, with buffers for the widest results per row and per
         assignment."""
         rows = self._memory.max_rows
-        n_pairs = rows * experts.experts_per_token if experts else 0
+        n_assignments = rows * experts.experts_per_token if experts else 0
         widths = [(rows, padded(low.a.n), low.b.shape[-1]) for low in of.values()]
-        widths += [(n_pairs, padded(low.a.n), low.b.shape[-1]) for low in of_experts.values()]
+        widths += [(n_assignments, padded(low.a.n), low.b.shape[-1]) for low in of_experts.values()]
         lora_a_out, lora_delta = (max(found[0] * found[i] for found in widths) for i in (1, 2))
         zeros = self._memory.zeros
         return PassLora(

@@ -121,7 +121,7 @@ class TorchLlama:
             watcher.add_update("attention", x, update)
             x = x + update
             watcher.mark()
-            normed = self._norm(resid_pre if self.config.parallel else x, layer.pre_mlp)
+            normed = self._norm(resid_pre if self.config.parallel_residual else x, layer.pre_mlp)
             update = layer.mlp(normed, watcher, batch.hooks)
             update = batch.hooks.mlp(i, self._norm(update * scale, layer.post_mlp))
             update = batch.hooks.before(i + 1, x, update)

@@ -23,20 +23,20 @@ GREATEST_HALF = 65504.0
 def quantize_kv(
     storage: str, x: Array, hadamard: Array, block: int
 ) -> tuple[npt.NDArray[np.int64], Array]:
-    """Return codes and scales of new heads x (…, head_dim), rotated before by the matrix `hadamard`
-    of `hadamard_matrix`; the identity for no rotation."""
-    rotated = x @ hadamard.T
-    scale = scales(storage, rotated, block)
-    return encode(storage, rotated, block, scale), scale
+    """Return codes and scales of new heads x (…, head_dim), transformed before by `hadamard` of
+    `hadamard_matrix`; the identity for no transform."""
+    transformed = x @ hadamard.T
+    scale = scales(storage, transformed, block)
+    return encode(storage, transformed, block, scale), scale
 
 
 def inverse_hadamard(x: Array, hadamard: Array) -> Array:
-    """Return heads x (…, head_dim) rotated back."""
+    """Return heads x (…, head_dim) transformed back."""
     return x @ hadamard
 
 
 def hadamard_matrix(head_dim: int, size: int) -> Array:
-    """Return the orthogonal matrix R (head_dim, head_dim) that rotates heads x to x · Rᵀ.
+    """Return the orthogonal matrix R (head_dim, head_dim) that transforms heads x to x · Rᵀ.
 
     For every `size` numbers (a power of two): signs, then the Hadamard matrix over √size. The signs
     are a bent function of the index (Rothaus 1976), because the Hadamard matrix alone would gather

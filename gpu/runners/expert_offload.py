@@ -50,7 +50,7 @@ class ExpertOffload:
         """`moes`: by layer; `experts_per_token`: experts of each row."""
         self._memory = memory
         self._moes = moes
-        self._per_token = experts_per_token
+        self._experts_per_token = experts_per_token
         self._layer_of = {moe.slots.name: i for i, moe in moes.items()}
         self._slots = {i: ExpertSlots(of.gate_up.n_slots) for i, of in moes.items()}
         self._calls = open_calls(memory.device)
@@ -99,7 +99,7 @@ class ExpertOffload:
 
     def _chosen(self, n_rows: int) -> list[int]:
         """Return the experts that the rows of the step were routed to."""
-        data = self._routed.read(4 * n_rows * self._per_token)
+        data = self._routed.read(4 * n_rows * self._experts_per_token)
         found: list[int] = np.unique(np.frombuffer(data, np.uint32)).tolist()
         return found
 

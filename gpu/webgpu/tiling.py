@@ -146,11 +146,11 @@ class Tuning:
         may_share: bool = False,
         of_expert: bool = False,
     ) -> Tile:
-        """Return the tile of `n_rows` rows times a matrix of `n` rows of `blocks` blocks of 32.
+        """Return the tile of the product (n_rows, k) · (n, k)ᵀ with k = 32 · blocks.
 
-        in_quads   tiles must hold whole quads of columns
-        may_share  rows have no norm to fold in, so that a shared tile can take them
-        of_expert  rows are those of one expert on average
+        in_quads   the columns of a tile must be a multiple of 4
+        may_share  no norm is folded into the product, so that a shared tile is possible
+        of_expert  `n_rows` is the average of an expert
         """
         if self.coalesced and may_share and n_rows >= MIN_SHARED_ROWS:
             split_k = QUAD * even_split_k(blocks, self.split_k)
@@ -198,8 +198,8 @@ def even_split_k(blocks: int, most: int) -> int:
 
 
 def _even(n: int, columns: int) -> int:
-    """Halve the columns if there would be a small, odd number of workgroups: a software device
-    distributes them over its threads only once."""
+    """Return half of the columns if all of them would give a small, odd number of workgroups: a
+    software device divides them among its threads beforehand, and one would have less to do."""
     groups = -(-n // (columns * SHUFFLE_LANES))
     return columns // 2 if groups % 2 and groups < 16 and columns > 4 else columns
 

@@ -102,7 +102,7 @@ def by_prefix(prefix: str) -> dict[str, str]:
 
 
 def kind_of(noun: str) -> str:
-    """Return the kind of a character; "walk" for rarer and invented ones."""
+    """Return how a character moves, such as "fly"; "walk" for rarer and invented ones."""
     return characters().get(noun, "walk")
 
 

@@ -1,7 +1,7 @@
 """Very short stories and repetitions: exercises in copying the words of a request.
 
 In a long story the words to copy are a few among two hundred, and a small model may never learn
-to look them up. Here they come again within a sentence or two.
+to look them up. Here they are repeated within a sentence or two.
 """
 
 from __future__ import annotations

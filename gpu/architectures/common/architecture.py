@@ -20,9 +20,9 @@ class Architecture:
     read_config  reads what config.json says beside the sizes; raises ModelError for what cannot
                  be run
     tensors      the modules of a checkpoint
-    gguf         how GGUF files hold the model; None: they are not read
+    gguf         how GGUF files hold the model; None: GGUF is not supported
     torch        whether `gpu.pytorch` can run it
-    config_keys  keys of its config.json that differ: Llama's key to its own
+    config_keys  names of config.json that differ from Llama's: its own by Llama's
 
     What config.json means by leaving a key out, as in transformers:
 

@@ -42,7 +42,7 @@ class Hyperparameters:
     nope_layers: tuple[int, ...] = ()
     sliding_windows: tuple[int | None, ...] = ()
     experts: MoeConfig | None = None
-    parallel: bool = False
+    parallel_residual: bool = False
     attn_scale: float | None = None
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None

@@ -93,8 +93,8 @@ class Cache:
     def hadamard(self) -> Array:
         """The transform of this cache's heads; the identity if its format has none."""
         d = self.keys.shape[-1]
-        rotated = self.pools.format.hadamard
-        return reference.hadamard_matrix(d, hadamard_size(d)) if rotated else np.eye(d)
+        hadamard = self.pools.format.hadamard
+        return reference.hadamard_matrix(d, hadamard_size(d)) if hadamard else np.eye(d)
 
     def arrays(self) -> KvArrays:
         """Copies in double precision, as the reference takes them."""

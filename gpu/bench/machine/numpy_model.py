@@ -56,7 +56,7 @@ class NumpyModel:
         attn_out = self._attention(i, layer, self._norm(x, layer.pre_attention), rows)
         update = self.config.residual_scale * self._linear(layer.out, attn_out)
         mid = x + self._norm(update, layer.post_attention)
-        normed = self._norm(x if self.config.parallel else mid, layer.pre_mlp)
+        normed = self._norm(x if self.config.parallel_residual else mid, layer.pre_mlp)
         if isinstance(layer.ffn, Moe):
             update = self._moe(i, layer.ffn, normed)
         else:

@@ -1,6 +1,6 @@
 """Predicted time of a dispatch on a GPU: the longest of what limits it.
 
-With g workgroups on the busiest multiprocessor and G in all:
+With g workgroups on the busiest multiprocessor:
 
     memory        bytes of the op / (0.92 · bandwidth of memory)
     latency       bytes from beyond a multiprocessor / (bytes in flight / latency), where each lane
@@ -14,7 +14,7 @@ With g workgroups on the busiest multiprocessor and G in all:
 With int8 rows four multiply-adds are one instruction, at `GpuSpec.dot4_factor` times the speed of
 four, and each sum of 16 products is converted, scaled and added.
 
-A multiprocessor loads a sector that two of its workgroups need once, if they are neighbours. Every
+If two neighbouring workgroups of a multiprocessor need the same sector, it is loaded once. Every
 dispatch also takes the time from the end of the one before to its start.
 """
 

@@ -55,7 +55,7 @@ class WorkgroupWork:
 @dataclass(frozen=True, slots=True)
 class DispatchWork:
     """Work of a whole dispatch: `flops` and `n_bytes` by the formula of its op (0 without one).
-    `int8`: multiplies four int8 numbers at a time."""
+    `int8`: the kernel multiplies by dot4I8Packed."""
 
     label: str
     kernel: str

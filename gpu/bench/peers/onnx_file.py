@@ -148,7 +148,7 @@ def _record(graph: _Graph, subject: BenchModel, context: int, last_only: bool) -
     ids = graph.input("input_ids", types.INT64, 1, "n")
     graph.input("seqlens_k", types.INT32, 1)
     graph.input("total_sequence_length", types.INT32)
-    _rotations(graph, config, context)
+    _rope_cos_sin(graph, config, context)
     embedding = read("model.embed_tokens.weight")
     table = graph.weight("embedding", embedding.astype(graph.number))
     x = graph.node("Gather", [table, ids], ["embed"])
@@ -166,7 +166,7 @@ def _record(graph: _Graph, subject: BenchModel, context: int, last_only: bool) -
     graph.output("logits", 1, "rows", config.vocab_size)
 
 
-def _rotations(graph: _Graph, config: ModelConfig, context: int) -> None:
+def _rope_cos_sin(graph: _Graph, config: ModelConfig, context: int) -> None:
     """Add tables (context, head_dim / 2) of cosine and sine."""
     angles = np.outer(np.arange(context), config.rope.inv_freq(config.head_dim))
     graph.weight("cos_cache", np.cos(angles).astype(graph.number))

@@ -102,7 +102,7 @@ def _own(config: ModelConfig, settings: Values) -> Values:
             return {
                 **dict.fromkeys(_NOT_OF_GPT),
                 "attention.layer_norm_epsilon": config.norm_eps,
-                "use_parallel_residual": config.parallel,
+                "use_parallel_residual": config.parallel_residual,
             }
     return {}
 

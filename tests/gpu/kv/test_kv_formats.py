@@ -48,10 +48,10 @@ class QuantisedCache(DynamicCache):
         super().__init__()
         self.format = KV_FORMATS[dtype]
         span = hadamard_size(head_dim)
-        turn = (
+        hadamard = (
             reference.hadamard_matrix(head_dim, span) if self.format.hadamard else np.eye(head_dim)
         )
-        self.turn, self.block = turn, pack_block(head_dim)
+        self.hadamard, self.block = hadamard, pack_block(head_dim)
 
     def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         stored = (
@@ -60,8 +60,8 @@ class QuantisedCache(DynamicCache):
         return super().update(*stored, *args, **kwargs)
 
     def _of(self, x: torch.Tensor, storage: str) -> torch.Tensor:
-        turned = x.double().numpy() @ self.turn.T
-        back = reference.quantised(storage, turned, self.block) @ self.turn
+        transformed = x.double().numpy() @ self.hadamard.T
+        back = reference.quantised(storage, transformed, self.block) @ self.hadamard
         return torch.from_numpy(back).to(x.dtype)
 
 
@@ -271,8 +271,8 @@ def test_plans_of_float_caches_have_no_quantisation(device: Device) -> None:
     n_layers, layer = loaded.config.n_layers, ["qkv", "attention", "matmul", "matmul", "matmul"]
     assert names[None] == names["f16"] == n_layers * layer
     assert names["q8"] == n_layers * ["qkv", "quantize_kv", *layer[1:]]
-    turned = ["qkv", "quantize_kv", "attention", "inverse_hadamard", *layer[2:]]
-    assert names["rotated4"] == n_layers * turned
+    with_hadamard = ["qkv", "quantize_kv", "attention", "inverse_hadamard", *layer[2:]]
+    assert names["rotated4"] == n_layers * with_hadamard
 
 
 @pytest.mark.parametrize("dtype", KV_FORMATS)
@@ -351,11 +351,11 @@ def test_a_hadamard_transform_helps_for_numbers_that_are_not_normal(kind: str) -
         x[:, 7] += 10
     else:
         x += np.where(np.arange(64) % 2 * (kind == "alternating"), -1, 1)
-    turn = reference.hadamard_matrix(64, 64)
-    turned = x @ turn.T
-    assert np.abs(turned).max() < 4 * np.sqrt(np.mean(x**2)), "spread over all numbers"
+    hadamard = reference.hadamard_matrix(64, 64)
+    transformed = x @ hadamard.T
+    assert np.abs(transformed).max() < 4 * np.sqrt(np.mean(x**2)), "spread over all numbers"
     alone = np.linalg.norm(reference.quantised("nl4", x, 32) - x)
-    back = reference.quantised("nl4", turned, 32) @ turn
+    back = reference.quantised("nl4", transformed, 32) @ hadamard
     assert np.linalg.norm(back - x) < (0.6 if kind == "one large" else 1.6) * alone
 
 

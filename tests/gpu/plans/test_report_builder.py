@@ -222,8 +222,8 @@ def by_op(found: PlanReport) -> dict[str, list[PlanDispatch]]:
 def test_cost_of_matmuls_follows_their_weights(device: Device, n_rows: int) -> None:
     """The model has biases everywhere: two operations a weight and row, four a number for each
     norm, one for each bias and each number of the residual stream, five for each gate, three for
-    each rotated number. The output head runs for one row. With many rows a norm is a dispatch of
-    its own, three a number, and one a number of the result."""
+    each transformed number. The output head runs for one row. With many rows a norm is a dispatch
+    of its own, three a number, and one a number of the result."""
     runner = driving.load(device, random_llama.folder("head100_all_bias"), "q8")
     c = runner.config
     ops = by_op(view(runner, n_rows, 3))
@@ -322,18 +322,20 @@ def test_a_quantised_cache_costs_what_it_stores(device: Device, kv: str) -> None
     runner = driving.load(device, random_llama.folder("head80_theta"), "f16", kv_dtype=kv)
     c, (n_rows, n_before) = runner.config, (3, 30)
     found = by_op(view(runner, n_rows, n_before))
-    rotated, width = kv == "rotated4", c.n_heads * c.head_dim
-    key, value = (40 + 12, 40 + 12) if rotated else (80 + 12, 40 + 20)
+    hadamard, width = kv == "rotated4", c.n_heads * c.head_dim
+    key, value = (40 + 12, 40 + 12) if hadamard else (80 + 12, 40 + 20)
     assert runner.limits.block_bytes == 16 * c.n_layers * c.n_kv_heads * (key + value)
     cached = (n_before + n_rows) * c.n_kv_heads * (key + value)
     assert {d.n_bytes for d in found["attention"]} == {cached + 4 * 3 + n_rows * 2 * 4 * width}
     new = c.n_kv_heads * (2 * 4 * c.head_dim + key + value)
-    turned = (4 + 1 + 1) * (width + 2 * c.n_kv_heads * c.head_dim)  # butterflies, sign, scale
+    transform_flops = (4 + 1 + 1) * (
+        width + 2 * c.n_kv_heads * c.head_dim
+    )  # butterflies, sign, scale
     assert {(d.n_bytes, d.flops) for d in found["quantize_kv"]} == {
-        (n_rows * (new + rotated * 2 * 4 * width), n_rows * turned * rotated)
+        (n_rows * (new + hadamard * 2 * 4 * width), n_rows * transform_flops * hadamard)
     }
     back = [(d.n_bytes, d.flops) for d in found.get("inverse_hadamard", [])]
-    assert back == rotated * c.n_layers * [(n_rows * 2 * 4 * width, n_rows * 6 * width)]
+    assert back == hadamard * c.n_layers * [(n_rows * 2 * 4 * width, n_rows * 6 * width)]
     (_, before), (_, after) = (step_cost(runner, 1, context) for context in (31, 47))
     assert after - before == runner.limits.block_bytes + 4 * c.n_layers
 

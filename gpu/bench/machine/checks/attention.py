@@ -146,7 +146,7 @@ def _attention_bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]
             out[row, head] = (weight + 8 * p) @ size
             spread = np.log(len(p)) + p @ below
             entropy[row, head] = LOG2_E * ((2 * off + 16) * (1 + spread) + (weight @ below))
-    if cache.pools.format.hadamard:  # every number of a head is a sum of those rotated with it
+    if cache.pools.format.hadamard:  # every number of a head is a sum of those transformed with it
         out = 2 * np.sqrt(np.square(out) @ np.square(cache.hadamard))
     return (SHARE * ROUNDING * out).reshape(len(q), -1), SHARE * ROUNDING * entropy
 
@@ -327,8 +327,8 @@ def check_quantize_kv(rig: Rig, dtype: str) -> None:
         for pool, numbers, storage in (
             (cache.pools.keys, k, format.keys), (cache.pools.values, v, format.values),
         ):  # fmt: skip
-            turned = numbers.astype(np.float64) @ cache.hadamard.T
-            _check_words(rig, pool_words(rig, pool[LAYER]), turned, storage, cache)
+            transformed = numbers.astype(np.float64) @ cache.hadamard.T
+            _check_words(rig, pool_words(rig, pool[LAYER]), transformed, storage, cache)
         after = rig.memory.read(queries)[:n_rows, : heads[0] * d].reshape(n_rows, heads[0], d)
         q_ = q.astype(np.float64).reshape(n_rows, heads[0], d)
         bound = 16 * ROUNDING * np.linalg.norm(q_, axis=-1, keepdims=True)
@@ -354,8 +354,8 @@ def _check_words(rig: Rig, words: Array, x: Array, storage: KvStorage, cache: Ca
     found = kv_reference.unpack(name, rows, 1, d, block)
     codes, scale = found[0][..., 0, :], found[1][..., 0, :, :]
     largest = np.abs(x.reshape(*x.shape[:-1], -1, block)).max(-1)[..., None]
-    rotated = cache.pools.format.hadamard
-    off = (2.0**-10 + 64 * ROUNDING * rotated) * np.minimum(largest, 65504) + 2.0**-24
+    hadamard = cache.pools.format.hadamard
+    off = (2.0**-10 + 64 * ROUNDING * hadamard) * np.minimum(largest, 65504) + 2.0**-24
     if name == "nl4":  # fitted to levels, and a number between two may take either
         off = off + 0.004 * largest
     rig.compare(f"scales, {case}", scale, kv_reference.scales(name, x, block), off)

@@ -20,7 +20,7 @@ from gpu.files.json_object import JsonObject
 
 
 def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
-    return replace(llama.read_config(config, sizes), parallel=True)
+    return replace(llama.read_config(config, sizes), parallel_residual=True)
 
 
 ARCHITECTURE = Architecture(
