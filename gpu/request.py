@@ -21,6 +21,9 @@ class Request(msgspec.Struct, frozen=True):
     spans          interventions under which all of `ids` but the last were computed, where `ids`
                    is the text of an earlier run that is continued
     priority       requests with a smaller number are served first
+    n_written      how many of the last `ids` a run of this request wrote on another engine: the run
+                   goes on after them, as that one would have. `updates` then has all that acted
+                   there. Events of what was written are not repeated.
     """
 
     ids: list[int]
@@ -30,3 +33,4 @@ class Request(msgspec.Struct, frozen=True):
     interventions: Interventions = NO_INTERVENTIONS
     spans: tuple[InterventionSpan, ...] = ()
     priority: int = 0
+    n_written: int = 0

@@ -80,7 +80,7 @@ class KvManager:
             return False
         self._running[sequence] = None
         if not sequence.n_preemptions:
-            self.n_prompt += len(sequence.prompt)
+            self.n_prompt += sequence.n_known
         self._attach(sequence, match)
         return True
 

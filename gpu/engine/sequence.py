@@ -88,7 +88,8 @@ class Sequence:
         if params.seed is None:
             seed = secrets.randbits(SEED_BITS)
             params = msgspec.structs.replace(params, seed=seed)
-        self.prompt = list(request.ids)
+        n_written = request.n_written
+        self.prompt = request.ids[: len(request.ids) - n_written]
         self.ids = list(request.ids)  # the prompt and every token read since
         if interventions is None:
             unchanged = [None] * len(request.updates)
@@ -104,16 +105,17 @@ class Sequence:
         self.served = 0  # the scheduler's step that sampled it last, or after which it got its slot
         self.blocks: list[int] = []
         self.n_freed = 0  # leading blocks that no row reads any more; they repeat a later one
-        self.n_known = len(self.prompt)  # ids to prefill: the prompt, or all before a preemption
+        self.n_known = len(self.ids)  # ids to prefill: the prompt, or all before a preemption
         self.n_matched = 0  # of these, found in the KV cache
         self.n_reused = 0  # prompt tokens found in the KV cache at the start
         self.n_prefilled = 0  # known ids found or submitted
-        self.n_submitted = 0  # samples submitted
-        self.n_written = 0  # samples read
+        self.n_submitted = n_written  # samples submitted
+        self.n_written = n_written  # samples read
         self.finished = False
         self.drafting: Drafting | None = None
         self._n_prompt_submitted = 0
-        self._n_prompt_told = 0  # prompt tokens in `Prefill` events
+        self._n_prompt_told = len(self.prompt) if n_written else 0  # in `Prefill` events
+        self._n_written_before = n_written  # on another engine
         self._place = 0
         self._times: LayerTimes | None = None
         self._updates = request.updates
@@ -122,6 +124,8 @@ class Sequence:
         self._eos_ids = eos_ids
         self._on_event = on_event
         self._decode = DecodeStream(tokenizer, self.prompt)
+        for id in self.ids[len(self.prompt) :]:
+            self._decode.push(id)
         self._matcher: StopMatcher[Token] = StopMatcher(params.stop)
         self._clock = RunClock()
 
@@ -195,7 +199,7 @@ class Sequence:
         made."""
         self.n_matched = self.n_prefilled = n
         if not self.n_preemptions:
-            self.n_reused = self._n_prompt_submitted = n
+            self.n_reused = self._n_prompt_submitted = min(n, len(self.prompt))
 
     def preempt(self) -> None:
         """Forget what was computed. All ids read until the run resumes are prefilled then."""
@@ -207,6 +211,7 @@ class Sequence:
     def resume(self) -> None:
         """Make all ids known; every submitted sample was read."""
         assert self.settled, "samples are still in flight"
+        self._restore_updates()
         self.n_known = len(self.ids)
         if self.drafting is not None:
             self.drafting.seen_is_stale = False  # a slot begins with all tokens of the text
@@ -220,6 +225,17 @@ class Sequence:
             self._n_applied += 1
             resolved = self.interventions.of_update(self._n_applied)
             self.update(change.params, change.capture, resolved)
+
+    def _restore_updates(self) -> None:
+        """Apply the updates that acted on another engine, where they were told."""
+        n = self._n_written_before
+        while n and self._n_applied < len(self._updates):
+            change = self._updates[self._n_applied]
+            if change.index > n:
+                return
+            self._n_applied += 1
+            resolved = self.interventions.of_update(self._n_applied)
+            self._change(change.params, change.capture, resolved, change.index)
 
     def prefill_rows(self, n: int) -> list[Row]:
         """Return the next `n` rows of known ids."""
@@ -389,18 +405,28 @@ class Sequence:
         resolved: ResolvedInterventions | None = None,
     ) -> int:
         """Apply changes to the tokens not submitted yet; return the index of the first."""
-        params = self.params.updated(changes)
-        if resolved is not None:
-            self.interventions.change(self.next_position, resolved)
-        self.params = params
-        if capture is not None:
-            self.capture = capture
+        self._change(changes, capture, resolved, self.n_submitted)
         requested = None if resolved is None else resolved.requested
         self.emit(Updated(self.n_submitted, self.params, self.capture, requested))
         if self.n_written >= self.params.max_tokens and not self.finished:
             self._release(self._matcher.flush())
             self.finish("length")
         return self.n_submitted
+
+    def _change(
+        self,
+        changes: dict[str, float | int],
+        capture: bool | None,
+        resolved: ResolvedInterventions | None,
+        index: int,
+    ) -> None:
+        """Apply changes from token `index` on."""
+        params = self.params.updated(changes)
+        if resolved is not None:
+            self.interventions.change(len(self.prompt) + index - 1, resolved)
+        self.params = params
+        if capture is not None:
+            self.capture = capture
 
     def cancel(self) -> None:
         """End the run; text held back for a stop string is shown."""

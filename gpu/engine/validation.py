@@ -48,10 +48,11 @@ class RequestValidator:
         and ContextExceeded."""
         request.params.validate()
         self.check_ids(request.ids)
-        n_prompt = len(request.ids)
-        if n_prompt >= self.context:
-            raise ContextExceeded(n_prompt, self.context)
+        if len(request.ids) >= self.context:
+            raise ContextExceeded(len(request.ids), self.context)
         check_updates(request.updates, request.params)
+        _check_written(request)
+        n_prompt = len(request.ids) - request.n_written
         updates = encode_updates(request.updates, request.interventions, self.encode)
         check_spans(request.spans, request.interventions, n_prompt - 1)
         spans = encode_spans(request.spans, lambda one: self.encode(one, n_prompt, "reached"))
@@ -83,3 +84,18 @@ class RequestValidator:
                 raise InvalidRequest(
                     f"token {i} of the prompt is {id!r}, but ids go from 0 to {vocab - 1}", "prompt"
                 )
+
+
+def _check_written(request: Request) -> None:
+    """Raise InvalidRequest unless a run can go on after the tokens that were written."""
+    n, params = request.n_written, request.params
+    for update in request.updates:
+        if update.index <= n:
+            params = params.updated(update.params)
+    most = min(len(request.ids) - 1, params.max_tokens - 1)
+    if not 0 <= n <= most:
+        raise InvalidRequest(
+            f"n_written must be from 0 to {most}, so that there is a prompt and another token may "
+            f"follow, but got {n}",
+            "n_written",
+        )
