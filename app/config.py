@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -19,6 +19,7 @@ SpecType = Literal["none", "ngram"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
+SEVERAL_NUMBERS = re.compile(r"\d+(,\d+)+")
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
@@ -53,8 +54,16 @@ class Settings:
     ] = None
     backend: Annotated[Backend, "wgpu: WGSL shaders on a GPU; torch: PyTorch on the CPU."] = "wgpu"
     adapter: Annotated[
-        str | None, "GPU to use: its number or part of its name, as listed by `tokenglass devices`."
+        str | None,
+        "GPU to use: its number or part of its name, as listed by `tokenglass devices`. With "
+        "--data-parallel-size several numbers, such as 0,1: the engines take them in turn.",
     ] = None
+    data_parallel_size: Annotated[
+        int,
+        "Number of engines, each in a process of its own with its own copy of the model. Requests "
+        "are divided among them; if one stops, its texts go on at another.",
+        (1, 64),
+    ] = 1
     lora: Annotated[
         tuple[str, ...],
         "LoRA adapter in PEFT's format, as NAME=FOLDER or NAME=OWNER/ADAPTER on the hub. Each "
@@ -142,6 +151,11 @@ class Settings:
                 f"--host {self.host} makes this server reachable from other machines, so it needs "
                 "a token: set --token or TOKENGLASS_TOKEN, or leave --host out"
             )
+        if len(self.adapters) > self.data_parallel_size:
+            raise SettingsError(
+                f"--adapter names more GPUs ({self.adapter}) than there are engines "
+                f"({self.data_parallel_size}); start one for each with --data-parallel-size"
+            )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must not be empty and must have printable characters only")
         for origin in self.allow_origin:
@@ -151,6 +165,16 @@ class Settings:
                     f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
                 )
         return self
+
+    @property
+    def adapters(self) -> tuple[str | None, ...]:
+        """GPUs that the engines take in turn; (None,) for the default one."""
+        several = self.adapter is not None and SEVERAL_NUMBERS.fullmatch(self.adapter)
+        return tuple(self.adapter.split(",")) if self.adapter and several else (self.adapter,)
+
+    def for_replica(self, number: int) -> Settings:
+        """Return the settings of one of the engines, counted from 0."""
+        return replace(self, adapter=self.adapters[number % len(self.adapters)])
 
     @property
     def kv_memory_bytes(self) -> int | None:

@@ -56,7 +56,8 @@ from gpu.interventions.messages import (
     Patch,
     Steer,
 )
-from gpu.kv.blocks import token_bytes_by_format
+from gpu.kv.blocks import BLOCK_TOKENS, token_bytes_by_format
+from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
 from gpu.request import Request
@@ -70,6 +71,7 @@ from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
 
 __all__ = [
+    "BLOCK_TOKENS",
     "FACTORS",
     "MAX_PATCHES",
     "MAX_STEERS",
@@ -82,6 +84,7 @@ __all__ = [
     "AdapterInfo",
     "AutotuneResult",
     "AutotuneRow",
+    "BlockHashes",
     "ContextExceeded",
     "DecodeStream",
     "DeviceError",

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from app.ws.protocol import Hello, Status
 from gpu import EngineClosed, EngineError, EngineInfo, EngineStats, Request, TextChunk, TextEncoding
-from gpu.events import Event
+from gpu.events import Done, Event
 from gpu.inspection.requests import Answer, Question
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ class UnavailableError(EngineError):
     """The engine is loading, restarting or has failed; the message says which."""
 
     code = "unavailable"
+
+
+class LostRun(Done, frozen=True, tag="done"):
+    """End of a run whose engine is gone; another engine could go on with it."""
 
 
 class Tokenizer(Protocol):

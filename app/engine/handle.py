@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.engine.child import KILL_SECONDS, Child
-from app.engine.client import Load, OnEvent, UnavailableError
+from app.engine.client import Load, LostRun, OnEvent, UnavailableError
 from app.engine.heartbeat import Timeouts, Watchdog
 from app.engine.main import engine_main
 from app.engine.pipe import (
@@ -104,7 +104,7 @@ class RemoteRun:
             ttft_ms=1000 * first,
             tpot_ms=1000 * seconds / max(1, n_tokens - 1),
         )
-        self.on_event(Done("error", self._n_prompt, n_tokens, timings, message))
+        self.on_event(LostRun("error", self._n_prompt, n_tokens, timings, message))
 
 
 class EngineHandle:

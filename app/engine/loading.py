@@ -25,6 +25,7 @@ def load_engine(
     loras: Mapping[str, Path] | None = None,
     warm_up: bool = False,
     tokenizer: LimitedTokenizer | None = None,
+    replica: int = 0,
 ) -> Engine:
     """Load the model at `path`.
 
@@ -32,7 +33,9 @@ def load_engine(
     loras      folders of adapters by name; those that do not fit the model are left out
     warm_up    compile the kernels of the first requests while the engine is idle
     tokenizer  the model's tokenizer if it is open already
+    replica    number of this engine among those of the server
     """
+    settings = settings.for_replica(replica)
     options = replace(load_options(settings, compatible_loras(path, loras or {})), warm_up=warm_up)
     return Engine.load(
         path,

@@ -20,17 +20,19 @@ from werkzeug.serving import BaseWSGIServer
 
 from app import create_app
 from app.config import Settings
-from app.engine.client import EngineClient
+from app.engine.client import Engine, EngineClient, Load
 from app.engine.heartbeat import Timeouts
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
 from app.http.http_server import http_server
-from app.models.find_model import find_model
+from app.models.find_model import Model, find_model
 from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line
 from app.models.switching import ModelSwitcher, engine_loader
 from app.prompt.chat_template import POOL
 from app.prompt.tokenizing import comparison_tokenizer
+from app.replicas.engine import ReplicatedEngine
+from app.replicas.fetch_once import FetchOnce
 from app.ws.protocol import Hello, Status
 
 BACKLOG = 128
@@ -86,14 +88,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     load = functools.partial(load_engine, loras=loras, warm_up=True)
     compare = comparison_tokenizer(settings.compare_tokenizer, model.path)
     with bind(settings.host, settings.port) as listener:
-        engine = SupervisedEngine(
-            engine_loader(load)(settings, model),
-            model.tokenizer,
-            settings.log_level,
-            model.path,
-            functools.partial(fetch_with_line, model),
-            timeouts=Timeouts(step=settings.engine_timeout),
-        )
+        engine = make_engine(settings, model, engine_loader(load)(settings, model))
         switching = None
         if settings.switching:
             switching = ModelSwitcher(engine, settings, engine_loader(load), loras)
@@ -103,6 +98,29 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         if model.tokenizer.chat_template is not None:
             POOL.warm()
         return run(server, engine, tell)
+
+
+def make_engine(settings: Settings, model: Model, load: Load) -> EngineClient:
+    """Return the client of as many engines as the settings name. `load` loads one of them."""
+    fetch = FetchOnce(functools.partial(fetch_with_line, model))
+    replicas = [
+        SupervisedEngine(
+            _load_replica(load, number),
+            model.tokenizer,
+            settings.log_level,
+            model.path,
+            fetch,
+            timeouts=Timeouts(step=settings.engine_timeout),
+        )
+        for number in range(settings.data_parallel_size)
+    ]
+    return replicas[0] if len(replicas) == 1 else ReplicatedEngine(replicas, _load_replica)
+
+
+def _load_replica(load: Callable[..., Engine], number: int) -> Load:
+    """Return the function that loads the engine with this number. `load`: a partial of
+    `load_engine`."""
+    return functools.partial(load, replica=number)
 
 
 def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None]) -> str | None:

@@ -7,6 +7,7 @@ Linux AMD's driver. For others it is unknown.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -26,11 +27,24 @@ TOOL_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Free bytes, None if unknown. `shared`: the device uses the host's memory."""
+    """Free bytes for an engine, None if unknown. `shared`: the device uses the host's memory.
+    `n_engines`: engines that the memory is divided among."""
 
     device: int | None
     host: int | None
     shared: bool
+    n_engines: int = 1
+
+    def divided(self, settings: Settings) -> FreeMemory:
+        """Return the share of one of the engines that these settings start."""
+        n_engines = settings.data_parallel_size
+        on_device = n_engines if self.shared else math.ceil(n_engines / len(settings.adapters))
+        return FreeMemory(
+            None if self.device is None else self.device // on_device,
+            None if self.host is None else self.host // n_engines,
+            self.shared,
+            n_engines,
+        )
 
     def plus(self, spare_bytes: int) -> FreeMemory:
         """Return the free memory after `spare_bytes` have been freed on the device."""
@@ -46,16 +60,17 @@ class FreeMemory:
 
 
 def free_memory(settings: Settings) -> FreeMemory:
-    """Return the free memory of the device that these settings select."""
+    """Return the free memory of the device that these settings select, for each engine on it."""
     host = host_bytes()
     if settings.backend == "torch":
-        return FreeMemory(host, host, shared=True)
+        return FreeMemory(host, host, shared=True).divided(settings)
     import gpu
 
-    device = _selected_device(gpu.devices(), settings.adapter)
+    device = _selected_device(gpu.devices(), settings.adapters[0])
     if device is not None and device.kind in SHARED_KINDS:
-        return FreeMemory(host, host, shared=True)
-    return FreeMemory(card_bytes(device) if device else None, host, shared=False)
+        return FreeMemory(host, host, shared=True).divided(settings)
+    card = card_bytes(device) if device else None
+    return FreeMemory(card, host, shared=False).divided(settings)
 
 
 def _selected_device(devices: Sequence[DeviceInfo], adapter: str | None) -> DeviceInfo | None:

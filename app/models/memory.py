@@ -94,6 +94,8 @@ def _describe_free(free: FreeMemory, need: Footprint) -> str:
         parts.append("which it shares with the host")
     elif need.waiting and free.host is not None:
         parts.append(f"the host {_gb(free.host)}")
+    if parts and free.n_engines > 1:
+        parts[-1] += f" for each of {free.n_engines} engines"
     return ", ".join(parts)
 
 

@@ -64,6 +64,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "kv_dtype": (["q8q4"], "q8q4"),
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
+    "data_parallel_size": (["2"], 2),
     "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),
     "expert_slots": (["4"], 4),
     "activations": (["q8"], "q8"),
@@ -375,3 +376,13 @@ def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("devices")
     assert result.exit_code == 1
     assert result.output == "Error: no adapter; install a driver\n"
+
+
+def test_engines_take_the_named_gpus_in_turn() -> None:
+    settings = Settings(adapter="0,2", data_parallel_size=3).validate()
+    assert [settings.for_replica(n).adapter for n in range(3)] == ["0", "2", "0"]
+    for name in (None, "1", "llvmpipe (LLVM 15.0.6, 256 bits)"):
+        settings = Settings(adapter=name, data_parallel_size=2).validate()
+        assert [settings.for_replica(n).adapter for n in range(2)] == [name, name]
+    with pytest.raises(SettingsError, match=r"names more GPUs \(0,1\) than"):
+        Settings(adapter="0,1").validate()

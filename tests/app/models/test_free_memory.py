@@ -34,6 +34,18 @@ def test_devices_that_share_host_memory_have_the_hosts_free_memory(
     assert (own.plus(5).device, shared.plus(5).device) == (None, 82)
 
 
+def test_engines_on_one_device_share_its_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [device("discrete GPU", "NVIDIA A"), device("software device", "llvmpipe")]
+    monkeypatch.setattr("gpu.devices", lambda: found)
+    monkeypatch.setattr("app.models.free_memory.host_bytes", lambda: 90)
+    monkeypatch.setattr("app.models.free_memory.card_bytes", lambda device: 60)
+    assert free_memory(Settings(data_parallel_size=3)) == FreeMemory(20, 30, False, 3)
+    two_cards = Settings(data_parallel_size=3, adapter="0,2")
+    assert free_memory(two_cards) == FreeMemory(30, 30, False, 3), "two engines on one of them"
+    software = Settings(data_parallel_size=3, adapter="1")
+    assert free_memory(software) == FreeMemory(30, 30, True, 3)
+
+
 def test_free_memory_of_nvidia_cards_is_read_from_nvidia_smi(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from tests.mutants.cases import (
     lines,
     matmul,
     page,
+    replicas,
     runners,
     sampler_shaders,
     strangers,
@@ -27,6 +28,7 @@ ROOMS: dict[str, tuple[Mutant, ...]] = {
     "Files of a model": checkpoint.MUTANTS,
     "Server": app.MUTANTS,
     "Connections and the engine's process": lines.MUTANTS,
+    "Several engines": replicas.MUTANTS,
     "Strangers' templates and tokenizers, and questions": strangers.MUTANTS,
     "Page": page.MUTANTS,
 }

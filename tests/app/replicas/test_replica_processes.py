@@ -1,0 +1,69 @@
+"""Two engine processes with the bundled model, of which one is killed while it writes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+
+from app.config import Settings
+from app.engine.loading import load_engine
+from app.engine.supervisor import SupervisedEngine
+from app.http.server import make_engine
+from app.models.find_model import find_model
+from app.models.switching import engine_loader
+from app.replicas.engine import ReplicatedEngine
+from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
+from gpu.events import Token, Updated
+from tests.app.replicas.mortal import Written, wait_until
+
+N_TOKENS = 100
+ACTING = Interventions(mlp=(LayerFactor(1, 0.8),))
+
+
+def facts(token: Token) -> tuple[object, ...]:
+    return (token.index, token.id, token.text, token.logprob, token.draw, token.mass)
+
+
+def test_a_text_is_written_to_its_end_with_the_same_numbers_when_its_process_is_killed() -> None:
+    settings = Settings(data_parallel_size=2, weight_cache=0)
+    model = find_model(settings)
+    load = engine_loader(functools.partial(load_engine, loras={}))(settings, model)
+    engine = make_engine(settings, model, load)
+    assert isinstance(engine, ReplicatedEngine)
+    engine.start()
+    try:
+        wait_until(lambda: all(replica.hello is not None for replica in engine.replicas))
+        ids = model.tokenizer.encode("Once upon a time there was a fox who")
+        params = SamplingParams(max_tokens=N_TOKENS, seed=11, temperature=0.9, ignore_eos=True)
+        killed = Written()
+        run = engine.submit(Request(ids, params), killed)
+        wait_token(killed, 5)
+        first = run.update(temperature=1.3, interventions=ACTING)
+        wait_token(killed, first + 5)
+        kill_writer(engine)
+        killed.wait_done()
+
+        whole = Written()
+        change = ScheduledUpdate(first, {"temperature": 1.3}, interventions=ACTING)
+        engine.submit(Request(ids, params, updates=(change,)), whole)
+        whole.wait_done()
+        assert [facts(t) for t in killed.of(Token)] == [facts(t) for t in whole.of(Token)]
+        assert killed.of(Updated) == whole.of(Updated)
+    finally:
+        engine.close()
+
+
+def wait_token(written: Written, index: int) -> None:
+    written.until(lambda event: isinstance(event, Token) and event.index == index)
+
+
+def kill_writer(engine: ReplicatedEngine) -> None:
+    """Kill the process that has a run."""
+    (pid,) = {
+        replica.pid
+        for replica, n_runs in zip(engine.replicas, engine.n_runs, strict=True)
+        if n_runs and isinstance(replica, SupervisedEngine)
+    }
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)

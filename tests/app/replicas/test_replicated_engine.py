@@ -1,0 +1,303 @@
+"""Several engines behind one client: a text outlives the engine that began it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.client import ServedModel, UnavailableError
+from app.replicas import engine as replicated
+from app.replicas.engine import ReplicatedEngine
+from app.replicas.run import MAX_ENGINES
+from app.ws.protocol import Hello, Status
+from gpu import InvalidRequest, QueueFull, Request, SamplingParams, ScheduledUpdate
+from gpu.events import Accepted, Token, Updated
+from gpu.inspection.requests import CacheBlocks, Losses
+from tests.app.replicas.mortal import MortalEngine, Written, wait_ready, wait_until
+from tests.gpu.engine.scripted_runner import expected
+
+Start = Callable[..., tuple[ReplicatedEngine, list[MortalEngine]]]
+PROMPT = [9, 8, 7] * 12
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts several engines; its keywords are those of `MortalEngine`."""
+    started: list[ReplicatedEngine] = []
+
+    def start(n: int = 2, **options: Any) -> tuple[ReplicatedEngine, list[MortalEngine]]:
+        replicas = [MortalEngine(tmp_path, **options) for _ in range(n)]
+        engine = ReplicatedEngine(replicas)
+        started.append(engine)
+        engine.start()
+        wait_ready(*replicas)
+        return engine, replicas
+
+    yield start
+    for engine in started:
+        engine.close()
+
+
+def request(ids: list[int], n: int, **settings: Any) -> Request:
+    return Request(ids, SamplingParams(max_tokens=n, ignore_eos=True, **settings))
+
+
+def home(replicas: list[MortalEngine]) -> MortalEngine:
+    """Return the replica that got the latest request of all."""
+    return max((r for r in replicas if r.requests), key=lambda r: len(r.requests[-1].ids))
+
+
+def after(written: Written, index: int) -> None:
+    written.until(lambda event: isinstance(event, Token) and event.index == index)
+
+
+# ---- routing ---------------------------------------------------------------------------------
+
+
+def test_requests_are_shared_and_a_conversation_stays_where_it_is_cached(start: Start) -> None:
+    engine, (first, second) = start()
+    texts = []
+    for ids in (PROMPT, [5] * 36):
+        texts.append(Written())
+        engine.submit(request(ids, 20), texts[-1])
+    for text in texts:
+        text.wait_done()
+    assert len(first.requests) == len(second.requests) == 1
+    for replica in (first, second):
+        ids = [*replica.requests[0].ids, 1, 2, 3]
+        again = Written()
+        engine.submit(request(ids, 2), again)
+        assert again.wait_done().timings.cache_n >= 32
+        assert replica.requests[-1].ids == ids
+
+
+def test_an_engine_that_started_again_has_nothing_cached(start: Start) -> None:
+    engine, replicas = start()
+    text = Written()
+    engine.submit(request(PROMPT, 3), text)
+    text.wait_done()
+    before = home(replicas)
+    before.die()
+    before.revive()
+    engine.submit(request(PROMPT, 3), text)
+    text.wait_done()
+    assert [len(replica.requests) for replica in replicas] == [1, 1], "it was the other's turn"
+
+
+def test_a_full_replica_sends_on_to_another_and_then_refuses(start: Start) -> None:
+    engine, replicas = start(n_slots=1, queue=0, delay=0.01)
+    texts = [Written(), Written()]
+    for text in texts:
+        engine.submit(request(PROMPT, 60), text)
+    assert [len(replica.requests) for replica in replicas] == [1, 1]
+    with pytest.raises(QueueFull):
+        engine.submit(request(PROMPT, 5), Written())
+    for text in texts:
+        assert text.wait_done().reason == "length"
+    engine.submit(request(PROMPT, 5), texts[0])
+    texts[0].wait_done()
+
+
+def test_bad_requests_are_refused_once(start: Start) -> None:
+    engine, replicas = start()
+    with pytest.raises(InvalidRequest):
+        engine.submit(request([10**6], 5), Written())
+    assert sum(len(replica.requests) for replica in replicas) == 1
+
+
+def test_questions_go_where_their_tokens_are_cached(start: Start) -> None:
+    engine, replicas = start()
+    texts = [Written(), Written()]
+    for text, ids in zip(texts, (PROMPT, [5] * 36), strict=True):
+        engine.submit(request(ids, 4), text)
+        text.wait_done()
+    for replica in replicas:
+        ids = replica.requests[0].ids
+        answer = engine.inspect(Losses(ids), asker=3).result(20)
+        assert replica.questions == [Losses(ids)]
+        assert answer.info["mean_loss"] > 0
+        engine.inspect(CacheBlocks(), asker=3).result(20)
+        assert replica.questions.pop() == CacheBlocks(), "the pool that this page asked about"
+    engine.cancel_questions(3)
+
+
+def test_figures_are_sums(start: Start) -> None:
+    engine, replicas = start()
+    texts = [Written(), Written()]
+    for text in texts:
+        engine.submit(request(PROMPT, 3), text)
+        text.wait_done()
+    stats, parts = engine.stats, [replica.stats for replica in replicas]
+    assert stats is not None
+    assert stats.prompt_tokens == 2 * len(PROMPT)
+    assert stats.n_blocks == sum(part.n_blocks for part in parts if part is not None) == 32
+
+
+# ---- a replica that dies ---------------------------------------------------------------------
+
+
+def test_a_text_goes_on_at_another_engine_as_if_nothing_had_happened(start: Start) -> None:
+    engine, replicas = start()
+    text = Written()
+    engine.submit(request(PROMPT, 80), text)
+    for index in (20, 50):
+        after(text, index)
+        dead = home(replicas)
+        dead.die()
+        dead.revive()
+    done = text.wait_done()
+    tokens = text.of(Token)
+    assert [token.index for token in tokens] == list(range(80))
+    assert [token.id for token in tokens] == expected(PROMPT, 80)
+    assert len(text.of(Accepted)) == 1
+    assert (done.reason, done.prompt_tokens, done.completion_tokens) == ("length", len(PROMPT), 80)
+    assert sum(len(replica.requests) for replica in replicas) == 3
+
+
+def test_changed_settings_go_with_it(start: Start) -> None:
+    engine, replicas = start()
+    text = Written()
+    scheduled = (ScheduledUpdate(4, {"top_k": 3}), ScheduledUpdate(60, {"top_k": 5}))
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    run = engine.submit(Request(PROMPT, params, updates=scheduled), text)
+    after(text, 10)
+    run.update(temperature=0.5, max_tokens=80)
+    after(text, 30)
+    home(replicas).die()
+    text.wait_done()
+    updated = text.of(Updated)
+    assert [event.params.top_k for event in updated] == [3, 3, 5], "each is told once"
+    moved = home(replicas).requests[-1]
+    assert moved.params.seed is not None, "the seed that was drawn"
+    assert [update.index for update in moved.updates] == [event.index for event in updated]
+    assert len(text.of(Token)) == 80
+
+
+def test_runs_wait_for_an_engine_if_none_is_ready(start: Start) -> None:
+    engine, replicas = start()
+    states: list[str] = []
+    engine.listen(lambda status, hello: states.append(status.state))
+    text = Written()
+    run = engine.submit(request(PROMPT, 60), text)
+    after(text, 10)
+    for replica in replicas:
+        replica.die()
+    with pytest.raises(UnavailableError, match="moving to another engine"):
+        run.update(temperature=1)
+    with pytest.raises(UnavailableError):
+        engine.submit(request(PROMPT, 5), Written())
+    replicas[1].revive()
+    text.wait_done()
+    assert [token.id for token in text.of(Token)] == expected(PROMPT, 60)
+    assert states == ["ready", "restarting", "ready"]
+
+
+def test_the_death_of_one_of_two_is_not_told(start: Start) -> None:
+    engine, replicas = start()
+    told: list[tuple[Status, Hello | None]] = []
+    engine.listen(lambda status, hello: told.append((status, hello)))
+    replicas[0].die()
+    replicas[0].revive()
+    replicas[1].die("failed")
+    assert [status.state for status, _ in told] == ["ready"]
+    assert engine.hello is not None
+
+
+def test_a_cancelled_run_does_not_move(start: Start) -> None:
+    engine, replicas = start()
+    text = Written()
+    run = engine.submit(request(PROMPT, 200), text)
+    after(text, 10)
+    for replica in replicas:
+        replica.die()
+    run.cancel()
+    replicas[0].revive()
+    assert text.wait_done().reason == "cancelled"
+    assert not replicas[0].requests or replicas[0].requests[-1].n_written == 0
+
+
+def test_a_request_that_kills_engines_is_given_up(start: Start) -> None:
+    engine, replicas = start()
+    text = Written()
+    engine.submit(request(PROMPT, 200), text)
+    for n in range(MAX_ENGINES):
+        after(text, 4 * n)
+        dead = home(replicas)
+        dead.die()
+        dead.revive()
+    done = text.wait_done()
+    assert (done.reason, done.message) == ("error", "the engine stopped")
+    assert sum(len(replica.requests) for replica in replicas) == MAX_ENGINES
+
+
+@pytest.mark.parametrize(("max_tokens", "last", "reason"), [(200, 4, "eos"), (3, 2, "length")])
+def test_a_text_that_had_ended_is_not_written_on(
+    start: Start, max_tokens: int, last: int, reason: str
+) -> None:
+    """The last token came through, but not the end of the run."""
+    engine, replicas = start(script=lambda ids: 0 if len(ids) == len(PROMPT) + 4 else 5)
+    for replica in replicas:
+        replica.tells_ends = False
+    text = Written()
+    engine.submit(Request(PROMPT, SamplingParams(max_tokens=max_tokens)), text)
+    after(text, last)
+    home(replicas).die()
+    done = text.wait_done()
+    assert (done.reason, done.completion_tokens) == (reason, last + 1)
+    assert sum(len(replica.requests) for replica in replicas) == 1
+
+
+def test_waiting_for_an_engine_ends_with_the_server_or_after_a_while(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicated, "RESUME_SECONDS", 0.3)
+    engine, replicas = start()
+    for close in (False, True):
+        text = Written()
+        engine.submit(request(PROMPT, 200), text)
+        after(text, 5)
+        if close:
+            monkeypatch.setattr(replicated, "RESUME_SECONDS", 60)
+        for replica in replicas:
+            replica.die()
+        if close:
+            engine.close()
+        assert text.wait_done().reason == "error"
+        if not close:
+            replicas[0].revive()
+
+
+# ---- another model ---------------------------------------------------------------------------
+
+
+class Switchable(MortalEngine):
+    """An engine that notes what it is told to load."""
+
+    def switch(self, served: ServedModel) -> None:
+        self.served = served
+        self.die("loading")
+
+
+def test_all_replicas_change_the_model_and_their_runs_end(tmp_path: Path) -> None:
+    replicas = [Switchable(tmp_path) for _ in range(2)]
+    engine = ReplicatedEngine(replicas, lambda load, number: lambda progress: load(number))
+    engine.start()
+    try:
+        wait_ready(*replicas)
+        text = Written()
+        engine.submit(request(PROMPT, 200), text)
+        after(text, 5)
+        states: list[str] = []
+        engine.listen(lambda status, hello: states.append(status.state))
+        tokenizer = replicas[0].tokenizer
+        engine.switch(ServedModel(lambda number: number, tokenizer, None))
+        assert text.wait_done().reason == "error"
+        assert [replica.served.load(None) for replica in replicas] == [0, 1]
+        replicas[1].revive()
+        wait_until(lambda: engine.hello is not None)
+        assert states == ["ready", "loading", "loading", "ready"]
+    finally:
+        engine.close()
