@@ -176,6 +176,19 @@ def test_changed_settings_go_with_it(start: Start) -> None:
     assert len(text.of(Token)) == 80
 
 
+def test_a_change_that_had_not_acted_yet_acts_elsewhere_and_is_told_once(start: Start) -> None:
+    engine, replicas = start(delay=0.03)
+    text = Written()
+    run = engine.submit(request(PROMPT, 24), text)
+    after(text, 3)
+    first = run.update(temperature=0.5)
+    home(replicas).die()
+    text.wait_done()
+    moved = home(replicas).requests[-1]
+    assert moved.n_written < first == moved.updates[0].index, "it was in flight"
+    assert [event.index for event in text.of(Updated)] == [first]
+
+
 def test_runs_wait_for_an_engine_if_none_is_ready(start: Start) -> None:
     engine, replicas = start()
     states: list[str] = []
