@@ -1,0 +1,1 @@
+"""Calls of tools in the text of a model: the form of each template family, and its parser."""

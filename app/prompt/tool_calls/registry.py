@@ -1,0 +1,38 @@
+"""The form of calls that belongs to a chat template."""
+
+from __future__ import annotations
+
+import re
+
+from app.prompt.tool_calls.granite import Granite
+from app.prompt.tool_calls.hermes import Hermes
+from app.prompt.tool_calls.llama import Llama
+from app.prompt.tool_calls.mistral import Mistral
+from app.prompt.tool_calls.tool_format import ToolFormat
+from gpu import InvalidRequest
+
+FORMATS: tuple[ToolFormat, ...] = (Mistral(), Granite(), Hermes(), Llama())
+TOOLS = re.compile(r"\btools\b")
+
+
+def tool_format(template: str) -> ToolFormat:
+    """Return the form in which models with this chat template call tools.
+
+    Raises InvalidRequest if the template has no tools, or if its form is none of those known.
+    """
+    if not TOOLS.search(template):
+        raise InvalidRequest(
+            "this model's chat template has no tools, so the model would not see them; leave out "
+            "tools and messages with tool calls or their results, or load a model whose template "
+            "has tools",
+            "tools",
+        )
+    for form in FORMATS:
+        if form.writes_like(template):
+            return form
+    known = ", ".join(form.name for form in FORMATS)
+    raise InvalidRequest(
+        "this model's chat template writes tool calls in a form that is not known here; known: "
+        f"{known}. Load another model, or leave tools out",
+        "tools",
+    )

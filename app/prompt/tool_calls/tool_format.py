@@ -1,0 +1,58 @@
+"""How the models of one template family write calls of tools."""
+
+from __future__ import annotations
+
+import secrets
+
+from app.prompt.conversation import Turn
+from app.prompt.tool_calls.reader import CallReader, Steps
+
+
+class ToolFormat:
+    """Form of one family. A subclass says what differs.
+
+    name     of the family
+    openers  texts with which calls begin
+    bare     character with which an answer begins that is a call without an opener; "" if calls
+             always have one
+    closer   text at the end of a call, which models may leave out; "" if there is none
+    marks    further texts of the form that may be special tokens
+    """
+
+    name = ""
+    openers: tuple[str, ...] = ()
+    bare = ""
+    closer = ""
+    marks: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """All texts of the form that may be special tokens."""
+        return frozenset((*self.openers, *self.marks, self.closer)) - {""}
+
+    def writes_like(self, template: str) -> bool:
+        """Return whether a chat template is of this family."""
+        raise NotImplementedError
+
+    def calls(self, reader: CallReader) -> Steps[None]:
+        """Read what follows an opener: a call, or an array of calls, and the closer.
+
+        Raises NotACallError where it is neither.
+        """
+        yield from reader.skip_space()
+        if (yield from reader.peek()) == "[":
+            yield from reader.call_list()
+        else:
+            yield from reader.call_object()
+        if self.closer:
+            yield from reader.skip_space()
+            if (yield from reader.take(self.closer)):
+                reader.commit()
+
+    def new_id(self) -> str:
+        """Return an id for a call, as the family's templates want them."""
+        return f"call_{secrets.token_hex(12)}"
+
+    def turn(self, turn: Turn, template: str) -> Turn:
+        """Return a turn with calls or results of calls as this template reads it."""
+        return turn
