@@ -6,13 +6,14 @@ in a separate process, with limits on time, memory and output. Requests cannot b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
 from app.processes.limited_pool import LimitedPool
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
+from app.prompt.conversation import Tool, Turn, texts_of
 from app.prompt.template_process import MAX_TEXT_CHARS, Rendered, RenderFailed, Rendering
 from app.ws.protocol import Message
 from gpu import InvalidRequest
@@ -43,8 +44,9 @@ POOL = LimitedPool(
 
 def render(
     template: str,
-    messages: Sequence[Message],
+    messages: Sequence[Message | Turn],
     *,
+    tools: Sequence[Tool] = (),
     add_generation_prompt: bool = True,
     continue_final: bool = False,
     bos_token: str | None = None,
@@ -56,7 +58,7 @@ def render(
     assistant's, so that the model continues it. Raises `InvalidRequest` if the template refuses
     the messages or cannot be rendered.
     """
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+    turns = [as_turn(message) for message in messages]
     if not turns:
         raise InvalidRequest(
             "messages must contain at least one message, but it is empty", "messages"
@@ -69,18 +71,32 @@ def render(
                 f"{turns[-1]['role']}",
                 "messages",
             )
-        mark = unused_mark(message.content for message in messages)
-        turns[-1]["content"] += f"{mark} "
+        if "tool_calls" in turns[-1]:
+            raise InvalidRequest(
+                "continue_final continues text, but the last message ends with tool calls; add "
+                "their results as messages of the role tool",
+                "messages",
+            )
+        mark = unused_mark(texts_of(turns))
+        turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}{mark} "}
     specials = {"bos_token": bos_token, "eos_token": eos_token}
     rendering = Rendering(
         template,
         turns,
+        list(tools),
         add_generation_prompt and not continue_final,
         {name: token for name, token in specials.items() if token is not None},
         datetime.now().isoformat(),
     )
     text = _render(rendering)
     return _cut_at_mark(text, mark) if mark else text
+
+
+def as_turn(message: Message | Turn) -> Turn:
+    """Return a message as a turn."""
+    if isinstance(message, Message):
+        return {"role": message.role, "content": message.content}
+    return message
 
 
 def _render(rendering: Rendering) -> str:
@@ -92,7 +108,7 @@ def _render(rendering: Rendering) -> str:
             "messages",
         )
     try:
-        request = msgspec.msgpack.encode(rendering)
+        request = msgspec.json.encode(rendering)
     except UnicodeEncodeError:
         raise InvalidRequest(
             "the messages and the model's chat template must be valid Unicode, but contain half of "
@@ -126,10 +142,17 @@ def _cut_at_mark(text: str, mark: str) -> str:
     return text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
 
 
-def unused_mark(texts: Iterator[str] | Sequence[str]) -> str:
-    """Return a noncharacter that occurs in none of `texts`. Raises InvalidRequest."""
+def unused_mark(texts: Sequence[str]) -> str:
+    """Return a noncharacter that occurs in none of `texts`, nor its escape. Raises
+    InvalidRequest."""
     used = set().union(*map(set, texts))
     for mark in NONCHARACTERS:
-        if mark not in used:
+        if mark not in used and not any(escaped(mark) in text for text in texts):
             return mark
     raise InvalidRequest("the messages use every Unicode noncharacter; leave one out", "messages")
+
+
+def escaped(mark: str) -> str:
+    """Return a noncharacter as JSON and Python escape it: so templates may write it that print an
+    object."""
+    return f"\\u{ord(mark):04x}"

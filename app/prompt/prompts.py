@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.engine.client import Tokenizer
-from app.prompt.chat_template import render, unused_mark
+from app.prompt.chat_template import as_turn, escaped, render, unused_mark
+from app.prompt.conversation import Tool, Turn, has_calls, map_texts, map_turn, texts_of
+from app.prompt.tool_calls.registry import tool_format
 from app.ws.protocol import Message
 from gpu import InvalidRequest, TextChunk, TextEncoding
 
@@ -17,15 +19,15 @@ from gpu import InvalidRequest, TextChunk, TextEncoding
 def prompt_ids(
     tokenizer: Tokenizer,
     prompt: str | None = None,
-    messages: Sequence[Message] | None = None,
+    messages: Sequence[Message | Turn] | None = None,
     ids: list[int] | None = None,
     *,
     continue_final: bool = False,
 ) -> list[int]:
     """Return the token ids of exactly one of `prompt`, `messages` and `ids`.
 
-    Names of special tokens are special tokens in a prompt, but plain text in messages, so that the
-    content of a message cannot end its turn or begin another one. Raises InvalidRequest.
+    Names of special tokens are special tokens in a prompt, but plain text in messages and tools, so
+    that the content of a message cannot end its turn or begin another one. Raises InvalidRequest.
     """
     if sum(given is not None for given in (prompt, messages, ids)) != 1:
         raise InvalidRequest("expected exactly one of prompt, messages and ids", "prompt")
@@ -46,13 +48,16 @@ def prompt_ids(
 
 
 def message_ids(
-    tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
+    tokenizer: Tokenizer,
+    messages: Sequence[Message | Turn],
+    continue_final: bool = False,
+    tools: Sequence[Tool] = (),
 ) -> list[int]:
     """Return the token ids of a conversation rendered with the model's chat template.
 
-    Raises InvalidRequest if the model has none, or if it does not accept these messages.
+    Raises InvalidRequest if the model has none, or if it does not accept these messages or tools.
     """
-    parts = render_prompt(tokenizer, messages, continue_final).parts
+    parts = render_prompt(tokenizer, messages, continue_final, tools).parts
     return [id for encoding in encode_parts(tokenizer, parts) for id in encoding.ids]
 
 
@@ -86,42 +91,74 @@ def encode_parts(
 
 
 def render_prompt(
-    tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool = False
+    tokenizer: Tokenizer,
+    messages: Sequence[Message | Turn],
+    continue_final: bool = False,
+    tools: Sequence[Tool] = (),
 ) -> RenderedPrompt:
     """Render a conversation with the chat template, in parts. Raises InvalidRequest.
 
-    Names of special tokens in contents get a mark inside before rendering, so that the unmarked
-    names in the result are the template's own. The text between those is then encoded with special
-    tokens off. If no content has such a name, the result is one part.
+    Names of special tokens in what a client wrote (contents, calls, descriptions of tools …) get a
+    mark inside before rendering, so that the unmarked names in the result are the template's own.
+    The text between those is then encoded with special tokens off. If there is no such name, the
+    result is one part.
     """
-    contents = [message.content for message in messages]
-    names = special_names(tokenizer, contents)
-    mark = unused_mark(contents) if names else ""
-    marked_messages = [Message(m.role, mark_names(m.content, names, mark)) for m in messages]
-    text = render_messages(tokenizer, marked_messages, continue_final)
+    turns = [as_turn(message) for message in messages]
+    texts = texts_of(turns, tools)
+    names = special_names(tokenizer, texts)
+    mark = unused_mark(texts) if names else ""
+
+    def marked(text: str) -> str:
+        return mark_names(text, names, mark)
+
+    marked_tools = [map_texts(tool, marked) for tool in tools]
+    marked_turns = [map_turn(turn, marked) for turn in turns]
+    text = render_messages(tokenizer, marked_turns, continue_final, marked_tools)
     if not names:
         return RenderedPrompt([PromptPart(text, True)], names, mark)
     template_names = special_names(tokenizer, [text])
     pieces = split_at_names(text, template_names)
-    parts = [PromptPart(piece.replace(mark, ""), at % 2 == 1) for at, piece in enumerate(pieces)]
+    parts = [PromptPart(remove_mark(piece, mark), at % 2 == 1) for at, piece in enumerate(pieces)]
     return RenderedPrompt(parts, names, mark)
 
 
-def render_messages(tokenizer: Tokenizer, messages: Sequence[Message], continue_final: bool) -> str:
-    """Return the text of the chat template. Raises InvalidRequest, also if there is no template."""
-    if tokenizer.chat_template is None:
+def render_messages(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message | Turn],
+    continue_final: bool,
+    tools: Sequence[Tool] = (),
+) -> str:
+    """Return the text of the chat template.
+
+    Raises InvalidRequest, also if there is no template, or if it would leave out a tool.
+    """
+    template = tokenizer.chat_template
+    if template is None:
         raise InvalidRequest(
             "this model has no chat template, so it can only continue plain text; "
             "send a prompt instead of messages",
             "messages",
         )
-    return render(
-        tokenizer.chat_template,
-        messages,
+    turns = [as_turn(message) for message in messages]
+    if tools or has_calls(turns):
+        form = tool_format(template)
+        turns = [form.turn(turn, template) for turn in turns]
+    text = render(
+        template,
+        turns,
+        tools=tools,
         continue_final=continue_final,
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
     )
+    for tool in tools:
+        if tool["function"]["name"] not in text:
+            raise InvalidRequest(
+                "the model's chat template leaves out the tools of this conversation; it may need "
+                "a message of the user",
+                "tools",
+            )
+    return text
 
 
 def special_names(tokenizer: Tokenizer, texts: Sequence[str]) -> set[str]:
@@ -139,6 +176,11 @@ def mark_names(text: str, names: set[str], mark: str) -> str:
     for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, name[0] + mark + name[1:])
     return text
+
+
+def remove_mark(text: str, mark: str) -> str:
+    """Return `text` without marks, also where a template has escaped them."""
+    return text.replace(mark, "").replace(escaped(mark), "")
 
 
 def split_at_names(text: str, names: set[str]) -> list[str]:

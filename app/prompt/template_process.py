@@ -12,6 +12,7 @@ import jinja2.debug  # imported at the first error of a template, when no file c
 import msgspec
 from jinja2.exceptions import SecurityError
 
+from app.prompt.conversation import Tool, Turn
 from app.prompt.sandbox import Environment
 
 NO_FILES = True
@@ -21,14 +22,17 @@ MAX_REASON_CHARS = 1000
 
 
 class Rendering(msgspec.Struct, frozen=True, array_like=True):
-    """Request to render a conversation.
+    """Request to render a conversation, in JSON: schemas of tools may have integers that are too
+    large for MessagePack.
 
+    tools   descriptions of tools, none of them if empty
     tokens  names of special tokens, such as {"bos_token": "<s>"}
     now     current time in ISO 8601
     """
 
     template: str
-    messages: list[dict[str, str]]
+    messages: list[Turn]
+    tools: list[Tool]
     add_generation_prompt: bool
     tokens: dict[str, str]
     now: str
@@ -56,11 +60,11 @@ class _Clock:
 
 
 _clock = _Clock()
-_decoder = msgspec.msgpack.Decoder(Rendering)
+_decoder = msgspec.json.Decoder(Rendering)
 
 
 def answer(request: bytes) -> bytes:
-    """Answer a `Rendering` with `Rendered` or `RenderFailed`, all in msgpack."""
+    """Answer a `Rendering` with `Rendered` or `RenderFailed` in MessagePack."""
     rendering = _decoder.decode(request)
     try:
         return msgspec.msgpack.encode(Rendered(_render(rendering)))
@@ -87,7 +91,7 @@ def _render(rendering: Rendering) -> str:
     n_chars = 0
     for part in _compiled(rendering.template).generate(
         messages=rendering.messages,
-        tools=None,
+        tools=rendering.tools or None,
         documents=None,
         add_generation_prompt=rendering.add_generation_prompt,
         **rendering.tokens,
@@ -104,7 +108,7 @@ def _render(rendering: Rendering) -> str:
 def prepare() -> None:
     """Make Jinja and `strftime` import and read what they need, while files can be opened."""
     template = "{% for m in messages %}{{ strftime_now('%c') }}{{ m | tojson }}{% endfor %}"
-    messages = [{"role": "user", "content": ""}]
+    messages: list[Turn] = [{"role": "user", "content": ""}]
     for text in (template, "{{ raise_exception('') }}"):
-        rendering = Rendering(text, messages, True, {}, datetime.now().isoformat())
-        answer(msgspec.msgpack.encode(rendering))
+        rendering = Rendering(text, messages, [], True, {}, datetime.now().isoformat())
+        answer(msgspec.json.encode(rendering))

@@ -22,6 +22,20 @@ CHAT_TEMPLATE = """\
 {%- endfor %}
 {% if add_generation_prompt %}<|assistant|>{% endif %}"""
 
+TOOL_TEMPLATE = """\
+{% if tools %}<|system|>Call functions as <tool_call>{"name": …}</tool_call>.
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|end|>{% endif %}
+{% for message in messages %}
+{% if message.role == "tool" %}<|user|>{{ message.name }} {{ message.tool_call_id }}:
+{%- else %}<|{{ message.role }}|>{% endif %}{{ message.content }}
+{% for call in message.tool_calls %}
+<tool_call>{{ call.function | tojson }}</tool_call>
+{% endfor %}<|end|>
+{% endfor %}
+{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+"""Template with tools, in the form of Hermes."""
+
 STORY = (
     "Once upon a time there was a little fox named Mia. Mia lived in the old forest, under a "
     'hill with three tall trees. One day she found a small red lamp in the grass. "What is '

@@ -12,7 +12,7 @@ from app.prompt.tool_calls.tool_format import ToolFormat
 from gpu import InvalidRequest
 
 FORMATS: tuple[ToolFormat, ...] = (Mistral(), Granite(), Hermes(), Llama())
-TOOLS = re.compile(r"\btools\b")
+MENTIONS_TOOLS = re.compile(r"\btools\b")
 
 
 def tool_format(template: str) -> ToolFormat:
@@ -20,7 +20,7 @@ def tool_format(template: str) -> ToolFormat:
 
     Raises InvalidRequest if the template has no tools, or if its form is none of those known.
     """
-    if not TOOLS.search(template):
+    if not MENTIONS_TOOLS.search(template):
         raise InvalidRequest(
             "this model's chat template has no tools, so the model would not see them; leave out "
             "tools and messages with tool calls or their results, or load a model whose template "

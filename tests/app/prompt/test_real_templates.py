@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from app.prompt import chat_template as chat
-from app.prompt.chat_template import render
+from app.prompt.chat_template import as_turn, render
+from app.prompt.conversation import Tool, Turn
+from app.prompt.tool_calls.registry import MENTIONS_TOOLS
 from app.ws.protocol import Message
 from gpu import InvalidRequest
 from tests.app.prompt.real_templates import FOLDER, SOURCES, template
@@ -47,11 +50,11 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template_utils, "datetime", Fixed)
 
 
-def expected(name: str, messages: list[Message], **how: bool) -> str | None:
+def expected(name: str, messages: Sequence[Message | Turn], **how: Any) -> str | None:
     """Return the text of `transformers`; None if the template refuses the messages."""
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **SOURCES[name].tokens)
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+    turns = [as_turn(message) for message in messages]
     try:
         text = tokenizer.apply_chat_template(
             turns, chat_template=template(name), tokenize=False, **how
@@ -61,7 +64,7 @@ def expected(name: str, messages: list[Message], **how: bool) -> str | None:
     return str(text)
 
 
-def got(name: str, messages: list[Message], **how: bool) -> str | None:
+def got(name: str, messages: Sequence[Message | Turn], **how: Any) -> str | None:
     try:
         return render(template(name), messages, **SOURCES[name].tokens, **how)
     except InvalidRequest:
@@ -93,6 +96,77 @@ def test_it_continues_as_transformers_does(name: str) -> None:
         assert got(name, messages, continue_final=True) == want
         taken += want is not None
     assert taken >= 3
+
+
+TOOLS: list[Tool] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": 'The "weather" of a city, <b>now</b>: 20 °C & sun',
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "enum": ["Orléans", "東京"]},
+                    "days": {"type": "integer", "maximum": 10**30, "default": 1.0},
+                },
+                "required": ["city"],
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {"name": "time", "parameters": {"type": "object", "properties": {}}},
+    },
+]
+
+
+def call(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+ASKED: list[Turn] = [{"role": "user", "content": "What is it like in Orléans?"}]
+CALLED: Turn = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [call("aB3dE6gH9", "get_weather", {"city": "Orléans", "days": 10**30})],
+}
+RESULT: Turn = {
+    "role": "tool",
+    "tool_call_id": "aB3dE6gH9",
+    "name": "get_weather",
+    "content": '{"sky": "blue", "°C": 21.50}',
+}
+TWO_CALLS = {**CALLED, "tool_calls": [*CALLED["tool_calls"], call("000000001", "time", {})]}
+TOOL_CONVERSATIONS: dict[str, list[Turn]] = {
+    "asked": ASKED,
+    "asked by the system": [{"role": "system", "content": "Be brief.\n"}, *ASKED],
+    "answered": [*ASKED, CALLED, RESULT],
+    "another turn": [*ASKED, CALLED, RESULT, {"role": "assistant", "content": "Blue."}, *ASKED],
+    "two calls": [
+        *ASKED,
+        TWO_CALLS,
+        RESULT,
+        {**RESULT, "tool_call_id": "000000001", "name": "time", "content": "12:00"},
+    ],
+}
+WITH_TOOLS = [name for name in SOURCES if MENTIONS_TOOLS.search(template(name))]
+
+
+def test_many_templates_have_tools() -> None:
+    assert len(WITH_TOOLS) == 7
+
+
+@pytest.mark.parametrize("name", WITH_TOOLS)
+def test_it_renders_tools_as_transformers_does(name: str) -> None:
+    taken = 0
+    for messages in TOOL_CONVERSATIONS.values():
+        for tools in (TOOLS, []):
+            want = expected(name, messages, tools=tools or None, add_generation_prompt=True)
+            assert got(name, messages, tools=tools, add_generation_prompt=True) == want
+            taken += want is not None
+            assert not tools or want is None or "東京" in want
+    assert taken >= 6
 
 
 def test_long_conversations_are_within_the_bounds() -> None:
