@@ -10,7 +10,6 @@ import msgspec
 from app.http.errors import body_of_engine_error
 from app.openai.choices import Choices
 from app.openai.responses import (
-    FINISH_REASONS,
     ResponseFormat,
     WholeChoice,
     timings,
@@ -59,13 +58,15 @@ def stream(choices: Choices, response: ResponseFormat, with_usage: bool) -> Iter
                 continue
             index, event = found
             yield from _first(response, index, begun, extra)
-            if isinstance(event, Token) and (event.text or response.logprobs) and not event.eos:
-                chunk = response.chunk(index, response.delta(event.text), [event], None)
-                yield _sse(chunk | extra)
+            if isinstance(event, Token) and not event.eos:
+                added = response.added(index, event)
+                if added is not None or response.logprobs:
+                    content = added or response.delta("")
+                    yield _sse(response.chunk(index, content, [event], None) | extra)
             elif isinstance(event, Done):
                 ended[index] = event
-                reason = FINISH_REASONS[event.reason]
-                last = response.chunk(index, response.delta(""), [], reason)
+                rest = response.rest(index)
+                last = response.chunk(index, rest, [], response.finish_reason(index, event))
                 yield _sse(last | extra | _extra_fields(choices, index, event))
         if with_usage:
             ends = [ended[index] for index in sorted(ended)]

@@ -20,11 +20,14 @@ def decode_body(kind: type[Body]) -> Body:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$.")
+        path = path.rstrip("`")
         field = re.search(r"(?:unknown|required) field `(\w+)`", message)
         if "unknown field" in message:
             message = (
                 f"{message}; remove it: unknown fields are refused rather than silently ignored"
             )
-        raise InvalidRequest(message, field.group(1) if field else path.rstrip("`")) from None
+        if field:
+            path = f"{path}.{field[1]}" if path else field[1]
+        raise InvalidRequest(message, path) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected a JSON object as the body: {error}") from None

@@ -5,6 +5,7 @@ A schema names the fields that an answer always has; answers may have more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,16 +74,20 @@ TIMINGS = _object(
     tpot_ms=NUMBER,
 )
 MODEL = _object(id=STRING, object={"const": "model"}, created=INTEGER, owned_by=STRING)
-MESSAGE = _object(role={"const": "assistant"}, content=STRING, refusal={"type": "null"})
+TOOL_CALL = _object(
+    id=STRING, type={"const": "function"}, function=_object(name=STRING, arguments=STRING)
+)
+MESSAGE = _object(role={"const": "assistant"}, content=STRING_OR_NULL, refusal={"type": "null"})
+MESSAGE["properties"]["tool_calls"] = _list(TOOL_CALL)
 
 
-def _answer(kind: str, **choice: Schema) -> Schema:
-    """Return the schema of a completion whose choices have these fields."""
+def _answer(kind: str, reasons: Sequence[str], **choice: Schema) -> Schema:
+    """Return the schema of a completion whose choices have these fields and end for `reasons`."""
     entry = _object(
         index=INTEGER,
         **choice,
         logprobs={"type": ["object", "null"]},
-        finish_reason={"enum": ["stop", "length"]},
+        finish_reason={"enum": list(reasons)},
     )
     return _object(
         id=STRING,
@@ -96,6 +101,7 @@ def _answer(kind: str, **choice: Schema) -> Schema:
     )
 
 
+ENDS = ("stop", "length")
 RUN_ERRORS = (400, 404, 413, 429, 503)
 TEXT_ERRORS = (400, 413, 503)
 
@@ -117,7 +123,7 @@ OPERATIONS = (
         "post",
         "/v1/completions",
         "Continue a prompt",
-        _answer("text_completion", text=STRING),
+        _answer("text_completion", ENDS, text=STRING),
         body=CompletionRequest,
         streams=True,
         errors=RUN_ERRORS,
@@ -126,7 +132,7 @@ OPERATIONS = (
         "post",
         "/v1/chat/completions",
         "Answer a conversation",
-        _answer("chat.completion", message=MESSAGE),
+        _answer("chat.completion", (*ENDS, "tool_calls"), message=MESSAGE),
         body=ChatRequest,
         streams=True,
         errors=RUN_ERRORS,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
+from app.openai.tool_calls import ToolCallWriter
 from gpu.events import Done, Token
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -45,6 +46,8 @@ class ResponseFormat:
     """Differences between completions and chat completions, for one response.
 
     delta, whole  return the content of a choice for a piece of text and for the whole text
+    tools         one writer for each choice, which takes the place of `delta` and `whole`; None if
+                  the model was given no tools
     logprobs      one for each choice; None if not requested
     first         content of a choice's first chunk, if there is one before any token
     prefix        text before the generated text: the echoed prompt
@@ -59,6 +62,24 @@ class ResponseFormat:
     logprobs: Sequence[TextLogprobs | ChatLogprobs] | None
     first: dict[str, Any] | None
     prefix: str = ""
+    tools: Sequence[ToolCallWriter] | None = None
+
+    def added(self, index: int, token: Token) -> dict[str, Any] | None:
+        """Return the content that a token adds to the choice `index`; None if there is none yet."""
+        if self.tools is None:
+            return self.delta(token.text) if token.text else None
+        delta = self.tools[index].push(token)
+        return {"delta": delta} if delta else None
+
+    def rest(self, index: int) -> dict[str, Any]:
+        """Return the content of the last chunk of the choice `index`."""
+        return self.delta("") if self.tools is None else {"delta": self.tools[index].finish()}
+
+    def finish_reason(self, index: int, done: Done) -> str:
+        """Return why the choice `index` ended. Ask once all its text was written."""
+        reason = FINISH_REASONS[done.reason]
+        called = self.tools is not None and self.tools[index].has_calls
+        return "tool_calls" if called and reason == "stop" else reason
 
     def chunk(
         self, index: int, content: dict[str, Any], tokens: list[Token], finish: str | None
@@ -75,13 +96,18 @@ class ResponseFormat:
             [
                 {
                     "index": i,
-                    **self.whole(choice.text),
+                    **self._content(choice),
                     "logprobs": self._logprobs(choice.index, choice.visible),
-                    "finish_reason": FINISH_REASONS[choice.done.reason],
+                    "finish_reason": self.finish_reason(choice.index, choice.done),
                 }
                 for i, choice in enumerate(choices)
             ],
         )
+
+    def _content(self, choice: WholeChoice) -> dict[str, Any]:
+        if self.tools is None:
+            return self.whole(choice.text)
+        return {"message": self.tools[choice.index].message(choice.visible)}
 
     def _logprobs(self, index: int, tokens: list[Token]) -> dict[str, Any] | None:
         return None if self.logprobs is None else self.logprobs[index].of(tokens)
@@ -114,7 +140,11 @@ def completion_format(
     )
 
 
-def chat_format(model: str, logprobs: Sequence[ChatLogprobs] | None) -> ResponseFormat:
+def chat_format(
+    model: str,
+    logprobs: Sequence[ChatLogprobs] | None,
+    tools: Sequence[ToolCallWriter] | None = None,
+) -> ResponseFormat:
     """Return the format for `/v1/chat/completions`."""
     return ResponseFormat(
         id=f"chatcmpl-{secrets.token_hex(12)}",
@@ -124,7 +154,8 @@ def chat_format(model: str, logprobs: Sequence[ChatLogprobs] | None) -> Response
         delta=lambda text: {"delta": {"content": text} if text else {}},
         whole=lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
         logprobs=logprobs,
-        first={"delta": {"role": "assistant", "content": ""}},
+        first={"delta": {"role": "assistant", "content": "" if tools is None else None}},
+        tools=tools,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from flask import Flask, Response, jsonify
 
-from app.engine.client import EngineClient
+from app.engine.client import EngineClient, Tokenizer
 from app.http.client_limits import submitter
 from app.http.disconnect import client_gone
 from app.openai import generations as generation_routes
@@ -22,7 +22,10 @@ from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from app.openai.responses import ResponseFormat, chat_format, completion_format
 from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
-from app.prompt.prompts import prompt_ids
+from app.openai.tool_calls import ToolCallWriter
+from app.prompt.conversation import Tool
+from app.prompt.prompts import message_ids, prompt_ids
+from app.prompt.tool_calls.registry import tool_format
 from gpu import ModelInfo, Request
 
 
@@ -89,15 +92,25 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
     interventions = body.interventions(hello.model)
     params = body.params(hello.defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "top_logprobs")
-    ids = prompt_ids(
-        engine.tokenizer, messages=body.plain(), continue_final=body.continue_final_message
-    )
+    tools = body.offered_tools()
+    ids = message_ids(engine.tokenizer, body.turns(), body.continue_final_message, tools)
     logprobs = None
     if body.n_top is not None:
         logprobs = [ChatLogprobs(engine.tokenizer, params, body.n_top)] * body.n_runs
-    response = chat_format(body.model or hello.model.name, logprobs)
+    writers = _tool_call_writers(engine.tokenizer, tools, body) if tools else None
+    response = chat_format(body.model or hello.model.name, logprobs, writers)
     request = Request(ids, params, interventions=interventions, priority=body.priority)
     return _answer(engine, generations, request, response, body)
+
+
+def _tool_call_writers(
+    tokenizer: Tokenizer, tools: list[Tool], body: ChatRequest
+) -> list[ToolCallWriter]:
+    """Return a writer for each choice, of the form in which this model calls tools."""
+    form = tool_format(tokenizer.chat_template or "")
+    names = {tool["function"]["name"] for tool in tools}
+    parallel = body.parallel_tool_calls is not False
+    return [ToolCallWriter(tokenizer, form, names, parallel) for _ in range(body.n_runs)]
 
 
 def _answer(

@@ -14,12 +14,15 @@ vLLM's: a larger number is served later.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from app.http.errors import ModelNotFoundError
-from app.ws.protocol import Message
+from app.openai.messages import ChatMessage, conversation_turns
+from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
+from app.prompt import conversation
+from app.prompt.conversation import Turn
 from gpu import (
     SAMPLING_SETTINGS,
     Interventions,
@@ -34,14 +37,6 @@ MAX_PRIORITY = 1000
 MAX_CHOICES = 16
 COMPLETION_MAX_TOKENS = 16
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
-
-UNSUPPORTED_MESSAGE_FIELDS = {
-    "refusal": "the model does not read it; put its text into content",
-    "audio": "audio is not supported; send the transcript as content",
-    "function_call": "functions are not supported; leave the call out, or put it into content",
-    "tool_calls": "tools are not supported; leave the calls out, or put them into content",
-}
-"""Fields of a message beside its text, and what to do instead."""
 
 
 def expect_served(name: str, model: ModelInfo) -> None:
@@ -59,53 +54,6 @@ def expect_served(name: str, model: ModelInfo) -> None:
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
     include_obfuscation: bool = False
-
-
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["text"]
-    text: str
-    prompt_cache_breakpoint: Any = None
-
-
-class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Message of a conversation.
-
-    Clients send an answer back with every field of their own types. `name`, `annotations` and
-    `parsed` are ignored, because the model does not read them.
-    """
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-    annotations: list[Any] | None = None
-    parsed: Any = None
-
-    # Accepted only when null or empty.
-    refusal: str | None = None
-    audio: Any = None
-    function_call: Any = None
-    tool_calls: list[Any] | None = None
-
-    def expect_text_alone(self, path: str) -> None:
-        """Raise `InvalidRequest` if the message at `path` has more than its content."""
-        for name, instead in UNSUPPORTED_MESSAGE_FIELDS.items():
-            if getattr(self, name) not in (None, "", []):
-                raise InvalidRequest(
-                    f"a message's {name} must be null or empty: {instead}", f"{path}.{name}"
-                )
-
-    def plain(self) -> Message:
-        """Return the message as the page sends one."""
-        content = self.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
-        return Message("system" if self.role == "developer" else self.role, text)
-
-
-def plain_messages(messages: list[ChatMessage]) -> list[Message]:
-    """Return a conversation; raises `InvalidRequest` for messages that are not only text."""
-    for i, message in enumerate(messages):
-        message.expect_text_alone(f"messages[{i}]")
-    return [message.plain() for message in messages]
 
 
 _OPTIONAL_SETTINGS = [
@@ -268,8 +216,8 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     top_logprobs: int | None = None
     continue_final_message: bool = False
     response_format: dict[str, Any] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     function_call: Any = None
@@ -283,8 +231,6 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {
             **super()._neutral(),
             "response_format": (None, {"type": "text"}),
-            "tools": (None, []),
-            "tool_choice": (None, "auto", "none"),
             "functions": (None, []),
             "function_call": (None, "auto", "none"),
             "modalities": (None, ["text"]),
@@ -294,8 +240,13 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "web_search_options": (None,),
         }
 
-    def plain(self) -> list[Message]:
-        return plain_messages(self.messages)
+    def turns(self) -> list[Turn]:
+        """Return the conversation; raises `InvalidRequest` for messages that are wrong."""
+        return conversation_turns(self.messages)
+
+    def offered_tools(self) -> list[conversation.Tool]:
+        """Return the tools that the model gets to see; raises `InvalidRequest`."""
+        return offered_tools(self.tools or (), self.tool_choice)
 
     @property
     def n_runs(self) -> int:

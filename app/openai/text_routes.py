@@ -13,7 +13,8 @@ from flask import Flask, Response, jsonify
 
 from app.engine.client import EngineClient, Tokenizer
 from app.openai.body import decode_body
-from app.openai.schema import ChatMessage, plain_messages
+from app.openai.messages import ChatMessage, conversation_turns
+from app.openai.tools import Tool, offered_tools
 from app.prompt.prompts import message_ids, render_prompt
 from gpu import InvalidRequest
 
@@ -27,6 +28,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     add_special, add_special_tokens  begin with the model's first token, if it has one; off for
                                      `content`, on for `prompt`, as in those servers
     parse_special                    names of special tokens in the text are special tokens
+    tools                            of `messages`, for the chat template
     with_pieces                      every token is an object with its id and its piece
     return_token_strs                the pieces, as a list of their own
     """
@@ -34,6 +36,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
+    tools: list[Tool] | None = None
     model: str | None = None
     add_special: bool = False
     add_special_tokens: bool = True
@@ -48,10 +51,17 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         given = [part for part in (self.content, self.prompt, self.messages) if part is not None]
         if len(given) != 1:
             raise InvalidRequest("expected exactly one of content, prompt and messages", "content")
+        if self.tools and self.messages is None:
+            raise InvalidRequest(
+                "tools belong to messages; leave them out, or send messages", "tools"
+            )
         if self.messages is not None:
             _check_template_fields(self.add_generation_prompt, self.continue_final_message)
             return message_ids(
-                tokenizer, plain_messages(self.messages), self.continue_final_message
+                tokenizer,
+                conversation_turns(self.messages),
+                self.continue_final_message,
+                offered_tools(self.tools or (), None),
             )
         if self.content is not None:
             return tokenizer.encode(self.content, self.add_special, self.parse_special)
@@ -65,6 +75,7 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 class ApplyTemplateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: list[ChatMessage]
+    tools: list[Tool] | None = None
     model: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -102,7 +113,10 @@ def register(app: Flask, engine: EngineClient) -> None:
         body = decode_body(ApplyTemplateRequest)
         _check_template_fields(body.add_generation_prompt, body.continue_final_message)
         rendered = render_prompt(
-            engine.tokenizer, plain_messages(body.messages), body.continue_final_message
+            engine.tokenizer,
+            conversation_turns(body.messages),
+            body.continue_final_message,
+            offered_tools(body.tools or (), None),
         )
         return jsonify(prompt="".join(part.text for part in rendered.parts))
 

@@ -84,7 +84,7 @@ def start_site() -> Iterator[StartSite]:
         wait: bool = True,
         **options: Any,
     ) -> Site:
-        tokenizer = FakeTokenizer(chat_template)
+        tokenizer = FakeTokenizer(chat_template, options.get("marks", ()))
         supervision = {name: options.pop(name) for name in SUPERVISION if name in options}
         load = load or loader(**{"delay": 0.002, **options})
         engine: EngineClient = (

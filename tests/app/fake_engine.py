@@ -69,6 +69,8 @@ class FakeOptions:
 
     delay         seconds per step
     text          output of greedy decoding, repeated unless `ends`
+    script        texts that runs write, one after another, and the last one from then on; instead
+                  of `text`
     fail          message with which loading fails; "" if it does not
     load_seconds  duration of loading
     reused        tokens of a longer prompt that are found in the prefix cache
@@ -78,6 +80,7 @@ class FakeOptions:
     n_experts     experts of every layer but the first; two per token
     conversion    conversion of the types of a file, as shown to users
     drafts        of every four tokens two are accepted drafts and the third was guessed wrong
+    marks         special tokens of the model beside the usual ones
     hangs_with    seed of runs that hang forever before token `HANGS_AT`
     """
 
@@ -89,6 +92,7 @@ class FakeOptions:
     queue: int = 16
     text: str = STORY
     ends: bool = False
+    script: tuple[str, ...] = ()
     fail: str = ""
     load_seconds: float = 0.0
     reused: int = 0
@@ -98,6 +102,7 @@ class FakeOptions:
     n_experts: int = 0
     conversion: str = ""
     drafts: bool = False
+    marks: tuple[str, ...] = ()
     hangs_with: int | None = None
 
 
@@ -122,9 +127,11 @@ class FakeRun:
         self,
         engine: FakeEngine,
         request: Request,
+        story: list[int],
         on_event: Callable[[Event], None],
     ) -> None:
         self.engine = engine
+        self.story = story
         self.prompt = list(request.ids)
         self.priority = request.priority
         self.params = self.acting = request.params  # requested last; acting on the next token
@@ -241,8 +248,9 @@ class FakeEngine:
 
     def __init__(self, options: FakeOptions) -> None:
         self.options = options
-        self.tokenizer = FakeTokenizer()
-        self.story = self.tokenizer.encode(options.text, bos=False)
+        self.tokenizer = FakeTokenizer(marks=options.marks)
+        texts = options.script or (options.text,)
+        self.stories = [self.tokenizer.encode(text, bos=False) for text in texts]
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.active: list[FakeRun] = []
@@ -283,7 +291,8 @@ class FakeEngine:
                 raise QueueFull(
                     f"{self.options.queue} requests are waiting already; try again in a moment"
                 )
-            run = FakeRun(self, request, on_event)
+            story = self.stories[0] if len(self.stories) == 1 else self.stories.pop(0)
+            run = FakeRun(self, request, story, on_event)
             position = 0 if free else len(self.waiting) + 1
             if free:
                 self.active.append(run)
@@ -371,10 +380,9 @@ class FakeEngine:
         if params.seed == options.hangs_with and run.index == HANGS_AT:
             threading.Event().wait()
         place = params.first_index + run.index
-        wanted = self.story[
-            (place + intervention_offset(run.active, len(self.story))) % len(self.story)
-        ]
-        if options.ends and place == len(self.story):
+        story = run.story
+        wanted = story[(place + intervention_offset(run.active, len(story))) % len(story)]
+        if options.ends and place == len(story):
             wanted = EOS
         position = len(run.prompt) + run.index - 1
         raw = fake_sampler.logits(wanted, position, self.tokenizer.vocab_size)
@@ -481,7 +489,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
             conversion=options.conversion,
             head_dim=32,
             hidden_size=32 * options.n_heads,
-            vocab_size=FakeTokenizer().vocab_size,
+            vocab_size=FakeTokenizer(marks=options.marks).vocab_size,
             parameters=7_412_736,
             eos_ids=FakeTokenizer().eos_ids,
             loras=tuple(LoraInfo(name, 8, 40_960, 32) for name in options.loras),

@@ -52,13 +52,16 @@ STORY = (
 
 
 class FakeTokenizer:
-    """Fake of `gpu.Tokenizer`. `chat_template` is None for a model that only continues text."""
+    """Fake of `gpu.Tokenizer`. `chat_template` is None for a model that only continues text.
+    `marks` are more special tokens."""
 
     bos_token: str | None
     eos_token: str | None
     n_stripped_spaces = 0
 
-    def __init__(self, chat_template: str | None = CHAT_TEMPLATE) -> None:
+    def __init__(
+        self, chat_template: str | None = CHAT_TEMPLATE, marks: Sequence[str] = ()
+    ) -> None:
         self.chat_template = chat_template
         self.bos_token, self.eos_token = SPECIAL[BOS], SPECIAL[EOS]
         self.eos_ids = (EOS, END)
@@ -67,8 +70,12 @@ class FakeTokenizer:
         self._pieces += [bytes([value]) for value in range(256)]
         self._pieces += [word.encode() for word in words]
         self._words = {word: FIRST_WORD + at for at, word in enumerate(words)}
+        first_mark = len(self._pieces)
+        self._pieces += [mark.encode() for mark in marks]
         self._special = {text: id for id, text in enumerate(SPECIAL)}
-        self._split_special = re.compile("|".join(map(re.escape, SPECIAL)))
+        self._special |= {text: first_mark + at for at, text in enumerate(marks)}
+        self._special_ids = frozenset(self._special.values())
+        self._split_special = re.compile("|".join(map(re.escape, self._special)))
 
     @property
     def vocab_size(self) -> int:
@@ -114,4 +121,4 @@ class FakeTokenizer:
         return self._pieces[id].decode("utf-8", "replace")
 
     def is_special(self, id: int) -> bool:
-        return id < FIRST_BYTE
+        return id in self._special_ids

@@ -411,12 +411,11 @@ def test_a_bad_completion_names_the_field(http: FlaskClient, body: Any, param: s
 
 BAD_CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "no messages": ({"messages": []}, "messages"),
-    "unknown role": ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    "unknown role": ({"messages": [{"role": "judge", "content": "a"}]}, "messages[0].role"),
     "picture": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]},
         "messages[0].content[0].type",
     ),
-    "tools": ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools"),
     "json": ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
     "top without logprobs": ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
     "too many logprobs": (
@@ -437,7 +436,6 @@ BAD_CHATS: dict[str, tuple[dict[str, Any], str]] = {
             "refusal": "I will not",
             "audio": {"id": "a"},
             "function_call": {"name": "f", "arguments": "{}"},
-            "tool_calls": [{"id": "a", "type": "function", "function": {}}],
         }.items()
     },
     "no content": ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),

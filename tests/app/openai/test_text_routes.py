@@ -8,9 +8,12 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.app.conftest import StartSite
-from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.fake_tokenizer import TOOL_TEMPLATE, FakeTokenizer
 
 HELLO = [{"role": "user", "content": "Hi"}]
+
+
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
 
 
 def post(client: FlaskClient, route: str, status: int = 200, **body: Any) -> dict[str, Any]:
@@ -91,7 +94,9 @@ def test_the_template_is_applied(http: FlaskClient) -> None:
         ("/detokenize", {"tokens": [1, 10**9]}, "tokens[1]", "ids go from 0 to"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]", "Expected `int`"),
         ("/apply-template", {"messages": []}, "messages", ""),
-        ("/apply-template", {"messages": HELLO, "tools": []}, "tools", "unknown field"),
+        ("/tokenize", {"content": "a", "tools": TOOLS}, "tools", "belong to messages"),
+        ("/apply-template", {"messages": HELLO, "tools": TOOLS}, "tools", "has no tools"),
+        ("/apply-template", {"messages": HELLO, "documents": []}, "documents", "unknown field"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_by_name(
@@ -101,6 +106,14 @@ def test_bad_input_is_refused_by_name(
     assert error["param"] == param, error
     assert said in error["message"]
     assert error["type"] == "invalid_request_error"
+
+
+def test_tools_are_part_of_the_prompt(start_site: StartSite) -> None:
+    client = start_site(chat_template=TOOL_TEMPLATE).app.test_client()
+    text = post(client, "/apply-template", messages=HELLO, tools=TOOLS)["prompt"]
+    assert '{"name": "add", "parameters": {"type": "object", "properties": {}}}' in text
+    tokens = post(client, "/tokenize", messages=HELLO, tools=TOOLS)["tokens"]
+    assert post(client, "/tokenize", content=text)["tokens"] == tokens
 
 
 def test_a_model_without_a_template_has_none_to_apply(start_site: StartSite) -> None:

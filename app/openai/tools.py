@@ -1,0 +1,105 @@
+"""Tools of chat requests: the functions that the model may call, and whether it may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from app.prompt import conversation
+from gpu import InvalidRequest
+
+MAX_TOOLS = 128
+"""As many as OpenAI takes."""
+
+MAX_DEPTH = 64
+"""Most objects and lists within each other in a schema or in arguments."""
+
+FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Function that the model may call.
+
+    parameters  JSON schema of an object; without it, the function has no parameters
+    strict      accepted; but the arguments are not held to the schema, so callers must check them
+    """
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["function"]
+    function: Function
+
+    def described(self) -> conversation.Tool:
+        """Return the tool as chat templates read it."""
+        function: dict[str, Any] = {"name": self.function.name}
+        if self.function.description is not None:
+            function["description"] = self.function.description
+        no_parameters = {"type": "object", "properties": {}}
+        function["parameters"] = self.function.parameters or no_parameters
+        return {"type": "function", "function": function}
+
+
+class ChosenFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+
+
+class ChosenTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | ChosenTool
+
+
+def offered_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[conversation.Tool]:
+    """Return the tools that the model gets to see. Raises `InvalidRequest`."""
+    names: set[str] = set()
+    for i, tool in enumerate(tools):
+        path = f"tools[{i}].function"
+        if tool.function.name in names:
+            raise InvalidRequest(
+                f"two functions are called {tool.function.name!r}; give each its own name",
+                f"{path}.name",
+            )
+        names.add(tool.function.name)
+        _check_parameters(tool.function.parameters or {}, f"{path}.parameters")
+    if choice not in (None, "none", "auto"):
+        asked = "required" if choice == "required" else "a function"
+        raise InvalidRequest(
+            f"tool_choice cannot be {asked}: the model cannot be made to call one here; send auto, "
+            "and say in a message that it has to",
+            "tool_choice",
+        )
+    return [] if choice == "none" else [tool.described() for tool in tools]
+
+
+def _check_parameters(schema: dict[str, Any], path: str) -> None:
+    if schema.get("type", "object") != "object":
+        raise InvalidRequest(
+            f"parameters must be the schema of an object, but its type is {schema['type']!r:.80}",
+            f"{path}.type",
+        )
+    if is_deeper(schema, MAX_DEPTH):
+        raise InvalidRequest(
+            f"expected at most {MAX_DEPTH} objects and lists within each other", path
+        )
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    """Return whether a JSON value has more than `depth` objects and lists within each other."""
+    containers = [value]
+    for _ in range(depth):
+        items = [item for container in containers for item in _items(container)]
+        containers = [item for item in items if isinstance(item, dict | list)]
+    return bool(containers)
+
+
+def _items(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
