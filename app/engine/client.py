@@ -44,6 +44,7 @@ class Tokenizer(Protocol):
     bos_token: str | None
     eos_token: str | None
     chat_template: str | None
+    tool_template: str | None
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]: ...
     def encode_with_offsets(

@@ -24,7 +24,7 @@ from app.openai.responses import ResponseFormat, chat_format, completion_format
 from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
 from app.openai.tool_calls import ToolCallWriter
 from app.prompt.conversation import Tool
-from app.prompt.prompts import message_ids, prompt_ids
+from app.prompt.prompts import chosen_template, message_ids, prompt_ids
 from app.prompt.tool_calls.registry import tool_format
 from gpu import ModelInfo, Request
 
@@ -107,7 +107,7 @@ def _tool_call_writers(
     tokenizer: Tokenizer, tools: list[Tool], body: ChatRequest
 ) -> list[ToolCallWriter]:
     """Return a writer for each choice, of the form in which this model calls tools."""
-    form = tool_format(tokenizer.chat_template or "")
+    form = tool_format(chosen_template(tokenizer, with_tools=True) or "")
     names = {tool["function"]["name"] for tool in tools}
     parallel = body.parallel_tool_calls is not False
     return [ToolCallWriter(tokenizer, form, names, parallel) for _ in range(body.n_runs)]

@@ -132,15 +132,16 @@ def render_messages(
 
     Raises InvalidRequest, also if there is no template, or if it would leave out a tool.
     """
-    template = tokenizer.chat_template
+    turns = [as_turn(message) for message in messages]
+    with_tools = bool(tools) or has_calls(turns)
+    template = chosen_template(tokenizer, with_tools)
     if template is None:
         raise InvalidRequest(
             "this model has no chat template, so it can only continue plain text; "
             "send a prompt instead of messages",
             "messages",
         )
-    turns = [as_turn(message) for message in messages]
-    if tools or has_calls(turns):
+    if with_tools:
         form = tool_format(template)
         turns = [form.turn(turn, template) for turn in turns]
     text = render(
@@ -159,6 +160,11 @@ def render_messages(
                 "tools",
             )
     return text
+
+
+def chosen_template(tokenizer: Tokenizer, with_tools: bool) -> str | None:
+    """Return the template of conversations with tools, or without; None if the model has none."""
+    return (tokenizer.tool_template if with_tools else None) or tokenizer.chat_template
 
 
 def special_names(tokenizer: Tokenizer, texts: Sequence[str]) -> set[str]:

@@ -30,12 +30,14 @@ class TokenizerFiles(NamedTuple):
     where          file of the tokenizer itself
     config         tokenizer_config.json, with names from older files
     chat_template  the default template; None if there is none
+    tool_template  the template for conversations with tools, if it has one of its own
     """
 
     backend: tokenizers.Tokenizer
     config: JsonObject
     where: str
     chat_template: str | None
+    tool_template: str | None
 
 
 def read_folder(folder: Path, path: Path) -> TokenizerFiles:
@@ -57,7 +59,7 @@ def read_folder(folder: Path, path: Path) -> TokenizerFiles:
     else:
         backend = _of_json(path)
     add_tokens(backend, folder, config, older)
-    return TokenizerFiles(backend, named, str(path), _chat_template(folder, config))
+    return TokenizerFiles(backend, named, str(path), *_chat_templates(folder, config))
 
 
 @contextmanager
@@ -116,18 +118,18 @@ def _of_sentence_piece(
     return backend, JsonObject(config.where, values)
 
 
-def _chat_template(folder: Path, config: JsonObject) -> str | None:
-    """Return `chat_template.jinja`, or the config's `chat_template`: one, or the default of
-    several."""
+def _chat_templates(folder: Path, config: JsonObject) -> tuple[str | None, str | None]:
+    """Return the default template and that for tools: `chat_template.jinja`, or of the config's
+    `chat_template`, if that is a list, those named `default` and `tool_use`."""
     path = folder / "chat_template.jinja"
     if is_there(path):
         try:
-            return read_regular(path, MAX_TEMPLATE_BYTES).decode("utf-8")
+            return read_regular(path, MAX_TEMPLATE_BYTES).decode("utf-8"), None
         except ValueError as error:
             raise ModelError(f"{path}: cannot be read ({error})") from None
     value = config.get("chat_template")
     if value is None or isinstance(value, str):
-        return value
+        return value, None
     expected = "a template, or a list of objects with name and template"
     if not isinstance(value, list):
         raise config.error("chat_template", expected)
@@ -139,4 +141,4 @@ def _chat_template(folder: Path, config: JsonObject) -> str | None:
         if not isinstance(name, str) or not isinstance(template, str):
             raise config.error("chat_template", expected)
         named[name] = template
-    return named.get("default", next(iter(named.values()), None))
+    return named.get("default", next(iter(named.values()), None)), named.get("tool_use")

@@ -79,7 +79,7 @@ def _sentence_pieces(
 
 
 def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
-    """Return `bos_token`, `eos_token`, `add_bos_token` and `chat_template`."""
+    """Return `bos_token`, `eos_token`, `add_bos_token`, `chat_template` and `tool_template`."""
     values: dict[str, Any] = {}
     for name in ("bos", "eos"):
         key = f"tokenizer.ggml.{name}_token_id"
@@ -93,8 +93,10 @@ def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
         ].begins
     adds = meta.boolean("tokenizer.ggml.add_bos_token", by_default)
     values["add_bos_token"] = adds and "bos_token" in values
-    if "tokenizer.chat_template" in meta:
-        values["chat_template"] = meta.string("tokenizer.chat_template")
+    templates = {"chat_template": "", "tool_template": ".tool_use"}
+    for name, suffix in templates.items():
+        if (key := f"tokenizer.chat_template{suffix}") in meta:
+            values[name] = meta.string(key)
     return JsonObject(meta.where, values)
 
 

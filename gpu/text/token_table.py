@@ -43,6 +43,8 @@ class TokenizerLike(Protocol):
     @property
     def chat_template(self) -> str | None: ...
     @property
+    def tool_template(self) -> str | None: ...
+    @property
     def vocab_size(self) -> int: ...
     @property
     def n_stripped_spaces(self) -> int: ...
@@ -77,6 +79,7 @@ class TokenTable(msgspec.Struct, frozen=True, array_like=True):
     eos_token: str | None
     eos_ids: tuple[int, ...]
     chat_template: str | None
+    tool_template: str | None
     n_stripped_spaces: int
     prefix: tuple[int, ...]
 
@@ -117,6 +120,7 @@ def token_table(tokenizer: TokenizerLike, where: str) -> TokenTable:
         tokenizer.eos_token,
         tokenizer.eos_ids,
         tokenizer.chat_template,
+        tokenizer.tool_template,
         tokenizer.n_stripped_spaces,
         tokenizer.prefix,
     )

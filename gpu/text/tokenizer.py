@@ -36,6 +36,7 @@ class Tokenizer:
     eos_ids               ids of the end-of-sequence token the tokenizer names (see also
                           `ModelConfig.eos_ids`)
     chat_template         Jinja source of the default template; None if there is none
+    tool_template         that of the template for conversations with tools; None if it is the same
     prefix                ids that every text begins with
     vocab_size            greatest id plus one; the model's own may be larger (padding)
     """
@@ -54,6 +55,7 @@ class Tokenizer:
         backend.add_special_tokens(named)  # some files do not mark them as special
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
         self.chat_template: str | None = None
+        self.tool_template: str | None = None
         self.vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
         if self.vocab_size > MAX_VOCAB:
             raise ModelError(
@@ -84,6 +86,7 @@ class Tokenizer:
         files = read_folder(folder, path)
         tokenizer = cls(files.backend, files.config, files.where)
         tokenizer.chat_template = files.chat_template
+        tokenizer.tool_template = files.tool_template
         return tokenizer
 
     @classmethod
@@ -91,6 +94,7 @@ class Tokenizer:
         backend, config = read_tokenizer(path)
         tokenizer = cls(backend, config, str(path))
         tokenizer.chat_template = config.get("chat_template")
+        tokenizer.tool_template = config.get("tool_template")
         return tokenizer
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:

@@ -63,6 +63,7 @@ class FakeTokenizer:
         self, chat_template: str | None = CHAT_TEMPLATE, marks: Sequence[str] = ()
     ) -> None:
         self.chat_template = chat_template
+        self.tool_template: str | None = None
         self.bos_token, self.eos_token = SPECIAL[BOS], SPECIAL[EOS]
         self.eos_ids = (EOS, END)
         words = dict.fromkeys(re.findall(r" ?[A-Za-z]+|\n\n", STORY))

@@ -52,7 +52,11 @@ from tests.gpu.text import made_tokenizers as made
 ROOT = Path(__file__).parents[3]
 MAX_SECONDS = 60
 """Time until a hostile tokenizer is stopped, on a busy machine."""
-CONFIG = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ messages }}"}
+TEMPLATES = [
+    {"name": "default", "template": "{{ messages }}"},
+    {"name": "tool_use", "template": "2"},
+]
+CONFIG = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATES}
 FAMILIES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "byte level": (made.byte_level, {"bos_token": "<|begin|>", "add_bos_token": True}),
     "llama 3": (made.llama3, {"eos_token": "<|eot_id|>"}),
@@ -100,8 +104,8 @@ def same(ours: LimitedTokenizer, theirs: Tokenizer) -> None:
         assert ours.piece(id) == theirs.piece(id)
         assert ours.token_bytes(id) == theirs.token_bytes(id)
         assert ours.is_special(id) == theirs.is_special(id)
-    facts = ("bos_token", "eos_token", "eos_ids", "chat_template", "prefix", "vocab_size")
-    for name in (*facts, "n_stripped_spaces"):
+    facts = ("bos_token", "eos_token", "eos_ids", "chat_template", "tool_template", "prefix")
+    for name in (*facts, "vocab_size", "n_stripped_spaces"):
         assert getattr(ours, name) == getattr(theirs, name)
 
 

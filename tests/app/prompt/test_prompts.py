@@ -161,6 +161,16 @@ def test_a_template_without_tools_refuses_them_by_name() -> None:
         assert refused.value.param == "tools"
 
 
+def test_a_template_for_tools_is_used_for_them_alone() -> None:
+    turns, tools = with_tools("x")
+    tokenizer = FakeTokenizer("plain")
+    tokenizer.tool_template = TOOL_TEMPLATE
+    assert written(tokenizer, message_ids(tokenizer, turns[:1])) == "plain"
+    for given in ({"messages": turns[:1], "tools": tools}, {"messages": turns}):
+        ids = message_ids(tokenizer, **given)  # type: ignore[arg-type]
+        assert ids == message_ids(FakeTokenizer(TOOL_TEMPLATE), **given)  # type: ignore[arg-type]
+
+
 def test_a_template_that_leaves_out_a_tool_is_refused() -> None:
     forgets = FakeTokenizer(TOOL_TEMPLATE.replace("in tools", "in tools[1:]"))
     turns, tools = with_tools("x")

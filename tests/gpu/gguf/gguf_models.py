@@ -110,9 +110,11 @@ def add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
         if token is not None:
             getattr(writer, f"add_{name}_token_id")(vocab[token])
     writer.add_add_bos_token(bool(config.get("add_bos_token", False)))
-    template = Tokenizer.load(folder).chat_template
-    if template is not None:
-        writer.add_chat_template(template)
+    tokenizer = Tokenizer.load(folder)
+    named = {"default": tokenizer.chat_template, "tool_use": tokenizer.tool_template}
+    templates = [{"name": name, "template": text} for name, text in named.items() if text]
+    if templates:
+        writer.add_chat_template(templates)
 
 
 def _type(added: dict[str, Any] | None) -> int:

@@ -241,6 +241,15 @@ def test_the_bundled_models_tokenizer_and_chat_template_are_read(tmp_path: Path)
     assert got.chat_template == want.chat_template
 
 
+def test_a_template_for_tools_is_read(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+    folder = made_tokenizers.save(
+        tmp_path, made_tokenizers.byte_level(), {"eos_token": "<|im_end|>", "chat_template": named}
+    )
+    for tokenizer in (Tokenizer.load(folder), Tokenizer.load(tokenizer_file(folder))):
+        assert (tokenizer.chat_template, tokenizer.tool_template) == ("one", "two")
+
+
 def test_llama_3s_pretokenizer(tmp_path: Path) -> None:
     made = made_tokenizers.llama3()
     config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "add_bos_token": True}

@@ -27,7 +27,7 @@ def test_names_and_templates_are_read_in_every_form(tmp_path: Path) -> None:
     made.save(tmp_path, made.byte_level(), {"chat_template": named})
     tokenizer = Tokenizer.load(tmp_path)
     assert (tokenizer.bos_token, tokenizer.eos_ids) == (None, ())
-    assert tokenizer.chat_template == "three"
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("three", None)
     made.save(tmp_path, made.byte_level(), {"chat_template": named[:1]})
     assert Tokenizer.load(tmp_path).chat_template == "two"
     (tmp_path / "chat_template.jinja").write_text("four é")
