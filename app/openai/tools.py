@@ -16,7 +16,8 @@ MAX_TOOLS = 128
 MAX_DEPTH = 64
 """Most objects and lists within each other in a schema or in arguments."""
 
-FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")]
+"""In Python, unlike in JSON schemas, `$` also stands before a newline at the end."""
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

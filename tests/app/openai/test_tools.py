@@ -302,6 +302,7 @@ BAD_TOOLS: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     "empty name": ({"tools": function(name="")}, "tools[0].function.name"),
     "name with a space": ({"tools": function(name="a b")}, "tools[0].function.name"),
+    "name with a line": ({"tools": function(name="a\n")}, "tools[0].function.name"),
     "long name": ({"tools": function(name="a" * 65)}, "tools[0].function.name"),
     "two of a name": ({"tools": function() * 2}, "tools[1].function.name"),
     "unknown field": ({"tools": function(returns={})}, "tools[0].function.returns"),
