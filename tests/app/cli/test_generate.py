@@ -73,7 +73,7 @@ def test_chat_with_a_model_that_has_no_template_completes_and_says_so(
     engines: list[FakeEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = run("Once", "--temperature", "0", "--max-tokens", "9")
-    monkeypatch.setattr("tests.app.fake_engine.FakeTokenizer", lambda: FakeTokenizer(None))
+    monkeypatch.setattr("tests.app.fake_engine.FakeTokenizer", lambda **_: FakeTokenizer(None))
     result = run("Once", "--chat", "--temperature", "0", "--max-tokens", "9")
     assert "no chat template, so it continues the text" in result.stderr
     assert result.stdout == plain.stdout
