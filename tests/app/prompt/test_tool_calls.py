@@ -6,7 +6,7 @@ import json
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.prompt.tool_calls.parser import CallParser
@@ -190,6 +190,7 @@ FRAGMENTS = [
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@settings(deadline=None)  # other programs may have the processor for long
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.data())
 def test_any_cut_into_tokens_gives_the_same(
     form: ToolFormat, fragments: list[str], data: st.DataObject
@@ -214,6 +215,7 @@ ARGUMENTS = st.dictionaries(
 )
 
 
+@settings(deadline=None)  # other programs may have the processor for long
 @given(ARGUMENTS, st.booleans())
 def test_every_family_reads_any_arguments_as_they_were_written(
     arguments: dict[str, object], ascii_alone: bool
