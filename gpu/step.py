@@ -48,7 +48,8 @@ class Sample:
     depends on (seed, index) alone. The fields after it are those of
     `gpu.sampling.DISTRIBUTION`; their defaults change nothing. `verifies`: the token is compared
     with a draft, or follows one, so it does not become the one that its slot sampled last, nor one
-    that was seen. `n_drafts` rows up to `row` are drafts; their tokens count as seen.
+    that was seen. `n_drafts` rows up to `row` are drafts; their tokens count as seen. `n_allowed`:
+    how many tokens `Runner.set_allowed` allows the slot; for this draw there are no others. 0: all.
     """
 
     row: int
@@ -62,6 +63,7 @@ class Sample:
     repetition_penalty: float = 1.0
     n_drafts: int = 0
     verifies: bool = False
+    n_allowed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class Sampled:
     draw         the uniform number in [0, 1) that picked the token; 0 when greedy
     mass         probability (before the filters) kept, and cut by top-k, top-p, min-p; sums to 1
     candidates   the `N_CANDIDATES` most likely, most likely first
+    allowed      the model's own probability of all allowed tokens together (see `Sample.n_allowed`,
+                 of which everything but `logprob` is about); 1 if all are allowed
     """
 
     id: int
@@ -118,6 +122,7 @@ class Sampled:
     draw: float
     mass: tuple[float, float, float, float]
     candidates: tuple[Candidate, ...]
+    allowed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

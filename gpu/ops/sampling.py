@@ -21,8 +21,10 @@ MAX_STRIP_QUADS = 8
 SORT_KEY_FLOPS = 8
 """Per token: penalty, temperature, and for raw and scaled logits a difference, exp and sum."""
 STRIP_FLOPS = 4
+STRIP_SUMMARIES = 5
+"""u32 words that summarise a strip in shaders/lib/sort_keys.wgsl."""
 SUMMARY_BYTES = 16
-"""Summary of a strip in shaders/lib/sort_keys.wgsl."""
+"""Bytes of those that are used without a grammar."""
 
 
 def strip_quads(vocab_size: int) -> int:
@@ -42,7 +44,9 @@ def slices(vocab_size: int) -> int:
 def sort_keys_tensor(memory: Memory, n_samples: int, vocab_size: int) -> Tensor:
     """Allocate a row of sort keys per sample; shaders/lib/sort_keys.wgsl has the layout."""
     strips = slices(vocab_size) * SLICE_LANES
-    return memory.zeros("sort_keys", (n_samples, 4 * strips * (strip_quads(vocab_size) + 1)), "u32")
+    return memory.zeros(
+        "sort_keys", (n_samples, strips * (4 * strip_quads(vocab_size) + STRIP_SUMMARIES)), "u32"
+    )
 
 
 def logit_sort_keys(
@@ -52,14 +56,23 @@ def logit_sort_keys(
     vocab_size: int,
     logits: Tensor,
     seen: Tensor,
+    allowed: Tensor,
     sort_keys: Tensor,
 ) -> None:
-    """Apply repetition penalty and temperature to each sampled row; write its sort keys."""
+    """Apply grammar mask, repetition penalty and temperature to each sampled row; write its sort
+    keys."""
+    expect_shape(allowed, (seen.shape[-1],), label)
     expect_shape(logits, (padded(vocab_size),), label)
     rec.dispatch(
         label,
         "logit_sort_keys",
-        {"step": batch.step, "logits": logits, "seen": seen, "sort_keys": sort_keys},
+        {
+            "step": batch.step,
+            "logits": logits,
+            "seen": seen,
+            "allowed": allowed,
+            "sort_keys": sort_keys,
+        },
         (slices(vocab_size), batch.n_samples, 1),
         {
             **_layout(vocab_size),

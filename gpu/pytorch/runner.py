@@ -90,6 +90,7 @@ class TorchRunner:
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
         self._seen = np.zeros((n_tables, model.config.vocab_size), bool)
+        self._allowed: dict[int, npt.NDArray[np.bool_]] = {}
         self._last = np.zeros(n_tables, np.int64)
         self._active: dict[int, ActiveInterventions] = {}
         self.loras = tuple(lora.info for lora in loras)
@@ -142,6 +143,11 @@ class TorchRunner:
 
     def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self._thread.submit(self._set_seen, slot, tokens.astype(np.int64))
+
+    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
+        n = self.config.vocab_size
+        bits = np.unpackbits(mask.view(np.uint8), count=n, bitorder="little").astype(bool)
+        self._thread.submit(self._allowed.__setitem__, slot, bits)
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self._thread.submit(self._tables.__setitem__, slot, torch.tensor(blocks, dtype=torch.int64))
@@ -241,7 +247,8 @@ class TorchRunner:
 
     def _choose(self, logits: Floats, sample: Sample, step: Step) -> Sampled:
         seen = [*np.flatnonzero(self._seen[sample.slot]), *step.drafts_before(sample)]
-        sampled = sample_token(logits, seen, sample)
+        allowed = self._allowed[sample.slot] if sample.n_allowed else None
+        sampled = sample_token(logits, seen, sample, allowed)
         if not sample.verifies:
             self._last[sample.slot] = sampled.id
             self._seen[sample.slot, sampled.id] = True

@@ -116,23 +116,32 @@ def draw(chances: Distribution, u: float) -> int:
 
 
 @np.errstate(invalid="ignore")  # NaN logits show in the log-probability
-def sample_token(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Sampled:
-    """Choose a token and report how: the twin of shaders/sample.wgsl."""
-    chances = distribution(logits, seen, sample)
+def sample_token(
+    logits: npt.ArrayLike,
+    seen: npt.ArrayLike,
+    sample: Sample,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Sampled:
+    """Choose a token and report how: the twin of shaders/sample.wgsl. `allowed` (vocab_size,): the
+    tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all."""
+    logprobs = log_softmax(logits)
+    ids = np.arange(len(logprobs)) if allowed is None else np.flatnonzero(allowed)
+    chances = distribution(np.asarray(logits)[ids], np.flatnonzero(np.isin(ids, seen)), sample)
     u = 0.0 if sample.temperature == 0 else uniform(sample.seed, sample.index)
-    id = draw(chances, u)
+    at = draw(chances, u)
     return Sampled(
-        id=id,
-        logprob=float(log_softmax(logits)[id]),
-        probability=float(chances.after[id]),
-        rank=int(np.count_nonzero(chances.scaled > chances.scaled[id])),
+        id=int(ids[at]),
+        logprob=float(logprobs[ids[at]]),
+        probability=float(chances.after[at]),
+        rank=int(np.count_nonzero(chances.scaled > chances.scaled[at])),
         n_kept=int(np.count_nonzero(chances.kept)),
         draw=u,
         mass=chances.mass,
         candidates=tuple(
             Candidate(
-                int(i), float(chances.before[i]), float(chances.after[i]), CUTS[chances.cut[i]]
+                int(ids[i]), float(chances.before[i]), float(chances.after[i]), CUTS[chances.cut[i]]
             )
             for i in chances.order[:N_CANDIDATES]
         ),
+        allowed=1.0 if allowed is None else float(np.exp(logprobs[ids]).sum()),
     )

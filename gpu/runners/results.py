@@ -36,6 +36,7 @@ def _sampled(words: list[int], floats: list[float]) -> Sampled:
             Candidate(words[at], floats[at + 1], floats[at + 2], CUTS[words[at + 3]])
             for at in starts
         ),
+        allowed=floats[11],
     )
 
 

@@ -196,6 +196,11 @@ class WgpuRunner:
         words = np.packbits(bits, bitorder="little").view(np.uint32)
         self._memory.write(self._tensors.seen, words, at=slot * width * 4)
 
+    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
+        self._memory.write(
+            self._tensors.allowed, mask, at=slot * self._tensors.allowed.shape[1] * 4
+        )
+
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
         self.pools.set_blocks(slot, blocks)
 

@@ -6,6 +6,7 @@
 //
 // logits     [n_samples][LOGIT_QUADS] vec4  raw
 // seen       [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
+// allowed    [n_slots][SEEN_WORDS] bit set: the slot's grammar allows the token next
 // sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // use: step
 // use: sort_keys
@@ -19,7 +20,8 @@ const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<vec4f>;
 @group(0) @binding(2) var<storage, read> seen: array<u32>;
-@group(0) @binding(3) var<storage, read_write> sort_keys: array<vec4u>;
+@group(0) @binding(3) var<storage, read> allowed: array<u32>;
+@group(0) @binding(4) var<storage, read_write> sort_keys: array<vec4u>;
 
 var<workgroup> summaries: array<u32, SLICE_LANES * 4>; // [part][strip]
 
@@ -34,9 +36,13 @@ fn add(sum: Sum, four: vec4f) -> Sum {
   return Sum(top, sum.mass * exp(sum.top - top) + dot(exp(four - top), vec4f(1.0)));
 }
 
+// Bits of the quad's tokens in a word that begins with those of quad / 8 * 8.
+fn bits_of(word: u32, quad: u32) -> vec4<bool> {
+  return (vec4u(word >> (quad % 8u * 4u)) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
+}
+
 fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
-  let bits = seen[sample.slot * SEEN_WORDS + quad / 8u] >> (quad % 8u * 4u);
-  var was_seen = (vec4u(bits) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
+  var was_seen = bits_of(seen[sample.slot * SEEN_WORDS + quad / 8u], quad);
   for (var i = 0u; i < sample.n_drafts; i++) {
     let draft = step.rows[sample.row - i].token;
     was_seen |= vec4u(draft) == vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u);
@@ -45,15 +51,19 @@ fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
   return select(four, select(four * penalty, four / penalty, four > vec4f()), was_seen);
 }
 
-// Writes the slice's summaries after the keys. Each vec4 holds four strips, so lanes exchange them.
-fn write_summaries(row: u32, slice: u32, lane: u32, summary: vec4u) {
+// Writes summaries of the slice after the keys, from number `first` on. A vec4 holds four strips,
+// so lanes exchange them.
+fn write_summaries(row: u32, slice: u32, lane: u32, first: u32, summary: vec4u) {
   for (var part = 0u; part < 4u; part++) { summaries[part * SLICE_LANES + lane] = summary[part]; }
   workgroupBarrier();
   let quads = SLICE_LANES / 4u;
-  let at = row + token_quads() + lane / quads * (strips() / 4u) + slice * quads + lane % quads;
+  let part = first + lane / quads;
+  let at = row + token_quads() + part * (strips() / 4u) + slice * quads + lane % quads;
   let four = lane * 4u;
-  sort_keys[at] =
-    vec4u(summaries[four], summaries[four + 1u], summaries[four + 2u], summaries[four + 3u]);
+  if (part < N_SUMMARIES) {
+    sort_keys[at] =
+      vec4u(summaries[four], summaries[four + 1u], summaries[four + 2u], summaries[four + 3u]);
+  }
 }
 
 @compute @workgroup_size(SLICE_LANES)
@@ -64,17 +74,25 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let row = group.y * row_quads();
   let strip = group.x * SLICE_LANES + lane;
 
-  let unscaled = sample.repetition_penalty == 1.0 && divisor == 1.0;
+  let masked = sample.n_allowed > 0u;
+  let unscaled = sample.repetition_penalty == 1.0 && divisor == 1.0 && !masked;
   var greatest = vec4u();
   var raw = Sum(LOWEST, 0.0);
+  var raw_allowed = 0.0; // the part of raw.mass that allowed tokens have
   var scaled = Sum(LOWEST, 0.0);
   for (var i = 0u; i < STRIP_QUADS; i++) {
     let quad = strip_quad(strip, i);
-    let is_token = vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(VOCAB);
+    var is_token = vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(VOCAB);
     var found = vec4u();
     if (quad * 4u < VOCAB) {
       var four = select(vec4f(LOWEST), logits[group.y * LOGIT_QUADS + quad], is_token);
+      let raw_before = raw.top;
       raw = add(raw, four);
+      if (masked) {
+        is_token &= bits_of(allowed[sample.slot * SEEN_WORDS + quad / 8u], quad);
+        let masses = select(vec4f(), exp(four - raw.top), is_token);
+        raw_allowed = raw_allowed * exp(raw_before - raw.top) + dot(masses, vec4f(1.0));
+      }
       if (sample.repetition_penalty != 1.0) { four = penalised(four, quad, sample); }
       four /= divisor;
       four = select(four, vec4f(), four == vec4f()); // −0 and 0 get the same key
@@ -87,5 +105,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (unscaled) { scaled = raw; }
   let most = max(max(greatest.x, greatest.y), max(greatest.z, greatest.w));
   let bits = bitcast<vec3u>(vec3f(scaled.mass, raw.top, raw.mass));
-  write_summaries(row, group.x, lane, vec4u(most, bits));
+  write_summaries(row, group.x, lane, 0u, vec4u(most, bits));
+  if (masked) {
+    workgroupBarrier();
+    write_summaries(row, group.x, lane, 4u, vec4u(bitcast<u32>(raw_allowed)));
+  }
 }

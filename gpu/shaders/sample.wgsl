@@ -46,7 +46,8 @@ fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
 }
 
 // Words of a choice: id, log-probability, probability, rank, number of survivors, draw, mass of the
-// survivors, mass cut by top-k, by top-p, by min-p, number of candidates.
+// survivors, mass cut by top-k, by top-p, by min-p, number of candidates, probability of the allowed
+// tokens.
 fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
   let masses = choice.masses;
   results[at] = id;
@@ -57,7 +58,6 @@ fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
   results[at + 5u] = bitcast<u32>(choice.draw);
   let shares = vec4f(masses.w, masses.xyz - masses.yzw) / masses.x;
   for (var i = 0u; i < 4u; i++) { results[at + 6u + i] = bitcast<u32>(shares[i]); }
-  results[at + 10u] = n_listed();
 }
 
 @compute @workgroup_size(LANES)
@@ -72,10 +72,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
   let ends = find_extremes(summaries);
   top = logit_of(ends.greatest);
   let raw_top = logit_of(ends.raw);
-  let totals = total_masses(summaries, raw_top);
-  let choice = choose(ScaledRow(row, summaries, ends, totals.x), sample);
+  let masked = sample.n_allowed > 0u;
+  let n_tokens = select(VOCAB, sample.n_allowed, masked);
+  let totals = total_masses(summaries, raw_top, masked);
+  let choice = choose(ScaledRow(row, summaries, ends, n_tokens, totals.x), sample);
 
-  let n_candidates = n_listed();
+  let n_candidates = n_listed(n_tokens);
   let at = group.x * RESULT_WORDS;
   for (var i = lane; i < n_candidates; i += LANES) {
     write_candidate(at + HEADER_WORDS + i * CANDIDATE_WORDS, i, choice, totals.x, greedy);
@@ -84,6 +86,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     let id = min(choice.rank.id, VOCAB - 1u); // in range even if all logits are NaN
     let logprob = logits[group.x * LOGIT_STRIDE + id] - raw_top - log(totals.y);
     write_choice(at, id, logprob, choice);
+    results[at + 10u] = n_candidates;
+    results[at + 11u] = bitcast<u32>(select(1.0, totals.z / totals.y, masked));
     if (sample.verifies == 0u) {
       seen[sample.slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);
       chosen[sample.slot] = id;

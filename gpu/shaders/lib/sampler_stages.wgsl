@@ -22,7 +22,8 @@ struct ScaledRow {
   tokens: KeySlice,
   summaries: KeySlice,
   ends: Extremes,
-  mass: f32, // of all tokens
+  n_tokens: u32, // those that are allowed
+  mass: f32, // of all of these
 }
 
 // Tokens that survived so far: keys that reach `floor`.
@@ -58,19 +59,19 @@ struct Choice {
   draw: f32,
 }
 
-fn n_listed() -> u32 { return min(N_CANDIDATES, VOCAB); }
+fn n_listed(n_tokens: u32) -> u32 { return min(N_CANDIDATES, n_tokens); }
 
 fn choose(row: ScaledRow, sample: Sample) -> Choice {
   let greedy = sample.temperature == 0.0;
   let draw = uniform_draw(vec2u(sample.seed_low, sample.seed_high), sample.index);
   let cut = min_p_cut(row.ends.greatest, sample);
   var first = SamplerBuffer(0u, 0u, 0u, 1u, 0.0);
-  var kept = Survivors(1u, VOCAB, row.mass);
+  var kept = Survivors(1u, row.n_tokens, row.mass);
   var rank = TokenRank(0u, NO_ID, 0u, 0u, 0.0);
   var cuts = vec3u();
   var masses = vec4f(row.mass);
   for (var stage = STRIPS; stage <= select(DRAW, LISTED, greedy); stage++) {
-    if (is_off(stage, sample, first, kept, cut)) { continue; }
+    if (is_off(stage, sample, row.n_tokens, first, kept, cut)) { continue; }
     if (stage == MIN_P) { kept.floor = cut; }
     let search = search_of(stage, row, sample, first, kept, draw);
     let range = narrow(search.quads, search.range, search.threshold, search.enough,
@@ -107,10 +108,12 @@ fn min_p_cut(greatest: u32, sample: Sample) -> u32 {
 }
 
 // True if a stage has nothing to do.
-fn is_off(stage: u32, sample: Sample, first: SamplerBuffer, kept: Survivors, cut: u32) -> bool {
+fn is_off(
+  stage: u32, sample: Sample, n_tokens: u32, first: SamplerBuffer, kept: Survivors, cut: u32
+) -> bool {
   switch stage {
-    case LISTED: { return first.n >= n_listed() && first.n <= CAPACITY; }
-    case TOP_K: { return sample.top_k == 0u || sample.top_k >= VOCAB; }
+    case LISTED: { return first.n >= n_listed(n_tokens) && first.n <= CAPACITY; }
+    case TOP_K: { return sample.top_k == 0u || sample.top_k >= n_tokens; }
     case TOP_P: { return sample.top_p >= 1.0; }
     case MIN_P: { return cut <= kept.floor; }
     default: { return false; }
@@ -129,8 +132,8 @@ fn search_of(
     return Search(row.summaries, range, Threshold(false, false, f32(need)), need / 2u, 0u);
   }
   if (stage == LISTED) {
-    let range = KeyRange(select(1u, first.low, first.n > CAPACITY), high, VOCAB, 0u, 0.0);
-    let threshold = Threshold(false, false, f32(n_listed()));
+    let range = KeyRange(select(1u, first.low, first.n > CAPACITY), high, row.n_tokens, 0u, 0.0);
+    let threshold = Threshold(false, false, f32(n_listed(row.n_tokens)));
     return Search(row.tokens, range, threshold, CAPACITY - N_CANDIDATES, 0u);
   }
   let threshold = threshold_of(stage, sample, kept.mass, draw);
@@ -139,7 +142,8 @@ fn search_of(
     return Search(row.tokens, KeyRange(floor, floor, 0u, 0u, 0.0), threshold, CAPACITY, 0u);
   }
   if (stage == MIN_P) { // only needs the number of keys that reach the floor: one walk
-    return Search(row.tokens, KeyRange(floor, floor + 1u, VOCAB, 0u, 0.0), threshold, 0u, 1u);
+    return Search(
+      row.tokens, KeyRange(floor, floor + 1u, row.n_tokens, 0u, 0.0), threshold, 0u, 1u);
   }
   var range = KeyRange(floor, first.low, kept.n - first.n, first.n, first.mass);
   if (range.n > CAPACITY) { range.low = lightest(range, row.ends.greatest, kept, threshold); }
@@ -177,7 +181,7 @@ fn lightest(range: KeyRange, greatest: u32, kept: Survivors, threshold: Threshol
 fn tied_id(stage: u32, row: ScaledRow, search: Search, range: KeyRange) -> u32 {
   let listed = stage == LISTED;
   if (range.n <= search.enough || !(listed || stage == DRAW)) { return NO_ID; }
-  return nth_tied(row.tokens, range.low, tied_before(listed, search.threshold, range));
+  return nth_tied(row.tokens, range.low, tied_before(row, listed, search.threshold, range));
 }
 
 // Collects the tokens of a narrowed range. The first buffer takes all tokens from there up; if too
@@ -188,7 +192,8 @@ fn collect_found(
   if (stage == STRIPS) {
     let wanted = CollectFilter(range.low, NO_SORT_KEY, NO_ID);
     let n = collect_from_strips(row.tokens, row.summaries, wanted);
-    return Collected(select(n, 0u, n < n_listed() || n > CAPACITY), n, range.low);
+    let unfit = n < n_listed(row.n_tokens) || n > CAPACITY;
+    return Collected(select(n, 0u, unfit), n, range.low);
   }
   let tied = range.n > search.enough;
   let listed = stage == LISTED;
@@ -200,8 +205,8 @@ fn collect_found(
 }
 
 // Number of equal tokens before the wanted one.
-fn tied_before(listed: bool, threshold: Threshold, range: KeyRange) -> u32 {
-  if (listed) { return n_listed() - range.n_above - 1u; }
+fn tied_before(row: ScaledRow, listed: bool, threshold: Threshold, range: KeyRange) -> u32 {
+  if (listed) { return n_listed(row.n_tokens) - range.n_above - 1u; }
   let share = max(0.0, (threshold.wanted - range.mass_above) / mass_of(range.low));
   return min(u32(share), range.n - 1u);
 }

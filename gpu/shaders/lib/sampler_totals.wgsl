@@ -36,9 +36,9 @@ fn find_extremes(summaries: KeySlice) -> Extremes {
   return workgroupUniformLoad(&shared_extremes);
 }
 
-// (mass of all tokens, Σ exp(raw logit − raw_top)).
-fn total_masses(summaries: KeySlice, raw_top: f32) -> vec2f {
-  var sums = vec2f();
+// (mass of all tokens, Σ exp(raw logit − raw_top), the part of this that allowed tokens have).
+fn total_masses(summaries: KeySlice, raw_top: f32, masked: bool) -> vec3f {
+  var sums = vec3f();
   for (var i = lane; i < summaries.n; i += LANES) {
     let at = summaries.first + i;
     let greatest = sort_keys[at];
@@ -47,6 +47,10 @@ fn total_masses(summaries: KeySlice, raw_top: f32) -> vec2f {
     let raw_masses = bitcast<vec4f>(sort_keys[at + 3u * summaries.n]);
     sums.x += dot(select(masses_of(greatest), vec4f(), greatest == vec4u()), masses);
     sums.y += dot(exp(raw_tops - raw_top), raw_masses);
+    if (masked) {
+      let allowed = bitcast<vec4f>(sort_keys[at + 4u * summaries.n]);
+      sums.z += dot(exp(raw_tops - raw_top), allowed);
+    }
   }
-  return sum_lanes(vec4f(sums, 0.0, 0.0)).xy;
+  return sum_lanes(vec4f(sums, 0.0)).xyz;
 }

@@ -3,13 +3,15 @@
 //
 // A row holds the vocabulary's keys, four to a quad; then, by strip, its greatest key, the mass of
 // its scaled logits relative to that, its largest raw logit and the mass of its raw logits relative
-// to that (the last three as bits of f32). A strip is the tokens that one lane of `logit_sort_keys`
-// reads, a slice those of one workgroup. Past the vocabulary keys are 0.
+// to that, and how much of this is of allowed tokens (only with a grammar; the last four as bits of
+// f32). A strip is the tokens that one lane of `logit_sort_keys` reads, a slice those of one
+// workgroup. Past the vocabulary, and of tokens that a grammar forbids, keys are 0.
 override SLICES: u32;
 override STRIP_QUADS: u32;
 override SLICE_LANES: u32;
 
 const NO_SORT_KEY = 0xffffffffu;
+const N_SUMMARIES = 5u; // summaries of a strip
 
 // Order-preserving: key(a) < key(b) exactly if a < b. No logit has key 0 or NO_SORT_KEY.
 fn sort_keys_of(v: vec4f) -> vec4u {
@@ -29,10 +31,10 @@ fn logit_of(key: u32) -> f32 { return logits_of(vec4u(key)).x; }
 
 fn strips() -> u32 { return SLICES * SLICE_LANES; }
 
-// Quads of a row: the keys, then four parts of one quad per four strips.
+// Quads of a row: the keys, then five parts of one quad per four strips.
 fn token_quads() -> u32 { return strips() * STRIP_QUADS; }
 
-fn row_quads() -> u32 { return token_quads() + strips(); }
+fn row_quads() -> u32 { return token_quads() + strips() / 4u * N_SUMMARIES; }
 
 // Index in the row of a strip's i-th quad. Neighbouring lanes read neighbouring quads.
 fn strip_quad(strip: u32, i: u32) -> u32 {

@@ -38,15 +38,27 @@ class SamplerRig:
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
         self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab_size)
         self._seen = memory.zeros("seen", (N_SLOTS, -(-vocab_size // 32)), "u32")
+        self._allowed = memory.zeros("allowed", self._seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
 
     def choose(
-        self, logits: Array, samples: Sequence[Sample], seen: Sequence[Sequence[int]] = ()
+        self,
+        logits: Array,
+        samples: Sequence[Sample],
+        seen: Sequence[Sequence[int]] = (),
+        allowed: Sequence[Sequence[int]] = (),
     ) -> tuple[Sampled, ...]:
         """Return the device's choices for up to 8 rows of float32 logits (n, vocab_size), each in a
-        slot of its own whose context has the ids `seen`. Also checks the buffers afterwards."""
-        samples = [replace(s, slot=i) for i, s in enumerate(samples)]
+        slot of its own whose context has the ids `seen` and whose grammar allows the ids `allowed`;
+        none: it has no grammar. Also checks the buffers afterwards."""
+        allowed = [*allowed, *([()] * (len(samples) - len(allowed)))]
+        samples = [replace(s, slot=i, n_allowed=len(allowed[i])) for i, s in enumerate(samples)]
+        # Slots without a grammar have any bits.
+        bits = np.random.default_rng(0).integers(0, 2**32, self._allowed.shape, np.uint32)
+        for i, ids in enumerate(allowed):
+            bits[i] = self._bits(ids) if ids else bits[i]
+        self.rig.memory.write(self._allowed, bits)
         sampled = self._sample(logits, plain_rows(1), samples, seen)
         self._check_left([s.id for s in sampled], seen)
         return sampled
@@ -90,7 +102,9 @@ class SamplerRig:
     def record(self, rec: Recorder, batch: Batch) -> None:
         """Record both halves of the sampler."""
         vocab = self.vocab_size
-        ops.logit_sort_keys(rec, batch, "sample.keys", vocab, self._logits, self._seen, self._keys)
+        ops.logit_sort_keys(
+            rec, batch, "sample.keys", vocab, self._logits, self._seen, self._allowed, self._keys
+        )
         ops.sample(
             rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
             self._results,

@@ -23,7 +23,7 @@ def logits_of_keys(keys: Array) -> Array:
 
 
 def left(sampler: SamplerRig, logits: Array, sample: Sample, seen: list[int]) -> Array:
-    """The row of sort keys, then four summaries of each strip; after another sample's."""
+    """The row of sort keys, then five summaries of each strip; after another sample's."""
     sampler.choose(np.stack([logits[::-1], logits]), [settings(), sample], [[], seen])
     return sampler.keys()[1]
 
@@ -65,7 +65,7 @@ def test_sort_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
         "logit_sort_keys.scaled", case, scaled[finite], want, 8 * ROUNDING * np.abs(want), vocab
     )
 
-    greatest, *rest = summaries.reshape(4, strips)
+    greatest, *rest, _ = summaries.reshape(5, strips)
     assert np.array_equal(greatest, by_strip(keys, vocab).max(1))
     mass, raw_top, raw_mass = (part.view(np.float32).astype(np.float64) for part in rest)
     used = np.isfinite(logits_of_keys(greatest)) & (greatest > 0)

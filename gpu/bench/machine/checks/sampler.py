@@ -48,6 +48,7 @@ class Sampler:
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab)))
         self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab)
         self._seen = memory.zeros("seen", (MAX_SAMPLES, -(-vocab // 32)), "u32")
+        self._allowed = memory.zeros("allowed", self._seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (MAX_SAMPLES,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
 
@@ -66,7 +67,9 @@ class Sampler:
         batch = self.rig.batch(plain_rows(1), samples)
 
         def record(rec: Recorder) -> None:
-            ops.logit_sort_keys(rec, batch, "keys", vocab, self._logits, self._seen, self._keys)
+            ops.logit_sort_keys(
+                rec, batch, "keys", vocab, self._logits, self._seen, self._allowed, self._keys
+            )
             ops.sample(
                 rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
                 self._results,
