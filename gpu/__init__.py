@@ -32,6 +32,7 @@ from gpu.errors import (
 )
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
+from gpu.grammar import MAX_GRAMMAR_CHARS, Grammar
 from gpu.info import (
     AdapterInfo,
     DeviceInfo,
@@ -65,6 +66,7 @@ from gpu.sampling import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingParams, Sampl
 from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.decode_stream import DecodeStream
+from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
@@ -73,6 +75,7 @@ from gpu.tuning.results import AutotuneResult, AutotuneRow
 __all__ = [
     "BLOCK_TOKENS",
     "FACTORS",
+    "MAX_GRAMMAR_CHARS",
     "MAX_PATCHES",
     "MAX_STEERS",
     "MAX_STOP_CHARS",
@@ -98,6 +101,9 @@ __all__ = [
     "ExpertScores",
     "Footprint",
     "GenerationDefaults",
+    "Grammar",
+    "GrammarCompiler",
+    "GrammarVocabulary",
     "HeadFactor",
     "InterventionSpan",
     "Interventions",

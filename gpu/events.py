@@ -129,12 +129,22 @@ class Draft(msgspec.Struct, frozen=True):
     discarded: tuple[TokenText, ...] = ()
 
 
+class Allowed(msgspec.Struct, frozen=True):
+    """Tokens that a grammar allowed in the place of a token: how many, and their probability by the
+    model alone, together."""
+
+    n: int
+    probability: float
+
+
 class Token(msgspec.Struct, frozen=True, tag="token"):
     """One written token. `text` joined over all tokens is the text of the run: a token that ends
     inside a character has "" and the one that completes it has the whole character. `eos` marks the
     end-of-sequence token, whose text is "". `stats` are those of the step that chose this token, at
     `stats.position`; `experts` counts all rows of that step, None unless experts are offloaded.
-    `draft`: what speculative decoding proposed in its place; None if nothing."""
+    `draft`: what speculative decoding proposed in its place; None if nothing. `allowed`: absent
+    without a grammar; all but `logprob` is then about the allowed tokens alone, as if there were no
+    others."""
 
     index: int
     id: int
@@ -152,6 +162,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     eos: bool = False
     experts: ExpertUse | None = None
     draft: Draft | None = None
+    allowed: Allowed | msgspec.UnsetType = msgspec.UNSET
 
 
 class Updated(

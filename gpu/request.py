@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gpu.grammar import Grammar
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.sampling import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
@@ -24,6 +25,7 @@ class Request(msgspec.Struct, frozen=True):
     n_written      how many of the last `ids` a run of this request wrote on another engine: the run
                    goes on after them, as that one would have. `updates` then has all that acted
                    there. Events of what was written are not repeated.
+    grammar        what the text must follow; None: anything
     """
 
     ids: list[int]
@@ -34,3 +36,4 @@ class Request(msgspec.Struct, frozen=True):
     spans: tuple[InterventionSpan, ...] = ()
     priority: int = 0
     n_written: int = 0
+    grammar: Grammar | None = None

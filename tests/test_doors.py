@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 GPU = {
     "errors": "",
     "files": "errors",
+    "grammar": "errors",
     "gguf": "errors files",
     "architectures": "errors files gguf",
     "sampling": "errors",
@@ -29,10 +30,10 @@ GPU = {
     "step": "errors",
     "load_options": "",
     "config": "architectures errors files gguf sampling",
-    "text": "errors files gguf",
+    "text": "errors files gguf grammar",
     "interventions": "config errors step",
     "scheduled_updates": "errors interventions sampling",
-    "request": "interventions sampling scheduled_updates",
+    "request": "grammar interventions sampling scheduled_updates",
     "events": "interventions sampling step",
     "speculation": "",
     "runner": "config info interventions step",
@@ -54,8 +55,8 @@ GPU = {
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
     " pytorch request runner runners sampling scheduled_updates speculation step text",
-    "": "analysis checkpoint config engine errors gguf info interventions kv load_options lora"
-    " request runners sampling scheduled_updates text tuning webgpu",
+    "": "analysis checkpoint config engine errors gguf grammar info interventions kv load_options"
+    " lora request runners sampling scheduled_updates text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
     " plans pytorch reference request runner runners sampling step text tracing tuning webgpu",
 }  # fmt: skip
@@ -96,6 +97,7 @@ OUTSIDE = {
     "transformers": {"gpu.bench.peers.scripts.run_transformers"},
     "huggingface_hub": {"app.models.hub", "app.models.hub_cache", "app.models.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
+    "llguidance": {"gpu.text.grammar_matcher"},
     "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},
@@ -233,7 +235,10 @@ def test_what_only_tests_need_is_not_imported() -> None:
 
 @pytest.mark.parametrize("package", ["gpu", "app"])
 def test_importing_a_package_loads_neither_torch_nor_a_gpu_driver(package: str) -> None:
-    code = f"import sys, {package}; print([m for m in ('torch', 'wgpu') if m in sys.modules])"
+    code = (
+        f"import sys, {package}; "
+        "print([m for m in ('torch', 'wgpu', 'llguidance') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stderr
 

@@ -31,6 +31,7 @@ from gpu.request import Request
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 from gpu.step import Floats
+from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
 from gpu.text.token_table import TokenizerLike
 from gpu.text.tokenizer import Tokenizer
 
@@ -72,8 +73,11 @@ class Engine:
             end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits
-        self.config = self._thread.runner.config
+        self.config = config = self._thread.runner.config
         self.info = self._thread.info
+        self._grammars = GrammarCompiler(
+            lambda: GrammarVocabulary.of(tokenizer, config.vocab_size, self.info.model.eos_ids)
+        )
         self._validator = RequestValidator(
             self.config,
             self._limits.context,
@@ -118,9 +122,13 @@ class Engine:
         """Start a run and return at once. `on_event` is called on the engine's thread and must not
         block; without it, iterate over the run.
 
-        Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
+        A grammar is compiled here, on the caller's thread, which may take long if somebody means it
+        to. Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
         """
         interventions = self._validator.validate(request)
+        grammar = None
+        if request.grammar is not None:
+            grammar = self._grammars.matcher(request.grammar, request.ids)
         events = Events(on_event, self._release_place)
         sequence = Sequence(
             request,
@@ -128,6 +136,7 @@ class Engine:
             self.info.model.eos_ids,
             self._limits.context,
             interventions=interventions,
+            grammar=grammar,
             on_event=events,
         )
         self._reserve_place()

@@ -61,7 +61,7 @@ class Scheduler:
         """Queue a sequence; it is told its place."""
         self._n_added += 1
         sequence.order = (sequence.order[0], self._n_added)
-        if self._drafts:
+        if self._drafts and sequence.grammar is None:
             sequence.drafting = Drafting(self._chunks.decode_cost)
         self._queue(sequence)
         sequence.accepted(self._place(self.waiting.index(sequence) + 1))

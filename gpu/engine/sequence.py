@@ -19,6 +19,7 @@ from gpu.engine.run_clock import RunClock
 from gpu.engine.token_stats import LayerTimes, token_stats
 from gpu.events import (
     Accepted,
+    Allowed,
     CandidateText,
     Done,
     Draft,
@@ -40,6 +41,7 @@ from gpu.request import Request
 from gpu.sampling import DISTRIBUTION, SamplingParams
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.text.decode_stream import DecodeStream
+from gpu.text.grammar_matcher import GrammarMatcher
 from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TokenizerLike
 
@@ -81,9 +83,11 @@ class Sequence:
         context: int,
         *,
         interventions: RunInterventions | None = None,
+        grammar: GrammarMatcher | None = None,
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """`interventions`: those of `request`, validated; None: it has none."""
+        """`interventions`: those of `request`, validated; None: it has none. `grammar`: that of
+        `request`, which has read what it has to of the prompt."""
         params = request.params
         if params.seed is None:
             seed = secrets.randbits(SEED_BITS)
@@ -113,6 +117,7 @@ class Sequence:
         self.n_written = n_written  # samples read
         self.finished = False
         self.drafting: Drafting | None = None
+        self.grammar = grammar
         self._n_prompt_submitted = 0
         self._n_prompt_told = len(self.prompt) if n_written else 0  # in `Prefill` events
         self._n_written_before = n_written  # on another engine
@@ -158,10 +163,13 @@ class Sequence:
 
     @property
     def _must_settle(self) -> bool:
-        """Return whether all submitted samples must be read before the next one is submitted:
-        drafts are in flight or shall be, or the device must be told the tokens that were seen."""
+        """Return whether all submitted samples must be read before the next one is submitted: the
+        grammar must read them, drafts are in flight or shall be, or the device must be told the
+        tokens that were seen."""
         drafting = self.drafting
-        if drafting is None or self.settled:
+        if self.settled or self.grammar is not None:
+            return not self.settled
+        if drafting is None:
             return False
         return bool(drafting.in_flight) or self.needs_seen or drafting.wanted(self._room(), 0) > 0
 
@@ -277,6 +285,8 @@ class Sequence:
         index = self.n_submitted
         self.n_submitted += 1
         sample = sample_of(self.params, row=row, slot=self.slot, index=index)
+        if self.grammar is not None:
+            return replace(sample, n_allowed=self.grammar.n_allowed)
         return replace(sample, n_drafts=n_drafts, verifies=verifies) if verifies else sample
 
     def _room(self) -> int:
@@ -379,16 +389,19 @@ class Sequence:
         index = self.n_written
         self.n_written += 1
         self.ids.append(sampled.id)
-        eos = sampled.id in self._eos_ids and not self.params.ignore_eos
+        goes_on = self.params.ignore_eos and self.grammar is None
+        eos = sampled.id in self._eos_ids and not goes_on
         position = len(self.prompt) + index - 1
         token = self._token(sampled, index, position, row, result, eos)
+        if self.grammar is not None:
+            self.grammar.read(sampled.id)
         token = msgspec.structs.replace(token, draft=draft) if draft is not None else token
         if eos:
             self._release(self._matcher.flush())
             self.emit(token)
             self.finish("eos")
             return
-        reason = self._limit_reached(position)
+        reason, message = self._end_after(position)
         text = self._decode.push(sampled.id) + (self._decode.flush() if reason else "")
         released, stopped = self._matcher.push(token, text)
         self._release(released)
@@ -396,7 +409,7 @@ class Sequence:
             self.finish("stop")
         elif reason:
             self._release(self._matcher.flush())
-            self.finish(reason)
+            self.finish(reason, message)
 
     def update(
         self,
@@ -447,11 +460,18 @@ class Sequence:
     def emit(self, event: Event) -> None:
         self._on_event(event)
 
-    def _limit_reached(self, position: int) -> Reason | None:
-        """Reason why no token can follow the one sampled after `position`; None if one can."""
+    def _end_after(self, position: int) -> tuple[Reason | None, str]:
+        """Reason why no token can follow the one sampled after `position`, and a message of it;
+        None if one can."""
+        if self.grammar is not None and self.grammar.complete:
+            return "stop", ""
         if self.n_written >= self.params.max_tokens:
-            return "length"
-        return "context" if position + 1 >= self.context else None
+            return "length", ""
+        if position + 1 >= self.context:
+            return "context", ""
+        if self.grammar is not None and self.grammar.failure:
+            return "error", f"the grammar cannot be followed: {self.grammar.failure}"
+        return None, ""
 
     def _release(self, tokens: list[tuple[Token, str]]) -> None:
         for token, text in tokens:
@@ -465,6 +485,8 @@ class Sequence:
             self._times = LayerTimes.of(result.captured, position) or self._times
             stats = token_stats(result.captured, row, position, self._times)
         piece = self._tokenizer.piece
+        grammar = self.grammar
+        allowed = msgspec.UNSET if grammar is None else Allowed(grammar.n_allowed, s.allowed)
         return Token(
             index=index,
             id=s.id,
@@ -489,4 +511,5 @@ class Sequence:
             stats=stats,
             eos=eos,
             experts=result.experts,
+            allowed=allowed,
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from gpu.engine.sequence import Sequence
 from gpu.interventions.active import ActiveInterventions
 from gpu.step import Row, Sample, Step, StepResult
@@ -28,6 +31,7 @@ class Scheduled:
     drafts              those that each of them verifies: it gets a sample more than it has drafts
     slot_interventions  (slot, interventions) to set before the step, where they change
     slot_seen           (slot, tokens) of slots whose tokens seen must be set before the step
+    slot_allowed        (slot, mask) of slots whose grammar allows some tokens only
     """
 
     step: Step
@@ -36,6 +40,7 @@ class Scheduled:
     chunks: tuple[Chunk, ...] = ()
     slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
     slot_seen: tuple[tuple[int, list[int]], ...] = ()
+    slot_allowed: tuple[tuple[int, npt.NDArray[np.uint32]], ...] = ()
 
     @property
     def n_prefill(self) -> int:
@@ -111,6 +116,7 @@ class StepBuilder:
             tuple(self._chunks),
             tuple(changed),
             tuple((sequence.slot, sequence.seen_again()) for sequence in stale),
+            tuple((s.slot, s.grammar.mask) for s in self.samplers if s.grammar is not None),
         )
 
     def _sample(self, sequence: Sequence, rows: range, drafts: list[int]) -> None:

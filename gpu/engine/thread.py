@@ -325,6 +325,8 @@ class EngineThread:
             runner.set_interventions(slot, active)
         for slot, ids in scheduled.slot_seen:
             runner.set_seen(slot, np.array(ids, np.uint32))
+        for slot, mask in scheduled.slot_allowed:
+            runner.set_allowed(slot, mask)
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True

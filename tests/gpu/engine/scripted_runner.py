@@ -90,11 +90,16 @@ class ScriptedRunner:
         self.n_inspected = 0
         self._chosen: dict[int, int] = {}
         self.seen: dict[int, set[int]] = {}  # tokens seen by a slot's penalty
+        self.allowed: dict[int, set[int]] = {}  # tokens that a slot's grammar allows next
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self.seen[slot] = set(tokens.tolist())
+
+    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        self.allowed[slot] = set(np.flatnonzero(bits).tolist())
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
         self.set_seen(slot, tokens)
@@ -135,6 +140,10 @@ class ScriptedRunner:
         sampled = []
         for sample in step.samples:
             id = self.script(after[sample.row])
+            if sample.n_allowed:
+                allowed = self.allowed[sample.slot]
+                assert len(allowed) == sample.n_allowed, "another number of tokens is allowed"
+                id = id if id in allowed else max(allowed)
             if sample.repetition_penalty != 1:
                 seen = self.seen[sample.slot].union(step.drafts_before(sample))
                 assert seen == set(after[sample.row]), "the penalty is for other tokens"

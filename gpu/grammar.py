@@ -1,0 +1,41 @@
+"""Grammar that the text of a run must follow."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gpu.errors import InvalidRequest
+
+MAX_GRAMMAR_CHARS = 64 * 1024
+
+
+class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Grammar of a run: every token is drawn from those that may follow by it. Compiled by
+    `gpu.text.grammar_matcher`.
+
+    kind    language of `text`: JSON schema, regular expression, Lark as llguidance extends it
+            (`%json {...}` embeds a JSON schema), or the GBNF of llama.cpp
+    n_read  tokens at the end of the prompt that are read already, where an earlier run under this
+            grammar is continued
+    """
+
+    kind: Literal["json_schema", "regex", "lark", "gbnf"]
+    text: str
+    n_read: int = 0
+
+    def validate(self, n_prompt: int) -> None:
+        """Raise InvalidRequest for a text that is too long or an `n_read` that cannot be."""
+        if len(self.text) > MAX_GRAMMAR_CHARS:
+            raise InvalidRequest(
+                f"a grammar may have {MAX_GRAMMAR_CHARS:,} characters, but this one has "
+                f"{len(self.text):,}",
+                "grammar",
+            )
+        if not 0 <= self.n_read <= n_prompt:
+            raise InvalidRequest(
+                f"n_read must be from 0 to the {n_prompt} tokens of the prompt, but is "
+                f"{self.n_read}",
+                "grammar",
+            )
