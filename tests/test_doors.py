@@ -43,7 +43,7 @@ GPU = {
     "checkpoint": "architectures config errors files gguf webgpu",
     "kv": "config errors step webgpu",
     "lora": "checkpoint config errors files info",
-    "inspection": "config errors interventions kv reference runner sampling step",
+    "inspection": "config errors grammar interventions kv reference runner sampling step",
     "analysis": "checkpoint config errors inspection kv load_options lora reference step",
     "ops": "checkpoint config errors kv step webgpu",
     "models": "architectures checkpoint config kv ops webgpu",

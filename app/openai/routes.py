@@ -22,8 +22,10 @@ from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from app.openai.responses import ResponseFormat, chat_format, completion_format
 from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
+from app.openai.structured_outputs import naming
 from app.openai.tool_calls import ToolCallWriter
 from app.prompt.conversation import Tool
+from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import chosen_template, message_ids, prompt_ids
 from app.prompt.tool_calls.registry import tool_format
 from gpu import ModelInfo, Request
@@ -121,8 +123,14 @@ def _answer(
     body: CompletionRequest | ChatRequest,
 ) -> Response:
     """Run the request, and answer with the whole text or with a stream."""
-    choices = Choices(submitter(engine), request, body.n_runs, client_gone())
+    constraint = body.constraint()
     with ExitStack() as stack:
+        with naming(constraint):
+            if constraint is not None:
+                vocab_size = engine.require_ready().model.vocab_size
+                check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
+                request = msgspec.structs.replace(request, grammar=constraint.grammar)
+            choices = Choices(submitter(engine), request, body.n_runs, client_gone())
         stack.callback(choices.cancel)
         generations.add(response.id, choices)
         stack.callback(generations.remove, response.id)

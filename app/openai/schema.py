@@ -20,6 +20,7 @@ import msgspec
 
 from app.http.errors import ModelNotFoundError
 from app.openai.messages import ChatMessage, conversation_turns
+from app.openai.structured_outputs import StructuredFields
 from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
 from app.prompt import conversation
 from app.prompt.conversation import Turn
@@ -62,11 +63,12 @@ _OPTIONAL_SETTINGS = [
     if setting.name not in ("max_tokens", "first_index")  # the API's own, and not for clients
 ]
 if TYPE_CHECKING:
-    _SamplingFields = msgspec.Struct
+    _SamplingFields = StructuredFields
 else:
     _SamplingFields = msgspec.defstruct(
         "_SamplingFields",
         [(setting.name, setting.type | None, None) for setting in _OPTIONAL_SETTINGS],
+        bases=(StructuredFields,),
         kw_only=True,
     )
 
@@ -215,7 +217,6 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     logprobs: bool = False
     top_logprobs: int | None = None
     continue_final_message: bool = False
-    response_format: dict[str, Any] | None = None
     tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -230,7 +231,6 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         return {
             **super()._neutral(),
-            "response_format": (None, {"type": "text"}),
             "functions": (None, []),
             "function_call": (None, "auto", "none"),
             "modalities": (None, ["text"]),

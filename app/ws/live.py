@@ -19,6 +19,7 @@ from app.engine.client import EngineClient
 from app.http.client_limits import client
 from app.http.connections import max_connections
 from app.http.security import browser_session
+from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import prompt_ids
 from app.prompt.tokenizing import TokenizeHandler
 from app.ws import websocket
@@ -42,7 +43,7 @@ from app.ws.questions import Questions, error_about
 from app.ws.send_queue import SendQueue
 from app.ws.sessions import RequestClock, Sessions
 from app.ws.websocket import WebSocket, WebSocketClosed
-from gpu import InvalidRequest, Request
+from gpu import Grammar, InvalidRequest, Request
 
 PATH = "/ws"
 MAX_PAGES = 64
@@ -132,7 +133,8 @@ class PageConnection:
             case Count(request=number):
                 ids = prompt_ids(self._engine.tokenizer, message.prompt, message.messages)
                 self._send_queue.reply(Counted(number, len(ids)))
-            case Inspect():
+            case Inspect(question=question):
+                self._check_grammar(getattr(question, "grammar", None))
                 self._questions.inspect(message)
             case Tokenize():
                 self._questions.answer(lambda: self._tokenize_handler.answer(message))
@@ -160,6 +162,7 @@ class PageConnection:
             message.ids,
             continue_final=message.continue_final,
         )
+        self._check_grammar(message.grammar)
         if message.spans and message.ids is None:
             raise InvalidRequest("reached says what ids were computed under; give ids", "reached")
         clock.prepared = clock.now()
@@ -173,6 +176,11 @@ class PageConnection:
         )
         self._send_queue.follow(generation, after=0)
 
+    def _check_grammar(self, grammar: Grammar | None) -> None:
+        if grammar is not None:
+            vocab_size = self._engine.require_ready().model.vocab_size
+            check_grammar(grammar, self._engine.tokenizer, vocab_size)
+
 
 def request_of(message: Generate, ids: list[int]) -> Request:
     """Return the engine's request for a message whose prompt is `ids`."""
@@ -183,6 +191,7 @@ def request_of(message: Generate, ids: list[int]) -> Request:
         message.changes,
         message.interventions,
         message.spans,
+        grammar=message.grammar,
     )
 
 

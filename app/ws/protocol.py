@@ -20,6 +20,7 @@ from gpu import (
     EngineError,
     EngineInfo,
     EngineLimits,
+    Grammar,
     Interventions,
     InterventionSpan,
     MemoryInfo,
@@ -68,6 +69,7 @@ class Generate(
     `interventions`: interventions from the first token on (`gpu.interventions.messages`).
     `spans`: interventions under which all of `ids` but the last were computed, if they continue a
     text; `interventions` then acts from the last on.
+    `grammar`: what the text must follow (`gpu.grammar`).
     """
 
     id: str
@@ -81,6 +83,7 @@ class Generate(
     written: int = 0
     interventions: Interventions = NO_INTERVENTIONS
     spans: tuple[InterventionSpan, ...] = ()
+    grammar: Grammar | None = None
 
 
 if TYPE_CHECKING:

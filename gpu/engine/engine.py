@@ -24,7 +24,7 @@ from gpu.engine.validation import RequestValidator
 from gpu.errors import ContextExceeded, EngineError, QueueFull
 from gpu.events import Event
 from gpu.info import EngineStats
-from gpu.inspection.requests import Answer, Question
+from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.request import Request
@@ -176,7 +176,11 @@ class Engine:
 
         Raises EngineClosed.
         """
-        return self._thread.post(Inspect(question, asker))
+        allowed = None
+        if isinstance(question, Waterfall) and question.grammar is not None:
+            upto = question.ids[: question.position + 1]
+            allowed = self._grammars.matcher(question.grammar, upto).allowed
+        return self._thread.post(Inspect(question, asker, allowed))
 
     def cancel_questions(self, asker: Hashable) -> None:
         """End the questions of an asker: their futures raise InvalidRequest.

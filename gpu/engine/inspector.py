@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.recompute import Recomputer
@@ -57,6 +58,8 @@ MAX_ANSWER_BYTES = 64 << 20
 AnswerSteps = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
 
+AllowedTokens = npt.NDArray[np.bool_] | None
+
 
 class Inspector:
     """Answers questions; the caller decides when each piece runs.
@@ -82,8 +85,9 @@ class Inspector:
         self._end_ids = (*runner.config.eos_ids, *end_ids)
         self._latest: tuple[object, Floats] | None = None  # key, logits after its last token
 
-    def start(self, question: Question) -> AnswerSteps:
-        """Return the generator of the answer. Raises InvalidRequest for a question that cannot be
+    def start(self, question: Question, allowed: AllowedTokens = None) -> AnswerSteps:
+        """Return the generator of the answer. `allowed` (vocab_size,): tokens that the grammar of a
+        `Waterfall` allows. Raises InvalidRequest for a question that cannot be
         answered. Advancing it raises QueueFull if the KV cache has no room for its tokens."""
         match question:
             case AttentionFrom(ids=ids, position=position):
@@ -105,9 +109,9 @@ class Inspector:
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 _check_top(question.top)
-                upto, sample = ids[: position + 1], _sample_of_question(question)
+                sample = _sample_of_question(question)
                 return self._with_spans(
-                    question.spans, lambda c: self._waterfall(upto, sample, question.top, c)
+                    question.spans, lambda c: self._waterfall(question, sample, allowed, c)
                 )
             case Losses(ids=ids, first=first):
                 self._check_place(ids, 0)
@@ -175,14 +179,19 @@ class Inspector:
         return lens_reading(found.lens, question.chosen, question.top)
 
     def _waterfall(
-        self, ids: list[int], sample: Sample, top: int, schedule: InterventionSchedule
+        self,
+        question: Waterfall,
+        sample: Sample,
+        allowed: AllowedTokens,
+        schedule: InterventionSchedule,
     ) -> AnswerSteps:
         """Filter the logits at the last id. They are cached, because a moving slider asks again."""
+        ids = question.ids[: question.position + 1]
         asked = (ids, schedule.digests(len(ids)))
         if self._latest is None or self._latest[0] != asked:
             logits = yield from self._recomputer.logits(ids, len(ids) - 1, schedule)
             self._latest = (asked, logits)
-        return waterfall(self._latest[1][0], ids, sample, top)
+        return waterfall(self._latest[1][0], ids, sample, question.top, allowed)
 
     def _losses(self, question: Losses, schedule: InterventionSchedule) -> AnswerSteps:
         ids, at = question.ids, question.first

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
@@ -65,10 +66,12 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Result: the `Answer` to the question. Questions of different askers take turns."""
+    """Result: the `Answer` to the question. Questions of different askers take turns. `allowed`:
+    see `Inspector.start`."""
 
     question: Question
     asker: Hashable = None
+    allowed: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +228,8 @@ class EngineThread:
     def _handle(self, command: Command, done: Future[Any]) -> None:
         """Handle one command. `done` gets its result; that of a question once it is answered."""
         match command:
-            case Inspect(question, asker):
-                pieces = timed(self._inspector.start(question))
+            case Inspect(question, asker, allowed):
+                pieces = timed(self._inspector.start(question, allowed))
                 self._questions.add(pieces, done, asker, question_blocks(question))
                 return
             case Logits(ids, spans):

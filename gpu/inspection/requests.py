@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gpu.grammar import Grammar
 from gpu.interventions.messages import InterventionSpan
 from gpu.sampling import SamplingParams
 
@@ -79,7 +80,8 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
 
 class Waterfall(_Question, frozen=True, tag="waterfall"):
     """Stages in which settings turn the logits at `position` into a distribution. The draw is that
-    of token `index` of a run. See `gpu.inspection.waterfall` for the arrays."""
+    of token `index` of a run. `grammar`: that of the run; `n_read` of it counts back from
+    `position`. See `gpu.inspection.waterfall` for the arrays."""
 
     ids: list[int]
     position: int
@@ -87,6 +89,7 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
     index: int
     top: int = 40
     spans: tuple[InterventionSpan, ...] = ()
+    grammar: Grammar | None = None
 
 
 class Losses(_Question, frozen=True, tag="losses"):

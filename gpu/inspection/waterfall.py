@@ -18,6 +18,9 @@ from gpu.reference.sampler import Distribution, distribution, draw, scale_logits
 from gpu.reference.softmax import Doubles, entropy, softmax
 from gpu.step import CUTS, Sample
 
+N_FORBIDDEN = 5
+"""Most likely forbidden tokens that are listed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -32,17 +35,32 @@ class Stage:
     entropy: float
 
 
-def waterfall(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample, top: int) -> Answer:
+def waterfall(
+    logits: npt.ArrayLike,
+    seen: npt.ArrayLike,
+    sample: Sample,
+    top: int,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Answer:
     """Apply the filters of `sample` to `logits` (vocab_size,) one after another and return what
-    each left. `seen`: ids of the context so far.
+    each left. `seen`: ids of the context so far. `allowed` (vocab_size,): tokens that a grammar
+    allows, which everything is about then; None: there is no grammar.
 
-    info    stages (see `Stage`), draw (the random number), chosen, greedy
+    info    stages (see `Stage`), draw (the random number), chosen, greedy; with a grammar also
+            `allowed`: n tokens and their probability by the model alone
     arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen:
             ids, cut (an index of `gpu.step.CUTS`), seen (0 or 1) as u32; logit; the probabilities
             raw, penalised, tempered, after (all filters); low and high, where the token's share
-            begins and ends on the cumulative curve the draw falls on
+            begins and ends on the cumulative curve the draw falls on. With a grammar also
+            forbidden_ids, forbidden_raw: the most likely tokens that it forbids, and their
+            probabilities by the model alone
     """
-    raw = np.asarray(logits, np.float64)
+    whole = np.asarray(logits, np.float64)
+    if allowed is not None:
+        ids = np.flatnonzero(allowed)
+        inside = waterfall(whole[ids], np.flatnonzero(np.isin(ids, seen)), sample, top)
+        return _of_grammar(inside, whole, ids)
+    raw = whole
     chances = distribution(raw, seen, sample)
     greedy = sample.temperature == 0
     number = 0.0 if greedy else uniform(sample.seed, sample.index)
@@ -60,6 +78,27 @@ def waterfall(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample, top: i
         "greedy": greedy,
     }
     return Answer(info, _rows(shown, raw, penalised, chances, seen))
+
+
+def _of_grammar(inside: Answer, logits: Doubles, ids: npt.NDArray[np.intp]) -> Answer:
+    """Return the answer about the allowed tokens `ids` alone as one about the vocabulary."""
+    shares = softmax(logits)
+    forbidden = np.setdiff1d(np.argsort(-shares, kind="stable")[: len(ids) + N_FORBIDDEN], ids)
+    forbidden = forbidden[np.argsort(-shares[forbidden], kind="stable")][:N_FORBIDDEN]
+    info = {
+        **inside.info,
+        "chosen": int(ids[inside.info["chosen"]]),
+        "allowed": {"n": len(ids), "probability": float(shares[ids].sum())},
+    }
+    return Answer(
+        info,
+        (
+            Array.of("ids", ids[inside["ids"]]),
+            *(array for array in inside.arrays if array.name != "ids"),
+            Array.of("forbidden_ids", forbidden),
+            Array.of("forbidden_raw", shares[forbidden]),
+        ),
+    )
 
 
 def _changes(raw: Doubles, penalised: Doubles, chances: Distribution) -> list[Stage]:

@@ -108,6 +108,12 @@ class GrammarMatcher:
         self._matcher.consume_token(id)
         self._look()
 
+    @property
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Return `mask` as (vocab_size,)."""
+        words = self.mask.view(np.uint8)
+        return np.unpackbits(words, count=self._vocab_size, bitorder="little").astype(bool)
+
     def _look(self) -> None:
         matcher, n = self._matcher, self._vocab_size
         self.complete = matcher.is_stopped() and matcher.is_accepting() and not matcher.is_error()

@@ -2,6 +2,7 @@
 
 import { Answer } from "./answer.js";
 import { continuationRequest } from "./continuation.js";
+import { grammarAfter } from "./grammar.js";
 import { send } from "../net/connection.js";
 import { drawSeed } from "../panels/sampling-settings.js";
 import { save } from "./persist.js";
@@ -102,6 +103,7 @@ export function startBranch(answer, at, put) {
   const request = {
     ids: [...segment.prompt, ...lead, ...put].map((token) => token.id),
     written: lead.length + put.length,
+    ...grammarAfter(segment.request?.grammar, lead.length + put.length),
   };
   const seed = String(segment.request?.params.seed ?? segment.params.seed);
   const overrides = { seed, first_index: number + put.length };

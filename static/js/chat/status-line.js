@@ -88,6 +88,11 @@ const REASONS = {
   error: "stopped by an error",
 };
 
+/** Say why a run ended. One with a grammar stops when the text is complete by it. */
+function reasonOf({ reason, request }) {
+  return reason === "stop" && request?.grammar ? "grammar complete" : REASONS[reason];
+}
+
 function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
@@ -100,7 +105,7 @@ function describe(answer, segment) {
   }
   if (segment.textOnly !== null) return "only the text of this answer is left";
   const parts = [plural(answer.tokens.length, "token")];
-  const reason = state.active === answer ? "" : REASONS[segment.reason];
+  const reason = state.active === answer ? "" : reasonOf(segment);
   const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.first]?.times.interval;
   const room = !reason && lastTurn().answers.length < 2;
   const speed = tokensPerSecond(answer, segment);

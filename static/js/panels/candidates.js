@@ -185,7 +185,11 @@ function masses(token, cuts) {
     line.append(span);
   };
   const all = state.hello?.model.vocab_size;
-  add(`${count(token.n_kept)} of ${all ? count(all) : "all"} kept`, `${percent(token.mass[0])} %`);
+  const { allowed } = token;
+  if (allowed)
+    add(`grammar allows ${count(allowed.n)} of ${all ? count(all) : "all"}`, `${percent(allowed.probability)} %`);
+  const of = allowed ? count(allowed.n) : all ? count(all) : "all";
+  add(`${count(token.n_kept)} of ${of} kept`, `${percent(token.mass[0])} %`);
   for (const [name, share] of cuts)
     add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");
   return line;

@@ -105,7 +105,7 @@ function begin(rerun) {
  * rerun of a stopped generation ends at the same token.
  */
 export function requestOf({ saved }) {
-  const { reach, reached } = saved.request;
+  const { reach, reached, grammar } = saved.request;
   const [{ event: accepted }] = saved.events;
   const done = saved.events.at(-1).event;
   const n = done.completion_tokens ?? saved.events.filter(isToken).length;
@@ -117,6 +117,7 @@ export function requestOf({ saved }) {
     capture: accepted.capture,
     ...(reach && { reach }),
     ...(reached && { reached }),
+    ...(grammar && { grammar }),
     changes: changesOf(saved, limited),
   };
 }

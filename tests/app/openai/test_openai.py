@@ -416,7 +416,7 @@ BAD_CHATS: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]},
         "messages[0].content[0].type",
     ),
-    "json": ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+    "format": ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
     "top without logprobs": ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
     "too many logprobs": (
         {"messages": HELLO, "logprobs": True, "top_logprobs": 21},

@@ -17,6 +17,7 @@ from gpu.engine.engine import Engine
 from gpu.errors import EngineError, InvalidRequest
 from gpu.events import Done, Token
 from gpu.grammar import Grammar
+from gpu.inspection.requests import Waterfall
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling import SamplingParams
@@ -213,6 +214,26 @@ def test_an_earlier_run_is_continued_under_its_grammar(engines: dict[str, Engine
     )
     rest, _ = written(engine, again)
     assert [token.id for token in rest] == [token.id for token in whole[n:]]
+
+
+def test_the_filters_of_a_token_are_those_of_its_run(engines: dict[str, Engine]) -> None:
+    engine, request = engines["wgpu"], story(engines["wgpu"], seed=9, max_tokens=12)
+    tokens, _ = written(engine, request)
+    ids, n = [*request.ids, *(token.id for token in tokens)], len(request.ids)
+    for at in (0, 5, 11):
+        question = Waterfall(
+            ids[: n + at],
+            n + at - 1,
+            request.params,
+            index=at,
+            grammar=msgspec.structs.replace(GRAMMAR, n_read=at),
+        )
+        info = engine.inspect(question).result(60).info
+        assert info["chosen"] == tokens[at].id
+        assert info["allowed"]["n"] == tokens[at].allowed.n
+        assert info["allowed"]["probability"] == pytest.approx(
+            tokens[at].allowed.probability, rel=0.01
+        )
 
 
 def test_a_run_without_a_grammar_says_nothing_of_one(engines: dict[str, Engine]) -> None:

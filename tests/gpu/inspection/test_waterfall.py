@@ -12,6 +12,7 @@ from transformers.generation import logits_process as hf
 from gpu.inspection.requests import Answer
 from gpu.inspection.waterfall import waterfall
 from gpu.reference.sampler import sample_token
+from gpu.reference.softmax import log_softmax
 from gpu.step import Sample
 
 VOCAB = 311
@@ -129,3 +130,28 @@ def test_greedy_takes_the_most_likely_without_a_draw(logits: np.ndarray) -> None
 def test_tokens_of_the_context_are_marked(logits: np.ndarray) -> None:
     answer = waterfall(logits, SEEN, sample_of(repetition_penalty=1.5), top=VOCAB)
     assert set(answer["ids"][answer["seen"] == 1].tolist()) == set(SEEN)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_with_a_grammar_it_is_about_the_allowed_tokens(
+    logits: np.ndarray, settings: dict[str, float]
+) -> None:
+    allowed = np.zeros(VOCAB, bool)
+    allowed[np.random.default_rng(3).permutation(VOCAB)[:9]] = True
+    ids, sample = np.flatnonzero(allowed), sample_of(**settings)
+    answer = waterfall(logits, SEEN, sample, VOCAB, allowed)
+    sampled = sample_token(logits, SEEN, sample, allowed)
+    last = answer.info["stages"][-1]
+    assert (answer.info["chosen"], last["n_kept"]) == (sampled.id, sampled.n_kept)
+    assert set(answer["ids"].tolist()) == set(ids.tolist())
+    assert answer.info["allowed"] == {"n": 9, "probability": pytest.approx(sampled.allowed)}
+    own = np.exp(log_softmax(logits))
+    forbidden = sorted(set(range(VOCAB)) - set(ids.tolist()), key=lambda id: -own[id])[:5]
+    assert answer["forbidden_ids"].tolist() == forbidden
+    assert answer["forbidden_raw"] == pytest.approx(own[forbidden], rel=1e-5)
+
+
+def test_without_a_grammar_nothing_is_forbidden(logits: np.ndarray) -> None:
+    answer = waterfall(logits, SEEN, sample_of(), 5)
+    assert "allowed" not in answer.info
+    assert "forbidden_ids" not in {array.name for array in answer.arrays}

@@ -7,6 +7,7 @@ import { SLIDERS } from "../../panels/sampling-settings.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed, state } from "../../state.js";
 import { numberOf, view } from "../../view.js";
+import { grammarAfter } from "../../chat/grammar.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { flowOf } from "./flow.js";
 import { FlowPlot } from "./plot.js";
@@ -98,7 +99,8 @@ function questionOf(context) {
   const { token, hello } = context;
   const { segment, ids, position } = sequenceOf(context);
   const before = { ids: ids.slice(0, position), position: position - 1 };
-  const question = { kind: "waterfall", ...before, ...spansUpTo(segment, position) };
+  const grammar = grammarAfter(segment.request?.grammar, token.index);
+  const question = { kind: "waterfall", ...before, ...spansUpTo(segment, position), ...grammar };
   // A string of digits: numbers have 53 bits here and seeds 64.
   const seed = String(segment.request?.params.seed ?? segment.params.seed);
   const index = token.number ?? token.index;
@@ -135,12 +137,26 @@ function nameOf({ id, count: n }, { texts, token }) {
 function drawSummary() {
   const { flow, real, token, changes, nameOf: name } = now;
   summary.toggleAttribute("data-preview", !!real);
+  const grammar = flow.allowed ? ` ${describeGrammar(flow)}` : "";
   const strong = el("b", "", real ? "Preview" : `Token ${numberOf(token)}`);
   const drawn = quoted(name({ id: token.id }));
   const text = real
     ? `with ${previewed(changes)}. ${outcome(flow, drawn)}`
     : describeRun(flow, drawn);
-  summary.replaceChildren(strong, ` ${text}`);
+  summary.replaceChildren(strong, ` ${text}${grammar}`);
+}
+
+/** Say what a grammar left to the stages, and what the model wanted instead. */
+function describeGrammar({ allowed, forbidden }) {
+  const { texts } = now;
+  const all = count(state.hello.model.vocab_size);
+  const left = `The grammar allows ${count(allowed.n)} of ${all} tokens`;
+  const share = `to which the model gives ${percent(allowed.probability)} %`;
+  const listed = forbidden
+    .slice(0, 3)
+    .map(({ id, share: p }) => `${quoted(tokenLabel(texts.get(id) ?? `id ${id}`, "–"))} ${percent(p)} %`);
+  const others = listed.length ? ` It forbids ${listed.join(", ")}.` : "";
+  return `${left}, ${share}.${others} The stages are about the allowed tokens alone.`;
 }
 
 const quoted = (word) => `“${word}”`;

@@ -31,15 +31,23 @@ const NOTHING = 1e-7;
  *   bands   in order; `byId`: map from a token's id to its band
  *   stages  {name, n_kept, kept, removed, entropy}
  *   draw, chosen, greedy
+ *   allowed    {n, probability} of the tokens that a grammar allows, which all of this is about;
+ *              undefined without a grammar
+ *   forbidden  {id, share} of the most likely tokens that it forbids
  */
 export function flowOf({ info, arrays }, top) {
-  const tokens = rowsOf(arrays).map((row) => ({ ...row, count: 1 }));
+  const { forbidden_ids: forbiddenIds, forbidden_raw: forbiddenRaw, ...own } = arrays;
+  const tokens = rowsOf(own).map((row) => ({ ...row, count: 1 }));
   const stray = tokens.length > top ? tokens.pop() : null;
   const { stages } = info;
   const rest = restOf(tokens, stray, info);
   const bands = [...tokens.map((token) => ({ ...token, sizes: sizesOf(token) })), ...rest];
   stack(bands);
-  return { ...info, stages, bands, byId: new Map(bands.map((band) => [band.id, band])) };
+  const forbidden = Array.from(forbiddenIds?.values ?? [], (id, i) => ({
+    id,
+    share: forbiddenRaw.values[i],
+  }));
+  return { ...info, stages, bands, forbidden, byId: new Map(bands.map((band) => [band.id, band])) };
 }
 
 function rowsOf(arrays) {

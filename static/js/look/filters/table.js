@@ -32,8 +32,16 @@ function rowsOf(of, flow, settings, texts) {
     line("mass left", per(({ kept }) => kept)),
     line("mass cut", per(({ removed }) => removed)),
     line("entropy, bits", per(({ entropy }) => entropy)),
+    ...flow.forbidden.map(({ id, share }) => forbiddenRow(of, id, share, texts)),
     ...bands.map((band) => bandRow(of, band, texts)),
   ];
+}
+
+/** A token that a grammar forbids: it has only its share of the raw logits. */
+function forbiddenRow(of, id, share, texts) {
+  const row = [of, texts.get(id) ?? "", id, share].concat(Array(COLUMNS.length - 4).fill(null));
+  row[COLUMNS.indexOf("cut by")] = "grammar";
+  return row;
 }
 
 function bandRow(of, { id, count, cut, sizes, low, high, logit }, texts) {

@@ -1,0 +1,209 @@
+"""Structured outputs: the official client and the bundled model, errors, limits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import jsonschema
+import openai
+import pydantic
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from app import create_app, tale
+from app.config import Settings
+from app.engine.client import LocalEngine
+from app.http.server import bind, http_server
+from app.openai.structured_outputs import StructuredOutputs
+from gpu import Engine, Grammar, InvalidRequest, LoadOptions, Tokenizer
+
+LOAD_SECONDS = 180
+"""PyTorch is imported first, which takes long where others work beside."""
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me of a fox."}]
+MODEL = "tale-3m"
+SETTINGS: dict[str, Any] = {"model": MODEL, "messages": HELLO, "temperature": 1.5}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 16},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "friends": {"type": "array", "items": {"$ref": "#/$defs/animal"}, "maxItems": 3},
+    },
+    "required": ["name", "age", "friends"],
+    "additionalProperties": False,
+    "$defs": {"animal": {"enum": ["fox", "owl", "bear"]}},
+}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA}}
+
+
+class Animal(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=16)
+    legs: int = pydantic.Field(ge=0, le=8)
+    friend: Literal["fox", "owl"] | None
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Address of a server with the bundled model."""
+    folder = tale.model_dir()
+    options = LoadOptions(backend="torch", dtype="f32", slots=4, context=512)
+    load = functools.partial(Engine.load, folder, options, name=MODEL)
+    engine = LocalEngine(lambda progress: load(), Tokenizer.load(folder), folder)
+    ready = threading.Event()
+    engine.listen(lambda status, hello: ready.set() if hello else None)
+    engine.start()
+    assert ready.wait(LOAD_SECONDS), engine.status
+    listener = bind("127.0.0.1", 0)
+    server = http_server(listener, create_app(Settings(port=0), engine))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    listener.close()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_json_that_follows_a_schema(client: openai.OpenAI) -> None:
+    answers = client.chat.completions.create(
+        **SETTINGS, response_format=FORMAT, seed=1, n=4, max_tokens=300
+    )
+    texts = [choice.message.content or "" for choice in answers.choices]
+    assert [choice.finish_reason for choice in answers.choices] == ["stop"] * 4
+    for text in texts:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    assert len(set(texts)) == 4, "each choice has its own place in the grammar"
+
+
+def test_the_answer_is_parsed_into_a_model_of_pydantic(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        **SETTINGS, response_format=Animal, seed=4, max_tokens=300
+    )
+    assert isinstance(answer.choices[0].message.parsed, Animal)
+
+
+def test_a_stream_is_the_same_text(client: openai.OpenAI) -> None:
+    settings = {**SETTINGS, "response_format": FORMAT, "seed": 7, "max_tokens": 300}
+    whole = client.chat.completions.create(**settings).choices[0].message.content
+    chunks = client.chat.completions.create(**settings, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+
+
+def test_any_json_object(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        **SETTINGS, response_format={"type": "json_object"}, seed=2, max_tokens=400, top_p=0.3
+    )
+    text, reason = answer.choices[0].message.content or "", answer.choices[0].finish_reason
+    assert text.startswith("{")
+    if reason == "stop":
+        assert isinstance(json.loads(text), dict)
+
+
+def test_a_limit_cuts_json(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        **SETTINGS, response_format=FORMAT, seed=1, max_tokens=4
+    )
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_plain_text_is_free(client: openai.OpenAI) -> None:
+    free, plain = (
+        client.chat.completions.create(**SETTINGS, seed=3, max_tokens=8, **more)
+        for more in ({}, {"response_format": {"type": "text"}})
+    )
+    assert plain.choices[0].message.content == free.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("extra", "pattern"),
+    [
+        ({"structured_outputs": {"choice": ["yes", 'n"ö', "maybe"]}}, 'yes|n"ö|maybe'),
+        ({"structured_outputs": {"regex": r"[A-Z][a-z]{2,5} \d\d"}}, r"[A-Z][a-z]{2,5} \d\d"),
+        ({"structured_outputs": {"grammar": 'root ::= ("fox" | "owl") "!"'}}, "(fox|owl)!"),
+        ({"structured_outputs": {"json": {"enum": [1, 22]}}}, "1|22"),
+        ({"structured_outputs": {"json": '{"type": "boolean"}'}}, "true|false"),
+        ({"grammar": 'root ::= [a-c]{3}'}, "[a-c]{3}"),
+        ({"json_schema": {"const": "x"}}, '"x"'),
+    ],
+    ids=["choice", "regex", "grammar", "json", "json-text", "llama-grammar", "llama-schema"],
+)  # fmt: skip
+def test_fields_of_other_servers(client: openai.OpenAI, extra: Any, pattern: str) -> None:
+    chat = client.chat.completions.create(**SETTINGS, seed=5, max_tokens=60, extra_body=extra)
+    assert re.fullmatch(pattern, chat.choices[0].message.content or "")
+    text = client.completions.create(
+        model=MODEL, prompt="Once", seed=6, max_tokens=60, extra_body=extra
+    )
+    assert re.fullmatch(pattern, text.choices[0].text)
+
+
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (schema_format({"type": "thing"}), "response_format", "Invalid type: thing"),
+        (schema_format({"not": {}}), "response_format", 'not supported: ["not"]'),
+        (schema_format({"properties": {"a": {"uniqueItems": True, "type": "array"}}}),
+         "response_format", "uniqueItems"),
+        (schema_format({"type": "integer", "multipleOf": 123456789}), "response_format",
+         "takes longer than 2 s"),
+        (schema_format({"description": "x" * 70_000}), "response_format", "65,536 characters"),
+        (schema_format(3), "response_format.json_schema.schema", "Expected `object`"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema", "json_schema"),
+        ({"structured_outputs": {"regex": "["}}, "structured_outputs", "unclosed character class"),
+        ({"structured_outputs": {}}, "structured_outputs", "has none"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs",
+         "has regex and choice"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "length >= 1"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structural_tag", "unknown fields"),
+        ({"guided_json": {}}, "guided_json", "unknown fields are refused"),
+        ({"grammar": "root ::= other"}, "grammar", "other"),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, "json_schema", "grammar and json_schema"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_refused_by_name(
+    url: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    whole = json.dumps({"messages": HELLO, "max_tokens": 4, **body}).encode()
+    request = urllib.request.Request(f"{url}/v1/chat/completions", whole)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request)
+    error = json.load(caught.value)["error"]
+    assert (caught.value.code, error["param"]) == (400, param)
+    assert message in error["message"]
+
+
+def test_a_client_that_goes_away_ends_its_run(client: openai.OpenAI, url: str) -> None:
+    chunks = client.chat.completions.create(
+        **SETTINGS, extra_body={"structured_outputs": {"regex": "[a-z ]*"}}, stream=True,
+        max_tokens=480,
+    )  # fmt: skip
+    next(iter(chunks))
+    chunks.close()
+    again = client.chat.completions.create(**SETTINGS, response_format=FORMAT, max_tokens=2)
+    assert again.choices[0].finish_reason == "length"
+
+
+def test_one_of_vllms_fields_is_needed() -> None:
+    assert StructuredOutputs(json_object=True).as_grammar() == Grammar(
+        "json_schema", '{"type": "object"}'
+    )
+    with pytest.raises(InvalidRequest, match="has none"):
+        StructuredOutputs(json_object=False).as_grammar()
