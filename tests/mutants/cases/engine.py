@@ -10,6 +10,7 @@ PREFIX = "gpu/kv/prefix_cache.py"
 REACH = "gpu/interventions/active.py"
 INTERVENTIONS = "gpu/interventions/messages.py"
 ENGINE_TEST = "tests/gpu/engine/test_engine.py"
+GRAMMAR_TEST = "tests/gpu/engine/test_grammar.py"
 PREEMPTION_TEST = "tests/gpu/engine/test_preemption.py"
 MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
 SPECULATION_TEST = "tests/gpu/engine/test_speculation.py"
@@ -87,9 +88,27 @@ MUTANTS = (
         "eos",
         "the token that ends a text does not end the run",
         SEQUENCE,
-        "eos = sampled.id in self._eos_ids and not self.params.ignore_eos",
+        "eos = sampled.id in self._eos_ids and not goes_on",
         "eos = False",
         (ENGINE_TEST,),
+    ),
+    Mutant(
+        "grammar-unasked",
+        "samples are drawn from the whole vocabulary whatever the grammar says",
+        SEQUENCE,
+        "return replace(sample, n_allowed=self.grammar.n_allowed)",
+        "return sample",
+        (GRAMMAR_TEST,),
+        "test_the_text_ends_when",
+    ),
+    Mutant(
+        "grammar-ahead",
+        "the next token of a run with a grammar is drawn before the last one is read",
+        SEQUENCE,
+        "if self.settled or self.grammar is not None:",
+        "if self.settled:",
+        (GRAMMAR_TEST,),
+        "test_the_text_ends_when",
     ),
     Mutant(
         "nan-logits",

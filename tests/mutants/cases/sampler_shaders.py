@@ -7,6 +7,7 @@ SAMPLE = "gpu/shaders/sample.wgsl"
 STAGES = "gpu/shaders/lib/sampler_stages.wgsl"
 PHILOX = "gpu/shaders/lib/philox.wgsl"
 TEST = "tests/gpu/ops/test_sampler.py"
+ALLOWED_TEST = "tests/gpu/ops/test_sampler_allowed.py"
 SMALL = "test_every_setting_equals_the_reference"
 
 MUTANTS = (
@@ -27,6 +28,24 @@ MUTANTS = (
         "quad % 8u",
         (TEST,),
         f"test_a_penalty_moves or {SMALL}",
+    ),
+    Mutant(
+        "grammar-forbids-nothing",
+        "tokens that a grammar forbids are drawn like others",
+        KEYS,
+        "is_token &= bits_of(allowed[sample.slot * SEEN_WORDS + quad / 8u], quad);",
+        "",
+        (ALLOWED_TEST,),
+        "test_a_token_that_the_model_thinks",
+    ),
+    Mutant(
+        "grammar-counts-all",
+        "tokens that a grammar forbids count among the survivors of the filters",
+        SAMPLE,
+        "let n_tokens = select(VOCAB, sample.n_allowed, masked);",
+        "let n_tokens = VOCAB;",
+        (ALLOWED_TEST,),
+        "test_a_token_that_the_model_thinks",
     ),
     Mutant(
         "penalty-memory",
