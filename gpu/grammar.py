@@ -25,6 +25,10 @@ class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     n_read: int = 0
 
+    def after(self, n: int) -> Grammar:
+        """Return the grammar where the prompt has `n` more tokens that follow it."""
+        return msgspec.structs.replace(self, n_read=self.n_read + n)
+
     def validate(self, n_prompt: int) -> None:
         """Raise InvalidRequest for a text that is too long or an `n_read` that cannot be."""
         if len(self.text) > MAX_GRAMMAR_CHARS:

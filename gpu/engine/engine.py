@@ -128,7 +128,8 @@ class Engine:
         interventions = self._validator.validate(request)
         grammar = None
         if request.grammar is not None:
-            grammar = self._grammars.matcher(request.grammar, request.ids)
+            whole = request.grammar.after(request.n_written)
+            grammar = self._grammars.matcher(whole, request.ids)
         events = Events(on_event, self._release_place)
         sequence = Sequence(
             request,

@@ -207,13 +207,14 @@ def test_an_earlier_run_is_continued_under_its_grammar(engines: dict[str, Engine
     engine = engines["wgpu"]
     whole, _ = written(engine, story(engine, seed=5))
     n = len(whole) // 2
-    first = story(engine, seed=5, first_index=n)
+    first = story(engine, seed=5)
     ids = [*first.ids, *(token.id for token in whole[:n])]
-    again = msgspec.structs.replace(
-        first, ids=ids, grammar=msgspec.structs.replace(GRAMMAR, n_read=n)
-    )
-    rest, _ = written(engine, again)
-    assert [token.id for token in rest] == [token.id for token in whole[n:]]
+    resumed = msgspec.structs.replace(first, ids=ids, n_written=n)
+    params = msgspec.structs.replace(first.params, first_index=n)
+    again = msgspec.structs.replace(first, ids=ids, params=params, grammar=GRAMMAR.after(n))
+    for request in (resumed, again):
+        rest, _ = written(engine, request)
+        assert [token.id for token in rest] == [token.id for token in whole[n:]]
 
 
 def test_the_filters_of_a_token_are_those_of_its_run(engines: dict[str, Engine]) -> None:
@@ -226,7 +227,7 @@ def test_the_filters_of_a_token_are_those_of_its_run(engines: dict[str, Engine])
             n + at - 1,
             request.params,
             index=at,
-            grammar=msgspec.structs.replace(GRAMMAR, n_read=at),
+            grammar=GRAMMAR.after(at),
         )
         info = engine.inspect(question).result(60).info
         assert info["chosen"] == tokens[at].id
