@@ -122,14 +122,15 @@ class Engine:
         """Start a run and return at once. `on_event` is called on the engine's thread and must not
         block; without it, iterate over the run.
 
-        A grammar is compiled here, on the caller's thread, which may take long if somebody means it
-        to. Raises InvalidRequest, ContextExceeded, QueueFull, EngineClosed.
+        A grammar is compiled on this thread, and one that somebody made to take long takes long:
+        check those of strangers first. Raises InvalidRequest, ContextExceeded, QueueFull,
+        EngineClosed.
         """
         interventions = self._validator.validate(request)
         grammar = None
         if request.grammar is not None:
-            whole = request.grammar.after(request.n_written)
-            grammar = self._grammars.matcher(whole, request.ids)
+            after_written = request.grammar.after(request.n_written)
+            grammar = self._grammars.matcher(after_written, request.ids)
         events = Events(on_event, self._release_place)
         sequence = Sequence(
             request,

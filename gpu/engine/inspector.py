@@ -87,8 +87,8 @@ class Inspector:
 
     def start(self, question: Question, allowed: AllowedTokens = None) -> AnswerSteps:
         """Return the generator of the answer. `allowed` (vocab_size,): tokens that the grammar of a
-        `Waterfall` allows. Raises InvalidRequest for a question that cannot be
-        answered. Advancing it raises QueueFull if the KV cache has no room for its tokens."""
+        `Waterfall` allows; None: all. Raises InvalidRequest for a question that cannot be answered.
+        Advancing it raises QueueFull if the KV cache has no room for its tokens."""
         match question:
             case AttentionFrom(ids=ids, position=position):
                 self._check_place(ids, position)

@@ -185,10 +185,10 @@ function masses(token, cuts) {
     line.append(span);
   };
   const all = state.hello?.model.vocab_size;
+  const vocabulary = all ? count(all) : "all";
   const { allowed } = token;
-  if (allowed)
-    add(`grammar allows ${count(allowed.n)} of ${all ? count(all) : "all"}`, `${percent(allowed.probability)} %`);
-  const of = allowed ? count(allowed.n) : all ? count(all) : "all";
+  const of = allowed ? count(allowed.n) : vocabulary;
+  if (allowed) add(`grammar allows ${of} of ${vocabulary}`, `${percent(allowed.probability)} %`);
   add(`${count(token.n_kept)} of ${of} kept`, `${percent(token.mass[0])} %`);
   for (const [name, share] of cuts)
     add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");

@@ -17,6 +17,8 @@ import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 
 /** Number of the most likely tokens that are listed; the others are grouped. */
 const TOP = 60;
+/** Number of forbidden tokens that the summary names. */
+const N_FORBIDDEN = 3;
 /** Pause between questions while the newest token is followed, so that the run is not held up. */
 const FOLLOW_MS = 120;
 const MAX_CACHE_BYTES = 1 << 20;
@@ -152,9 +154,10 @@ function describeGrammar({ allowed, forbidden }) {
   const all = count(state.hello.model.vocab_size);
   const left = `The grammar allows ${count(allowed.n)} of ${all} tokens`;
   const share = `to which the model gives ${percent(allowed.probability)} %`;
+  const named = (id) => quoted(tokenLabel(texts.get(id) ?? `id ${id}`, "–"));
   const listed = forbidden
-    .slice(0, 3)
-    .map(({ id, share: p }) => `${quoted(tokenLabel(texts.get(id) ?? `id ${id}`, "–"))} ${percent(p)} %`);
+    .slice(0, N_FORBIDDEN)
+    .map(({ id, share: part }) => `${named(id)} ${percent(part)} %`);
   const others = listed.length ? ` It forbids ${listed.join(", ")}.` : "";
   return `${left}, ${share}.${others} The stages are about the allowed tokens alone.`;
 }
