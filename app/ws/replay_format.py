@@ -14,11 +14,13 @@ from app.config import KvDtype
 from app.ws.protocol import Generate, Hello, Message
 from gpu import (
     FACTORS,
+    MAX_GRAMMAR_CHARS,
     MAX_PATCHES,
     MAX_STEERS,
     MAX_STOP_CHARS,
     MAX_STOP_STRINGS,
     STRENGTHS,
+    Grammar,
     ScheduledUpdate,
 )
 from gpu import SAMPLING_SETTINGS as SETTINGS
@@ -231,6 +233,7 @@ CHARS = {
     "Draft.text": MAX_TOKEN_CHARS,
     "PutToken.text": MAX_TOKEN_CHARS,
     "ReplacedToken.text": MAX_TOKEN_CHARS,
+    "Grammar.text": MAX_GRAMMAR_CHARS,
 }
 """Longest string, by its name or its type's and its name."""
 
@@ -297,7 +300,11 @@ def _set_presence(definition: Schema, owner: Any) -> None:
     """
     properties: dict[str, Schema] = definition["properties"]
     config = getattr(owner, "__struct_config__", None)  # dataclasses have none
-    omits = (config is not None and config.omit_defaults) or owner in (Generate, ScheduledUpdate)
+    omits = (config is not None and config.omit_defaults) or owner in (
+        Generate,
+        Grammar,
+        ScheduledUpdate,
+    )
     for name, value in properties.items():
         has_default = "default" in value
         default = value.pop("default", None)
