@@ -20,7 +20,7 @@ import msgspec
 
 from app.http.errors import ModelNotFoundError
 from app.openai.messages import ChatMessage, conversation_turns
-from app.openai.structured_outputs import StructuredFields
+from app.openai.structured_outputs import Constraint, StructuredFields
 from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
 from app.prompt import conversation
 from app.prompt.conversation import Turn
@@ -247,6 +247,16 @@ class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def offered_tools(self) -> list[conversation.Tool]:
         """Return the tools that the model gets to see; raises `InvalidRequest`."""
         return offered_tools(self.tools or (), self.tool_choice)
+
+    def constraint(self) -> Constraint | None:
+        found = super().constraint()
+        if found is not None and self.offered_tools():
+            raise InvalidRequest(
+                f"an answer that follows {found.field} cannot call tools; leave tools out, or send "
+                'tool_choice: "none"',
+                found.field,
+            )
+        return found
 
     @property
     def n_runs(self) -> int:

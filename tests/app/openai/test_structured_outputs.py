@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import jsonschema
+import msgspec
 import openai
 import pydantic
 import pytest
@@ -21,6 +22,7 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.client import LocalEngine
 from app.http.server import bind, http_server
+from app.openai.schema import ChatRequest
 from app.openai.structured_outputs import StructuredOutputs
 from gpu import Engine, Grammar, InvalidRequest, LoadOptions, Tokenizer
 
@@ -207,3 +209,12 @@ def test_one_of_vllms_fields_is_needed() -> None:
     )
     with pytest.raises(InvalidRequest, match="has none"):
         StructuredOutputs(json_object=False).as_grammar()
+
+
+def test_an_answer_under_a_grammar_cannot_call_tools() -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    body = {"messages": HELLO, "json_schema": {}, "tools": tools}
+    with pytest.raises(InvalidRequest, match="cannot call tools") as error:
+        msgspec.convert(body, ChatRequest).constraint()
+    assert error.value.param == "json_schema"
+    assert msgspec.convert({**body, "tool_choice": "none"}, ChatRequest).constraint()
