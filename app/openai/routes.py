@@ -22,8 +22,9 @@ from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from app.openai.responses import ResponseFormat, chat_format, completion_format
 from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
-from app.openai.structured_outputs import naming
+from app.openai.structured_outputs import Constraint, naming
 from app.openai.tool_calls import ToolCallWriter
+from app.openai.tools import required_tools
 from app.prompt.conversation import Tool
 from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import chosen_template, message_ids, prompt_ids
@@ -85,7 +86,7 @@ def _complete(engine: EngineClient, generations: Generations) -> Response:
         ]
     response = completion_format(body.model or hello.model.name, echo, logprobs)
     request = Request(ids, params, interventions=interventions, priority=body.priority)
-    return _answer(engine, generations, request, response, body)
+    return _answer(engine, generations, request, response, body, body.constraint())
 
 
 def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
@@ -101,8 +102,22 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
         logprobs = [ChatLogprobs(engine.tokenizer, params, body.n_top)] * body.n_runs
     writers = _tool_call_writers(engine.tokenizer, tools, body) if tools else None
     response = chat_format(body.model or hello.model.name, logprobs, writers)
+    constraint = body.constraint() or _required_calls(engine.tokenizer, tools, body)
     request = Request(ids, params, interventions=interventions, priority=body.priority)
-    return _answer(engine, generations, request, response, body)
+    return _answer(engine, generations, request, response, body, constraint)
+
+
+def _required_calls(
+    tokenizer: Tokenizer, tools: list[Tool], body: ChatRequest
+) -> Constraint | None:
+    """Return the grammar of the calls that the model must write; None if it need not call."""
+    required = required_tools(tools, body.tool_choice)
+    if not required:
+        return None
+    template = chosen_template(tokenizer, with_tools=True) or ""
+    parallel = body.parallel_tool_calls is not False and body.tool_choice == "required"
+    pattern = tool_format(template).pattern(template)
+    return Constraint(pattern.grammar(tokenizer, required, parallel), "tool_choice")
 
 
 def _tool_call_writers(
@@ -121,9 +136,9 @@ def _answer(
     request: Request,
     response: ResponseFormat,
     body: CompletionRequest | ChatRequest,
+    constraint: Constraint | None,
 ) -> Response:
     """Run the request, and answer with the whole text or with a stream."""
-    constraint = body.constraint()
     with ExitStack() as stack:
         with naming(constraint):
             if constraint is not None:

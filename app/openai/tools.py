@@ -24,7 +24,7 @@ class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Function that the model may call.
 
     parameters  JSON schema of an object; without it, the function has no parameters
-    strict      accepted; but the arguments are not held to the schema, so callers must check them
+    strict      accepted; but only calls that `tool_choice` requires are held to the schema
     """
 
     name: FunctionName
@@ -71,14 +71,24 @@ def offered_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[conv
             )
         names.add(tool.function.name)
         _check_parameters(tool.function.parameters or {}, f"{path}.parameters")
-    if choice not in (None, "none", "auto"):
-        asked = "required" if choice == "required" else "a function"
-        raise InvalidRequest(
-            f"tool_choice cannot be {asked}: the model cannot be made to call one here; send auto, "
-            "and say in a message that it has to",
-            "tool_choice",
-        )
     return [] if choice == "none" else [tool.described() for tool in tools]
+
+
+def required_tools(
+    tools: Sequence[conversation.Tool], choice: ToolChoice | None
+) -> list[conversation.Tool]:
+    """Return the tools of which the model must call one; none of them if it need not call any.
+
+    Raises `InvalidRequest` for a choice of a tool that is not among `tools`.
+    """
+    chosen = choice.function.name if isinstance(choice, ChosenTool) else None
+    if chosen is None and choice != "required":
+        return []
+    required = [tool for tool in tools if chosen in (None, tool["function"]["name"])]
+    if not required:
+        what = "any function" if chosen is None else f"the function {chosen!r:.80}"
+        raise InvalidRequest(f"tool_choice asks for {what}, but it is not in tools", "tool_choice")
+    return required
 
 
 def _check_parameters(schema: dict[str, Any], path: str) -> None:

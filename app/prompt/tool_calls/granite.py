@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 from app.prompt.conversation import Turn
+from app.prompt.tool_calls.required import CallPattern, array_of_calls
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 
@@ -16,6 +17,9 @@ class Granite(ToolFormat):
 
     def writes_like(self, template: str) -> bool:
         return self.openers[0] in template
+
+    def pattern(self, template: str) -> CallPattern:
+        return array_of_calls(self.openers[0])
 
     def turn(self, turn: Turn, template: str) -> Turn:
         """Write calls into the content, because these templates do not read `tool_calls`.

@@ -3,6 +3,7 @@ for each call."""
 
 from __future__ import annotations
 
+from app.prompt.tool_calls.required import CallPattern, Slot
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 OTHER_FORMS = ("<function=", "<arg_key>")
@@ -17,3 +18,7 @@ class Hermes(ToolFormat):
     def writes_like(self, template: str) -> bool:
         tagged = all(tag in template for tag in (*self.openers, self.closer))
         return tagged and not any(sign in template for sign in OTHER_FORMS)
+
+    def pattern(self, template: str) -> CallPattern:
+        begin, end = ('\n{"name": "', Slot.NAME, '", "arguments": '), ("}\n", self.closer)
+        return CallPattern((*self.openers, *begin, Slot.ARGUMENTS, *end), between=("\n",))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from app.prompt.tool_calls.reader import CallReader, Steps
+from app.prompt.tool_calls.required import CallPattern, Slot
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 
@@ -24,3 +25,8 @@ class Llama(ToolFormat):
             if (yield from reader.peek()) != "{":
                 return
             yield from reader.call_object()
+
+    def pattern(self, template: str) -> CallPattern:
+        """Return one call alone: the templates do not read several."""
+        call = ('{"name": "', Slot.NAME, '", "parameters": ', Slot.ARGUMENTS, "}")
+        return CallPattern(call, between=None)

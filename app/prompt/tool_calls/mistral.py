@@ -7,6 +7,7 @@ import secrets
 import string
 
 from app.prompt.tool_calls.reader import NAME, CallReader, NotACallError, Steps
+from app.prompt.tool_calls.required import CallPattern, Slot, array_of_calls
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 ID_CHARS = string.ascii_letters + string.digits
@@ -37,6 +38,11 @@ class Mistral(ToolFormat):
         reader.commit()
         yield from reader.brackets(reader.write_arguments)
         reader.commit()
+
+    def pattern(self, template: str) -> CallPattern:
+        if "[ARGS]" in template:
+            return CallPattern((self.openers[0], Slot.NAME, "[ARGS]", Slot.ARGUMENTS))
+        return array_of_calls(self.openers[0])
 
     def new_id(self) -> str:
         """Return nine letters and digits: the templates refuse other ids."""

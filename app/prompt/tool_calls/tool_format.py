@@ -6,6 +6,7 @@ import secrets
 
 from app.prompt.conversation import Turn
 from app.prompt.tool_calls.reader import CallReader, Steps
+from app.prompt.tool_calls.required import CallPattern
 
 
 class ToolFormat:
@@ -48,6 +49,10 @@ class ToolFormat:
             yield from reader.skip_space()
             if (yield from reader.take(self.closer)):
                 reader.commit()
+
+    def pattern(self, template: str) -> CallPattern:
+        """Return how models with this template write calls."""
+        raise NotImplementedError
 
     def new_id(self) -> str:
         """Return an id for a call, as the family's templates want them."""

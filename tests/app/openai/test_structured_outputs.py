@@ -16,7 +16,12 @@ import msgspec
 import openai
 import pydantic
 import pytest
-from openai.types.chat import ChatCompletionMessageParam
+from openai.types.chat import (
+    ChatCompletionMessageParam,
+    ChatCompletionNamedToolChoiceParam,
+    ChatCompletionToolParam,
+)
+from openai.types.chat.chat_completion import Choice
 
 from app import create_app, tale
 from app.config import Settings
@@ -25,6 +30,7 @@ from app.http.server import bind, http_server
 from app.openai.schema import ChatRequest
 from app.openai.structured_outputs import StructuredOutputs
 from gpu import Engine, Grammar, InvalidRequest, LoadOptions, Tokenizer
+from tests.app.fake_tokenizer import TOOL_TEMPLATE
 
 LOAD_SECONDS = 180
 """PyTorch is imported first, which takes long where others work beside."""
@@ -55,9 +61,11 @@ class Animal(pydantic.BaseModel):
 def url() -> Iterator[str]:
     """Address of a server with the bundled model."""
     folder = tale.model_dir()
-    options = LoadOptions(backend="torch", dtype="f32", slots=4, context=512)
+    options = LoadOptions(backend="torch", dtype="f32", slots=4, context=1024)
     load = functools.partial(Engine.load, folder, options, name=MODEL)
-    engine = LocalEngine(lambda progress: load(), Tokenizer.load(folder), folder)
+    tokenizer = Tokenizer.load(folder)
+    tokenizer.tool_template = TOOL_TEMPLATE
+    engine = LocalEngine(lambda progress: load(), tokenizer, folder)
     ready = threading.Event()
     engine.listen(lambda status, hello: ready.set() if hello else None)
     engine.start()
@@ -168,13 +176,21 @@ def schema_format(schema: Any) -> dict[str, Any]:
         (schema_format({"description": "x" * 70_000}), "response_format", "65,536 characters"),
         (schema_format(3), "response_format.json_schema.schema", "Expected `object`"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
-        ({"response_format": {"type": "json_schema"}}, "json_schema", "json_schema"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+            "json_schema",
+        ),
         ({"structured_outputs": {"regex": "["}}, "structured_outputs", "unclosed character class"),
         ({"structured_outputs": {}}, "structured_outputs", "has none"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs",
          "has regex and choice"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "length >= 1"),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structural_tag", "unknown fields"),
+        (
+            {"structured_outputs": {"structural_tag": "x"}},
+            "structured_outputs.structural_tag",
+            "unknown fields",
+        ),
         ({"guided_json": {}}, "guided_json", "unknown fields are refused"),
         ({"grammar": "root ::= other"}, "grammar", "other"),
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "json_schema", "grammar and json_schema"),
@@ -218,3 +234,40 @@ def test_an_answer_under_a_grammar_cannot_call_tools() -> None:
         msgspec.convert(body, ChatRequest).constraint()
     assert error.value.param == "json_schema"
     assert msgspec.convert({**body, "tool_choice": "none"}, ChatRequest).constraint()
+
+
+TOOLS: list[ChatCompletionToolParam] = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+    for name in ("describe", "forget")
+]
+
+
+def called(choice: Choice) -> list[str]:
+    """Return the names of the functions that were called; their arguments follow the schema."""
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    names = []
+    for call in choice.message.tool_calls or []:
+        assert call.type == "function"
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+        names.append(call.function.name)
+    return names
+
+
+def test_a_call_that_is_required_is_written_whatever_the_model_wants(
+    client: openai.OpenAI,
+) -> None:
+    answer = client.chat.completions.create(
+        **SETTINGS, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, n=2, seed=3
+    )
+    for choice in answer.choices:
+        (name,) = called(choice)
+        assert name in ("describe", "forget")
+    chosen: ChatCompletionNamedToolChoiceParam = {
+        "type": "function",
+        "function": {"name": "forget"},
+    }
+    with client.chat.completions.stream(
+        **SETTINGS, tools=TOOLS, tool_choice=chosen, seed=4
+    ) as stream:
+        assert called(stream.get_final_completion().choices[0]) == ["forget"]

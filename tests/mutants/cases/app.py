@@ -360,6 +360,14 @@ MUTANTS = (
         ("tests/app/prompt/test_tool_calls.py",),
     ),
     Mutant(
+        "tool-call-required",
+        "arguments of a required call need not follow their schema",
+        "app/prompt/tool_calls/required.py",
+        '{"x-guidance": SPACING, **function["parameters"]}',
+        '{"x-guidance": SPACING, "type": "object"}',
+        ("tests/app/prompt/test_required_calls.py",),
+    ),
+    Mutant(
         "tool-call-token",
         "a tool call is missed if its opener is a special token",
         "app/openai/tool_calls.py",
