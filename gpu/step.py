@@ -164,16 +164,20 @@ class Captured:
 class InspectionRequest:
     """Intermediate values that `Runner.inspect` returns of a step.
 
-    keys    (first, n): attention weights of every row to the keys at positions first … first+n−1
-    states  the residual stream of every row
-    lens    the logits that every state of the stream would give, of the row of step.samples[0]
-    routes  the experts that every row was routed to, in a model that has experts
+    keys         (first, n): attention weights of every row to the keys at positions first …
+                 first + n − 1
+    states       the residual stream of every row
+    lens         the logits that every state of the stream would give, of the row of
+                 step.samples[0]
+    routes       the experts that every row was routed to, in a model that has experts
+    last_hidden  the last hidden state of every row: what the output head reads
     """
 
     keys: tuple[int, int] | None = None
     lens: bool = False
     states: bool = False
     routes: bool = False
+    last_hidden: bool = False
 
     def validate(self, step: Step, context: int) -> None:
         """Raise InvalidRequest if the step cannot give what is requested."""
@@ -214,12 +218,16 @@ class InspectionResult:
                                                         last; the last row is the model's own logits
     states     (n_rows, n_layers + 1, hidden_size)      that residual stream
     routes     see `ExpertChoices`
+    last_hidden
+               (n_rows, hidden_size)                    final norm of the residual stream after the
+                                                        last layer
     """
 
     attention: Floats | None = None
     lens: Floats | None = None
     states: Floats | None = None
     routes: ExpertChoices | None = None
+    last_hidden: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from gpu.inspection.requests import (
     Beam,
     CacheBlocks,
     DevicePeaks,
+    Embedding,
     LogitLens,
     Losses,
     PlanView,
@@ -128,6 +129,9 @@ class Inspector:
                     raise InvalidRequest("this model has no experts; ask one that has", "kind")
                 self._check_place(ids, first, "first")
                 return self._with_spans(question.spans, lambda c: self._routing(ids, first, c))
+            case Embedding(ids=ids):
+                self._check_place(ids, 0)
+                return self._with_spans(question.spans, lambda c: self._embedding(question, c))
             case PlanView():
                 return plan_answer(self._runner, question)
             case Profile():
@@ -225,6 +229,20 @@ class Inspector:
             first = end
             yield
         return expert_reading(parts, self._runner.config)
+
+    def _embedding(self, question: Embedding, schedule: InterventionSchedule) -> AnswerSteps:
+        ids, request = question.ids, InspectionRequest(last_hidden=True)
+        at = len(ids) - 1 if question.pooling == "last" else 0
+        n_rows, total = len(ids) - at, np.zeros(self._runner.config.hidden_size)
+        while at < len(ids):
+            size = self._recomputer.piece_rows("last_hidden")
+            end = schedule.next_change(at, min(at + size, len(ids)))
+            found = yield from self._recomputer.inspect(ids[:end], at, request, schedule)
+            assert found.last_hidden is not None
+            total += found.last_hidden.sum(axis=0, dtype=np.float64)
+            at = end
+            yield
+        return Answer({}, (Array.of("vector", total / n_rows),))
 
     def _cache_blocks(self) -> AnswerSteps:
         yield from ()

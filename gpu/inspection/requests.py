@@ -19,6 +19,7 @@ from gpu.interventions.messages import InterventionSpan
 from gpu.sampling import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
+Pooling = Literal["last", "mean"]
 MAX_REPEAT = 100
 MAX_BEAM_WIDTH = 16
 MAX_BEAM_DEPTH = 128
@@ -144,6 +145,20 @@ class Routing(_Question, frozen=True, tag="routing"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
+class Embedding(_Question, frozen=True, tag="embedding"):
+    """Vector of a text: its last hidden states, after the final norm, pooled.
+
+    `pooling`: "last", the state of the last token, the only one that has seen the whole text; or
+    "mean", the mean over all tokens.
+
+    vector  f32 (hidden_size,): not normalised
+    """
+
+    ids: list[int]
+    pooling: Pooling = "last"
+    spans: tuple[InterventionSpan, ...] = ()
+
+
 class PlanView(_Question, frozen=True, tag="plan"):
     """Dispatches of a step of `n_rows` tokens after `context` others. No arrays.
 
@@ -195,6 +210,7 @@ Question = (
     | Losses
     | Beam
     | Routing
+    | Embedding
     | PlanView
     | Profile
     | CacheBlocks

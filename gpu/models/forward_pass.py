@@ -202,6 +202,12 @@ class Pass:
         ops.matmul(rec, batch, "head", normed, head, out, scale=scale, cap=cap, gathered=True)
         return out
 
+    def last_hidden(self, norm: Norm, x: Tensor) -> None:
+        """Record the final norm of every row, if it is to be kept."""
+        if (out := self.instruments.last_hidden) is not None:
+            width = self.config.hidden_size
+            ops.norm(self.rec, self.batch, "last_hidden", norm, width, x, out)
+
     def layer_stats(self) -> None:
         """Record the statistics of a captured pass, after its last layer."""
         states, capture = self.instruments.states, self.instruments.capture

@@ -228,7 +228,8 @@ class PassLora:
 @dataclass(frozen=True, slots=True)
 class Instruments:
     """Measurements that a recording adds to the pass, and changes it allows (`interventions`,
-    `lora`). `capture` needs `states`."""
+    `lora`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final norm of every
+    row."""
 
     states: States | None = None
     capture: Capture | None = None
@@ -236,6 +237,7 @@ class Instruments:
     interventions: PassInterventions | None = None
     lora: PassLora | None = None
     routing_capture: RoutingCapture | None = None
+    last_hidden: Tensor | None = None
 
 
 NO_INSTRUMENTS = Instruments()

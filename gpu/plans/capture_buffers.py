@@ -121,6 +121,13 @@ class CaptureBuffers:
             )
         return self._routed
 
+    def last_hidden(self, n_rows: int) -> Tensor:
+        """Return (n_rows, width) for the last hidden state of every row."""
+        name, width = "inspect.last_hidden", padded(self._config.hidden_size)
+        if name not in self._buffers:
+            self._buffers[name] = self._memory.zeros(name, (self._memory.max_rows, width))
+        return slice_of(self._buffers[name], 0, (n_rows, width))
+
     def _buffer(
         self, name: str, n_parts: int, n_rows: int, width: int, dtype: str = "f32"
     ) -> Tensor:

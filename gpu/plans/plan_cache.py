@@ -41,6 +41,8 @@ SAMPLING = ("plain", "captured")
     weights  attention weights of a range of keys
     routes   experts of each row, and the norms of their outputs
     lens     logits of the states that a plan of kind "states" left; runs no layers
+    last_hidden
+             final norm of the residual stream after the last layer
 """
 
 LEAST_ROWS = {"states": 2, "lens": 2}
@@ -235,6 +237,7 @@ class PlanCache:
         else:
             x = model.forward(run)
             run.layer_stats()
+            run.last_hidden(model.norm, x)
             _expect_adapted(rec.plan, instruments)
         if n_samples:
             model.logits(run, x, tensors.logits)
@@ -252,6 +255,7 @@ class PlanCache:
             self.intervention_buffers.tensors() if interventions else None,
             self._adapted if loras else None,
             self._capture_buffers.routed() if kind == "routes" else None,
+            self._capture_buffers.last_hidden(n_rows) if kind == "last_hidden" else None,
         )
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:

@@ -134,7 +134,12 @@ class TorchLlama:
     @torch.inference_mode()
     def unembed(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits (n, vocab_size) of states (n, hidden_size): final norm and output head."""
-        return self.head(self._norm(x, self.norm)) * self.config.logit_scale
+        return self.head(self.final_norm(x)) * self.config.logit_scale
+
+    @torch.inference_mode()
+    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the output head reads of states (n, hidden_size)."""
+        return self._norm(x, self.norm)
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy the keys and values of a block in all layers."""

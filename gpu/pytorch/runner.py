@@ -220,11 +220,13 @@ class TorchRunner:
         watcher = InspectionWatcher(request.keys)
         self._logits(step, watcher)
         lens = self.model.unembed(watcher.states[step.samples[0].row]) if request.lens else None
+        last = self.model.final_norm(watcher.states[:, -1]) if request.last_hidden else None
         return InspectionResult(
             attention=watcher.attention.numpy() if request.keys is not None else None,
             lens=lens.numpy() if lens is not None else None,
             states=watcher.states.numpy() if request.states else None,
             routes=watcher.routes if request.routes else None,
+            last_hidden=last.numpy() if last is not None else None,
         )
 
     def _batch(self, step: Step) -> Batch:

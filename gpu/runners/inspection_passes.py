@@ -53,9 +53,9 @@ class InspectionPasses:
         attention = self._attention(step, *request.keys) if request.keys is not None else None
         states = self._all_states(step) if request.states else None
         lens = self._lens(step) if request.lens else None
-        return InspectionResult(
-            attention, lens, states, self._routes(step) if request.routes else None
-        )
+        routes = self._routes(step) if request.routes else None
+        last_hidden = self._last_hidden(step) if request.last_hidden else None
+        return InspectionResult(attention, lens, states, routes, last_hidden)
 
     def first_plans(self) -> list[RecordedPlan]:
         """Return the plans whose kernels the first inspection needs."""
@@ -120,6 +120,17 @@ class InspectionPasses:
         return ExpertChoices(read(routed.chosen), read(routed.gates), read(routed.lengths))
 
     # ---- the residual stream ----------------------------------------------------------------
+
+    def _last_hidden(self, step: Step) -> Floats:
+        """Return the final norm of the stream after the last layer, (n_rows, hidden_size)."""
+        recorded = self._plans.plan(
+            len(step.rows), 0, "last_hidden", step.context, step.interventions, step.loras
+        )
+        self._queue.run(recorded, step)
+        kept = recorded.instruments.last_hidden
+        assert kept is not None
+        found: Floats = self._memory.read(kept)[: len(step.rows), : self._config.hidden_size]
+        return found
 
     def _all_states(self, step: Step) -> Floats:
         """Return the residual stream, (n_rows, n_layers + 1, hidden_size)."""

@@ -209,7 +209,11 @@ class ScriptedRunner:
             ids = np.array([row.token for row in step.rows], np.float32)
             shape = (len(step.rows), n_layers + 1, self.config.hidden_size)
             states = np.broadcast_to(ids[:, None, None], shape).copy()
-        return InspectionResult(attention, lens, states)
+        last_hidden = None
+        if request.last_hidden:
+            ids = np.array([row.token for row in step.rows], np.float32)
+            last_hidden = np.repeat(ids[:, None], self.config.hidden_size, axis=1)
+        return InspectionResult(attention, lens, states, None, last_hidden)
 
     def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
         for _ in range(3):

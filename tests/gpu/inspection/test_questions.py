@@ -238,9 +238,9 @@ def described(dispatch: Dispatch) -> tuple[object, ...]:
 def test_instruments_add_dispatches_and_change_none(roomy: WgpuRunner) -> None:
     n_layers = roomy.config.n_layers
     for n_rows in (2, 64):
-        plain, weights, captured, states = (
+        plain, weights, captured, states, last_hidden = (
             [described(d) for d in roomy.plans.plan(n_rows, 0, kind).plan.dispatches]
-            for kind in ("plain", "weights", "captured", "states")
+            for kind in ("plain", "weights", "captured", "states", "last_hidden")
         )
         labels = [dispatch[0] for dispatch in weights]
         at = [labels.index(f"layer{i:02}.attn.weights") for i in range(n_layers)]
@@ -248,6 +248,8 @@ def test_instruments_add_dispatches_and_change_none(roomy: WgpuRunner) -> None:
         assert [d for i, d in enumerate(weights) if i not in at] == plain
         assert [d[0] for d in captured] == [*(d[0] for d in plain), "stats"]
         assert [d[0] for d in states] == [d[0] for d in plain]
+        assert last_hidden[:-1] == plain
+        assert last_hidden[-1][0] == "last_hidden"
 
 
 def test_inspecting_leaves_the_text_and_the_cache_as_they_were(device: Device) -> None:

@@ -128,6 +128,12 @@ class Reference:
         return Observed(torch.stack(states).numpy(), weights.numpy())
 
     @torch.no_grad()
+    def last_hidden(self, ids: Sequence[int]) -> Floats:
+        """Return the states that the output head reads, float32 (len(ids), hidden_size)."""
+        states: Floats = self.model.base_model(torch.tensor([list(ids)])).last_hidden_state[0]
+        return states.numpy()
+
+    @torch.no_grad()
     def unembed(self, states: Floats) -> Floats:
         """Return the logits of states (n, hidden_size): final norm and output head."""
         inner, config = self.model.base_model, self.model.config

@@ -73,12 +73,13 @@ def test_logits_states_and_attention_equal_transformers(device: Device, name: st
 def check_inspection(
     runner: Runner, oracle: Reference, name: str, ids: list[int], seen: Observed
 ) -> None:
-    """Check attention weights, states and a logit lens of the last rows."""
+    """Check attention weights, states, a logit lens and last hidden states of the last rows."""
     rows = slice(N_TOKENS - AT_ONCE, N_TOKENS)
     step = Step(
         tuple(Row(0, i, ids[i]) for i in range(rows.start, rows.stop)), (greedy(AT_ONCE - 1),)
     )
-    got = runner.inspect(step, InspectionRequest(keys=(0, N_TOKENS), states=True, lens=True))
+    request = InspectionRequest(keys=(0, N_TOKENS), states=True, lens=True, last_hidden=True)
+    got = runner.inspect(step, request)
     assert got.states is not None
     assert got.attention is not None
     assert got.lens is not None
@@ -90,6 +91,10 @@ def check_inspection(
     logits = oracle.unembed(seen.states[:, -1])
     bound = 2e-5 * np.abs(logits).max(axis=1, keepdims=True)
     compare("models.lens", name, got.lens, logits, bound, seed=0)
+    assert got.last_hidden is not None
+    hidden = oracle.last_hidden(ids)[rows]
+    sizes = np.linalg.norm(hidden, axis=-1, keepdims=True)
+    compare("models.last_hidden", name, got.last_hidden, hidden, 1e-5 * sizes, seed=0)
 
 
 def check_statistics(runner: Runner, name: str, ids: list[int], seen: Observed) -> None:
