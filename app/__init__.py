@@ -50,7 +50,7 @@ def create_app(
     from app.http import errors, metrics, pages, security, weights
     from app.http import models as model_routes
     from app.http.client_limits import EXTENSION, ClientLimits
-    from app.openai import openapi, text_routes
+    from app.openai import embeddings, openapi, text_routes
     from app.openai import routes as openai
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
     from app.ws import live
@@ -62,6 +62,7 @@ def create_app(
     errors.register(app)
     pages.register(app, engine, version(), switching=switching is not None)
     openai.register(app, engine)
+    embeddings.register(app, engine)
     text_routes.register(app, engine)
     openapi.register(app, version())
     weights.register(app, engine)

@@ -7,6 +7,7 @@ product)."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 OnEvent = Callable[[Event], None]
 OnState = Callable[[Status, Hello | None], None]
 Progress = Callable[[float, str], None]
+
+
+ASKER_IDS = itertools.count(1)
+"""Numbers of the pages and requests that ask questions (`EngineClient.inspect`)."""
 
 
 class UnavailableError(EngineError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import flask
@@ -48,6 +49,15 @@ class ClientLimits:
         except BaseException:
             slot.release()
             raise
+
+    @contextmanager
+    def place(self, client: str, engine: EngineClient) -> Iterator[None]:
+        """Count work that is no run, such as embeddings, as one. Raises `QueueFull`."""
+        self._acquire(client, engine)
+        try:
+            yield
+        finally:
+            self.release(client)
 
     def _acquire(self, client: str, engine: EngineClient) -> None:
         with self._lock:
@@ -94,6 +104,12 @@ def max_runs(engine: EngineClient) -> int | None:
 def client() -> str:
     """Return the client of this request: its browser session, else its IP address."""
     return str(g.get("session") or flask.request.remote_addr)
+
+
+def place(engine: EngineClient) -> AbstractContextManager[None]:
+    """Return `ClientLimits.place` for the client of this request."""
+    client_limits: ClientLimits = current_app.extensions[EXTENSION]
+    return client_limits.place(client(), engine)
 
 
 def submitter(engine: EngineClient) -> Callable[[Request, OnEvent], Run]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from app.openai.embeddings import EmbeddingRequest
 from app.openai.schema import ChatRequest, CompletionRequest
 from app.openai.text_routes import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from app.ws.protocol import SamplingUpdate
@@ -102,6 +103,12 @@ def _answer(kind: str, reasons: Sequence[str], **choice: Schema) -> Schema:
 
 
 ENDS = ("stop", "length")
+VECTOR = _object(
+    object={"const": "embedding"},
+    index=INTEGER,
+    embedding={"anyOf": [_list(NUMBER), STRING]},
+)
+
 RUN_ERRORS = (400, 404, 413, 429, 503)
 TEXT_ERRORS = (400, 413, 503)
 
@@ -135,6 +142,19 @@ OPERATIONS = (
         _answer("chat.completion", (*ENDS, "tool_calls"), message=MESSAGE),
         body=ChatRequest,
         streams=True,
+        errors=RUN_ERRORS,
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "Vectors of texts",
+        _object(
+            object={"const": "list"},
+            data=_list(VECTOR),
+            model=STRING,
+            usage=_object(prompt_tokens=INTEGER, total_tokens=INTEGER),
+        ),
+        body=EmbeddingRequest,
         errors=RUN_ERRORS,
     ),
     Operation(

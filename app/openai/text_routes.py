@@ -19,7 +19,8 @@ from app.prompt.prompts import message_ids, render_prompt
 from gpu import InvalidRequest
 
 MAX_IDS = 1 << 20
-TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_IDS)]
+TokenId = Annotated[int, msgspec.Meta(ge=0)]
+TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_IDS)]
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,12 +122,12 @@ def register(app: Flask, engine: EngineClient) -> None:
         return jsonify(prompt="".join(part.text for part in rendered.parts))
 
 
-def check_ids(ids: list[int], vocab_size: int) -> None:
-    """Raise InvalidRequest for an id that the model does not have."""
+def check_ids(ids: list[int], vocab_size: int, param: str = "tokens") -> None:
+    """Raise InvalidRequest for an id that the model does not have; `param` is the field."""
     for i, id in enumerate(ids):
         if id >= vocab_size:
             raise InvalidRequest(
-                f"token {i} is {id}, but ids go from 0 to {vocab_size - 1}", f"tokens[{i}]"
+                f"token {i} is {id}, but ids go from 0 to {vocab_size - 1}", f"{param}[{i}]"
             )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from app.engine.client import EngineClient
+from app.engine.client import ASKER_IDS, EngineClient
 from app.ws.frames import Frame
 from app.ws.protocol import Error, Inspect, ToPage
 from gpu import EngineError, QueueFull
@@ -24,9 +23,6 @@ MAX_PAGE_BYTES = 128 << 20
 MAX_TOTAL_BYTES = 512 << 20
 """Answers that wait to be sent to one page, and to all; with these in memory no question is asked.
 """
-
-
-ASKER_IDS = itertools.count(1)
 
 
 class Reply(Protocol):

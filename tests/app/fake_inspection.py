@@ -22,6 +22,7 @@ from gpu.inspection.requests import (
     Beam,
     CacheBlocks,
     DevicePeaks,
+    Embedding,
     LogitLens,
     Losses,
     PlanView,
@@ -79,6 +80,8 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return _losses(_logits(rng, len(ids) - 1 - first, vocab), ids[first + 1 :], top)
         case Beam():
             return _beam(question, info)
+        case Embedding(ids=ids, pooling=pooling):
+            return Answer({}, (Array.of("vector", fake_vector(ids, pooling, info)),))
         case PlanView(n_rows=n_rows, context=context):
             return Answer(fake_plan(info, n_rows, context), ())
         case Profile(n_rows=n_rows, context=context):
@@ -90,6 +93,12 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
         case DevicePeaks():
             return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11}, ())
     raise AssertionError(f"no answer is made up for {question}")
+
+
+def fake_vector(ids: list[int], pooling: str, info: EngineInfo) -> npt.NDArray[np.float64]:
+    """Return the vector of a text: random for each text and pooling."""
+    seed = [*ids, pooling == "mean"]
+    return np.random.default_rng(seed).normal(0.0, 3.0, info.model.hidden_size)
 
 
 def _kv_state(info: EngineInfo) -> KvState:

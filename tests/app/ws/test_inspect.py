@@ -42,6 +42,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     },
     "losses": {"ids": IDS, "top": 2, "first": 1},
     "beam": {"ids": IDS, "width": 3, "depth": 5, "length_penalty": 1},
+    "embedding": {"ids": IDS, "pooling": "mean"},
     "plan": {"n_rows": 2, "context": 30},
     "profile": {"n_rows": 4},
 }
@@ -76,7 +77,6 @@ def test_every_kind_of_question_is_answered_bit_for_bit(
     page = start_site(process=process).page()
     for request, kind in enumerate(QUESTIONS):
         ask(page, request, kind)
-    for request, kind in enumerate(QUESTIONS):
         answer, wanted = outcome(page, request), expected(kind)
         assert (answer["type"], answer["kind"]) == ("answer", kind), answer
         answer["info"].pop("pieces", None)

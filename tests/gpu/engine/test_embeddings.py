@@ -102,9 +102,7 @@ def test_a_cached_beginning_is_not_computed_again_and_changes_no_bit(
             assert np.array_equal(vector(alone, ids, pooling), found[pooling])
 
 
-def test_only_the_states_asked_for_are_read(
-    qwen2: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_states_asked_for_are_read(qwen2: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     n_read = []
     read = Memory.read
 
