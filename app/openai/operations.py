@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from app.openai.embeddings import EmbeddingRequest
+from app.openai.responses_request import ResponsesRequest
 from app.openai.schema import ChatRequest, CompletionRequest
 from app.openai.text_routes import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from app.ws.protocol import SamplingUpdate
@@ -109,6 +110,32 @@ VECTOR = _object(
     embedding={"anyOf": [_list(NUMBER), STRING]},
 )
 
+MESSAGE_ITEM = _object(
+    id=STRING,
+    type={"const": "message"},
+    role={"const": "assistant"},
+    status={"enum": ["completed", "incomplete"]},
+    content=_list(_object(type={"const": "output_text"}, text=STRING)),
+)
+RESPONSE = _object(
+    id=STRING,
+    object={"const": "response"},
+    created_at=INTEGER,
+    status={"enum": ["completed", "incomplete"]},
+    model=STRING,
+    output=_list(MESSAGE_ITEM),
+    store={"const": False},
+    usage=_object(
+        input_tokens=INTEGER,
+        input_tokens_details=_object(cached_tokens=INTEGER),
+        output_tokens=INTEGER,
+        output_tokens_details=_object(reasoning_tokens=INTEGER),
+        total_tokens=INTEGER,
+    ),
+    timings=TIMINGS,
+    seed=INTEGER,
+)
+
 RUN_ERRORS = (400, 404, 413, 429, 503)
 TEXT_ERRORS = (400, 413, 503)
 
@@ -141,6 +168,15 @@ OPERATIONS = (
         "Answer a conversation",
         _answer("chat.completion", (*ENDS, "tool_calls"), message=MESSAGE),
         body=ChatRequest,
+        streams=True,
+        errors=RUN_ERRORS,
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer a text or a conversation, without stored state",
+        RESPONSE,
+        body=ResponsesRequest,
         streams=True,
         errors=RUN_ERRORS,
     ),

@@ -1,27 +1,23 @@
-"""`/v1/…`: completions, chat completions and models for OpenAI clients.
-
-If the client disconnects, its runs are cancelled, whether streaming or not.
-"""
+"""`/v1/…`: completions, chat completions and models for OpenAI clients."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
 from flask import Flask, Response, jsonify
 
 from app.engine.client import EngineClient, Tokenizer
-from app.http.client_limits import submitter
-from app.http.disconnect import client_gone
 from app.openai import generations as generation_routes
+from app.openai import responses_route
 from app.openai.answers import stream, whole
 from app.openai.body import decode_body
-from app.openai.choices import Choices
 from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from app.openai.responses import ResponseFormat, chat_format, completion_format
 from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
+from app.openai.serving import Answering, serve
 from app.openai.structured_outputs import Constraint, naming
 from app.openai.tool_calls import ToolCallWriter
 from app.openai.tools import required_tools
@@ -36,6 +32,7 @@ def register(app: Flask, engine: EngineClient) -> None:
     """Add the `/v1` routes."""
     generations = Generations()
     generation_routes.register(app, generations)
+    responses_route.register(app, engine, generations)
 
     @app.get("/v1/models")
     def models() -> Response:
@@ -139,21 +136,16 @@ def _answer(
     constraint: Constraint | None,
 ) -> Response:
     """Run the request, and answer with the whole text or with a stream."""
-    with ExitStack() as stack:
-        with naming(constraint):
-            if constraint is not None:
-                vocab_size = engine.require_ready().model.vocab_size
-                check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
-                request = msgspec.structs.replace(request, grammar=constraint.grammar)
-            choices = Choices(submitter(engine), request, body.n_runs, client_gone())
-        stack.callback(choices.cancel)
-        generations.add(response.id, choices)
-        stack.callback(generations.remove, response.id)
-        choices.wait_accepted()
-        if not body.stream:
-            return jsonify(whole(choices, response, body.n or 1))
-        with_usage = body.stream_options is not None and body.stream_options.include_usage
-        answer = Response(stream(choices, response, with_usage), mimetype="text/event-stream")
-        answer.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        answer.call_on_close(stack.pop_all().close)
-        return answer
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+    answering = Answering(
+        response.id,
+        partial(whole, response=response, n=body.n or 1),
+        partial(stream, response=response, with_usage=with_usage) if body.stream else None,
+        body.n_runs,
+    )
+    with naming(constraint):
+        if constraint is not None:
+            vocab_size = engine.require_ready().model.vocab_size
+            check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
+            request = msgspec.structs.replace(request, grammar=constraint.grammar)
+        return serve(engine, generations, request, answering)

@@ -73,8 +73,8 @@ else:
     )
 
 
-class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields of both kinds of completion, beside the sampling settings. None: the default."""
+class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of every request that starts runs, beside the sampling settings. None: the default."""
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -137,7 +137,7 @@ class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields
         for name, neutral in self._neutral().items():
             value = getattr(self, name)
             if value not in neutral:
-                send = "null" if neutral[-1] is None else repr(neutral[-1])
+                send = msgspec.json.encode(neutral[-1]).decode()
                 raise InvalidRequest(f"{name} is not supported; leave it out, or send {send}", name)
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options needs stream: true", "stream_options")
@@ -149,7 +149,7 @@ class _Request(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields
         ).validate()
 
 
-class CompletionRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CompletionRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[int | str]
     max_tokens: int | None = None
     logprobs: int | None = None
@@ -210,7 +210,7 @@ class CompletionRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.logprobs
 
 
-class ChatRequest(_Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     messages: list[ChatMessage]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None

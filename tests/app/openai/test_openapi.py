@@ -20,6 +20,7 @@ OF_THE_PAGE = ("/", "/favicon.ico", "/static/", "/api/", "/ws")
 BODIES: dict[str, Any] = {
     "/v1/completions": {"prompt": "Once", "max_tokens": 3, "n": 2},
     "/v1/chat/completions": {"messages": HELLO, "max_tokens": 3, "logprobs": True},
+    "/v1/responses": {"input": "Hi", "instructions": "Be brief.", "max_output_tokens": 3},
     "/v1/embeddings": {"input": ["Once", "upon"]},
     "/tokenize": {"prompt": "Once upon", "with_pieces": True},
     "/detokenize": {"tokens": [1, 2]},

@@ -1,0 +1,131 @@
+"""Request of `POST /v1/responses`: text in, text out, and nothing is kept.
+
+The conversation is in `input`, whole, with every request: there is no `previous_response_id`,
+because answers are not stored. As in `app.openai.schema`, a field that would change the answer and
+is not supported is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from app.openai.body import convert
+from app.openai.schema import RunRequest
+from app.ws.protocol import Message
+from gpu import InvalidRequest, SamplingParams
+
+TEXT_FORMAT = {"type": "text"}
+
+
+class TextContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Part of a message. All but the text is ignored: the model does not read it."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+    prompt_cache_breakpoint: Any = None
+
+
+class InputMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Message of the conversation; an item of an earlier answer's `output` is one, too. `id`,
+    `status` and `phase` are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextContent]
+    type: Literal["message"] = "message"
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+    def plain(self) -> Message:
+        """Return the message as the page sends one."""
+        content = self.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return Message("system" if self.role == "developer" else self.role, text)
+
+
+class TextConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`input`: what the user says, or the messages of a conversation. `instructions`: a system
+    message before them."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    text: TextConfig | None = None
+
+    # Accepted only at the values in `_neutral`.
+    background: bool | None = None
+    context_management: list[Any] | None = None
+    conversation: Any = None
+    include: list[str] | None = None
+    max_tool_calls: int | None = None
+    moderation: Any = None
+    previous_response_id: str | None = None
+    prompt: Any = None
+    reasoning: dict[str, Any] | None = None
+    tool_choice: Any = None
+    tools: list[Any] | None = None
+    top_logprobs: int | None = None
+    truncation: str | None = None
+
+    # Ignored: without tools it never changes the answer.
+    parallel_tool_calls: bool | None = None
+
+    def _neutral(self) -> dict[str, tuple[Any, ...]]:
+        return {
+            **super()._neutral(),
+            "background": (None, False),
+            "context_management": (None, []),
+            "conversation": (None,),
+            "grammar": (None, ""),
+            "include": (None, []),
+            "json_schema": (None,),
+            "max_tool_calls": (None,),
+            "moderation": (None,),
+            "n": (None, 1),
+            "previous_response_id": (None,),
+            "prompt": (None,),
+            "reasoning": (None, {}, {"effort": "none"}),
+            "response_format": (None,),
+            "store": (None, False),
+            "structured_outputs": (None,),
+            "tool_choice": (None, "auto", "none"),
+            "tools": (None, []),
+            "top_logprobs": (None, 0),
+            "truncation": (None, "disabled"),
+        }
+
+    def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
+        """Return the validated settings; raises `InvalidRequest` naming the field."""
+        if self.text is not None and self.text.format not in (None, TEXT_FORMAT):
+            raise InvalidRequest(
+                'text.format must be {"type": "text"}; leave it out', "text.format"
+            )
+        return self.sampling(defaults, min(self.max_output_tokens or context, context))
+
+    def messages(self) -> list[Message]:
+        """Return the conversation. Raises `InvalidRequest` for items that are not messages."""
+        given = [Message("system", self.instructions)] if self.instructions else []
+        if isinstance(self.input, str):
+            return [*given, Message("user", self.input)]
+        if not self.input:
+            raise InvalidRequest("input is empty; give a text, or at least one message", "input")
+        return [*given, *(_message(item, f"input[{i}]") for i, item in enumerate(self.input))]
+
+
+def _message(item: dict[str, Any], path: str) -> Message:
+    kind = item.get("type", "message")
+    if kind != "message":
+        raise InvalidRequest(
+            f"{path} is of the type {kind!r:.80}, but only messages are supported; leave it out",
+            f"{path}.type",
+        )
+    return convert(item, InputMessage, path).plain()

@@ -1,0 +1,36 @@
+"""`POST /v1/responses`: OpenAI's Responses API, for text, without stored state."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from flask import Flask, Response
+
+from app.engine.client import EngineClient
+from app.openai.body import decode_body
+from app.openai.generations import Generations
+from app.openai.responses_answer import ResponseObject, stream, whole
+from app.openai.responses_request import ResponsesRequest
+from app.openai.serving import Answering, serve
+from app.prompt.prompts import prompt_ids
+from gpu import Request
+
+
+def register(app: Flask, engine: EngineClient, generations: Generations) -> None:
+    """Add the route."""
+
+    @app.post("/v1/responses")
+    def responses() -> Response:
+        hello = engine.require_ready()
+        body = decode_body(ResponsesRequest)
+        interventions = body.interventions(hello.model)
+        params = body.params(hello.defaults, hello.limits.context)
+        ids = prompt_ids(engine.tokenizer, messages=body.messages())
+        request = Request(ids, params, interventions=interventions, priority=body.priority)
+        response = ResponseObject(body, params, body.model or hello.model.name)
+        answering = Answering(
+            response.id,
+            partial(whole, response=response),
+            partial(stream, response=response) if body.stream else None,
+        )
+        return serve(engine, generations, request, answering)

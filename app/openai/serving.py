@@ -1,0 +1,52 @@
+"""Run a request of `/v1` and answer it, whole or as a stream. If the client disconnects, its runs
+are cancelled either way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Response, jsonify
+
+from app.engine.client import EngineClient
+from app.http.client_limits import submitter
+from app.http.disconnect import client_gone
+from app.openai.choices import Choices
+from app.openai.generations import Generations
+from gpu import Request
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How a request is answered.
+
+    id      of the answer, by which its settings can be changed
+    whole   returns the answer once all runs have ended
+    stream  yields the answer's server-sent events; None: it is sent whole
+    n_runs  texts to write
+    """
+
+    id: str
+    whole: Callable[[Choices], dict[str, Any]]
+    stream: Callable[[Choices], Iterator[bytes]] | None
+    n_runs: int = 1
+
+
+def serve(
+    engine: EngineClient, generations: Generations, request: Request, answering: Answering
+) -> Response:
+    """Run the request and answer it. Raises what `ClientLimits.submit` raises."""
+    choices = Choices(submitter(engine), request, answering.n_runs, client_gone())
+    with ExitStack() as stack:
+        stack.callback(choices.cancel)
+        generations.add(answering.id, choices)
+        stack.callback(generations.remove, answering.id)
+        choices.wait_accepted()
+        if answering.stream is None:
+            return jsonify(answering.whole(choices))
+        response = Response(answering.stream(choices), mimetype="text/event-stream")
+        response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        response.call_on_close(stack.pop_all().close)
+        return response
