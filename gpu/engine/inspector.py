@@ -235,7 +235,7 @@ class Inspector:
         at = len(ids) - 1 if question.pooling == "last" else 0
         n_rows, total = len(ids) - at, np.zeros(self._runner.config.hidden_size)
         while at < len(ids):
-            size = self._recomputer.piece_rows("last_hidden")
+            size = self._recomputer.piece_rows("last_hidden", self._recomputer.most_rows)
             end = schedule.next_change(at, min(at + size, len(ids)))
             found = yield from self._recomputer.inspect(ids[:end], at, request, schedule)
             assert found.last_hidden is not None

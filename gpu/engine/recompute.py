@@ -23,7 +23,8 @@ from gpu.runner import Runner
 from gpu.step import Floats, InspectionRequest, InspectionResult, Row, Sample, Step
 
 PIECE_ROWS = 16
-"""Most rows of a piece: a run waits for it no longer than for a small chunk of a prompt."""
+"""Most rows of a piece beside runs: they wait for it no longer than for a small chunk of a prompt.
+"""
 
 EMPTY_SCHEDULE = InterventionSchedule()
 """No interventions. Shared, so it must not be changed."""
@@ -45,17 +46,25 @@ class Recomputer:
 
     `schedule` holds the interventions they are computed under; rows requested together must be
     under the same ones (`InterventionSchedule.next_change`). `pace` makes pieces smaller while runs
-    write.
+    write, and larger while none does; without it, they are small.
     """
 
     def __init__(self, runner: Runner, scheduler: Scheduler, pace: Pace | None = None) -> None:
         self._runner = runner
         self._scheduler = scheduler
+        self._knows_runs = pace is not None
         self._pace = pace or Pace()
 
     @property
     def max_samples(self) -> int:
         return self._runner.limits.max_samples
+
+    @property
+    def most_rows(self) -> int:
+        """Return the most rows of a piece that takes a step: as many as a step may have while no
+        run writes, as for the prompt of a run."""
+        idle = self._knows_runs and not self._pace.writing
+        return self._runner.limits.max_rows if idle else PIECE_ROWS
 
     def piece_rows(self, kind: str, most: int = PIECE_ROWS) -> int:
         """Return the most rows of the current piece (`Pace.rows`)."""
@@ -141,9 +150,8 @@ class Recomputer:
                     borrowed_slot.n_computed = len(ids)
                     return answer
                 lost = borrowed_slot.n_computed < n_filled
-                n_filled = min(
-                    first, max(borrowed_slot.n_computed, n_filled) + self.piece_rows("fill")
-                )
+                piece = self.piece_rows("fill", self.most_rows)
+                n_filled = min(first, max(borrowed_slot.n_computed, n_filled) + piece)
                 self._fill(borrowed_slot, n_filled, schedule)
                 if n_filled == first and (lost or not self._pace.writing):
                     answer = ask(borrowed_slot.slot)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
 from gpu.models.workspace import AttentionCapture, States
+from gpu.plans.capture_buffers import slice_of
 from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
 from gpu.runners.step_queue import StepQueue
 from gpu.step import ExpertChoices, Floats, InspectionRequest, InspectionResult, Sample, Step
@@ -129,8 +130,8 @@ class InspectionPasses:
         self._queue.run(recorded, step)
         kept = recorded.instruments.last_hidden
         assert kept is not None
-        found: Floats = self._memory.read(kept)[: len(step.rows), : self._config.hidden_size]
-        return found
+        found: Floats = self._memory.read(slice_of(kept, 0, (len(step.rows), kept.shape[1])))
+        return found[:, : self._config.hidden_size]
 
     def _all_states(self, step: Step) -> Floats:
         """Return the residual stream, (n_rows, n_layers + 1, hidden_size)."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gpu.engine.engine import Engine
-from gpu.engine.recompute import PIECE_ROWS
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Token
 from gpu.inspection.requests import (
@@ -27,6 +26,7 @@ from gpu.inspection.requests import (
 )
 from gpu.load_options import LoadOptions
 from gpu.sampling import SamplingParams
+from gpu.webgpu.device_policy import ROWS
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 PARAMS = SamplingParams(
@@ -134,7 +134,7 @@ def test_losses_are_those_of_the_run(
 
 
 def test_a_long_text_that_nobody_wrote_is_worked_through_in_pieces(engine: Engine) -> None:
-    ids = np.random.default_rng(0).integers(0, engine.config.vocab_size, 4 * PIECE_ROWS + 3)
+    ids = np.random.default_rng(0).integers(0, engine.config.vocab_size, ROWS + 19)
     text = ids.tolist()
     answer = engine.inspect(LogitLens(text, len(text) - 1, chosen=1)).result()
     logits = engine.logits(text)[-1].astype(np.float64)
