@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 from collections.abc import Callable
 
 import flask
+
+from app.http.sockets import wait_readable
 
 
 def client_gone() -> Callable[[], bool]:
@@ -20,9 +21,7 @@ def client_gone() -> Callable[[], bool]:
         if sock is None:
             return False
         try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(sock, selectors.EVENT_READ)
-                return bool(selector.select(0)) and sock.recv(1, socket.MSG_PEEK) == b""
+            return wait_readable(sock, 0) and sock.recv(1, socket.MSG_PEEK) == b""
         except (OSError, ValueError):
             return True
 

@@ -23,8 +23,8 @@ from gpu import SAMPLING_SETTINGS, EngineError, Request
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
-POLL_SECONDS = 1.0
-"""Interval at which the connection of the client is checked."""
+POLL_SECONDS = 0.1
+"""Longest time without an event until the connection of the client is checked."""
 
 Submit = Callable[[Request, OnEvent], Run]
 ChoiceEvent = tuple[int, Event]
@@ -36,8 +36,8 @@ class Choices:
     """Runs of `n` choices. Create it, call `wait_accepted`, then iterate.
 
     Iterating yields (choice, event) until all runs have ended, and None after `PING_SECONDS`
-    without an event. All runs are cancelled if the client disconnects (`gone`), if a run is
-    interrupted, or by `cancel`.
+    without text, as while a long prompt is read. All runs are cancelled if the client disconnects
+    (`gone`, which is asked after every event), if a run is interrupted, or by `cancel`.
     """
 
     def __init__(self, submit: Submit, request: Request, n: int, gone: Callable[[], bool]) -> None:
@@ -71,25 +71,26 @@ class Choices:
         raise AssertionError("a run ends with Done")
 
     def __iter__(self) -> Iterator[ChoiceEvent | None]:
-        heard_at = checked_at = time.monotonic()
+        wrote_at, left = time.monotonic(), False
         while self._running:
             found: ChoiceEvent | None = None
             with contextlib.suppress(queue.Empty):
                 found = self._inbox.get(timeout=POLL_SECONDS)
-            now = time.monotonic()
-            if now - checked_at >= POLL_SECONDS:
-                checked_at = now
-                if self._gone():
-                    self.cancel()
+            if not left and self._gone():
+                left = True
+                self.cancel()
             if found is not None:
                 try:
                     self._note(*found)
                 except EngineError:
                     self.cancel()
                     raise
-            if found is not None or now - heard_at >= PING_SECONDS:
-                heard_at = now
+                if _is_written(found[1]):
+                    wrote_at = time.monotonic()
                 yield found
+            if time.monotonic() - wrote_at >= PING_SECONDS:
+                wrote_at = time.monotonic()
+                yield None
 
     def update(self, **changes: Any) -> dict[int, int]:
         """Change settings of all choices, in any thread. Return, by choice, the index of the first
@@ -126,6 +127,11 @@ class Choices:
         if isinstance(event, Token | Done):
             while self._n_started < self._n:
                 self._start(self._n_started)
+
+
+def _is_written(event: Event) -> bool:
+    """Return whether a stream has something to send for `event`."""
+    return isinstance(event, Done) or (isinstance(event, Token) and bool(event.text))
 
 
 def _with_seed(request: Request, seed: int | None) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -15,7 +16,7 @@ from app.engine.client import OnEvent, UnavailableError
 from app.openai.choices import MAX_SEED, Choices
 from app.openai.operations import OPERATIONS
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
-from gpu.events import Accepted, Done, Reason, StepTimes, Timings, Token
+from gpu.events import Accepted, Done, Prefill, Reason, StepTimes, Timings, Token
 from tests.app.conftest import StartSite
 from tests.app.openai.test_openai import GREEDY, HELLO, chat, chunks, complete
 
@@ -142,6 +143,37 @@ def test_a_client_that_leaves_cancels_all_choices(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("app.openai.choices.PING_SECONDS", 0.05)
     assert next(events) is None
     assert [run.cancelled for run in submissions.runs] == [True, True]
+
+
+def test_a_client_that_leaves_is_noticed_at_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.openai.choices.POLL_SECONDS", 60)
+    gone = False
+    submissions = Submissions()
+    events = iter(started(1, submissions, gone=lambda: gone))
+    (run,) = submissions.runs
+    run.say(token())
+    next(events)
+    assert not run.cancelled
+    gone = True
+    run.say(token())
+    next(events)
+    assert run.cancelled
+
+
+def test_progress_of_a_prompt_does_not_hold_up_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream has nothing to send for it, so without pings the line would be silent."""
+    seconds = 0.0
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr("app.openai.choices.time", clock)
+    submissions = Submissions()
+    events = iter(started(1, submissions))
+    for n_done in range(6):
+        submissions.runs[0].say(Prefill(n_done, 6, 0, 0.0, None, 1))
+    is_ping = []
+    for _ in range(8):
+        is_ping.append(next(events) is None)
+        seconds += 2
+    assert is_ping == [False, False, False, True, False, False, True, False]
 
 
 def test_a_change_reaches_choices_that_have_not_started() -> None:

@@ -395,4 +395,22 @@ MUTANTS = (
         ("tests/gpu/engine/test_scheduled_updates.py",),
         "test_each_change_acts",
     ),
+    Mutant(
+        "embedding-last",
+        "the vector of a text is pooled over all tokens instead of taken from the last",
+        "gpu/engine/inspector.py",
+        'if question.pooling == "last" else 0',
+        "if not question.pooling else 0",
+        ("tests/gpu/engine/test_embeddings.py",),
+        "of_the_bundled",
+    ),
+    Mutant(
+        "embedding-norm",
+        "the final norm of a text's vector is a LayerNorm in a model that has RMSNorms",
+        "gpu/models/forward_pass.py",
+        '"last_hidden", norm, width',
+        '"last_hidden", Norm(norm.gain, norm.eps, True), width',
+        ("tests/gpu/engine/test_embeddings.py",),
+        "of_the_bundled",
+    ),
 )

@@ -1,0 +1,77 @@
+"""Clients that go away while they wait, and clients whose prompt takes long, on real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.app.conftest import Site, StartSite
+
+LONG = {"prompt": "Once", "max_tokens": 480}
+
+
+def ask(site: Site, route: str = "completions", **fields: Any) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=30)
+    connection.request("POST", f"/v1/{route}", json.dumps(fields))
+    return connection
+
+
+def wait_until_load_is(site: Site, running: int, waiting: int) -> None:
+    """Wait until so many runs have a slot and wait; far less long than the runs would take."""
+    deadline = time.monotonic() + 10
+    while True:
+        stats = site.engine.stats
+        assert stats is not None
+        if (stats.n_running, stats.n_waiting) == (running, waiting):
+            return
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("completions", {**LONG, "stream": True}),
+        ("completions", LONG),
+        ("responses", {"input": "Hi", "max_output_tokens": 480, "ignore_eos": True}),
+    ],
+    ids=["stream", "whole", "response"],
+)
+def test_a_client_that_leaves_frees_its_slot_and_its_place_in_the_queue(
+    start_site: StartSite, route: str, body: dict[str, Any]
+) -> None:
+    site = start_site(delay=0.1, n_slots=1, queue=2)  # 48 seconds for one text
+    first = ask(site, route, **body)
+    wait_until_load_is(site, 1, 0)
+    second = ask(site, route, **body)
+    wait_until_load_is(site, 1, 1)
+    second.close()
+    wait_until_load_is(site, 1, 0)
+    first.close()
+    wait_until_load_is(site, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "first"),
+    [
+        ("completions", {"prompt": [5] * 480, "max_tokens": 1}, "text_completion"),
+        ("responses", {"input": "Once upon a time " * 55, "max_output_tokens": 1}, "text.delta"),
+    ],
+    ids=["completion", "response"],
+)
+def test_a_stream_is_kept_alive_while_a_long_prompt_is_read(
+    start_site: StartSite,
+    monkeypatch: pytest.MonkeyPatch,
+    route: str,
+    body: dict[str, Any],
+    first: str,
+) -> None:
+    """`first` is in the first chunk that has text. The engine tells of each part of the prompt."""
+    monkeypatch.setattr("app.openai.choices.PING_SECONDS", 0.05)
+    site = start_site(delay=0.03)  # 15 chunks
+    text = ask(site, route, **body, stream=True).getresponse().read().decode()
+    assert text[: text.index(first)].count(": still here\n\n") >= 3
