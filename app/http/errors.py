@@ -39,12 +39,27 @@ class GenerationNotFoundError(InvalidRequest):
     code = "generation_not_found"
 
 
+class ClientGoneError(EngineError):
+    """The client has disconnected, or closed its side of the connection. 499 is nginx's status for
+    that."""
+
+    code = "client_closed_request"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "your side of the connection was closed before the answer, so its work was cancelled; "
+            "keep it open until the answer has come"
+        )
+
+
 def status_of(error: EngineError) -> int:
     match error:
         case ModelNotFoundError() | GenerationNotFoundError():
             return 404
         case InvalidRequest() | ContextExceeded():
             return 400
+        case ClientGoneError():
+            return 499
         case QueueFull():
             return 429
         case UnavailableError() | EngineClosed() | DeviceError():

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from app.engine.client import OnEvent, Run, UnavailableError
+from app.http.errors import ClientGoneError
 from app.openai.responses import FINISH_REASONS
 from gpu import SAMPLING_SETTINGS, EngineError, Request
 from gpu.events import Accepted, Done, Event, Token
@@ -46,6 +47,7 @@ class Choices:
         self._submit = submit
         self._request = request
         self._gone = gone
+        self._left = False  # the client was seen to be gone
         self._n = n
         self._inbox: queue.SimpleQueue[ChoiceEvent] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -64,20 +66,20 @@ class Choices:
 
     def wait_accepted(self) -> None:
         """Wait until the engine accepts the first run: until then, an error can have its own HTTP
-        status. Raises `UnavailableError` if the run ends instead."""
+        status. Raises `UnavailableError` or `ClientGoneError` if the run ends instead."""
         for found in self:
             if found is not None and isinstance(found[1], Accepted):
                 return
         raise AssertionError("a run ends with Done")
 
     def __iter__(self) -> Iterator[ChoiceEvent | None]:
-        wrote_at, left = time.monotonic(), False
+        wrote_at = time.monotonic()
         while self._running:
             found: ChoiceEvent | None = None
             with contextlib.suppress(queue.Empty):
                 found = self._inbox.get(timeout=POLL_SECONDS)
-            if not left and self._gone():
-                left = True
+            if not self._left and self._gone():
+                self._left = True
                 self.cancel()
             if found is not None:
                 try:
@@ -123,7 +125,7 @@ class Choices:
         if isinstance(event, Done):
             del self._running[choice]
             if event.reason not in FINISH_REASONS:
-                raise _interrupted(event, self.seed)
+                raise ClientGoneError if self._left else _interrupted(event, self.seed)
         if isinstance(event, Token | Done):
             while self._n_started < self._n:
                 self._start(self._n_started)

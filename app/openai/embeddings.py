@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from flask import Flask, Response
 
-from app.engine.client import ASKER_IDS, EngineClient, Tokenizer, UnavailableError
+from app.engine.client import ASKER_IDS, EngineClient, Tokenizer
 from app.http.client_limits import place
 from app.http.disconnect import client_gone
-from app.http.errors import CONTEXT_CODE
+from app.http.errors import CONTEXT_CODE, ClientGoneError
 from app.openai.body import decode_body
 from app.openai.schema import expect_served
 from app.openai.text_routes import TokenId, TokenIds, check_ids
@@ -152,10 +152,10 @@ def ask_in_turn(
 
 
 def _result(future: Future[Answer], gone: Callable[[], bool]) -> Answer:
-    """Wait for an answer. Raises `UnavailableError` if the client disconnects meanwhile."""
+    """Wait for an answer. Raises `ClientGoneError` if the client disconnects meanwhile."""
     while not wait([future], POLL_SECONDS).done:
         if gone():
-            raise UnavailableError("the client has disconnected")
+            raise ClientGoneError
     return future.result()
 
 

@@ -13,6 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.engine.client import OnEvent, UnavailableError
+from app.http.errors import ClientGoneError
 from app.openai.choices import MAX_SEED, Choices
 from app.openai.operations import OPERATIONS
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
@@ -158,6 +159,9 @@ def test_a_client_that_leaves_is_noticed_at_the_next_event(monkeypatch: pytest.M
     run.say(token())
     next(events)
     assert run.cancelled
+    run.say(done("cancelled"))
+    with pytest.raises(ClientGoneError):
+        list(events)
 
 
 def test_progress_of_a_prompt_does_not_hold_up_pings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from typing import Any
 
@@ -52,6 +53,24 @@ def test_a_client_that_leaves_frees_its_slot_and_its_place_in_the_queue(
     second.close()
     wait_until_load_is(site, 1, 0)
     first.close()
+    wait_until_load_is(site, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [("completions", LONG), ("embeddings", {"input": ["Once"] * 100})],
+    ids=["completion", "embeddings"],
+)
+def test_a_client_that_closes_only_its_own_side_is_told_so(
+    start_site: StartSite, route: str, body: dict[str, Any]
+) -> None:
+    """As nginx, uvicorn and llama-server do, it counts as gone."""
+    site = start_site(delay=0.1)
+    connection = ask(site, route, **body)
+    connection.sock.shutdown(socket.SHUT_WR)
+    response = connection.getresponse()
+    error = json.loads(response.read())["error"]
+    assert (response.status, error["code"]) == (499, "client_closed_request")
     wait_until_load_is(site, 0, 0)
 
 
