@@ -225,7 +225,10 @@ class Sequence:
             self.drafting.seen_is_stale = False  # a slot begins with all tokens of the text
 
     def apply_scheduled_updates(self) -> None:
-        """Apply the scheduled updates of the next token to submit."""
+        """Apply the scheduled updates of the next token to submit. While drafts are in flight it is
+        not known which that is: they are read first."""
+        if self.drafting is not None and self.drafting.in_flight:
+            return
         while self._n_applied < len(self._updates) and not self.finished:
             change = self._updates[self._n_applied]
             if change.index > self.n_submitted:
@@ -366,6 +369,7 @@ class Sequence:
                 self._token_read(sampled, row, result, self._verdict(drafts, i, sampled.id))
         if drafts:
             self.n_submitted = self.n_written
+            self.apply_scheduled_updates()
         if drafting is not None and not self.finished:
             drafting.propose(self.ids)
 

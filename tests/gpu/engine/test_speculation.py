@@ -208,6 +208,21 @@ def test_a_scheduled_update_acts_from_its_token_on(engine: Callable[..., Engine]
     assert [updated.index for updated in recorded.all(Updated)] == [11, 12, 30]
 
 
+def test_a_scheduled_update_waits_for_drafts_that_may_be_rejected(
+    engine: Callable[..., Engine],
+) -> None:
+    """The step before it verifies drafts up to its token. If one is rejected, the tokens that take
+    their places are still drawn with the old setting."""
+    one = engine(context=100)
+    due = {index: round(0.1 + index / 100, 2) for index in range(5, 90, 3)}
+    updates = tuple(ScheduledUpdate(i, {"temperature": t}) for i, t in due.items())
+    run(one, [1, 2, 3], max_tokens=90, temperature=0.0, updates=updates).all(Done)
+    runner: Any = one._thread.runner
+    drawn = {s.index: s.temperature for step in runner.steps for s in step.samples}
+    in_force = [due.get(i - (i - 5) % 3, 0.0) for i in range(90)]
+    assert [drawn[i] for i in range(90)] == in_force
+
+
 def test_an_update_amid_drafts_names_the_first_token_it_acts_on(
     engine: Callable[..., Engine],
 ) -> None:

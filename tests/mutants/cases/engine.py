@@ -69,6 +69,15 @@ MUTANTS = (
         (SPECULATION_TEST,),
     ),
     Mutant(
+        "draft-early-update",
+        "a scheduled change acts on tokens that take the places of rejected drafts before it",
+        SEQUENCE,
+        "if self.drafting is not None and self.drafting.in_flight:\n            return\n",
+        "if False:\n            return\n",
+        (SPECULATION_TEST,),
+        "scheduled_update",
+    ),
+    Mutant(
         "draft-update",
         "a change of the settings counts drafts that are not verified yet as written",
         "gpu/engine/thread.py",
