@@ -39,6 +39,11 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
     let open = 1.0 / (1.0 + exp(-logits[row * LOGITS_STRIDE + GATE]));
     sum = fma(vec4f(open), shared_out[at], sum);
   }
-  if (RESIDUAL) { sum += residual[at]; }
+  if (RESIDUAL) {
+    // A plain sum would be reassociated by Mesa's compiler, to g₁ · o₁ + (g₀ · o₀ + residual) with two
+    // experts, and differ from the sum that scale_residual adds. It cannot know that this is 1.
+    let one = f32(min(step.n_rows, 1u));
+    sum = fma(vec4f(one), sum, residual[at]);
+  }
   y[at] = sum;
 }
