@@ -137,7 +137,7 @@ class ScriptedRunner:
                 self._next[row.slot] = row.position + 1
             token = self._chosen[row.slot] if row.token == FROM_GPU else row.token
             after.append(self._feed(row.slot, row.position, token))
-        sampled = []
+        samples = []
         for sample in step.samples:
             id = self.script(after[sample.row])
             if sample.n_allowed:
@@ -148,8 +148,8 @@ class ScriptedRunner:
                 seen = self.seen[sample.slot].union(step.drafts_before(sample))
                 assert seen == set(after[sample.row]), "the penalty is for other tokens"
             self._note(step, sample, id)
-            sampled.append(_sampled(id))
-        self._pending.append(StepResult(tuple(sampled)))
+            samples.append(sampled(id))
+        self._pending.append(StepResult(tuple(samples)))
 
     def _note(self, step: Step, sample: Sample, id: int) -> None:
         """Note what was chosen. Of rows that verify drafts, all after the first may be rejected."""
@@ -225,7 +225,7 @@ class ScriptedRunner:
         self.closed = True
 
 
-def _sampled(id: int) -> Sampled:
+def sampled(id: int) -> Sampled:
     return Sampled(id, -1.0, 0.5, 0, 1, 0.25, (1.0, 0.0, 0.0, 0.0), (Candidate(id, 0.5, 1.0, ""),))
 
 

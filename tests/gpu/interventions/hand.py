@@ -12,13 +12,13 @@ import numpy as np
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled
-from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.prefix_cache import BlockHashes
+from gpu.kv.blocks import blocks_for
 from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.step import Row, Sample, Step
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, expected
+from tests.gpu.kv.block_checks import check_matches, check_owners
 
 
 class ManualEngine:
@@ -129,59 +129,14 @@ class ManualEngine:
     # ---- the model ---------------------------------------------------------------------------
 
     def check_owners(self, borrowed: Iterable[list[int]] = ()) -> None:
-        """Check that every block counts its owners, that only one run may write to it, and that
-        waiting runs have none."""
-        assert not any(sequence.blocks for sequence in self.scheduler.waiting)
-        kv = self.scheduler.kv
-        tables = [sequence.owned_blocks for sequence in self.scheduler.active]
-        named = [block for table in (*tables, *borrowed) for block in table]
-        assert kv.pool.ref_counts == [named.count(block) for block in range(kv.pool.n_blocks)]
-        assert kv.pool.n_free == kv.pool.ref_counts.count(0)
-        for sequence in self.scheduler.active:
-            assert set(sequence.blocks) == set(sequence.owned_blocks), (
-                "a table names others' blocks"
-            )
-            for block in sequence.blocks[sequence.n_computed // BLOCK_TOKENS :]:
-                assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"
-
-    def found(self) -> dict[int, tuple[int, tuple[int, ...]]]:
-        """Return for each block the position of its first token and the whole text in its cells."""
-        found = {}
-        for block in range(self.runner.limits.n_blocks):
-            if (held := self.scheduler.kv.pool.cached(block)) is not None:
-                text = self.runner.cells[block, len(held.ids) - 1]
-                assert text[held.first :] == held.ids
-                assert held.parent_hash == BlockHashes().hash_of(
-                    list(text), held.first // BLOCK_TOKENS
-                )
-                found[block] = held.first, text
-        return found
-
-    def check_matches(self, text: list[int], most: int) -> None:
-        """Check the longest prefix by looking at every block that is found."""
-        found = self.found()
-        n_full = 0
-        full = {text for first, text in found.values() if len(text) == first + BLOCK_TOKENS}
-        while (n_full + 1) * BLOCK_TOKENS <= most and (
-            tuple(text[: (n_full + 1) * BLOCK_TOKENS]) in full
-        ):
-            n_full += 1
-        start = n_full * BLOCK_TOKENS
-        longest = start
-        for first, held in found.values():
-            if first == start and held[:start] == tuple(text[:start]):
-                n = start
-                while n < min(most, len(held), start + BLOCK_TOKENS) and held[n] == text[n]:
-                    n += 1
-                longest = max(longest, n)
-        match = self.scheduler.kv.pool.match_prefix(text, most, BlockHashes())
-        assert match.n_tokens == longest
-        assert len(match.blocks) == n_full
+        scheduler = self.scheduler
+        check_owners(scheduler.kv, scheduler.active, scheduler.waiting, borrowed)
 
     def check(self, draw: random.Random) -> None:
         self.check_owners()
         text = branch(draw, self.texts)
-        self.check_matches(text, draw.randint(0, len(text)))
+        pool, most = self.scheduler.kv.pool, draw.randint(0, len(text))
+        check_matches(pool, self.runner.cells, tuple(text), most)
 
 
 def branch(draw: random.Random, texts: list[list[int]]) -> list[int]:
