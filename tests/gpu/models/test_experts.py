@@ -45,6 +45,18 @@ def test_experts_of_their_own_tensors_and_stacked_ones_are_the_same(
     assert same_bits(driving.all_logits(stacked, IDS[:8]), want)
 
 
+@pytest.mark.parity
+def test_a_tokens_bits_are_the_same_in_steps_with_interventions(device: Device) -> None:
+    """Two experts a token, whose sum with the residual stream a compiler may reassociate."""
+    runner = driving.load(device, random_models.folder("mixtral"), "f32", n_slots=1)
+    rows = tuple(Row(0, i, id) for i, id in enumerate(IDS[:4]))
+    found = []
+    for acts in (False, True):
+        driving.begin(runner, 0, IDS, len(rows))
+        found.append(runner.logits(Step(rows, (greedy(3),), interventions=acts)))
+    assert same_bits(*found)
+
+
 @pytest.mark.slow
 @pytest.mark.parity
 def test_a_tokens_bits_are_the_same_in_chunks_of_all_sizes(runner: WgpuRunner) -> None:

@@ -81,6 +81,15 @@ MUTANTS = (
         "test_outputs_of_experts",
     ),
     Mutant(
+        "expert-sum-order",
+        "rows beside one under interventions get other last bits, where a compiler reorders sums",
+        f"{SHADERS}/moe_combine.wgsl",
+        "sum = fma(vec4f(one), sum, residual[at]);",
+        "sum += residual[at];",
+        ("tests/gpu/models/test_experts.py",),
+        "in_steps_with_interventions",
+    ),
+    Mutant(
         "shared-expert-gate",
         "the gate of the shared expert opens where it should close",
         f"{SHADERS}/moe_combine.wgsl",
