@@ -7,6 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
+from e2e.conversations.drawer import Drawer
 from e2e.interventions.reach import ReachPanel
 from e2e.look.panel import LookPanel
 from e2e.net.message_log import MessageLog
@@ -27,8 +28,8 @@ class Playground:
     """Page object of the playground of a site.
 
     Conversation, sampling and core sample are driven here, the rest by its parts: `look` (the
-    panel of instruments), `reach` (its instrument for interventions), `playback` (replays), `tour`,
-    and `messages`, a log of the WebSocket from the time this object was made.
+    panel of instruments), `reach` (its instrument for interventions), `drawer` (conversations),
+    `playback` (replays), `tour`, and `messages`, a log of the WebSocket from the time this object was made.
     """
 
     def __init__(self, page: Page, site: Site | None = None, *, url: str = "") -> None:
@@ -43,6 +44,7 @@ class Playground:
         self.stats = page.get_by_test_id("stats")
         self.notice = page.get_by_test_id("notice")
         self.prompt = page.locator("#prompt")
+        self.system = page.get_by_role("textbox", name="System")
         self.stop = page.get_by_role("button", name="Stop", exact=True)
         self.regenerate = page.get_by_role("button", name="Regenerate")
         self.continue_button = page.get_by_role("button", name="Continue")
@@ -60,6 +62,10 @@ class Playground:
     @cached_property
     def reach(self) -> ReachPanel:
         return ReachPanel(self)
+
+    @cached_property
+    def drawer(self) -> Drawer:
+        return Drawer(self.page)
 
     @cached_property
     def playback(self) -> Playback:
@@ -112,6 +118,17 @@ class Playground:
     def ask(self, text: str = "Tell me a story") -> None:
         self.prompt.fill(text)
         self.prompt.press("Enter")
+
+    def write(self, text: str = "Tell me a story", n: int = 12) -> None:
+        """Send a prompt and wait for the `n` tokens of its answer."""
+        self.set(max_tokens=n)
+        self.ask(text)
+        self.wait_tokens(n)
+        self.wait_done()
+
+    def start_new(self) -> None:
+        self.page.keyboard.press("Control+Shift+O")
+        expect(self.page.locator("body")).to_have_attribute("data-phase", "empty")
 
     def wait_tokens(self, n: int) -> None:
         self.tokens.nth(n - 1).wait_for(state="attached", timeout=TIMEOUT_MS)

@@ -39,6 +39,8 @@ MAX_LAYERS = 1024
 MAX_HEADS = 1024
 MAX_EXPERTS = 1024
 MAX_LORAS = 64
+MAX_FILES = 16
+MAX_NAME_CHARS = 255
 
 Milliseconds = Annotated[float, Meta(ge=0)]
 Mode = Literal["chat", "completion"]
@@ -95,11 +97,13 @@ class TimedEvent(msgspec.Struct):
 
 
 class Segment(msgspec.Struct):
-    """One generation of an answer: its request, and its events or its text alone."""
+    """One generation of an answer: its request, and its events or its text alone. `model`: name of
+    the model that wrote it, if that is not the file's."""
 
     request: Generate
     prepared: Milliseconds | UnsetType = UNSET
     branch: Branch | UnsetType = UNSET
+    model: str | UnsetType = UNSET
     events: (
         Annotated[tuple[TimedEvent, ...], Meta(min_length=1, max_length=MAX_EVENTS)] | UnsetType
     ) = UNSET
@@ -110,9 +114,19 @@ class Answer(msgspec.Struct):
     segments: Annotated[tuple[Segment, ...], Meta(min_length=1, max_length=MAX_TURNS)]
 
 
+class AttachedFile(msgspec.Struct):
+    """File in a person's turn: its text, as it was put into the prompt, has `chars` characters."""
+
+    name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+    chars: int
+
+
 class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
+    """What a person sent. `text` begins with the texts of `files`, in their order."""
+
     text: str
     mode: Mode
+    files: Annotated[tuple[AttachedFile, ...], Meta(max_length=MAX_FILES)] | UnsetType = UNSET
 
 
 class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
@@ -123,6 +137,8 @@ class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
 
 
 class Replay(msgspec.Struct):
+    """A conversation. `title`: the name a person gave it; `system`: its system prompt now."""
+
     format: Literal["tokenglass replay"]
     version: Literal[1, 2, 3]
     saved: Annotated[
@@ -134,6 +150,8 @@ class Replay(msgspec.Struct):
     ]
     hello: Hello
     turns: Annotated[tuple[UserTurn | ModelTurn, ...], Meta(min_length=1, max_length=MAX_TURNS)]
+    title: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] | UnsetType = UNSET
+    system: str | UnsetType = UNSET
 
 
 # ---- what the messages' types do not say ----------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.ws.sessions import Retention
+from e2e.conversations.drawer import STORAGE_OFF
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
@@ -514,6 +515,7 @@ def test_a_reload_brings_every_branch_back(page: Page, site: Callable[..., Site]
 def test_branches_the_server_forgot_keep_their_text(
     page: Page, own_site: Callable[..., Site]
 ) -> None:
+    page.add_init_script(STORAGE_OFF)
     play, messages, tokens = wrote(page, own_site())
     assert messages is not None
     force(play, 10, other_than_drawn(tokens[10]))
@@ -533,6 +535,7 @@ def test_branches_the_server_forgot_keep_their_text(
 @pytest.mark.slow
 def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..., Site]) -> None:
     """The server keeps one generation: of the branch's beginning only the words are known."""
+    page.add_init_script(STORAGE_OFF)
     here = own_site(retention=Retention(n_finished=1))
     play, _, tokens = wrote(page, here)
     force(play, 10, other_than_drawn(tokens[10]))

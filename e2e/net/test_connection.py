@@ -13,6 +13,7 @@ from app.engine.backoff import RestartPolicy
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.chat.test_branch import engine_tokens
+from e2e.conversations.drawer import STORAGE_OFF
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import TIMEOUT_MS, until
@@ -92,6 +93,7 @@ def test_a_generation_the_server_forgot_keeps_its_text(
     page: Page, own_site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
     allowed_console.append(LOST_LINE)
+    page.add_init_script(STORAGE_OFF)
     here = own_site()
     play = Playground(page, here)
     play.route_sockets()

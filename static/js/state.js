@@ -12,7 +12,18 @@ export const state = {
   engine: { state: "connecting", message: "", progress: null },
   /** Last `hello` message; stays while the engine restarts. */
   hello: null,
-  /** The conversation: {role: "user", text} and {role: "model", mode, given, answers, shown}. */
+  /**
+   * What is known of the conversation besides its turns: {id, title, system, created, rev, writer,
+   * own}. `id` is null until it is kept (conversations/keeper.js), `title` "" unless a person named
+   * it, `system` its system prompt, `rev` and `writer` the kept revision that the page shows; `own`:
+   * something was changed here since.
+   */
+  conversation: null,
+  /** Why the browser does not keep conversations: {code, message, dismissed}, or null. */
+  unkept: null,
+  /** Title of a copy that was made because another tab changed the conversation, or "". */
+  copied: "",
+  /** The turns of the conversation: {role: "user", text} and {role: "model", mode, given, answers, shown}. */
   turns: [],
   /** The answer being generated, or null. */
   active: null,
@@ -45,7 +56,8 @@ export function on(topics, listener) {
 
 /**
  * Mark topics as changed: connection, hello, turns, tokens, focus, settings, interventions,
- * counted, metric, size, theme, replay.
+ * counted, metric, size, theme, replay, conversations,
+ * system.
  */
 export function changed(...topics) {
   for (const topic of topics) dirty.add(topic);

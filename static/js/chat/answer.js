@@ -65,6 +65,10 @@ export class Segment {
     this.continuedFrom = null;
     /** Tokens already counted towards max_tokens by the segments it continues. */
     this.alreadyCounted = 0;
+    /** Was it requested by this tab? */
+    this.here = false;
+    /** Was the conversation left before its end? Its events so far came from storage. */
+    this.left = false;
     /** Name of the model that generated it; null: unknown. */
     this.model = null;
     /** Number of its tokens that were given to the run rather than sampled. */

@@ -2,9 +2,11 @@
 
 import { byId, setText, setVars } from "../ui/dom.js";
 import { count, plural } from "../ui/format.js";
+import { growWithText } from "../ui/grow.js";
 import { count as countTokens, latest } from "../net/inspect.js";
 import { saveDraft, savedDraft, saveSettings } from "./persist.js";
-import { submitPrompt, messagesBefore, newChat } from "./session.js";
+import { submitPrompt, messagesBefore } from "./session.js";
+import { startNew } from "../conversations/library.js";
 import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { goToEnd } from "./transcript.js";
 
@@ -28,7 +30,7 @@ export function setUpComposer() {
     button.addEventListener("click", () => setPrompt(button.textContent));
   }
   on("connection hello turns tokens counted settings", draw);
-  on("hello connection turns", countSoon);
+  on("hello connection turns system", countSoon);
 }
 
 /** Fill the field with a text, as if typed. */
@@ -80,16 +82,9 @@ function onKey(event) {
 function onInput() {
   state.counted = null;
   saveDraft(field.value);
-  grow();
+  growWithText(field);
   changed("counted");
   countSoon();
-}
-
-/** Grow the field with its text in browsers without `field-sizing`. */
-function grow() {
-  if (CSS.supports("field-sizing", "content")) return;
-  field.style.height = "auto";
-  field.style.height = `${field.scrollHeight}px`;
 }
 
 function countSoon() {
@@ -149,7 +144,9 @@ function drawCount(empty) {
   setText(byId("ctx"), context ? `${count(used)} / ${count(context)}` : "");
 }
 
+/** Leave the conversation for an empty one; a replay stays open. */
 export function startNewChat() {
-  newChat();
+  if (state.replay) return;
+  startNew();
   field.focus();
 }

@@ -5,7 +5,7 @@
 
 import { Answer, Segment } from "./answer.js";
 import { linkContinuation } from "./continuation.js";
-import { liveState } from "../state.js";
+import { liveState, state } from "../state.js";
 
 const SESSION = "tokenglass.session";
 const SETTINGS = "tokenglass.settings";
@@ -60,10 +60,17 @@ export function save() {
   clearTimeout(timer);
   timer = 0;
   const { turns, mode, interventions } = liveState();
+  const { conversation } = state;
   const packed = turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
-  write(session, SESSION, { turns: packed, mode, draft, reach: interventions.setting });
+  write(session, SESSION, {
+    turns: packed,
+    mode,
+    draft,
+    reach: interventions.setting,
+    conversation,
+  });
 }
 
 const packAnswer = (answer) => ({
@@ -83,7 +90,7 @@ const packAnswer = (answer) => ({
 });
 
 /**
- * Return the stored {turns, mode, draft, reach, refill}, or null. `refill` lists the segments whose
+ * Return the stored {turns, mode, draft, reach, conversation, refill}, or null. `refill` lists the segments whose
  * events have to be requested again.
  */
 export function restore() {
@@ -95,11 +102,12 @@ export function restore() {
   );
   const last = turns.at(-1);
   const refill = last?.role === "model" ? refillsOf(last) : [];
-  return { turns, mode: kept.mode, draft, reach: kept.reach, refill };
+  const { mode, reach, conversation = null } = kept;
+  return { turns, mode, draft, reach, conversation, refill };
 }
 
-/** Segments of all versions, the shown one's first; a branch needs its parents' before its own. */
-function refillsOf({ answers, shown }) {
+/** Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own. */
+export function refillsOf({ answers, shown }) {
   const order = new Set([...parentsOf(answers[shown]), answers[shown], ...answers]);
   return [...order].flatMap((answer) => {
     const own = answer.segments.findLastIndex(({ branch }) => branch);
@@ -141,6 +149,7 @@ function unpackAnswer({ segments }) {
     });
     linkContinuation(answer, segment, answer.segment);
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";
+    segment.here = segment.unfinished;
     segment.state = kept.state === "lost" ? "lost" : "done";
     answer.segments.push(segment);
   }

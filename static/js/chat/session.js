@@ -4,19 +4,29 @@ import { Answer } from "./answer.js";
 import { continuationRequest } from "./continuation.js";
 import { grammarAfter } from "./grammar.js";
 import { send } from "../net/connection.js";
+import { keepSoon } from "../conversations/keeper.js";
 import { drawSeed } from "../panels/sampling-settings.js";
 import { save } from "./persist.js";
 import { spansUpTo, continuedSpans, isEmpty } from "../interventions/interventions.js";
 import { clearPatches } from "../interventions/intervention-store.js";
 import { withPatchesUpTo, toWire } from "../interventions/intervention-wire.js";
-import { dropRefills } from "../net/resume.js";
+import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
 
-/** Return the conversation as messages, up to turn `end` (exclusive). */
+/** Return the system prompt: the conversation's, or the one that a replayed answer was given. */
+export function systemPrompt() {
+  if (!state.replay) return state.conversation.system;
+  const asked = shownAnswer(lastTurn())?.segment?.originalRequest;
+  const [first] = asked?.messages ?? [];
+  return first?.role === "system" ? first.content : "";
+}
+
+/** Return the conversation as messages, up to turn `end` (exclusive), with the system prompt. */
 export function messagesBefore(end = state.turns.length) {
-  const messages = [];
+  const system = systemPrompt();
+  const messages = system ? [{ role: "system", content: system }] : [];
   for (const turn of state.turns.slice(0, end)) {
     if (turn.mode === "completion") continue;
     if (turn.role === "user") messages.push({ role: "user", content: turn.text });
@@ -151,7 +161,11 @@ function startRun(
   }
   const parent = branch && lastTurn().answers[branch.of];
   const segment = answer.begin(full.id, full, branch, parent);
-  Object.assign(segment, { sentAt: performance.now(), model: state.hello.model.name });
+  Object.assign(segment, {
+    sentAt: performance.now(),
+    model: state.hello.model.name,
+    here: true,
+  });
   state.active = answer;
   showAnswer(answer);
   view.pinned = null;
@@ -163,12 +177,6 @@ function startRun(
 
 const kilobytes = (n) => `${Math.ceil(n / 1024)} KB`;
 
-/** Return an id for a run: 16 characters of base64url. */
-export function newId() {
-  const raw = String.fromCharCode(...crypto.getRandomValues(new Uint8Array(12)));
-  return btoa(raw).replaceAll("+", "-").replaceAll("/", "_");
-}
-
 /** Stop the run and keep its text. */
 export function stop() {
   if (state.replay) return false;
@@ -178,17 +186,6 @@ export function stop() {
   return true;
 }
 
-export function newChat() {
-  if (state.replay) return;
-  stop();
-  dropRefills();
-  clearPatches();
-  Object.assign(state, { turns: [], active: null, problem: null });
-  showAnswer(null);
-  save();
-  changed("turns", "tokens", "focus");
-}
-
 /** Show a version of the last answer by its number. */
 export function showVersion(version) {
   const turn = lastTurn();
@@ -196,6 +193,7 @@ export function showVersion(version) {
   turn.shown = Math.min(turn.answers.length - 1, Math.max(0, version));
   showAnswer(shownAnswer(turn));
   save();
+  keepSoon();
   changed("turns");
 }
 
@@ -216,6 +214,7 @@ export function withdrawRequest(answer) {
     returned = prompt ?? messages.at(-1).content;
   }
   save();
+  if (state.turns.length) keepSoon();
   changed("turns", "tokens", "settings");
   return returned;
 }

@@ -7,6 +7,8 @@ import { connect, send, notifyListener } from "./connection.js";
 import { scales, useScales } from "../core/metrics.js";
 import { recordInterval } from "../panels/overhead.js";
 import { restore, save, saveSoon } from "../chat/persist.js";
+import { keepNow, keepSoon } from "../conversations/keeper.js";
+import { restoreKept } from "../conversations/library.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { endRefill, onUnknownGeneration, pauseRefill, resumeRun, refill } from "./resume.js";
 import { withdrawRequest } from "../chat/session.js";
@@ -21,13 +23,16 @@ export function start(onRefused) {
   restorePrompt = onRefused;
   const kept = restore();
   if (kept) {
-    const { turns, mode = state.mode, reach } = kept;
+    const { turns, mode = state.mode, reach, conversation } = kept;
     Object.assign(state, { turns, mode, interventions: newStore(reach) });
+    if (conversation) state.conversation = conversation;
     showAnswer(shownAnswer(lastTurn()));
     refill(kept.refill);
+    restoreKept(turns);
   }
   connect(onMessage, onConnection);
   addEventListener("pagehide", save);
+  document.addEventListener("visibilitychange", () => document.hidden && keepNow());
   changed("turns", "tokens", "connection", "interventions");
 }
 
@@ -71,6 +76,8 @@ const HANDLERS = {
     if (event.type === "done") onDone(answer, segment);
     retention.record(segment, event);
     saveSoon();
+    if (segment.here || segment.left) keepSoon(segment.here);
+    if (event.type === "done") keepNow();
     changed("tokens");
   },
 

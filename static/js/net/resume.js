@@ -1,6 +1,7 @@
 // Resuming after a disconnect, a reload or an engine restart: missed events are requested again.
 
 import { send } from "./connection.js";
+import { fillFromArchive } from "../conversations/archived-runs.js";
 import { save } from "../chat/persist.js";
 import { changed, liveState } from "../state.js";
 import { settleSettings } from "../chat/live-updates.js";
@@ -53,10 +54,18 @@ export function endRefill(segment) {
   if (refilling?.segment === segment) refillNext();
 }
 
-/** Handle an unknown generation: send it again if it was never accepted, else keep its text. */
-export function onUnknownGeneration(answer, segment) {
+export const isRefilling = () => refilling !== null || refillQueue.length > 0;
+
+/**
+ * Handle an unknown generation: send it again if it was never accepted, else keep its tokens if the
+ * browser has them, or its text.
+ */
+export async function onUnknownGeneration(answer, segment) {
   if (refilling?.segment === segment) {
-    answer.lose(segment, refilling.text);
+    const { text } = refilling;
+    const filled = await fillFromArchive(answer, segment);
+    if (refilling?.segment !== segment) return;
+    if (!filled) answer.lose(segment, text);
     if (liveState().active === answer) liveState().active = null;
     refillNext();
   } else if (!segment.accepted && segment.running) {
@@ -64,8 +73,8 @@ export function onUnknownGeneration(answer, segment) {
     return;
   } else if (segment.running) {
     segment.state = "done";
-    segment.reason = "error";
-    segment.message = "the server no longer has this generation";
+    segment.reason = segment.left ? "cancelled" : "error";
+    segment.message = segment.left ? "" : "the server no longer has this generation";
     liveState().active = null;
   }
   save();

@@ -1,6 +1,7 @@
 // Saving a conversation as a replay and opening one: dialog, keys, files dropped on the page.
 
-import { byId, el, setText } from "../ui/dom.js";
+import { byId, setText } from "../ui/dom.js";
+import { download } from "../ui/download.js";
 import { pause } from "./playback-clock.js";
 import { bytes, plural } from "../ui/format.js";
 import { show, whyNotOpenable } from "./replay.js";
@@ -62,12 +63,9 @@ export async function saveReplay(compressed = true) {
     return;
   }
   const blob = await blobOf(replay, compressed);
-  const link = el("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = nameOf(replay, compressed);
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  const saved = `Saved as ${link.download}, ${bytes(blob.size)}.`;
+  const name = nameOf(replay, compressed);
+  download(blob, name);
+  const saved = `Saved as ${name}, ${bytes(blob.size)}.`;
   showStatus(saved);
   byId("live-status").textContent = saved;
 }

@@ -11,15 +11,25 @@ const MAX_NAME = 40;
 // ---- saving ----------------------------------------------------------------------------------
 
 /** Return the conversation as the file's object. Throws BadReplay when there is nothing to save. */
-export function pack({ turns, hello }) {
+export function pack(conversation) {
+  const { turns, hello } = conversation;
   if (!hello || turns.at(-1)?.role !== "model")
     throw new BadReplay("Nothing has been written yet, so there is nothing to save.");
   const kept = turns.map((turn) =>
-    turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
+    turn.role === "user"
+      ? turn
+      : { ...turn, answers: turn.answers.map((answer) => packAnswer(answer, hello)) },
   );
-  const saved = new Date().toISOString();
-  const file = { format: FORMAT, version: versionOf(turns, hello), saved, hello, turns: kept };
-  return only(validateReplay, file, "replay");
+  return only(validateReplay, { ...packHead(conversation), turns: kept }, "replay");
+}
+
+/** Return the file's fields before `turns`. */
+export function packHead({ turns, hello, conversation: { title, system } = {} }) {
+  const version = versionOf(turns, hello);
+  const head = { format: FORMAT, version, saved: new Date().toISOString(), hello };
+  if (title) head.title = title;
+  if (system) head.system = system;
+  return head;
 }
 
 /**
@@ -34,26 +44,43 @@ function versionOf(turns, hello) {
   return segments.some(hasReach) ? 2 : 1;
 }
 
-/** Leave out the segments that a branch shares with its parent. */
-function packAnswer({ segments }) {
+const packAnswer = (answer, hello) => ({
+  segments: ownSegments(answer).map((segment) => ({
+    ...packSegment(segment, hello),
+    ...(hasEvents(segment) && { events: segment.events.map((each) => packEvent(each, segment, hello)) }),
+  })),
+});
+
+/** Segments of an answer without those that a branch shares with its parent. */
+export function ownSegments({ segments }) {
   const own = segments.findLastIndex(({ branch }) => branch);
-  return { segments: segments.slice(Math.max(0, own)).map(packSegment) };
+  return segments.slice(Math.max(0, own));
 }
 
-function packSegment(segment) {
-  const { request, sentAt, preparedMs, branch, textOnly, events } = segment;
+export const hasEvents = ({ textOnly, events }) => textOnly === null && events.length > 0;
+
+const isOfOtherModel = ({ model }, hello) => model !== null && model !== hello.model.name;
+
+/** Return a segment of the file without its events. */
+export function packSegment(segment, hello) {
+  const { request, preparedMs, branch, textOnly } = segment;
   const kept = { request };
   if (branch) kept.branch = branch;
-  if (textOnly !== null || !events.length) return { ...kept, text: textOnly ?? "" };
+  if (isOfOtherModel(segment, hello)) kept.model = segment.model;
+  if (!hasEvents(segment)) return { ...kept, text: textOnly ?? "" };
   if (preparedMs !== null) kept.prepared = preparedMs;
-  kept.events = events.map((event) => packEvent(event, sentAt, request.params.seed));
   return kept;
 }
 
-/** `came` and `drawn` count from when the page sent the request, which a reload forgets. */
-function packEvent(event, sentAt, seed) {
-  const kept = { at: event.passedAt, event: withoutSummaries(event) };
-  if (event.params) kept.event = { ...event, params: { ...event.params, seed } };
+/**
+ * Return an event of the file. `came` and `drawn` count from when the page sent the request, which a
+ * reload forgets. Statistics of another model than the file's are left out: layers would not match.
+ */
+export function packEvent(event, segment, hello) {
+  const { sentAt, request } = segment;
+  const whole = isOfOtherModel(segment, hello) ? withoutStats(event) : withoutSummaries(event);
+  const kept = { at: event.passedAt, event: whole };
+  if (event.params) kept.event = { ...event, params: { ...event.params, seed: request.params.seed } };
   const since = (at) => Math.round((at - sentAt) * 1000) / 1000;
   if (sentAt === null || event.receivedAt === undefined) return kept;
   kept.came = since(event.receivedAt);
@@ -68,6 +95,12 @@ function withoutSummaries(event) {
   return { ...event, stats: event.stats?.filter(({ summary }) => !summary) };
 }
 
+/** Return an event without statistics of layers. */
+export function withoutStats(event) {
+  if (event.type === "token") return { ...event, stats: null };
+  return event.type === "prefill" ? { ...event, stats: [] } : event;
+}
+
 /** Return the file's bytes; compressed ones take a third or less. */
 export async function blobOf(packed, compressed) {
   const json = new Blob([JSON.stringify(packed)], { type: "application/json" });
@@ -76,10 +109,10 @@ export async function blobOf(packed, compressed) {
   return new Blob([await new Response(gzip).arrayBuffer()], { type: "application/gzip" });
 }
 
-/** Name a file after the beginning of the last prompt. */
-export function nameOf({ turns }, compressed) {
+/** Name a file after the conversation's name or the beginning of the last prompt. */
+export function nameOf({ turns, title }, compressed) {
   const asked = turns.findLast(({ role, given }) => role === "user" || given);
-  const words = (asked?.text ?? asked?.given ?? "").toLowerCase().match(/[a-z0-9]+/g) ?? [];
+  const words = (title ?? asked?.text ?? asked?.given ?? "").toLowerCase().match(/[a-z0-9]+/g) ?? [];
   const slug = words.join("-").slice(0, MAX_NAME).replace(/-$/, "");
   return `tokenglass-${slug || "replay"}.json${compressed ? ".gz" : ""}`;
 }

@@ -12,7 +12,7 @@ import { differences } from "../panels/sampling-settings.js";
 import { normalize, sameInterventions } from "../interventions/interventions.js";
 import { seek } from "./replay.js";
 import { isToken } from "./file.js";
-import { newId } from "../chat/session.js";
+import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
 import { changed, hasEngine, liveState, on, state } from "../state.js";
 import { showAnswer } from "../view.js";

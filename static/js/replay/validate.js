@@ -10,6 +10,7 @@ import {
   nullable,
   number,
   oneOf,
+  only,
   record,
   tagged,
   text,
@@ -85,6 +86,9 @@ function compileUnion({ anyOf, discriminator }) {
     throw new Error(`The schema of replays has an unknown union: ${JSON.stringify(anyOf)}`);
   return nullable(compile(others[0]));
 }
+
+/** Return a checked copy of a part of a file, without the fields that its definition `name` has not. */
+export const onlyFieldsOf = (name, value) => only(checkOf(name), value, name);
 
 /** Return a checked copy of a replay. Throws BadReplay for the first field that is wrong. */
 export function validateReplay(value, path = "replay") {

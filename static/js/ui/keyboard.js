@@ -6,6 +6,7 @@ import { toggle } from "../replay/playback-bar.js";
 import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
 import { METRIC_NAMES } from "../core/metrics.js";
 import { startNewChat } from "../chat/composer.js";
+import { openDrawer } from "../conversations/drawer.js";
 import { redo, undo } from "../interventions/intervention-store.js";
 import { stopRerun } from "../replay/rerun.js";
 import { chooseReplay, saveReplay } from "../replay/dialog.js";
@@ -68,9 +69,15 @@ function commandOf({ key, shiftKey, target }) {
 
 const STEPS = { z: undo, "shift z": redo, y: redo };
 
-const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, "/": help };
+const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, k: openDrawer, "/": help };
 
-const PLAIN = { l: toggleInstrument, t: startTour, s: () => saveReplay(), o: chooseReplay };
+const PLAIN = {
+  c: openDrawer,
+  l: toggleInstrument,
+  t: startTour,
+  s: () => saveReplay(),
+  o: chooseReplay,
+};
 
 function plain(key) {
   if (key === "?") return help;

@@ -3,6 +3,9 @@
 import { byId, el, setText } from "./dom.js";
 import { count } from "./format.js";
 import { startNewChat } from "../chat/composer.js";
+import { openDrawer } from "../conversations/drawer.js";
+import { dismissUnkept } from "../conversations/keeper.js";
+import { saveReplay } from "../replay/dialog.js";
 import { reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
@@ -11,7 +14,7 @@ let announced = "";
 let ticking = 0;
 
 export function setUpNotice() {
-  on("connection turns hello settings tokens", draw);
+  on("connection turns hello settings tokens conversations", draw);
 }
 
 /** Return the most urgent notice, {tone, head, text, progress, acts}, or null. */
@@ -49,7 +52,10 @@ function current() {
     return { tone: "bad", head: "The engine has failed", text: sentence(message) };
   if (state.problem) return problem();
   const segment = shownAnswer(lastTurn())?.segment;
-  if (segment && !state.active) return ended(segment);
+  const end = segment && !state.active && ended(segment);
+  if (end) return end;
+  const storage = aboutStorage();
+  if (storage) return storage;
   if (state.hello && !state.hello.model.chat && !state.turns.length)
     return {
       tone: "wait",
@@ -103,6 +109,29 @@ function ended({ reason, message, context }) {
     };
   }
   return null;
+}
+
+/** Return the notice about a conversation that is not kept as it should be, or null. */
+function aboutStorage() {
+  const { unkept, copied, turns } = state;
+  if (copied) {
+    const dismiss = () => {
+      state.copied = "";
+      changed("turns");
+    };
+    return {
+      tone: "wait",
+      head: "Kept as a copy",
+      text: `Another tab changed this conversation meanwhile. What was written here is kept as “${copied}”.`,
+      acts: [["Dismiss", dismiss]],
+    };
+  }
+  if (!unkept || unkept.dismissed || !turns.length) return null;
+  const acts = [["Save as a file", () => saveReplay()], ["Dismiss", dismissUnkept]];
+  if (unkept.code === "storage_full") acts.unshift(["Conversations", openDrawer]);
+  const head =
+    unkept.code === "storage_full" ? "The browser’s storage is full" : "Conversations are not kept";
+  return { tone: "bad", head, text: unkept.message, acts };
 }
 
 const CONNECTIONS = { connecting: "Connecting", lost: "Not connected" };

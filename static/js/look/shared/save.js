@@ -1,6 +1,6 @@
 // File export of an instrument: numbers as CSV or JSON, the picture as PNG.
 
-import { el } from "../../ui/dom.js";
+import { download } from "../../ui/download.js";
 import { paint } from "./picture.js";
 import { nameOf } from "./table.js";
 
@@ -26,10 +26,5 @@ export async function save(kind, { numbers, about, root, lines }) {
     json: () => new Blob([json(numbers(), about)], { type: "application/json" }),
     png: () => paint(root, lines),
   };
-  const url = URL.createObjectURL(await blob[kind]());
-  const link = el("a");
-  link.href = url;
-  link.download = `tokenglass-${about.instrument}.${kind}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  download(await blob[kind](), `tokenglass-${about.instrument}.${kind}`);
 }

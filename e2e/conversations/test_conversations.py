@@ -1,0 +1,364 @@
+"""Conversations are kept in the browser: opened again, searched, renamed, deleted, brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from e2e.conversations.drawer import STORAGE_OFF
+from e2e.look.test_looks import open_page, violations
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.waiting import until
+
+FOX = "Tell me of a fox"
+CAFE = "Is the Café open?\nIt should be."
+
+
+def another_tab(context: BrowserContext, here: Site) -> Playground:
+    """A new tab of the same browser, which has no conversation of its own."""
+    return Playground(context.new_page(), here).open()
+
+
+def test_a_conversation_is_opened_in_another_tab_as_it_was(
+    page: Page, context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    here = site()
+    play = Playground(page, here).open()
+    play.set(seed=5)
+    play.write("<b>One</b>", 10)
+    play.write("Two", 9)
+    play.regenerate.click()
+    play.wait_tokens(9)
+    play.wait_done()
+    page.get_by_role("button", name="Previous version").click()
+    before = play.playback.state()
+    play.drawer.wait_stored(1)
+    other = another_tab(context, here)
+    other.drawer.open("<b>One</b>")
+    other.wait_done()
+    after = other.playback.state()
+    for name in ("turns", "stats", "token", "candidates", "draw", "layers", "core"):
+        assert after[name] == before[name], name
+    expect(other.page.locator("#version")).to_have_text("1/2")
+    assert other.page.locator(".log b").count() == 0
+    text = other.text()
+    other.continue_button.click()
+    other.wait_tokens(18)
+    other.wait_done()
+    request = [m for m in other.messages.sent if m["type"] == "generate"][-1]
+    assert request["written"] == 9, "it goes on from its ids"
+    assert other.text().startswith(text)
+
+
+def test_the_list_is_searched_without_regard_to_case_and_accents(
+    play: Callable[..., Playground],
+) -> None:
+    here = play()
+    here.write(FOX, 4)
+    here.start_new()
+    here.write(CAFE, 4)
+    drawer = here.drawer
+    drawer.wait_stored(2)
+    drawer.show()
+    expect(drawer.titles).to_have_text(["Is the Café open?", FOX])
+    expect(drawer.rows.first).to_have_attribute("aria-current", "true")
+    drawer.search.fill("should CAFE")
+    expect(drawer.titles).to_have_text(["Is the Café open?"])
+    expect(drawer.dialog.locator("mark")).to_have_text("Café")
+    answer = here.text().split()[0]
+    drawer.search.fill(answer.upper())
+    expect(drawer.rows).to_have_count(2)
+    drawer.search.fill("zebra")
+    expect(drawer.rows).to_have_count(0)
+    expect(drawer.dialog).to_contain_text("Nothing found for “zebra”.")
+
+
+def test_a_name_is_given_by_keyboard_alone(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.write(FOX, 4)
+    here.drawer.wait_stored(1)
+    page, drawer = here.page, here.drawer
+    page.keyboard.press("Control+K")
+    expect(drawer.search).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(drawer.rows.first).to_be_focused()
+    page.keyboard.press("F2")
+    page.keyboard.type("Lost")
+    page.keyboard.press("Escape")
+    expect(drawer.dialog).to_be_visible()
+    expect(drawer.titles).to_have_text([FOX])
+    page.keyboard.press("F2")
+    page.keyboard.type("Foxes")
+    page.keyboard.press("Enter")
+    expect(drawer.titles).to_have_text(["Foxes"])
+    expect(drawer.rows.first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(drawer.dialog).to_be_hidden()
+    assert page.title() == "Foxes · Tokenglass"
+    here.write("More", 4)
+    assert [entry["title"] for entry in drawer.wait_stored(1)] == ["Foxes"]
+
+
+def test_a_deleted_conversation_comes_back(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.write(FOX, 6)
+    text = here.text()
+    drawer = here.drawer
+    drawer.wait_stored(1)
+    drawer.show().act("Delete", FOX).click()
+    expect(drawer.rows).to_have_count(0)
+    expect(here.page.locator("body")).to_have_attribute("data-phase", "empty")
+    assert drawer.entries() == []
+    drawer.dialog.get_by_role("button", name="Undo").click()
+    expect(drawer.titles).to_have_text([FOX])
+    here.page.keyboard.press("Escape")
+    assert here.text() == text
+    expect(here.tokens).to_have_count(6)
+    here.write("And then?", 4)
+    assert len(drawer.wait_stored(1)) == 1, "it is the same conversation still"
+
+
+def test_one_that_was_left_while_it_was_written_has_all_that_was_written(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """The run stops; what came after the last save is fetched from the server."""
+    play = Playground(page, site(delay=0.03)).open()
+    play.set(max_tokens=200, seed=5)
+    play.ask(FOX)
+    play.wait_tokens(8)
+    play.start_new()
+    play.drawer.wait_stored(1)
+    play.drawer.open(FOX)
+    play.wait_done()
+    expect(play.stats).to_contain_text("stopped")
+    n = len(play.numbers())
+    assert 8 <= n < 200
+    params = page.evaluate("() => JSON.parse(localStorage['tokenglass.settings']).settings")
+    written = play.site.reference(FOX, **{**params, "seed": 5, "stop": (), "max_tokens": n})
+    assert play.text() == "".join(token.text for token in written)
+
+
+def test_one_whose_end_the_server_forgot_is_as_it_was_stored(
+    page: Page, context: BrowserContext, own_site: Callable[..., Site]
+) -> None:
+    here = own_site(delay=0.03)
+    play = Playground(page, here).open()
+    play.set(max_tokens=200)
+    play.ask(FOX)
+    play.wait_tokens(8)
+    play.drawer.wait_stored(1)
+    page.close()
+    context.clear_cookies()
+    other = another_tab(context, here)
+    other.drawer.open(FOX)
+    other.wait_done()
+    expect(other.stats).to_contain_text("stopped")
+    expect(other.notice).to_be_hidden()
+    n = len(other.numbers())
+    assert n >= 1
+    other.set(max_tokens=5)
+    other.continue_button.click()
+    other.wait_tokens(n + 1)
+
+
+def test_a_refused_prompt_leaves_no_conversation(play: Callable[..., Playground]) -> None:
+    here = play(context=64)
+    here.ask("x" * 200)
+    expect(here.notice).to_contain_text("The prompt is too long")
+    here.start_new()
+    assert here.drawer.entries() == []
+
+
+def test_a_reload_has_the_tokens_of_every_turn_and_needs_no_server_for_them(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    play = Playground(page, own_site()).open()
+    play.write("One", 8)
+    play.write("Two", 7)
+    before = play.playback.state()
+    play.drawer.wait_stored(1)
+    page.context.clear_cookies()  # another session: the server has none of its generations
+    page.reload()
+    play.wait_ready()
+    expect(page.locator(".answer").first.locator(".tok")).to_have_count(8)
+    expect(play.tokens).to_have_count(7)
+    after = play.playback.state()
+    for name in ("turns", "token", "candidates", "layers"):
+        assert after[name] == before[name], name
+    play.write("Three", 4)
+    (entry,) = play.drawer.wait_stored(1)
+    assert entry["nTokens"] == 19, "and it is the same conversation"
+
+
+# ---- two tabs --------------------------------------------------------------------------------
+
+
+def test_a_second_tab_follows_the_first(
+    page: Page, context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    here = site()
+    play = Playground(page, here).open()
+    play.write(FOX, 6)
+    play.drawer.wait_stored(1)
+    other = another_tab(context, here)
+    other.drawer.open(FOX)
+    play.write("And then?", 5)
+    expect(other.page.locator(".turn")).to_have_count(4)
+    expect(other.tokens).to_have_count(5)
+    other.write("The end?", 4)
+    expect(page.locator(".turn")).to_have_count(6)
+    assert len(play.drawer.wait_stored(1)) == 1
+
+
+DEAF = "BroadcastChannel.prototype.postMessage = () => {}"
+
+
+def test_two_tabs_that_write_at_the_same_time_keep_both_texts(
+    page: Page, context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    """Neither hears of the other in time; the later one becomes a copy."""
+    context.add_init_script(DEAF)
+    here = site(delay=0.03)
+    play = Playground(page, here).open()
+    play.write(FOX, 4)
+    play.drawer.wait_stored(1)
+    other = another_tab(context, here)
+    other.drawer.open(FOX)
+    for each, words in ((play, "left"), (other, "right")):
+        each.set(max_tokens=60)
+        each.ask(words)
+    for each in (play, other):
+        each.wait_tokens(60)
+        each.wait_done()
+    entries = play.drawer.wait_stored(2)
+    texts = [entry["text"] for entry in entries]
+    assert sum("left" in text for text in texts) == 1
+    assert sum("right" in text for text in texts) == 1
+    assert [entry["title"] for entry in entries if entry["title"]] == [f"{FOX} (copy)"]
+    notices = [each.notice.inner_text() for each in (play, other)]
+    assert sum("Kept as a copy" in text for text in notices) == 1
+    for each in (play, other):
+        each.page.reload()
+        each.wait_ready()
+    assert len(play.drawer.entries()) == 2
+
+
+# ---- when the browser does not store ----------------------------------------------------------
+
+STORAGE_FULL = """
+const put = IDBObjectStore.prototype.put;
+IDBObjectStore.prototype.put = function (...given) {
+  if (globalThis.storageIsFull ?? true)
+    throw new DOMException("no room", "QuotaExceededError");
+  return put.apply(this, given);
+};
+"""
+
+
+def test_without_storage_it_is_said_and_the_tab_keeps_its_text(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    page.add_init_script(STORAGE_OFF)
+    play = Playground(page, site()).open()
+    play.write(FOX, 6)
+    expect(play.notice).to_contain_text("Conversations are not kept")
+    expect(play.notice).to_contain_text("private window")
+    play.drawer.show()
+    expect(play.drawer.error).to_contain_text("last until this tab is closed")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    play.notice.get_by_role("button", name="Dismiss").click()
+    expect(play.notice).to_be_hidden()
+    text = play.text()
+    page.reload()
+    play.wait_ready()
+    play.wait_tokens(6)
+    assert play.text() == text
+    play.write("And then?", 4)
+    expect(play.notice).to_contain_text("Conversations are not kept")
+
+
+def test_full_storage_is_said_and_the_text_is_stored_once_there_is_room(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    page.add_init_script(STORAGE_FULL)
+    play = Playground(page, site()).open()
+    play.write(FOX, 6)
+    expect(play.notice).to_contain_text("The browser’s storage is full")
+    with page.expect_download() as download:
+        play.notice.get_by_role("button", name="Save as a file").click()
+    assert download.value.suggested_filename == "tokenglass-tell-me-of-a-fox.json.gz"
+    play.notice.get_by_role("button", name="Conversations").click()
+    expect(play.drawer.dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    page.evaluate("() => { globalThis.storageIsFull = false }")
+    play.write("And then?", 4)
+    (entry,) = play.drawer.wait_stored(1)
+    assert FOX in entry["text"]
+    assert "And then?" in entry["text"]
+    expect(play.notice).to_be_hidden()
+
+
+# ---- how it is stored -------------------------------------------------------------------------
+
+PACKED = """async (mostBytes) => {
+  const { packConversation, openFile } = await import("/static/js/conversations/kept-file.js");
+  const { state } = await import("/static/js/state.js");
+  const replay = await openFile(await packConversation(state, mostBytes));
+  return replay.turns[1].answers[0].segments[0].events.map(({ event }) => event);
+}"""
+
+
+def test_beyond_a_bound_the_oldest_tokens_lose_their_statistics(
+    play: Callable[..., Playground],
+) -> None:
+    here = play()
+    here.write(FOX, 30)
+
+    def stats(most: float) -> list[Any]:
+        events = here.page.evaluate(PACKED, most)
+        return [event["stats"] for event in events if event["type"] == "token"]
+
+    whole = stats(1e9)
+    assert all(whole)
+    one = 8 * (190 + 20 * len(whole[0]["layers"][0]["entropy"]))
+    assert stats(10.5 * one) == [None] * 20 + whole[20:]
+    assert stats(0) == [None] * 30
+
+
+# ---- how it looks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+def test_axe_finds_nothing_in_the_drawer(
+    page: Page, site: Callable[..., Site], theme: str, width: int
+) -> None:
+    play = open_page(page, site(), color_scheme=theme)
+    drawer = play.drawer
+    drawer.show()
+    assert violations(page) == [], "empty"
+    page.keyboard.press("Escape")
+    for text in (FOX, "x" * 300):
+        play.write(text, 4)
+        drawer.entries()
+        play.start_new()
+    page.set_viewport_size({"width": width, "height": 740})
+    drawer.show()
+    expect(drawer.rows).to_have_count(2)
+    assert violations(page) == []
+    assert drawer.dialog.evaluate("(node) => node.scrollWidth - node.clientWidth") <= 0
+    drawer.search.fill("fox")
+    expect(drawer.rows).to_have_count(1)
+    assert violations(page) == [], "searched"
+    drawer.rows.focus()
+    page.keyboard.press("Delete")
+    expect(drawer.dialog.get_by_role("button", name="Undo")).to_be_visible()
+    assert violations(page) == [], "deleted"
+    assert play.overflow() <= 0
+    page.keyboard.press("Escape")
+    assert play.overflow() <= 0
+    until(page, lambda: page.locator(".top").bounding_box()["height"] < 60, "one line")  # type: ignore[index]

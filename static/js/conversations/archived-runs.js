@@ -1,0 +1,36 @@
+// Runs in the browser's storage, for those of which this tab has only the text.
+
+import { retention } from "../chat/retention.js";
+import { scales } from "../core/metrics.js";
+
+let archive = Promise.resolve(new Map());
+
+/** `runs`: promise of a map from a run's id to {segment, text}: as it is stored, and its text. */
+export function useArchive(runs) {
+  archive = runs;
+}
+
+/** Fill a segment of which only the text is here with its stored tokens; false without them. */
+export async function fillFromArchive(answer, segment) {
+  const kept = (await archive).get(segment.id);
+  // Text that was written after the last save is worth more than older tokens.
+  if (!kept?.segment.events.length || kept.text !== segment.textOnly) return false;
+  const { events, sentAt, preparedMs } = kept.segment;
+  Object.assign(segment, { seq: 0, events: [], sentAt, preparedMs });
+  for (const event of events) answer.applyEvent(segment, segment.seq + 1, withoutPlace(event));
+  if (segment.running) Object.assign(segment, { state: "done", reason: "cancelled" });
+  countMeasurements(segment);
+  return true;
+}
+
+/** Return the event of another segment without what that segment added to it. */
+const withoutPlace = ({ segment: _segment, place: _place, number: _number, ...event }) => event;
+
+/** Count the measurements of a run that came from storage. */
+export function countMeasurements(segment) {
+  for (const event of segment.events) {
+    retention.record(segment, event);
+    if (event.type === "prefill") scales.settle(event.stats ?? []);
+    if (event.type === "token" && event.stats) scales.settle([event.stats]);
+  }
+}

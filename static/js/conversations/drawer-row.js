@@ -1,0 +1,100 @@
+// One conversation in the drawer's list.
+
+import { el } from "../ui/dom.js";
+import { plural } from "../ui/format.js";
+import { excerpt } from "./search.js";
+
+const TIME = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const DAY = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
+const YEAR = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", year: "numeric" });
+
+export const nameOf = ({ title, heading }) => title || heading;
+
+/**
+ * Return the list item of an entry. `words`: those searched for; `current`: it is on the page;
+ * `renaming`: its name is being edited; `actions`: {open, startRename, rename, save, remove}.
+ */
+export function newRow(entry, { words, current, renaming, actions }) {
+  const row = el("li", "kept");
+  row.dataset.id = entry.id;
+  row.toggleAttribute("data-current", current);
+  if (renaming) row.append(newNameField(entry, actions));
+  else row.append(newButton(entry, words, current, actions), newActions(entry, actions));
+  return row;
+}
+
+function newButton(entry, words, current, actions) {
+  const button = el("button", "kept-open");
+  button.type = "button";
+  if (current) button.setAttribute("aria-current", "true");
+  button.append(el("span", "kept-title", nameOf(entry)), newFacts(entry, words));
+  button.addEventListener("click", () => actions.open(entry));
+  return button;
+}
+
+/** Below the name: where the words are, or when it was written, by what and how much. */
+function newFacts({ text, updated, model, nTokens }, words) {
+  const facts = el("span", "kept-facts");
+  const found = words.length ? excerpt(text, words) : null;
+  if (found) facts.append(found.before, el("mark", "", found.hit), found.after);
+  else facts.append([when(updated), model, plural(nTokens, "token")].filter(Boolean).join(" · "));
+  return facts;
+}
+
+function when(ms) {
+  const date = new Date(ms);
+  const now = new Date();
+  if (date.toDateString() === now.toDateString()) return TIME.format(date);
+  return (date.getFullYear() === now.getFullYear() ? DAY : YEAR).format(date);
+}
+
+function newActions(entry, actions) {
+  const box = el("span", "kept-acts");
+  box.append(
+    newIcon("rename", `Rename “${nameOf(entry)}”`, () => actions.startRename(entry)),
+    newIcon("save", `Save “${nameOf(entry)}” as a file`, () => actions.save(entry)),
+    newIcon("delete", `Delete “${nameOf(entry)}”`, () => actions.remove(entry)),
+  );
+  return box;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function newIcon(icon, label, act) {
+  const button = el("button", "quiet");
+  button.type = "button";
+  button.title = label;
+  button.setAttribute("aria-label", label);
+  const picture = document.createElementNS(SVG, "svg");
+  picture.setAttribute("class", "ic");
+  picture.setAttribute("aria-hidden", "true");
+  const use = document.createElementNS(SVG, "use");
+  use.setAttribute("href", `#i-${icon}`);
+  picture.append(use);
+  button.append(picture);
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** Enter and leaving the field keep the name, Escape does not; an empty one is the first words. */
+function newNameField(entry, actions) {
+  const field = el("input", "kept-name");
+  field.value = nameOf(entry);
+  field.maxLength = 200;
+  field.setAttribute("aria-label", "Name of the conversation");
+  let done = false;
+  const finish = (title) => {
+    if (done) return;
+    done = true;
+    actions.rename(entry, title);
+  };
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") finish(field.value);
+    if (event.key !== "Escape") return;
+    event.preventDefault(); // else the drawer closes
+    finish(null);
+  });
+  field.addEventListener("blur", () => finish(field.value));
+  return field;
+}

@@ -1,0 +1,150 @@
+// Conversations as files: one as a replay file; all as lines of JSON, one replay file a line.
+
+import { newId } from "../net/new-id.js";
+import { BadReplay } from "../replay/field-checks.js";
+import { blobOf, nameOf, open } from "../replay/file.js";
+import { download } from "../ui/download.js";
+import { plural } from "../ui/format.js";
+import { readEntries, readFile, writeConversation } from "./database.js";
+import { announce, entryOf } from "./keeper.js";
+import { openFile, turnsOf } from "./kept-file.js";
+
+const FORMAT = "tokenglass conversations";
+const VERSION = 1;
+/** Longest line of a file of conversations: what a replay file may hold. */
+const MAX_LINE = 256 * 1024 * 1024;
+
+// ---- saving ------------------------------------------------------------------------------------
+
+/** Download a conversation as a replay file. */
+export async function saveOne(entry) {
+  const replay = await replayOf(entry);
+  download(await blobOf(replay, true), nameOf(replay, true));
+}
+
+/** Download all conversations as one file. Throws BadReplay, after saving, for unreadable ones. */
+export async function saveAll(entries) {
+  const saved = new Date().toISOString();
+  const lines = [`${JSON.stringify({ format: FORMAT, version: VERSION, saved })}\n`];
+  const refused = [];
+  for (const entry of entries)
+    try {
+      lines.push(new Blob([JSON.stringify(await replayOf(entry)), "\n"]));
+    } catch (error) {
+      if (!(error instanceof BadReplay)) throw error;
+      refused.push(`“${entry.title || entry.heading}” is missing: ${error.message}`);
+    }
+  const gzip = new Blob(lines).stream().pipeThrough(new CompressionStream("gzip"));
+  download(await new Response(gzip).blob(), `tokenglass-conversations-${saved.slice(0, 10)}.jsonl.gz`);
+  if (refused.length) throw new BadReplay(refused.join(" "));
+}
+
+/** Return the replay of an entry; its name may have changed since the file was written. */
+async function replayOf({ id, title, system }) {
+  const { title: _title, system: _system, ...replay } = await openFile(await readFile(id));
+  return { ...replay, ...(title && { title }), ...(system && { system }) };
+}
+
+// ---- opening -----------------------------------------------------------------------------------
+
+/**
+ * Add the conversations of files: replay files, and files of all conversations. Resolves to what
+ * happened, in words. Throws BadReplay if nothing could be added.
+ */
+export async function openFiles(files) {
+  const present = new Set((await readEntries()).map(keyOf));
+  const [added, refused] = [[], []];
+  let known = 0;
+  const attempt = async (name, act) => {
+    try {
+      await act();
+    } catch (error) {
+      if (!(error instanceof BadReplay)) throw error;
+      refused.push(`${name} cannot be read. ${error.message}`);
+    }
+  };
+  const addOne = async (blob) => {
+    const entry = await add(blob, present);
+    if (entry) added.push(entry);
+    else known += 1;
+  };
+  for (const file of files)
+    await attempt(file.name, async () => {
+      for await (const { blob, name } of conversationsIn(file))
+        await attempt(name, () => addOne(blob));
+    });
+  if (added.length) announce(null);
+  if (refused.length && !added.length && !known) throw new BadReplay(refused[0]);
+  const parts = [`Added ${plural(added.length, "conversation")}`];
+  if (known) parts.push(`${known} already here`);
+  if (refused.length) parts.push(`${refused.length} unreadable: ${refused[0]}`);
+  return `${parts.join(", ")}${refused.length ? "" : "."}`;
+}
+
+/** What two entries of the same conversation have in common. */
+const keyOf = ({ text, runs, nTokens }) => JSON.stringify([text, runs.length, nTokens]);
+
+async function add(blob, present) {
+  const replay = await open(blob);
+  const turns = turnsOf(replay, []);
+  const { title = "", system = "", saved } = replay;
+  const created = Date.parse(saved) || Date.now();
+  const entry = {
+    ...entryOf({ turns, conversation: { id: newId(), title, system, created } }),
+    updated: created,
+  };
+  if (present.has(keyOf(entry))) return null;
+  present.add(keyOf(entry));
+  const bytes = await (await blobOf(replay, true)).arrayBuffer();
+  return writeConversation({ ...entry, nBytes: bytes.byteLength }, bytes, 0);
+}
+
+/** Yield each conversation in a file: {blob, name}, the name for errors. */
+async function* conversationsIn(file) {
+  const lines = linesIn(file);
+  const { value: first = "" } = await lines.next();
+  if (!isHeader(first)) return void (yield { blob: file, name: file.name });
+  let n = 1;
+  for await (const line of lines) {
+    n += 1;
+    if (line.trim() !== "") yield { blob: new Blob([line]), name: `${file.name}, line ${n},` };
+  }
+}
+
+function isHeader(line) {
+  if (!line.includes(FORMAT)) return false;
+  try {
+    const { format, version } = JSON.parse(line);
+    if (format === FORMAT && version !== VERSION)
+      throw new BadReplay(`It is of version ${version}; this page reads version ${VERSION}.`);
+    return format === FORMAT;
+  } catch (error) {
+    if (error instanceof BadReplay) throw error;
+    return false;
+  }
+}
+
+/** Yield the lines of a file, compressed or not. Throws BadReplay for what is no text. */
+async function* linesIn(file) {
+  const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  const packed = head[0] === 0x1f && head[1] === 0x8b;
+  const stream = packed
+    ? file.stream().pipeThrough(new DecompressionStream("gzip"))
+    : file.stream();
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  let rest = "";
+  try {
+    for (const reader = stream.getReader(); ; ) {
+      const { done, value: bytes } = await reader.read();
+      if (done) break;
+      const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
+      rest = lines.pop();
+      if (rest.length > MAX_LINE) throw new BadReplay("One of its lines is longer than 256 MB.");
+      yield* lines;
+    }
+  } catch (error) {
+    if (error instanceof BadReplay) throw error;
+    throw new BadReplay("It is not text, or not whole.");
+  }
+  if (rest) yield rest;
+}

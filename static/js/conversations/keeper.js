@@ -1,0 +1,228 @@
+// Keeps the page's conversation in the browser's storage while it is written.
+//
+// Tabs tell each other what they wrote. A conversation that another tab has changed since it was
+// opened here is not overwritten: what was written here becomes a copy.
+
+import { saveSoon } from "../chat/persist.js";
+import { isRefilling } from "../net/resume.js";
+import { newId } from "../net/new-id.js";
+import { changed, liveState, state } from "../state.js";
+import { changeEntry, readEntry, StorageError, writeConversation } from "./database.js";
+import { packConversation, segmentsOf, snapshotOf } from "./kept-file.js";
+
+/** Shortest time between two saves while text is written, ms. */
+const SAVE_EVERY_MS = 2000;
+/** A save may take this share of the time at most. */
+const MAX_SHARE = 0.05;
+const MAX_HEADING = 100;
+/** Longest text that search looks in. */
+const MAX_TEXT = 200_000;
+
+/** Name of this page among the writers. */
+const PAGE = newId();
+
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("tokenglass") : null;
+const listeners = [];
+
+/** Call `listener(id)` when a conversation was changed, here or in another tab; null: many. */
+export function onKept(listener) {
+  listeners.push(listener);
+}
+
+/** Tell this page and the other tabs that a conversation changed. */
+export function announce(id) {
+  channel?.postMessage({ id, from: PAGE });
+  for (const listener of listeners) listener(id, false);
+}
+
+channel?.addEventListener("message", ({ data }) => {
+  for (const listener of listeners) listener(data.id, true);
+});
+
+/** Return a conversation that is not kept yet; see `conversation` of state.js. */
+export const newConversation = (system = "") => ({
+  id: null,
+  title: "",
+  system,
+  created: Date.now(),
+  rev: 0,
+  writer: PAGE,
+  own: false,
+});
+
+let timer = 0;
+/** When the last save ended (performance.now), and how long it took, ms. */
+let savedAt = -Infinity;
+let took = 0;
+/** The save under way; saves come one after the other. */
+let saving = Promise.resolve();
+/** Is there anything to save? */
+let due = false;
+/** Number of saves that have not ended. */
+let nSaving = 0;
+
+/** Is something of the page's conversation not stored yet? */
+export const isUnsaved = () => due || nSaving > 0;
+
+/**
+ * Save the conversation soon. `own`: something was changed here, rather than received from a run
+ * that another tab may be following, too.
+ */
+export function keepSoon(own = true) {
+  state.conversation.own ||= own;
+  due = true;
+  const pause = Math.max(SAVE_EVERY_MS, took / MAX_SHARE) - (performance.now() - savedAt);
+  timer ||= setTimeout(keepNow, Math.max(0, pause));
+}
+
+/** Save the conversation if anything changed; resolves when it is stored or cannot be. */
+export function keepNow() {
+  clearTimeout(timer);
+  timer = 0;
+  if (due && isRefilling()) timer = setTimeout(keepNow, SAVE_EVERY_MS); // its tokens are coming
+  if (!due || isRefilling() || !isKeepable()) return saving;
+  due = false;
+  const { conversation } = state;
+  const { turns, hello } = liveState();
+  const snapshot = { turns: snapshotOf(turns), hello, conversation, own: conversation.own };
+  conversation.own = false;
+  const began = performance.now();
+  nSaving += 1;
+  saving = saving
+    .then(() => keep(snapshot))
+    .then(() => setUnkept(null))
+    .catch((error) => {
+      conversation.own ||= snapshot.own;
+      reportUnkept(error);
+    })
+    .finally(() => {
+      nSaving -= 1;
+      savedAt = performance.now();
+      took = savedAt - began;
+    });
+  return saving;
+}
+
+/** Not before the server took the first prompt: a refused one leaves no conversation. */
+function isKeepable() {
+  const { turns, hello } = liveState();
+  const [first] = segmentsOf(turns);
+  return hello && turns.at(-1)?.role === "model" && (first.accepted || first.textOnly !== null);
+}
+
+async function keep(snapshot) {
+  const { conversation } = snapshot;
+  conversation.id ??= newId();
+  const bytes = await packConversation(snapshot);
+  const entry = { ...entryOf(snapshot), nBytes: bytes.byteLength };
+  const written = await writeConversation(entry, bytes, conversation.rev);
+  if (written) Object.assign(conversation, { rev: written.rev, writer: PAGE });
+  else if (snapshot.own) return keepCopy(snapshot);
+  saveSoon(); // the tab remembers which revision it shows
+  announce(conversation.id);
+  return undefined;
+}
+
+/** Another tab has changed or deleted this conversation: keep what is here as another one. */
+function keepCopy(snapshot) {
+  const { conversation } = snapshot;
+  const title = conversation.title || headingOf(snapshot.turns);
+  Object.assign(conversation, { id: null, rev: 0, title: `${title} (copy)`, created: Date.now() });
+  state.copied = conversation.title;
+  changed("turns", "conversations");
+  return keep(snapshot);
+}
+
+/** Return the entry of a conversation, without what writing adds. */
+export function entryOf({ turns, conversation }) {
+  const segments = segmentsOf(turns);
+  return {
+    id: conversation.id,
+    writer: PAGE,
+    title: conversation.title,
+    heading: headingOf(turns),
+    system: conversation.system,
+    created: conversation.created,
+    updated: Date.now(),
+    model: segments.at(-1)?.model ?? "",
+    text: textOf(turns).slice(0, MAX_TEXT),
+    runs: segments.map(({ id }) => id),
+    nTokens: segments.reduce((n, { nTokens, nGiven }) => n + nTokens - nGiven, 0),
+  };
+}
+
+/** The first words of a conversation. */
+export function headingOf(turns) {
+  const first = turns.find(({ role, given }) => role === "user" || given);
+  const said = promptOf(first ?? { text: "" }).trim() || "Untitled";
+  const line = said.split("\n", 1)[0].trim();
+  return line.length > MAX_HEADING ? `${line.slice(0, MAX_HEADING - 1)}…` : line;
+}
+
+/** What a person wrote in a turn, without attached files. */
+export function promptOf({ text, given, files = [] }) {
+  return (text ?? given).slice(files.reduce((n, { chars }) => n + chars, 0));
+}
+
+const textOf = (turns) =>
+  turns
+    .flatMap(textsOfTurn)
+    .filter((text) => text !== "")
+    .join("\n");
+
+const textsOfTurn = ({ role, text, given, answers }) =>
+  role === "user" ? [text] : [given, ...answers.map(({ segments }) => textOfSegments(segments))];
+
+/** Text of an answer; the tokens are those of its events, as a snapshot has them. */
+const textOfSegments = (segments) =>
+  segments.map(({ textOnly, events }) => textOnly ?? events.map(({ text = "" }) => text).join("")).join("");
+
+// ---- names and system prompts ------------------------------------------------------------------
+
+/** Change the name or the system prompt of the page's conversation. */
+export function editConversation(fields) {
+  Object.assign(state.conversation, fields);
+  saveSoon();
+  if (state.conversation.id) changeKept(state.conversation.id, fields);
+  changed("conversations", "turns");
+}
+
+/** Change fields of a kept conversation, which may be the page's. */
+export async function changeKept(id, fields) {
+  saving = saving
+    .then(async () => {
+      const before = await readEntry(id);
+      const written = before && (await changeEntry(id, { ...fields, writer: PAGE }));
+      const { conversation } = state;
+      if (written && conversation.id === id) {
+        Object.assign(conversation, fields);
+        if (before.rev === conversation.rev) conversation.rev = written.rev;
+        saveSoon();
+        changed("conversations", "turns");
+      }
+      announce(id);
+    })
+    .catch(reportUnkept);
+  return saving;
+}
+
+// ---- errors ------------------------------------------------------------------------------------
+
+function reportUnkept(error) {
+  due = true; // the next change tries again
+  if (!(error instanceof StorageError)) reportError(error);
+  const { code = "storage_off", message } = error;
+  setUnkept({ code, message });
+}
+
+export function setUnkept(unkept) {
+  if (state.unkept?.message === unkept?.message) return;
+  state.unkept = unkept && { ...unkept, dismissed: false };
+  changed("turns", "conversations");
+}
+
+/** Hide the notice about storage until its reason changes. */
+export function dismissUnkept() {
+  state.unkept = { ...state.unkept, dismissed: true };
+  changed("turns");
+}

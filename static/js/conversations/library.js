@@ -1,0 +1,173 @@
+// Opening, leaving, deleting and restoring conversations that this browser keeps.
+
+import { clearPatches } from "../interventions/intervention-store.js";
+import { refillsOf, save } from "../chat/persist.js";
+import { stop } from "../chat/session.js";
+import { goToEnd } from "../chat/transcript.js";
+import { dropRefills, resumeRun } from "../net/resume.js";
+import { BadReplay } from "../replay/field-checks.js";
+import { ownSegments } from "../replay/file.js";
+import { closeReplay } from "../replay/playback-bar.js";
+import { changed, hasEngine, lastTurn, liveState, on, shownAnswer, state } from "../state.js";
+import { showAnswer } from "../view.js";
+import { countMeasurements, fillFromArchive, useArchive } from "./archived-runs.js";
+import { deleteConversation, putBack, readEntry, readFile } from "./database.js";
+import { announce, isUnsaved, keepNow, newConversation, onKept } from "./keeper.js";
+import { openFile, segmentsOf, turnsOf } from "./kept-file.js";
+
+export function setUpLibrary() {
+  onKept((id, elsewhere) => {
+    if (id === state.conversation.id && (elsewhere || behind)) follow();
+  });
+  on("turns", () => behind && follow());
+}
+
+// ---- opening and leaving -----------------------------------------------------------------------
+
+/**
+ * Leave the conversation on the page for an empty one. A run is stopped; its text is kept, and
+ * Continue goes on from there.
+ */
+export function startNew() {
+  if (state.replay) closeReplay();
+  leave();
+  put([], newConversation());
+}
+
+/** Open a kept conversation in place of the one on the page. Throws BadReplay or StorageError. */
+export async function openConversation(id) {
+  await keepNow();
+  const [entry, bytes] = await Promise.all([readEntry(id), readFile(id)]);
+  if (!entry) throw new BadReplay("It was deleted in another tab.");
+  const replay = await openFile(bytes);
+  if (state.replay) closeReplay();
+  leave();
+  show(entry, replay);
+}
+
+function leave() {
+  if (state.active) stop();
+  keepNow();
+  dropRefills();
+  clearPatches();
+}
+
+function show(entry, replay) {
+  const { id, title, system, created, rev, writer } = entry;
+  const turns = turnsOf(replay, entry.runs);
+  segmentsOf(turns).forEach(countMeasurements);
+  put(turns, { id, title, system, created, rev, writer, own: false });
+  const answer = shownAnswer(lastTurn());
+  if (!answer?.running) return;
+  state.active = answer;
+  answer.segment.left = true;
+  if (hasEngine()) resumeRun();
+}
+
+/** Show these turns as the page's conversation. */
+function put(turns, conversation) {
+  Object.assign(state, { turns, conversation, active: null, problem: null, copied: "" });
+  const mode = turns.at(-1)?.mode;
+  if (mode && (state.hello?.model.chat ?? true)) state.mode = mode;
+  for (const answer of turns.flatMap(({ answers = [] }) => answers)) endLostRuns(answer, turns);
+  showAnswer(shownAnswer(lastTurn()));
+  save();
+  goToEnd();
+  changed("turns", "tokens", "focus", "settings", "conversations", "metric", "counted");
+}
+
+/** Only the newest answer can still be running; all others have ended. */
+function endLostRuns(answer, turns) {
+  const newest = turns.at(-1).answers?.[turns.at(-1).shown];
+  for (const segment of answer.segments) {
+    if (!segment.running || (answer === newest && segment === answer.segment)) continue;
+    Object.assign(segment, { state: "done", reason: "cancelled" });
+  }
+}
+
+// ---- another tab -------------------------------------------------------------------------------
+
+/** Is there something of another tab that is shown once nothing is written here? */
+let behind = false;
+
+const isChangedHere = () =>
+  !!state.active || state.conversation.own || isUnsaved() || state.replay !== null;
+
+/** Show what another tab has written in this conversation, unless it is being changed here. */
+async function follow() {
+  const { id, rev } = state.conversation;
+  behind = isChangedHere();
+  if (behind || !id) return;
+  const entry = await readEntry(id).catch(() => null);
+  if (!entry || entry.rev <= rev) return;
+  const replay = await openFile(await readFile(id)).catch(() => null);
+  const isSame = state.conversation.id === id && state.conversation.rev === rev;
+  behind = isSame && isChangedHere();
+  if (replay && isSame && !behind) show(entry, replay);
+}
+
+// ---- after a reload ----------------------------------------------------------------------------
+
+/**
+ * Make what storage has of a restored conversation available: runs that the server no longer has
+ * are taken from there. `turns`: of the tab's own storage, which has only the text.
+ */
+export async function restoreKept(turns) {
+  const { conversation } = state;
+  if (!conversation.id) return;
+  const archive = readArchive(conversation.id);
+  useArchive(archive.then(({ runs }) => runs));
+  const { entry } = await archive;
+  if (state.conversation !== conversation) return;
+  if (!entry) Object.assign(conversation, { id: null, rev: 0 });
+  else if (entry.writer === conversation.writer) conversation.rev = entry.rev;
+  const older = liveState().turns === turns ? turns.slice(0, -1) : [];
+  for (const turn of older.filter(({ role }) => role === "model")) await fillTurn(turn);
+  changed("turns", "tokens", "conversations");
+  if (entry && entry.rev > conversation.rev) follow();
+}
+
+/** Return {entry, runs}; `runs` as in `useArchive`. */
+async function readArchive(id) {
+  try {
+    const entry = await readEntry(id);
+    if (!entry) return { entry: null, runs: new Map() };
+    const replay = await openFile(await readFile(id));
+    const runs = new Map();
+    for (const answer of turnsOf(replay, entry.runs).flatMap(({ answers = [] }) => answers))
+      for (const segment of ownSegments(answer))
+        runs.set(segment.id, { segment, text: answer.segmentText(segment) });
+    return { entry, runs };
+  } catch {
+    return { entry: null, runs: new Map() }; // the tab's own storage has the text
+  }
+}
+
+async function fillTurn(turn) {
+  for (const { answer, segment } of refillsOf(turn))
+    if (segment.textOnly !== null) await fillFromArchive(answer, segment);
+}
+
+// ---- deleting ----------------------------------------------------------------------------------
+
+/**
+ * Delete a conversation. Resolves to a function that brings it back, and onto the page if it was
+ * there and the page is empty; null if it was deleted already.
+ */
+export async function remove(id) {
+  await keepNow();
+  const removed = await deleteConversation(id);
+  const wasOpen = state.conversation.id === id;
+  if (wasOpen) {
+    if (state.active) stop();
+    dropRefills();
+    put([], newConversation());
+  }
+  announce(id);
+  if (!removed) return null;
+  return async () => {
+    await putBack(removed);
+    announce(id);
+    if (wasOpen && !state.turns.length && !state.replay) await openConversation(id);
+  };
+}

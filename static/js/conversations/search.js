@@ -1,0 +1,55 @@
+// Search in the entries of conversations, without regard to case and accents. No DOM access.
+
+/** Length of the text around a hit, before and after it. */
+const BEFORE = 24;
+const AFTER = 80;
+
+const ASCII = /^[\x00-\x7f]*$/;
+const foldCharacter = (c) => c.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
+
+/** Return a text without case and accents. */
+export const fold = (text) =>
+  ASCII.test(text) ? text.toLowerCase() : Array.from(text, foldCharacter).join("");
+
+export const wordsOf = (query) => fold(query).split(/\s+/).filter((word) => word !== "");
+
+/** Folded texts of entries, so that every letter typed does not fold them again. */
+const folded = new WeakMap();
+
+function foldedEntry(entry) {
+  const { title, heading, system, text } = entry;
+  if (!folded.has(entry)) folded.set(entry, fold([title || heading, system, text].join("\n")));
+  return folded.get(entry);
+}
+
+/** Does an entry have all of these words, in its name, system prompt or text? */
+export const hasWords = (entry, words) => words.every((word) => foldedEntry(entry).includes(word));
+
+/**
+ * Return the text around the first of `words` in `text`: {before, hit, after}, or null. Whole words
+ * at both ends, on one line.
+ */
+export function excerpt(text, words) {
+  const whole = fold(text);
+  const places = words.map((word) => [whole.indexOf(word), word]).filter(([at]) => at >= 0);
+  if (!places.length) return null;
+  const [at, word] = places.reduce((a, b) => (b[0] < a[0] ? b : a));
+  const [start, end] = [unfoldedIndex(text, at), unfoldedIndex(text, at + word.length)];
+  const line = (part) => part.replace(/\s+/g, " ");
+  const before = text.slice(Math.max(0, start - BEFORE), start);
+  const after = text.slice(end, end + AFTER);
+  const cut = start > BEFORE ? `…${before.replace(/^\S*\s/, "")}` : before;
+  return { before: line(cut), hit: line(text.slice(start, end)), after: line(after) };
+}
+
+/** Index in a text of the character at `index` of its folded form. */
+function unfoldedIndex(text, index) {
+  if (ASCII.test(text)) return index;
+  let [at, length] = [0, 0];
+  for (const c of text) {
+    if (length >= index) return at;
+    length += foldCharacter(c).length;
+    at += c.length;
+  }
+  return at;
+}

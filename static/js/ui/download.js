@@ -1,0 +1,11 @@
+// Saving bytes as a file by the browser's download.
+
+import { el } from "./dom.js";
+
+export function download(blob, name) {
+  const link = el("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
