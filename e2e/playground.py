@@ -29,7 +29,8 @@ class Playground:
 
     Conversation, sampling and core sample are driven here, the rest by its parts: `look` (the
     panel of instruments), `reach` (its instrument for interventions), `drawer` (conversations),
-    `playback` (replays), `tour`, and `messages`, a log of the WebSocket from the time this object was made.
+    `playback` (replays), `tour`, and `messages`, a log of the WebSocket from the time this object
+    was made.
     """
 
     def __init__(self, page: Page, site: Site | None = None, *, url: str = "") -> None:

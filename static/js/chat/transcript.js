@@ -4,6 +4,7 @@ import { byId, el, setText } from "../ui/dom.js";
 import { moveFocus } from "../core/controls.js";
 import { describeChange } from "../panels/sampling-settings.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
+import { MarkdownView } from "./markdown-view.js";
 import { TextChunks } from "./text-chunks.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
 
@@ -99,8 +100,9 @@ function newTurn(turn) {
     turn.role === "user" ? "said" : "answer",
     turn.role === "user" ? turn.text : null,
   );
-  box.append(el("h3", "who", name), text);
-  return { box, text };
+  const views = turn.role === "model" ? new MarkdownView(turn, text) : null;
+  box.append(el("h3", "who", name), ...(views?.nodes ?? []), text);
+  return { box, text, views };
 }
 
 function drawAnswer(entry, answer) {
@@ -128,6 +130,7 @@ function drawAnswer(entry, answer) {
   text.insertBefore(fragment, caret.parentNode === text ? caret : null);
   drawMarks(entry, answer);
   entry.chunks.close();
+  entry.views.draw(answer);
 }
 
 /** Probabilities at or below which a token gets one, two or three underlines. */

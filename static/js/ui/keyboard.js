@@ -5,6 +5,7 @@ import { byId } from "./dom.js";
 import { toggle } from "../replay/playback-bar.js";
 import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
 import { METRIC_NAMES } from "../core/metrics.js";
+import { toggleMarkdown } from "../chat/markdown-view.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { redo, undo } from "../interventions/intervention-store.js";
@@ -74,6 +75,7 @@ const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, k: openDrawer, "/"
 const PLAIN = {
   c: openDrawer,
   l: toggleInstrument,
+  m: toggleMarkdown,
   t: startTour,
   s: () => saveReplay(),
   o: chooseReplay,
