@@ -175,6 +175,6 @@ def test_the_libraries_are_fetched_when_they_are_needed(
     assert not [url for url in fetched if "vendor" in url]
     button = page.get_by_role("button", name="Markdown")
     button.click()
-    expect(play.notice).to_contain_text("Markdown could not be shown")
+    expect(play.notice).to_contain_text("Not shown as Markdown")
     expect(play.answer).to_be_visible()
     page.unroute("**/vendor/**")

@@ -4,6 +4,14 @@ import { byId, setText, setVars } from "../ui/dom.js";
 import { count, plural } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
 import { count as countTokens, latest } from "../net/inspect.js";
+import {
+  attachedFiles,
+  fileMarks,
+  partsOf,
+  setAttached,
+  setUpAttachments,
+  withFiles,
+} from "./attachments.js";
 import { saveDraft, savedDraft, saveSettings } from "./persist.js";
 import { submitPrompt, messagesBefore } from "./session.js";
 import { startNew } from "../conversations/library.js";
@@ -21,7 +29,10 @@ const NO_TEMPLATE = "This model has no chat template; it can only continue text.
 let timer = 0;
 
 export function setUpComposer() {
-  field.value = savedDraft();
+  const draft = savedDraft();
+  field.value = draft.text;
+  setAttached(draft.files);
+  setUpAttachments(onInput);
   byId("composer").addEventListener("submit", onSubmit);
   field.addEventListener("input", onInput);
   field.addEventListener("keydown", onKey);
@@ -41,9 +52,17 @@ export function setPrompt(text) {
   onInput();
 }
 
-/** Put a refused prompt back, unless a new one is being typed. */
-export function restorePrompt(text) {
-  if (text && field.value === "") setPrompt(text);
+/** Put a refused prompt {text, files} back, unless a new one is being typed. */
+export function restorePrompt({ text, files }) {
+  if (field.value !== "" || attachedFiles().length) return;
+  setAttached(files);
+  if (text || files.length) setPrompt(text);
+}
+
+/** The text that Enter sends: attached files, then what was typed. */
+function promptNow() {
+  const text = state.mode === "chat" ? field.value.trim() : field.value;
+  return text.trim() === "" && !attachedFiles().length ? "" : withFiles(text);
 }
 
 function setMode(mode) {
@@ -58,10 +77,11 @@ function setMode(mode) {
 
 function onSubmit(event) {
   event.preventDefault();
-  const text = state.mode === "chat" ? field.value.trim() : field.value;
-  if (text.trim() === "" || !ready() || state.active) return;
-  if (!submitPrompt(text)) return;
+  const text = promptNow();
+  if (text === "" || !ready() || state.active) return;
+  if (!submitPrompt(text, {}, state.capture, fileMarks(attachedFiles()))) return;
   field.value = "";
+  setAttached([]);
   onInput();
   goToEnd();
 }
@@ -75,13 +95,15 @@ function onKey(event) {
     const last = state.turns.findLast((turn) => turn.role === "user" || turn.given);
     if (!last) return;
     event.preventDefault();
-    setPrompt(last.text ?? last.given);
+    const { text, files } = last.given ? { text: last.given, files: [] } : partsOf(last);
+    setAttached(files);
+    setPrompt(text);
   }
 }
 
 function onInput() {
   state.counted = null;
-  saveDraft(field.value);
+  saveDraft(field.value, attachedFiles());
   growWithText(field);
   changed("counted");
   countSoon();
@@ -93,11 +115,11 @@ function countSoon() {
 }
 
 function askCount() {
-  const text = field.value;
-  if (text.trim() === "" || !ready()) return;
+  const text = promptNow();
+  if (text === "" || !ready()) return;
   const what =
     state.mode === "chat"
-      ? { messages: [...messagesBefore(), { role: "user", content: text.trim() }] }
+      ? { messages: [...messagesBefore(), { role: "user", content: text }] }
       : { prompt: text };
   if (JSON.stringify(what).length * 1.02 >= state.hello.limits.message_bytes) return;
   latest("count", what, countTokens).then(onCounted, onNotCounted);
@@ -124,7 +146,7 @@ function draw() {
   }
   setText(byId("prompt-label"), chat ? "Message" : "Text to continue");
   field.placeholder = chat ? "Write a message" : "Write the beginning of a text";
-  const empty = field.value.trim() === "";
+  const empty = promptNow() === "";
   byId("send").disabled = !ready() || !!state.active || empty;
   drawCount(empty);
 }

@@ -80,7 +80,7 @@ export class MarkdownView {
     } catch (error) {
       this.#text = null;
       chosen.set(this.#turn, false);
-      state.problem = { code: "markdown", message: `Markdown could not be shown: ${error.message}` };
+      state.problem = { code: "markdown", message: error.message };
     }
     changed("turns");
   }

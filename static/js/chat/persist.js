@@ -11,6 +11,8 @@ const SESSION = "tokenglass.session";
 const SETTINGS = "tokenglass.settings";
 const SAVE_EVERY_MS = 500;
 const VERSION = 1;
+/** Longest attached files, in characters, that survive a reload before they are sent. */
+const MAX_DRAFT_FILES = 500_000;
 
 function read(storage, key) {
   try {
@@ -44,15 +46,17 @@ export function saveSettings() {
 // ---- conversation ----------------------------------------------------------------------------
 
 let timer = 0;
-let draft = "";
+/** What is in the composer: its text, and attached files {name, block} (attachments.js). */
+let draft = { text: "", files: [] };
 
 /** Save within half a second; tokens arrive too fast to save each one. */
 export function saveSoon() {
   timer ||= setTimeout(save, SAVE_EVERY_MS);
 }
 
-export function saveDraft(text) {
-  draft = text;
+export function saveDraft(text, files) {
+  const size = files.reduce((sum, { block }) => sum + block.length, 0);
+  draft = { text, files: size <= MAX_DRAFT_FILES ? files.map(({ name, block }) => ({ name, block })) : [] };
   saveSoon();
 }
 
@@ -90,20 +94,20 @@ const packAnswer = (answer) => ({
 });
 
 /**
- * Return the stored {turns, mode, draft, reach, conversation, refill}, or null. `refill` lists the segments whose
- * events have to be requested again.
+ * Return the stored {turns, mode, reach, conversation, refill}, or null. `refill` lists the segments
+ * whose events have to be requested again.
  */
 export function restore() {
   const kept = read(session, SESSION);
   if (!kept) return null;
-  draft = kept.draft ?? "";
+  if (kept.draft?.files) draft = kept.draft;
   const turns = kept.turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: unpackAnswers(turn.answers) },
   );
   const last = turns.at(-1);
   const refill = last?.role === "model" ? refillsOf(last) : [];
   const { mode, reach, conversation = null } = kept;
-  return { turns, mode, draft, reach, conversation, refill };
+  return { turns, mode, reach, conversation, refill };
 }
 
 /** Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own. */

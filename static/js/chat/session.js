@@ -1,6 +1,7 @@
 // The conversation: starting, continuing, branching and stopping runs.
 
 import { Answer } from "./answer.js";
+import { partsOf } from "./attachments.js";
 import { continuationRequest } from "./continuation.js";
 import { grammarAfter } from "./grammar.js";
 import { send } from "../net/connection.js";
@@ -36,10 +37,11 @@ export function messagesBefore(end = state.turns.length) {
 }
 
 /**
- * Send the composer's text. Returns false and sets `state.problem` when it cannot be sent.
- * `overrides` replaces settings of the page, and `capture` its switch, for this run only.
+ * Send a prompt. Returns false and sets `state.problem` when it cannot be sent. `overrides` replaces
+ * settings of the page, and `capture` its switch, for this run only. `files`: names and lengths of
+ * the attached files that the text begins with (attachments.js).
  */
-export function submitPrompt(text, overrides = {}, capture = state.capture) {
+export function submitPrompt(text, overrides = {}, capture = state.capture, files = []) {
   if (!ready() || state.active) return false;
   clearPatches();
   const mode = state.mode;
@@ -47,7 +49,8 @@ export function submitPrompt(text, overrides = {}, capture = state.capture) {
     mode === "chat"
       ? { messages: [...messagesBefore(), { role: "user", content: text }] }
       : { prompt: text };
-  if (mode === "chat") state.turns.push({ role: "user", text, mode });
+  if (mode === "chat")
+    state.turns.push({ role: "user", text, mode, ...(files.length && { files }) });
   const answer = new Answer();
   state.turns.push({
     role: "model",
@@ -197,21 +200,21 @@ export function showVersion(version) {
   changed("turns");
 }
 
-/** Remove a refused request. Returns its prompt if the turn is removed with it, else "". */
+/** Remove a refused request. Returns the prompt {text, files} if its turn is removed, too. */
 export function withdrawRequest(answer) {
   state.active = null;
   const turn = lastTurn();
   const { segment } = answer;
-  const { messages, prompt } = segment.request;
-  let returned = "";
+  let returned = { text: "", files: [] };
   if (segment.branch) removeVersion(turn, segment.branch.of);
   else if (answer.segments.length > 1) {
     answer.segments.pop();
     answer.edition += 1;
   } else if (turn.answers.length > 1) removeVersion(turn);
   else {
+    const { given } = turn;
+    returned = turn.mode === "chat" ? partsOf(state.turns.at(-2)) : { text: given, files: [] };
     removeTurn();
-    returned = prompt ?? messages.at(-1).content;
   }
   save();
   if (state.turns.length) keepSoon();

@@ -2,6 +2,8 @@
 
 import { byId, el, setText } from "../ui/dom.js";
 import { moveFocus } from "../core/controls.js";
+import { bytes } from "../ui/format.js";
+import { partsOf } from "./attachments.js";
 import { describeChange } from "../panels/sampling-settings.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
@@ -95,14 +97,27 @@ function newTurn(turn) {
       : turn.mode === "completion"
         ? "Text"
         : (state.hello?.model.name ?? "Model");
-  const text = el(
-    "p",
-    turn.role === "user" ? "said" : "answer",
-    turn.role === "user" ? turn.text : null,
-  );
-  const views = turn.role === "model" ? new MarkdownView(turn, text) : null;
-  box.append(el("h3", "who", name), ...(views?.nodes ?? []), text);
+  if (turn.role === "user") {
+    const { text: said, files } = partsOf(turn);
+    const text = el("p", "said", said);
+    box.append(el("h3", "who", name), ...files.map(newFile), text);
+    return { box, text };
+  }
+  const text = el("p", "answer");
+  const views = new MarkdownView(turn, text);
+  box.append(el("h3", "who", name), ...views.nodes, text);
   return { box, text, views };
+}
+
+/** An attached file: its name, and what was put into the prompt for it. */
+function newFile({ name, block }) {
+  const box = el("details", "attached-file");
+  const title = el("summary");
+  title.append(el("b", "", name), ` ${bytes(new TextEncoder().encode(block).length)}`);
+  const text = el("pre", "", block.trimEnd());
+  text.tabIndex = 0; // it may scroll
+  box.append(title, text);
+  return box;
 }
 
 function drawAnswer(entry, answer) {

@@ -1,6 +1,7 @@
 // One conversation in the drawer's list.
 
 import { el } from "../ui/dom.js";
+import { newIconButton } from "../ui/icon-button.js";
 import { plural } from "../ui/format.js";
 import { excerpt } from "./search.js";
 
@@ -51,29 +52,11 @@ function when(ms) {
 function newActions(entry, actions) {
   const box = el("span", "kept-acts");
   box.append(
-    newIcon("rename", `Rename “${nameOf(entry)}”`, () => actions.startRename(entry)),
-    newIcon("save", `Save “${nameOf(entry)}” as a file`, () => actions.save(entry)),
-    newIcon("delete", `Delete “${nameOf(entry)}”`, () => actions.remove(entry)),
+    newIconButton("rename", `Rename “${nameOf(entry)}”`, () => actions.startRename(entry)),
+    newIconButton("save", `Save “${nameOf(entry)}” as a file`, () => actions.save(entry)),
+    newIconButton("delete", `Delete “${nameOf(entry)}”`, () => actions.remove(entry)),
   );
   return box;
-}
-
-const SVG = "http://www.w3.org/2000/svg";
-
-function newIcon(icon, label, act) {
-  const button = el("button", "quiet");
-  button.type = "button";
-  button.title = label;
-  button.setAttribute("aria-label", label);
-  const picture = document.createElementNS(SVG, "svg");
-  picture.setAttribute("class", "ic");
-  picture.setAttribute("aria-hidden", "true");
-  const use = document.createElementNS(SVG, "use");
-  use.setAttribute("href", `#i-${icon}`);
-  picture.append(use);
-  button.append(picture);
-  button.addEventListener("click", act);
-  return button;
 }
 
 /** Enter and leaving the field keep the name, Escape does not; an empty one is the first words. */

@@ -1,6 +1,7 @@
 // The drawer of conversations: the list with search, and what can be done with each.
 
 import { openFiles, saveAll, saveOne } from "./exchange.js";
+import { ownPresets } from "../panels/own-presets.js";
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, count, plural } from "../ui/format.js";
 import { on, state } from "../state.js";
@@ -104,7 +105,7 @@ function draw() {
   const all = entries.length ? `${plural(entries.length, "conversation")}, ${bytes(size)}` : "";
   setText(byId("kept-size"), all);
   setText(byId("kept-found"), words.length ? `${count(found.length)} found` : "");
-  byId("kept-save-all").disabled = !entries.length;
+  byId("kept-save-all").disabled = !entries.length && !ownPresets().length;
   if (renaming) list.querySelector("input")?.select();
   else if (focused) rows().find((row) => row.closest("li").dataset.id === focused)?.focus();
 }

@@ -3,6 +3,7 @@
 import { newId } from "../net/new-id.js";
 import { BadReplay } from "../replay/field-checks.js";
 import { blobOf, nameOf, open } from "../replay/file.js";
+import { addPresets, ownPresets } from "../panels/own-presets.js";
 import { download } from "../ui/download.js";
 import { plural } from "../ui/format.js";
 import { readEntries, readFile, writeConversation } from "./database.js";
@@ -25,7 +26,8 @@ export async function saveOne(entry) {
 /** Download all conversations as one file. Throws BadReplay, after saving, for unreadable ones. */
 export async function saveAll(entries) {
   const saved = new Date().toISOString();
-  const lines = [`${JSON.stringify({ format: FORMAT, version: VERSION, saved })}\n`];
+  const header = { format: FORMAT, version: VERSION, saved, presets: ownPresets() };
+  const lines = [`${JSON.stringify(header)}\n`];
   const refused = [];
   for (const entry of entries)
     try {
@@ -54,7 +56,7 @@ async function replayOf({ id, title, system }) {
 export async function openFiles(files) {
   const present = new Set((await readEntries()).map(keyOf));
   const [added, refused] = [[], []];
-  let known = 0;
+  let [known, nPresets] = [0, 0];
   const attempt = async (name, act) => {
     try {
       await act();
@@ -70,12 +72,14 @@ export async function openFiles(files) {
   };
   for (const file of files)
     await attempt(file.name, async () => {
-      for await (const { blob, name } of conversationsIn(file))
-        await attempt(name, () => addOne(blob));
+      for await (const { blob, name, presets } of conversationsIn(file))
+        if (presets) nPresets += addPresets(presets);
+        else await attempt(name, () => addOne(blob));
     });
   if (added.length) announce(null);
-  if (refused.length && !added.length && !known) throw new BadReplay(refused[0]);
+  if (refused.length && !added.length && !known && !nPresets) throw new BadReplay(refused[0]);
   const parts = [`Added ${plural(added.length, "conversation")}`];
+  if (nPresets) parts.push(plural(nPresets, "preset"));
   if (known) parts.push(`${known} already here`);
   if (refused.length) parts.push(`${refused.length} unreadable: ${refused[0]}`);
   return `${parts.join(", ")}${refused.length ? "" : "."}`;
@@ -99,11 +103,13 @@ async function add(blob, present) {
   return writeConversation({ ...entry, nBytes: bytes.byteLength }, bytes, 0);
 }
 
-/** Yield each conversation in a file: {blob, name}, the name for errors. */
+/** Yield each conversation in a file, {blob, name} with a name for errors, and its {presets}. */
 async function* conversationsIn(file) {
   const lines = linesIn(file);
   const { value: first = "" } = await lines.next();
-  if (!isHeader(first)) return void (yield { blob: file, name: file.name });
+  const header = headerIn(first);
+  if (!header) return void (yield { blob: file, name: file.name });
+  yield { presets: header.presets ?? [] };
   let n = 1;
   for await (const line of lines) {
     n += 1;
@@ -111,17 +117,19 @@ async function* conversationsIn(file) {
   }
 }
 
-function isHeader(line) {
-  if (!line.includes(FORMAT)) return false;
+/** Return the header of a file of conversations, or null for another file. */
+function headerIn(line) {
+  if (!line.includes(FORMAT)) return null;
+  let header;
   try {
-    const { format, version } = JSON.parse(line);
-    if (format === FORMAT && version !== VERSION)
-      throw new BadReplay(`It is of version ${version}; this page reads version ${VERSION}.`);
-    return format === FORMAT;
-  } catch (error) {
-    if (error instanceof BadReplay) throw error;
-    return false;
+    header = JSON.parse(line);
+  } catch {
+    return null;
   }
+  if (header?.format !== FORMAT) return null;
+  if (header.version !== VERSION)
+    throw new BadReplay(`It is of version ${header.version}; this page reads version ${VERSION}.`);
+  return header;
 }
 
 /** Yield the lines of a file, compressed or not. Throws BadReplay for what is no text. */

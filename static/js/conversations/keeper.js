@@ -3,6 +3,7 @@
 // Tabs tell each other what they wrote. A conversation that another tab has changed since it was
 // opened here is not overwritten: what was written here becomes a copy.
 
+import { partsOf } from "../chat/attachments.js";
 import { saveSoon } from "../chat/persist.js";
 import { isRefilling } from "../net/resume.js";
 import { newId } from "../net/new-id.js";
@@ -154,14 +155,12 @@ export function entryOf({ turns, conversation }) {
 /** The first words of a conversation. */
 export function headingOf(turns) {
   const first = turns.find(({ role, given }) => role === "user" || given);
-  const said = promptOf(first ?? { text: "" }).trim() || "Untitled";
+  const { text, files } = first?.given
+    ? { text: first.given, files: [] }
+    : partsOf(first ?? { text: "" });
+  const said = text.trim() || files[0]?.name || "Untitled";
   const line = said.split("\n", 1)[0].trim();
   return line.length > MAX_HEADING ? `${line.slice(0, MAX_HEADING - 1)}…` : line;
-}
-
-/** What a person wrote in a turn, without attached files. */
-export function promptOf({ text, given, files = [] }) {
-  return (text ?? given).slice(files.reduce((n, { chars }) => n + chars, 0));
 }
 
 const textOf = (turns) =>

@@ -13,6 +13,8 @@ import {
   writeNumber,
   writeStops,
 } from "./sampling-settings.js";
+import { ownPresetOf } from "./own-presets.js";
+import { setUpPresetDialog } from "./preset-dialog.js";
 import { saveSettings } from "../chat/persist.js";
 import { changed, on, state } from "../state.js";
 import { pushSettings } from "../chat/live-updates.js";
@@ -28,9 +30,10 @@ export function setUpSampling() {
   for (const name of Object.keys(PRESETS)) {
     const button = el("button", "", name);
     button.type = "button";
-    button.addEventListener("click", () => choosePreset(name));
+    button.addEventListener("click", () => choosePreset(PRESETS[name]));
     byId("presets").append(button);
   }
+  setUpPresetDialog(choosePreset);
   const maxTokens = SETTING_BY_NAME.max_tokens;
   readOnChange(byId("max_tokens"), (text) => parseNumber(text, maxTokens), "max_tokens");
   readOnChange(byId("seed"), parseSeed, "seed");
@@ -90,9 +93,9 @@ function readOnChange(box, parse, name) {
   });
 }
 
-function choosePreset(name) {
-  for (const { box } of controls.values()) errors.delete(box.id);
-  set(PRESETS[name]);
+function choosePreset(values) {
+  errors.clear();
+  set(values);
 }
 
 function set(values) {
@@ -144,13 +147,14 @@ function showBox(box, text, refused) {
 
 function drawPresets() {
   const name = presetOf(state.settings);
-  if (name) lastPreset = name;
+  const own = ownPresetOf(state.settings)?.name;
+  if (own || name) lastPreset = own ?? name;
   for (const button of byId("presets").children)
     button.setAttribute("aria-pressed", String(button.textContent === name));
   setText(
     byId("preset-note"),
-    name
-      ? ""
+    own || name
+      ? (own ?? "")
       : areServerDefaults()
         ? "The server’s defaults"
         : lastPreset

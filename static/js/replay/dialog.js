@@ -8,10 +8,13 @@ import { show, whyNotOpenable } from "./replay.js";
 import { stopRerun } from "./rerun.js";
 import { BadReplay } from "./field-checks.js";
 import { blobOf, extent, nameOf, open, pack } from "./file.js";
+import { FORMAT } from "./validate.js";
 import { state } from "../state.js";
 
 const dialog = byId("replays");
 const picker = byId("replay-file");
+/** The beginning of a file, in which a replay names its format. */
+const HEAD_BYTES = 200;
 
 export function setUpReplayDialog() {
   byId("replay-open").addEventListener("click", openDialog);
@@ -124,7 +127,19 @@ function setUpDrop() {
     body.toggleAttribute("data-drop", false);
     if (!bringsFile(event)) return;
     event.preventDefault();
-    const [file] = event.dataTransfer.files;
-    if (file) openReplay(file);
+    takeDropped([...event.dataTransfer.files]);
   });
+}
+
+/** Open a dropped replay; attach other files to the next prompt. */
+async function takeDropped(files) {
+  const [file] = files;
+  if (!file) return;
+  if (files.length === 1 && (state.replay || (await looksLikeReplay(file)))) openReplay(file);
+  else document.dispatchEvent(new CustomEvent("attach", { detail: files }));
+}
+
+async function looksLikeReplay(file) {
+  if (file.name.endsWith(".gz")) return true;
+  return file.name.endsWith(".json") && (await file.slice(0, HEAD_BYTES).text()).includes(FORMAT);
 }

@@ -75,6 +75,8 @@ const HEADS = {
   unavailable: "The engine is not ready",
   bad_message: "The request was refused",
   too_long: "The conversation is too long to send",
+  attachment: "Not attached",
+  markdown: "Not shown as Markdown",
   walk: "The tour could not start",
 };
 

@@ -3,6 +3,7 @@
 import { byId, el } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { latest, tokenize } from "../../net/inspect.js";
+import { withFiles } from "../../chat/attachments.js";
 import { messagesBefore } from "../../chat/session.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { point, view } from "../../view.js";
@@ -94,7 +95,7 @@ function sourceNow() {
   const last = requestOf(lastTurn());
   const draft = composer.value;
   if (last && (wanted === "last" || draft.trim() === "")) return last;
-  const text = state.mode === "chat" ? draft.trim() : draft;
+  const text = withFiles(state.mode === "chat" ? draft.trim() : draft);
   const question =
     draft.trim() === ""
       ? null

@@ -1,0 +1,192 @@
+// Text files attached to the next prompt: read, checked, counted, and put before it.
+
+import { count } from "../net/inspect.js";
+import { changed, on, ready, state } from "../state.js";
+import { byId, el } from "../ui/dom.js";
+import { plural } from "../ui/format.js";
+import { newIconButton } from "../ui/icon-button.js";
+
+const MAX_FILES = 16;
+const MAX_NAME = 255;
+
+/**
+ * Files that go with the next prompt: {name, block, tokens}. `block` is the text that is put into
+ * the prompt, `tokens` how many it has there: null while they are counted.
+ *
+ * @type {{name: string, block: string, tokens: number | null}[]}
+ */
+let attached = [];
+
+export const attachedFiles = () => attached;
+
+export function setAttached(files) {
+  attached = files.map(({ name, block }) => ({ name, block, tokens: null }));
+  changed("counted");
+  recount();
+}
+
+/** Attach files; those that cannot be are named in `state.problem`. */
+async function attach(files) {
+  const problems = [];
+  for (const file of files) {
+    const read = await readText(file);
+    const problem = read.problem ?? whyNotAttachable(file.name, read.text);
+    if (problem) problems.push(problem);
+    else add(file.name, read.text);
+  }
+  state.problem = problems.length ? { code: "attachment", message: problems.join(" ") } : null;
+  changed("turns", "counted");
+}
+
+function add(name, text) {
+  const file = { name, block: blockOf(name, text), tokens: null };
+  attached = [...attached, file];
+  recount();
+}
+
+// ---- the composer's part ----------------------------------------------------------------------
+
+/** `onChange` is called when files were attached or taken away. */
+export function setUpAttachments(onChange) {
+  const picker = byId("attach-files");
+  const take = async (files) => {
+    await attach(files);
+    onChange();
+  };
+  byId("attach").addEventListener("click", () => picker.click());
+  picker.addEventListener("change", () => {
+    const files = [...picker.files];
+    picker.value = ""; // so that the same file can be chosen again
+    take(files);
+  });
+  byId("prompt").addEventListener("paste", (event) => {
+    const { files } = event.clipboardData;
+    if (!files.length) return;
+    event.preventDefault();
+    take([...files]);
+  });
+  document.addEventListener("attach", ({ detail }) => take(detail));
+  on("hello settings", recount);
+  on("counted hello", () => draw(onChange));
+}
+
+/** What the files were last counted for: model and mode. */
+let countedFor = "";
+
+function recount() {
+  if (!ready()) return;
+  const now = `${state.hello.model.name} ${state.mode}`;
+  const isOther = now !== countedFor;
+  countedFor = now;
+  for (const file of attached) if (isOther || file.tokens === null) countFile(file);
+}
+
+function draw(onChange) {
+  byId("attached").hidden = !attached.length;
+  const chips = attached.map((file) => newChip(file, onChange));
+  byId("attached").replaceChildren(...chips);
+}
+
+function newChip(file, onChange) {
+  const chip = el("li", "chip");
+  const { context } = state.hello?.limits ?? {};
+  chip.toggleAttribute("data-full", file.tokens > context);
+  const size = file.tokens === null ? "…" : plural(file.tokens, "token");
+  const remove = newIconButton("close", `Remove ${file.name}`, () => {
+    attached = attached.filter((each) => each !== file);
+    onChange();
+    byId("prompt").focus();
+  });
+  chip.append(el("b", "", file.name), el("span", "", size), remove);
+  return chip;
+}
+
+// ---- reading -----------------------------------------------------------------------------------
+
+const BOMS = [
+  ["utf-8", [0xef, 0xbb, 0xbf]],
+  ["utf-16le", [0xff, 0xfe]],
+  ["utf-16be", [0xfe, 0xff]],
+];
+/** Characters that no text has: controls except tab, line breaks, form feed and escape. */
+const BINARY = /[\u0000-\u0008\u000e-\u001a\u001c-\u001f]/;
+
+/** Return {text}, or {problem} for what is too large or no text. */
+async function readText(file) {
+  const limit = state.hello?.limits.message_bytes ?? Infinity;
+  if (file.size > limit)
+    return { problem: `“${file.name}” has ${kilobytes(file.size)}, but a request ${atMost(limit)}.` };
+  let bytes;
+  try {
+    bytes = new Uint8Array(await file.arrayBuffer());
+  } catch {
+    return { problem: `“${file.name}” cannot be read; it may have been moved, or be a folder.` };
+  }
+  const [encoding] = BOMS.find(([, bom]) => bom.every((byte, i) => bytes[i] === byte)) ?? ["utf-8"];
+  try {
+    const text = new TextDecoder(encoding, { fatal: true }).decode(bytes);
+    if (!BINARY.test(text)) return { text: text.replace(/\r\n?/g, "\n") };
+  } catch {
+    // not of this encoding
+  }
+  return { problem: `“${file.name}” is not a text file: only UTF-8 or UTF-16 text can be attached.` };
+}
+
+function whyNotAttachable(name, text) {
+  if (text.trim() === "") return `“${name}” is empty.`;
+  if (attached.length >= MAX_FILES) return `At most ${MAX_FILES} files can be attached.`;
+  const limit = state.hello?.limits.message_bytes ?? Infinity;
+  const blocks = [...attached.map(({ block }) => block), blockOf(name, text)];
+  const size = new TextEncoder().encode(JSON.stringify(blocks)).length;
+  return size > limit ? `With “${name}” the files have ${kilobytes(size)}, but a request ${atMost(limit)}.` : "";
+}
+
+const kilobytes = (n) => `${Math.ceil(n / 1024).toLocaleString("en")} KB`;
+const atMost = (limit) => `may have ${kilobytes(limit)} with this model`;
+
+// ---- putting into the prompt -------------------------------------------------------------------
+
+/**
+ * Return a file's part of the prompt: its name, and its text as a fenced block of Markdown. The
+ * fence is longer than any in the text.
+ */
+export function blockOf(name, text) {
+  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
+  const fence = "`".repeat(longest + 1);
+  const line = name.replace(/\s+/g, " ").slice(0, MAX_NAME);
+  return `${line}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
+}
+
+/** Put the blocks of files before a prompt. */
+export const withFiles = (text, files = attached) =>
+  files.map(({ block }) => block).join("") + text;
+
+/** How a turn remembers its files: names, and the lengths of their parts of its text. */
+export const fileMarks = (files) =>
+  files.map(({ name, block }) => ({ name: name.slice(0, MAX_NAME), chars: block.length }));
+
+/** Return what a person sent in a turn: {text, files: [{name, block}]}. */
+export function partsOf({ text, files = [] }) {
+  const parts = [];
+  let at = 0;
+  for (const { name, chars } of files) {
+    parts.push({ name, block: text.slice(at, at + chars) });
+    at += chars;
+  }
+  return { text: text.slice(at), files: parts };
+}
+
+// ---- counting ----------------------------------------------------------------------------------
+
+/** Count the tokens that a file adds to a prompt. */
+async function countFile(file) {
+  const ask = (content) =>
+    state.mode === "chat" ? { messages: [{ role: "user", content }] } : { prompt: content };
+  try {
+    const [whole, rest] = [await count(ask(`${file.block}?`)), await count(ask("?"))];
+    file.tokens = whole.tokens - rest.tokens;
+  } catch (error) {
+    if (error.code !== "lost") state.problem = error;
+  }
+  changed("counted", "turns");
+}

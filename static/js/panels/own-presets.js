@@ -1,0 +1,128 @@
+// Presets that a person named: kept in this browser, and in files of conversations.
+
+import { changed } from "../state.js";
+import { PRESETS, SETTING_BY_NAME, SLIDERS, parseStops, writeStops } from "./sampling-settings.js";
+
+const KEY = "tokenglass.presets";
+const VERSION = 1;
+export const MAX_NAME = 60;
+const MAX_PRESETS = 200;
+
+/** Settings of a preset besides the sliders. The seed is none: it belongs to one text. */
+const OTHERS = ["max_tokens", "stop"];
+const NAMES = [...SLIDERS.map(({ name }) => name), ...OTHERS];
+
+/** @type {{name: string, values: object}[]} in the order of their names */
+let presets = readStored();
+
+addEventListener("storage", ({ key }) => {
+  if (key !== KEY) return;
+  presets = readStored();
+  changed("settings");
+});
+
+function readStored() {
+  try {
+    const stored = JSON.parse(localStorage.getItem(KEY));
+    return stored?.version === VERSION ? checkPresets(stored.presets) : [];
+  } catch {
+    return []; // no storage, or not ours
+  }
+}
+
+export const ownPresets = () => presets;
+
+/** Return the preset that has all of these values, or undefined. */
+export const ownPresetOf = (settings) =>
+  presets.find(({ values }) => sameValues(values, valuesOf(settings)));
+
+const sameValues = (a, b) =>
+  NAMES.every((name) => JSON.stringify(a[name]) === JSON.stringify(b[name]));
+
+/** The settings that a preset has. */
+const valuesOf = (settings) => Object.fromEntries(NAMES.map((name) => [name, settings[name]]));
+
+/** Why a name cannot be given, or "". */
+export function whyNotName(name) {
+  if (name === "") return "A preset needs a name.";
+  if (Object.keys(PRESETS).some((own) => own.toLowerCase() === name.toLowerCase()))
+    return `“${name}” is one of the page’s own presets; choose another name.`;
+  if (presets.length >= MAX_PRESETS) return `There can be at most ${MAX_PRESETS} presets.`;
+  return "";
+}
+
+/** Keep the settings under a name; one of that name is replaced. Returns why not, or "". */
+export function savePreset(name, settings) {
+  return put([...presets.filter((each) => each.name !== name), { name, values: valuesOf(settings) }]);
+}
+
+export const deletePreset = (name) => put(presets.filter((each) => each.name !== name));
+
+/**
+ * Add presets of a file that are not here. One with the name of another gets a number. Returns how
+ * many were added.
+ */
+export function addPresets(given) {
+  const all = [...presets];
+  for (const { name, values } of checkPresets(given)) {
+    const isName = (wanted) => all.some((each) => each.name === wanted);
+    if (all.some((each) => each.name === name && sameValues(each.values, values))) continue;
+    let free = name;
+    for (let n = 2; isName(free); n += 1) free = `${name} (${n})`;
+    if (all.length < MAX_PRESETS) all.push({ name: free, values });
+  }
+  const added = all.length - presets.length;
+  return added && put(all) === "" ? added : 0;
+}
+
+function put(wanted) {
+  const sorted = wanted.toSorted((a, b) => a.name.localeCompare(b.name));
+  try {
+    localStorage.setItem(KEY, JSON.stringify({ version: VERSION, presets: sorted }));
+  } catch {
+    return "This browser’s storage is full, or the page may not use it here.";
+  }
+  presets = sorted;
+  changed("settings");
+  return "";
+}
+
+// ---- checking ----------------------------------------------------------------------------------
+
+/** Return the presets in `given` that this page can use; missing settings do not act. */
+function checkPresets(given) {
+  if (!Array.isArray(given)) return [];
+  return given.slice(0, MAX_PRESETS).map(checkPreset).filter(Boolean);
+}
+
+function checkPreset(given) {
+  const { name, values } = given ?? {};
+  const named = typeof name === "string" && name.trim() !== "" && name.length <= MAX_NAME;
+  if (!named || values === null || typeof values !== "object") return null;
+  const checked = {};
+  for (const setting of NAMES) {
+    const value = values[setting] ?? initialOf(setting);
+    const isGood = setting === "stop" ? isStops(value) : isNumber(value, SETTING_BY_NAME[setting]);
+    if (!isGood) return null;
+    checked[setting] = value;
+  }
+  return { name, values: checked };
+}
+
+/** Value of a setting that a preset does not have, because it is older than the setting. */
+function initialOf(name) {
+  if (name === "stop") return [];
+  const { neutral, initial } = SETTING_BY_NAME[name];
+  return neutral ?? initial;
+}
+
+function isNumber(value, { min, max, integer }) {
+  const fits = typeof value === "number" && value >= min && value <= max;
+  return fits && (!integer || Number.isInteger(value));
+}
+
+function isStops(value) {
+  if (!Array.isArray(value) || !value.every((each) => typeof each === "string")) return false;
+  const { value: read } = parseStops(writeStops(value));
+  return JSON.stringify(read) === JSON.stringify(value);
+}
