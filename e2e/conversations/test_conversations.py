@@ -330,6 +330,27 @@ def test_beyond_a_bound_the_oldest_tokens_lose_their_statistics(
     assert stats(0) == [None] * 30
 
 
+OPENED_BY = """async (nLayers) => {
+  const { packConversation, openFile, turnsOf } =
+    await import("/static/js/conversations/kept-file.js");
+  const { state } = await import("/static/js/state.js");
+  const replay = await openFile(await packConversation(state));
+  const { model } = state.hello;
+  const [, { answers }] = turnsOf(replay, ["a"], { model: { ...model, n_layers: nLayers } });
+  return answers[0].tokens.map(({ text, stats }) => [text, stats?.layers.length ?? null]);
+}"""
+
+
+def test_a_model_of_another_shape_shows_the_text_without_statistics_of_layers(
+    play: Callable[..., Playground],
+) -> None:
+    here = play()
+    here.write(FOX, 5)
+    tokens = here.page.evaluate(OPENED_BY, 8)
+    assert [layers for _, layers in tokens] == [8] * 5
+    assert here.page.evaluate(OPENED_BY, 30) == [[text, None] for text, _ in tokens]
+
+
 # ---- how it looks ------------------------------------------------------------------------------
 
 

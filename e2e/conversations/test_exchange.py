@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from e2e.site import Site
 
 
 @pytest.fixture
-def other(browser: Browser, page: Page, site: Callable[..., Site]) -> Any:
+def other(
+    browser: Browser, page: Page, site: Callable[..., Site], browser_context_args: dict[str, Any]
+) -> Iterator[Playground]:
     """The page in another browser, which has no conversations."""
-    context = browser.new_context()
+    context = browser.new_context(**browser_context_args)
     yield Playground(context.new_page(), site()).open()
     context.close()
 

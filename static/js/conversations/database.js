@@ -133,15 +133,21 @@ export const readFile = (id) =>
 
 /**
  * Write a conversation whose last known revision is `rev`, 0 for a new one. Resolves to its entry,
- * or to null where another page has written or deleted it since: nothing is written then.
+ * or to null where another page has written or deleted it since: nothing is written then. With
+ * `mayMerge` it is written over a revision all of whose runs it has, too, with that one's name and
+ * system prompt; and where that one has all of its runs, that entry is the result.
  */
-export const writeConversation = (entry, bytes, rev) =>
+export const writeConversation = (entry, bytes, rev, mayMerge = false) =>
   transact("readwrite", (entries, files, finish, abort) =>
     then(
       entries.get(entry.id),
       (present) => {
-        if ((present?.rev ?? 0) !== rev) return finish(null);
-        const written = { ...present, ...entry, rev: rev + 1 };
+        const isNewer = (present?.rev ?? 0) !== rev;
+        if (isNewer && !(mayMerge && present)) return finish(null);
+        if (isNewer && hasMore(present, entry)) return finish(present);
+        if (isNewer && !hasRunsOf(entry, present)) return finish(null);
+        const written = { ...present, ...entry, rev: (present?.rev ?? 0) + 1 };
+        if (isNewer) Object.assign(written, { title: present.title, system: present.system });
         entries.put(written);
         files.put({ id: entry.id, bytes });
         return finish(written);
@@ -149,6 +155,11 @@ export const writeConversation = (entry, bytes, rev) =>
       abort,
     ),
   );
+
+const hasRunsOf = (entry, other) => other.runs.every((run) => entry.runs.includes(run));
+
+const hasMore = (entry, other) =>
+  hasRunsOf(entry, other) && entry.runs.length > other.runs.length && entry.nTokens >= other.nTokens;
 
 /** Change fields of an entry; resolves to it, or to null if it was deleted. */
 export const changeEntry = (id, fields) =>

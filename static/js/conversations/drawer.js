@@ -4,7 +4,7 @@ import { openFiles, saveAll, saveOne } from "./exchange.js";
 import { ownPresets } from "../panels/own-presets.js";
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, count, plural } from "../ui/format.js";
-import { on, state } from "../state.js";
+import { state } from "../state.js";
 import { readEntries } from "./database.js";
 import { newRow, nameOf } from "./drawer-row.js";
 import { onKept, setUnkept, changeKept } from "./keeper.js";
@@ -44,7 +44,6 @@ export function setUpDrawer() {
     refresh();
   });
   onKept(() => drawer.open && refresh());
-  on("conversations turns", nameWindow);
 }
 
 /** Open the drawer; the search field has the focus. */
@@ -58,11 +57,6 @@ export async function openDrawer() {
   search.focus();
   return refresh();
 }
-
-const nameWindow = () => {
-  const { title } = state.conversation;
-  setText(document.querySelector("title"), title ? `${title} · Tokenglass` : "Tokenglass");
-};
 
 async function refresh() {
   try {

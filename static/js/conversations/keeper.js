@@ -4,7 +4,7 @@
 // opened here is not overwritten: what was written here becomes a copy.
 
 import { partsOf } from "../chat/attachments.js";
-import { saveSoon } from "../chat/persist.js";
+import { save, saveSoon } from "../chat/persist.js";
 import { isRefilling } from "../net/resume.js";
 import { newId } from "../net/new-id.js";
 import { changed, liveState, state } from "../state.js";
@@ -25,20 +25,22 @@ const PAGE = newId();
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("tokenglass") : null;
 const listeners = [];
 
-/** Call `listener(id)` when a conversation was changed, here or in another tab; null: many. */
+/** Call `listener(id, elsewhere)` when a conversation was changed; id null: many. */
 export function onKept(listener) {
   listeners.push(listener);
 }
 
 /** Tell this page and the other tabs that a conversation changed. */
 export function announce(id) {
-  channel?.postMessage({ id, from: PAGE });
-  for (const listener of listeners) listener(id, false);
+  channel?.postMessage({ id });
+  notify(id, false);
 }
 
-channel?.addEventListener("message", ({ data }) => {
-  for (const listener of listeners) listener(data.id, true);
-});
+function notify(id, elsewhere) {
+  for (const listener of listeners) listener(id, elsewhere);
+}
+
+channel?.addEventListener("message", ({ data }) => notify(data.id, true));
 
 /** Return a conversation that is not kept yet; see `conversation` of state.js. */
 export const newConversation = (system = "") => ({
@@ -100,25 +102,40 @@ export function keepNow() {
       nSaving -= 1;
       savedAt = performance.now();
       took = savedAt - began;
+      changed("conversations"); // what other tabs wrote meanwhile can be shown now
     });
   return saving;
+}
+
+/** Keep another conversation from now on. */
+export function keepOther(conversation) {
+  clearTimeout(timer);
+  timer = 0;
+  due = false;
+  state.conversation = conversation;
 }
 
 /** Not before the server took the first prompt: a refused one leaves no conversation. */
 function isKeepable() {
   const { turns, hello } = liveState();
   const [first] = segmentsOf(turns);
-  return hello && turns.at(-1)?.role === "model" && (first.accepted || first.textOnly !== null);
+  return hello !== null && first !== undefined && (first.accepted || first.textOnly !== null);
 }
 
 async function keep(snapshot) {
   const { conversation } = snapshot;
   conversation.id ??= newId();
+  save(); // a reload from here on finds this id, or it would make a second conversation
   const bytes = await packConversation(snapshot);
   const entry = { ...entryOf(snapshot), nBytes: bytes.byteLength };
-  const written = await writeConversation(entry, bytes, conversation.rev);
-  if (written) Object.assign(conversation, { rev: written.rev, writer: PAGE });
-  else if (snapshot.own) return keepCopy(snapshot);
+  const written = await writeConversation(entry, bytes, conversation.rev, snapshot.own);
+  if (written && written.writer !== PAGE) return notify(conversation.id, true); // it has all this
+  if (written) {
+    const { rev, title, system } = written;
+    if (rev > conversation.rev + 1) Object.assign(conversation, { title, system }); // another tab's
+    Object.assign(conversation, { rev, writer: PAGE });
+  }
+  if (!written && snapshot.own) return keepCopy(snapshot);
   saveSoon(); // the tab remembers which revision it shows
   announce(conversation.id);
   return undefined;

@@ -22,8 +22,12 @@ const LAYER_BYTES = 190;
 const HEAD_BYTES = 20;
 const CHOICE_BYTES = 30;
 
-/** Longest time that packing may hold up the page at once, ms. */
+/**
+ * Longest time that packing may hold up the page at once, ms, and longest text that is compressed at
+ * once: browsers do that in the page's own thread.
+ */
 const SLICE_MS = 8;
+const SLICE_CHARS = 64 * 1024;
 
 const statsBytes = ({ layers = [], routes }) =>
   layers.length * (LAYER_BYTES + HEAD_BYTES * (layers[0]?.entropy.length ?? 0)) +
@@ -79,10 +83,22 @@ function* piecesOfSegment(segment, hello, measured) {
   if (!hasEvents(segment)) return void (yield head);
   yield `${head.slice(0, -1)},"events":[`;
   for (const [i, event] of segment.events.entries()) {
+    if (i) yield ",";
     const kept = packEvent(measured.has(event) ? event : withoutStats(event), segment, hello);
-    yield (i ? "," : "") + JSON.stringify(onlyFieldsOf("TimedEvent", kept));
+    if (event.type === "prefill") yield* piecesOfPrefill(kept);
+    else yield JSON.stringify(onlyFieldsOf("TimedEvent", kept));
   }
   yield "]}";
+}
+
+/** A prefill has the statistics of a whole chunk of the prompt. */
+function* piecesOfPrefill({ event, ...times }) {
+  const bare = { ...times, event: { ...event, stats: [] } };
+  const [before, after] = JSON.stringify(onlyFieldsOf("TimedEvent", bare)).split('"stats":[]');
+  yield `${before}"stats":[`;
+  for (const [i, stats] of (event.stats ?? []).entries())
+    yield (i ? "," : "") + JSON.stringify(onlyFieldsOf("TokenStats", stats));
+  yield `]${after}`;
 }
 
 const nextTask = () => new Promise((resolve) => setTimeout(resolve));
@@ -106,7 +122,7 @@ export async function packConversation(conversation, mostBytes = MAX_STATS_BYTES
   };
   for (const piece of piecesOf(conversation, mostBytes)) {
     text += piece;
-    if (performance.now() - began > SLICE_MS) await pass();
+    if (text.length > SLICE_CHARS || performance.now() - began > SLICE_MS) await pass();
   }
   await pass();
   await writer.close();
@@ -133,9 +149,11 @@ export async function openFile(bytes) {
 
 /**
  * Return the turns of a checked file as a conversation that can go on; `runs`: the ids of its runs.
- * A run without its end is marked as running, because the server may still have the rest.
+ * A run without its end is marked as running, because the server may still have the rest. Statistics
+ * of a model of another shape than that of `hello` (the page's, or null) cannot be drawn.
  */
-export function turnsOf(replay, runs) {
+export function turnsOf(replay, runs, hello = null) {
+  if (hello && !hasShapeOf(replay.hello.model, hello.model)) dropStats(replay);
   const playback = new Playback(replay);
   playback.seek(playback.steps.length);
   playback.turns.forEach((turn, i) => {
@@ -147,4 +165,12 @@ export function turnsOf(replay, runs) {
     segment.model = saved[i].model ?? replay.hello.model.name;
   });
   return playback.turns;
+}
+
+const hasShapeOf = (a, b) => a.n_layers === b.n_layers && a.n_heads === b.n_heads;
+
+/** Drop all statistics of layers from a checked file. */
+function dropStats({ turns }) {
+  for (const { events = [] } of segmentsOf(turns))
+    for (const each of events) each.event = withoutStats(each.event);
 }

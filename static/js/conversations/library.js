@@ -12,14 +12,14 @@ import { changed, hasEngine, lastTurn, liveState, on, shownAnswer, state } from 
 import { showAnswer } from "../view.js";
 import { countMeasurements, fillFromArchive, useArchive } from "./archived-runs.js";
 import { deleteConversation, putBack, readEntry, readFile } from "./database.js";
-import { announce, isUnsaved, keepNow, newConversation, onKept } from "./keeper.js";
+import { announce, isUnsaved, keepNow, keepOther, newConversation, onKept } from "./keeper.js";
 import { openFile, segmentsOf, turnsOf } from "./kept-file.js";
 
 export function setUpLibrary() {
   onKept((id, elsewhere) => {
     if (id === state.conversation.id && (elsewhere || behind)) follow();
   });
-  on("turns", () => behind && follow());
+  on("turns conversations", () => behind && follow());
 }
 
 // ---- opening and leaving -----------------------------------------------------------------------
@@ -54,7 +54,7 @@ function leave() {
 
 function show(entry, replay) {
   const { id, title, system, created, rev, writer } = entry;
-  const turns = turnsOf(replay, entry.runs);
+  const turns = turnsOf(replay, entry.runs, state.hello);
   segmentsOf(turns).forEach(countMeasurements);
   put(turns, { id, title, system, created, rev, writer, own: false });
   const answer = shownAnswer(lastTurn());
@@ -66,7 +66,8 @@ function show(entry, replay) {
 
 /** Show these turns as the page's conversation. */
 function put(turns, conversation) {
-  Object.assign(state, { turns, conversation, active: null, problem: null, copied: "" });
+  keepOther(conversation);
+  Object.assign(state, { turns, active: null, problem: null, copied: "" });
   const mode = turns.at(-1)?.mode;
   if (mode && (state.hello?.model.chat ?? true)) state.mode = mode;
   for (const answer of turns.flatMap(({ answers = [] }) => answers)) endLostRuns(answer, turns);
@@ -134,7 +135,7 @@ async function readArchive(id) {
     if (!entry) return { entry: null, runs: new Map() };
     const replay = await openFile(await readFile(id));
     const runs = new Map();
-    for (const answer of turnsOf(replay, entry.runs).flatMap(({ answers = [] }) => answers))
+    for (const answer of turnsOf(replay, entry.runs, state.hello).flatMap(({ answers = [] }) => answers))
       for (const segment of ownSegments(answer))
         runs.set(segment.id, { segment, text: answer.segmentText(segment) });
     return { entry, runs };
@@ -155,14 +156,10 @@ async function fillTurn(turn) {
  * there and the page is empty; null if it was deleted already.
  */
 export async function remove(id) {
+  const wasOpen = state.conversation.id === id;
+  if (wasOpen) startNew(); // first, so that a run cannot store it again
   await keepNow();
   const removed = await deleteConversation(id);
-  const wasOpen = state.conversation.id === id;
-  if (wasOpen) {
-    if (state.active) stop();
-    dropRefills();
-    put([], newConversation());
-  }
   announce(id);
   if (!removed) return null;
   return async () => {

@@ -54,6 +54,7 @@ export class ColumnPainter {
     const { metric: its, parts } = this;
     for (let i = 0; i < this.rows.length; i += 1) {
       const layer = stats.layers[Math.floor(i / parts)];
+      if (!layer) break; // a token of an earlier model, which had fewer layers
       this.#fill(pixels, stride, x, its.value(layer, i % parts, parts), this.rows[i]);
     }
     this.#fill(pixels, stride, x, its.edge(stats, "output"), this.output);

@@ -7,6 +7,13 @@ import { on, state } from "../state.js";
 
 export function setUpAbout() {
   on("hello", draw);
+  on("hello conversations", nameWindow);
+}
+
+/** Name the window after the conversation, or the model. */
+function nameWindow() {
+  const name = state.conversation.title || state.hello?.model.name;
+  document.title = name ? `${name} · Tokenglass` : "Tokenglass";
 }
 
 function draw() {
@@ -16,7 +23,6 @@ function draw() {
   setText(byId("model-name"), `${model.name} · ${model.dtype}`);
   setText(byId("device-name"), `${device.name} · ${device.backend}`);
   setText(byId("device-note"), device.software ? "software device" : "");
-  document.title = `${model.name} · Tokenglass`;
   return byId("facts").replaceChildren(
     ...facts(hello).map(([name, value]) => {
       const row = el("div");
@@ -30,7 +36,6 @@ function draw() {
 function forget() {
   setText(byId("model-name"), "Model");
   for (const id of ["device-name", "device-note"]) setText(byId(id), "");
-  document.title = "Tokenglass";
   byId("facts").replaceChildren();
 }
 
