@@ -62,7 +62,15 @@ from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
 from gpu.request import Request
-from gpu.sampling import MAX_STOP_CHARS, MAX_STOP_STRINGS, SamplingParams, SamplingSetting
+from gpu.sampling import (
+    MAX_BIAS,
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+    SamplingSetting,
+    TokenBias,
+)
 from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.decode_stream import DecodeStream
@@ -75,7 +83,9 @@ from gpu.tuning.results import AutotuneResult, AutotuneRow
 __all__ = [
     "BLOCK_TOKENS",
     "FACTORS",
+    "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",
+    "MAX_LOGIT_BIASES",
     "MAX_PATCHES",
     "MAX_STEERS",
     "MAX_STOP_CHARS",
@@ -136,6 +146,7 @@ __all__ = [
     "TextChunk",
     "TextEncoding",
     "TextSpan",
+    "TokenBias",
     "TokenTable",
     "Tokenizer",
     "TokenizerLike",

@@ -22,10 +22,11 @@ class Runner(Protocol):
 
     `submit` returns at once; `collect` blocks until that step is done. Steps are collected in the
     order of their submission, and up to `in_flight` may be submitted before the first is
-    collected. `begin_slot` starts a new sequence in a slot: its tokens so far (the whole prompt,
-    for the repetition penalty). `set_blocks` names the KV blocks that hold its tokens, in order;
-    it may be called again with more blocks as the sequence grows. `copy_block` copies the keys and
-    values of one block, all layers, for the steps submitted after it, from those before it.
+    collected. `begin_slot` starts a new sequence in a slot: its tokens so far, for penalties, of
+    which the run wrote the last `n_written`. `set_blocks` names the KV blocks that hold its tokens,
+    in order; it may be called again with more blocks as the sequence grows. `copy_block` copies the
+    keys and values of one block, all layers, for the steps submitted after it, from those before
+    it.
     `conversion`: how the types of a file with quantised weights were converted, as text; "" without
     quantised weights.
     """
@@ -50,11 +51,11 @@ class Runner(Protocol):
         """Input of matmuls with q8 and q4 weights: "f32", or rows rounded to "q8"."""
         ...
 
-    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None: ...
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None: ...
 
-    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        """Set the tokens of a slot's text, for penalties: what a sample that verifies drafts chose
-        is not among them by itself."""
+    def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
+        """Set the tokens of a slot's text, as `begin_slot` does: what a sample that verifies drafts
+        chose is not among them by itself."""
         ...
 
     def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:

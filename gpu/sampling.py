@@ -1,6 +1,7 @@
 """Sampling settings: one declaration each, and the settings of a request.
 
-The order of the steps is fixed: repetition penalty → temperature → top-k → top-p → min-p → draw.
+The order of the steps is fixed: biases → repetition penalty → frequency and presence penalty →
+temperature → top-k → top-p → min-p → draw. Biases and penalties are those of vLLM and OpenAI.
 The three filters are thresholds on the scaled logit: a token survives when its scaled logit is at
 least the largest of the thresholds, so tokens that tie with a threshold survive with it.
 
@@ -22,6 +23,8 @@ MAX_SEED = 2**64 - 1
 MAX_COUNT = 2**31 - 1
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
+MAX_LOGIT_BIASES = 300
+MAX_BIAS = 100.0
 
 Stage = Literal["penalty", "temperature", "filter"]
 
@@ -62,6 +65,13 @@ class Declaration:
     slider: Slider | None = None
 
 
+class TokenBias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Number that is added to the logit of a token: −100 forbids it, 100 forces it."""
+
+    id: int
+    bias: float
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one request.
 
@@ -73,12 +83,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                         (Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling")
     repetition_penalty  logits of tokens already in the context are divided by it when positive,
                         multiplied when negative (Keskar et al. 2019, CTRL)
+    frequency_penalty   subtracted from a token's logit each time that the run wrote it
+    presence_penalty    subtracted from the logits of tokens that the run wrote
     seed                None: the engine draws one and reports it
     first_index         number of the seed's random sequence that draws the first token: a run over
-                        the first n tokens of another, with first_index n, writes the rest again
+                        the first n tokens of another, with first_index n, writes the rest again.
+                        Therefore the last `first_index` ids of the request count as written by it.
     max_tokens          largest number of tokens to write
     stop                strings that end the run; never part of the text, not even in part
     ignore_eos          continue past the end-of-sequence token (for benchmarks)
+    logit_bias          added to the logits before the penalties, at most one for each token
     """
 
     temperature: Annotated[
@@ -151,6 +165,34 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             slider=Slider(1.0, 2.0, 0.05),
         ),
     ] = 1.0
+    frequency_penalty: Annotated[
+        float,
+        Declaration(
+            label="frequency penalty",
+            range=(-2.0, 2.0),
+            meaning="0 changes nothing",
+            help="Lower a token's logit by this each time it was written; 0 changes nothing.",
+            live=True,
+            stage="penalty",
+            neutral=0.0,
+            off=(0.0, "none"),
+            slider=Slider(-2.0, 2.0, 0.05),
+        ),
+    ] = 0.0
+    presence_penalty: Annotated[
+        float,
+        Declaration(
+            label="presence penalty",
+            range=(-2.0, 2.0),
+            meaning="0 changes nothing",
+            help="Lower the logits of tokens that were written by this; 0 changes nothing.",
+            live=True,
+            stage="penalty",
+            neutral=0.0,
+            off=(0.0, "none"),
+            slider=Slider(-2.0, 2.0, 0.05),
+        ),
+    ] = 0.0
     seed: Annotated[
         int | None,
         Declaration(
@@ -181,6 +223,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 256
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logit_bias: tuple[TokenBias, ...] = ()
 
     def validate(self) -> SamplingParams:
         """Return self, or raise `InvalidRequest` naming the field, the range and the value."""
@@ -189,6 +232,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if not (setting.optional and value is None):
                 setting.check(value)
         _check_stop(self.stop)
+        _check_biases(self.logit_bias)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest("ignore_eos must be true or false", "ignore_eos")
         return self
@@ -284,4 +328,23 @@ def _check_stop(stop: tuple[str, ...]) -> None:
             raise InvalidRequest(
                 f"each stop string must have 1 to {MAX_STOP_CHARS} characters, but got {text!r}",
                 "stop",
+            )
+
+
+def _check_biases(biases: tuple[TokenBias, ...]) -> None:
+    if len(biases) > MAX_LOGIT_BIASES:
+        raise InvalidRequest(
+            f"logit_bias may name {MAX_LOGIT_BIASES} tokens at most, but got {len(biases)}",
+            "logit_bias",
+        )
+    named: set[int] = set()
+    for each in biases:
+        if each.id in named:
+            raise InvalidRequest(f"logit_bias names token {each.id} twice", "logit_bias")
+        named.add(each.id)
+        if not -MAX_BIAS <= each.bias <= MAX_BIAS:  # NaN fails the comparison as well
+            raise InvalidRequest(
+                f"logit_bias of token {each.id} must be a number from {-MAX_BIAS:g} to "
+                f"{MAX_BIAS:g}, but got {each.bias!r}",
+                "logit_bias",
             )

@@ -13,9 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
+from gpu.sampling import TokenBias
 
 FROM_GPU = -1
 """Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
+
+MAX_TIMES_WRITTEN = 2**16 - 1
+"""Penalties count a token up to this: the device has 16 bits for each of the vocabulary."""
 
 MAX_ROWS = 512
 """Most rows of a step on any device; `DevicePolicy.max_rows` says how many this one takes."""
@@ -45,11 +49,12 @@ class Sample:
     """Draw of the token that follows `rows[row]`.
 
     `index` counts the sampled tokens of the run and is the random generator's counter: the draw
-    depends on (seed, index) alone. The fields after it are those of
-    `gpu.sampling.DISTRIBUTION`; their defaults change nothing. `verifies`: the token is compared
-    with a draft, or follows one, so it does not become the one that its slot sampled last, nor one
-    that was seen. `n_drafts` rows up to `row` are drafts; their tokens count as seen. `n_allowed`:
-    how many tokens `Runner.set_allowed` allows the slot; for this draw there are no others. 0: all.
+    depends on (seed, index) alone. So the last `index` tokens of the context are those that the run
+    wrote. The fields after it are those of `gpu.sampling.DISTRIBUTION`, and `logit_bias`; their
+    defaults change nothing. `verifies`: the token is compared with a draft, or follows one, so it
+    does not become the one that its slot sampled last, nor one that was seen or written. `n_drafts`
+    rows up to `row` are drafts; their tokens count as seen and written. `n_allowed`: how many
+    tokens `Runner.set_allowed` allows the slot; for this draw there are no others. 0: all.
     """
 
     row: int
@@ -61,6 +66,9 @@ class Sample:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[TokenBias, ...] = ()
     n_drafts: int = 0
     verifies: bool = False
     n_allowed: int = 0
@@ -78,7 +86,7 @@ class Step:
     loras: bool = False
 
     def drafts_before(self, sample: Sample) -> list[int]:
-        """Return the drafts that count as seen for `sample`."""
+        """Return the drafts that count as seen and written for `sample`."""
         first = sample.row + 1 - sample.n_drafts
         return [row.token for row in self.rows[first : sample.row + 1]]
 

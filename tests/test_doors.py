@@ -27,7 +27,7 @@ GPU = {
     "architectures": "errors files gguf",
     "sampling": "errors",
     "info": "sampling",
-    "step": "errors",
+    "step": "errors sampling",
     "load_options": "",
     "config": "architectures errors files gguf sampling",
     "text": "errors files gguf grammar",
@@ -45,12 +45,12 @@ GPU = {
     "lora": "checkpoint config errors files info",
     "inspection": "config errors grammar interventions kv reference runner sampling step",
     "analysis": "checkpoint config errors inspection kv load_options lora reference step",
-    "ops": "checkpoint config errors kv step webgpu",
+    "ops": "checkpoint config errors kv sampling step webgpu",
     "models": "architectures checkpoint config kv ops webgpu",
     "plans": "checkpoint config errors info interventions kv lora models ops webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
-    " step tuning webgpu",
+    " sampling step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"

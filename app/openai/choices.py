@@ -20,7 +20,7 @@ import msgspec
 from app.engine.client import OnEvent, Run, UnavailableError
 from app.http.errors import ClientGoneError
 from app.openai.responses import FINISH_REASONS
-from gpu import SAMPLING_SETTINGS, EngineError, Request
+from gpu import SAMPLING_SETTINGS, EngineError, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
@@ -41,13 +41,22 @@ class Choices:
     (`gone`, which is asked after every event), if a run is interrupted, or by `cancel`.
     """
 
-    def __init__(self, submit: Submit, request: Request, n: int, gone: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        request: Request,
+        n: int,
+        gone: Callable[[], bool],
+        check: Callable[[SamplingParams], None] = lambda params: None,
+    ) -> None:
+        """`check` raises `InvalidRequest` for settings that the runs cannot be changed to."""
         if n > 1 and request.params.seed is None:
             request = _with_seed(request, secrets.randbits(SEED_BITS))
         self._submit = submit
         self._request = request
         self._gone = gone
         self._left = False  # the client was seen to be gone
+        self._check = check
         self._n = n
         self._inbox: queue.SimpleQueue[ChoiceEvent] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -99,6 +108,7 @@ class Choices:
         token written with the changes; raises what `Run.update` raises."""
         with self._lock:
             params = self._request.params.updated(changes)
+            self._check(params)
             self._request = msgspec.structs.replace(self._request, params=params)
             running = list(self._running.items())
             return {choice: run.update(**changes) for choice, run in running}

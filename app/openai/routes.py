@@ -16,7 +16,13 @@ from app.openai.body import decode_body
 from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
 from app.openai.responses import ResponseFormat, chat_format, completion_format
-from app.openai.schema import ChatRequest, CompletionRequest, check_logprobs, expect_served
+from app.openai.schema import (
+    ChatRequest,
+    CompletionRequest,
+    check_changed,
+    check_logprobs,
+    expect_served,
+)
 from app.openai.serving import Answering, serve
 from app.openai.structured_outputs import Constraint, naming
 from app.openai.tool_calls import ToolCallWriter
@@ -142,6 +148,7 @@ def _answer(
         partial(whole, response=response, n=body.n or 1),
         partial(stream, response=response, with_usage=with_usage) if body.stream else None,
         body.n_runs,
+        partial(check_changed, body.n_top, request.params),
     )
     with naming(constraint):
         if constraint is not None:

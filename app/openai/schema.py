@@ -14,6 +14,8 @@ vLLM's: a larger number is served later.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -31,6 +33,7 @@ from gpu import (
     LoraStrength,
     ModelInfo,
     SamplingParams,
+    TokenBias,
 )
 
 MAX_LOGPROBS = 20
@@ -88,10 +91,8 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     """Choices to return."""
 
-    # Accepted only at the values in `_neutral`.
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    """Numbers that are added to the logits of tokens, by token id."""
 
     # Ignored: they never change the answer.
     user: str | None = None
@@ -105,11 +106,7 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         """Return the values that change nothing, by field; the last one is for error messages."""
-        return {
-            "frequency_penalty": (None, 0),
-            "presence_penalty": (None, 0),
-            "logit_bias": (None, {}),
-        }
+        return {}
 
     def interventions(self, model: ModelInfo) -> Interventions:
         """Return the adapters to apply.
@@ -145,8 +142,22 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         given = {name: value for name, value in settings.items() if value is not None}
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return msgspec.structs.replace(
-            defaults, **given, stop=stop, ignore_eos=self.ignore_eos, max_tokens=max_tokens
+            defaults,
+            **given,
+            stop=stop,
+            ignore_eos=self.ignore_eos,
+            max_tokens=max_tokens,
+            logit_bias=tuple(_biases(self.logit_bias or {})),
         ).validate()
+
+
+def _biases(by_id: dict[str, float]) -> Iterator[TokenBias]:
+    for id, bias in by_id.items():
+        if not re.fullmatch("[0-9]{1,10}", id):
+            raise InvalidRequest(
+                f"logit_bias maps token ids to numbers, but {id!r:.80} is not an id", "logit_bias"
+            )
+        yield TokenBias(int(id), bias)
 
 
 class CompletionRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -282,6 +293,12 @@ def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> Non
         raise InvalidRequest(
             f"{param} must be an integer from 0 to {MAX_LOGPROBS}, but got {n_top}", param
         )
+    if n_top > 0 and params.logit_bias:
+        raise InvalidRequest(
+            f"{param} above 0 needs a request without logit_bias: log-probabilities are the "
+            "model's own, and the most likely tokens are known only after the bias",
+            param,
+        )
     for penalty in PENALTIES:
         if n_top > 0 and getattr(params, penalty.name) != penalty.declared.neutral:
             raise InvalidRequest(
@@ -289,4 +306,16 @@ def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> Non
                 "log-probabilities are the model's own, and those of the other tokens are known "
                 "only after the penalty",
                 param,
+            )
+
+
+def check_changed(n_top: int | None, before: SamplingParams, after: SamplingParams) -> None:
+    """Raise `InvalidRequest` if a change of settings would make the log-probabilities of `n_top`
+    tokens wrong."""
+    for name in ("temperature", *(penalty.name for penalty in PENALTIES)):
+        if n_top and getattr(before, name) != getattr(after, name):
+            raise InvalidRequest(
+                f"{name} cannot change while an answer gives the log-probabilities of the most "
+                "likely tokens, because they are computed from its first value",
+                name,
             )

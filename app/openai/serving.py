@@ -15,7 +15,7 @@ from app.http.client_limits import submitter
 from app.http.disconnect import client_gone
 from app.openai.choices import Choices
 from app.openai.generations import Generations
-from gpu import Request
+from gpu import Request, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,21 @@ class Answering:
     whole   returns the answer once all runs have ended
     stream  yields the answer's server-sent events; None: it is sent whole
     n_runs  texts to write
+    check   raises InvalidRequest for settings that the runs cannot be changed to
     """
 
     id: str
     whole: Callable[[Choices], dict[str, Any]]
     stream: Callable[[Choices], Iterator[bytes]] | None
     n_runs: int = 1
+    check: Callable[[SamplingParams], None] = lambda params: None
 
 
 def serve(
     engine: EngineClient, generations: Generations, request: Request, answering: Answering
 ) -> Response:
     """Run the request and answer it. Raises what `ClientLimits.submit` raises."""
-    choices = Choices(submitter(engine), request, answering.n_runs, client_gone())
+    choices = Choices(submitter(engine), request, answering.n_runs, client_gone(), answering.check)
     with ExitStack() as stack:
         stack.callback(choices.cancel)
         generations.add(answering.id, choices)

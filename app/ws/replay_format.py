@@ -14,7 +14,9 @@ from app.config import KvDtype
 from app.ws.protocol import Generate, Hello, Message
 from gpu import (
     FACTORS,
+    MAX_BIAS,
     MAX_GRAMMAR_CHARS,
+    MAX_LOGIT_BIASES,
     MAX_PATCHES,
     MAX_STEERS,
     MAX_STOP_CHARS,
@@ -220,6 +222,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "factor": FACTORS,
     "Steer.strength": STRENGTHS,
     "LoraStrength.strength": FACTORS,
+    "TokenBias.bias": (-MAX_BIAS, MAX_BIAS),
 }
 """Smallest and largest value of a number, or of those in a list, by its name or its type's and its
 name. Integers without bounds are counts: the page takes those from 0 to 2⁵³ − 1."""
@@ -237,6 +240,7 @@ LENGTHS: dict[str, tuple[int, int]] = {
     "patch": (0, MAX_PATCHES),
     "loras": (0, MAX_LORAS),
     "stop": (0, MAX_STOP_STRINGS),
+    "logit_bias": (0, MAX_LOGIT_BIASES),
     "discarded": (0, MAX_DRAFTS),
     "draft_n_by_position": (0, MAX_DRAFTS),
     "draft_n_accepted_by_position": (0, MAX_DRAFTS),

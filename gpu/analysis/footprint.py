@@ -24,6 +24,9 @@ from gpu.lora.size import lora_bytes
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of all tensors by name."""
 
+COUNT_BYTES = 2
+"""Bytes of a token's count in a slot (`gpu.ops.sampling.SlotTexts`)."""
+
 OVERHEAD = 0.1
 """Additional share of device memory: activations, tables, and what allocators round up."""
 
@@ -38,6 +41,7 @@ class Footprint:
     expert_slots  limit of resident experts per layer; None: all are resident
     adapters      LoRA adapters
     kv_cache      KV cache in the format `kv_dtype`, with room for a text of `context` tokens
+    counts        how often each slot's run wrote each token of the vocabulary, for penalties
     """
 
     dense: int
@@ -48,6 +52,7 @@ class Footprint:
     expert_bytes: int = 0
     n_experts: int = 0
     expert_slots: int | None = None
+    counts: int = 0
 
     @property
     def resident_experts(self) -> int:
@@ -67,7 +72,8 @@ class Footprint:
     @property
     def total(self) -> int:
         """Device memory including the overhead."""
-        return math.ceil((self.weights + self.adapters + self.kv_cache) * (1 + OVERHEAD))
+        exact = self.weights + self.adapters + self.kv_cache + self.counts
+        return math.ceil(exact * (1 + OVERHEAD))
 
     @classmethod
     def of(
@@ -108,6 +114,7 @@ class Footprint:
             expert_bytes=experts // n_experts if n_experts else 0,
             n_experts=n_experts,
             expert_slots=None if of_torch else options.expert_slots,
+            counts=0 if of_torch else COUNT_BYTES * config.vocab_size * (options.slots + 1),
         )
 
 

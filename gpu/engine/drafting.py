@@ -57,8 +57,8 @@ class Drafting:
         """`cost`: see `gpu.speculation.draft_length`."""
         self.counts = DraftCounts()
         self.in_flight: list[int] = []
-        self.seen_is_stale = False
-        """Whether tokens were accepted that the device does not count as seen."""
+        self.text_is_stale = False
+        """Whether tokens were accepted that the device does not know for penalties."""
         self._cost = cost
         self._n_beside = 0
         self._length = DraftLength(cost)
@@ -95,7 +95,7 @@ class Drafting:
         n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         counts, n = self.counts, len(self.in_flight)
         self.in_flight = []
-        self.seen_is_stale = True
+        self.text_is_stale = True
         self._length.learn(n, n_accepted)
         counts.n_steps += 1
         for i in range(n):

@@ -15,6 +15,7 @@ from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import sample_of
+from gpu.engine.validation import check_biased_ids
 from gpu.errors import InvalidRequest
 from gpu.inspection.beam import beam_answer
 from gpu.inspection.plan_questions import peaks_answer, plan_answer, profile_answer
@@ -110,7 +111,8 @@ class Inspector:
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 _check_top(question.top)
-                sample = _sample_of_question(question)
+                vocab_size = self._runner.config.vocab_size
+                sample = _sample_of_question(question, vocab_size)
                 return self._with_spans(
                     question.spans, lambda c: self._waterfall(question, sample, allowed, c)
                 )
@@ -334,9 +336,10 @@ def question_blocks(question: Question) -> int:
     return blocks_for(len(question.ids))
 
 
-def _sample_of_question(question: Waterfall) -> Sample:
+def _sample_of_question(question: Waterfall, vocab_size: int) -> Sample:
     """Return the draw that `question` is about."""
     params = question.params.validate()
+    check_biased_ids(params, vocab_size)
     if params.seed is None:
         raise InvalidRequest("seed should be that of the run; without it there is no draw", "seed")
     most = 2**32 - 1 - params.first_index

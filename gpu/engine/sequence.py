@@ -68,6 +68,7 @@ def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sam
         slot=slot,
         seed=params.seed,
         index=params.first_index + index,
+        logit_bias=params.logit_bias,
         **settings,
     )
 
@@ -165,19 +166,25 @@ class Sequence:
     def _must_settle(self) -> bool:
         """Return whether all submitted samples must be read before the next one is submitted: the
         grammar must read them, drafts are in flight or shall be, or the device must be told the
-        tokens that were seen."""
+        text."""
         drafting = self.drafting
         if self.settled or self.grammar is not None:
             return not self.settled
         if drafting is None:
             return False
-        return bool(drafting.in_flight) or self.needs_seen or drafting.wanted(self._room(), 0) > 0
+        return bool(drafting.in_flight) or self.needs_text or drafting.wanted(self._room(), 0) > 0
 
     @property
-    def needs_seen(self) -> bool:
-        """Return whether the device must be told the tokens of the text before the next sample."""
+    def needs_text(self) -> bool:
+        """Return whether the device must be told the text before the next sample."""
         drafting = self.drafting
-        return drafting is not None and drafting.seen_is_stale and self.params.has_penalty
+        return drafting is not None and drafting.text_is_stale and self.params.has_penalty
+
+    @property
+    def n_counted(self) -> int:
+        """Number of the last `ids` that count as written, for penalties: those that were read, and
+        those of a run that this one continues."""
+        return min(len(self.ids), self.params.first_index + self.n_written)
 
     @property
     def next_position(self) -> int:
@@ -222,7 +229,7 @@ class Sequence:
         self._restore_updates()
         self.n_known = len(self.ids)
         if self.drafting is not None:
-            self.drafting.seen_is_stale = False  # a slot begins with all tokens of the text
+            self.drafting.text_is_stale = False  # a slot begins with all tokens of the text
 
     def apply_scheduled_updates(self) -> None:
         """Apply the scheduled updates of the next token to submit. While drafts are in flight it is
@@ -269,11 +276,11 @@ class Sequence:
         """Return the next `n` drafts, which are in flight now."""
         return self.drafting.take(n, n_beside) if self.drafting is not None and n else []
 
-    def seen_again(self) -> list[int]:
-        """Return the tokens of the text, which the device is told."""
+    def tell_text(self) -> tuple[int, list[int], int]:
+        """Return slot, ids and `n_counted`, which the device is told."""
         assert self.drafting is not None
-        self.drafting.seen_is_stale = False
-        return self.ids
+        self.drafting.text_is_stale = False
+        return self.slot, self.ids, self.n_counted
 
     def decode_rows(self, drafts: list[int]) -> list[Row]:
         """Return the row that feeds the next sample, of the last sampled token, read back or not;

@@ -30,7 +30,7 @@ class Scheduled:
     samplers            the sequences that get samples of the step, in their order
     drafts              those that each of them verifies: it gets a sample more than it has drafts
     slot_interventions  (slot, interventions) to set before the step, where they change
-    slot_seen           (slot, tokens) of slots whose tokens seen must be set before the step
+    slot_texts          (slot, tokens, n_written) of slots whose text must be set before the step
     slot_allowed        (slot, mask) of slots whose grammar allows some tokens only
     """
 
@@ -39,7 +39,7 @@ class Scheduled:
     drafts: tuple[list[int], ...]
     chunks: tuple[Chunk, ...] = ()
     slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
-    slot_seen: tuple[tuple[int, list[int]], ...] = ()
+    slot_texts: tuple[tuple[int, list[int], int], ...] = ()
     slot_allowed: tuple[tuple[int, npt.NDArray[np.uint32]], ...] = ()
 
     @property
@@ -108,14 +108,14 @@ class StepBuilder:
             interventions=any(active.acts_on_base for active in acting),
             loras=any(active.acts_on_loras for active in acting),
         )
-        stale = [s for s in self.samplers if s.needs_seen]
+        stale = [s for s in self.samplers if s.needs_text]
         return Scheduled(
             step,
             tuple(self.samplers),
             tuple(self._drafts),
             tuple(self._chunks),
             tuple(changed),
-            tuple((sequence.slot, sequence.seen_again()) for sequence in stale),
+            tuple(sequence.tell_text() for sequence in stale),
             tuple((s.slot, s.grammar.mask) for s in self.samplers if s.grammar is not None),
         )
 

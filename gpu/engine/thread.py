@@ -270,7 +270,8 @@ class EngineThread:
             self._resolving = True
             self._background.add(self._resolve_interventions(head), Future())
         for sequence in self._scheduler.admit():
-            runner.begin_slot(sequence.slot, np.array(sequence.ids, np.uint32))
+            ids = np.array(sequence.ids, np.uint32)
+            runner.begin_slot(sequence.slot, ids, sequence.n_counted)
             sequence.started()
         self._apply_kv_changes(runner)
         while len(self._in_flight) < runner.in_flight and self._submit(runner):
@@ -326,8 +327,8 @@ class EngineThread:
             return False
         for slot, active in scheduled.slot_interventions:
             runner.set_interventions(slot, active)
-        for slot, ids in scheduled.slot_seen:
-            runner.set_seen(slot, np.array(ids, np.uint32))
+        for slot, ids, n_written in scheduled.slot_texts:
+            runner.set_text(slot, np.array(ids, np.uint32), n_written)
         for slot, mask in scheduled.slot_allowed:
             runner.set_allowed(slot, mask)
         runner.submit(scheduled.step)

@@ -23,6 +23,7 @@ from gpu.interventions.messages import (
 )
 from gpu.interventions.resolved import RunInterventions
 from gpu.request import Request
+from gpu.sampling import SamplingParams
 from gpu.scheduled_updates import check_updates, encode_updates
 
 
@@ -47,6 +48,7 @@ class RequestValidator:
         """Return the request's interventions with their texts as token ids. Raises InvalidRequest
         and ContextExceeded."""
         request.params.validate()
+        check_biased_ids(request.params, self.sizes.vocab_size)
         self.check_ids(request.ids)
         if len(request.ids) >= self.context:
             raise ContextExceeded(len(request.ids), self.context)
@@ -84,6 +86,16 @@ class RequestValidator:
                 raise InvalidRequest(
                     f"token {i} of the prompt is {id!r}, but ids go from 0 to {vocab - 1}", "prompt"
                 )
+
+
+def check_biased_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequest unless the vocabulary has all tokens of `logit_bias`."""
+    for each in params.logit_bias:
+        if not 0 <= each.id < vocab_size:
+            raise InvalidRequest(
+                f"logit_bias names token {each.id}, but ids go from 0 to {vocab_size - 1}",
+                "logit_bias",
+            )
 
 
 def _check_written(request: Request) -> None:

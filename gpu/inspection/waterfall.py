@@ -1,6 +1,6 @@
 """Stages in which sampling settings turn logits into the distribution that a token is drawn from.
 
-The stages are those of the sampler: raw logits → repetition penalty → temperature → top-k → top-p
+The stages are those of the sampler: raw logits → biases and penalties → temperature → top-k → top-p
 → min-p → draw. The first three change shares, the filters take shares away; what a filter takes is
 counted in shares of the distribution after the temperature, as `gpu.step.Sampled.mass` does.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.inspection.requests import Answer, Array
-from gpu.reference.sampler import Distribution, distribution, draw, scale_logits, uniform
+from gpu.reference.sampler import Distribution, distribution, draw, scale_logits, uniform, within
 from gpu.reference.softmax import Doubles, entropy, softmax
 from gpu.step import CUTS, Sample
 
@@ -37,35 +37,36 @@ class Stage:
 
 def waterfall(
     logits: npt.ArrayLike,
-    seen: npt.ArrayLike,
+    context: npt.ArrayLike,
     sample: Sample,
     top: int,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Answer:
     """Apply the filters of `sample` to `logits` (vocab_size,) one after another and return what
-    each left. `seen`: ids of the context so far. `allowed` (vocab_size,): tokens that a grammar
-    allows, which everything is about then; None: there is no grammar.
+    each left. `context`: ids of the text so far, of which the run wrote the last `sample.index`.
+    `allowed` (vocab_size,): tokens that a grammar allows, which everything is about then; None:
+    there is no grammar.
 
     info    stages (see `Stage`), draw (the random number), chosen, greedy; with a grammar also
             `allowed`: n tokens and their probability by the model alone
     arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen:
-            ids, cut (an index of `gpu.step.CUTS`), seen (0 or 1) as u32; logit; the probabilities
-            raw, penalised, tempered, after (all filters); low and high, where the token's share
-            begins and ends on the cumulative curve the draw falls on. With a grammar also
-            forbidden_ids, forbidden_raw: the most likely tokens that it forbids, and their
-            probabilities by the model alone
+            ids, cut (an index of `gpu.step.CUTS`), seen (0 or 1), written (how often by the run) as
+            u32; logit; the probabilities raw, penalised (with biases), tempered, after (all
+            filters); low and high, where the token's share begins and ends on the cumulative curve
+            the draw falls on. With a grammar also forbidden_ids, forbidden_raw: the most likely
+            tokens that it forbids, and their probabilities by the model alone
     """
     whole = np.asarray(logits, np.float64)
     if allowed is not None:
         ids = np.flatnonzero(allowed)
-        inside = waterfall(whole[ids], np.flatnonzero(np.isin(ids, seen)), sample, top)
+        inside = waterfall(whole[ids], *within(ids, context, sample), top)
         return _of_grammar(inside, whole, ids)
     raw = whole
-    chances = distribution(raw, seen, sample)
+    chances = distribution(raw, context, sample)
     greedy = sample.temperature == 0
     number = 0.0 if greedy else uniform(sample.seed, sample.index)
     chosen = draw(chances, number)
-    penalised = softmax(scale_logits(raw, seen, replace(sample, temperature=1.0)))
+    penalised = softmax(scale_logits(raw, context, replace(sample, temperature=1.0)))
     stages = [
         *_changes(raw, penalised, chances),
         *_filters(chances),
@@ -77,7 +78,13 @@ def waterfall(
         "chosen": chosen,
         "greedy": greedy,
     }
-    return Answer(info, _rows(shown, raw, penalised, chances, seen))
+    tokens = np.asarray(context, np.intp)
+    written = tokens[max(0, len(tokens) - sample.index) :]
+    counts = {
+        "seen": np.isin(shown, tokens).astype(np.uint32),
+        "written": np.bincount(written[written >= 0], minlength=len(raw))[shown].astype(np.uint32),
+    }
+    return Answer(info, _rows(shown, raw, penalised, chances, counts))
 
 
 def _of_grammar(inside: Answer, logits: Doubles, ids: npt.NDArray[np.intp]) -> Answer:
@@ -130,14 +137,14 @@ def _rows(
     raw: Doubles,
     penalised: Doubles,
     chances: Distribution,
-    seen: npt.ArrayLike,
+    counts: dict[str, npt.NDArray[np.uint32]],
 ) -> tuple[Array, ...]:
     high = np.empty(len(raw))
     high[chances.order] = np.cumsum(chances.after[chances.order])
     columns: dict[str, npt.NDArray[Any]] = {
         "ids": shown,
         "cut": chances.cut[shown],
-        "seen": np.isin(shown, np.asarray(seen, np.int64)).astype(np.uint32),
+        **counts,
         "logit": raw[shown],
         "raw": softmax(raw)[shown],
         "penalised": penalised[shown],

@@ -23,7 +23,7 @@ from gpu.ops.norms import Norm, norm, position_embedding, qk_norm_rope
 from gpu.ops.quantize_activations import make_quantized_rows, quantize_activations
 from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv
 from gpu.ops.rms_norm_split import rms_norm_split
-from gpu.ops.sampling import RESULT_WORDS, logit_sort_keys, sample, sort_keys_tensor
+from gpu.ops.sampling import RESULT_WORDS, SlotTexts, logit_sort_keys, sample, sort_keys_tensor
 
 __all__ = [
     "RESULT_WORDS",
@@ -35,6 +35,7 @@ __all__ = [
     "KvStaging",
     "Norm",
     "RmsNormSplit",
+    "SlotTexts",
     "attention",
     "attention_merge",
     "attention_weights",

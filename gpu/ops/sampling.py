@@ -1,11 +1,18 @@
-"""Sampling: the two operations that choose a token, and the buffer between them."""
+"""Sampling: the two operations that choose a token, and the buffers of the sampler."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from gpu.errors import DeviceError
 from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
-from gpu.step import N_CANDIDATES
+from gpu.sampling import MAX_LOGIT_BIASES, TokenBias
+from gpu.step import MAX_TIMES_WRITTEN, N_CANDIDATES
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Number
@@ -49,19 +56,66 @@ def sort_keys_tensor(memory: Memory, n_samples: int, vocab_size: int) -> Tensor:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SlotTexts:
+    """Tensors that penalties and biases read, with a row for each slot.
+
+    seen    (n_slots, vocab_size / 32) u32  bit set: the token is in the context
+    counts  (n_slots, vocab_size / 2) u32   16 bits for each token: how often the run wrote it
+    biases  (n_slots, 2 · 300) u32          id and number (f32) of each biased token, by rising id
+    """
+
+    seen: Tensor
+    counts: Tensor
+    biases: Tensor
+
+    @classmethod
+    def make(cls, memory: Memory, n_slots: int, vocab_size: int) -> SlotTexts:
+        quads = -(-vocab_size // 4)
+        return cls(
+            memory.zeros("seen", (n_slots, -(-vocab_size // 32)), "u32"),
+            memory.zeros("counts", (n_slots, 2 * quads), "u32"),
+            memory.zeros("biases", (n_slots, 2 * MAX_LOGIT_BIASES), "u32"),
+        )
+
+    def set_text(
+        self, memory: Memory, slot: int, ids: npt.NDArray[np.uint32], n_written: int
+    ) -> None:
+        """Set the context of a slot, of which its run wrote the last `n_written` ids."""
+        bits = np.zeros(self.seen.shape[1] * 32, np.uint8)
+        bits[ids] = 1
+        counts = np.zeros(self.counts.shape[1] * 2, np.uint16)
+        written, times = np.unique(ids[len(ids) - n_written :], return_counts=True)
+        counts[written] = np.minimum(times, MAX_TIMES_WRITTEN)
+        _write_row(memory, self.seen, slot, np.packbits(bits, bitorder="little").view(np.uint32))
+        _write_row(memory, self.counts, slot, counts.view(np.uint32))
+
+    def set_biases(self, memory: Memory, slot: int, biases: Collection[TokenBias]) -> None:
+        """Set the biases of a slot. Samples say how many of them act."""
+        entries = np.empty((len(biases), 2), np.uint32)
+        for i, (id, bias) in enumerate(sorted((each.id, each.bias) for each in biases)):
+            entries[i] = id, np.float32(bias).view(np.uint32)
+        _write_row(memory, self.biases, slot, entries)
+
+
+def _write_row(memory: Memory, tensor: Tensor, row: int, words: npt.NDArray[np.uint32]) -> None:
+    """Write to the beginning of a row of `tensor`, which has a row for each slot."""
+    memory.write(tensor, words, at=4 * row * tensor.shape[1])
+
+
 def logit_sort_keys(
     rec: Recorder,
     batch: Batch,
     label: str,
     vocab_size: int,
     logits: Tensor,
-    seen: Tensor,
+    texts: SlotTexts,
     allowed: Tensor,
     sort_keys: Tensor,
 ) -> None:
-    """Apply grammar mask, repetition penalty and temperature to each sampled row; write its sort
+    """Apply grammar mask, biases, penalties and temperature to each sampled row; write its sort
     keys."""
-    expect_shape(allowed, (seen.shape[-1],), label)
+    expect_shape(allowed, (texts.seen.shape[-1],), label)
     expect_shape(logits, (padded(vocab_size),), label)
     rec.dispatch(
         label,
@@ -69,15 +123,19 @@ def logit_sort_keys(
         {
             "step": batch.step,
             "logits": logits,
-            "seen": seen,
+            "seen": texts.seen,
             "allowed": allowed,
+            "counts": texts.counts,
+            "biases": texts.biases,
             "sort_keys": sort_keys,
         },
         (slices(vocab_size), batch.n_samples, 1),
         {
             **_layout(vocab_size),
             "LOGIT_QUADS": padded(vocab_size) // 4,
-            "SEEN_WORDS": seen.shape[-1],
+            "SEEN_WORDS": texts.seen.shape[-1],
+            "COUNT_QUADS": texts.counts.shape[-1] // 2,
+            "BIASES": MAX_LOGIT_BIASES,
         },
     )
 
@@ -97,7 +155,7 @@ def sample(
     vocab_size: int,
     logits: Tensor,
     sort_keys: Tensor,
-    seen: Tensor,
+    texts: SlotTexts,
     chosen: Tensor,
     results: Tensor,
 ) -> None:
@@ -111,7 +169,8 @@ def sample(
             "step": batch.step,
             "logits": logits,
             "sort_keys": sort_keys,
-            "seen": seen,
+            "seen": texts.seen,
+            "counts": texts.counts,
             "chosen": chosen,
             "results": results,
         },
@@ -119,7 +178,8 @@ def sample(
         {
             **_layout(vocab_size),
             "LOGIT_STRIDE": padded(vocab_size),
-            "SEEN_WORDS": seen.shape[-1],
+            "SEEN_WORDS": texts.seen.shape[-1],
+            "COUNT_WORDS": texts.counts.shape[-1],
             "LANES": sample_lanes(vocab_size, rec.device.policy),
             "SUM_PARTS": rec.device.policy.sum_parts,
         },

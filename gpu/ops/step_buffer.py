@@ -12,7 +12,7 @@ MAX_SAMPLES = 64
 """Most samples of a step; a runner with fewer slots has memory for fewer."""
 
 _HEADER = struct.Struct("<2I8x")
-_SAMPLE = struct.Struct("<6I4f3I12x")
+_SAMPLE = struct.Struct("<6I6f4I")
 _ROW = struct.Struct("<4I")
 _ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
 STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
@@ -40,6 +40,9 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
             s.top_p,
             s.min_p,
             s.repetition_penalty,
+            s.frequency_penalty,
+            s.presence_penalty,
+            len(s.logit_bias),
             s.n_drafts,
             s.verifies,
             s.n_allowed,

@@ -104,14 +104,14 @@ class StepTensors:
     """Tensors that every step shares.
 
     step     uniform, see gpu.ops.step_buffer  chosen   (n_slots,) u32
-    seen     (n_slots, vocab_size / 32) u32    logits   (max_samples, padded vocab_size)
-    allowed  as `seen`                         results  (max_samples, RESULT_WORDS) u32
+    texts    see gpu.ops.sampling              logits   (max_samples, padded vocab_size)
+    allowed  (n_slots, vocab_size / 32) u32    results  (max_samples, RESULT_WORDS) u32
     keys     see gpu.ops.sampling
     """
 
     step: Tensor
     chosen: Tensor
-    seen: Tensor
+    texts: ops.SlotTexts
     allowed: Tensor
     logits: Tensor
     keys: Tensor
@@ -124,7 +124,7 @@ class StepTensors:
         return cls(
             memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True),
             memory.zeros("chosen", (n_slots,), "u32"),
-            memory.zeros("seen", (n_slots, -(-config.vocab_size // 32)), "u32"),
+            ops.SlotTexts.make(memory, n_slots, config.vocab_size),
             memory.zeros("allowed", (n_slots, -(-config.vocab_size // 32)), "u32"),
             memory.zeros("logits", (max_samples, padded(config.vocab_size))),
             ops.sort_keys_tensor(memory, max_samples, config.vocab_size),
@@ -260,8 +260,8 @@ class PlanCache:
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:
         vocab, t = self._model.config.vocab_size, self._tensors
-        ops.logit_sort_keys(rec, batch, "sample.keys", vocab, t.logits, t.seen, t.allowed, t.keys)
-        ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.seen, t.chosen, t.results)
+        ops.logit_sort_keys(rec, batch, "sample.keys", vocab, t.logits, t.texts, t.allowed, t.keys)
+        ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.texts, t.chosen, t.results)
 
     def _n_queries(self, kind: str, plan: Plan) -> int:
         if kind not in SAMPLING or not self._device.has_timestamps:

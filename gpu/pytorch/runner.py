@@ -89,7 +89,7 @@ class TorchRunner:
         self.memory = MemoryInfo(weights=model.n_weight_bytes, kv_cache=kv_bytes, work=0)
         n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
-        self._seen = np.zeros((n_tables, model.config.vocab_size), bool)
+        self._texts: list[list[int]] = [[] for _ in range(n_tables)]
         self._allowed: dict[int, npt.NDArray[np.bool_]] = {}
         self._last = np.zeros(n_tables, np.int64)
         self._active: dict[int, ActiveInterventions] = {}
@@ -138,11 +138,11 @@ class TorchRunner:
 
     # ---- the runner protocol ----------------------------------------------------------------
 
-    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        self._thread.submit(self._begin_slot, slot, tokens.astype(np.int64))
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:
+        self._thread.submit(self._begin_slot, slot, tokens.tolist())
 
-    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        self._thread.submit(self._set_seen, slot, tokens.astype(np.int64))
+    def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
+        self._thread.submit(self._texts.__setitem__, slot, tokens.tolist())
 
     def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
         n = self.config.vocab_size
@@ -193,13 +193,9 @@ class TorchRunner:
 
     # ---- on the thread ----------------------------------------------------------------------
 
-    def _begin_slot(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
-        self._set_seen(slot, tokens)
+    def _begin_slot(self, slot: int, tokens: list[int]) -> None:
+        self._texts[slot] = tokens
         self._active.pop(slot, None)
-
-    def _set_seen(self, slot: int, tokens: npt.NDArray[np.int64]) -> None:
-        self._seen[slot] = False
-        self._seen[slot, tokens] = True
 
     def _run(self, step: Step) -> StepResult:
         statistics = StatsWatcher(self.config.expert_layers) if step.capture else None
@@ -248,10 +244,10 @@ class TorchRunner:
         return RowInterventions(rows, self._loras if step.loras else ())
 
     def _choose(self, logits: Floats, sample: Sample, step: Step) -> Sampled:
-        seen = [*np.flatnonzero(self._seen[sample.slot]), *step.drafts_before(sample)]
+        context = [*self._texts[sample.slot], *step.drafts_before(sample)]
         allowed = self._allowed[sample.slot] if sample.n_allowed else None
-        sampled = sample_token(logits, seen, sample, allowed)
+        sampled = sample_token(logits, context, sample, allowed)
         if not sample.verifies:
             self._last[sample.slot] = sampled.id
-            self._seen[sample.slot, sampled.id] = True
+            self._texts[sample.slot].append(sampled.id)
         return sampled

@@ -1,6 +1,6 @@
 """The sampler in NumPy and double precision: the reference of every other sampler.
 
-Repetition penalty → temperature → top-k → top-p → min-p → draw. The three filters are thresholds on
+Biases → penalties → temperature → top-k → top-p → min-p → draw. The three filters are thresholds on
 the scaled logit; tokens that tie with a threshold survive. The draw inverts the cumulative
 distribution of the survivors, most likely first, ties by id, at a number that depends on (seed,
 index) alone.
@@ -8,13 +8,14 @@ index) alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from gpu.reference.softmax import Doubles, log_softmax, softmax
-from gpu.step import CUTS, N_CANDIDATES, Candidate, Sample, Sampled
+from gpu.step import CUTS, MAX_TIMES_WRITTEN, N_CANDIDATES, Candidate, Sample, Sampled
 
 WORD = 0xFFFFFFFF
 PHILOX_M = (0xD2511F53, 0xCD9E8D57)
@@ -51,7 +52,7 @@ class Distribution:
     """Distribution of one row of logits before and after the filters. Arrays are (vocab_size,).
 
     order   all ids, most likely first, ties by id
-    scaled  logits after repetition penalty and temperature (greedy: temperature 1)
+    scaled  logits after biases, penalties and temperature (greedy: temperature 1)
     before  their softmax
     cut     index into `CUTS`: the first filter that removed the token, 0 for none
     kept    survivors: tokens not cut; greedy: the most likely one only
@@ -68,20 +69,39 @@ class Distribution:
     mass: tuple[float, float, float, float]
 
 
-def scale_logits(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Doubles:
-    """Return logits (vocab_size,) after repetition penalty and temperature (greedy: 1), by which
-    shaders/logit_sort_keys.wgsl ranks tokens. `seen`: ids in the context, in any order."""
+def scale_logits(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) -> Doubles:
+    """Return logits (vocab_size,) after biases, penalties and temperature (greedy: 1), by which
+    shaders/logit_sort_keys.wgsl ranks tokens. `context`: ids of the text so far, in order; the run
+    wrote the last `sample.index` of them. −1 stands for a token that is not in the vocabulary."""
     scaled = np.array(logits, np.float64)
-    ids = np.unique(np.asarray(seen, np.int64))
-    penalty = sample.repetition_penalty
-    scaled[ids] = np.where(scaled[ids] > 0, scaled[ids] / penalty, scaled[ids] * penalty)
+    for each in sample.logit_bias:
+        scaled[each.id] += each.bias
+    ids = np.asarray(context, np.int64)
+    seen, penalty = np.unique(ids[ids >= 0]), sample.repetition_penalty
+    scaled[seen] = np.where(scaled[seen] > 0, scaled[seen] / penalty, scaled[seen] * penalty)
+    written = ids[max(0, len(ids) - sample.index) :]
+    written, times = np.unique(written[written >= 0], return_counts=True)
+    times = np.minimum(times, MAX_TIMES_WRITTEN)
+    scaled[written] -= sample.frequency_penalty * times + sample.presence_penalty
     return scaled / (sample.temperature or 1.0)
 
 
-def distribution(logits: npt.ArrayLike, seen: npt.ArrayLike, sample: Sample) -> Distribution:
-    """Apply the settings of `sample` to `logits` (vocab_size,). `seen`: ids in the context, in any
-    order, for the repetition penalty."""
-    scaled = scale_logits(logits, seen, sample)
+def within(
+    ids: npt.NDArray[np.intp], context: npt.ArrayLike, sample: Sample
+) -> tuple[npt.NDArray[np.intp], Sample]:
+    """Return context and sample for a vocabulary of the rising `ids` alone."""
+    tokens = np.asarray(context, np.intp)
+    places = np.minimum(np.searchsorted(ids, tokens), len(ids) - 1)
+    at = {int(id): place for place, id in enumerate(ids)} if sample.logit_bias else {}
+    biases = tuple(
+        msgspec.structs.replace(each, id=at[each.id]) for each in sample.logit_bias if each.id in at
+    )
+    return np.where(ids[places] == tokens, places, -1), replace(sample, logit_bias=biases)
+
+
+def distribution(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) -> Distribution:
+    """Apply the settings of `sample` to `logits` (vocab_size,). `context`: see `scale_logits`."""
+    scaled = scale_logits(logits, context, sample)
     order = np.argsort(-scaled, kind="stable")
     before = softmax(scaled)
     cut = np.zeros(len(scaled), np.int8)
@@ -118,7 +138,7 @@ def draw(chances: Distribution, u: float) -> int:
 @np.errstate(invalid="ignore")  # NaN logits show in the log-probability
 def sample_token(
     logits: npt.ArrayLike,
-    seen: npt.ArrayLike,
+    context: npt.ArrayLike,
     sample: Sample,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Sampled:
@@ -126,7 +146,7 @@ def sample_token(
     tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all."""
     logprobs = log_softmax(logits)
     ids = np.arange(len(logprobs)) if allowed is None else np.flatnonzero(allowed)
-    chances = distribution(np.asarray(logits)[ids], np.flatnonzero(np.isin(ids, seen)), sample)
+    chances = distribution(np.asarray(logits)[ids], *within(ids, context, sample))
     u = 0.0 if sample.temperature == 0 else uniform(sample.seed, sample.index)
     at = draw(chances, u)
     return Sampled(

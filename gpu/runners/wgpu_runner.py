@@ -37,6 +37,7 @@ from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.inspection_passes import InspectionPasses
 from gpu.runners.results import parse_captured, parse_samples
 from gpu.runners.step_queue import Collected, StepQueue
+from gpu.sampling import TokenBias
 from gpu.step import Captured, Floats, InspectionRequest, InspectionResult, Step, StepResult
 from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.buffers import Memory as DeviceMemory
@@ -111,6 +112,7 @@ class WgpuRunner:
         self.in_flight = depth if offload is None else 1
         self._queue = self._make_queue(depth, offload)
         self._inspection = InspectionPasses(config, self.plans, self._queue, self._tensors, memory)
+        self._biases: dict[int, tuple[TokenBias, ...]] = {}  # of each slot, as uploaded
         self._peaks: dict[str, float] | None = None
         self._n_captured = 0
 
@@ -185,16 +187,12 @@ class WgpuRunner:
 
     # ---- the runner protocol ----------------------------------------------------------------
 
-    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        self.set_seen(slot, tokens)
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:
+        self.set_text(slot, tokens, n_written)
         self.set_interventions(slot, None)
 
-    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        width = self._tensors.seen.shape[1]
-        bits = np.zeros(width * 32, np.uint8)
-        bits[tokens] = 1
-        words = np.packbits(bits, bitorder="little").view(np.uint32)
-        self._memory.write(self._tensors.seen, words, at=slot * width * 4)
+    def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
+        self._tensors.texts.set_text(self._memory, slot, tokens, n_written)
 
     def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
         self._memory.write(
@@ -212,6 +210,7 @@ class WgpuRunner:
         self.plans.intervention_buffers.set(slot, active)
 
     def submit(self, step: Step) -> None:
+        self._set_biases(step)
         recorded = self._plan_of(step, "captured" if step.capture else "plain")
         self._queue.submit(recorded, step, marks=self._is_timed(step))
 
@@ -305,6 +304,14 @@ class WgpuRunner:
         """Return the plan for a step of this size, recorded now if it is the first. `context`:
         tokens of its longest sequence."""
         return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
+
+    def _set_biases(self, step: Step) -> None:
+        """Upload the biases of samples whose slot has others."""
+        for sample in step.samples:
+            biases = sample.logit_bias
+            if biases and self._biases.get(sample.slot) is not biases:
+                self._tensors.texts.set_biases(self._memory, sample.slot, biases)
+                self._biases[sample.slot] = biases
 
     def _is_timed(self, step: Step) -> bool:
         """Return whether this step, if it is captured, takes the GPU times of its layers. A device

@@ -1,4 +1,4 @@
-// sort_keys = order-preserving keys of the logits after repetition penalty and temperature, and a
+// sort_keys = order-preserving keys of the logits after biases, penalties and temperature, and a
 // summary of each strip of the vocabulary.
 //
 // First half of sampling, over slices of the vocabulary. From the summaries `sample` knows where
@@ -7,12 +7,16 @@
 // logits     [n_samples][LOGIT_QUADS] vec4  raw
 // seen       [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
 // allowed    [n_slots][SEEN_WORDS] bit set: the slot's grammar allows the token next
+// counts     [n_slots][COUNT_QUADS] vec2, 16 bits a token: how often the slot's run wrote it
+// biases     [n_slots][BIASES] vec2  id, number to add as bits of f32; by rising id
 // sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // use: step
 // use: sort_keys
 override VOCAB: u32;
 override LOGIT_QUADS: u32;
 override SEEN_WORDS: u32;
+override COUNT_QUADS: u32;
+override BIASES: u32;
 
 const LOWEST = -3.4e38; // finite, so padding weighs exp(LOWEST − top) = 0
 const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
@@ -21,7 +25,9 @@ const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
 @group(0) @binding(1) var<storage, read> logits: array<vec4f>;
 @group(0) @binding(2) var<storage, read> seen: array<u32>;
 @group(0) @binding(3) var<storage, read> allowed: array<u32>;
-@group(0) @binding(4) var<storage, read_write> sort_keys: array<vec4u>;
+@group(0) @binding(4) var<storage, read> counts: array<vec2u>;
+@group(0) @binding(5) var<storage, read> biases: array<vec2u>;
+@group(0) @binding(6) var<storage, read_write> sort_keys: array<vec4u>;
 
 var<workgroup> summaries: array<u32, SLICE_LANES * 4>; // [part][strip]
 
@@ -41,14 +47,42 @@ fn bits_of(word: u32, quad: u32) -> vec4<bool> {
   return (vec4u(word >> (quad % 8u * 4u)) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
 }
 
+fn ids_of(quad: u32) -> vec4u { return vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u); }
+
+fn biased(four: vec4f, quad: u32, sample: Sample) -> vec4f {
+  let first = sample.slot * BIASES;
+  var at = first; // of the first bias that is not of an earlier token
+  var end = first + sample.n_biases;
+  while (at < end) {
+    let middle = (at + end) / 2u;
+    if (biases[middle].x < quad * 4u) { at = middle + 1u; } else { end = middle; }
+  }
+  var sum = four;
+  for (; at < first + sample.n_biases; at++) {
+    let bias = biases[at];
+    if (bias.x >= quad * 4u + 4u) { break; }
+    sum += select(vec4f(), vec4f(bitcast<f32>(bias.y)), ids_of(quad) == vec4u(bias.x));
+  }
+  return sum;
+}
+
 fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
   var was_seen = bits_of(seen[sample.slot * SEEN_WORDS + quad / 8u], quad);
   for (var i = 0u; i < sample.n_drafts; i++) {
-    let draft = step.rows[sample.row - i].token;
-    was_seen |= vec4u(draft) == vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u);
+    was_seen |= vec4u(step.rows[sample.row - i].token) == ids_of(quad);
   }
   let penalty = sample.repetition_penalty;
   return select(four, select(four * penalty, four / penalty, four > vec4f()), was_seen);
+}
+
+fn penalised_by_count(four: vec4f, quad: u32, sample: Sample) -> vec4f {
+  let two = counts[sample.slot * COUNT_QUADS + quad];
+  var count = vec4u(two.x & 0xffffu, two.x >> 16u, two.y & 0xffffu, two.y >> 16u);
+  for (var i = 0u; i < sample.n_drafts; i++) {
+    count += vec4u(vec4u(step.rows[sample.row - i].token) == ids_of(quad));
+  }
+  let presence = select(vec4f(), vec4f(sample.presence_penalty), count > vec4u());
+  return four - sample.frequency_penalty * vec4f(min(count, vec4u(0xffffu))) - presence;
 }
 
 // Writes summaries of the slice after the keys, from number `first` on. A vec4 holds four strips,
@@ -75,14 +109,16 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let strip = group.x * SLICE_LANES + lane;
 
   let masked = sample.n_allowed > 0u;
-  let unscaled = sample.repetition_penalty == 1.0 && divisor == 1.0 && !masked;
+  let counts_act = sample.frequency_penalty != 0.0 || sample.presence_penalty != 0.0;
+  let unscaled = sample.n_biases == 0u && sample.repetition_penalty == 1.0 && !counts_act
+    && divisor == 1.0 && !masked;
   var greatest = vec4u();
   var raw = Sum(LOWEST, 0.0);
   var raw_allowed = 0.0; // the part of raw.mass that allowed tokens have
   var scaled = Sum(LOWEST, 0.0);
   for (var i = 0u; i < STRIP_QUADS; i++) {
     let quad = strip_quad(strip, i);
-    var is_token = vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u) < vec4u(VOCAB);
+    var is_token = ids_of(quad) < vec4u(VOCAB);
     var found = vec4u();
     if (quad * 4u < VOCAB) {
       var four = select(vec4f(LOWEST), logits[group.y * LOGIT_QUADS + quad], is_token);
@@ -93,7 +129,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
         let masses = select(vec4f(), exp(four - raw.top), is_token);
         raw_allowed = raw_allowed * exp(raw_before - raw.top) + dot(masses, vec4f(1.0));
       }
+      if (sample.n_biases > 0u) { four = biased(four, quad, sample); }
       if (sample.repetition_penalty != 1.0) { four = penalised(four, quad, sample); }
+      if (counts_act) { four = penalised_by_count(four, quad, sample); }
       four /= divisor;
       four = select(four, vec4f(), four == vec4f()); // −0 and 0 get the same key
       if (!unscaled) { scaled = add(scaled, select(vec4f(LOWEST), four, is_token)); }

@@ -10,6 +10,7 @@
 // logits     [n_samples][LOGIT_STRIDE] raw
 // sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // seen       [n_slots][SEEN_WORDS] bit set: the token is in the slot's context
+// counts     [n_slots][COUNT_WORDS] 16 bits a token: how often the slot's run wrote it
 // chosen     [n_slots]
 // results    [n_samples][RESULT_WORDS]  see `write_choice`, `write_candidate`
 // use: step
@@ -17,6 +18,7 @@
 // use: sampler_stages
 override LOGIT_STRIDE: u32;
 override SEEN_WORDS: u32;
+override COUNT_WORDS: u32;
 
 const HEADER_WORDS = 12u;
 const CANDIDATE_WORDS = 4u;
@@ -26,8 +28,9 @@ const RESULT_WORDS = HEADER_WORDS + CANDIDATE_WORDS * N_CANDIDATES;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 @group(0) @binding(2) var<storage, read> sort_keys: array<vec4u>;
 @group(0) @binding(3) var<storage, read_write> seen: array<u32>;
-@group(0) @binding(4) var<storage, read_write> chosen: array<u32>;
-@group(0) @binding(5) var<storage, read_write> results: array<u32>;
+@group(0) @binding(4) var<storage, read_write> counts: array<u32>;
+@group(0) @binding(5) var<storage, read_write> chosen: array<u32>;
+@group(0) @binding(6) var<storage, read_write> results: array<u32>;
 
 // Words of a candidate: id, probability before and after the filters, the filter that cut it.
 fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
@@ -60,6 +63,15 @@ fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
   for (var i = 0u; i < 4u; i++) { results[at + 6u + i] = bitcast<u32>(shares[i]); }
 }
 
+// The token is part of its slot's text from now on.
+fn remember(slot: u32, id: u32) {
+  seen[slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);
+  let at = slot * COUNT_WORDS + id / 2u;
+  let shift = id % 2u * 16u;
+  if ((counts[at] >> shift & 0xffffu) < 0xffffu) { counts[at] += 1u << shift; }
+  chosen[slot] = id;
+}
+
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) local: u32) {
   if (group.x >= step.n_samples) { return; }
@@ -88,9 +100,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     write_choice(at, id, logprob, choice);
     results[at + 10u] = n_candidates;
     results[at + 11u] = bitcast<u32>(select(1.0, totals.z / totals.y, masked));
-    if (sample.verifies == 0u) {
-      seen[sample.slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);
-      chosen[sample.slot] = id;
-    }
+    if (sample.verifies == 0u) { remember(sample.slot, id); }
   }
 }

@@ -144,7 +144,7 @@ class FakeRun:
         self.reused = min(engine.options.reused, len(self.prompt) - 1)
         self.prefilled = self.reused
         self.index = 0
-        self.seen = set(request.ids)
+        self.ids = list(request.ids)
         self.undecoded = incomplete_utf8(
             b"".join(map(engine.tokenizer.token_bytes, self.prompt[-4:]))
         )
@@ -387,7 +387,7 @@ class FakeEngine:
         position = len(run.prompt) + run.index - 1
         raw = fake_sampler.logits(wanted, position, self.tokenizer.vocab_size)
         assert params.seed is not None
-        chosen = fake_sampler.draw(raw, params, params.seed, place, run.seen, self.tokenizer)
+        chosen = fake_sampler.draw(raw, params, params.seed, place, run.ids, self.tokenizer)
         id = int(str(chosen["id"]))
         now = time.perf_counter()
         run.first = run.first or now
@@ -406,7 +406,7 @@ class FakeEngine:
             **chosen,  # type: ignore[arg-type]
         )
         run.index += 1
-        run.seen.add(id)
+        run.ids.append(id)
         run.on_event(token)
         if eos:
             self._end(run, "eos")

@@ -72,10 +72,11 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             sharper = np.linspace(0.5, 4, info.model.n_layers + 1)[:, None]
             logits = _logits(rng, info.model.n_layers + 1, vocab) * sharper.astype(np.float32)
             return lens_reading(logits, chosen, top)
-        case Waterfall(ids=ids, params=params, index=index, top=top):
+        case Waterfall(ids=ids, position=position, params=params, index=index, top=top):
             # Independent of the settings, as with a real model.
             rng = np.random.default_rng(ids)
-            return waterfall(_logits(rng, 1, vocab)[0], ids, _sample(params, index), top)
+            logits = _logits(rng, 1, vocab)[0]
+            return waterfall(logits, ids[: position + 1], _sample(params, index), top)
         case Losses(ids=ids, top=top, first=first):
             return _losses(_logits(rng, len(ids) - 1 - first, vocab), ids[first + 1 :], top)
         case Beam():
@@ -156,4 +157,4 @@ def _logits(rng: np.random.Generator, n: int, vocab_size: int) -> npt.NDArray[np
 
 def _sample(params: SamplingParams, index: int) -> Sample:
     settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
-    return Sample(0, 0, params.seed or 0, index, **settings)
+    return Sample(0, 0, params.seed or 0, index, logit_bias=params.logit_bias, **settings)

@@ -6,6 +6,7 @@ Everything depends on the arguments only: the same seed and settings give the sa
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,23 @@ def logits(wanted: int, context: int, vocab_size: int) -> Floats:
 
 
 def draw(
-    raw: Floats, params: SamplingParams, seed: int, index: int, seen: set[int], words: FakeTokenizer
+    raw: Floats,
+    params: SamplingParams,
+    seed: int,
+    index: int,
+    ids: list[int],
+    words: FakeTokenizer,
 ) -> dict[str, object]:
-    """Draw a token; return the fields of `gpu.events.Token` on how it was chosen."""
+    """Draw token `index` of a run after `ids`; return the fields of `gpu.events.Token` on how it
+    was chosen."""
     scaled = raw.copy()
-    for id in seen:
+    for each in params.logit_bias:
+        scaled[each.id] += each.bias
+    for id in set(ids):
         penalty = params.repetition_penalty
         scaled[id] = scaled[id] / penalty if scaled[id] > 0 else scaled[id] * penalty
+    for id, times in Counter(ids[max(0, len(ids) - index) :]).items():
+        scaled[id] -= params.frequency_penalty * times + params.presence_penalty
     greedy = params.temperature == 0
     if not greedy:
         scaled /= params.temperature

@@ -14,11 +14,11 @@ def test_defaults_are_allowed() -> None:
 
 def test_every_number_is_declared() -> None:
     fields = {field.name for field in msgspec.structs.fields(SamplingParams)}
-    assert fields - set(SETTING_BY_NAME) == {"stop", "ignore_eos"}
+    assert fields - set(SETTING_BY_NAME) == {"stop", "ignore_eos", "logit_bias"}
 
 
 def test_the_sampler_gets_the_settings_that_change_the_distribution() -> None:
-    of_the_draw = {"row", "slot", "seed", "index", "n_drafts", "verifies"}
+    of_the_draw = {"row", "slot", "seed", "index", "logit_bias", "n_drafts", "verifies"}
     assert set(Sample.__slots__) - of_the_draw == set(DISTRIBUTION)
     neutral = Sample(0, 0, 0, 0)
     for name in DISTRIBUTION:

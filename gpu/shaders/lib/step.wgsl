@@ -22,12 +22,12 @@ struct Sample {
   top_p: f32,
   min_p: f32,
   repetition_penalty: f32,
-  n_drafts: u32, // rows up to `row` that are drafts: their tokens count as seen
+  frequency_penalty: f32,
+  presence_penalty: f32,
+  n_biases: u32, // tokens whose logits are biased
+  n_drafts: u32, // rows up to `row` that are drafts: their tokens count as seen and written
   verifies: u32, // 1: the host decides whether the token is the slot's next
   n_allowed: u32, // tokens that the slot's grammar allows; 0: there is none
-  unused_0: u32,
-  unused_1: u32,
-  unused_2: u32,
 }
 
 struct Step {

@@ -299,6 +299,22 @@ def test_settings_change_while_an_answer_is_written(start_site: StartSite) -> No
     assert "".join(texts) != expected
 
 
+@pytest.mark.parametrize("name", ["temperature", "frequency_penalty"])
+def test_what_log_probabilities_are_computed_from_cannot_change(
+    start_site: StartSite, name: str
+) -> None:
+    site = start_site(delay=0.03)
+    client = site.app.test_client()
+    for n_top, status in ((3, 400), (0, 200)):
+        response, first = open_stream(site.port, max_tokens=60, logprobs=n_top)
+        changed = client.post(f"/v1/generations/{first['id']}/params", json={name: 1.5})
+        assert changed.status_code == status, changed.text
+        assert changed.json is not None
+        if status == 400:
+            assert changed.json["error"]["param"] == name
+        response.close()
+
+
 def test_an_answer_that_has_ended_is_not_found(http: FlaskClient) -> None:
     ended = complete(http, max_tokens=2)["id"]
     for id in (ended, "cmpl-unknown"):

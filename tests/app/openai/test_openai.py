@@ -147,6 +147,18 @@ def test_logprobs_zero_returns_the_chosen_token_alone(http: FlaskClient) -> None
     assert all(MIN_LOGPROB < p <= 0 for p in logprobs["token_logprobs"])
 
 
+def test_penalties_lower_what_was_written_and_biases_any_token(http: FlaskClient) -> None:
+    wanted: dict[str, Any] = {**GREEDY, "max_tokens": 40, "logprobs": 0}
+    plain = complete(http, **wanted)["choices"][0]["logprobs"]["tokens"]
+    penalised = complete(http, **wanted, frequency_penalty=2.0, presence_penalty=2.0)
+    tokens = penalised["choices"][0]["logprobs"]["tokens"]
+    assert len(set(tokens)) > len(set(plain))
+    assert tokens[0] == plain[0], "nothing was written before the first token"
+    [first] = FakeTokenizer().encode(plain[0], bos=False)
+    biased = complete(http, **wanted, logit_bias={str(first): -100})["choices"][0]
+    assert plain[0] not in biased["logprobs"]["tokens"]
+
+
 # ---- streams ---------------------------------------------------------------------------------
 
 
@@ -388,8 +400,27 @@ BAD_COMPLETIONS: dict[str, tuple[Any, str | None]] = {
     "best_of below n": ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
     "best_of of a stream": ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
     "suffix": ({"prompt": "a", "suffix": "z"}, "suffix"),
-    "frequency_penalty": ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty"),
-    "logit_bias": ({"prompt": "a", "logit_bias": {"5": -100}}, "logit_bias"),
+    "frequency_penalty above": ({"prompt": "a", "frequency_penalty": 2.1}, "frequency_penalty"),
+    "presence_penalty below": ({"prompt": "a", "presence_penalty": -2.1}, "presence_penalty"),
+    "logprobs after a count": (
+        {"prompt": "a", "logprobs": 3, "presence_penalty": 0.5},
+        "logprobs",
+    ),
+    "logprobs after a logit_bias": (
+        {"prompt": "a", "logprobs": 3, "logit_bias": {"5": 1}},
+        "logprobs",
+    ),
+    "logit_bias of a word": ({"prompt": "a", "logit_bias": {"fox": 1}}, "logit_bias"),
+    "logit_bias outside": ({"prompt": "a", "logit_bias": {"1000000": 1}}, "logit_bias"),
+    "logit_bias negative id": ({"prompt": "a", "logit_bias": {"-1": 1}}, "logit_bias"),
+    "logit_bias huge id": ({"prompt": "a", "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+    "logit_bias twice": ({"prompt": "a", "logit_bias": {"5": 1, "05": 1}}, "logit_bias"),
+    "logit_bias above": ({"prompt": "a", "logit_bias": {"5": 101}}, "logit_bias"),
+    "logit_bias text": ({"prompt": "a", "logit_bias": {"5": "1"}}, "logit_bias[...]"),
+    "too many logit_biases": (
+        {"prompt": "a", "logit_bias": {str(i): 1 for i in range(301)}},
+        "logit_bias",
+    ),
     "usage without stream": (
         {"prompt": "a", "stream_options": {"include_usage": True}},
         "stream_options",

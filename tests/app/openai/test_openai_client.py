@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -85,6 +86,20 @@ def test_stop(client: openai.OpenAI) -> None:
     assert " fox" not in answer.choices[0].text
 
 
+def test_penalties_and_logit_bias(client: openai.OpenAI) -> None:
+    def write(**settings: Any) -> str:
+        answer = client.completions.create(
+            model=MODEL, prompt="Once", temperature=0, max_tokens=40, **settings
+        )
+        return str(answer.choices[0].text)
+
+    plain = write()
+    assert write(frequency_penalty=0, presence_penalty=0, logit_bias={}) == plain
+    assert write(frequency_penalty=1.5) != plain
+    assert write(presence_penalty=1.5) != plain
+    assert write(logit_bias={"300": 100}) != plain
+
+
 def test_extensions_pass_through_extra_body(client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model=MODEL, prompt="Once", max_tokens=5, extra_body={"top_k": 1, "repetition_penalty": 1.1}
@@ -98,7 +113,8 @@ def test_extensions_pass_through_extra_body(client: openai.OpenAI) -> None:
     [
         ({"temperature": -1.0}, "temperature"),
         ({"n": 99}, "n"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 200}}, "logit_bias"),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
     ],
 )
 def test_a_bad_request_is_typed_and_names_the_field(

@@ -6,7 +6,7 @@ is written exactly once, in order, and that all cells before it hold the same se
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -89,20 +89,22 @@ class ScriptedRunner:
         ] = []  # steps before it, slot, what was set
         self.n_inspected = 0
         self._chosen: dict[int, int] = {}
-        self.seen: dict[int, set[int]] = {}  # tokens seen by a slot's penalty
+        # tokens seen by a slot's penalties, and how often its run wrote each
+        self.texts: dict[int, tuple[set[int], Counter[int]]] = {}
         self.allowed: dict[int, set[int]] = {}  # tokens that a slot's grammar allows next
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
 
-    def set_seen(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        self.seen[slot] = set(tokens.tolist())
+    def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
+        ids = tokens.tolist()
+        self.texts[slot] = (set(ids), Counter(ids[len(ids) - n_written :]))
 
     def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
         bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
         self.allowed[slot] = set(np.flatnonzero(bits).tolist())
 
-    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        self.set_seen(slot, tokens)
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:
+        self.set_text(slot, tokens, n_written)
         self._drafted.pop(slot, None)
         self._next[slot] = None
         self.tables[slot] = []
@@ -144,9 +146,12 @@ class ScriptedRunner:
                 allowed = self.allowed[sample.slot]
                 assert len(allowed) == sample.n_allowed, "another number of tokens is allowed"
                 id = id if id in allowed else max(allowed)
-            if sample.repetition_penalty != 1:
-                seen = self.seen[sample.slot].union(step.drafts_before(sample))
-                assert seen == set(after[sample.row]), "the penalty is for other tokens"
+            if sample.repetition_penalty != 1 or sample.frequency_penalty != 0:
+                seen, written = self.texts[sample.slot]
+                drafts, ids = step.drafts_before(sample), after[sample.row]
+                assert seen.union(drafts) == set(ids), "the penalty is for other tokens"
+                counts = Counter(ids[max(0, len(ids) - sample.index) :])
+                assert written + Counter(drafts) == counts, "other tokens are counted"
             self._note(step, sample, id)
             samples.append(sampled(id))
         self._pending.append(StepResult(tuple(samples)))
@@ -159,7 +164,9 @@ class ScriptedRunner:
         else:
             self._drafted.pop(sample.slot, None)
             self._chosen[sample.slot] = id
-            self.seen.setdefault(sample.slot, set()).add(id)
+            seen, written = self.texts.setdefault(sample.slot, (set(), Counter()))
+            seen.add(id)
+            written[id] += 1
 
     def _feed(self, slot: int, position: int, token: int) -> list[int]:
         """Write a token into its cell; return all ids up to it, as the slot's blocks hold them."""

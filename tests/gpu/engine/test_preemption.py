@@ -190,8 +190,8 @@ class SlotRunner(ScriptedRunner):
         self.acted: list[tuple[int, int, bytes]] = []  # first id, position, digest
         self._slots: dict[int, tuple[int, bytes]] = {}
 
-    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32]) -> None:
-        super().begin_slot(slot, tokens)
+    def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:
+        super().begin_slot(slot, tokens, n_written)
         self._slots[slot] = (int(tokens[0]), b"")
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
@@ -233,7 +233,9 @@ def test_interventions_act_on_what_is_computed_again(
 def test_many_runs_in_a_small_cache_all_end(tokenizer: Tokenizer, prefix_cache: bool) -> None:
     runner = ScriptedRunner(n_slots=16, n_blocks=9, max_rows=32)
     hand = ManualEngine(runner, tokenizer, prefix_cache=prefix_cache)
-    runs = [hand.start([1 + i % 5] * (1 + 3 * i % 20), 40) for i in range(24)]
+    runs = [
+        hand.start([1 + i % 5] * (1 + 3 * i % 20), 40, frequency_penalty=i % 2) for i in range(24)
+    ]
     hand.finish(*runs)
     assert hand.scheduler.n_preemptions > 0
     assert {len(run.ids) - len(run.prompt) for run in runs} == {40}

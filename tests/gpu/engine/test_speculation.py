@@ -70,7 +70,8 @@ def test_no_interleaving_changes_a_text(hand: Callable[..., ManualEngine], seed:
         alive = [s for s in alive if not s.finished]
         if action < 0.15 and len(alive) < 5:
             prompt = [draw.randint(1, 6) for _ in range(draw.randint(1, 20))]
-            alive.append(one.start(prompt, draw.randint(1, 40)))
+            penalty = draw.choice([0.0, 0.5])
+            alive.append(one.start(prompt, draw.randint(1, 40), frequency_penalty=penalty))
         elif action < 0.2 and alive:
             one.cancel(draw.choice(alive))
         elif action < 0.25 and alive:
@@ -92,8 +93,8 @@ def test_no_interleaving_changes_a_text(hand: Callable[..., ManualEngine], seed:
 def test_the_penalty_is_for_the_tokens_of_the_text_alone(
     hand: Callable[..., ManualEngine], seed: int
 ) -> None:
-    """`ScriptedRunner` compares what the device counts as seen with the text, before each penalised
-    sample: rejected drafts are not in it, accepted ones are."""
+    """`ScriptedRunner` compares what the device counts with the text, before each penalised sample:
+    rejected drafts are not in it, accepted ones are."""
     draw = random.Random(seed)
     one = hand(n_slots=2, n_blocks=7)
     runs = [one.start([1, 2, 3], 40), one.start([4, 5], 45)]
@@ -103,9 +104,9 @@ def test_the_penalty_is_for_the_tokens_of_the_text_alone(
             one.collect()
         run = draw.choice(runs)
         if not (run.finished or run.drafting is None or run.drafting.in_flight):
-            run.update({"repetition_penalty": draw.choice([1.0, 1.3])}, None)
+            run.update({"frequency_penalty": draw.choice([0.0, 0.3])}, None)
     for step in one.runner.steps:
-        penalised += sum(s.repetition_penalty != 1 and s.verifies for s in step.samples)
+        penalised += sum(s.frequency_penalty != 0 and s.verifies for s in step.samples)
     assert penalised > 10
 
 

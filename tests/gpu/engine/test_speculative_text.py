@@ -14,7 +14,7 @@ from gpu.events import Done, Token, TokenStats
 from gpu.interventions.messages import Interventions, LayerFactor
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling import SamplingParams, TokenBias
 from gpu.speculation.draft_length import DraftLength
 from gpu.speculation.ngram import NgramDrafter
 
@@ -25,6 +25,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 0.8, "top_p": 0.95},
     "penalised": {"temperature": 0.5, "repetition_penalty": 1.15},
+    "counted": {
+        "temperature": 0.5,
+        "frequency_penalty": 0.3,
+        "presence_penalty": 0.4,
+        "logit_bias": (TokenBias(300, 3.0),),
+    },
 }
 
 WITHOUT_DRAFTS = LoadOptions(dtype="q8", slots=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gpu.inspection.requests import Answer
 from gpu.inspection.waterfall import waterfall
 from gpu.reference.sampler import sample_token
 from gpu.reference.softmax import log_softmax
+from gpu.sampling import TokenBias
 from gpu.step import Sample
 
 VOCAB = 311
@@ -155,3 +157,20 @@ def test_without_a_grammar_nothing_is_forbidden(logits: np.ndarray) -> None:
     answer = waterfall(logits, SEEN, sample_of(), 5)
     assert "allowed" not in answer.info
     assert "forbidden_ids" not in {array.name for array in answer.arrays}
+
+
+def test_penalties_and_biases_are_one_stage_and_what_was_written_is_counted(
+    logits: np.ndarray,
+) -> None:
+    settings = {"frequency_penalty": 0.5, "presence_penalty": 1.0}
+    sample = replace(sample_of(**settings), index=2, logit_bias=(TokenBias(7, 2.0),))
+    answer = waterfall(logits, SEEN, sample, top=VOCAB)
+    rows = {int(id): i for i, id in enumerate(answer["ids"])}
+    wanted = logits.astype(np.float64)
+    wanted[[5, 200]] -= 1.5
+    wanted[7] += 2.0
+    shares = np.exp(wanted - wanted.max())
+    got = answer["penalised"][[rows[id] for id in range(VOCAB)]]
+    assert got == pytest.approx(shares / shares.sum(), rel=1e-5)
+    assert answer["written"][[rows[id] for id in (3, 5, 200, 7)]].tolist() == [0, 1, 1, 0]
+    assert answer["seen"][[rows[id] for id in (3, 5, 200, 7)]].tolist() == [1, 1, 1, 0]

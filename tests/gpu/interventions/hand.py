@@ -38,8 +38,11 @@ class ManualEngine:
         self.texts: list[list[int]] = [[1] * 40]
         self._tokenizer = tokenizer
 
-    def start(self, prompt: list[int], n: int, *, priority: int = 0) -> Sequence:
-        params = SamplingParams(max_tokens=n, seed=0)
+    def start(
+        self, prompt: list[int], n: int, *, priority: int = 0, frequency_penalty: float = 0.0
+    ) -> Sequence:
+        """Start a run. `ScriptedRunner` checks before each penalised sample what it counts."""
+        params = SamplingParams(max_tokens=n, seed=0, frequency_penalty=frequency_penalty)
         request = Request(prompt, params, priority=priority)
         sequence = Sequence(request, self._tokenizer, (), self.runner.limits.context)
         self.scheduler.add(sequence)
@@ -48,14 +51,15 @@ class ManualEngine:
     def advance(self) -> bool:
         """Admit runs and submit a step; return False if there was none."""
         for sequence in self.scheduler.admit():
-            self.runner.begin_slot(sequence.slot, np.array(sequence.ids, np.uint32))
+            ids = np.array(sequence.ids, np.uint32)
+            self.runner.begin_slot(sequence.slot, ids, sequence.n_counted)
         self.settle()
         scheduled = self.scheduler.next_step()
         self.settle()
         if scheduled is None:
             return False
-        for slot, ids in scheduled.slot_seen:
-            self.runner.set_seen(slot, np.array(ids, np.uint32))
+        for slot, tokens, n_written in scheduled.slot_texts:
+            self.runner.set_text(slot, np.array(tokens, np.uint32), n_written)
         self.runner.submit(scheduled.step)
         self.in_flight.append(scheduled)
         return True

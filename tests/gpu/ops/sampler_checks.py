@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu.reference import sampler as reference
+from gpu.sampling import TokenBias
 from gpu.step import N_CANDIDATES, Sample, Sampled
 from tests.gpu.ops.rig import ROUNDING, Array, compare
 
@@ -23,7 +24,7 @@ class Expected:
     """Result of the reference for one draw, and the error bounds of float32."""
 
     logits: Array
-    seen: Sequence[int]
+    context: Sequence[int]
     sample: Sample
 
     @property
@@ -50,12 +51,27 @@ class Expected:
         if is_flat(d):
             return np.zeros(len(self.logits))
         s = self.sample
-        scaling = 0 if s.temperature in (0, 1) and s.repetition_penalty == 1 else 16
-        return ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaling * np.abs(d.scaled))
+        added = self.added()
+        scaling = 16 if s.temperature not in (0, 1) or s.repetition_penalty != 1 else 0
+        scaled = scaling * (np.abs(d.scaled) + added) + 4 * added
+        return ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaled)
+
+    def added(self) -> Array:
+        """Sizes of what biases and the penalties that count add to each scaled logit."""
+        s = self.sample
+        sizes = replace(
+            s,
+            repetition_penalty=1.0,
+            frequency_penalty=-abs(s.frequency_penalty),
+            presence_penalty=-abs(s.presence_penalty),
+            logit_bias=tuple(TokenBias(each.id, abs(each.bias)) for each in s.logit_bias),
+        )
+        added = reference.scale_logits(np.zeros(len(self.logits)), self.context, sizes)
+        return added * max(s.repetition_penalty, 1 / s.repetition_penalty)
 
     def distribution(self, **changes: float) -> reference.Distribution:
         sample = replace(self.sample, **changes)
-        return reference.distribution(self.logits, self.seen, sample)
+        return reference.distribution(self.logits, self.context, sample)
 
     def may_be_kept(self, d: reference.Distribution) -> range:
         """Bounds of the number of survivors, given the rounding of masses and thresholds."""
@@ -88,9 +104,9 @@ def is_flat(d: reference.Distribution) -> bool:
     return bool(np.ptp(d.scaled) == 0)
 
 
-def check(got: Sampled, logits: Array, seen: Sequence[int], sample: Sample) -> bool:
+def check(got: Sampled, logits: Array, context: Sequence[int], sample: Sample) -> bool:
     """Check one draw against the reference; return whether rounding leaves only one answer."""
-    e = Expected(logits.astype(np.float64), seen, sample)
+    e = Expected(logits.astype(np.float64), context, sample)
     d = e.distribution()
     kept = e.may_be_kept(d)
     assert got.n_kept in kept, f"{e.case}: {got.n_kept} kept, not {np.count_nonzero(d.kept)}"

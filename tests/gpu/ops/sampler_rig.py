@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gpu.ops import Batch
 from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.results import parse_samples
-from gpu.step import Row, Sample, Sampled
+from gpu.step import MAX_TIMES_WRITTEN, Row, Sample, Sampled
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder
 from tests.gpu.ops.rig import Array, Rig, plain_rows
@@ -21,6 +21,15 @@ from tests.gpu.ops.rig import Array, Rig, plain_rows
 N_SLOTS = MAX_SAMPLES + 1
 """One slot more than a step uses: its context and its choice must not change."""
 UNCHOSEN = 0xDEAD
+POISON = 0x7FC00000
+"""Id and number of biases behind those of a sample: a NaN, and no token."""
+
+
+class Text(NamedTuple):
+    """Context of a slot, of which its run wrote the last `n_written` ids."""
+
+    ids: Sequence[int]
+    n_written: int
 
 
 def settings(**changes: Any) -> Sample:
@@ -37,8 +46,8 @@ class SamplerRig:
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
         self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab_size)
-        self._seen = memory.zeros("seen", (N_SLOTS, -(-vocab_size // 32)), "u32")
-        self._allowed = memory.zeros("allowed", self._seen.shape, "u32")
+        self._texts = ops.SlotTexts.make(memory, N_SLOTS, vocab_size)
+        self._allowed = memory.zeros("allowed", self._texts.seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
 
@@ -46,12 +55,13 @@ class SamplerRig:
         self,
         logits: Array,
         samples: Sequence[Sample],
-        seen: Sequence[Sequence[int]] = (),
+        contexts: Sequence[Sequence[int]] = (),
         allowed: Sequence[Sequence[int]] = (),
     ) -> tuple[Sampled, ...]:
         """Return the device's choices for up to 8 rows of float32 logits (n, vocab_size), each in a
-        slot of its own whose context has the ids `seen` and whose grammar allows the ids `allowed`;
-        none: it has no grammar. Also checks the buffers afterwards."""
+        slot of its own with a context of `contexts`, of which the run wrote as many ids as the
+        sample's index says, and a grammar that allows the ids `allowed`; none: it has no grammar.
+        Also checks the buffers afterwards."""
         allowed = [*allowed, *([()] * (len(samples) - len(allowed)))]
         samples = [replace(s, slot=i, n_allowed=len(allowed[i])) for i, s in enumerate(samples)]
         # Slots without a grammar have any bits.
@@ -59,22 +69,27 @@ class SamplerRig:
         for i, ids in enumerate(allowed):
             bits[i] = self._bits(ids) if ids else bits[i]
         self.rig.memory.write(self._allowed, bits)
-        sampled = self._sample(logits, plain_rows(1), samples, seen)
-        self._check_left([s.id for s in sampled], seen)
+        texts = [
+            Text(context, min(sample.index, len(context)))
+            for context, sample in zip(contexts, samples, strict=False)
+        ]
+        sampled = self._sample(logits, plain_rows(1), samples, texts)
+        self._check_left([s.id for s in sampled], texts)
         return sampled
 
     def verify(
-        self, logits: Array, sample: Sample, seen: Sequence[int], drafts: Sequence[int]
+        self, logits: Array, sample: Sample, context: Sequence[int], drafts: Sequence[int]
     ) -> tuple[Sampled, ...]:
-        """Return the device's choices for a token and the `drafts` after it, all in slot 0, whose
-        context has the ids `seen`: logits (1 + n_drafts, vocab_size). They leave no trace."""
+        """Return the device's choices for a token and the `drafts` after it, all in slot 0 with
+        this context: logits (1 + n_drafts, vocab_size). They leave no trace."""
         rows = [Row(0, 10 + i, id) for i, id in enumerate((self.vocab_size - 1, *drafts))]
         samples = [
             replace(sample, row=i, index=sample.index + i, n_drafts=i, verifies=True)
             for i in range(len(rows))
         ]
-        sampled = self._sample(logits, rows, samples, [seen])
-        self._check_left([], [seen])
+        texts = [Text(context, min(sample.index, len(context)))]
+        sampled = self._sample(logits, rows, samples, texts)
+        self._check_left([], texts)
         return sampled
 
     def _sample(
@@ -82,10 +97,12 @@ class SamplerRig:
         logits: Array,
         rows: list[Row],
         samples: list[Sample],
-        seen: Sequence[Sequence[int]],
+        texts: Sequence[Text],
     ) -> tuple[Sampled, ...]:
         n, memory = len(samples), self.rig.memory
-        self._upload(logits, [*seen, *([()] * (N_SLOTS - len(seen)))])
+        self._upload(logits, texts)
+        for sample in samples:
+            self._texts.set_biases(memory, sample.slot, sample.logit_bias)
         batch = self.rig.batch(rows, samples)
         self.rig.run(lambda rec: self.record(rec, batch))
         results = memory.read(self._results)
@@ -103,32 +120,48 @@ class SamplerRig:
         """Record both halves of the sampler."""
         vocab = self.vocab_size
         ops.logit_sort_keys(
-            rec, batch, "sample.keys", vocab, self._logits, self._seen, self._allowed, self._keys
+            rec, batch, "sample.keys", vocab, self._logits, self._texts, self._allowed, self._keys
         )
         ops.sample(
-            rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
+            rec, batch, "sample", vocab, self._logits, self._keys, self._texts, self._chosen,
             self._results,
         )  # fmt: skip
 
-    def _upload(self, logits: Array, seen: Sequence[Sequence[int]]) -> None:
+    def _upload(self, logits: Array, texts: Sequence[Text]) -> None:
         memory = self.rig.memory
         whole = np.full(self._logits.shape, np.nan, np.float32)
         whole[: len(logits), : self.vocab_size] = logits
         memory.write(self._logits, whole)
-        memory.write(self._seen, np.concatenate([self._bits(ids) for ids in seen]))
+        memory.write(self._texts.biases, np.full(self._texts.biases.shape, POISON, np.uint32))
+        memory.write(self._texts.seen, np.zeros(self._texts.seen.shape, np.uint32))
+        memory.write(self._texts.counts, np.zeros(self._texts.counts.shape, np.uint32))
+        for slot, text in enumerate(texts):
+            ids = np.array(text.ids, np.uint32)
+            self._texts.set_text(memory, slot, ids, text.n_written)
         memory.write(self._chosen, np.full(N_SLOTS, UNCHOSEN, np.uint32))
         self.rig.poison(self._keys)
         self.rig.poison(self._results)
 
     def _bits(self, ids: Sequence[int]) -> Array:
-        bits = np.zeros(self._seen.shape[1] * 32, np.uint8)
+        bits = np.zeros(self._allowed.shape[1] * 32, np.uint8)
         bits[list(ids)] = 1
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
-    def _check_left(self, ids: Sequence[int], seen: Sequence[Sequence[int]]) -> None:
+    def _check_left(self, ids: Sequence[int], texts: Sequence[Text]) -> None:
         """The next step reads the choice `ids` of each slot; the next penalty counts it."""
-        seen = [*seen, *([()] * (N_SLOTS - len(seen)))]
-        chosen = self.rig.memory.read(self._chosen).tolist()
+        memory = self.rig.memory
+        chosen = memory.read(self._chosen).tolist()
         assert chosen == [*ids, *[UNCHOSEN] * (N_SLOTS - len(ids))]
-        wanted = [self._bits([*before, *ids[i : i + 1]]) for i, before in enumerate(seen)]
-        assert np.array_equal(self.rig.memory.read(self._seen), np.stack(wanted))
+        seen = np.zeros((N_SLOTS, 32 * self._texts.seen.shape[1]), np.uint8)
+        counts = np.zeros((N_SLOTS, 2 * self._texts.counts.shape[1]), np.int64)
+        for slot, text in enumerate(texts):
+            seen[slot, list(text.ids)] = 1
+            for id in text.ids[len(text.ids) - text.n_written :]:
+                counts[slot, id] += 1
+        for slot, id in enumerate(ids):
+            seen[slot, id] = 1
+            counts[slot, id] += 1
+        bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint32)
+        packed = np.minimum(counts, MAX_TIMES_WRITTEN).astype(np.uint16).view(np.uint32)
+        assert np.array_equal(memory.read(self._texts.seen), bits)
+        assert np.array_equal(memory.read(self._texts.counts), packed)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gpu.ops.sampling import SLICE_LANES, slices, strip_quads
 from gpu.reference import sampler as reference
+from gpu.sampling import TokenBias
 from gpu.step import Sample
 from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare
+from tests.gpu.ops.sampler_checks import Expected
 from tests.gpu.ops.sampler_rig import SamplerRig, settings
 
 pytestmark = pytest.mark.parity
@@ -17,14 +21,24 @@ pytestmark = pytest.mark.parity
 VOCABS = (1, 2, 31, 255, 256, 257, 8191, 8192, 8193, 16_385, 32_771, 49_152, 128_256)
 
 
+COUNTING = {"frequency_penalty": -0.3, "presence_penalty": 2.0}
+
+
 def logits_of_keys(keys: Array) -> Array:
     bits = np.where(keys >> 31, keys & 0x7FFFFFFF, ~keys)
     return bits.astype(np.uint32).view(np.float32)
 
 
-def left(sampler: SamplerRig, logits: Array, sample: Sample, seen: list[int]) -> Array:
+def random_biases(rng: np.random.Generator, vocab: int, most: int) -> tuple[TokenBias, ...]:
+    """Biases of up to `most` tokens, the last of the vocabulary among them, in any order."""
+    ids = rng.permutation(vocab)[: max(0, most - 1)].tolist()
+    ids = list(dict.fromkeys([*ids, vocab - 1])) if most else []
+    return tuple(TokenBias(id, float(np.float32(rng.normal(0, 5)))) for id in ids)
+
+
+def left(sampler: SamplerRig, logits: Array, sample: Sample, context: list[int]) -> Array:
     """The row of sort keys, then five summaries of each strip; after another sample's."""
-    sampler.choose(np.stack([logits[::-1], logits]), [settings(), sample], [[], seen])
+    sampler.choose(np.stack([logits[::-1], logits]), [settings(), sample], [[], context])
     return sampler.keys()[1]
 
 
@@ -36,19 +50,28 @@ def by_strip(keys: Array, vocab: int) -> Array:
 
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize(
-    "sample",
-    [settings(), settings(temperature=0.0), settings(temperature=0.7, repetition_penalty=1.3)],
-    ids=["plain", "greedy", "scaled"],
+    ("sample", "n_biases"),
+    [
+        pytest.param(settings(), 0, id="plain"),
+        pytest.param(settings(temperature=0.0), 0, id="greedy"),
+        pytest.param(settings(temperature=0.7, repetition_penalty=1.3), 0, id="scaled"),
+        pytest.param(settings(), 300, id="biased"),
+        pytest.param(settings(index=999, **COUNTING), 0, id="counted"),
+        pytest.param(
+            settings(index=999, temperature=0.7, repetition_penalty=1.3, **COUNTING), 77, id="all"
+        ),
+    ],
 )
 def test_sort_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
-    rig: Rig, vocab: int, sample: Sample
+    rig: Rig, vocab: int, sample: Sample, n_biases: int
 ) -> None:
     rng = np.random.default_rng(vocab)
+    sample = replace(sample, logit_bias=random_biases(rng, vocab, n_biases))
     logits = rng.normal(0, 3, vocab).astype(np.float32)
     if vocab > 2:
         logits[rng.permutation(vocab)[:3]] = [0.0, -0.0, -np.inf]
-    seen = rng.integers(0, vocab, vocab // 3).tolist()
-    row = left(SamplerRig(rig, vocab), logits, sample, seen)
+    context = rng.integers(0, vocab, vocab // 3).tolist() + [vocab // 2] * 9
+    row = left(SamplerRig(rig, vocab), logits, sample, context)
 
     strips = slices(vocab) * SLICE_LANES
     keys, summaries = np.split(row, [4 * strips * strip_quads(vocab)])
@@ -57,13 +80,13 @@ def test_sort_keys_are_the_scaled_logits_and_summaries_those_of_their_strips(
     assert np.array_equal(
         np.argsort(scaled, kind="stable"), np.argsort(keys[:vocab], kind="stable")
     )
-    want = reference.scale_logits(logits, seen, sample)
+    want = reference.scale_logits(logits, context, sample)
     finite = np.isfinite(want)
+    added = Expected(logits, context, sample).added()[finite]
     assert np.array_equal(scaled[~finite], want[~finite])
     case, want = f"{vocab} tokens, {sample}", want[finite]
-    compare(
-        "logit_sort_keys.scaled", case, scaled[finite], want, 8 * ROUNDING * np.abs(want), vocab
-    )
+    bound = 8 * ROUNDING * (np.abs(want) + added)
+    compare("logit_sort_keys.scaled", case, scaled[finite], want, bound, vocab)
 
     greatest, *rest, _ = summaries.reshape(5, strips)
     assert np.array_equal(greatest, by_strip(keys, vocab).max(1))

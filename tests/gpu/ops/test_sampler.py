@@ -15,7 +15,8 @@ from gpu.info import AdapterInfo
 from gpu.ops.sampling import sample_lanes
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
-from gpu.step import Sample
+from gpu.sampling import TokenBias
+from gpu.step import MAX_TIMES_WRITTEN, Sample
 from gpu.webgpu.device_policy import SHARED_TILE_BYTES, DevicePolicy
 from gpu.webgpu.kernel_source import workgroup_memory
 from gpu.webgpu.plan import Recorder
@@ -38,12 +39,22 @@ def sampler(rig: Rig) -> SamplerFor:
 
 # ---- settings and logits ------------------------------------------------------------------------
 
+# With these numbers, logits that are multiples of a half and differ do not become equal.
+ALL_PENALTIES = {
+    "repetition_penalty": 1.25,
+    "frequency_penalty": -0.75,
+    "presence_penalty": 1.875,
+    "logit_bias": (TokenBias(0, 1.5),),
+}
 SETTINGS = [
     *(settings(temperature=t) for t in (0.0, 0.01, 0.5, 1.0, 10.0)),
     *(settings(top_k=k) for k in (1, 2, 20, 50, 2**31 - 1)),
     *(settings(top_p=p) for p in (0.0, 1e-6, 0.5, 0.9, 0.999)),
     *(settings(min_p=p) for p in (1e-6, 0.05, 0.5, 1.0)),
     *(settings(repetition_penalty=p) for p in (0.1, 0.7, 1.3, 10.0)),
+    settings(temperature=0.7, frequency_penalty=0.375, top_p=0.9),
+    settings(presence_penalty=-1.5, top_k=40),
+    settings(temperature=1.3, min_p=0.05, **ALL_PENALTIES),
     settings(temperature=0.0, repetition_penalty=1.3),
     settings(temperature=0.0, repetition_penalty=0.7),
     settings(temperature=0.7, top_k=40, top_p=0.9, min_p=0.05, repetition_penalty=1.1),
@@ -51,6 +62,7 @@ SETTINGS = [
     settings(temperature=1.5, top_p=0.8, min_p=0.1),
     settings(temperature=0.3, top_k=3, min_p=0.2, repetition_penalty=0.83),
     settings(temperature=0.0, top_k=5, top_p=0.5, min_p=0.5, repetition_penalty=1.5),
+    settings(temperature=0.0, **ALL_PENALTIES),
 ]
 
 
@@ -90,7 +102,7 @@ def check_settings(
     vocab, decided = sampler.vocab_size, []
     for start in range(0, len(chosen), MAX_SAMPLES):
         samples = [
-            replace(s, seed=int(rng.integers(2**64, dtype=np.uint64)), index=start + i)
+            replace(s, seed=int(rng.integers(2**64, dtype=np.uint64)), index=7 * (start + i))
             for i, s in enumerate(chosen[start : start + MAX_SAMPLES])
         ]
         logits = np.stack([family(rng, vocab) for _ in samples]).astype(np.float32)
@@ -167,6 +179,41 @@ def test_a_penalty_moves_seen_tokens_down_on_both_sides_of_zero(sampler: Sampler
     assert sampled[1].id == 1
 
 
+def test_penalties_that_count_lower_what_the_run_wrote_and_not_its_prompt(
+    sampler: SamplerFor,
+) -> None:
+    logits = np.array([[2.0, 1.9, 1.8, 1.7, 1.6]], np.float32)
+    by_times = settings(temperature=0.0, index=4, frequency_penalty=0.125)
+    once = settings(temperature=0.0, index=4, presence_penalty=0.75)
+    rewarded = settings(temperature=0.0, index=4, frequency_penalty=-0.5)
+    context = [1, 2, 0, 0, 0, 2]  # its last four were written
+    sampled = sampler(5).choose(np.repeat(logits, 3, 0), [by_times, once, rewarded], [context] * 3)
+    orders = [[c.id for c in found.candidates] for found in sampled]
+    # 2 − 3/8 = 1.625 and 1.8 − 1/8 = 1.675; 1.25 and 1.05; 3.5 and 2.3
+    assert orders == [[1, 3, 2, 0, 4], [1, 3, 4, 0, 2], [0, 2, 1, 3, 4]]
+
+
+def test_biases_are_added_to_their_tokens_before_the_penalty(sampler: SamplerFor) -> None:
+    """The slot's list is longer than the sample says, as after an earlier run."""
+    logits = np.zeros((1, 11), np.float32)
+    biases = (TokenBias(10, -1.0), TokenBias(4, 3.0), TokenBias(3, 2.0), TokenBias(0, 100.0))
+    biased = settings(temperature=0.0, repetition_penalty=2.0, logit_bias=biases)
+    found = sampler(11).choose(logits, [biased], [[4, 0, 10]])[0]
+    assert [c.id for c in found.candidates] == [0, 3, 4, 1, 2, 5, 6, 7, 8, 9, 10]
+    assert found.logprob == pytest.approx(-np.log(11), rel=1e-6), "not the model's own"
+    forbidden = replace(biased, logit_bias=(TokenBias(3, 2.0), TokenBias(0, -100.0)))
+    assert sampler(11).choose(logits, [forbidden])[0].candidates[-1].id == 0
+
+
+@pytest.mark.parametrize("id", [6, 7])
+def test_counts_stop_at_their_largest_number(sampler: SamplerFor, id: int) -> None:
+    """A word has the counts of two tokens; `SamplerRig` checks that the other one's stays 0."""
+    n = MAX_TIMES_WRITTEN + 3
+    logits = np.where(np.arange(9) == id, 64.0, 0.0).astype(np.float32)[None]
+    sample = settings(temperature=0.0, index=n, frequency_penalty=2.0**-10)
+    assert sampler(9).choose(logits, [sample], [[id] * n])[0].id == id, "64 − 65535 / 1024 > 0"
+
+
 def test_the_chosen_token_is_penalised_from_then_on(sampler: SamplerFor) -> None:
     """`SamplerRig` checks the bit; here its effect, over two steps on the same device state."""
     logits = np.array([[2.0, 1.9]], np.float32)
@@ -184,10 +231,15 @@ def test_drafts_are_penalised_and_what_verifies_them_leaves_no_trace(
     rng = np.random.default_rng(vocab)
     drafts = [int(id) for id in rng.integers(0, vocab, 7)]
     logits = normal(rng, 8 * vocab).astype(np.float32).reshape(8, vocab)
-    seen, sample = [1, 4], settings(seed=9, index=3, top_p=0.9, repetition_penalty=1.8)
-    sampled = sampler(vocab).verify(logits, sample, seen, drafts)
+    drafts[5] = drafts[2]
+    context = [1, 4, drafts[2]]
+    sample = settings(
+        seed=9, index=2, top_p=0.9, repetition_penalty=1.8, frequency_penalty=0.9,
+        presence_penalty=-0.4,
+    )  # fmt: skip
+    sampled = sampler(vocab).verify(logits, sample, context, drafts)
     for i, found in enumerate(sampled):
-        check(found, logits[i], [*seen, *drafts[:i]], replace(sample, index=3 + i))
+        check(found, logits[i], [*context, *drafts[:i]], replace(sample, index=2 + i))
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-30, 2e-38, 1e-45])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpu.reference.sampler import distribution, draw, philox, sample_token, uniform
+from gpu.sampling import TokenBias
 from gpu.step import CUTS, N_CANDIDATES, Sample
 
 NONE: list[int] = []
@@ -110,6 +111,52 @@ def test_probabilities_equal_transformers(changes: dict[str, Any]) -> None:
         expected = theirs(logits, seen, sample)
         assert np.array_equal(got.after > 0, expected > 0)
         np.testing.assert_allclose(got.after, expected, rtol=1e-9)
+
+
+def vllm(logits: Any, prompt: list[int], output: list[int], s: Sample) -> np.ndarray[Any, Any]:
+    """Probabilities by the formula of vLLM (`apply_penalties`), token by token."""
+    wanted = []
+    for id, logit in enumerate(np.asarray(logits, np.float64).tolist()):
+        logit += sum(each.bias for each in s.logit_bias if each.id == id)
+        if id in prompt or id in output:
+            logit = logit / s.repetition_penalty if logit > 0 else logit * s.repetition_penalty
+        logit -= s.frequency_penalty * output.count(id)
+        logit -= s.presence_penalty * (id in output)
+        wanted.append(logit / s.temperature)
+    exps = np.exp(np.array(wanted) - max(wanted))
+    return np.asarray(exps / exps.sum())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"frequency_penalty": 0.7},
+        {"frequency_penalty": -2.0},
+        {"presence_penalty": 1.3},
+        {"presence_penalty": -0.4, "temperature": 0.7},
+        {"logit_bias": (TokenBias(0, 3.0), TokenBias(250, -100.0), TokenBias(299, 100.0))},
+        {
+            "repetition_penalty": 1.2,
+            "frequency_penalty": 0.5,
+            "presence_penalty": 0.25,
+            "temperature": 1.4,
+            "logit_bias": (TokenBias(5, -3.0), TokenBias(3, 4.0)),
+        },
+    ],
+)
+def test_penalties_and_biases_equal_the_formula_of_vllm(changes: dict[str, Any]) -> None:
+    prompt, output = [3, 5, 5, 250, 17], [17, 9, 9, 3, 9, 0]
+    for seed in range(3):
+        logits = random_logits(seed)
+        sample = settings(index=len(output), **changes)
+        got = distribution(logits, [*prompt, *output], sample)
+        np.testing.assert_allclose(got.after, vllm(logits, prompt, output, sample), rtol=1e-9)
+
+
+def test_a_run_that_wrote_nothing_counts_nothing() -> None:
+    sample = settings(frequency_penalty=1.0, presence_penalty=1.0)
+    got = distribution(random_logits(1), [3, 5, 5], sample)
+    assert np.array_equal(got.after, distribution(random_logits(1), NONE, settings()).after)
 
 
 def test_the_filters_report_what_they_cut() -> None:

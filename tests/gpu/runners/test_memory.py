@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import wgpu
 
+from gpu.analysis.footprint import Footprint
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.kv.blocks import block_bytes, blocks_for
@@ -60,6 +61,14 @@ def test_all_but_weights_and_cache_is_little(device: Device, dtype: str) -> None
     memory = runner.memory
     assert allocated() - before == memory.weights + memory.kv_cache + memory.work
     assert memory.work <= MOST_WORK * (memory.weights + memory.kv_cache), memory
+
+
+def test_the_footprint_has_the_counts_of_tokens(device: Device) -> None:
+    folder = random_llama.folder("odd100_tied")  # 301 tokens: counts are in groups of four
+    options = LoadOptions(dtype="f32", slots=5)
+    runner = driving.load(device, folder, "f32", n_slots=5)
+    n_bytes = runner._tensors.texts.counts.n_bytes
+    assert n_bytes == pytest.approx(Footprint.of(folder, options).counts, rel=4 / 301)
 
 
 @pytest.mark.slow

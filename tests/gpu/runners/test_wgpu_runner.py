@@ -13,6 +13,7 @@ import pytest
 import wgpu
 
 from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.sampling import TokenBias
 from gpu.step import FROM_GPU, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
@@ -20,7 +21,10 @@ from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
 from tests.gpu.ops.sampler_rig import settings
 
-SEEDED = settings(temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, seed=2**40 + 3)
+SEEDED = settings(
+    temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.25,
+    logit_bias=(TokenBias(7, 1.5),), seed=2**40 + 3,
+)  # fmt: skip
 CASES = [
     ("derived_head", "f32"),
     ("head80_theta", "f16"),

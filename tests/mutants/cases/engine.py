@@ -15,6 +15,7 @@ PREEMPTION_TEST = "tests/gpu/engine/test_preemption.py"
 MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
 SPECULATION_TEST = "tests/gpu/engine/test_speculation.py"
 DRAFTED_TEXT_TEST = "tests/gpu/engine/test_speculative_text.py"
+PENALTIES_TEST = "tests/gpu/engine/test_penalties.py"
 PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
 REACH_TEST = "tests/gpu/interventions/test_active.py"
 
@@ -56,9 +57,36 @@ MUTANTS = (
         "draft-penalty",
         "the device is not told which drafts were accepted before a penalised sample",
         "gpu/engine/drafting.py",
-        "self.seen_is_stale = True",
-        "self.seen_is_stale = False",
+        "self.text_is_stale = True",
+        "self.text_is_stale = False",
         (SPECULATION_TEST,),
+    ),
+    Mutant(
+        "count-prompt",
+        "the prompt counts as written",
+        SEQUENCE,
+        "return min(len(self.ids), self.params.first_index + self.n_written)",
+        "return len(self.ids)",
+        (PENALTIES_TEST,),
+        "wgpu and formula",
+    ),
+    Mutant(
+        "count-continued",
+        "a continued run counts only what it writes itself",
+        SEQUENCE,
+        "return min(len(self.ids), self.params.first_index + self.n_written)",
+        "return min(len(self.ids), self.n_written)",
+        (PENALTIES_TEST,),
+        "wgpu and continued",
+    ),
+    Mutant(
+        "bias-slot",
+        "a slot keeps the biases of its first run",
+        "gpu/runners/wgpu_runner.py",
+        "if biases and self._biases.get(sample.slot) is not biases:",
+        "if biases and sample.slot not in self._biases:",
+        (PENALTIES_TEST,),
+        "wgpu and slot",
     ),
     Mutant(
         "draft-scheduled-update",

@@ -57,9 +57,9 @@ MUTANTS = (
     Mutant(
         "seen-prompt",
         "tokens of the prompt are not penalised",
-        "gpu/runners/wgpu_runner.py",
-        "        bits[tokens] = 1\n",
-        "        bits[tokens[:0]] = 1\n",
+        "gpu/ops/sampling.py",
+        "        bits[ids] = 1\n",
+        "        bits[ids[:0]] = 1\n",
         ("tests/gpu/engine/test_inspector.py",),
         "waterfall",
     ),

@@ -18,6 +18,7 @@ from gpu.ops.sampling import RESULT_WORDS, SLICE_LANES, slices, strip_quads
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.runners.results import parse_samples
+from gpu.sampling import TokenBias
 from gpu.step import Sample, Sampled
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder
@@ -29,6 +30,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.0},
     {"temperature": 0.5, "repetition_penalty": 1.3},
+    {"frequency_penalty": 0.75, "presence_penalty": -0.5, "logit_bias": (TokenBias(30, 1.5),)},
     {"top_k": 5},
     {"top_p": 0.75},
     {"min_p": 0.05},
@@ -47,31 +49,31 @@ class Sampler:
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab)))
         self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab)
-        self._seen = memory.zeros("seen", (MAX_SAMPLES, -(-vocab // 32)), "u32")
-        self._allowed = memory.zeros("allowed", self._seen.shape, "u32")
+        self._texts = ops.SlotTexts.make(memory, MAX_SAMPLES, vocab)
+        self._allowed = memory.zeros("allowed", self._texts.seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (MAX_SAMPLES,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
 
-    def run(self, logits: Array, samples: list[Sample], seen: Array) -> tuple[Sampled, ...]:
-        """Return the device's choices for rows of logits; each slot has seen the ids `seen`."""
+    def run(self, logits: Array, samples: list[Sample], context: Array) -> tuple[Sampled, ...]:
+        """Return the device's choices for rows of logits after `context`."""
         memory, vocab = self.rig.memory, self.vocab
         whole = np.full(self._logits.shape, np.nan, np.float32)
         whole[: len(logits), :vocab] = logits
         memory.write(self._logits, whole)
-        bits = np.zeros(self._seen.shape[1] * 32, np.uint8)
-        bits[seen] = 1
-        words = np.packbits(bits, bitorder="little").view(np.uint32)
-        memory.write(self._seen, np.tile(words, (MAX_SAMPLES, 1)))
+        for sample in samples:
+            n_written = min(sample.index, len(context))
+            self._texts.set_text(memory, sample.slot, context, n_written)
+            self._texts.set_biases(memory, sample.slot, sample.logit_bias)
         for tensor in (self._keys, self._results):
             self.rig.poison(tensor)
         batch = self.rig.batch(plain_rows(1), samples)
 
         def record(rec: Recorder) -> None:
             ops.logit_sort_keys(
-                rec, batch, "keys", vocab, self._logits, self._seen, self._allowed, self._keys
+                rec, batch, "keys", vocab, self._logits, self._texts, self._allowed, self._keys
             )
             ops.sample(
-                rec, batch, "sample", vocab, self._logits, self._keys, self._seen, self._chosen,
+                rec, batch, "sample", vocab, self._logits, self._keys, self._texts, self._chosen,
                 self._results,
             )  # fmt: skip
 
@@ -91,14 +93,14 @@ def check_logit_sort_keys(rig: Rig) -> None:
         rng, sampler = np.random.default_rng(vocab), Sampler(rig, vocab)
         logits = rng.normal(0, 3, (3, vocab)).astype(np.float32)
         logits[:, : vocab // 9] = np.float32(0.5)  # ties
-        seen = rng.integers(0, vocab, vocab // 3)
+        context = rng.integers(0, vocab, vocab // 3).astype(np.uint32)
         samples = [
             Sample(0, i, 0, 0, temperature=0.75, repetition_penalty=1.25 if i else 1.0)
             for i in range(len(logits))
         ]
-        sampler.run(logits, samples, seen)
+        sampler.run(logits, samples, context)
         for i, sample in enumerate(samples):
-            want = reference.scale_logits(logits[i], seen, sample)
+            want = reference.scale_logits(logits[i], context, sample)
             got, case = sampler.scaled_logits(i), f"{vocab} tokens"
             rig.compare(case, got, want, 8 * ROUNDING * np.abs(want))
 
@@ -108,19 +110,19 @@ def check_sample(rig: Rig) -> None:
         rng, sampler = np.random.default_rng(vocab), Sampler(rig, vocab)
         logits = rng.normal(0, 3, (len(SETTINGS), vocab)).astype(np.float32)
         logits[:, vocab // 2] += 9  # likely enough that shares are wider than the margin
-        seen = rng.integers(0, vocab, vocab // 3)
+        context = rng.integers(0, vocab, vocab // 3).astype(np.uint32)
         samples = [
-            _decided(logits[i], seen, replace(Sample(0, i, 0, i), **changes))
+            _decided(logits[i], context, replace(Sample(0, i, 0, 3 + i), **changes))
             for i, changes in enumerate(SETTINGS)
         ]
-        for i, got in enumerate(sampler.run(logits, samples, seen)):
-            want = reference.sample_token(logits[i], seen, samples[i])
+        for i, got in enumerate(sampler.run(logits, samples, context)):
+            want = reference.sample_token(logits[i], context, samples[i])
             _compare(rig, f"{vocab} tokens, {SETTINGS[i]}", got, want)
 
 
-def _decided(logits: Array, seen: Array, sample: Sample) -> Sample:
+def _decided(logits: Array, context: Array, sample: Sample) -> Sample:
     """Return the sample with the first seed whose draw lies well inside its token's share."""
-    chances = reference.distribution(logits, seen, sample)
+    chances = reference.distribution(logits, context, sample)
     if sample.temperature == 0:
         return sample
     for seed in range(1000):
