@@ -109,11 +109,18 @@ class Playground:
     def set(self, **boxes: Any) -> None:
         """Type values into number boxes: seed, max_tokens, or the name of a slider."""
         for name, value in boxes.items():
-            box = self.page.locator(f"#{name}, #n-{name}").first
+            box = self.box(name)
             box.fill(str(value))
             box.press("Enter")
 
+    def box(self, name: str) -> Locator:
+        """Return the number box of a setting, after unfolding the penalties for one of them."""
+        if name.endswith("_penalty"):
+            self.page.locator("#penalties").evaluate("(fold) => void (fold.open = true)")
+        return self.page.locator(f"#{name}, #n-{name}").first
+
     def slide(self, name: str, value: float) -> None:
+        self.box(name)
         self.page.locator(f"#s-{name}").fill(str(value))
 
     def ask(self, text: str = "Tell me a story") -> None:

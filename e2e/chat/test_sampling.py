@@ -107,9 +107,9 @@ WRONG = [
 def test_wrong_numbers_are_marked_where_they_were_typed(
     page: Page, play: Callable[..., Playground]
 ) -> None:
-    play()
+    here = play()
     for name, value, says in WRONG:
-        box = page.locator(f"#{name}, #n-{name}").first
+        box = here.box(name)
         box.fill(value)
         box.press("Enter")
         expect(box).to_have_attribute("aria-invalid", "true")
@@ -117,6 +117,28 @@ def test_wrong_numbers_are_marked_where_they_were_typed(
         box.fill("1")
         box.press("Enter")
         expect(box).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_penalties_are_folded_and_name_those_that_act(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    acting, fold = page.locator("#penalties-acting"), page.locator("#penalties summary")
+    expect(acting).to_have_text("none")
+    expect(page.locator("#n-presence_penalty")).to_be_hidden()
+    fold.press("Enter")
+    here.set(presence_penalty="0.5", frequency_penalty="-1")
+    expect(page.locator("#s-frequency_penalty")).to_have_value("-1")
+    fold.press("Enter")
+    expect(acting).to_have_text("frequency -1.00, presence 0.50")
+    expect(page.locator("#n-presence_penalty")).to_be_hidden()
+    here.set(max_tokens=3)
+    here.ask()
+    here.wait_done()
+    [params] = [each["params"] for each in here.messages.sent if each["type"] == "generate"]
+    assert (params["frequency_penalty"], params["presence_penalty"]) == (-1, 0.5)
+    page.get_by_role("button", name="Balanced").click()
+    expect(acting).to_have_text("none")
 
 
 def test_a_refusal_of_the_server_marks_the_control(

@@ -27,6 +27,8 @@ SETTINGS = {
     "top_p": 0.95,
     "min_p": 0.01,
     "repetition_penalty": 1.2,
+    "frequency_penalty": 0.4,
+    "presence_penalty": 0.3,
 }
 N = 24
 TOP = 60

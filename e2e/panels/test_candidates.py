@@ -39,3 +39,28 @@ def test_rows_and_draw_are_those_of_the_engine(page: Page, site: Callable[..., S
     assert set(shown_cuts) == {"top-k", "top-p", "min-p"}
     for name, share in zip(("top-k", "top-p", "min-p"), token.mass[1:], strict=True):
         assert float(shown_cuts[name].removesuffix(" %")) == pytest.approx(100 * share, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "value"), [("repetition_penalty", 0.7), ("frequency_penalty", -2.0)]
+)
+def test_a_penalty_is_noted_beside_the_tokens_that_it_acts_on(
+    page: Page, play: Callable[..., Playground], penalty: str, value: float
+) -> None:
+    """These values make tokens of the context likelier, so that they are among the candidates."""
+    here = play()
+    neutral = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}
+    here.set(**neutral, **{penalty: value}, seed=3, max_tokens=20)
+    here.ask()
+    here.wait_done()
+    expect(page.locator("#tok-no")).to_have_text("20")
+    *before, token = here.messages.events("token")
+    context = {each["id"] for each in before}
+    if penalty == "repetition_penalty":
+        context |= {each["id"] for each in here.messages.events("accepted")[-1]["prompt"]}
+    rows = page.get_by_test_id("candidates").locator("li")
+    shown = [each["id"] for each in token["candidates"][: rows.count()]]
+    notes = ["penalty" if id in context else "" for id in shown]
+    assert notes.count("penalty") >= 2
+    notes = ["drawn" if id == token["id"] else note for id, note in zip(shown, notes, strict=True)]
+    assert rows.locator(".c").all_inner_texts() == notes

@@ -29,7 +29,7 @@ def test_ranges_are_those_of_the_server(loaded: Page) -> None:
     for each in settings:
         box = loaded.locator(f"#n-{each['name']}, #{each['name']}")
         expect(box).to_have_count(1)
-    sliders = loaded.locator("#sliders .sl")
+    sliders = loaded.locator("#sliders .sl, #penalties .sl")
     expect(sliders).to_have_count(sum(each["slider"] is not None for each in settings))
 
 

@@ -3,7 +3,7 @@
 import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
-import { acts, FILTERS, SETTING_BY_NAME } from "./sampling-settings.js";
+import { FILTERS, PENALTIES, SETTING_BY_NAME } from "./sampling-settings.js";
 import { drawReplaceToken, setUpReplaceToken } from "../chat/replace-token.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, numberOf, promptLength, step, view, written } from "../view.js";
@@ -129,14 +129,21 @@ function noteOf({ id }, token) {
   return id === was ? "drawn" : "";
 }
 
-/** Did a penalty act on this candidate? Penalties act on every token in the context. */
-function penalised(candidate, token) {
-  const { segment } = token;
-  if (!acts("penalty", view.answer.settingsAt(token))) return false;
-  if (segment.promptIds.has(candidate.id)) return true;
+/**
+ * Did a penalty act on this candidate? That for repetition acts on every token before it, the others
+ * on those that were written: a run that continues another has some of them in its prompt.
+ */
+function penalised({ id }, token) {
+  const { segment, place, number = 0 } = token;
   const { tokens } = view.answer;
-  for (let i = segment.base; i < segment.base + token.place; i += 1) {
-    if (tokens[i]?.id === candidate.id) return true;
+  const settings = view.answer.settingsAt(token);
+  const acting = PENALTIES.filter(({ name, neutral }) => settings[name] !== neutral);
+  if (!acting.length) return false;
+  const repeats = acting.some(({ name }) => name === "repetition_penalty");
+  if (repeats && segment.promptIds.has(id)) return true;
+  for (let at = place - 1; at >= (repeats ? 0 : place - number); at -= 1) {
+    const before = at < 0 ? segment.prompt.at(at) : tokens[segment.base + at];
+    if (before?.id === id) return true;
   }
   return false;
 }

@@ -45,10 +45,6 @@ export const INITIAL_SETTINGS = {
   stop: [],
 };
 
-/** Does any setting of this stage change the distribution? */
-export const acts = (stage, settings) =>
-  SETTINGS.some((each) => each.stage === stage && settings[each.name] !== each.neutral);
-
 /** Name of the preset that has these values, or "". */
 export function presetOf(settings) {
   const same = (values) => Object.entries(values).every(([name, v]) => settings[name] === v);

@@ -6,6 +6,7 @@ import {
   parseNumber,
   parseSeed,
   parseStops,
+  PENALTIES,
   PRESETS,
   presetOf,
   SETTING_BY_NAME,
@@ -26,7 +27,8 @@ const errors = new Map();
 let lastPreset = "";
 
 export function setUpSampling() {
-  for (const setting of SLIDERS) byId("sliders").append(newSlider(setting));
+  for (const setting of SLIDERS)
+    byId(setting.stage === "penalty" ? "penalties" : "sliders").append(newSlider(setting));
   for (const name of Object.keys(PRESETS)) {
     const button = el("button", "", name);
     button.type = "button";
@@ -49,7 +51,7 @@ export function setUpSampling() {
 function newSlider(setting) {
   const { name, label, help, slider } = setting;
   const row = el("div", "sl");
-  const text = el("label", "", label);
+  const text = el("label", "", shortLabel(setting));
   text.title = help;
   const rail = el("span", "rail");
   const range = Object.assign(el("input"), {
@@ -75,6 +77,9 @@ function newSlider(setting) {
   controls.set(name, { range, box, rail, setting });
   return row;
 }
+
+/** Name of a slider: that of a penalty stands under the heading "penalties". */
+const shortLabel = ({ label }) => label.replace(/ penalty$/, "");
 
 /** Read a box when it loses the focus or Enter is pressed; keep the error if it cannot be read. */
 function readOnChange(box, parse, name) {
@@ -115,6 +120,7 @@ function draw() {
     drawSlider(control, settings[name], state.active?.segment.request.params[name]);
     showBox(control.box, writeNumber(settings[name], control.setting), refused === name);
   }
+  drawPenalties(refused);
   showBox(byId("max_tokens"), String(settings.max_tokens), refused === "max_tokens");
   showBox(byId("seed"), settings.seed, refused === "seed");
   showBox(byId("stop-strings"), writeStops(settings.stop), refused === "stop");
@@ -122,14 +128,24 @@ function draw() {
   drawHint();
 }
 
+/** Name the penalties that act beside their heading, and show one that was refused. */
+function drawPenalties(refused) {
+  const values = PENALTIES.filter(({ name, neutral }) => state.settings[name] !== neutral).map(
+    (setting) => `${shortLabel(setting)} ${writeNumber(state.settings[setting.name], setting)}`,
+  );
+  setText(byId("penalties-acting"), values.join(", ") || "none");
+  if (PENALTIES.some(({ name }) => name === refused)) byId("penalties").open = true;
+}
+
 /** `before`: value that the running generation began with, undefined when there is none. */
 function drawSlider({ range, rail, setting }, value, before) {
   const { off, slider } = setting;
   const place = (at) => clamp((at - slider.min) / (slider.max - slider.min), 0, 1);
   const isOff = value === off.value;
+  const from = slider.min < 0 ? place(0) : 0;
   range.value = value;
   rail.classList.toggle("off", isOff);
-  setVars(range, { "--v": place(value) });
+  setVars(range, { "--from": Math.min(from, place(value)), "--v": Math.max(from, place(value)) });
   const words = isOff ? `${off.value}, ${off.words}` : writeNumber(value, setting);
   range.setAttribute("aria-valuetext", words);
   const moved = before !== undefined && before !== value;

@@ -2,7 +2,7 @@
 
 import { count } from "../ui/format.js";
 import { BEFORE_FILTERS, DRAW } from "../look/filters/flow.js";
-import { FILTERS, SETTING_BY_NAME, writeNumber } from "../panels/sampling-settings.js";
+import { FILTERS, PENALTIES, SETTING_BY_NAME, writeNumber } from "../panels/sampling-settings.js";
 import { plain, sentence, sentences, share, wordOf } from "./words.js";
 
 /** Columns of the filters instrument (look/filters/figures.js). */
@@ -42,7 +42,6 @@ export const chances = {
   text({ token, word: name, hello, settings }, answer) {
     const { raw, penalised, tempered } = rowOf(answer, token.id);
     const rival = rivalOf(answer, token.id);
-    const penalty = setting("repetition_penalty", settings);
     const against = rival ? sentence`, ${wordOf(rival.text)} ${share(rival.raw)}` : [];
     return sentences(
       [
@@ -52,7 +51,7 @@ export const chances = {
       sentence`${name} gets ${share(raw)}${against}.`,
       penalised === raw
         ? null
-        : sentence`The repetition penalty of ${penalty} makes that ${share(penalised)}.`,
+        : sentence`${penaltiesOn(settings)} that ${share(penalised)}.`,
       warmth(settings, tempered),
     );
   },
@@ -68,6 +67,18 @@ function warmth(settings, tempered) {
   if (temperature === 1) return sentence`Temperature ${value} leaves the shares as they are.`;
   const effect = temperature < 1 ? "favours what is likely already" : "gives the unlikely more";
   return sentence`Temperature ${value} ${plain(effect)}, and makes it ${share(tempered)}.`;
+}
+
+/** The penalties that were on, as the beginning of a sentence: "The repeat penalty of 1.10 makes".
+ * Without one it was a bias, which other clients of the engine can set. */
+function penaltiesOn(settings) {
+  const on = PENALTIES.filter(({ name, neutral }) => settings[name] !== neutral);
+  if (!on.length) return plain("The bias of logits makes");
+  const names = on.flatMap(({ name, label }, i) => {
+    const joint = i === 0 ? "The " : i === on.length - 1 ? " and the " : ", the ";
+    return sentence`${plain(joint)}${plain(label)} of ${setting(name, settings)}`;
+  });
+  return [...names, plain(on.length > 1 ? " make" : " makes")];
 }
 
 /** The filters that were on, as "top-k 40 and min-p 0.05". */

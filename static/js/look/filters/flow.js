@@ -18,7 +18,7 @@ const NOTHING = 1e-7;
 
 /**
  * A token, or a part of the remaining ones.
- *   id, cut, seen, logit, low, high   of the engine's answer; null for a part of the rest
+ *   id, cut, seen, written, logit, low, high   of the engine's answer; null for a part of the rest
  *   count   number of tokens in it; null when not known
  *   cut     number of the filter that removed it; 0: it was kept
  *   sizes   its share in each column, including that of the filter that removes it
@@ -86,7 +86,7 @@ function restOf(tokens, stray, { stages, greedy }) {
     if (part.id !== undefined) return { ...part, sizes: sizesOf(part) };
     const after = part.cut === 0 && !greedy ? part.tempered / kept : 0;
     const row = { ...part, ...spread(part, there, whole), after };
-    return { id: null, logit: null, seen: 0, low: null, high: null, ...row, sizes: sizesOf(row) };
+    return { id: null, logit: null, seen: 0, written: 0, low: null, high: null, ...row, sizes: sizesOf(row) };
   });
 }
 

@@ -1,7 +1,7 @@
 // Pointer and keyboard in the sampling waterfall.
 
 import { clamp } from "../../ui/dom.js";
-import { percent } from "../../ui/format.js";
+import { percent, plural } from "../../ui/format.js";
 import { FILTERS } from "../../panels/sampling-settings.js";
 import { step } from "../../view.js";
 import { FlowPicture } from "./draw.js";
@@ -81,10 +81,14 @@ export class FlowPlot {
   }
 }
 
-function describe({ sizes, cut, low, high, seen }, name) {
+function describe({ sizes, cut, low, high, seen, written }, name) {
   const of = (column) => `${percent(sizes[column])} per cent`;
   const start = `${name}, ${of(0)} of the raw logits, ${of(2)} after temperature`;
-  const again = seen ? ", in the context before" : "";
+  const again = written
+    ? `, written ${plural(written, "time")} before`
+    : seen
+      ? ", in the context before"
+      : "";
   if (cut) return `${start}, cut by ${FILTERS[cut - 1].label}${again}`;
   const place = `${low.toFixed(3)} to ${high.toFixed(3)}`;
   return `${start}, ${percent(high - low)} per cent in the draw, ${place}${again}`;
