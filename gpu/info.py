@@ -69,6 +69,7 @@ class RunnerLimits:
     block_bytes          bytes of a block
     max_captured_rows    rows of a step whose statistics are captured
     window               keys that a row reads at most in any layer; None: some layer reads all
+    n_host_blocks        KV blocks in host memory, for those that are evicted from the device
     """
 
     slots: int
@@ -80,6 +81,7 @@ class RunnerLimits:
     block_bytes: int
     max_captured_rows: int
     window: int | None = None
+    n_host_blocks: int = 0
 
     @property
     def inspection_slot(self) -> int:
@@ -142,6 +144,9 @@ class EngineStats(msgspec.Struct, frozen=True):
     prompt_tokens          tokens of the prompts that started, `reused_tokens` of which were found
                            in the prefix cache
     n_preemptions          times that a run gave its blocks to another
+    loaded_tokens          those of `reused_tokens` that came from host memory
+    used_host_blocks, n_host_blocks  KV blocks in host memory, of all places there
+    stored_bytes, loaded_bytes  bytes of KV blocks copied to host memory, and back
     """
 
     n_running: int = 0
@@ -151,6 +156,11 @@ class EngineStats(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     reused_tokens: int = 0
     n_preemptions: int = 0
+    loaded_tokens: int = 0
+    used_host_blocks: int = 0
+    n_host_blocks: int = 0
+    stored_bytes: int = 0
+    loaded_bytes: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -24,6 +24,8 @@ class LoadOptions:
     adapter             GPU by number or part of its name; None: the best one
     context             tokens of one sequence; None: the model's own, or what the KV cache holds
     kv_memory_bytes     size of the KV cache of all sequences; None: the engine's choice
+    kv_offload_bytes    host memory for KV blocks that are evicted from the prefix cache and copied
+                        back when a prompt begins with them; 0: evicted blocks are lost
     slots               sequences that run at once
     queue               requests that may wait for a slot
     expert_slots        experts of each layer that are on the GPU at once; the others wait in host
@@ -51,6 +53,7 @@ class LoadOptions:
     adapter: str | None = None
     context: int | None = None
     kv_memory_bytes: int | None = None
+    kv_offload_bytes: int = 0
     slots: int = 4
     queue: int = 16
     expert_slots: int | None = None

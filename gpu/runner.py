@@ -26,7 +26,8 @@ class Runner(Protocol):
     which the run wrote the last `n_written`. `set_blocks` names the KV blocks that hold its tokens,
     in order; it may be called again with more blocks as the sequence grows. `copy_block` copies the
     keys and values of one block, all layers, for the steps submitted after it, from those before
-    it.
+    it; `store_block` and `load_block` do so to and from one of `limits.n_host_blocks` places in
+    host memory.
     `conversion`: how the types of a file with quantised weights were converted, as text; "" without
     quantised weights.
     """
@@ -66,6 +67,10 @@ class Runner(Protocol):
     def set_blocks(self, slot: int, blocks: list[int]) -> None: ...
 
     def copy_block(self, source: int, destination: int) -> None: ...
+
+    def store_block(self, block: int, place: int) -> None: ...
+
+    def load_block(self, place: int, block: int) -> None: ...
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions and adapters on a slot's rows, for steps submitted from now on that

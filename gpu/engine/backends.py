@@ -54,6 +54,11 @@ def check_options(options: LoadOptions) -> None:
     _check_choice("spec_type", options.spec_type, SPEC_TYPES)
     if options.expert_slots is not None and options.expert_slots < 1:
         raise ModelError(f"expert_slots should be 1 or more, but is {options.expert_slots}")
+    if options.kv_offload_bytes and not options.prefix_cache:
+        raise ModelError(
+            "kv_offload_bytes keeps evicted blocks of the prefix cache, which prefix_cache False "
+            "turns off; set one of the two"
+        )
     if options.backend != "torch":
         return
     if options.expert_slots is not None:

@@ -3,7 +3,8 @@
 A run gets blocks when it computes the tokens for them. It starts if the cache has room for its
 prompt beside those of the running ones, and one more block for each of them; what runs write later
 may not fit, then the scheduler preempts one. Blocks without an owner count as free even while they
-are in the prefix cache. Host logic only.
+are in the prefix cache. Cached blocks in host memory (`RunnerLimits.n_host_blocks`) are copied to
+free ones when a prompt begins with them. Host logic only.
 
 The device must get `copies`, then the tables of `changed_tables`, before the next step. It runs
 submissions in order, so a block is reused only after all steps that used it before, and tokens can
@@ -20,11 +21,9 @@ from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.copies import BlockCopy, KvCopy
 from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
 from gpu.kv.state import KvState
-
-BlockCopy = tuple[int, int]
-"""(source, destination)"""
 
 NO_MATCH = PrefixMatch()
 
@@ -38,7 +37,7 @@ class BorrowedBlocks:
     ids: list[int]
     blocks: list[int]
     n_reused: int
-    copies: tuple[BlockCopy, ...]
+    copies: tuple[KvCopy, ...]
     block_hashes: BlockHashes
 
 
@@ -51,11 +50,11 @@ class KvManager:
     """
 
     def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
-        self.pool = BlockPool(limits.n_blocks)
+        self.pool = BlockPool(limits.n_blocks, limits.n_host_blocks)
         self._window = limits.window
         self._max_rows = limits.max_rows
-        self.copies: list[BlockCopy] = []
-        """Blocks to copy on the device, in order, before the next step."""
+        self.copies = self.pool.copies
+        """Copies of blocks for the device to make, in order, before the next step."""
         self.changed_tables: list[Sequence] = []
         """Sequences whose table changed since it was last written."""
         self.reuses_prefixes = prefix_cache
@@ -63,6 +62,8 @@ class KvManager:
         self._borrowed: BorrowedBlocks | None = None
         self.n_prompt = self.n_reused = 0
         """Tokens of the prompts that started, and those of them that were found."""
+        self.n_loaded = 0
+        """Tokens found that came from host memory."""
         self._n_copies = 0
 
     @property
@@ -74,9 +75,9 @@ class KvManager:
         """Give a sequence its cached prefix; return False if too few blocks are free for the rest
         of its prompt."""
         match = self._match_prefix(sequence)
-        free = self.pool.n_free - self.pool.n_unreferenced(match.blocks)
         needed = self._most_at_once(sequence) - len(match.blocks)
-        if needed + sum(map(self._soon_needed, self._running)) > free:
+        needed += sum(map(self._soon_needed, self._running))
+        if needed > self.pool.n_free_beside(match):
             return False
         self._running[sequence] = None
         if not sequence.n_preemptions:
@@ -144,13 +145,11 @@ class KvManager:
         assert not self.copies, "carry out the copies of the runs first"
         self._enter_running()
         match = self.pool.match_prefix(ids, first, block_hashes)
-        self.pool.touch(match)
-        taken = self.pool.allocate(blocks_for(len(ids)) - len(match.blocks))
-        if taken is None:
-            self.pool.free(list(match.blocks))
+        if blocks_for(len(ids)) - len(match.blocks) > self.pool.n_free_beside(match):
             return None
-        copies = self._copy_of(match, taken[0]) if taken else ()
-        blocks = [*match.blocks, *taken]
+        blocks = self._take(match, blocks_for(len(ids)))
+        copies = tuple(self.copies)
+        self.copies.clear()
         self._borrowed = BorrowedBlocks(slot, ids, blocks, match.n_tokens, copies, block_hashes)
         return self._borrowed
 
@@ -180,6 +179,10 @@ class KvManager:
             reused_tokens=self.n_reused,
             copies=self._n_copies,
             evictions=pool.n_evicted,
+            host_blocks=pool.host.n_places,
+            used_host_blocks=len(pool.host),
+            stored=pool.n_stored,
+            loaded=pool.n_loaded,
         )
 
     # ---- inside -----------------------------------------------------------------------------
@@ -192,29 +195,29 @@ class KvManager:
         return self.pool.match_prefix(sequence.ids, sequence.n_known - 1, sequence.block_hashes)
 
     def _attach(self, sequence: Sequence, match: PrefixMatch) -> None:
-        """Make the sequence begin after its cached prefix; without the part of a block if no block
-        is free for its copy."""
-        self.pool.touch(match)
-        sequence.blocks = list(match.blocks)
-        n_tokens = match.n_tokens
-        if match.source is not None:
-            if taken := self.pool.allocate(1):
-                sequence.blocks += taken
-                self.copies += self._copy_of(match, taken[0])
-            else:
-                n_tokens = len(match.blocks) * BLOCK_TOKENS
+        """Make the sequence begin after its cached prefix, or after as much of it as there are
+        blocks free for what must be copied."""
+        match = match.fitting(self.pool.n_free_beside(match))
+        if self.pool.n_free_beside(match) == len(match.in_host):
+            match = match.without_part()
+        sequence.blocks = self._take(match, blocks_for(match.n_tokens))
         if not sequence.n_preemptions:
-            self.n_reused += n_tokens - sequence.n_matched
-        sequence.reuse_prefix(n_tokens)
+            self.n_reused += match.n_tokens - sequence.n_matched
+            self.n_loaded += len(match.in_host) * BLOCK_TOKENS
+        sequence.reuse_prefix(match.n_tokens)
         self._note_changed(sequence)
 
-    def _copy_of(self, match: PrefixMatch, to: int) -> tuple[BlockCopy, ...]:
-        """Return the copy of a partly matched block; none if the block taken for it is the source
-        itself, the last free one."""
-        if match.source is None or match.source == to:
-            return ()
-        self._n_copies += 1
-        return ((match.source, to),)
+    def _take(self, match: PrefixMatch, n: int) -> list[int]:
+        """Return the blocks of a match and free ones, `n` together, of which there must be enough.
+        After the copies the match is in place."""
+        blocks = self.pool.attach(match)
+        taken = self.pool.allocate(n - len(blocks))
+        assert taken is not None, "there are fewer free blocks than were counted"
+        # The last free block may be the source itself; then nothing is to be copied.
+        if match.source is not None and match.source != taken[0]:
+            self._n_copies += 1
+            self.copies.append(BlockCopy(match.source, taken[0]))
+        return blocks + taken
 
     def _note_changed(self, sequence: Sequence) -> None:
         if sequence not in self.changed_tables:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gpu.engine.kv_copies import submit_copies
 from gpu.engine.pace import Pace
 from gpu.engine.scheduler import Scheduler
 from gpu.errors import QueueFull
@@ -184,8 +185,7 @@ class Recomputer:
             )
         borrowed_slot = BorrowedSlot(borrowed.slot, ids, borrowed.n_reused)
         try:
-            for source, destination in borrowed.copies:
-                self._runner.copy_block(source, destination)
+            submit_copies(self._runner, borrowed.copies)
             self._runner.set_blocks(borrowed_slot.slot, borrowed.blocks)
             yield borrowed_slot
         finally:

@@ -162,7 +162,7 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """Return what runs and waits now; from any thread."""
-        kv, n_blocks = self.kv, self.limits.n_blocks
+        kv, pool, n_blocks = self.kv, self.kv.pool, self.limits.n_blocks
         return EngineStats(
             n_running=len(self.active),
             n_waiting=len(self.waiting),
@@ -171,6 +171,11 @@ class Scheduler:
             prompt_tokens=kv.n_prompt,
             reused_tokens=kv.n_reused,
             n_preemptions=self.n_preemptions,
+            loaded_tokens=kv.n_loaded,
+            used_host_blocks=len(pool.host),
+            n_host_blocks=pool.host.n_places,
+            stored_bytes=pool.n_stored * self.limits.block_bytes,
+            loaded_bytes=pool.n_loaded * self.limits.block_bytes,
         )
 
     @property

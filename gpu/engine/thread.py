@@ -23,6 +23,7 @@ import numpy.typing as npt
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
 from gpu.engine.inspector import Inspector, question_blocks
+from gpu.engine.kv_copies import submit_copies
 from gpu.engine.pace import Pace
 from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduler
@@ -338,8 +339,7 @@ class EngineThread:
     def _apply_kv_changes(self, runner: Runner) -> None:
         """Submit block copies and changed block tables, before anything else is scheduled."""
         kv = self._scheduler.kv
-        for source, destination in kv.copies:
-            runner.copy_block(source, destination)
+        submit_copies(runner, kv.copies)
         kv.copies.clear()
         for sequence in kv.changed_tables:
             runner.set_blocks(sequence.slot, sequence.blocks)

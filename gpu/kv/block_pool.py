@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.copies import HostLoad, HostStore, KvCopy
+from gpu.kv.host_cache import HostCache
 from gpu.kv.prefix_cache import BlockHashes, CachedBlock, PrefixCache, PrefixMatch
 
 
@@ -14,11 +16,19 @@ class BlockPool:
     A block without a reference is free. Uncached free blocks are allocated first, then cached ones,
     least recently used first. A text's blocks are freed together; its last blocks count as used
     before its first, which more texts share.
+
+    With `n_host_blocks` places in host memory, full blocks that are evicted go there, and come back
+    when their text is matched.
     """
 
-    def __init__(self, n_blocks: int) -> None:
+    def __init__(self, n_blocks: int, n_host_blocks: int = 0) -> None:
         self.n_blocks = n_blocks
         self.n_evicted = 0
+        self.host = HostCache(n_host_blocks)
+        self.n_stored = self.n_loaded = 0
+        """Blocks copied to host memory so far, and back."""
+        self.copies: list[KvCopy] = []
+        """Copies for the device to make, in order, before the next step."""
         self.ref_counts = [0] * n_blocks
         self.last_used = [0] * n_blocks
         """Event number of each block's last allocation, match or release."""
@@ -39,6 +49,17 @@ class BlockPool:
         if n > self.n_free:
             return None
         return [self._allocate() for _ in range(n)]
+
+    def n_free_beside(self, match: PrefixMatch) -> int:
+        """Return how many blocks are free beside those of a match."""
+        return self.n_free - self.n_unreferenced(match.blocks)
+
+    def attach(self, match: PrefixMatch) -> list[int]:
+        """Add a reference to the matched blocks and return them in the order of the text. Those in
+        host memory are copied to free blocks, of which there must be enough."""
+        self.touch(match)
+        with self.host.pin(match.in_host):
+            return [self._load(b) if isinstance(b, bytes) else b for b in match.full]
 
     def touch(self, match: PrefixMatch) -> None:
         """Add a reference to the matched blocks; the block to copy from is only marked as used."""
@@ -64,8 +85,9 @@ class BlockPool:
     # ---- prefix cache -----------------------------------------------------------------------
 
     def match_prefix(self, ids: list[int], most: int, block_hashes: BlockHashes) -> PrefixMatch:
-        """See `PrefixCache.match_prefix`."""
-        return self._cache.match_prefix(ids, most, block_hashes)
+        """Return the longest prefix of ids[:most] that is cached on the device or in host memory,
+        see `PrefixCache.match_prefix`."""
+        return self._cache.match_prefix(ids, most, block_hashes, self.host)
 
     def cached(self, block: int) -> CachedBlock | None:
         """Return the prefix cache's entry of a block, or None."""
@@ -99,10 +121,27 @@ class BlockPool:
         else:
             block = next(iter(self._evictable))
             del self._evictable[block]
+            self._store(block)
             self._cache.remove(block)
             self.n_evicted += 1
         self.ref_counts[block] = 1
         self._use(block)
+        return block
+
+    def _store(self, block: int) -> None:
+        """Have a cached block copied to host memory before it is overwritten, if it is full."""
+        cached = self._cache.cached(block)
+        if cached is None or cached.block_hash is None:
+            return
+        if (place := self.host.store(cached.block_hash)) is not None:
+            self.copies.append(HostStore(block, place))
+            self.n_stored += 1
+
+    def _load(self, block_hash: bytes) -> int:
+        """Return a new block to which one in host memory is copied."""
+        block = self._allocate()
+        self.copies.append(HostLoad(self.host.place(block_hash), block))
+        self.n_loaded += 1
         return block
 
     def _release(self, block: int) -> None:

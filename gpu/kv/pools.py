@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +12,16 @@ from gpu.kv.formats import KvStorage, kv_format
 from gpu.webgpu.buffers import ITEM_BYTES, Memory, Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """Keys or values of one layer: `n_bytes` of every block in `pool`, which begin at `at` if all
+    parts of a block are stored in a row."""
+
+    pool: Tensor
+    at: int
+    n_bytes: int
+
+
 class KvPools:
     """Key and value pools, and block tables.
 
@@ -20,7 +29,8 @@ class KvPools:
                   two dimensions of a quantised cache see `gpu.kv.formats`
     block_tables  (n_slots, max_blocks) u32
     blocks        contents of the tables, by slot
-    staging       one block of every pool, for copies between blocks
+    block_parts   what a block consists of
+    staging       one block, for copies between blocks
     """
 
     def __init__(
@@ -44,9 +54,13 @@ class KvPools:
         self.values = [make(layer, "values", self.format.values) for layer in layers]
         self.blocks: list[list[int]] = [[] for _ in range(n_slots)]
         self.block_tables = memory.zeros("kv.block_tables", (n_slots, shape.max_blocks), "u32")
-        staged = [tensor.n_bytes // shape.n_blocks for tensor in (*self.keys, *self.values)]
-        self.staging = memory.zeros("kv.staging", (sum(staged) // ITEM_BYTES["u32"],), "u32")
-        self._staged = list(zip(accumulate(staged, initial=0), staged, strict=False))
+        self.block_parts: list[BlockPart] = []
+        at = 0
+        for pool in (*self.keys, *self.values):
+            n_bytes = pool.n_bytes // shape.n_blocks
+            self.block_parts.append(BlockPart(pool, at, n_bytes))
+            at += n_bytes
+        self.staging = memory.zeros("kv.staging", (at // ITEM_BYTES["u32"],), "u32")
 
     @property
     def step_tables(self) -> list[list[int]] | None:
@@ -65,11 +79,12 @@ class KvPools:
 
         The copy goes through `staging`, as WebGPU cannot copy a buffer onto itself.
         """
-        pools = [tensor.buffer for tensor in (*self.keys, *self.values)]
         staging, device = self.staging.buffer, self._memory.device.wgpu
         encoder = device.create_command_encoder(label="kv.copy_block")
-        for pool, (at, n_bytes) in zip(pools, self._staged, strict=True):
+        for part in self.block_parts:
+            pool, at, n_bytes = part.pool.buffer, part.at, part.n_bytes
             encoder.copy_buffer_to_buffer(pool, source * n_bytes, staging, at, n_bytes)
-        for pool, (at, n_bytes) in zip(pools, self._staged, strict=True):
+        for part in self.block_parts:
+            pool, at, n_bytes = part.pool.buffer, part.at, part.n_bytes
             encoder.copy_buffer_to_buffer(staging, at, pool, destination * n_bytes, n_bytes)
         device.queue.submit([encoder.finish()])

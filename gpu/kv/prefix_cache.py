@@ -19,7 +19,7 @@ compared and the texts before them are not.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -90,12 +90,36 @@ class CachedBlock:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """Cached prefix of a text: `n_tokens` tokens, the first in the full `blocks`, the rest at the
-    start of the block `source`."""
+    """Cached prefix of a text: `n_tokens` tokens, the first in `full` blocks, the rest at the start
+    of the block `source`.
 
-    blocks: tuple[int, ...] = ()
+    A full block is a number if it is on the device, and its hash if it is in host memory.
+    """
+
+    full: tuple[int | bytes, ...] = ()
     source: int | None = None
     n_tokens: int = 0
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Full blocks on the device."""
+        return tuple(block for block in self.full if isinstance(block, int))
+
+    @property
+    def in_host(self) -> tuple[bytes, ...]:
+        """Hashes of the full blocks in host memory."""
+        return tuple(block for block in self.full if isinstance(block, bytes))
+
+    def fitting(self, n_loads: int) -> PrefixMatch:
+        """Return the longest beginning of which at most `n_loads` blocks are in host memory."""
+        if len(self.in_host) <= n_loads:
+            return self
+        places = [i for i, block in enumerate(self.full) if isinstance(block, bytes)]
+        return PrefixMatch(self.full[: places[n_loads]]).without_part()
+
+    def without_part(self) -> PrefixMatch:
+        """Return the full blocks alone."""
+        return PrefixMatch(self.full, None, len(self.full) * BLOCK_TOKENS)
 
 
 class PrefixCache:
@@ -112,22 +136,26 @@ class PrefixCache:
     def cached(self, block: int) -> CachedBlock | None:
         return self._cached.get(block)
 
-    def match_prefix(self, ids: list[int], most: int, block_hashes: BlockHashes) -> PrefixMatch:
-        """Return the longest cached prefix of ids[:most]; `block_hashes` belongs to `ids`."""
-        blocks: list[int] = []
-        while (len(blocks) + 1) * BLOCK_TOKENS <= most:
-            block = self._by_hash.get(block_hashes.hash_of(ids, len(blocks) + 1))
-            if block is None:
+    def match_prefix(
+        self, ids: list[int], most: int, block_hashes: BlockHashes, host: Container[bytes] = ()
+    ) -> PrefixMatch:
+        """Return the longest cached prefix of ids[:most]; `block_hashes` belongs to `ids`. `host`:
+        hashes of the blocks in host memory, for those that are not on the device."""
+        full: list[int | bytes] = []
+        while (len(full) + 1) * BLOCK_TOKENS <= most:
+            block_hash = block_hashes.hash_of(ids, len(full) + 1)
+            block = self._by_hash.get(block_hash)
+            if block is None and block_hash not in host:
                 break
-            blocks.append(block)
-        at = len(blocks) * BLOCK_TOKENS
+            full.append(block_hash if block is None else block)
+        at = len(full) * BLOCK_TOKENS
         rest = block_hashes.tokens(ids, at, min(at + BLOCK_TOKENS, most))
         source, n_rest = None, 0
-        for block in self._children.get(block_hashes.hash_of(ids, len(blocks)), ()):
+        for block in self._children.get(block_hashes.hash_of(ids, len(full)), ()):
             n = _n_common(self._cached[block].ids, rest)
             if n > n_rest:
                 source, n_rest = block, n
-        return PrefixMatch(tuple(blocks), source, at + n_rest)
+        return PrefixMatch(tuple(full), source, at + n_rest)
 
     def insert(
         self, block: int, ids: list[int], first: int, n: int, block_hashes: BlockHashes

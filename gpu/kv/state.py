@@ -18,6 +18,8 @@ class KvState(msgspec.Struct, frozen=True):
     prompt_tokens, reused_tokens  prompt tokens of all runs so far, and how many were cached
     copies    blocks copied because a text diverged from another inside one
     evictions cached blocks that were overwritten
+    host_blocks, used_host_blocks  places for blocks in host memory, and those in use
+    stored, loaded  blocks copied to host memory so far, and back
     """
 
     block_tokens: int
@@ -29,3 +31,7 @@ class KvState(msgspec.Struct, frozen=True):
     reused_tokens: int
     copies: int
     evictions: int
+    host_blocks: int = 0
+    used_host_blocks: int = 0
+    stored: int = 0
+    loaded: int = 0

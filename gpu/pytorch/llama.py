@@ -146,6 +146,14 @@ class TorchLlama:
         for pool in (self.keys, self.values):
             pool[:, destination] = pool[:, source]
 
+    def block(self, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a copy of the keys and values of a block in all layers."""
+        return self.keys[:, block].clone(), self.values[:, block].clone()
+
+    def set_block(self, block: int, held: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Write the keys and values of a block in all layers."""
+        self.keys[:, block], self.values[:, block] = held
+
     def _norm(self, x: torch.Tensor, gain: torch.Tensor | None) -> torch.Tensor:
         """RMSNorm (Zhang and Sennrich 2019); x itself where there is no norm."""
         if gain is None:

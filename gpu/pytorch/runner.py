@@ -62,21 +62,23 @@ class TorchRunner:
         model: TorchLlama,
         shape: KvShape,
         kv_dtype: str,
-        n_slots: int,
+        options: LoadOptions,
         loras: Sequence[Lora] = (),
     ) -> None:
         self.config = model.config
         self.model = model
+        n_bytes = block_bytes(model.config, kv_dtype)
         self.limits = RunnerLimits(
-            slots=n_slots,
+            slots=options.slots,
             context=shape.context,
             max_rows=MAX_ROWS,
             max_samples=MAX_ROWS,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
-            block_bytes=block_bytes(model.config, kv_dtype),
+            block_bytes=n_bytes,
             max_captured_rows=MAX_ROWS,
             window=model.config.largest_window,
+            n_host_blocks=options.kv_offload_bytes // n_bytes,
         )
         self.device = DeviceInfo(
             name=f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)",
@@ -87,11 +89,12 @@ class TorchRunner:
         )
         kv_bytes = model.keys.nbytes + model.values.nbytes
         self.memory = MemoryInfo(weights=model.n_weight_bytes, kv_cache=kv_bytes, work=0)
-        n_tables = n_slots + 1  # the last is `RunnerLimits.inspection_slot`
+        n_tables = options.slots + 1  # the last is `RunnerLimits.inspection_slot`
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
         self._texts: list[list[int]] = [[] for _ in range(n_tables)]
         self._allowed: dict[int, npt.NDArray[np.bool_]] = {}
         self._last = np.zeros(n_tables, np.int64)
+        self._stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # KV blocks by place
         self._active: dict[int, ActiveInterventions] = {}
         self.loras = tuple(lora.info for lora in loras)
         self.conversion = model.conversion
@@ -134,7 +137,7 @@ class TorchRunner:
         model = TorchLlama(
             config, checkpoint, dtype, kv_dtype, shape.n_blocks, shape.context, on_weights
         )
-        return cls(model, shape, kv_dtype, options.slots, loras)
+        return cls(model, shape, kv_dtype, options, loras)
 
     # ---- the runner protocol ----------------------------------------------------------------
 
@@ -154,6 +157,12 @@ class TorchRunner:
 
     def copy_block(self, source: int, destination: int) -> None:
         self._thread.submit(self.model.copy_block, source, destination)
+
+    def store_block(self, block: int, place: int) -> None:
+        self._thread.submit(self._store_block, block, place)
+
+    def load_block(self, place: int, block: int) -> None:
+        self._thread.submit(self._load_block, place, block)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         active = active or NONE_ACTIVE
@@ -196,6 +205,12 @@ class TorchRunner:
     def _begin_slot(self, slot: int, tokens: list[int]) -> None:
         self._texts[slot] = tokens
         self._active.pop(slot, None)
+
+    def _store_block(self, block: int, place: int) -> None:
+        self._stored[place] = self.model.block(block)
+
+    def _load_block(self, place: int, block: int) -> None:
+        self.model.set_block(block, self._stored[place])
 
     def _run(self, step: Step) -> StepResult:
         statistics = StatsWatcher(self.config.expert_layers) if step.capture else None

@@ -24,6 +24,7 @@ from gpu.config import ModelConfig
 from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
+from gpu.kv.host_pool import HostPool
 from gpu.kv.pools import KvPools
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.lora.adapter import Lora, open_loras
@@ -105,7 +106,8 @@ class WgpuRunner:
         self._tensors = StepTensors.make(config, n_tables, memory)
         adapted = self._loras.adapted
         self.plans = PlanCache(device, self.model, self.pools, self._tensors, memory, adapted)
-        self.limits = self._find_limits(options.slots, shape, kv_dtype)
+        self.limits = self._find_limits(options, shape, kv_dtype)
+        self._host_pool = HostPool(self.pools, self.limits.n_host_blocks, memory)
         offload = _offload(self.model, memory)
         depth = device.policy.steps_in_flight
         # With offloaded experts, all but the last part of a step is done when `submit` returns.
@@ -116,17 +118,19 @@ class WgpuRunner:
         self._peaks: dict[str, float] | None = None
         self._n_captured = 0
 
-    def _find_limits(self, slots: int, shape: KvShape, kv_dtype: str) -> RunnerLimits:
+    def _find_limits(self, options: LoadOptions, shape: KvShape, kv_dtype: str) -> RunnerLimits:
+        n_bytes = block_bytes(self.config, kv_dtype)
         return RunnerLimits(
-            slots=slots,
+            slots=options.slots,
             context=shape.context,
             max_rows=self._memory.max_rows,
             max_samples=self._tensors.max_samples,
             n_blocks=shape.n_blocks,
             block_tokens=BLOCK_TOKENS,
-            block_bytes=block_bytes(self.config, kv_dtype),
+            block_bytes=n_bytes,
             max_captured_rows=self.plans.max_captured_rows,
             window=self.config.largest_window,
+            n_host_blocks=options.kv_offload_bytes // n_bytes,
         )
 
     def _make_queue(self, depth: int, offload: ExpertOffload | None) -> StepQueue:
@@ -204,6 +208,12 @@ class WgpuRunner:
 
     def copy_block(self, source: int, destination: int) -> None:
         self.pools.copy_block(source, destination)
+
+    def store_block(self, block: int, place: int) -> None:
+        self._host_pool.store_block(block, place)
+
+    def load_block(self, place: int, block: int) -> None:
+        self._host_pool.load_block(place, block)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         self._loras.set(slot, active.loras if active else {})

@@ -7,6 +7,7 @@ from gpu.bench.peers.peer import Peer, PeerMissing
 from gpu.bench.subject import BenchModel
 from gpu.checkpoint.packing import FORMATS
 from gpu.kv.blocks import block_bytes, blocks_for, fit_kv_cache
+from gpu.load_options import LoadOptions
 from gpu.runner import Runner
 
 
@@ -32,4 +33,4 @@ def start(subject: BenchModel, dtype: str, context: int, python: str | None) -> 
     budget = blocks_for(context) * block_bytes(config, kv)
     shape = fit_kv_cache(config, kv, 1, context=context, kv_memory_bytes=budget)
     model = TorchLlama(config, subject.checkpoint, dtype, kv, shape.n_blocks, shape.context)
-    return TorchPeer(TorchRunner(model, shape, kv, n_slots=1))
+    return TorchPeer(TorchRunner(model, shape, kv, LoadOptions(slots=1)))

@@ -58,12 +58,14 @@ class ScriptedRunner:
         delay: float = 0.0,
         fail_at: int | None = None,
         window: int | None = None,
+        n_host_blocks: int = 0,
     ) -> None:
         self.config = CONFIG
         self.limits = RunnerLimits(
             slots=n_slots, context=context, max_rows=max_rows, max_samples=max_samples,
             n_blocks=n_blocks,
             block_tokens=16, block_bytes=1, max_captured_rows=max_rows, window=window,
+            n_host_blocks=n_host_blocks,
         )  # fmt: skip
         self.device = DeviceInfo("script", "none", "none", "test", True)
         self.memory = MemoryInfo(0, 0, 0)
@@ -94,6 +96,8 @@ class ScriptedRunner:
         self.allowed: dict[int, set[int]] = {}  # tokens that a slot's grammar allows next
         # (block, cell): ids up to this one, as keys and values depend on all of them
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.host: dict[int, dict[int, tuple[int, ...]]] = {}  # cells of the blocks by place
+        self.n_loaded = 0
 
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
         ids = tokens.tolist()
@@ -117,10 +121,25 @@ class ScriptedRunner:
 
     def copy_block(self, source: int, destination: int) -> None:
         self.copied.append((source, destination))
+        self._fill(destination, self._held(source))
+
+    def store_block(self, block: int, place: int) -> None:
+        assert place < self.limits.n_host_blocks
+        self.host[place] = self._held(block)
+
+    def load_block(self, place: int, block: int) -> None:
+        self.n_loaded += 1
+        self._fill(block, self.host[place])
+
+    def _held(self, block: int) -> dict[int, tuple[int, ...]]:
+        """Return the cells of a block that were written."""
+        return {c: self.cells[block, c] for c in range(16) if (block, c) in self.cells}
+
+    def _fill(self, block: int, cells: dict[int, tuple[int, ...]]) -> None:
         for cell in range(16):
-            self.cells.pop((destination, cell), None)
-            if (source, cell) in self.cells:
-                self.cells[destination, cell] = self.cells[source, cell]
+            self.cells.pop((block, cell), None)
+            if cell in cells:
+                self.cells[block, cell] = cells[cell]
 
     def submit(self, step: Step) -> None:
         assert len(self._pending) < self.in_flight

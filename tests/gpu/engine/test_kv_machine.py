@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from gpu.engine.kv_manager import KvManager
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.copies import BlockCopy, HostLoad, HostStore, KvCopy
 from gpu.kv.prefix_cache import BlockHashes, Token
 from gpu.request import Request
 from gpu.sampling import SamplingParams
@@ -74,17 +76,38 @@ def script(ids: list[int]) -> int:
 
 
 class Cells:
-    """Device memory. Reading checks that every key in reach is one of the row's own text."""
+    """Device memory, and blocks in host memory by place. Reading checks that every key in reach is
+    one of the row's own text."""
 
     def __init__(self, window: int | None) -> None:
         self.texts: dict[tuple[int, int], Text] = {}
+        self.host: dict[int, dict[int, Text]] = {}
         self._window = window
 
-    def copy(self, source: int, destination: int) -> None:
+    def apply(self, copies: Iterable[KvCopy]) -> None:
+        """Copy blocks in order, as the device is told."""
+        for copy in copies:
+            match copy:
+                case BlockCopy(source, destination):
+                    self._fill(destination, self._held(source))
+                case HostStore(block, place):
+                    self.host[place] = self._held(block)
+                case HostLoad(place, block):
+                    self._fill(block, self.host[place])
+
+    def in_host(self) -> set[Text]:
+        """Return the whole texts up to the end of each block in host memory."""
+        return {cells[BLOCK_TOKENS - 1] for cells in self.host.values()}
+
+    def _held(self, block: int) -> dict[int, Text]:
+        cells = range(BLOCK_TOKENS)
+        return {cell: self.texts[block, cell] for cell in cells if (block, cell) in self.texts}
+
+    def _fill(self, block: int, held: dict[int, Text]) -> None:
         for cell in range(BLOCK_TOKENS):
-            self.texts.pop((destination, cell), None)
-            if (source, cell) in self.texts:
-                self.texts[destination, cell] = self.texts[source, cell]
+            self.texts.pop((block, cell), None)
+            if cell in held:
+                self.texts[block, cell] = held[cell]
 
     def write(self, table: list[int], position: int, token: Token) -> Text:
         """Write a token; return the text up to it, as the cells before it say."""
@@ -105,12 +128,21 @@ class BlockMachine(RuleBasedStateMachine):
         n_blocks=st.integers(5, 9),
         window=st.sampled_from((None, None, 20, 40)),
         cached=number,
+        n_host_blocks=st.sampled_from((0, 3, 12)),
         first=st.lists(starts, min_size=2, max_size=MOST_RUNS),
     )
-    def open(self, n_blocks: int, window: int | None, cached: int, first: list[Start]) -> None:
+    def open(
+        self,
+        n_blocks: int,
+        window: int | None,
+        cached: int,
+        n_host_blocks: int,
+        first: list[Start],
+    ) -> None:
         limits = RunnerLimits(
             slots=MOST_RUNS, context=CONTEXT, max_rows=MAX_ROWS, max_samples=8, n_blocks=n_blocks,
             block_tokens=BLOCK_TOKENS, block_bytes=1, max_captured_rows=MAX_ROWS, window=window,
+            n_host_blocks=n_host_blocks,
         )  # fmt: skip
         self.kv = KvManager(limits, prefix_cache=cached % 8 != 0)
         self.cells = Cells(window)
@@ -182,8 +214,7 @@ class BlockMachine(RuleBasedStateMachine):
             assert self.kv.n_free == n_free
             return
         assert borrowed.n_reused <= first
-        for source, destination in borrowed.copies:
-            self.cells.copy(source, destination)
+        self.cells.apply(borrowed.copies)
         check_owners(self.kv, self.running, self.waiting, [borrowed.blocks])
         n = borrowed.n_reused + n_computed % (len(ids) - borrowed.n_reused + 1)
         for at in range(borrowed.n_reused, n):
@@ -199,7 +230,8 @@ class BlockMachine(RuleBasedStateMachine):
         self._apply_changes()
         ids = self.texts[text % len(self.texts)]
         tokens = tuple(ids) if acts % 3 else tuple((id, KEY) for id in ids)
-        check_matches(self.kv.pool, self.cells.texts, tokens, min(2 * most, len(ids)))
+        most = min(2 * most, len(ids))
+        check_matches(self.kv.pool, self.cells.texts, tokens, most, self.cells.in_host())
 
     # ---- always ------------------------------------------------------------------------------
 
@@ -347,8 +379,7 @@ class BlockMachine(RuleBasedStateMachine):
 
     def _apply_changes(self) -> None:
         """Copy blocks and update tables, in the order in which the device is told."""
-        for source, destination in self.kv.copies:
-            self.cells.copy(source, destination)
+        self.cells.apply(self.kv.copies)
         self.kv.copies.clear()
         for sequence in self.kv.changed_tables:
             self.tables[sequence] = list(sequence.blocks)

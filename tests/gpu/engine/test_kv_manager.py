@@ -128,6 +128,42 @@ def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., ManualEngi
     assert one.run(texts[0], 4).n_reused == 39
 
 
+def test_what_was_evicted_to_host_memory_comes_back(hand: Callable[..., ManualEngine]) -> None:
+    """Three texts of three blocks in a cache of four, and the full blocks of all in host memory."""
+    one = hand(n_blocks=4, n_host_blocks=6)
+    texts = [[i] * 40 for i in (1, 2, 3)]
+    first = [one.run(text, 4) for text in texts]
+    assert [run.n_reused for run in first] == [0, 0, 0]
+    again = [one.run(text, 4) for text in texts]
+    assert [run.n_reused for run in again] == [32, 32, 32], "the partial block is not kept"
+    assert [run.ids for run in again] == [run.ids for run in first]
+    stats = one.scheduler.stats()
+    assert (stats.prompt_tokens, stats.reused_tokens, stats.loaded_tokens) == (240, 96, 96)
+    assert (stats.used_host_blocks, stats.n_host_blocks) == (6, 6)
+    assert (stats.stored_bytes, stats.loaded_bytes) == (6, 6), "what is there is not stored again"
+
+
+def test_host_memory_loses_what_was_used_least(hand: Callable[..., ManualEngine]) -> None:
+    one = hand(n_blocks=4, n_host_blocks=2)
+    for token in (1, 2, 3):
+        one.run([token] * 40, 4)
+    assert one.run([2] * 40, 4).n_reused == 32
+    assert one.run([1] * 40, 4).n_reused == 0
+
+
+def test_a_preempted_run_gets_its_blocks_back_from_host_memory(
+    hand: Callable[..., ManualEngine],
+) -> None:
+    one = hand(n_slots=2, n_blocks=4, n_host_blocks=4)
+    runs = [one.start([token] * 20, 40) for token in (1, 2)]
+    one.finish(*runs)
+    assert one.scheduler.n_preemptions == 1
+    assert one.runner.n_loaded > 0
+    stats = one.scheduler.stats()
+    assert stats.loaded_tokens == 0, "these were no prompt's"
+    assert stats.loaded_bytes == one.runner.n_loaded
+
+
 def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., ManualEngine]) -> None:
     one = hand(n_slots=1, n_blocks=4)
     one.run(TEXT[:50], 13)
@@ -189,15 +225,18 @@ def test_inspections_have_a_slot_while_all_others_are_taken(
 
 
 @pytest.mark.parametrize("n_blocks", [4, 6, 9, 16, 40])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("seed", "n_host_blocks"), [*((seed, 0) for seed in range(8)), (8, 2), (9, 5), (10, 30)]
+)
 def test_runs_interleaved_in_any_way_write_what_each_would_alone(
-    n_blocks: int, seed: int, tokenizer: Tokenizer
+    n_blocks: int, n_host_blocks: int, seed: int, tokenizer: Tokenizer
 ) -> None:
     """Runs start, branch off, are cancelled, preempted and change their length while others go on;
     tokens are computed again in borrowed blocks. The runner reads every text from the blocks it is
     in."""
     draw = random.Random(f"{seed} {n_blocks}")
-    hand = ManualEngine(ScriptedRunner(n_slots=3, n_blocks=n_blocks), tokenizer)
+    runner = ScriptedRunner(n_slots=3, n_blocks=n_blocks, n_host_blocks=n_host_blocks)
+    hand = ManualEngine(runner, tokenizer)
     scheduler = hand.scheduler
     for _ in range(250):
         action, runs = draw.random(), [*scheduler.active, *scheduler.waiting]
@@ -230,3 +269,5 @@ def test_runs_interleaved_in_any_way_write_what_each_would_alone(
     assert scheduler.kv.pool.allocate(n_blocks) is not None
     assert state.reused_tokens > 0
     assert state.copies > 0
+    if n_host_blocks == 30 and n_blocks <= 6:
+        assert runner.n_loaded > 0

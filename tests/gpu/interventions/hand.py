@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from gpu.engine.kv_copies import submit_copies
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled
-from gpu.kv.blocks import blocks_for
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.step import Row, Sample, Step
@@ -66,8 +68,7 @@ class ManualEngine:
 
     def settle(self) -> None:
         kv = self.scheduler.kv
-        for source, destination in kv.copies:
-            self.runner.copy_block(source, destination)
+        submit_copies(self.runner, kv.copies)
         kv.copies.clear()
         for sequence in kv.changed_tables:
             self.runner.set_blocks(sequence.slot, sequence.blocks)
@@ -120,8 +121,7 @@ class ManualEngine:
             assert blocks_for(len(ids)) > self.scheduler.kv.pool.n_free
             return
         assert borrowed.n_reused <= first
-        for source, destination in borrowed.copies:
-            self.runner.copy_block(source, destination)
+        submit_copies(self.runner, borrowed.copies)
         self.runner.set_blocks(borrowed.slot, borrowed.blocks)
         self.check_owners([borrowed.blocks])
         for i in range(borrowed.n_reused, len(ids)):
@@ -136,11 +136,21 @@ class ManualEngine:
         scheduler = self.scheduler
         check_owners(scheduler.kv, scheduler.active, scheduler.waiting, borrowed)
 
+    def texts_in_host(self) -> set[tuple[int, ...]]:
+        """Return the whole texts up to the end of each block in host memory."""
+        host = self.scheduler.kv.pool.host
+        texts = {cells[BLOCK_TOKENS - 1] for cells in self.runner.host.values()}
+        assert len(host) == len(self.runner.host) <= host.n_places
+        for text in texts:
+            block_hash = BlockHashes().hash_of(list(text), len(text) // BLOCK_TOKENS)
+            assert self.runner.host[host.place(block_hash)][BLOCK_TOKENS - 1] == text
+        return texts
+
     def check(self, draw: random.Random) -> None:
         self.check_owners()
         text = branch(draw, self.texts)
         pool, most = self.scheduler.kv.pool, draw.randint(0, len(text))
-        check_matches(pool, self.runner.cells, tuple(text), most)
+        check_matches(pool, self.runner.cells, tuple(text), most, self.texts_in_host())
 
 
 def branch(draw: random.Random, texts: list[list[int]]) -> list[int]:

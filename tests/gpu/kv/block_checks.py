@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from gpu.engine.kv_manager import KvManager
 from gpu.engine.sequence import Sequence
@@ -61,11 +61,15 @@ def cached_texts(pool: BlockPool, cells: Cells) -> dict[int, tuple[int, Text]]:
     return found
 
 
-def check_matches(pool: BlockPool, cells: Cells, text: Text, most: int) -> None:
-    """Check the longest prefix of text[:most] by looking at every cached block."""
+def check_matches(
+    pool: BlockPool, cells: Cells, text: Text, most: int, in_host: Collection[Text] = ()
+) -> None:
+    """Check the longest prefix of text[:most] by looking at every cached block. `in_host`: the
+    whole texts up to the end of each block in host memory."""
     found = cached_texts(pool, cells)
     n_full = 0
     full = {text for first, text in found.values() if len(text) == first + BLOCK_TOKENS}
+    full.update(in_host)
     while (n_full + 1) * BLOCK_TOKENS <= most and text[: (n_full + 1) * BLOCK_TOKENS] in full:
         n_full += 1
     start = n_full * BLOCK_TOKENS
@@ -78,7 +82,7 @@ def check_matches(pool: BlockPool, cells: Cells, text: Text, most: int) -> None:
             longest = max(longest, n)
     match = pool.match_prefix(ids_of(text), most, hashes_of(text))
     assert match.n_tokens == longest
-    assert len(match.blocks) == n_full
+    assert len(match.full) == n_full
 
 
 def ids_of(text: Text) -> list[int]:

@@ -17,6 +17,7 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
+from gpu.engine.kv_copies import submit_copies
 from gpu.engine.scheduler import Scheduler
 from gpu.events import Done, Event, Prefill, Queued, Token, TokenStats
 from gpu.kv.blocks import block_bytes, blocks_for
@@ -55,6 +56,7 @@ def runner(kind: str, device: Device) -> Iterator[Runner]:
         "slots": 3,
         "context": 16 * SMALL,
         "kv_memory_bytes": N_BLOCKS * block_bytes(config, FORMATS[dtype].kv),
+        "kv_offload_bytes": N_BLOCKS * block_bytes(config, FORMATS[dtype].kv),
     }
     if backend == "torch":
         torch = TorchRunner.load(folder, LoadOptions(**room))
@@ -72,8 +74,11 @@ def use(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     whole = runner.limits
 
     @contextmanager
-    def opened(*, prefix_cache: bool, n_blocks: int = N_BLOCKS) -> Iterator[Engine]:
-        runner.limits = replace(whole, n_blocks=min(n_blocks, whole.n_blocks))
+    def opened(
+        *, prefix_cache: bool, n_blocks: int = N_BLOCKS, n_host_blocks: int = 0
+    ) -> Iterator[Engine]:
+        n_blocks = min(n_blocks, whole.n_blocks)
+        runner.limits = replace(whole, n_blocks=n_blocks, n_host_blocks=n_host_blocks)
         engine = Engine(lambda: runner, tokenizer, LoadOptions(prefix_cache=prefix_cache))
         yield engine
         engine.close()
@@ -259,6 +264,27 @@ def test_a_text_is_the_same_when_the_cache_is_full(kind: str, use: Callable[...,
     assert 0 < sum(reused[4:]) < sum(len(text) - 1 for text in texts[4:])
 
 
+@pytest.mark.parametrize("n_host_blocks", [3, N_BLOCKS])
+def test_a_text_is_the_same_when_its_beginning_was_in_host_memory(
+    kind: str, use: Callable[..., Any], n_host_blocks: int
+) -> None:
+    """Greedy and seeded, with more texts than the cache has blocks for, each written twice."""
+    texts = [prompt_of(n, seed=n) for n in (37, 30, 45, 70)]
+    order = [0, 1, 2, 3, 2, 0, 3, 1]
+    asked = [(texts[i], params(6, seed=at if at % 2 else None)) for at, i in enumerate(order)]
+    with use(prefix_cache=True, n_blocks=SMALL, n_host_blocks=n_host_blocks) as engine:
+        found = [write(engine, ids, wanted) for ids, wanted in asked]
+        stats = engine.stats
+    assert stats.loaded_tokens > 0
+    assert stats.stored_bytes >= stats.used_host_blocks * engine.info.limits.block_bytes > 0
+    if n_host_blocks == N_BLOCKS:
+        for (ids, _), run in zip(asked[4:], found[4:], strict=True):
+            assert run.reused >= (len(ids) - 1) // 16 * 16
+    with use(prefix_cache=False, n_blocks=SMALL) as engine:
+        for (ids, wanted), run in zip(asked, found, strict=True):
+            assert_same(kind, run.tokens, write(engine, ids, wanted).tokens)
+
+
 @pytest.mark.parametrize("prefix_cache", [False, True], ids=["computed", "found"])
 def test_runs_that_give_way_to_each_other_write_what_each_would_alone(
     kind: str, use: Callable[..., Any], prefix_cache: bool
@@ -308,8 +334,7 @@ def test_logits_after_a_cached_prefix_equal_those_of_a_computed_one(
         assert borrowed is not None
         assert borrowed.n_reused == n_found
         assert bool(borrowed.copies) == (n_found % 16 > 0)
-        for source, destination in borrowed.copies:
-            runner.copy_block(source, destination)
+        submit_copies(runner, borrowed.copies)
         runner.set_blocks(borrowed.slot, borrowed.blocks)
         got = logits_of(runner, borrowed.slot, ids, n_found)
         scheduler.give_back(borrowed, len(ids))
@@ -344,12 +369,42 @@ def test_a_block_is_copied_in_submission_order(runner: Runner) -> None:
     assert not np.array_equal(got[3], got[7])
 
 
+def test_a_block_is_stored_and_loaded_in_submission_order(runner: Runner) -> None:
+    """Steps submitted before a block is stored are in it, those after are not; the place is then
+    used again, and what was loaded stays."""
+    ids, later = prompt_of(16), prompt_of(16, seed=1)
+    driving.begin(runner, 0, ids, 16, [3])
+    for text in (ids, later):
+        runner.submit(Step(tuple(Row(0, i, id) for i, id in enumerate(text)), (greedy(15),)))
+        if text is ids:
+            runner.store_block(3, 5)
+    runner.load_block(5, 7)
+    runner.store_block(3, 5)
+    runner.load_block(5, 8)
+    runner.collect()
+    runner.collect()
+    row = Step((Row(0, 16, 5),), (greedy(0),))
+    got = {}
+    for block in (7, 8):
+        runner.set_blocks(0, [block, 9])
+        got[block] = runner.logits(row)
+    for block, text in ((7, ids), (8, later)):
+        driving.begin(runner, 0, text, 17, [20, 21])
+        driving.prefill(runner, text)
+        assert np.array_equal(runner.logits(row), got[block])
+    assert not np.array_equal(got[7], got[8])
+
+
 @pytest.mark.parametrize("kind", ["wgpu-f16"], indirect=True)
 def test_copying_blocks_allocates_nothing_permanent(runner: Runner) -> None:
     runner.copy_block(0, 1)
+    runner.store_block(0, 1)
+    runner.load_block(1, 2)
     driving.generate(runner, prompt_of(5), 3)
     before = live_objects()
     for i in range(50):
         runner.copy_block(i % N_BLOCKS, (i + 1) % N_BLOCKS)
+        runner.store_block(i % N_BLOCKS, i % 7)
+        runner.load_block(i % 7, i % N_BLOCKS)
     driving.generate(runner, prompt_of(5), 3)
     assert live_objects() == before

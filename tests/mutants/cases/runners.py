@@ -55,6 +55,14 @@ MUTANTS = (
         ("tests/gpu/kv/test_kv_cache.py",),
     ),
     Mutant(
+        "kv-offload-pending",
+        "a block comes back as its place in host memory was before the copy on its way there",
+        "gpu/kv/host_pool.py",
+        "        while any(place == stored for stored, _ in self._in_flight):\n",
+        "        while self._held.get(place) is None:\n",
+        ("tests/gpu/kv/test_host_pool.py",),
+    ),
+    Mutant(
         "seen-prompt",
         "tokens of the prompt are not penalised",
         "gpu/ops/sampling.py",
