@@ -91,6 +91,12 @@ class Settings:
         "MiB for the KV cache of all texts together. Default: chosen by the engine.",
         (1, 2**24),
     ] = None
+    kv_offload: Annotated[
+        int,
+        "GiB of host memory for blocks of the KV cache that are evicted to make room; they are "
+        "copied back instead of computed again when a prompt begins with them. 0: they are lost.",
+        (0, 2**14),
+    ] = 0
     weight_cache: Annotated[
         int,
         "GiB on disk, in the folder TOKENGLASS_CACHE, for weights already quantised to q8 and q4, "
@@ -156,6 +162,11 @@ class Settings:
                 f"--adapter names more GPUs ({self.adapter}) than there are engines "
                 f"({self.data_parallel_size}); start one for each with --data-parallel-size"
             )
+        if self.kv_offload and not self.prefix_cache:
+            raise SettingsError(
+                "--kv-offload keeps evicted blocks of the prefix cache, which --no-prefix-cache "
+                "turns off; leave one of the two out"
+            )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must not be empty and must have printable characters only")
         for origin in self.allow_origin:
@@ -179,6 +190,10 @@ class Settings:
     @property
     def kv_memory_bytes(self) -> int | None:
         return None if self.kv_memory is None else self.kv_memory * MIB
+
+    @property
+    def kv_offload_bytes(self) -> int:
+        return self.kv_offload * GIB
 
     @property
     def weight_cache_bytes(self) -> int:

@@ -18,6 +18,7 @@ def load_options(settings: Settings, loras: Mapping[str, Path] | None = None) ->
         adapter=settings.adapter,
         context=settings.context,
         kv_memory_bytes=settings.kv_memory_bytes,
+        kv_offload_bytes=settings.kv_offload_bytes,
         slots=settings.slots,
         queue=settings.queue,
         expert_slots=settings.expert_slots,

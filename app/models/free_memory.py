@@ -53,9 +53,9 @@ class FreeMemory:
     def holds(self, need: Footprint) -> bool:
         """Return whether a model that needs this fits; memory of unknown size holds anything."""
         if self.shared:
-            return self.device is None or need.total + need.waiting <= self.device
+            return self.device is None or need.total + need.host <= self.device
         return (self.device is None or need.total <= self.device) and (
-            self.host is None or need.waiting <= self.host
+            self.host is None or need.host <= self.host
         )
 
 

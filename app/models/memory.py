@@ -46,7 +46,7 @@ def expect_fit(
     """
     footprint_of = functools.cache(functools.partial(_footprint, path, settings, shapes, loras))
     requested = footprint_of(settings.dtype, settings.context, settings.kv_dtype)
-    if requested.total + requested.waiting <= UNCHECKED_BYTES:
+    if requested.total + requested.host <= UNCHECKED_BYTES:
         return requested
     free = (free or free_memory(settings)).plus(spare_bytes)
     if free.holds(requested):
@@ -84,15 +84,18 @@ def _describe_need(need: Footprint) -> str:
         f"{_gb(need.kv_cache)} of KV cache in {need.kv_dtype} for {need.context:,} tokens",
         "10% for activations and buffers",
     ]
-    waiting = f", and {_gb(need.waiting)} of host memory for all experts"
-    return f"{_gb(need.total)}: {', '.join(parts)}{waiting if need.waiting else ''}"
+    if need.waiting:
+        parts.append(f"and {_gb(need.waiting)} of host memory for all experts")
+    if need.kv_offload:
+        parts.append(f"and {_gb(need.kv_offload)} of host memory for evicted KV blocks")
+    return f"{_gb(need.total)}: {', '.join(parts)}"
 
 
 def _describe_free(free: FreeMemory, need: Footprint) -> str:
     parts = [f"the device has {_gb(free.device)} free"] if free.device is not None else []
-    if free.shared and need.waiting:
+    if free.shared and need.host:
         parts.append("which it shares with the host")
-    elif need.waiting and free.host is not None:
+    elif need.host and free.host is not None:
         parts.append(f"the host {_gb(free.host)}")
     if parts and free.n_engines > 1:
         parts[-1] += f" for each of {free.n_engines} engines"
@@ -104,7 +107,8 @@ def _advice(
 ) -> str:
     """Suggest the settings that fit at the least cost.
 
-    First options that cost little: no --expert-slots, a quantised KV cache, a shorter context.
+    First options that cost little: no --expert-slots, no --kv-offload, a quantised KV cache, a
+    shorter context.
     Else fewer experts on the device, or the highest precision that fits.
     """
     for flags, footprint in _cheap_options(footprint_of, settings, requested):
@@ -127,6 +131,8 @@ def _cheap_options(
     dtype, kv_dtype = settings.dtype, settings.kv_dtype
     if requested.waiting:
         yield "Without --expert-slots", replace(requested, expert_slots=None)
+    if requested.kv_offload:
+        yield "Without --kv-offload", replace(requested, kv_offload=0)
     if kv_dtype not in SMALL_KV_DTYPES and settings.backend == "wgpu":
         smaller = _with_small_kv(footprint_of, dtype, requested.context)
         if smaller is not None:
@@ -173,7 +179,7 @@ def _with_small_kv(footprint_of: FootprintOf, dtype: str, context: int) -> Footp
 
 
 def _describe_total(need: Footprint) -> str:
-    return _gb(need.total) + (f" and {_gb(need.waiting)} of host memory" if need.waiting else "")
+    return _gb(need.total) + (f" and {_gb(need.host)} of host memory" if need.host else "")
 
 
 def _gb(n_bytes: int) -> str:

@@ -42,6 +42,7 @@ class Footprint:
     adapters      LoRA adapters
     kv_cache      KV cache in the format `kv_dtype`, with room for a text of `context` tokens
     counts        how often each slot's run wrote each token of the vocabulary, for penalties
+    kv_offload    host memory for evicted KV blocks
     """
 
     dense: int
@@ -53,6 +54,7 @@ class Footprint:
     n_experts: int = 0
     expert_slots: int | None = None
     counts: int = 0
+    kv_offload: int = 0
 
     @property
     def resident_experts(self) -> int:
@@ -68,6 +70,11 @@ class Footprint:
     def waiting(self) -> int:
         """All experts in host memory, if some are not resident; else 0."""
         return self.n_experts * self.expert_bytes if self.resident_experts < self.n_experts else 0
+
+    @property
+    def host(self) -> int:
+        """Host memory: waiting experts and evicted KV blocks."""
+        return self.waiting + self.kv_offload
 
     @property
     def total(self) -> int:
@@ -115,6 +122,7 @@ class Footprint:
             n_experts=n_experts,
             expert_slots=None if of_torch else options.expert_slots,
             counts=0 if of_torch else COUNT_BYTES * config.vocab_size * (options.slots + 1),
+            kv_offload=options.kv_offload_bytes,
         )
 
 

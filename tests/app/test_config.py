@@ -17,8 +17,18 @@ from app.cli.main import main
 from app.config import Settings, SettingsError, is_loopback, setting_specs
 from app.engine.client import Progress
 from app.engine.loading import load_engine
+from app.engine.options import load_options
 from app.http.server import PortError, address, bind
-from gpu import AdapterInfo, AutotuneResult, AutotuneRow, DeviceError, DeviceInfo
+from gpu import (
+    AdapterInfo,
+    AutotuneResult,
+    AutotuneRow,
+    DeviceError,
+    DeviceInfo,
+    LoadOptions,
+    ModelError,
+)
+from gpu.engine.backends import check_options
 from gpu.webgpu.tiling import GPU
 
 
@@ -70,6 +80,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "activations": (["q8"], "q8"),
     "context": (["128"], 128),
     "kv_memory": (["64"], 64),
+    "kv_offload": (["8"], 8),
     "weight_cache": (["0"], 0),
     "slots": (["2"], 2),
     "prefix_cache": (["false"], False),
@@ -329,6 +340,14 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
     load_engine(settings, tmp_path, lambda fraction, message: None)
     assert asked["autotune"] is True
     assert asked["activations"] == "q8"
+
+
+def test_host_memory_for_the_prefix_cache_needs_the_prefix_cache() -> None:
+    with pytest.raises(SettingsError, match=r"--kv-offload .* --no-prefix-cache"):
+        Settings(kv_offload=1, prefix_cache=False).validate()
+    assert load_options(Settings(kv_offload=3).validate()).kv_offload_bytes == 3 << 30
+    with pytest.raises(ModelError, match="prefix_cache"):
+        check_options(LoadOptions(kv_offload_bytes=1, prefix_cache=False))
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])

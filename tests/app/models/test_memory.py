@@ -170,6 +170,25 @@ def test_offloaded_experts_count_as_host_memory(tmp_path: Path) -> None:
     )
 
 
+def test_host_memory_for_evicted_kv_blocks_is_counted(tmp_path: Path, llama8b: Path) -> None:
+    shared = FreeMemory(30_000_000_000, 30_000_000_000, shared=True)
+    apart = FreeMemory(20_000_000_000, 9_000_000_000, shared=False)
+
+    def ask(free: FreeMemory, kv_offload: int) -> Footprint:
+        settings = Settings(kv_offload=kv_offload)
+        return expect_fit("a/llama", llama8b, settings, shapes(LLAMA8B), free=free)
+
+    found = ask(apart, 8)
+    assert (found.host, found.waiting) == (8 << 30, 0)
+    assert found.total == ask(apart, 0).total, "not the device's memory"
+    for free, n in ((apart, 9), (shared, 16)):
+        with pytest.raises(DeviceError) as told:
+            ask(free, n)
+        size = f"{n * (1 << 30) / 1e9:.2f} GB"
+        assert f"and {size} of host memory for evicted KV blocks" in str(told.value)
+        assert "Without --kv-offload it would need 18.26 GB" in str(told.value)
+
+
 def test_fewer_experts_on_the_device_are_advised(tmp_path: Path) -> None:
     card = FreeMemory(60_000_000_000, 100_000_000_000, shared=False)
     slots = r"With --expert-slots 4 it would need 53\.\d\d GB and 90\.19 GB of host memory"
