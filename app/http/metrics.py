@@ -126,13 +126,39 @@ def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
         "Share of the KV blocks that runs have, from 0 to 1.",
         stats.used_blocks / max(1, stats.n_blocks),
     )
+    n_on_device = stats.reused_tokens - stats.loaded_tokens
     yield _counter(
         "prefix_cache_queries", "Prompt tokens looked up in the cache.", stats.prompt_tokens
     )
-    yield _counter("prefix_cache_hits", "Prompt tokens found in the cache.", stats.reused_tokens)
+    yield _counter("prefix_cache_hits", "Prompt tokens found in the cache.", n_on_device)
     yield _counter(
         "num_preemptions", "Times that a run gave its blocks to another.", stats.n_preemptions
     )
+    if stats.n_host_blocks:
+        yield from _offload_metrics(stats, stats.prompt_tokens - n_on_device)
+
+
+def _offload_metrics(stats: EngineStats, n_missed: int) -> Iterator[Metric]:
+    """Yield what `--kv-offload` does; `n_missed` prompt tokens were not found on the device."""
+    yield _counter(
+        "external_prefix_cache_queries", "Prompt tokens looked up in host memory.", n_missed
+    )
+    yield _counter(
+        "external_prefix_cache_hits", "Prompt tokens found in host memory.", stats.loaded_tokens
+    )
+    yield _gauge(
+        "kv_offload_cpu_cache_usage_perc",
+        "Share of the host memory for KV blocks that is used, from 0 to 1.",
+        stats.used_host_blocks / stats.n_host_blocks,
+    )
+    moved = CounterMetricFamily(
+        PREFIX + "kv_offload_total_bytes",
+        "Bytes of KV blocks copied between device and host memory.",
+        labels=["transfer_type"],
+    )
+    moved.add_metric(["GPU_to_CPU"], stats.stored_bytes)
+    moved.add_metric(["CPU_to_GPU"], stats.loaded_bytes)
+    yield moved
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

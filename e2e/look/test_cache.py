@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -129,7 +130,23 @@ def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) ->
     expect(shared.locator("small")).to_have_text("one copy saves 1 block")
     figures = page.locator(".kv-figures div")
     expect(figures.nth(0)).to_contain_text("hit rate40 of 100 prompt tokens reused, not computed")
-    assert figures.locator("dd").all_inner_texts() == ["40.0 %", "1", "3"]
+    assert figures.locator("dd:visible").all_inner_texts() == ["40.0 %", "1", "3"]
+
+
+def test_blocks_in_host_memory_are_counted(
+    page: Page, site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = msgspec.structs.replace(
+        the_state(), host_blocks=40, used_host_blocks=12, stored=14, loaded=3
+    )
+    monkeypatch.setattr(fake_inspection, "_kv_state", lambda info: some)
+    _, look = opened(page, site())
+    figure = page.locator(".kv-figures div").nth(3)
+    expect(figure.locator("dd")).to_have_text("12 of 40 blocks")
+    expect(figure.locator("small")).to_have_text("918 KB copied there, 197 KB back")
+    sums = {row["state"]: row["count"] for row in look.csv() if not row["block"]}
+    assert sums["in host memory"] == "12"
+    assert (sums["copied to host memory"], sums["copied back"]) == ("14", "3")
 
 
 def test_the_table_follows_the_view(page: Page, site: Callable[..., Site]) -> None:

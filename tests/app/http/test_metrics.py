@@ -12,7 +12,9 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.config import Settings
+from gpu import EngineStats
 from tests.app.conftest import StartSite
+from tests.app.fake_engine import FakeEngine
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
 
@@ -69,6 +71,33 @@ def test_the_engine_tells_what_runs_and_waits(start_site: StartSite) -> None:
     assert found["num_requests_waiting"] == 1
     assert 0 < found["kv_cache_usage_perc"] < 1
     assert found["engine_up"] == 1
+
+
+def test_copies_to_host_memory_and_back_are_counted(
+    http: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = EngineStats(
+        prompt_tokens=100,
+        reused_tokens=60,
+        loaded_tokens=48,
+        used_host_blocks=5,
+        n_host_blocks=20,
+        stored_bytes=700,
+        loaded_bytes=300,
+    )
+    monkeypatch.setattr(FakeEngine, "stats", stats)
+    found = scrape(http)
+    assert found["prefix_cache_queries_total"] == 100
+    assert found["prefix_cache_hits_total"] == 12, "on the device"
+    assert found["external_prefix_cache_queries_total"] == 88
+    assert found["external_prefix_cache_hits_total"] == 48
+    assert found["kv_offload_cpu_cache_usage_perc"] == 0.25
+    assert found["kv_offload_total_bytes_total{GPU_to_CPU}"] == 700
+    assert found["kv_offload_total_bytes_total{CPU_to_GPU}"] == 300
+
+
+def test_without_offloading_its_metrics_are_left_out(http: FlaskClient) -> None:
+    assert not [name for name in scrape(http) if "offload" in name or "external" in name]
 
 
 def test_without_an_engine_it_says_so(start_site: StartSite) -> None:

@@ -24,6 +24,8 @@ const FREE = 4;
  *   counts     number of blocks by state
  *   nRead, nSaved   blocks in use; blocks saved by sharing
  *   promptTokens, reusedTokens, copies, evictions   totals of all runs so far
+ *   hostBlocks, usedHostBlocks, stored, loaded   places in host memory, those in use, and blocks
+ *                                                copied there and back so far
  */
 export function readPool({ arrays, info }, blockBytes) {
   const [owners, found, first, used] = ["owners", "n_found", "first", "used"].map(
@@ -48,6 +50,10 @@ export function readPool({ arrays, info }, blockBytes) {
     reusedTokens: info.reused_tokens,
     copies: info.copies,
     evictions: info.evictions,
+    hostBlocks: info.host_blocks ?? 0,
+    usedHostBlocks: info.used_host_blocks ?? 0,
+    stored: info.stored ?? 0,
+    loaded: info.loaded ?? 0,
   };
 }
 

@@ -57,7 +57,8 @@ export const cachePool = {
     const sums = STATES.map(({ name }, i) => {
       return [null, name, ...none, pool.counts[i], pool.counts[i] * pool.blockBytes];
     });
-    const totals = TOTALS.map(([name, of]) => [null, name, ...none, of(pool), null]);
+    const named = pool.hostBlocks ? [...TOTALS, ...HOST_TOTALS] : TOTALS;
+    const totals = named.map(([name, of]) => [null, name, ...none, of(pool), null]);
     const blocks = Array.from(states, (at, i) => {
       const from = first[i] < 0 ? null : first[i] + 1;
       return [i, STATES[at].name, owners[i], from, found[i], used[i], null, null];
@@ -82,6 +83,11 @@ const TOTALS = [
   ["prompt tokens found", (of) => of.reusedTokens],
   ["copies", (of) => of.copies],
   ["evictions", (of) => of.evictions],
+];
+const HOST_TOTALS = [
+  ["in host memory", (of) => of.usedHostBlocks],
+  ["copied to host memory", (of) => of.stored],
+  ["copied back", (of) => of.loaded],
 ];
 
 // ---- queries ---------------------------------------------------------------------------------
@@ -169,11 +175,11 @@ function buildSide(root) {
     return { words: words.lastChild, n: cell(row), size: cell(row) };
   });
   const list = side.appendChild(el("dl", "kv-figures"));
-  figures = ["hit rate", "copies", "evictions"].map((name) => {
+  figures = ["hit rate", "copies", "evictions", "host memory"].map((name) => {
     const row = list.appendChild(el("div"));
     const term = row.appendChild(el("dt", "kv-name"));
     term.append(el("b", "", name), el("small"));
-    return { words: term.lastChild, value: row.appendChild(el("dd")) };
+    return { row, words: term.lastChild, value: row.appendChild(el("dd")) };
   });
 }
 
@@ -199,10 +205,12 @@ function drawSide() {
     setText(figures[i].value, value);
     setText(figures[i].words, words);
   });
+  figures.at(-1).row.hidden = !pool.hostBlocks;
 }
 
-/** Totals of all runs so far: hit rate, copies, evictions, each as [value, description]. */
-function figuresOf({ promptTokens: all, reusedTokens: reused, copies, evictions }) {
+/** Totals of all runs so far, in the order of `figures`, each as [value, description]. */
+function figuresOf(pool) {
+  const { promptTokens: all, reusedTokens: reused, copies, evictions, blockBytes } = pool;
   const hits = all
     ? [
         `${percent(reused / all)} %`,
@@ -213,5 +221,9 @@ function figuresOf({ promptTokens: all, reusedTokens: reused, copies, evictions 
     hits,
     [count(copies), "on write: texts diverged within a block"],
     [count(evictions), "cached blocks that were reallocated"],
+    [
+      `${count(pool.usedHostBlocks)} of ${plural(pool.hostBlocks, "block")}`,
+      `${bytes(pool.stored * blockBytes)} copied there, ${bytes(pool.loaded * blockBytes)} back`,
+    ],
   ];
 }
