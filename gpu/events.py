@@ -85,8 +85,9 @@ class StepTimes(msgspec.Struct, frozen=True):
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     """The request is valid and waits for a slot. `position` in the queue: 0 starts at once.
-    `texts`: for a continued text, what each of the prompt's last tokens adds to it, as
-    `Token.text`; filled in outside of the engine."""
+    Filled in outside of the engine: `texts`, for a continued text, what each of the prompt's last
+    tokens adds to it, as `Token.text`; `dropped`, the indexes of the request's messages that were
+    left out because the conversation was too long."""
 
     prompt: tuple[TokenText, ...]
     params: SamplingParams
@@ -94,6 +95,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     position: int
     context: int
     texts: tuple[str, ...] = ()
+    dropped: tuple[int, ...] = ()
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):

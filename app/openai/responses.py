@@ -51,6 +51,7 @@ class ResponseFormat:
     logprobs      one for each choice; None if not requested
     first         content of a choice's first chunk, if there is one before any token
     prefix        text before the generated text: the echoed prompt
+    n_dropped     messages that were left out because the conversation was too long
     """
 
     id: str
@@ -63,6 +64,7 @@ class ResponseFormat:
     first: dict[str, Any] | None
     prefix: str = ""
     tools: Sequence[ToolCallWriter] | None = None
+    n_dropped: int = 0
 
     def added(self, index: int, token: Token) -> dict[str, Any] | None:
         """Return the content that a token adds to the choice `index`; None if there is none yet."""
@@ -114,13 +116,14 @@ class ResponseFormat:
 
     def frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """Return a response, or a chunk of one, with these choices."""
-        return {
+        frame = {
             "id": self.id,
             "object": object,
             "created": int(time.time()),
             "model": self.model,
             "choices": choices,
         }
+        return frame | {"dropped_messages": self.n_dropped} if self.n_dropped else frame
 
 
 def completion_format(
@@ -144,8 +147,9 @@ def chat_format(
     model: str,
     logprobs: Sequence[ChatLogprobs] | None,
     tools: Sequence[ToolCallWriter] | None = None,
+    n_dropped: int = 0,
 ) -> ResponseFormat:
-    """Return the format for `/v1/chat/completions`."""
+    """Return the format for `/v1/chat/completions`. `n_dropped`: messages left out."""
     return ResponseFormat(
         id=f"chatcmpl-{secrets.token_hex(12)}",
         object="chat.completion",
@@ -156,6 +160,7 @@ def chat_format(
         logprobs=logprobs,
         first={"delta": {"role": "assistant", "content": "" if tools is None else None}},
         tools=tools,
+        n_dropped=n_dropped,
     )
 
 

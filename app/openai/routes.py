@@ -31,6 +31,7 @@ from app.prompt.conversation import Tool
 from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import chosen_template, message_ids, prompt_ids
 from app.prompt.tool_calls.registry import tool_format
+from app.prompt.truncation import Room, read_conversation
 from gpu import ModelInfo, Request
 
 
@@ -99,14 +100,19 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
     params = body.params(hello.defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "top_logprobs")
     tools = body.offered_tools()
-    ids = message_ids(engine.tokenizer, body.turns(), body.continue_final_message, tools)
+    encode = partial(
+        message_ids, engine.tokenizer, continue_final=body.continue_final_message, tools=tools
+    )
+    room = Room(hello.limits.context, params.max_tokens)
+    prompt = read_conversation(body.turns(), encode, room, body.truncation)
     logprobs = None
     if body.n_top is not None:
         logprobs = [ChatLogprobs(engine.tokenizer, params, body.n_top)] * body.n_runs
     writers = _tool_call_writers(engine.tokenizer, tools, body) if tools else None
-    response = chat_format(body.model or hello.model.name, logprobs, writers)
+    name = body.model or hello.model.name
+    response = chat_format(name, logprobs, writers, len(prompt.dropped))
     constraint = body.constraint() or _required_calls(engine.tokenizer, tools, body)
-    request = Request(ids, params, interventions=interventions, priority=body.priority)
+    request = Request(prompt.ids, params, interventions=interventions, priority=body.priority)
     return _answer(engine, generations, request, response, body, constraint)
 
 

@@ -26,6 +26,7 @@ from app.openai.structured_outputs import Constraint, StructuredFields
 from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
 from app.prompt import conversation
 from app.prompt.conversation import Turn
+from app.ws.protocol import Truncation
 from gpu import (
     SAMPLING_SETTINGS,
     Interventions,
@@ -228,6 +229,9 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
     logprobs: bool = False
     top_logprobs: int | None = None
     continue_final_message: bool = False
+    truncation: Truncation = "disabled"
+    """What to do with messages that are too long for the context, as in `/v1/responses`."""
+
     tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flask import Flask
 from flask_sock import Sock
@@ -22,6 +22,7 @@ from app.http.security import browser_session
 from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import prompt_ids
 from app.prompt.tokenizing import TokenizeHandler
+from app.prompt.truncation import Room, Truncated, read_conversation
 from app.ws import websocket
 from app.ws.continuation import continuation_length
 from app.ws.incoming import BadMessageError, UpdateMerger, decode, given_settings, merge
@@ -34,6 +35,7 @@ from app.ws.protocol import (
     FromPage,
     Generate,
     Inspect,
+    Message,
     Resume,
     Stop,
     Tokenize,
@@ -154,14 +156,7 @@ class PageConnection:
 
     def _generate(self, message: Generate) -> None:
         clock = RequestClock()
-        self._engine.require_ready()
-        ids = prompt_ids(
-            self._engine.tokenizer,
-            message.prompt,
-            message.messages,
-            message.ids,
-            continue_final=message.continue_final,
-        )
+        ids, dropped = self._read_prompt(message)
         self._check_grammar(message.grammar)
         if message.spans and message.ids is None:
             raise InvalidRequest("reached says what ids were computed under; give ids", "reached")
@@ -172,6 +167,7 @@ class PageConnection:
             request_of(message, ids),
             clock=clock,
             n_continued=continuation_length(message),
+            dropped=dropped,
             client=self._client,
         )
         self._send_queue.follow(generation, after=0)
@@ -180,6 +176,30 @@ class PageConnection:
         if grammar is not None:
             vocab_size = self._engine.require_ready().model.vocab_size
             check_grammar(grammar, self._engine.tokenizer, vocab_size)
+
+    def _read_prompt(self, message: Generate) -> Truncated:
+        """Return the prompt of a generation, without the turns that are too much for the context
+        if the message says so."""
+        hello = self._engine.require_ready()
+
+        def encode(messages: Sequence[Message] | None) -> list[int]:
+            return prompt_ids(
+                self._engine.tokenizer,
+                message.prompt,
+                messages,
+                message.ids,
+                continue_final=message.continue_final,
+            )
+
+        if message.messages is not None:
+            room = Room(hello.limits.context, message.params.max_tokens)
+            return read_conversation(message.messages, encode, room, message.truncation)
+        if message.truncation != "disabled":
+            raise InvalidRequest(
+                "truncation applies to messages only; leave it out, or send messages",
+                "truncation",
+            )
+        return Truncated(encode(None))
 
 
 def request_of(message: Generate, ids: list[int]) -> Request:

@@ -50,6 +50,9 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
+Truncation = Literal["disabled", "auto"]
+
+
 class Generate(
     msgspec.Struct,
     frozen=True,
@@ -61,6 +64,8 @@ class Generate(
 
     `id` is chosen by the page, unique for it (1 to 64 characters of [A-Za-z0-9_-]).
     `continue_final`: the last message is the assistant's, and the model continues it.
+    `truncation`: "auto" leaves out the oldest turns of messages that are too long for the context
+    (`app.prompt.truncation`); "disabled" refuses them. `accepted` lists what was `dropped`.
     `changes`: updates at token indexes that are known beforehand, as in a replay; each is
     acknowledged by `updated` when it acts.
     `written`: number of the last `ids` that the page has as text already, generated before or put
@@ -77,6 +82,7 @@ class Generate(
     messages: list[Message] | None = None
     ids: list[int] | None = None
     continue_final: bool = False
+    truncation: Truncation = "disabled"
     params: SamplingParams = SamplingParams()
     capture: bool = True
     changes: tuple[ScheduledUpdate, ...] = ()

@@ -166,7 +166,7 @@ ABSENT_FROM_OLD_FILES = {
     "PageModelInfo": ("eos_ids", "kv_dtype", "kv_formats"),
     "LayerStats": ("attention_cosine", "mlp_cosine"),
     "TokenStats": ("timed_at",),
-    "Accepted": ("texts",),
+    "Accepted": ("texts", "dropped"),
     "Prefill": ("experts",),
     "Token": ("experts", "draft"),
     "Timings": (
@@ -229,6 +229,7 @@ name. Integers without bounds are counts: the page takes those from 0 to 2⁵³ 
 
 LENGTHS: dict[str, tuple[int, int]] = {
     "Accepted.prompt": (1, MAX_TOKENS),
+    "Accepted.dropped": (0, MAX_TURNS),
     "layers": (1, MAX_LAYERS),
     "entropy": (1, MAX_HEADS),
     "ExpertChoice.experts": (1, MAX_EXPERTS),

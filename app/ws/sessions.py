@@ -93,11 +93,14 @@ class GenerationLog:
         retention: Retention,
         on_done: Callable[[], None],
         texts: tuple[str, ...] = (),
+        dropped: tuple[int, ...] = (),
     ) -> None:
+        """`texts` and `dropped`: see `gpu.events.Accepted`."""
         self.owner = owner
         self.id = id
         self._clock = clock
         self._texts = texts
+        self._dropped = dropped
         self.finished_at: float | None = None
         self._retention = retention
         self._on_done = on_done
@@ -130,7 +133,7 @@ class GenerationLog:
         with self._lock:
             prepared = None if self._log else self._clock.prepared
             if isinstance(event, Accepted):
-                event = msgspec.structs.replace(event, texts=self._texts)
+                event = msgspec.structs.replace(event, texts=self._texts, dropped=self._dropped)
             if isinstance(event, Accepted | Queued):
                 self._queued = event.position > 0
             elif isinstance(event, Prefill | Token):
@@ -249,14 +252,22 @@ class Sessions:
         *,
         clock: RequestClock | None = None,
         n_continued: int = 0,
+        dropped: tuple[int, ...] = (),
         client: str | None = None,
     ) -> GenerationLog:
         """Begin a generation; `clock` began with the request, or begins now. `n_continued`: see
-        `app.ws.protocol.Generate`. `client`: whose share of the engine it takes from, if not its
-        owner's. Raises `InvalidRequest`, and what `ClientLimits.submit` raises."""
+        `app.ws.protocol.Generate`. `dropped`: see `gpu.events.Accepted`. `client`: whose share of
+        the engine it takes from, if not its owner's. Raises `InvalidRequest`, and what
+        `ClientLimits.submit` raises."""
         texts = continuation_texts(self._engine.tokenizer, request.ids, n_continued)
         generation = GenerationLog(
-            owner, id, clock or RequestClock(), self._retention, self._evict_finished, texts
+            owner,
+            id,
+            clock or RequestClock(),
+            self._retention,
+            self._evict_finished,
+            texts,
+            dropped,
         )
         with self._lock:
             if (owner, id) in self._generations:

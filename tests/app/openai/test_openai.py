@@ -500,6 +500,29 @@ def test_a_prompt_past_the_context_is_refused_with_the_numbers(http: FlaskClient
     assert "512" in response.json["error"]["message"]
 
 
+def test_a_conversation_past_the_context_loses_its_oldest_turns_if_asked(
+    http: FlaskClient,
+) -> None:
+    turn = [{"role": "user", "content": "🦊" * 30}, {"role": "assistant", "content": "🦊" * 10}]
+    long = {"messages": [*turn, *turn, *turn, *turn, *HELLO], "max_tokens": 3, **GREEDY}
+    for refusing in (long, {**long, "truncation": "disabled"}):
+        response = http.post("/v1/chat/completions", json=refusing)
+        assert response.status_code == 400
+        assert response.json is not None
+        assert response.json["error"]["code"] == "context_length_exceeded"
+    answer = chat(http, **long, truncation="auto")
+    assert answer["dropped_messages"] == 4
+    rest = chat(http, **{**long, "messages": long["messages"][4:]}, truncation="auto")
+    assert rest["usage"] == answer["usage"]
+    assert "dropped_messages" not in rest
+    streamed = http.post(
+        "/v1/chat/completions", json={**long, "truncation": "auto", "stream": True}
+    )
+    assert {chunk["dropped_messages"] for chunk in chunks(streamed.text)} == {4}
+    response = http.post("/v1/chat/completions", json={**long, "truncation": "middle"})
+    assert response.status_code == 400
+
+
 def test_another_model_is_not_found(http: FlaskClient) -> None:
     assert complete(http, model="fake-story")["model"] == "fake-story"
     response = http.post("/v1/completions", json={"prompt": "a", "model": "gpt-4"})

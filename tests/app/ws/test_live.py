@@ -258,6 +258,18 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "continue a user": ({"messages": [USER], "continue_final": True}, INVALID, "messages"),
     "continue a prompt": ({"prompt": "a", "continue_final": True}, INVALID, "continue_final"),
     "too long": ({"prompt": "🦊" * 200}, "context_exceeded", ""),
+    "truncate a prompt": ({"prompt": "a", "truncation": "auto"}, INVALID, "truncation"),
+    "truncate ids": ({"ids": [1], "truncation": "auto"}, INVALID, "truncation"),
+    "unknown truncation": (
+        {"messages": [USER], "truncation": "slide"},
+        "bad_message",
+        "truncation",
+    ),
+    "a message that is too long": (
+        {"messages": [{**USER, "content": "🦊" * 200}], "truncation": "auto"},
+        "context_exceeded",
+        "",
+    ),
 }
 
 
@@ -271,6 +283,22 @@ def test_a_bad_request_names_the_field(
     assert (error["code"], error["param"], error["id"]) == (code, param, "a")
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     assert page.until("done")["reason"] == "length", "the id of a refused request is free again"
+
+
+def test_a_conversation_that_is_too_long_loses_its_oldest_turns(site: Site) -> None:
+    page = site.page()
+    turn = [{"role": "user", "content": "🦊" * 30}, {"role": "assistant", "content": "🦊" * 10}]
+    messages = [{"role": "system", "content": "Hi"}, *turn, *turn, *turn, *turn, USER]
+    params = {"max_tokens": 3}
+    page.send_message("generate", id="a", messages=messages, params=params)
+    assert page.until("error")["code"] == "context_exceeded", "unless asked, nothing is left out"
+    page.send_message("generate", id="a", messages=messages, params=params, truncation="auto")
+    accepted = page.until("accepted", id="a")
+    assert accepted["dropped"] == [1, 2, 3, 4]
+    rest = [messages[0], *messages[5:]]
+    page.send_message("generate", id="b", messages=rest, params=params, truncation="auto")
+    whole = page.until("accepted", id="b")
+    assert (whole["prompt"], whole["dropped"]) == (accepted["prompt"], [])
 
 
 def test_an_id_is_used_once(start_site: StartSite) -> None:
