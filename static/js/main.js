@@ -39,12 +39,14 @@ import { setUpTheme } from "./ui/theme.js";
 import { setUpTotals } from "./panels/step-totals.js";
 import { setUpTour } from "./tour/entry.js";
 import { setUpFollowing, setUpTranscript } from "./chat/transcript.js";
+import { setUpTruncation } from "./chat/truncation.js";
 import { view } from "./view.js";
 
 const saved = savedSettings();
 state.settings = { ...INITIAL_SETTINGS, ...saved?.settings };
 state.capture = saved?.capture ?? true;
 state.mode = saved?.mode ?? "chat";
+state.truncation = saved?.truncation ?? "disabled";
 state.interventions = newStore();
 state.conversation = newConversation();
 
@@ -62,6 +64,7 @@ setUpRibbon();
 setUpRunStrip();
 setUpCosts();
 setUpSampling();
+setUpTruncation();
 setUpSheets();
 setUpAbout();
 setUpModels();

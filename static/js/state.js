@@ -36,6 +36,8 @@ export const state = {
   /** Sampling settings, see panels/sampling-settings.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
+  /** What becomes of a chat that is too long: "disabled" or "auto", see chat/truncation.js. */
+  truncation: "disabled",
   /**
    * Interventions of the page: {setting, past, future}, see interventions/intervention-store.js.
    */

@@ -26,6 +26,8 @@ export class Segment {
     this.accepted = false;
     this.position = 0;
     this.prompt = [];
+    /** Indexes of the request's messages that were left out: the chat was too long. */
+    this.dropped = [];
     this.promptIds = new Set();
     this.context = 0;
     this.params = null;
@@ -221,6 +223,7 @@ const HANDLERS = {
       segment.prompt = event.prompt;
       segment.promptIds = new Set(event.prompt.map(({ id }) => id));
     }
+    segment.dropped = event.dropped ?? [];
     segment.context = event.context;
     segment.params = event.params;
     segment.capture = event.capture;

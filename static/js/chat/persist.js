@@ -40,7 +40,7 @@ export const savedSettings = () => read(local, SETTINGS);
 
 export function saveSettings() {
   const { settings, capture, mode } = liveState();
-  write(local, SETTINGS, { settings, capture, mode });
+  write(local, SETTINGS, { settings, capture, mode, truncation: state.truncation });
 }
 
 // ---- conversation ----------------------------------------------------------------------------
@@ -90,6 +90,7 @@ const packAnswer = (answer) => ({
     branch: segment.branch,
     counted: segment.alreadyCounted,
     model: segment.model,
+    dropped: segment.dropped,
   })),
 });
 
@@ -149,6 +150,7 @@ function unpackAnswer({ segments }) {
       branch: kept.branch ?? null,
       alreadyCounted: kept.counted ?? 0,
       model: kept.model ?? null,
+      dropped: kept.dropped ?? [],
       textOnly: kept.text,
     });
     linkContinuation(answer, segment, answer.segment);

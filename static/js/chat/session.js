@@ -13,6 +13,7 @@ import { clearPatches } from "../interventions/intervention-store.js";
 import { withPatchesUpTo, toWire } from "../interventions/intervention-wire.js";
 import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
+import { truncationField } from "./truncation.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
 
@@ -145,6 +146,7 @@ function startRun(
     type: "generate",
     id: newId(),
     ...request,
+    ...truncationField(request),
     params: { ...params, seed: seed === "" ? drawSeed() : seed, ...overrides },
     capture,
     ...(isEmpty(interventions) ? {} : { reach: interventions }),

@@ -8,6 +8,7 @@ import { describeChange } from "../panels/sampling-settings.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
 import { TextChunks } from "./text-chunks.js";
+import { describeDropped } from "./truncation.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
 
 const log = byId("log");
@@ -126,11 +127,13 @@ function drawAnswer(entry, answer) {
     text.replaceChildren();
     if (turn.given) text.append(el("span", "given", turn.given));
     Object.assign(entry, { answer, edition: answer.edition, segment: 0, shown: 0, marked: 0 });
+    entry.dropped = "";
     entry.nodes = [];
     entry.marks = new Map();
     entry.chunks = new TextChunks(text, entry.nodes);
   }
   box.setAttribute("aria-busy", String(answer.running && state.active === answer));
+  drawDropped(entry, answer);
   const fragment = document.createDocumentFragment();
   for (; entry.segment < answer.segments.length; entry.segment += 1) {
     const segment = answer.segments[entry.segment];
@@ -146,6 +149,16 @@ function drawAnswer(entry, answer) {
   drawMarks(entry, answer);
   entry.chunks.close();
   entry.views.draw(answer);
+}
+
+/** Say before the answer which turns it was written without; known once it is accepted. */
+function drawDropped(entry, answer) {
+  const words = describeDropped(answer);
+  if (words === entry.dropped) return;
+  entry.dropped = words;
+  const mark = el("span", "mark-change dropped", words);
+  mark.title = "The conversation is longer than the context.";
+  entry.text.prepend(mark);
 }
 
 /** Probabilities at or below which a token gets one, two or three underlines. */

@@ -6,6 +6,7 @@ import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
 import { saveReplay } from "../replay/dialog.js";
+import { setTruncation } from "../chat/truncation.js";
 import { reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
@@ -89,8 +90,20 @@ function problem() {
     tone: "bad",
     head: HEADS[state.problem.code] ?? "That did not work",
     text: sentence(state.problem.message),
-    acts: [["Dismiss", dismiss]],
+    acts: [...(mayDrop() ? [["Drop the oldest turns", dropAndSend]] : []), ["Dismiss", dismiss]],
   };
+}
+
+/** Was a chat refused that could be sent without its oldest turns? */
+const mayDrop = () =>
+  state.problem.code === "context_exceeded" &&
+  state.mode === "chat" &&
+  state.truncation === "disabled" &&
+  state.turns.length > 0;
+
+function dropAndSend() {
+  setTruncation("auto");
+  byId("composer").requestSubmit();
 }
 
 /** Return the notice for a generation that ended early, or null. */
@@ -103,10 +116,12 @@ function ended({ reason, message, context }) {
     };
   }
   if (reason === "context") {
+    const drops = state.mode === "chat" && state.truncation === "auto";
+    const next = drops ? " The next message is sent without the oldest turns." : "";
     return {
       tone: "bad",
       head: "The context is full",
-      text: `All ${count(context)} positions are used; the model cannot continue.`,
+      text: `All ${count(context)} positions are used; the model cannot continue.${next}`,
       acts: [["New chat", startNewChat]],
     };
   }

@@ -470,6 +470,22 @@ MUTANTS = (
         "test_no_folder",
     ),
     Mutant(
+        "truncation-system",
+        "a chat that is too long loses its system message, too",
+        "app/prompt/truncation.py",
+        '        if message.role == "system":\n            continue\n',
+        "",
+        ("tests/app/prompt/test_truncation.py",),
+    ),
+    Mutant(
+        "truncation-step",
+        "a chat that is too long begins differently with every message",
+        "app/prompt/truncation.py",
+        "wanted = -(-excess // room.step) * room.step",
+        "wanted = excess",
+        ("tests/app/prompt/test_truncation.py",),
+    ),
+    Mutant(
         "frame-padding",
         "arrays of a binary answer are closer together than its header says",
         "app/ws/frames.py",
