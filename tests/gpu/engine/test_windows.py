@@ -76,12 +76,14 @@ def test_the_state_names_the_place_of_blocks_in_their_text(
     one.finish(run)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "n_host_blocks"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 6), (5, 80)]
+)
 def test_runs_interleaved_in_any_way_write_what_each_would_alone(
-    hand: Callable[..., ManualEngine], seed: int
+    hand: Callable[..., ManualEngine], seed: int, n_host_blocks: int
 ) -> None:
     draw = random.Random(seed)
-    one = hand(n_slots=3, n_blocks=2 * HELD)
+    one = hand(n_slots=3, n_blocks=2 * HELD, n_host_blocks=n_host_blocks)
     scheduler = one.scheduler
     for _ in range(400):
         action, runs = draw.random(), [*scheduler.active, *scheduler.waiting]

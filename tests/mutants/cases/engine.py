@@ -210,7 +210,7 @@ MUTANTS = (
         "kv-admission",
         "a run starts although its prompt does not fit beside the others",
         MANAGER,
-        "if needed + sum(map(self._soon_needed, self._running)) > free:",
+        "if needed > self.pool.n_free_beside(match):",
         "if False:",
         (PREEMPTION_TEST,),
     ),
