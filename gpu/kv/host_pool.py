@@ -17,8 +17,8 @@ from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import Copy, Readback, StepCommands
 
-READBACK_BYTES = 16 << 20
-"""Most bytes of all readback buffers together, if that is two blocks or more."""
+READBACK_BYTES, MAX_READBACKS = 16 << 20, 64
+"""Most bytes and most readback buffers; there are two at least."""
 
 
 class HostPool:
@@ -32,7 +32,7 @@ class HostPool:
         self._parts = pools.block_parts
         self._block_bytes = sum(part.n_bytes for part in self._parts)
         self._calls = open_calls(memory.device)
-        n = min(n_places, max(2, READBACK_BYTES // self._block_bytes))
+        n = min(n_places, MAX_READBACKS, max(2, READBACK_BYTES // self._block_bytes))
         self._free: deque[Readback] = deque(
             self._calls.readback(self._block_bytes, f"kv.store{i}") for i in range(n)
         )
