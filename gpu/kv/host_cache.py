@@ -51,5 +51,7 @@ class HostCache:
         self._pinned = frozenset(hashes)
         for block_hash in reversed(hashes):
             self._places.move_to_end(block_hash)
-        yield
-        self._pinned = frozenset()
+        try:
+            yield
+        finally:
+            self._pinned = frozenset()
