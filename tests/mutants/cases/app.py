@@ -473,7 +473,7 @@ MUTANTS = (
         "truncation-system",
         "a chat that is too long loses its system message, too",
         "app/prompt/truncation.py",
-        '        if message.role == "system":\n            continue\n',
+        '        if role == "system":\n            continue\n',
         "",
         ("tests/app/prompt/test_truncation.py",),
     ),
