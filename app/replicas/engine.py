@@ -58,6 +58,7 @@ class ReplicatedEngine(EngineClient):
         self.n_runs = [0] * len(replicas)
         """Runs of each replica."""
         self._asked: dict[int, int] = {}  # the replica that an asker asked last
+        self._n_questions = [0] * len(replicas)  # of each replica, without an answer yet
         self._merging = threading.RLock()
         self._switching = False
         self._n_switches = 0  # runs of an earlier model do not go on
@@ -178,18 +179,33 @@ class ReplicatedEngine(EngineClient):
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
         self.require_ready()
-        return self.replicas[self._answerer(question, asker)].inspect(question, asker)
+        number = self._answerer(question, asker)
+        answer = self.replicas[number].inspect(question, asker)
+        with self._lock:
+            self._n_questions[number] += 1
+        answer.add_done_callback(lambda answer: self._note_answered(number))
+        return answer
+
+    def _note_answered(self, number: int) -> None:
+        with self._lock:
+            self._n_questions[number] -= 1
 
     def _answerer(self, question: Question, asker: int) -> int:
-        """Return the replica to ask: the one that has most of the question's tokens cached; the one
-        that this asker asked last, if several have as many or the question has no tokens."""
+        """Return the replica to ask: the one that has most of the question's tokens cached; of
+        those that have as many, the one that this asker asked last, else the one with the fewest
+        questions."""
         ids: list[int] = getattr(question, "ids", [])
         with self._lock:
             ready = [i for i, replica in enumerate(self.replicas) if replica.hello is not None]
             if not ready:
                 raise UnavailableError(describe_unavailable(self.status))
             last = self._asked.get(asker)
-            best = max(ready, key=lambda i: (self._router.n_cached(i, ids), i == last, -i))
+            n_questions = self._n_questions
+
+            def rank(i: int) -> tuple[int, bool, int]:
+                return self._router.n_cached(i, ids), i == last, -n_questions[i]
+
+            best = max(ready, key=rank)
             self._asked[asker] = best
             return best
 

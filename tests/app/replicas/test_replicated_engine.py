@@ -124,6 +124,16 @@ def test_questions_go_where_their_tokens_are_cached(start: Start) -> None:
     engine.cancel_questions(3)
 
 
+def test_questions_about_texts_that_nobody_has_cached_are_shared(start: Start) -> None:
+    engine, replicas = start(delay=0.01)
+    answers = [engine.inspect(Losses([n] * 20), asker=n) for n in range(1, 7)]
+    assert [len(replica.questions) for replica in replicas] == [3, 3]
+    for answer in answers:
+        answer.result(20)
+    engine.inspect(Losses([9] * 20), asker=9).result(20)
+    assert [len(replica.questions) for replica in replicas] == [4, 3], "all were answered"
+
+
 def test_figures_are_sums(start: Start) -> None:
     engine, replicas = start()
     texts = [Written(), Written()]
