@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,11 @@ CONFIG = ModelConfig(
     torch_dtype=None,
 )  # fmt: skip
 
+LIMITS = RunnerLimits(
+    slots=2, context=64, max_rows=16, max_samples=8, n_blocks=8, block_tokens=16, block_bytes=1,
+    max_captured_rows=16, window=None,
+)  # fmt: skip
+
 Script = Callable[[list[int]], int]
 
 
@@ -46,27 +53,21 @@ def arithmetic(ids: list[int]) -> int:
 
 
 class ScriptedRunner:
+    """Runner that computes `script` of the ids. A step takes `delay` seconds; step `fail_at` fails.
+    `limits`: those that differ from `LIMITS`."""
+
     def __init__(
         self,
         script: Script = arithmetic,
         *,
         n_slots: int = 2,
-        context: int = 64,
-        n_blocks: int = 8,
-        max_rows: int = 16,
-        max_samples: int = 8,
         delay: float = 0.0,
         fail_at: int | None = None,
-        window: int | None = None,
-        n_host_blocks: int = 0,
+        **limits: Any,
     ) -> None:
         self.config = CONFIG
-        self.limits = RunnerLimits(
-            slots=n_slots, context=context, max_rows=max_rows, max_samples=max_samples,
-            n_blocks=n_blocks,
-            block_tokens=16, block_bytes=1, max_captured_rows=max_rows, window=window,
-            n_host_blocks=n_host_blocks,
-        )  # fmt: skip
+        limits.setdefault("max_captured_rows", limits.get("max_rows", LIMITS.max_rows))
+        self.limits = replace(LIMITS, slots=n_slots, **limits)
         self.device = DeviceInfo("script", "none", "none", "test", True)
         self.memory = MemoryInfo(0, 0, 0)
         self.dispatches_per_token = 1
