@@ -17,6 +17,7 @@ from tests.golden import Trained, trained_models
 from tests.gpu.ops.rig import Rig
 from tests.gpu.text import made_tokenizers
 from tests.gpu.text.tokenizer_families import FAMILIES
+from tests.quick_cases import mark_other_cases_slow
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +36,12 @@ def checked_device() -> Device:
 @pytest.fixture(scope="session")
 def kernels(device: Device) -> Kernels:
     return Kernels(device)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `make test` run each value of each parameter, not every combination."""
+    mark_other_cases_slow(items)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

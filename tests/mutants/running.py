@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.mutants.checkout import Checkout
 from tests.mutants.mutant import Mutant
+from tests.quick_cases import EVERY_CASE
 
 LIMIT_SECONDS = 240.0
 """Limit for all tests of a mutant together."""
@@ -122,13 +123,13 @@ class Jury:
         return Run(process.returncode, output, time.monotonic() - began)
 
     def _environment(self, second_driver: bool) -> dict[str, str]:
-        """Return variables with which the copy is imported instead of the original checkout, and
-        nothing is cached between mutants."""
+        """Return variables with which the copy is imported instead of the original checkout,
+        nothing is cached between mutants, and a test runs all of its cases."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         if second_driver:
             kept |= dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES"), str(SECOND_DRIVER))
         root = str(self._checkout.root)
-        return {**kept, "PYTHONPATH": root, "TOKENGLASS_CACHE": os.devnull}
+        return {**kept, "PYTHONPATH": root, "TOKENGLASS_CACHE": os.devnull, EVERY_CASE: "1"}
 
 
 def _end_with_children(process: subprocess.Popen[str]) -> None:

@@ -118,7 +118,7 @@ def test_a_trained_model_writes_its_golden_text(
 @pytest.mark.parametrize(
     ("kind", "shared"),
     [
-        pytest.param("integrated GPU", None, id="integrated"),
+        pytest.param("integrated GPU", None, id="integrated", marks=pytest.mark.slow),
         pytest.param(DISCRETE, None, id="discrete"),
         pytest.param(DISCRETE, 1, id="shared-attention"),
     ],
@@ -161,7 +161,7 @@ def test_a_model_whose_matrices_are_cut_into_shards(
     check_logits("llama.logits.f32", got, random_llama.reference(name).logits(ids))
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q4"])
+@pytest.mark.parametrize("dtype", [pytest.param("f16", marks=pytest.mark.slow), "q4"])
 def test_the_bits_are_the_same_for_every_way_to_load_16_bytes(device: Device, dtype: str) -> None:
     if not device.policy.lib:
         pytest.skip("this device loads words alone")

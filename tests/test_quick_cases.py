@@ -1,0 +1,76 @@
+"""`make test` runs every value of every parameter, and `make test-slow` the other combinations."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tests.quick_cases import EVERY_CASE, covering, mark_other_cases_slow, values_of
+
+
+def case(**params: str) -> frozenset[Any]:
+    return frozenset(((name,), (value,)) for name, value in params.items())
+
+
+def test_every_value_occurs_in_as_many_cases_as_the_longest_parameter_has_values() -> None:
+    cases = [case(a=a, b=b, c=c) for a, b, c in product("123", "4567", "89")]
+    chosen = covering(cases)
+    assert len(chosen) == 4
+    assert frozenset().union(*(cases[number] for number in chosen)) == frozenset().union(*cases)
+
+
+def test_cases_without_a_common_value_are_all_taken() -> None:
+    assert covering([case(a=a) for a in "12345"]) == set(range(5))
+
+
+TESTS = """
+import pytest
+
+@pytest.fixture(params=["x", "y"])
+def device(request):
+    return request.param
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (2, 1)])
+def test_on_device(device, k, n, dtype):
+    pass
+
+@pytest.mark.parametrize("dtype", ["f32", "q4"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_elsewhere(k, dtype):
+    pass
+"""
+
+
+def collected(pytester: pytest.Pytester) -> list[Any]:
+    pytester.makeini("[pytest]\nmarkers = slow: takes minutes")
+    items, _ = pytester.inline_genitems(pytester.makepyfile(TESTS))
+    return list(items)
+
+
+def test_other_cases_of_tests_on_the_device_are_slow(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(EVERY_CASE, raising=False)
+    items = collected(pytester)
+    mark_other_cases_slow(items)
+    quick = [item for item in items if item.get_closest_marker("slow") is None]
+    on_device = [item for item in items if item.name.startswith("test_on_device")]
+    quick_on_device = [item for item in quick if item in on_device]
+    assert len(on_device) == 12
+    assert len(quick_on_device) == 3, "as many as there are pairs of k and n"
+    assert frozenset().union(*map(values_of, quick_on_device)) == frozenset().union(
+        *map(values_of, on_device)
+    )
+    assert len(quick) == 3 + 4, "tests without a device keep all cases"
+
+
+def test_a_run_may_ask_for_every_case(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVERY_CASE, "1")
+    items = collected(pytester)
+    mark_other_cases_slow(items)
+    assert not any(item.get_closest_marker("slow") for item in items)
