@@ -14,7 +14,8 @@ import msgspec
 from app.http.errors import body_of_engine_error
 from app.openai.choices import Choices
 from app.openai.responses import FINISH_REASONS, timings, usage
-from app.openai.responses_request import TEXT_FORMAT, ResponsesRequest
+from app.openai.responses_request import ResponsesRequest
+from app.openai.structured_outputs import TextFormat
 from gpu import EngineError, SamplingParams
 from gpu.events import Done, Token
 
@@ -22,11 +23,12 @@ from gpu.events import Done, Token
 @dataclass(frozen=True)
 class ResponseObject:
     """The `response` of one request, at each stage. It has one output item, a message, with one
-    text part."""
+    text part. `n_dropped`: messages that were left out of the prompt."""
 
     body: ResponsesRequest
     params: SamplingParams
     model: str
+    n_dropped: int = 0
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(24)}")
     item_id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(24)}")
     created_at: int = field(default_factory=lambda: int(time.time()))
@@ -68,6 +70,7 @@ class ResponseObject:
 
     def _response(self, status: str) -> dict[str, Any]:
         body, params = self.body, self.params
+        given = None if body.text is None else body.text.format
         return {
             "id": self.id,
             "object": "response",
@@ -87,13 +90,14 @@ class ResponseObject:
             "reasoning": {"effort": None, "summary": None},
             "store": False,
             "temperature": params.temperature,
-            "text": {"format": TEXT_FORMAT},
+            "text": {"format": msgspec.to_builtins(given or TextFormat())},
             "tool_choice": "none",
             "tools": [],
             "top_p": params.top_p,
-            "truncation": "disabled",
+            "truncation": body.truncation or "disabled",
             "usage": None,
             "user": body.user,
+            **({"dropped_messages": self.n_dropped} if self.n_dropped else {}),
         }
 
 

@@ -13,10 +13,16 @@ import msgspec
 
 from app.openai.body import convert
 from app.openai.schema import RunRequest
-from app.ws.protocol import Message
-from gpu import InvalidRequest, SamplingParams
-
-TEXT_FORMAT = {"type": "text"}
+from app.openai.structured_outputs import (
+    ANY_OBJECT,
+    Constraint,
+    JsonObjectFormat,
+    JsonSchema,
+    TextFormat,
+    of_schema,
+)
+from app.ws.protocol import Message, Truncation
+from gpu import Grammar, InvalidRequest, SamplingParams
 
 
 class TextContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,8 +53,12 @@ class InputMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Message("system" if self.role == "developer" else self.role, text)
 
 
+class ResponseSchemaFormat(JsonSchema, frozen=True, tag_field="type", tag="json_schema"):
+    """JSON that follows a schema. In chat the same fields are inside `json_schema`."""
+
+
 class TextConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    format: dict[str, Any] | None = None
+    format: TextFormat | JsonObjectFormat | ResponseSchemaFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -60,6 +70,7 @@ class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fie
     instructions: str | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     text: TextConfig | None = None
+    truncation: Truncation | None = None
 
     # Accepted only at the values in `_neutral`.
     background: bool | None = None
@@ -74,7 +85,6 @@ class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fie
     tool_choice: Any = None
     tools: list[Any] | None = None
     top_logprobs: int | None = None
-    truncation: str | None = None
 
     # Ignored: without tools it never changes the answer.
     parallel_tool_calls: bool | None = None
@@ -100,16 +110,20 @@ class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fie
             "tool_choice": (None, "auto", "none"),
             "tools": (None, []),
             "top_logprobs": (None, 0),
-            "truncation": (None, "disabled"),
         }
 
     def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
         """Return the validated settings; raises `InvalidRequest` naming the field."""
-        if self.text is not None and self.text.format not in (None, TEXT_FORMAT):
-            raise InvalidRequest(
-                'text.format must be {"type": "text"}; leave it out', "text.format"
-            )
         return self.sampling(defaults, min(self.max_output_tokens or context, context))
+
+    def constraint(self) -> Constraint | None:
+        """Return what the answer must follow; None: nothing."""
+        match None if self.text is None else self.text.format:
+            case JsonObjectFormat():
+                return Constraint(Grammar("json_schema", ANY_OBJECT), "text.format")
+            case ResponseSchemaFormat(schema=schema):
+                return Constraint(of_schema(schema), "text.format")
+        return None
 
     def messages(self) -> list[Message]:
         """Return the conversation. Raises `InvalidRequest` for items that are not messages."""

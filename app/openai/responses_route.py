@@ -12,7 +12,8 @@ from app.openai.generations import Generations
 from app.openai.responses_answer import ResponseObject, stream, whole
 from app.openai.responses_request import ResponsesRequest
 from app.openai.serving import Answering, serve
-from app.prompt.prompts import prompt_ids
+from app.prompt.prompts import message_ids
+from app.prompt.truncation import Room, read_conversation
 from gpu import Request
 
 
@@ -25,12 +26,19 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
         body = decode_body(ResponsesRequest)
         interventions = body.interventions(hello.model)
         params = body.params(hello.defaults, hello.limits.context)
-        ids = prompt_ids(engine.tokenizer, messages=body.messages())
-        request = Request(ids, params, interventions=interventions, priority=body.priority)
-        response = ResponseObject(body, params, body.model or hello.model.name)
+        prompt = read_conversation(
+            body.messages(),
+            partial(message_ids, engine.tokenizer),
+            Room(hello.limits.context, params.max_tokens),
+            body.truncation or "disabled",
+        )
+        request = Request(prompt.ids, params, interventions=interventions, priority=body.priority)
+        name = body.model or hello.model.name
+        response = ResponseObject(body, params, name, len(prompt.dropped))
         answering = Answering(
             response.id,
             partial(whole, response=response),
             partial(stream, response=response) if body.stream else None,
+            constraint=body.constraint(),
         )
         return serve(engine, generations, request, answering)

@@ -24,11 +24,10 @@ from app.openai.schema import (
     expect_served,
 )
 from app.openai.serving import Answering, serve
-from app.openai.structured_outputs import Constraint, naming
+from app.openai.structured_outputs import Constraint
 from app.openai.tool_calls import ToolCallWriter
 from app.openai.tools import required_tools
 from app.prompt.conversation import Tool
-from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import chosen_template, message_ids, prompt_ids
 from app.prompt.tool_calls.registry import tool_format
 from app.prompt.truncation import Room, read_conversation
@@ -155,10 +154,6 @@ def _answer(
         partial(stream, response=response, with_usage=with_usage) if body.stream else None,
         body.n_runs,
         partial(check_changed, body.n_top, request.params),
+        constraint,
     )
-    with naming(constraint):
-        if constraint is not None:
-            vocab_size = engine.require_ready().model.vocab_size
-            check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
-            request = msgspec.structs.replace(request, grammar=constraint.grammar)
-        return serve(engine, generations, request, answering)
+    return serve(engine, generations, request, answering)

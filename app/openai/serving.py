@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from flask import Response, jsonify
 
 from app.engine.client import EngineClient
@@ -15,6 +16,8 @@ from app.http.client_limits import submitter
 from app.http.disconnect import client_gone
 from app.openai.choices import Choices
 from app.openai.generations import Generations
+from app.openai.structured_outputs import Constraint, naming
+from app.prompt.grammar_check import check_grammar
 from gpu import Request, SamplingParams
 
 
@@ -22,11 +25,12 @@ from gpu import Request, SamplingParams
 class Answering:
     """How a request is answered.
 
-    id      of the answer, by which its settings can be changed
-    whole   returns the answer once all runs have ended
-    stream  yields the answer's server-sent events; None: it is sent whole
-    n_runs  texts to write
-    check   raises InvalidRequest for settings that the runs cannot be changed to
+    id          of the answer, by which its settings can be changed
+    whole       returns the answer once all runs have ended
+    stream      yields the answer's server-sent events; None: it is sent whole
+    n_runs      texts to write
+    check       raises InvalidRequest for settings that the runs cannot be changed to
+    constraint  grammar of the texts
     """
 
     id: str
@@ -34,14 +38,21 @@ class Answering:
     stream: Callable[[Choices], Iterator[bytes]] | None
     n_runs: int = 1
     check: Callable[[SamplingParams], None] = lambda params: None
+    constraint: Constraint | None = None
 
 
 def serve(
     engine: EngineClient, generations: Generations, request: Request, answering: Answering
 ) -> Response:
-    """Run the request and answer it. Raises what `ClientLimits.submit` raises."""
-    choices = Choices(submitter(engine), request, answering.n_runs, client_gone(), answering.check)
-    with ExitStack() as stack:
+    """Run the request and answer it. Raises what `ClientLimits.submit` raises, and InvalidRequest
+    for a grammar that cannot be used, naming the field that it comes from."""
+    n_runs, check, constraint = answering.n_runs, answering.check, answering.constraint
+    with naming(constraint), ExitStack() as stack:
+        if constraint is not None:
+            vocab_size = engine.require_ready().model.vocab_size
+            check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
+            request = msgspec.structs.replace(request, grammar=constraint.grammar)
+        choices = Choices(submitter(engine), request, n_runs, client_gone(), check)
         stack.callback(choices.cancel)
         generations.add(answering.id, choices)
         stack.callback(generations.remove, answering.id)

@@ -203,14 +203,22 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "in the background": ({"background": True}, "background"),
     "tools": ({"tools": [{"type": "function", "name": "f"}]}, "tools"),
     "tool choice": ({"tool_choice": "required"}, "tool_choice"),
-    "a JSON format": ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+    "an unknown format": ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    "a format without its schema": (
+        {"text": {"format": {"type": "json_schema"}}},
+        "text.format.schema",
+    ),
+    "a schema of nothing": (
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "no"}}}},
+        "text.format",
+    ),
     "a format of chat": ({"response_format": {"type": "json_object"}}, "response_format"),
     "a grammar": ({"grammar": 'root ::= "a"'}, "grammar"),
     "a choice": ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
     "a schema": ({"json_schema": {}}, "json_schema"),
     "verbosity": ({"text": {"verbosity": "low"}}, "text.verbosity"),
     "reasoning": ({"reasoning": {"effort": "high"}}, "reasoning"),
-    "truncation": ({"truncation": "auto"}, "truncation"),
+    "truncation": ({"truncation": "middle"}, "truncation"),
     "include": ({"include": ["message.output_text.logprobs"]}, "include"),
     "a stored prompt": ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     "several": ({"n": 2}, "n"),
@@ -250,3 +258,14 @@ def test_values_that_change_nothing_are_accepted(http: FlaskClient) -> None:
 def test_a_prompt_longer_than_the_context_is_refused(http: FlaskClient) -> None:
     error = post(http, 400, input="Once upon a time " * 400)["error"]
     assert error["code"] == "context_length_exceeded"
+
+
+def test_a_conversation_past_the_context_loses_its_oldest_turns_if_asked(http: FlaskClient) -> None:
+    turn = [{"role": "user", "content": "🦊" * 30}, {"role": "assistant", "content": "🦊" * 10}]
+    long = {"input": [*turn * 4, MESSAGE], "instructions": "Be brief.", "max_output_tokens": 3}
+    assert post(http, 400, **long)["error"]["code"] == "context_length_exceeded"
+    answer = post(http, **long, truncation="auto")
+    assert (answer["truncation"], answer["dropped_messages"]) == ("auto", 4)
+    rest = post(http, **{**long, "input": [*turn * 2, MESSAGE]}, truncation="auto")
+    assert rest["usage"]["input_tokens"] == answer["usage"]["input_tokens"], "instructions stay"
+    assert "dropped_messages" not in rest

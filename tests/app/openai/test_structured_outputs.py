@@ -106,6 +106,17 @@ def test_the_answer_is_parsed_into_a_model_of_pydantic(client: openai.OpenAI) ->
     assert isinstance(answer.choices[0].message.parsed, Animal)
 
 
+def test_the_responses_api_follows_a_schema_too(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(
+        model=MODEL, input="Tell me of a fox.", temperature=1.5, text_format=Animal,
+        max_output_tokens=300, extra_body={"seed": 4},
+    )  # fmt: skip
+    assert isinstance(answer.output_parsed, Animal)
+    assert answer.text is not None
+    assert answer.text.format is not None
+    assert answer.text.format.type == "json_schema"
+
+
 def test_a_stream_is_the_same_text(client: openai.OpenAI) -> None:
     settings = {**SETTINGS, "response_format": FORMAT, "seed": 7, "max_tokens": 300}
     whole = client.chat.completions.create(**settings).choices[0].message.content

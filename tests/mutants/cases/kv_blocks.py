@@ -19,10 +19,10 @@ MUTANTS = (
     ),
     Mutant(
         "blocks-borrow",
-        "found blocks stay taken when there are too few for the rest of a question",
+        "a question counts the free blocks that it found twice",
         MANAGER,
-        "            self.pool.free(list(match.blocks))\n            return None\n",
-        "            return None\n",
+        "- len(match.blocks) > self.pool.n_free_beside(match):",
+        "- len(match.blocks) > self.pool.n_free:",
         MACHINE_TEST,
     ),
     Mutant(
