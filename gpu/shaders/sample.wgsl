@@ -68,7 +68,7 @@ fn remember(slot: u32, id: u32) {
   seen[slot * SEEN_WORDS + id / 32u] |= 1u << (id % 32u);
   let at = slot * COUNT_WORDS + id / 2u;
   let shift = id % 2u * 16u;
-  if ((counts[at] >> shift & 0xffffu) < 0xffffu) { counts[at] += 1u << shift; }
+  if (((counts[at] >> shift) & 0xffffu) < 0xffffu) { counts[at] += 1u << shift; }
   chosen[slot] = id;
 }
 
