@@ -40,8 +40,9 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
     sum = fma(vec4f(open), shared_out[at], sum);
   }
   if (RESIDUAL) {
-    // A plain sum would be reassociated by Mesa's compiler, to g₁ · o₁ + (g₀ · o₀ + residual) with two
-    // experts, and differ from the sum that scale_residual adds. It cannot know that this is 1.
+    // Mesa's compiler would reassociate a plain sum, with two experts to
+    // g₁ · o₁ + (g₀ · o₀ + residual), which differs from the sum that scale_residual adds. It
+    // cannot know that this is 1.
     let one = f32(min(step.n_rows, 1u));
     sum = fma(vec4f(one), sum, residual[at]);
   }

@@ -49,8 +49,8 @@ fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
 }
 
 // Words of a choice: id, log-probability, probability, rank, number of survivors, draw, mass of the
-// survivors, mass cut by top-k, by top-p, by min-p, number of candidates, probability of the allowed
-// tokens.
+// survivors, mass cut by top-k, by top-p, by min-p, number of candidates, probability of the
+// allowed tokens.
 fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
   let masses = choice.masses;
   results[at] = id;

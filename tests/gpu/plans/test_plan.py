@@ -94,7 +94,9 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
         lambda rec: ops.matmul(rec, batch, "layer03.attn.qkv", x, matrix, y, residual=wide),
         lambda rec: ops.embed(rec, batch, "layer03.attn.qkv", matrix, y, wide),
         lambda rec: ops.layer_stats(rec, batch, "layer03.attn.qkv", config, x, x, wide),
-        lambda rec: ops.logit_sort_keys(rec, batch, "layer03.attn.qkv", 99, wide, texts, y),
+        lambda rec: ops.logit_sort_keys(
+            rec, batch, "layer03.attn.qkv", 99, wide, texts, texts.seen, y
+        ),
         lambda rec: ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, texts, y, y),
     ]
     for record in wrong:

@@ -87,7 +87,7 @@ MUTANTS = (
         "count-overflow",
         "a token that was written very often is counted from 0 again",
         SAMPLE,
-        "if ((counts[at] >> shift & 0xffffu) < 0xffffu) {",
+        "if (((counts[at] >> shift) & 0xffffu) < 0xffffu) {",
         "if (true) {",
         (TEST,),
         "test_counts_stop",
