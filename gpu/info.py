@@ -141,8 +141,8 @@ class EngineStats(msgspec.Struct, frozen=True):
 
     n_running, n_waiting   runs that have a slot, and those that wait for one
     used_blocks, n_blocks  KV blocks that runs have, of all
-    prompt_tokens          tokens of the prompts that started, `reused_tokens` of which were found
-                           in the prefix cache
+    prompt_tokens          tokens of the prompts that started, with what was written of them on
+                           another engine; `reused_tokens` of them were found in the prefix cache
     n_preemptions          times that a run gave its blocks to another
     loaded_tokens          those of `reused_tokens` that came from host memory
     used_host_blocks, n_host_blocks  KV blocks in host memory, of all places there

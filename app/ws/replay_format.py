@@ -124,7 +124,7 @@ class AttachedFile(msgspec.Struct):
 
 
 class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
-    """What a person sent. `text` begins with the texts of `files`, in their order."""
+    """Message of a person. `text` begins with the texts of `files`, in their order."""
 
     text: str
     mode: Mode

@@ -1,4 +1,4 @@
-"""What the text of an answer consists of where a model may call tools: content, and calls."""
+"""Pieces of an answer in which a model may call tools: content, and parts of calls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 
 
 class Slot(Enum):
-    """What differs between calls of one form."""
+    """Places in the syntax of a call that the name and the arguments fill."""
 
     NAME = "name"
     ARGUMENTS = "arguments"
