@@ -20,8 +20,18 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
 SEVERAL_NUMBERS = re.compile(r"\d+(,\d+)+")
+UPSTREAM_KEY = "TOKENGLASS_UPSTREAM_KEY"
+"""Environment variable with the key for an upstream. It is no option, as others on the machine can
+read those."""
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+
+
+NOT_WITH_UPSTREAM = (
+    "revision", "kv_dtype", "adapter", "data_parallel_size", "lora", "expert_slots", "kv_memory",
+    "kv_offload", "spec_type",
+)  # fmt: skip
+"""Settings of an engine here that someone who sets them would miss behind an upstream."""
 
 
 class SettingsError(ValueError):
@@ -64,6 +74,17 @@ class Settings:
         "are divided among them; if one stops, its texts go on at another.",
         (1, 64),
     ] = 1
+    upstream: Annotated[
+        str | None,
+        "Address of a vLLM, llama-server or other OpenAI-compatible server that writes the texts "
+        "instead of an engine here, such as http://localhost:8080. --model then names one of its "
+        "models. Its key is read from TOKENGLASS_UPSTREAM_KEY.",
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        "With --upstream: the tokenizer of its model, a tokenizer.json, a tokenizer.model or a "
+        "model's folder. Prompts are then sent as token ids. Default: the upstream splits texts.",
+    ] = None
     lora: Annotated[
         tuple[str, ...],
         "LoRA adapter in PEFT's format, as NAME=FOLDER or NAME=OWNER/ADAPTER on the hub. Each "
@@ -162,6 +183,7 @@ class Settings:
                 f"--adapter names more GPUs ({self.adapter}) than there are engines "
                 f"({self.data_parallel_size}); start one for each with --data-parallel-size"
             )
+        self._validate_upstream()
         if self.kv_offload and not self.prefix_cache:
             raise SettingsError(
                 "--kv-offload keeps evicted blocks of the prefix cache, which --no-prefix-cache "
@@ -176,6 +198,17 @@ class Settings:
                     f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
                 )
         return self
+
+    def _validate_upstream(self) -> None:
+        if self.upstream is None:
+            return
+        defaults = {spec.name: spec.default for spec in setting_specs()}
+        for name in NOT_WITH_UPSTREAM:
+            if getattr(self, name) != defaults[name]:
+                raise SettingsError(
+                    f"--{name.replace('_', '-')} is about an engine on this machine, and with "
+                    "--upstream there is none; leave one of the two out"
+                )
 
     @property
     def adapters(self) -> tuple[str | None, ...]:

@@ -21,12 +21,13 @@ class TokenText(msgspec.Struct, frozen=True):
 
 
 class CandidateText(msgspec.Struct, frozen=True):
-    """A candidate of `gpu.step.Candidate` with its text."""
+    """A candidate of `gpu.step.Candidate` with its text. `after` is None where an upstream server
+    chose the token; `before` is then at temperature 1."""
 
     id: int
     text: str
     before: float
-    after: float
+    after: float | None
     cut: str
 
 
@@ -146,17 +147,18 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     `stats.position`; `experts` counts all rows of that step, None unless experts are offloaded.
     `draft`: what speculative decoding proposed in its place; None if nothing. `allowed`: absent
     without a grammar; all but `logprob` is then about the allowed tokens alone, as if there were no
-    others."""
+    others. An upstream server (`app.upstream`) does not tell what is None here; its `rank` is
+    known among the candidates, and its `logprob` is not a number if it told none."""
 
     index: int
     id: int
     text: str
     logprob: float
-    probability: float
-    rank: int
-    n_kept: int
-    draw: float
-    mass: tuple[float, float, float, float]
+    probability: float | None
+    rank: int | None
+    n_kept: int | None
+    draw: float | None
+    mass: tuple[float, float, float, float] | None
     candidates: tuple[CandidateText, ...]
     times: StepTimes
     kv_blocks: int

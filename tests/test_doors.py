@@ -77,11 +77,13 @@ APP = {
     "models": "config engine.client engine.options prompt tale",
     "engine": "config engine.client engine.options models prompt tale ws.protocol",
     "replicas": "engine.client models ws.protocol",
+    "upstream": "config engine.client ws.protocol",
     "http": "config engine.client models tale ws.protocol ws.replay_format",
     "ws": "engine.client http prompt ws.protocol",
     "openai": "engine.client http prompt ws.protocol",
     "app": "config engine.client http models openai prompt tale ws ws.protocol",
-    "http.server": "app config engine engine.client http models prompt replicas tale ws.protocol",
+    "http.server": "app config engine engine.client http models prompt replicas tale upstream"
+    " ws.protocol",
     "cli": "app config engine engine.client http.server models prompt tale ws.protocol",
     "__main__": "cli",
 }  # fmt: skip

@@ -15,7 +15,7 @@ STYLE_SHEETS = (
     "core/core", "panels/layers", "panels/run-strip", "look/panel", "look/tokens",
     "look/attention", "look/lens", "look/experts", "look/filters", "look/reach", "look/branches",
     "look/loss", "look/timeline", "look/cache", "look/weights", "look/plan", "tour/tour",
-    "panels/models", "conversations/drawer", "ui/states", "ui/widths", "ui/phone",
+    "panels/models", "conversations/drawer", "ui/lacks", "ui/states", "ui/widths", "ui/phone",
     "replay/replay",
 )  # fmt: skip
 """Files below static/css that make up page.css, in the order of the cascade."""

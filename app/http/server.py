@@ -14,12 +14,14 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
+from flask import Flask
 from werkzeug.serving import BaseWSGIServer
 
 from app import create_app
-from app.config import Settings
+from app.config import Settings, SettingsError
 from app.engine.client import Engine, EngineClient, Load
 from app.engine.heartbeat import Timeouts
 from app.engine.loading import load_engine
@@ -30,9 +32,11 @@ from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line
 from app.models.switching import ModelSwitcher, engine_loader
 from app.prompt.chat_template import POOL
-from app.prompt.tokenizing import comparison_tokenizer
+from app.prompt.limited_tokenizer import load_tokenizer
+from app.prompt.tokenizing import BYTE_TOKENIZER, comparison_tokenizer
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
+from app.upstream.engine import UpstreamEngine
 from app.ws.protocol import Hello, Status
 
 BACKLOG = 128
@@ -83,21 +87,47 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     up already. Raises `PortError`, what `find_model` and `find_loras` raise, and `ModelError` for a
     tokenizer to compare with that cannot be used.
     """
+    if settings.upstream is not None:
+        app, upstream = upstream_app(settings)
+        return _serve_app(settings, app, upstream, tell)
+    if settings.tokenizer is not None:
+        raise SettingsError(
+            "--tokenizer is that of an upstream's model and needs --upstream; leave it out: a "
+            "model that runs here has its own"
+        )
     loras = find_loras(settings.lora)  # whose memory is judged with the model's
     model = find_model(settings, loras=loras)  # what cannot be run is refused before a port is open
     load = functools.partial(load_engine, loras=loras, warm_up=True)
     compare = comparison_tokenizer(settings.compare_tokenizer, model.path)
+    engine = make_engine(settings, model, engine_loader(load)(settings, model))
+    switching = None
+    if settings.switching:
+        switching = ModelSwitcher(engine, settings, engine_loader(load), loras)
+    app = create_app(settings, engine, compare=compare, switching=switching)
+    return _serve_app(settings, app, engine, tell)
+
+
+def _serve_app(
+    settings: Settings, app: Flask, engine: EngineClient, tell: Callable[[str], None]
+) -> str | None:
+    """Serve an application with its engine. See `serve`."""
     with bind(settings.host, settings.port) as listener:
-        engine = make_engine(settings, model, engine_loader(load)(settings, model))
-        switching = None
-        if settings.switching:
-            switching = ModelSwitcher(engine, settings, engine_loader(load), loras)
-        app = create_app(settings, engine, compare=compare, switching=switching)
         server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")
-        if model.tokenizer.chat_template is not None:
+        if engine.chat:
             POOL.warm()
         return run(server, engine, tell)
+
+
+def upstream_app(settings: Settings) -> tuple[Flask, EngineClient]:
+    """Return the application in front of `--upstream`, and its client. Raises SettingsError for an
+    address that is none, and ModelError for a tokenizer that cannot be used."""
+    path = settings.tokenizer
+    engine = UpstreamEngine(settings, None if path is None else load_tokenizer(path))
+    compare = BYTE_TOKENIZER
+    if settings.compare_tokenizer is not None:
+        compare = comparison_tokenizer(settings.compare_tokenizer, Path())
+    return create_app(settings, engine, compare=compare), engine
 
 
 def make_engine(settings: Settings, model: Model, load: Load) -> EngineClient:
@@ -160,6 +190,12 @@ def address(settings: Settings, port: int) -> str:
     return f"http://{host}:{port}/" + ("?token=TOKEN" if settings.token else "")
 
 
+def _ready(hello: Hello) -> str:
+    if hello.upstream is not None:
+        return f"Ready: {hello.model.name} at {hello.upstream.url} ({hello.upstream.kind})"
+    return f"Ready: {hello.model.name} ({hello.model.dtype}) on {hello.device.name}"
+
+
 def _kv_cache(hello: Hello) -> str:
     limits = hello.limits
     return (
@@ -190,12 +226,11 @@ class _StatusPrinter:
                 self._tell("Loading the model …")
             case "ready" if hello is not None:
                 self._was_ready = True
-                self._tell(
-                    f"Ready: {hello.model.name} ({hello.model.dtype}) on {hello.device.name}"
-                )
+                self._tell(_ready(hello))
                 if hello.model.conversion:
                     self._tell(f"Weights: {hello.model.conversion}")
-                self._tell(_kv_cache(hello))
+                if hello.upstream is None:
+                    self._tell(_kv_cache(hello))
             case "failed" if not self._was_ready:
                 self.failure = status.message
                 threading.Thread(target=self._server.shutdown, daemon=True).start()

@@ -13,7 +13,7 @@ import msgspec
 from flask import Flask, Response, request
 
 from app import tale
-from app.engine.client import EngineClient
+from app.engine.client import EngineClient, UnavailableError
 from app.http.errors import ModelNotFoundError
 from app.ws.protocol import Hello
 from gpu import Inventory, TensorSummary
@@ -42,8 +42,11 @@ def _path(engine: EngineClient) -> Path:
 
 
 def _running(engine: EngineClient) -> Hello:
-    """Return the engine's hello. Raises ModelNotFoundError if another model is requested."""
+    """Return the engine's hello. Raises ModelNotFoundError if another model is requested, and
+    UnavailableError for a model whose files are elsewhere."""
     hello, requested = engine.require_ready(), request.args.get("model")
+    if hello.upstream is not None:
+        raise UnavailableError(f"the weights are at {hello.upstream.url}, which does not tell them")
     if requested is not None and requested != hello.model.name:
         raise ModelNotFoundError(
             f"this server runs the model {hello.model.name!r}, but the request names "

@@ -60,7 +60,7 @@ def stream(choices: Choices, response: ResponseFormat, with_usage: bool) -> Iter
             yield from _first(response, index, begun, extra)
             if isinstance(event, Token) and not event.eos:
                 added = response.added(index, event)
-                if added is not None or response.logprobs:
+                if added is not None or response.logprobs or response.token_ids:
                     content = added or response.delta("")
                     yield _sse(response.chunk(index, content, [event], None) | extra)
             elif isinstance(event, Done):

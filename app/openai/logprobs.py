@@ -17,8 +17,11 @@ def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple
     """Return (id, text, logprob) of the likeliest tokens at temperature 1.
 
     The probabilities of candidates are p = softmax(logits / T). So logprob_i = logprob_c + T (ln
-    p_i − ln p_c), where c is the chosen token, whose logprob is known.
+    p_i − ln p_c), where c is the chosen token, whose logprob is known. An upstream tells those at
+    temperature 1.
     """
+    if token.mass is None or token.probability is None:
+        return [(c.id, c.text, _log(c.before)) for c in token.candidates[:n_top]]
     temperature = params.temperature or 1.0
     chosen = token.probability * token.mass[0]
     for candidate in token.candidates:
@@ -31,6 +34,10 @@ def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple
         return min(0.0, token.logprob + temperature * (math.log(before) - math.log(chosen)))
 
     return [(c.id, c.text, logprob(c.before)) for c in token.candidates[:n_top]]
+
+
+def _log(probability: float) -> float:
+    return min(0.0, math.log(probability)) if probability > 0 else MIN_LOGPROB
 
 
 class TextLogprobs:

@@ -52,6 +52,7 @@ class ResponseFormat:
     first         content of a choice's first chunk, if there is one before any token
     prefix        text before the generated text: the echoed prompt
     n_dropped     messages that were left out because the conversation was too long
+    token_ids     choices have the ids of their tokens
     """
 
     id: str
@@ -65,6 +66,7 @@ class ResponseFormat:
     prefix: str = ""
     tools: Sequence[ToolCallWriter] | None = None
     n_dropped: int = 0
+    token_ids: bool = False
 
     def added(self, index: int, token: Token) -> dict[str, Any] | None:
         """Return the content that a token adds to the choice `index`; None if there is none yet."""
@@ -89,7 +91,7 @@ class ResponseFormat:
         """Return a chunk of the choice `index`."""
         logprobs = self._logprobs(index, tokens) if tokens else None
         choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
-        return self.frame(self.chunk_object, [choice])
+        return self.frame(self.chunk_object, [choice | self._token_ids(tokens)])
 
     def answer(self, choices: Sequence[WholeChoice]) -> dict[str, Any]:
         """Return the response of the choices to return, in their order."""
@@ -101,6 +103,7 @@ class ResponseFormat:
                     **self._content(choice),
                     "logprobs": self._logprobs(choice.index, choice.visible),
                     "finish_reason": self.finish_reason(choice.index, choice.done),
+                    **self._token_ids(choice.visible),
                 }
                 for i, choice in enumerate(choices)
             ],
@@ -110,6 +113,9 @@ class ResponseFormat:
         if self.tools is None:
             return self.whole(choice.text)
         return {"message": self.tools[choice.index].message(choice.visible)}
+
+    def _token_ids(self, tokens: list[Token]) -> dict[str, Any]:
+        return {"token_ids": [token.id for token in tokens]} if self.token_ids else {}
 
     def _logprobs(self, index: int, tokens: list[Token]) -> dict[str, Any] | None:
         return None if self.logprobs is None else self.logprobs[index].of(tokens)
@@ -127,7 +133,11 @@ class ResponseFormat:
 
 
 def completion_format(
-    model: str, echo: str, logprobs: Sequence[TextLogprobs] | None
+    model: str,
+    echo: str,
+    logprobs: Sequence[TextLogprobs] | None,
+    *,
+    token_ids: bool = False,
 ) -> ResponseFormat:
     """Return the format for `/v1/completions`. `echo` is the prompt to repeat, or ""."""
     return ResponseFormat(
@@ -140,6 +150,7 @@ def completion_format(
         logprobs=logprobs,
         first={"text": echo} if echo else None,
         prefix=echo,
+        token_ids=token_ids,
     )
 
 
@@ -148,6 +159,8 @@ def chat_format(
     logprobs: Sequence[ChatLogprobs] | None,
     tools: Sequence[ToolCallWriter] | None = None,
     n_dropped: int = 0,
+    *,
+    token_ids: bool = False,
 ) -> ResponseFormat:
     """Return the format for `/v1/chat/completions`. `n_dropped`: messages left out."""
     return ResponseFormat(
@@ -161,6 +174,7 @@ def chat_format(
         first={"delta": {"role": "assistant", "content": "" if tools is None else None}},
         tools=tools,
         n_dropped=n_dropped,
+        token_ids=token_ids,
     )
 
 

@@ -31,7 +31,8 @@ from app.prompt.conversation import Tool
 from app.prompt.prompts import chosen_template, message_ids, prompt_ids
 from app.prompt.tool_calls.registry import tool_format
 from app.prompt.truncation import Room, read_conversation
-from gpu import ModelInfo, Request
+from app.ws.protocol import Hello
+from gpu import Request
 
 
 def register(app: Flask, engine: EngineClient) -> None:
@@ -42,13 +43,13 @@ def register(app: Flask, engine: EngineClient) -> None:
 
     @app.get("/v1/models")
     def models() -> Response:
-        return jsonify(object="list", data=_models(engine.require_ready().model))
+        return jsonify(object="list", data=_models(engine.require_ready()))
 
     @app.get("/v1/models/<path:name>")
     def model(name: str) -> Response:
-        info = engine.require_ready().model
-        expect_served(name, info)
-        return jsonify(next(model for model in _models(info) if model["id"] == name))
+        hello = engine.require_ready()
+        expect_served(name, hello.model)
+        return jsonify(next(model for model in _models(hello) if model["id"] == name))
 
     @app.post("/v1/completions")
     def completions() -> Response:
@@ -59,11 +60,15 @@ def register(app: Flask, engine: EngineClient) -> None:
         return _complete_chat(engine, generations)
 
 
-def _models(model: ModelInfo) -> list[dict[str, Any]]:
-    """Return the model objects of the base model and its adapters."""
+def _models(hello: Hello) -> list[dict[str, Any]]:
+    """Return the model objects of the base model and its adapters. `max_model_len` is vLLM's."""
+    model, context = hello.model, hello.limits.context
     return [
-        _model_object(model.name, meta=msgspec.to_builtins(model)),
-        *(_model_object(lora.name, parent=model.name) for lora in model.loras),
+        _model_object(model.name, max_model_len=context, meta=msgspec.to_builtins(model)),
+        *(
+            _model_object(lora.name, max_model_len=context, parent=model.name)
+            for lora in model.loras
+        ),
     ]
 
 
@@ -87,7 +92,8 @@ def _complete(engine: EngineClient, generations: Generations) -> Response:
         logprobs = [
             TextLogprobs(engine.tokenizer, params, body.n_top, 0) for _ in range(body.n_runs)
         ]
-    response = completion_format(body.model or hello.model.name, echo, logprobs)
+    name = body.model or hello.model.name
+    response = completion_format(name, echo, logprobs, token_ids=body.return_token_ids)
     request = Request(ids, params, interventions=interventions, priority=body.priority)
     return _answer(engine, generations, request, response, body, body.constraint())
 
@@ -109,7 +115,9 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
         logprobs = [ChatLogprobs(engine.tokenizer, params, body.n_top)] * body.n_runs
     writers = _tool_call_writers(engine.tokenizer, tools, body) if tools else None
     name = body.model or hello.model.name
-    response = chat_format(name, logprobs, writers, len(prompt.dropped))
+    response = chat_format(
+        name, logprobs, writers, len(prompt.dropped), token_ids=body.return_token_ids
+    )
     constraint = body.constraint() or _required_calls(engine.tokenizer, tools, body)
     request = Request(prompt.ids, params, interventions=interventions, priority=body.priority)
     return _answer(engine, generations, request, response, body, constraint)

@@ -92,6 +92,9 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     """Choices to return."""
 
+    return_token_ids: bool = False
+    """Give the ids of the tokens too, as `token_ids` of each choice; vLLM's."""
+
     logit_bias: dict[str, float] | None = None
     """Numbers that are added to the logits of tokens, by token id."""
 

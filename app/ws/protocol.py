@@ -183,9 +183,24 @@ class PageLimits(EngineLimits, frozen=True, kw_only=True):
     message_bytes: int
 
 
+class Lack(msgspec.Struct, frozen=True):
+    """Something that the page cannot show. `name` of the instrument or the part of the page."""
+
+    name: str
+    why: str
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """Server that writes the texts in place of an engine here. `kind`: what it is, such as vLLM."""
+
+    url: str
+    kind: str
+    lacks: tuple[Lack, ...]
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of every connection once the engine is ready, and again after a restart: the
-    parts of `gpu.EngineInfo`."""
+    parts of `gpu.EngineInfo`. With an `upstream`, what that does not tell is 0 or empty."""
 
     version: int
     model: PageModelInfo
@@ -194,6 +209,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     memory: MemoryInfo
     defaults: SamplingParams
     dispatches_per_token: int
+    upstream: Upstream | None = None
 
     @classmethod
     def of(cls, info: EngineInfo, chat: bool) -> Hello:

@@ -57,7 +57,7 @@ class PutToken(msgspec.Struct):
     text: str
     eos: bool
     logprob: float | None
-    rank: int
+    rank: int | None
     candidates: tuple[CandidateText, ...] | None
 
 
@@ -162,7 +162,7 @@ SEED = {"type": "string", "pattern": r"^\d{1,20}$", "description": "a text of 1 
 """Seeds are strings in files: they have 64 bits, and the numbers of many JSON readers 53."""
 
 ABSENT_FROM_OLD_FILES = {
-    "Hello": ("type", "version"),
+    "Hello": ("type", "version", "upstream"),
     "PageModelInfo": ("eos_ids", "kv_dtype", "kv_formats"),
     "LayerStats": ("attention_cosine", "mlp_cosine"),
     "TokenStats": ("timed_at",),
@@ -187,6 +187,7 @@ NOT_A_NUMBER = {
         "residual", "attention", "mlp", "attention_cosine", "mlp_cosine", "entropy",
     ),
     "ExpertChoice": ("gates",),
+    "Token": ("logprob",),
 }  # fmt: skip
 """Measurements that may be not a number, which is null in JSON."""
 
@@ -200,17 +201,17 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "id": (0, MAX_ID),
     "ids": (0, MAX_ID),
     "eos_ids": (0, MAX_ID),
-    "n_layers": (1, MAX_LAYERS),
-    "n_heads": (1, MAX_HEADS),
-    "n_kv_heads": (1, MAX_HEADS),
+    "n_layers": (0, MAX_LAYERS),
+    "n_heads": (0, MAX_HEADS),
+    "n_kv_heads": (0, MAX_HEADS),
     "n_experts": (1, MAX_EXPERTS),
-    "head_dim": (1, 2**16),
-    "hidden_size": (1, 2**24),
+    "head_dim": (0, 2**16),
+    "hidden_size": (0, 2**24),
     "vocab_size": (1, MAX_ID),
     "context": (1, MAX_TOKENS),
-    "PageLimits.kv_blocks": (1, 2**31),
+    "PageLimits.kv_blocks": (0, 2**31),
     "block_tokens": (1, MAX_TOKENS),
-    "in_flight": (1, 1000),
+    "in_flight": (0, 1000),
     "n_rows": (1, MAX_TOKENS),
     "layer": (0, MAX_LAYERS - 1),
     "head": (0, MAX_HEADS - 1),

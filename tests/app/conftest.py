@@ -68,13 +68,14 @@ def start_site() -> Iterator[StartSite]:
     """Return a function that starts servers.
 
     Keywords are those of `start` below, `timeouts` and `restart_policy` of `SupervisedEngine`, and
-    those of `FakeOptions`. `load` replaces the fake engine.
+    those of `FakeOptions`. `load` replaces the fake engine, `client` the whole client of one.
     """
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
     def start(
         *,
         load: Load | None = None,
+        client: EngineClient | None = None,
         process: bool = False,
         retention: Retention | None = None,
         settings: Settings | None = None,
@@ -87,7 +88,7 @@ def start_site() -> Iterator[StartSite]:
         tokenizer = FakeTokenizer(chat_template, options.get("marks", ()))
         supervision = {name: options.pop(name) for name in SUPERVISION if name in options}
         load = load or loader(**{"delay": 0.002, **options})
-        engine: EngineClient = (
+        engine: EngineClient = client or (
             SupervisedEngine(load, tokenizer, **supervision)
             if process
             else LocalEngine(load, tokenizer)

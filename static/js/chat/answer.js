@@ -267,6 +267,7 @@ const HANDLERS = {
     segment.kvBlocks = event.kv_blocks;
     addExpertCounts(segment, event.experts);
     const number = (segment.params.first_index ?? 0) + event.index;
+    event.logprob ??= NaN; // JSON has no NaN
     answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
     countToken(answer, event);
     segment.nTokens += 1;

@@ -63,9 +63,26 @@ async function begin(mine) {
   }
 }
 
+/** Return what an upstream told of the replacement tokens: it cannot be asked about them. */
+function toldScores(answer, at, put) {
+  const known = put.length === 1 ? answer.tokens[at].candidates : [];
+  return put.map(({ id, text }, k) => {
+    const rank = known.findIndex((one) => one.id === id);
+    return {
+      id,
+      text,
+      eos: state.hello.model.eos_ids.includes(id),
+      logprob: rank < 0 ? NaN : Math.log(known[rank].before),
+      rank: rank < 0 ? null : rank,
+      candidates: k ? [] : null,
+    };
+  });
+}
+
 /** Ask the model for the probability of each replacement token in its place. */
 async function scoreTokens(answer, at, put) {
-  const { model } = state.hello;
+  const { model, upstream } = state.hello;
+  if (upstream) return toldScores(answer, at, put);
   const { segment } = answer.tokens[at];
   const before = [...segment.prompt, ...answer.tokens.slice(segment.base, at)];
   const ids = [...before, ...put].map(({ id }) => id);

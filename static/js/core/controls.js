@@ -151,7 +151,10 @@ const inWords = (token, cell) =>
     `“${tokenLabel(token.text, "end of text")}”`,
     ...(token.prompt
       ? []
-      : [`probability ${probability(Math.exp(token.logprob))}`, `${ordinal(token.rank)} choice`]),
+      : [
+          `probability ${probability(Math.exp(token.logprob))}`,
+          ...(token.rank === null ? [] : [`${ordinal(token.rank)} choice`]),
+        ]),
     cell,
   ].join(", ");
 

@@ -20,7 +20,7 @@ function draw() {
   const { hello } = state;
   if (!hello) return forget();
   const { model, device } = hello;
-  setText(byId("model-name"), `${model.name} · ${model.dtype}`);
+  setText(byId("model-name"), [model.name, model.dtype].filter(Boolean).join(" · "));
   setText(byId("device-name"), `${device.name} · ${device.backend}`);
   setText(byId("device-note"), device.software ? "software device" : "");
   return byId("facts").replaceChildren(
@@ -39,7 +39,9 @@ function forget() {
   byId("facts").replaceChildren();
 }
 
-function facts({ model, device, limits, memory, dispatches_per_token: dispatches }) {
+function facts(hello) {
+  const { model, device, limits, memory, dispatches_per_token: dispatches } = hello;
+  if (hello.upstream) return upstreamFacts(hello);
   return [
     ["Model", `${model.name}, ${parameters(model.parameters)} weights, ${model.dtype}`],
     ...(model.conversion ? [["Weights", model.conversion]] : []),
@@ -73,5 +75,16 @@ function facts({ model, device, limits, memory, dispatches_per_token: dispatches
     ],
     ["Per token", `${count(dispatches)} dispatches`],
     ["Concurrency", `${limits.active} runs; queue of ${limits.queue}`],
+  ];
+}
+
+/** Facts of a server that writes the texts in place of an engine here. */
+function upstreamFacts({ model, limits, upstream }) {
+  return [
+    ["Model", model.name],
+    ["Upstream", `${upstream.url}, ${upstream.kind}`],
+    ["Context", `${count(limits.context)} tokens`],
+    ["Concurrency", `${limits.active + limits.queue} runs`],
+    ["Not told", upstream.lacks.map(({ why }) => why).join(" ")],
   ];
 }

@@ -5,6 +5,7 @@ import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
 import { FILTERS, PENALTIES, SETTING_BY_NAME } from "./sampling-settings.js";
 import { drawReplaceToken, setUpReplaceToken } from "../chat/replace-token.js";
+import { lackOf } from "../ui/lacks.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, numberOf, promptLength, step, view, written } from "../view.js";
 
@@ -53,9 +54,11 @@ function wordOf(token) {
 
 function howChosen(token) {
   if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
-  if (token.rank === null) return "measurements are no longer kept";
+  if (token.rank === null && !Number.isFinite(token.logprob))
+    return state.hello?.upstream ? "no probability was told" : "measurements are no longer kept";
   const p = `p ${probability(Math.exp(token.logprob))}`;
   if (token.draft && !token.draft.accepted) return `${p} · not “${tokenLabel(token.draft.text)}”`;
+  if (token.rank === null) return p;
   return `${p} · ${ordinal(token.rank)} ${token.draft ? "· drafted" : "choice"}`;
 }
 
@@ -151,7 +154,7 @@ function penalised({ id }, token) {
 /** Draw the strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
 function drawDraw(token) {
   const box = byId("draw");
-  if (!token?.mass) return box.replaceChildren();
+  if (!token?.mass) return box.replaceChildren(el("p", "mass", token ? lackOf("draw") : ""));
   const [kept, ...removed] = token.mass;
   const cuts = FILTERS.map(({ label }, i) => [label, removed[i]]).reverse();
   const strip = el("div", "strip");

@@ -101,8 +101,8 @@ function drawKv() {
   const limits = state.hello?.limits;
   const segment = view.answer?.segment;
   const [context, width, height] = fitCanvas(byId("kv"));
-  if (!limits) setText(byId("r-kv"), "");
-  if (!limits || !width) return;
+  if (!limits?.kv_blocks) setText(byId("r-kv"), "");
+  if (!limits?.kv_blocks || !width) return;
   const used = segment?.kvBlocks ?? 0;
   const reused = Math.floor((segment?.prefill.reused ?? 0) / limits.block_tokens);
   const size = bytes(limits.kv_block_bytes * used);

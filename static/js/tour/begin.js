@@ -1,5 +1,6 @@
 // Start of the tour: on the run on the page, or on one it requests itself.
 
+import { lackOf } from "../ui/lacks.js";
 import { plural } from "../ui/format.js";
 import { submitPrompt } from "../chat/session.js";
 import { ready, state } from "../state.js";
@@ -24,6 +25,7 @@ const PROMPTS = {
 export function beginning(asked) {
   if (state.replay)
     return { stop: "A replay is open. The tour needs the live model: leave the replay first." };
+  if (lackOf("layers")) return { stop: lackOf("layers") };
   if (state.engine.state === "failed")
     return { stop: "The engine has failed, so there is no model to show." };
   if (!state.turns.length) {

@@ -186,6 +186,21 @@ def test_a_stream_reports_its_usage_when_asked(http: FlaskClient) -> None:
     assert parts[-1]["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.parametrize("ask", [complete, chat])
+def test_token_ids_are_given_if_asked_for(http: FlaskClient, ask: Any) -> None:
+    """Named as by vLLM."""
+    whole = ask(http, **GREEDY, max_tokens=6, return_token_ids=True)["choices"][0]
+    text = whole.get("text") or whole["message"]["content"]
+    assert FakeTokenizer().decode(whole["token_ids"]) == text
+    path, prompt = ("completions", {"prompt": "Once"})
+    if ask is chat:
+        path, prompt = ("chat/completions", {"messages": HELLO})
+    fields = {**prompt, **GREEDY, "max_tokens": 6, "stream": True, "return_token_ids": True}
+    parts = chunks(http.post(f"/v1/{path}", json=fields).text)
+    assert [id for p in parts for id in p["choices"][0]["token_ids"]] == whole["token_ids"]
+    assert "token_ids" not in ask(http, **GREEDY, max_tokens=6)["choices"][0]
+
+
 def test_a_stream_echoes_and_has_logprobs(http: FlaskClient) -> None:
     parts = chunks(
         http.post(

@@ -15,6 +15,7 @@ from tests.mutants.cases import (
     runners,
     sampler_shaders,
     strangers,
+    upstream,
 )
 from tests.mutants.mutant import Mutant
 
@@ -31,6 +32,7 @@ ROOMS: dict[str, tuple[Mutant, ...]] = {
     "Server": app.MUTANTS,
     "Connections and the engine's process": lines.MUTANTS,
     "Several engines": replicas.MUTANTS,
+    "An upstream server": upstream.MUTANTS,
     "Strangers' templates and tokenizers, and questions": strangers.MUTANTS,
     "Page": page.MUTANTS,
 }

@@ -2,6 +2,7 @@
 
 import { byId, setText } from "../../ui/dom.js";
 import { fetchCode, Unfetched } from "../../ui/fetch-code.js";
+import { lackOf } from "../../ui/lacks.js";
 import { ready, state } from "../../state.js";
 import { contextNow, Missing } from "./context.js";
 import { save } from "./save.js";
@@ -9,6 +10,8 @@ import { drawTable } from "./table.js";
 
 /** "Computing …" is shown after this time. */
 const BUSY_AFTER_MS = 200;
+/** Instruments that work for what an upstream server does tell. */
+const REMARKS = new Set(["tokens"]);
 const LOST = "The server cannot be reached. Continues automatically once it can.";
 
 const panel = byId("look");
@@ -133,6 +136,7 @@ function whyNot({ needs, asks }) {
   if (needs !== "nothing" && !answer?.segment)
     return "No run yet. Send a prompt first.";
   if (needs === "token" && !token) return "No token yet. Prefill is running.";
+  if (!REMARKS.has(shown.name) && lackOf(shown.name)) return lackOf(shown.name);
   if (asks && state.replay) return "This needs the engine, and a replay has none.";
   if (asks && !ready())
     return state.connection === "open"
@@ -143,7 +147,8 @@ function whyNot({ needs, asks }) {
 
 function done(from) {
   say("");
-  tell(from ?? "");
+  const remark = REMARKS.has(shown.name) ? lackOf(shown.name) : "";
+  tell([from, remark].filter(Boolean).join(" "));
   if (asTable) drawNumbers();
 }
 

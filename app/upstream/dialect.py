@@ -1,0 +1,89 @@
+"""What the known upstreams understand beside OpenAI's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+MAX_LOGPROBS = 20
+"""Candidates that chat completions of OpenAI and every other server can tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """Differences of one kind of server.
+
+    settings    names of our sampling settings that OpenAI does not have
+    extras      fields of every request
+    going_on    fields that make the model go on with the last message; None: it cannot
+    n_top       candidates of a token in `/v1/completions`
+    max_seed    largest seed
+    penalised_top  it tells candidates of runs with penalties or biases
+    """
+
+    name: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    going_on: Mapping[str, Any] | None = None
+    n_top: int = MAX_LOGPROBS
+    max_seed: int = 2**31 - 1
+    penalised_top: bool = True
+
+
+OURS = {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")}
+OPENAI = Dialect(name="OpenAI-compatible server", n_top=5)
+VLLM = Dialect(
+    name="vLLM",
+    settings=OURS,
+    extras={"return_token_ids": True},
+    going_on={"continue_final_message": True, "add_generation_prompt": False},
+    max_seed=2**63 - 1,
+)
+LLAMA_SERVER = Dialect(
+    name="llama-server",
+    settings={**OURS, "repetition_penalty": "repeat_penalty"},
+    going_on={},
+)
+TOKENGLASS = Dialect(
+    name="Tokenglass",
+    settings=OURS,
+    extras={"return_token_ids": True},
+    going_on={"continue_final_message": True},
+    max_seed=2**64 - 1,
+    penalised_top=False,
+)
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """Entry of `/v1/models`. `meta` is llama-server's and ours; `max_model_len` vLLM's and ours."""
+
+    id: str
+    owned_by: str = ""
+    max_model_len: int | None = None
+    meta: dict[str, Any] | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        match self.owned_by:
+            case "vllm":
+                return VLLM
+            case "llamacpp":
+                return LLAMA_SERVER
+            case "local" if "kv_formats" in (self.meta or {}):
+                return TOKENGLASS
+        return OPENAI
+
+    @property
+    def context(self) -> int | None:
+        """Tokens of one text at most; None if the upstream does not say. llama-server tells what it
+        was started with, or else what the model was trained with."""
+        meta = self.meta or {}
+        found = self.max_model_len or meta.get("n_ctx") or meta.get("n_ctx_train")
+        return found if isinstance(found, int) and found > 1 else None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ServedModel]

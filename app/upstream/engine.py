@@ -1,0 +1,224 @@
+"""Client of an upstream server: what the page needs of an engine, from another one's answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import threading
+from concurrent.futures import Future
+from functools import partial
+
+import msgspec
+
+from app.config import Settings
+from app.engine.client import EngineClient, OnEvent, Run, Tokenizer, UnavailableError
+from app.upstream.address import Address
+from app.upstream.dialect import ModelList, ServedModel
+from app.upstream.lacks import lacks_of, why_not
+from app.upstream.request_body import BodyWriter
+from app.upstream.run import UpstreamRun
+from app.upstream.tokenizer import TokenIds, WordTokenizer
+from app.upstream.transport import Exchange
+from app.ws.protocol import Hello, Status, Upstream
+from gpu import (
+    DeviceInfo,
+    EngineError,
+    EngineInfo,
+    EngineLimits,
+    EngineStats,
+    InvalidRequest,
+    MemoryInfo,
+    ModelError,
+    ModelInfo,
+    QueueFull,
+    Request,
+    SamplingParams,
+)
+from gpu.inspection.requests import Answer, Question
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 10.0
+"""Longest silence of the upstream when it is asked for its models."""
+RETRY_SECONDS = 2
+DEFAULT_CONTEXT = 32768
+"""Of an upstream that does not tell its own; `--context` replaces it."""
+SEED_BITS = 31
+
+
+class UpstreamEngine(EngineClient):
+    """The engine is another server. It is asked for its model at the start, and again after it
+    could not be reached, until it answers.
+
+    `tokenizer`: that of its model, if it is known here.
+    """
+
+    def __init__(self, settings: Settings, tokenizer: Tokenizer | None = None) -> None:
+        """Raises SettingsError for an address that is none."""
+        tokenizer = tokenizer or WordTokenizer()
+        super().__init__(tokenizer)
+        self.address = Address.of(settings)
+        self._settings = settings
+        vocab_size = getattr(tokenizer, "vocab_size", 0)
+        self._tokens = TokenIds(tokenizer, vocab_size)
+        self._lock = threading.Lock()
+        self._runs: set[UpstreamRun] = set()
+        self._n_starting = 0
+        self._writer: BodyWriter | None = None
+        self._closing = threading.Event()
+        self._lost = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="upstream", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return EngineStats(n_running=len(self._runs)) if self.hello is not None else None
+
+    # ---- state -------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Ask for the model until there is an answer, and again whenever a run could not reach the
+        upstream."""
+        state: str = "loading"
+        self._set_state(Status("loading", f"asking the upstream at {self.address}"))
+        while True:
+            self._lost.clear()
+            if self._closing.is_set():
+                return
+            try:
+                served = self._ask_model()
+            except (ModelError, InvalidRequest) as error:
+                self._set_state(Status("failed", str(error)))
+                return
+            except EngineError as error:
+                self._set_state(Status(state, str(error), None, RETRY_SECONDS))  # type: ignore[arg-type]
+                self._closing.wait(RETRY_SECONDS)
+                continue
+            state = "restarting"
+            self._publish(served)
+            self._lost.wait()
+
+    def _ask_model(self) -> ServedModel:
+        """Return the model of `--model`, or the first. Raises ModelError if there is none, and what
+        `Exchange.get` raises."""
+        exchange = Exchange(self.address, ASK_SECONDS)
+        try:
+            models = exchange.get("/v1/models", ModelList).data
+        finally:
+            exchange.release()
+        wanted = self._settings.model
+        found = next((each for each in models if wanted in (None, each.id)), None)
+        if found is None:
+            names = ", ".join(each.id for each in models[:20]) or "none"
+            raise ModelError(
+                f"the upstream at {self.address} has no model {wanted or ''!r}; it has: {names}"
+            )
+        return found
+
+    def _publish(self, served: ServedModel) -> None:
+        context = self._settings.context or served.context or DEFAULT_CONTEXT
+        self._writer = BodyWriter(served.id, served.dialect, self._tokens, context)
+        upstream = Upstream(str(self.address), served.dialect.name, lacks_of(self._tokens.exact))
+        hello = Hello.of(self._info(served, context), self.chat)
+        self._set_state(Status("ready", "ready"), msgspec.structs.replace(hello, upstream=upstream))
+
+    def _info(self, served: ServedModel, context: int) -> EngineInfo:
+        """Return the description of the upstream. What it does not tell is 0 or empty."""
+        settings = self._settings
+        return EngineInfo(
+            model=ModelInfo(
+                name=served.id,
+                dtype="",
+                kv_dtype="",
+                kv_formats={},
+                n_layers=0,
+                n_heads=0,
+                n_kv_heads=0,
+                head_dim=0,
+                hidden_size=0,
+                vocab_size=self._tokens.vocab_size,
+                parameters=0,
+                eos_ids=tuple(getattr(self.tokenizer, "eos_ids", ())),
+            ),
+            device=DeviceInfo(str(self.address), "", served.dialect.name, "upstream", False),
+            limits=EngineLimits(
+                context=context,
+                slots=settings.slots,
+                queue=settings.queue,
+                n_blocks=0,
+                block_tokens=1,
+                block_bytes=0,
+                in_flight=0,
+            ),
+            memory=MemoryInfo(0, 0, 0),
+            defaults=SamplingParams(),
+            dispatches_per_token=0,
+            activations="",
+        )
+
+    # ---- runs --------------------------------------------------------------------------------
+
+    def submit(self, request: Request, on_event: OnEvent) -> Run:
+        self.require_ready()
+        assert self._writer is not None
+        if not request.ids:
+            raise InvalidRequest("the prompt is empty; give at least one token", "ids")
+        seed = request.params.seed
+        params = msgspec.structs.replace(
+            request.params.validate(), seed=secrets.randbits(SEED_BITS) if seed is None else seed
+        )
+        request = msgspec.structs.replace(request, params=params)
+        try:
+            return self._start(request, on_event, self._writer)
+        except InvalidRequest as error:
+            # Some servers of this API tell no log-probabilities.
+            if "logprobs" not in str(error) or not self._writer.logprobs:
+                raise
+            self._writer = dataclasses.replace(self._writer, logprobs=False)
+            return self._start(request, on_event, self._writer)
+
+    def _start(self, request: Request, on_event: OnEvent, writer: BodyWriter) -> Run:
+        limits = self.require_ready().limits
+        open_exchange = partial(Exchange, self.address, float(self._settings.engine_timeout))
+
+        def on_end(error: EngineError | None) -> None:
+            with self._lock:
+                self._runs.discard(run)
+            if isinstance(error, UnavailableError):
+                self._lost.set()
+
+        run = UpstreamRun(request, on_event, writer, open_exchange, on_end)
+        with self._lock:
+            if len(self._runs) >= limits.slots + limits.queue:
+                raise QueueFull(
+                    f"{len(self._runs)} texts are being written by the upstream, the most that "
+                    "--slots and --queue allow; try again in a moment"
+                )
+            self._runs.add(run)
+        try:
+            return run.start()
+        except BaseException:
+            with self._lock:
+                self._runs.discard(run)
+            raise
+
+    # ---- questions ---------------------------------------------------------------------------
+
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
+        raise InvalidRequest(why_not(str(question.__struct_config__.tag)))
+
+    def cancel_questions(self, asker: int) -> None:
+        """Do nothing: no question is ever under way."""
+
+    def close(self) -> None:
+        self._closing.set()
+        self._lost.set()
+        with self._lock:
+            runs = tuple(self._runs)
+        for run in runs:
+            run.cancel()
+        if self._thread.ident is not None:
+            self._thread.join(ASK_SECONDS)

@@ -1,0 +1,56 @@
+"""What an upstream does not tell, in words for the page where it is missed."""
+
+from __future__ import annotations
+
+from app.ws.protocol import Lack
+
+ATTENTION = "what its attention heads read"
+LAYERS = "what happens inside its layers"
+WHY_NOT = {
+    "layers": LAYERS,
+    "attention": ATTENTION,
+    "lens": "what it would have predicted after each layer",
+    "filters": "the logits of its whole vocabulary, nor what its sampler removed",
+    "reach": "how to change its heads and layers while it writes",
+    "loss": "the loss of a text's tokens",
+    "cache": "where keys and values lie in its KV cache",
+    "weights": "its weights",
+    "plan": "which dispatches it runs",
+    "draw": "how many tokens its sampler kept, nor the number it drew",
+    "memory": "how much memory it uses",
+}
+"""What is not told, by the name of the instrument or the part of the page that would show it."""
+
+INSTRUMENT_OF_QUESTION = {
+    "attention_from": "attention",
+    "attention_to": "attention",
+    "logit_lens": "lens",
+    "waterfall": "filters",
+    "losses": "loss",
+    "profile": "plan",
+    "peaks": "plan",
+}
+
+
+def lacks_of(exact_tokens: bool) -> tuple[Lack, ...]:
+    """Return what the page cannot show. `exact_tokens`: the upstream's tokenizer is here."""
+    lacks = [Lack(name, _sentence(what)) for name, what in WHY_NOT.items()]
+    if not exact_tokens:
+        lacks.append(
+            Lack(
+                "tokens",
+                "The upstream server does not tell how it splits a prompt into tokens. Words are "
+                "shown instead, with numbers of this server; --tokenizer gives the real ones.",
+            )
+        )
+    return tuple(lacks)
+
+
+def why_not(question: str) -> str:
+    """Return why a kind of question cannot be answered."""
+    what = WHY_NOT.get(INSTRUMENT_OF_QUESTION.get(question, question))
+    return _sentence(what or "what is needed for this")
+
+
+def _sentence(what: str) -> str:
+    return f"The upstream server does not tell {what}."

@@ -1,0 +1,347 @@
+"""Run whose tokens come from an upstream.
+
+A thread reads the stream. A change of the settings ends the stream and begins another one from the
+text so far, since no server of this API can change a request that runs. What it computed is in its
+prefix cache, so that this costs little more than a round trip.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from app.engine.client import OnEvent
+from app.upstream.chunks import Chunk, WrittenToken, tokens_of
+from app.upstream.request_body import BodyWriter
+from app.upstream.transport import Exchange, error_message
+from gpu import (
+    NO_INTERVENTIONS,
+    EngineError,
+    Interventions,
+    InvalidRequest,
+    Request,
+    ScheduledUpdate,
+)
+from gpu.events import (
+    Accepted,
+    CandidateText,
+    Done,
+    Event,
+    Prefill,
+    Reason,
+    StepTimes,
+    Timings,
+    Token,
+    TokenText,
+    Updated,
+)
+
+OPEN_SECONDS = 1.0
+"""Time that a new run waits for the upstream, so that a refusal is the answer to the request and
+not the end of a text. A long prompt takes longer than this and is accepted meanwhile."""
+TIMINGS = tuple(field.name for field in msgspec.structs.fields(Timings))
+
+
+class Restarted(Exception):
+    """The stream was ended by a change of settings."""
+
+
+class UpstreamRun:
+    """Run of a request. `open_exchange` returns a new exchange with the upstream; `on_end` is
+    called once with the error that ended the run, or None."""
+
+    def __init__(
+        self,
+        request: Request,
+        on_event: OnEvent,
+        writer: BodyWriter,
+        open_exchange: Callable[[], Exchange],
+        on_end: Callable[[EngineError | None], None],
+    ) -> None:
+        self._request = request
+        self._capture = request.capture
+        self._on_event = on_event
+        self._writer = writer
+        self._open_exchange = open_exchange
+        self._on_end = on_end
+        self._lock = threading.RLock()
+        self._opened = threading.Event()
+        self._refusal: EngineError | None = None
+        self._accepted = self._cancelled = self._restart = False
+        self._exchange: Exchange | None = None
+        self._written: list[int] = []
+        self._scheduled = deque(sorted(request.updates, key=lambda update: update.index))
+        self._began = time.perf_counter()
+        self._first = self._last = 0.0  # seconds from the beginning to the first and last token
+        self._reason: Reason | None = None
+        self._told: Chunk = Chunk()  # the last usage and timings
+
+    def start(self) -> UpstreamRun:
+        """Begin, and return once the upstream has accepted the request or is taking its time.
+        Raises what `Exchange.open_stream` raises, and what `BodyWriter.write` raises."""
+        self._apply_scheduled()
+        self._writer.write(self._request)
+        threading.Thread(target=self._work, name="upstream run", daemon=True).start()
+        self._opened.wait(OPEN_SECONDS)
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            self._accept()
+        return self
+
+    # ---- as its caller uses it ---------------------------------------------------------------
+
+    def update(
+        self,
+        *,
+        capture: bool | None = None,
+        interventions: Interventions | None = None,
+        **changes: Any,
+    ) -> int:
+        """Change settings from the next token on; return its index."""
+        with self._lock:
+            if self._reason is not None:
+                raise InvalidRequest("this run has ended; its settings cannot change any more")
+            if interventions not in (None, NO_INTERVENTIONS):
+                raise InvalidRequest(
+                    "an upstream server cannot change heads, layers or adapters while it writes",
+                    "reach",
+                )
+            self._change(ScheduledUpdate(len(self._written), changes, capture))
+            return len(self._written)
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._exchange is not None:
+                self._exchange.close()
+
+    # ---- settings ----------------------------------------------------------------------------
+
+    def _change(self, update: ScheduledUpdate) -> None:
+        """Apply a change; if it is one of the sampling, the stream has to begin again."""
+        if update.params:
+            params = self._request.params.updated(update.params)
+            if not self._writer.can_go_on(self._request):
+                raise InvalidRequest(
+                    f"this upstream ({self._writer.dialect.name}) cannot go on with an answer "
+                    "that has begun, so its settings cannot change; they act on the next answer"
+                )
+            request = replace(self._request, params=params)
+            self._writer.write(request, self._written)
+            self._request = request
+            self._restart = True
+            if self._exchange is not None and self._written:
+                self._exchange.close()
+        self._capture = self._capture if update.capture is None else update.capture
+        if self._accepted:
+            index = len(self._written)
+            self._on_event(Updated(index, self._request.params, self._capture))
+
+    def _apply_scheduled(self) -> None:
+        """Apply the updates that act on the next token."""
+        while self._scheduled and self._scheduled[0].index <= len(self._written):
+            self._change(self._scheduled.popleft())
+
+    # ---- the thread --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        error: EngineError | None = None
+        try:
+            while self._reason is None:
+                try:
+                    self._read_stream()
+                except Restarted:
+                    continue
+        except EngineError as failure:
+            error = None if self._cancelled else failure
+        except Exception as failure:
+            error = EngineError(f"the server made a mistake ({type(failure).__name__})")
+            raise
+        finally:
+            self._end(error)
+
+    def _read_stream(self) -> None:
+        """Read one stream to its end. Raises Restarted if it was ended by a change of settings."""
+        exchange = self._open_exchange()
+        try:
+            with self._lock:
+                self._restart = False
+                if self._cancelled:
+                    self._reason = "cancelled"
+                    return
+                if len(self._written) >= self._request.params.max_tokens:
+                    self._reason = "length"
+                    return
+                self._exchange = exchange
+                path, body = self._writer.write(self._request, self._written)
+            self._read(exchange, path, body)
+        except EngineError:
+            if self._restart and not self._cancelled:
+                raise Restarted from None
+            raise
+        finally:
+            with self._lock:
+                self._exchange = None
+            exchange.release()
+
+    def _read(self, exchange: Exchange, path: str, body: dict[str, Any]) -> None:
+        response = exchange.open_stream(path, body)
+        with self._lock:
+            self._accept()
+        self._opened.set()
+        for chunk in exchange.events(response, Chunk):
+            if chunk.error is not None:
+                said = error_message(msgspec.json.encode({"error": chunk.error}))
+                raise EngineError(f"the upstream failed while it wrote: {said}")
+            if chunk.usage is not None or chunk.timings is not None:
+                self._told = chunk
+            for choice in chunk.choices[:1]:
+                for id, token in self._tokens(chunk):
+                    self._write(id, token)
+                if choice.finish_reason is not None:
+                    self._reason = self._reason_of(choice.finish_reason, choice.stop_reason)
+        if self._restart and not self._cancelled:
+            self._reason = None
+            raise Restarted
+        if self._reason is None:
+            self._reason = "eos"  # a server that only says [DONE]
+
+    def _tokens(self, chunk: Chunk) -> Iterator[tuple[int, WrittenToken]]:
+        """Yield the tokens of a chunk with their ids."""
+        choice, tokens = chunk.choices[0], self._writer.tokens
+        found = tokens_of(choice)
+        if not found and choice.new_text:
+            yield from tokens.split(choice.new_text, choice.token_ids)
+            return
+        for token in found:
+            unsaid = not token.text and not choice.new_text
+            if tokens.words is not None and unsaid and choice.finish_reason is not None:
+                yield tokens.words.eos_ids[0], token  # its name is no part of the text
+            elif token.piece or token.data or token.id is not None:
+                yield tokens.require(token), token
+
+    def _write(self, id: int, token: WrittenToken) -> None:
+        """Hand on a token, unless a change of settings came before it."""
+        with self._lock:
+            if self._restart:
+                raise Restarted
+            now = time.perf_counter() - self._began
+            index = len(self._written)
+            if index >= self._request.params.max_tokens:
+                raise EngineError(
+                    f"the upstream wrote more than the {index} tokens that were asked for"
+                )
+            if not self._first:
+                self._first = now
+                self._tell_prefill()
+            interval = 1e3 * (now - self._last)
+            self._last = now
+            self._written.append(id)
+            self._on_event(self._event(index, id, token, interval))
+            self._apply_scheduled()
+
+    def _event(self, index: int, id: int, token: WrittenToken, interval: float) -> Token:
+        tokens = self._writer.tokens
+        candidates = tuple(
+            CandidateText(other, one.piece, math.exp(one.logprob), None, "")
+            for one in token.top
+            if (other := tokens.of(one)) is not None
+        )
+        eos_ids = getattr(tokens.tokenizer, "eos_ids", ())
+        better = [one for one in token.top if one.logprob > (token.logprob or 0.0)]
+        known = token.logprob is not None and len(better) < len(token.top)
+        return Token(
+            index=index,
+            id=id,
+            text=token.text,
+            logprob=math.nan if token.logprob is None else token.logprob,
+            probability=None,
+            rank=len(better) if known else None,
+            n_kept=None,
+            draw=None,
+            mass=None,
+            candidates=candidates,
+            times=StepTimes(interval, None, 0.0, 0.0, 0.0),
+            kv_blocks=0,
+            eos=id in eos_ids and not token.text,
+        )
+
+    def _tell_prefill(self) -> None:
+        n = len(self._request.ids)
+        self._on_event(Prefill(n, n, 0, 1e3 * self._first, None, 0))
+
+    # ---- the beginning and the end -----------------------------------------------------------
+
+    def _accept(self) -> None:
+        if self._accepted:
+            return
+        self._accepted = True
+        request, tokenizer = self._request, self._writer.tokens.tokenizer
+        prompt = tuple(TokenText(id, tokenizer.piece(id)) for id in request.ids)
+        context = self._writer.context
+        self._on_event(Accepted(prompt, request.params, self._capture, 0, context))
+
+    def _reason_of(self, finish: str, stop_reason: int | str | None) -> Reason:
+        params = self._request.params
+        if finish == "length":
+            return "length" if len(self._written) >= params.max_tokens else "context"
+        stopped = isinstance(stop_reason, str)
+        return "stop" if stopped or finish != "stop" else "eos"
+
+    def _end(self, error: EngineError | None) -> None:
+        with self._lock:
+            if self._cancelled and error is None:
+                self._reason = "cancelled"
+            refused = error is not None and not self._accepted
+            if refused:
+                self._refusal = error
+            else:
+                self._accept()
+                reason: Reason = "error" if error is not None else self._reason or "eos"
+                self._reason = reason
+                message = "" if error is None else str(error)
+                event: Event = Done(
+                    reason, self._n_prompt, len(self._written), self._timings(), message
+                )
+        self._on_end(error)
+        if not refused:
+            self._on_event(event)
+        self._opened.set()
+
+    @property
+    def _n_prompt(self) -> int:
+        """Tokens of the prompt as the upstream counts them, if it told."""
+        usage = self._told.usage
+        return usage.prompt_tokens if usage is not None else len(self._request.ids)
+
+    def _timings(self) -> Timings:
+        """Return what the upstream told of the last stream, and what was measured here."""
+        n, first, seconds = len(self._written), self._first, self._last - self._first
+        usage = self._told.usage
+        cached = 0 if usage is None else usage.n_cached
+        n_computed = max(0, self._n_prompt - cached)
+        measured = Timings(
+            cache_n=cached,
+            prompt_n=n_computed,
+            prompt_ms=1e3 * first,
+            prompt_per_second=n_computed / first if first else 0.0,
+            predicted_n=n,
+            predicted_ms=1e3 * seconds,
+            predicted_per_second=(n - 1) / seconds if seconds else 0.0,
+            queue_ms=0.0,
+            ttft_ms=1e3 * first,
+            tpot_ms=1e3 * seconds / max(1, n - 1),
+        )
+        told = {k: v for k, v in (self._told.timings or {}).items() if k in TIMINGS}
+        try:
+            return msgspec.convert(msgspec.structs.asdict(measured) | told, Timings)
+        except msgspec.ValidationError:
+            return measured

@@ -1,0 +1,474 @@
+"""Texts of an upstream: what is sent there, what the page gets of it, and what may go wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config import UPSTREAM_KEY, Settings, SettingsError
+from app.engine.client import UnavailableError
+from app.http.server import serve
+from app.prompt.prompts import prompt_ids
+from app.upstream import engine as upstream_engine
+from app.upstream.address import Address
+from app.upstream.engine import UpstreamEngine
+from app.ws.protocol import Message
+from gpu import (
+    Interventions,
+    InvalidRequest,
+    LayerFactor,
+    QueueFull,
+    Request,
+    SamplingParams,
+    ScheduledUpdate,
+    TokenBias,
+)
+from gpu.events import Accepted, Done, Prefill, Token, Updated
+from gpu.inspection.requests import LogitLens
+from tests.app.replicas.mortal import Written, wait_ready, wait_until
+from tests.app.upstream.stand_in import WORDS, Handler, StandIn
+
+STORY = "".join(WORDS)
+HELLO = [Message("system", "Be brief."), Message("user", "Who went home?\n<|end|>")]
+Connect = Callable[..., UpstreamEngine]
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    stand_in = StandIn()
+    yield stand_in
+    stand_in.close()
+
+
+@pytest.fixture
+def connect(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+    """Return a function that makes a client of the stand-in; `kind` is what that says it is."""
+    monkeypatch.setattr(upstream_engine, "RETRY_SECONDS", 0.02)
+    engines: list[UpstreamEngine] = []
+
+    def connect(kind: str = "somebody", wait: bool = True, **settings: Any) -> UpstreamEngine:
+        stand_in.models["data"][0]["owned_by"] = kind
+        engine = UpstreamEngine(Settings(**{"upstream": stand_in.url, **settings}))
+        engines.append(engine)
+        engine.start()
+        if wait:
+            wait_ready(engine)
+        return engine
+
+    yield connect
+    for engine in engines:
+        engine.close()
+
+
+def chat(engine: UpstreamEngine, *messages: Message) -> list[int]:
+    return prompt_ids(engine.tokenizer, messages=messages or HELLO)
+
+
+def text(engine: UpstreamEngine, prompt: str = "Once there was") -> list[int]:
+    return prompt_ids(engine.tokenizer, prompt=prompt)
+
+
+def write(engine: UpstreamEngine, ids: list[int], **settings: Any) -> Written:
+    written = Written()
+    engine.submit(Request(ids, SamplingParams(**settings)), written)
+    written.wait_done()
+    return written
+
+
+def words_of(written: Written) -> list[str]:
+    return [token.text for token in written.of(Token)]
+
+
+# ---- what is sent, and what comes ------------------------------------------------------------
+
+
+def test_a_conversation_is_sent_as_messages(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    written = write(engine, chat(engine), temperature=0.5, max_tokens=20, seed=3)
+    assert stand_in.paths[-1] == "/v1/chat/completions"
+    body = stand_in.bodies[-1]
+    assert body["messages"] == [{"role": m.role, "content": m.content} for m in HELLO]
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("stand-in", 0.5, 20)
+    assert (body["seed"], body["stream"], body["top_logprobs"]) == (3, True, 20)
+    assert "top_p" not in body
+    assert words_of(written) == list(WORDS)
+    assert engine.tokenizer.decode([token.id for token in written.of(Token)]) == STORY
+
+
+def test_a_plain_text_is_sent_as_a_prompt(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    written = write(engine, text(engine, "Once  there was <|a\u00e9 ✨"), top_p=0.9, stop=("x",))
+    body = stand_in.bodies[-1]
+    assert stand_in.paths[-1] == "/v1/completions"
+    assert body["prompt"] == "Once  there was <|a\u00e9 ✨"
+    assert (body["top_p"], body["stop"], body["logprobs"]) == (0.9, ["x"], 5)
+    assert "".join(words_of(written)) == STORY
+
+
+def test_events_have_what_was_told_and_nothing_else(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
+    stand_in.answer = lambda handler: handler.stream(WORDS, usage=usage, delay=0.005)
+    written = write(engine, chat(engine), seed=8)
+    assert [type(event) for event in written.events[:2]] == [Accepted, Prefill]
+    first = written.of(Token)[0]
+    assert (first.logprob, first.rank, first.text) == (-2.5, 1, " a")
+    assert [c.text for c in first.candidates] == [" the", " a"]
+    assert first.candidates[0].before == pytest.approx(math.exp(-0.1))
+    assert first.candidates[1].id == first.id
+    told = (first.probability, first.n_kept, first.draw, first.mass, first.candidates[0].after)
+    assert told == (None,) * 5
+    assert written.of(Token)[3].times.interval >= 4
+    done = written.of(Done)[0]
+    assert (done.reason, done.prompt_tokens, done.completion_tokens) == ("eos", 9, len(WORDS))
+    assert (done.timings.cache_n, done.timings.prompt_n) == (4, 5)
+
+
+def test_timings_of_llama_server_are_handed_on(connect: Connect, stand_in: StandIn) -> None:
+    def answer(handler: Handler) -> None:
+        handler.begin_stream()
+        handler.send_event({"choices": [handler.choice("Hi", True)]})
+        end = {"choices": [{"finish_reason": "stop"}]}
+        handler.send_event({**end, "timings": {"prompt_ms": 12.5, "predicted_n": 1, "new": "x"}})
+        handler.send_event(b"[DONE]")
+
+    stand_in.answer = answer
+    engine = connect("llamacpp")
+    timings = write(engine, chat(engine)).of(Done)[0].timings
+    assert timings.prompt_ms == 12.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("vllm", {"top_k": 5, "repetition_penalty": 1.2, "return_token_ids": True}),
+        ("llamacpp", {"top_k": 5, "repeat_penalty": 1.2}),
+    ],
+)
+def test_settings_have_the_names_of_the_upstream(
+    connect: Connect, stand_in: StandIn, kind: str, fields: dict[str, Any]
+) -> None:
+    engine = connect(kind)
+    write(engine, chat(engine), top_k=5, repetition_penalty=1.2)
+    assert fields.items() <= stand_in.bodies[-1].items()
+
+
+def test_what_an_upstream_cannot_do_is_refused_by_name(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    ids = chat(engine)
+    for settings, param in (
+        ({"top_k": 5}, "top_k"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"logit_bias": (TokenBias(4, 2.0),)}, "logit_bias"),
+        ({"temperature": -1.0}, "temperature"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            write(engine, ids, **settings)
+        assert refused.value.param == param
+    scaled = Interventions(mlp=(LayerFactor(0, 0.5),))
+    with pytest.raises(InvalidRequest, match="remove the interventions"):
+        engine.submit(Request(ids, interventions=scaled), Written())
+    with pytest.raises(InvalidRequest, match="empty"):
+        engine.submit(Request([]), Written())
+    with pytest.raises(InvalidRequest, match="after each layer"):
+        engine.inspect(LogitLens(ids, position=1, chosen=1))
+    assert not stand_in.bodies
+
+
+def test_an_upstream_without_logprobs_is_asked_without(connect: Connect, stand_in: StandIn) -> None:
+    def answer(handler: Handler) -> None:
+        if "logprobs" in handler.body:
+            handler.json(400, {"error": {"message": "logprobs are not supported"}})
+        else:
+            handler.stream([" a fox", " ran"], logprobs=False)
+
+    stand_in.answer = answer
+    engine = connect()
+    for n_asked in (2, 3):
+        written = write(engine, chat(engine))
+        assert "".join(words_of(written)) == " a fox ran"
+        assert all(math.isnan(token.logprob) for token in written.of(Token))
+        assert len(stand_in.bodies) == n_asked
+
+
+def test_the_key_is_sent_and_not_shown(
+    connect: Connect, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(UPSTREAM_KEY, "sesame")
+    engine = connect()
+    write(engine, chat(engine))
+    assert [h["Authorization"] for h in stand_in.headers] == ["Bearer sesame"] * 2
+    assert "sesame" not in repr(engine.address) + repr(engine.hello)
+
+
+# ---- changes while it writes -----------------------------------------------------------------
+
+
+def test_a_change_begins_another_stream_from_the_text_so_far(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    engine = connect("vllm")
+    stand_in.answer = lambda handler: handler.stream(WORDS, delay=0.02)
+    written = Written()
+    run = engine.submit(Request(chat(engine), SamplingParams(seed=5, max_tokens=9)), written)
+    written.until(lambda event: isinstance(event, Token) and event.index == 2)
+    index = run.update(temperature=0.2)
+    written.wait_done()
+    first, second = stand_in.bodies
+    n = index
+    assert (first["temperature"], second["temperature"]) == (1.0, 0.2)
+    assert second["messages"][-1] == {"role": "assistant", "content": "".join(WORDS[:n])}
+    assert second["continue_final_message"] is True
+    assert (second["max_tokens"], second["seed"]) == (9 - n, 5 + n)
+    assert [token.index for token in written.of(Token)] == list(range(9))
+    assert words_of(written) == [*WORDS[:n], *WORDS[: 9 - n]]
+    (updated,) = written.of(Updated)
+    assert (updated.index, updated.params.temperature) == (n, 0.2)
+    assert written.of(Done)[0].reason == "length"
+
+
+def test_scheduled_changes_act_at_their_tokens(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect("llamacpp")
+    updates = (ScheduledUpdate(0, {"temperature": 0.7}), ScheduledUpdate(3, {"top_k": 2}))
+    written = Written()
+    params = SamplingParams(seed=5, max_tokens=6)
+    engine.submit(Request(text(engine), params, updates=updates), written)
+    written.wait_done()
+    first, second = stand_in.bodies
+    assert (first["temperature"], second["temperature"], second["top_k"]) == (0.7, 0.7, 2)
+    assert second["prompt"] == first["prompt"] + "".join(WORDS[:3])
+    assert words_of(written) == [*WORDS[:3], *WORDS[:3]]
+
+
+def test_settings_of_an_answer_that_cannot_go_on_do_not_change(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    engine = connect()
+    stand_in.answer = lambda handler: handler.stream(WORDS, delay=0.02)
+    written = Written()
+    run = engine.submit(Request(chat(engine)), written)
+    written.until(lambda event: isinstance(event, Token))
+    with pytest.raises(InvalidRequest, match="act on the next answer"):
+        run.update(temperature=0.2)
+    assert run.update(capture=False) >= 1
+    written.wait_done()
+    assert words_of(written) == list(WORDS)
+    assert len(stand_in.bodies) == 1
+    with pytest.raises(InvalidRequest, match="ended"):
+        run.update(capture=True)
+
+
+def test_a_cancelled_text_is_cancelled_there(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    stand_in.answer = lambda handler: handler.stream(WORDS * 1000, delay=0.005)
+    written = Written()
+    run = engine.submit(Request(chat(engine), SamplingParams(max_tokens=9000)), written)
+    written.until(lambda event: isinstance(event, Token) and event.index == 3)
+    run.cancel()
+    done = written.wait_done()
+    assert (done.reason, done.message) == ("cancelled", "")
+    assert done.completion_tokens == len(written.of(Token))
+    assert stand_in.gone.wait(10)
+    wait_until(lambda: engine.stats is not None and engine.stats.n_running == 0)
+
+
+# ---- what may go wrong -----------------------------------------------------------------------
+
+
+def sends(status: int, body: Any, **headers: str) -> Callable[[Handler], None]:
+    return lambda handler: handler.json(status, body, **headers)
+
+
+ERROR = {"error": {"message": "told so\nby the server"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (sends(401, ERROR), UnavailableError, f"refuses the key .*told so by.*{UPSTREAM_KEY}"),
+        (sends(404, {"detail": "nope"}), UnavailableError, "has no /v1/chat.*nope.*OpenAI"),
+        (sends(429, ERROR, Retry_After="7"), QueueFull, "busy: told so.*try again in 7 s"),
+        (sends(400, {"error": "too long"}), InvalidRequest, "refuses the request: too long"),
+        (sends(500, ["odd"]), UnavailableError, r'failed \(HTTP 500: \["odd"\]\)'),
+        (sends(200, {"choices": []}), UnavailableError, "application/json where a stream"),
+        (
+            sends(307, {}, Location="http://elsewhere.example/v1"),
+            UnavailableError,
+            "redirects to http://elsewhere.example/v1, which is not followed",
+        ),
+        (
+            lambda handler: handler.raw(503, b"<html>" + b"x" * 10**6, "text/html"),
+            UnavailableError,
+            r"failed \(HTTP 503\)$",
+        ),
+        (lambda handler: handler.wfile.write(b"SSH-2.0-x\r\n"), UnavailableError, "no HTTP"),
+    ],
+)
+def test_a_refusal_answers_the_request(
+    connect: Connect,
+    stand_in: StandIn,
+    answer: Callable[[Handler], None],
+    kind: type[Exception],
+    words: str,
+) -> None:
+    engine = connect()
+    stand_in.answer = answer
+    written = Written()
+    with pytest.raises(kind, match=words):
+        engine.submit(Request(chat(engine)), written)
+    assert not written.events
+    stand_in.answer = lambda handler: handler.stream(WORDS)
+    wait_ready(engine)
+    assert words_of(write(engine, chat(engine))) == list(WORDS)
+
+
+def after(*events: Any) -> Callable[[Handler], None]:
+    """Return an answer that sends a word, then these events, and breaks off."""
+
+    def answer(handler: Handler) -> None:
+        handler.begin_stream()
+        for event in ({"choices": [handler.choice("One", True)]}, *events):
+            handler.send_event(event)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (after(), "broke off"),
+        (after(b"{nonsense"), "sent {nonsense"),
+        (after({"choices": [{"text": 5}]}), "sent .*text.*expected an OpenAI"),
+        (after({"error": {"message": "out of memory"}}), "while it wrote: out of memory"),
+        (after(b'"' + b"x" * (1 << 20) + b'"'), "more bytes than a text can have"),
+        (lambda handler: handler.stream(WORDS * 9, finish=None), "more than the 20 tokens"),
+    ],
+)
+def test_a_stream_that_fails_keeps_its_text(
+    connect: Connect, stand_in: StandIn, answer: Callable[[Handler], None], words: str
+) -> None:
+    engine = connect()
+    stand_in.answer = lambda handler: (handler.body.pop("max_tokens"), answer(handler))  # type: ignore[func-returns-value, return-value]
+    written = write(engine, chat(engine), max_tokens=20)
+    (done,) = written.of(Done)
+    assert done.reason == "error"
+    assert re.search(words, done.message), done.message
+    assert len(written.of(Token)) == done.completion_tokens >= 1
+    stand_in.answer = lambda handler: handler.stream(WORDS)
+    wait_ready(engine)
+    assert words_of(write(engine, chat(engine))) == list(WORDS)
+
+
+def test_an_upstream_that_falls_silent_is_given_up(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    engine._settings = dataclasses.replace(engine._settings, engine_timeout=0.2)  # type: ignore[arg-type]
+    stand_in.answer = lambda handler: (after()(handler), time.sleep(1))  # type: ignore[func-returns-value, return-value]
+    done = write(engine, chat(engine)).of(Done)[0]
+    assert (done.reason, done.completion_tokens) == ("error", 1)
+    assert "nothing came for 0.2 s" in done.message
+
+
+def test_a_slow_prompt_is_accepted_meanwhile(
+    connect: Connect, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.upstream.run.OPEN_SECONDS", 0.05)
+    engine = connect()
+    stand_in.answer = lambda handler: (time.sleep(0.3), sends(400, ERROR)(handler))  # type: ignore[func-returns-value, return-value]
+    written = write(engine, chat(engine))
+    assert [type(event) for event in written.events] == [Accepted, Done]
+    assert "told so" in written.of(Done)[0].message
+
+
+def test_too_many_texts_are_refused(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect(slots=1, queue=1)
+    stand_in.answer = lambda handler: handler.stream(WORDS * 100, delay=0.01)
+    texts = [Written(), Written()]
+    runs = [engine.submit(Request(chat(engine)), written) for written in texts]
+    with pytest.raises(QueueFull, match="--slots and --queue"):
+        engine.submit(Request(chat(engine)), Written())
+    for run, written in zip(runs, texts, strict=True):
+        run.cancel()
+        written.wait_done()
+
+
+# ---- the state -------------------------------------------------------------------------------
+
+
+def test_it_waits_for_an_upstream_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream_engine, "RETRY_SECONDS", 0.02)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        engine = UpstreamEngine(Settings(upstream=f"http://127.0.0.1:{nobody.getsockname()[1]}"))
+        engine.start()
+        wait_until(lambda: engine.status.retry_seconds is not None)
+        assert "cannot be reached" in engine.status.message
+        assert engine.status.state == "loading"
+        with pytest.raises(UnavailableError):
+            engine.submit(Request([1]), Written())
+        engine.close()
+
+
+def test_an_upstream_that_went_away_is_found_again(connect: Connect, stand_in: StandIn) -> None:
+    engine = connect()
+    states: list[str] = []
+    engine.listen(lambda status, hello: states.append(status.state))
+    stand_in.answer = stand_in.answer_get = sends(502, {})
+    with pytest.raises(UnavailableError):
+        engine.submit(Request(chat(engine)), Written())
+    wait_until(lambda: "restarting" in states)
+    stand_in.answer_get = lambda handler: handler.json(200, stand_in.models)
+    wait_ready(engine)
+
+
+def test_the_named_model_is_taken_or_missed(connect: Connect, stand_in: StandIn) -> None:
+    stand_in.models["data"].append({"id": "other", "owned_by": "vllm", "max_model_len": 77})
+    hello = connect(model="other").require_ready()
+    assert (hello.model.name, hello.limits.context) == ("other", 77)
+    assert hello.upstream is not None
+    assert (hello.upstream.url, hello.upstream.kind) == (stand_in.url, "vLLM")
+    engine = connect(model="third", wait=False)
+    wait_until(lambda: engine.status.state == "failed")
+    assert "no model 'third'; it has: stand-in, other" in engine.status.message
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("localhost:8080", "has no scheme or no host"),
+        ("ftp://localhost", "has no scheme"),
+        ("http://localhost:99999", "out of range"),
+        ("http://user:secret@localhost", "must not contain a user or a password"),
+        ("http://localhost/?a=b", "query"),
+    ],
+)
+def test_bad_addresses_are_refused(url: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        Address.of(Settings(upstream=url))
+    assert "secret" not in str(refused.value)
+
+
+def test_addresses_may_end_as_clients_write_them() -> None:
+    for url in (
+        "https://api.example.org/v1",
+        "https://api.example.org/",
+        "https://api.example.org",
+    ):
+        assert str(Address.of(Settings(upstream=url))) == "https://api.example.org"
+    assert str(Address.of(Settings(upstream="http://[::1]:80/proxy/v1/"))) == "http://[::1]/proxy"
+
+
+def test_settings_of_an_engine_here_do_not_go_with_it() -> None:
+    with pytest.raises(SettingsError, match="--kv-memory is about an engine on this machine"):
+        Settings(upstream="http://localhost", kv_memory=5).validate()
+    with pytest.raises(SettingsError, match="needs --upstream"):
+        serve(Settings(tokenizer=Path("x")), print)
+    Settings(upstream="http://localhost", slots=9).validate()
