@@ -19,6 +19,7 @@ from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
+from gpu.engine.backends import recommended_settings
 from gpu.engine.engine import Engine
 from gpu.engine.run import Run
 from gpu.errors import (
@@ -30,6 +31,7 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
+from gpu.export.manifest import ExportedModel, Piece
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import MAX_GRAMMAR_CHARS, Grammar
@@ -109,6 +111,7 @@ __all__ = [
     "EngineLimits",
     "EngineStats",
     "ExpertScores",
+    "ExportedModel",
     "Footprint",
     "GenerationDefaults",
     "Grammar",
@@ -131,6 +134,7 @@ __all__ = [
     "Patch",
     "Perplexity",
     "PerplexityResult",
+    "Piece",
     "PolicyChoice",
     "QueueFull",
     "Request",
@@ -157,11 +161,13 @@ __all__ = [
     "expect_loadable",
     "expect_unicode",
     "expert_scores",
+    "export_model",
     "gguf_part",
     "is_tuned",
     "n_dropped",
     "perplexities",
     "policy_choices",
+    "recommended_settings",
     "text_perplexity",
     "text_spans",
     "token_bytes_by_format",
@@ -187,6 +193,21 @@ def expect_loadable(
     from gpu.runners import dry_run
 
     dry_run.expect_loadable(path, dtype, progress)
+
+
+def export_model(
+    path: str | Path,
+    out: str | Path,
+    options: LoadOptions,
+    progress: Callable[[float, str], None] = lambda share, what: None,
+) -> ExportedModel:
+    """Write a model's plans and weights to the folder `out`, for engines in browsers; no device is
+    needed. docs/plan-format.md has the files. Raises ModelError for options and models that cannot
+    be exported and for an `out` that cannot be written, DeviceError for a model that exceeds what
+    every browser gives."""
+    from gpu.export import exporter
+
+    return exporter.export_model(Path(path), Path(out), options, progress=progress)
 
 
 def is_tuned(device: AdapterInfo) -> bool:

@@ -55,8 +55,9 @@ GPU = {
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
     " pytorch request runner runners sampling scheduled_updates speculation step text",
-    "": "analysis checkpoint config engine errors gguf grammar info interventions kv load_options"
-    " lora request runners sampling scheduled_updates text tuning webgpu",
+    "export": "checkpoint config errors info load_options models ops plans runners step webgpu",
+    "": "analysis checkpoint config engine errors export gguf grammar info interventions kv"
+    " load_options lora request runners sampling scheduled_updates text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
     " plans pytorch reference request runner runners sampling step text tracing tuning webgpu",
 }  # fmt: skip
@@ -84,7 +85,8 @@ APP = {
     "app": "config engine.client http models openai prompt tale ws ws.protocol",
     "http.server": "app config engine engine.client http models prompt replicas tale upstream"
     " ws.protocol",
-    "cli": "app config engine engine.client http.server models prompt tale ws.protocol",
+    "site": "app config engine.client engine.options models",
+    "cli": "app config engine engine.client http.server models prompt site tale ws.protocol",
     "__main__": "cli",
 }  # fmt: skip
 

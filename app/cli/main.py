@@ -1,5 +1,5 @@
-"""Command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `reap`, `weights`,
-`devices`, `doctor`, `bench`, `version`.
+"""Command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `reap`, `export`,
+`weights`, `devices`, `doctor`, `bench`, `version`.
 
 Errors are one line. The exit code is 2 for errors in what the user gave (flags, model folder), else
 1. Imports of the server and the engine are inside the commands: the engine's process imports this
@@ -297,6 +297,22 @@ def reap(
         for line in report_lines(
             Settings(**values), PruneOptions(text, test, share, out, window, tokens)
         ):
+            click.echo(line)
+
+
+@main.command()
+@click.argument("out", metavar="DIR", type=click.Path(path_type=Path))
+@settings_options(("model", "revision", "dtype", "kv_dtype", "context", "kv_memory"))
+def export(out: Path, **values: Any) -> None:
+    """Write a model to the folder DIR, for engines in browsers: plans, weights and tokenizer.
+
+    Any file server can host DIR; no GPU is needed to write it. An older export in DIR is replaced,
+    and one that was interrupted is continued. docs/plan-format.md describes the files.
+    """
+    from app.cli.export import report_lines
+
+    with _errors():
+        for line in report_lines(Settings(**values), out):
             click.echo(line)
 
 

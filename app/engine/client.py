@@ -48,6 +48,7 @@ class Tokenizer(Protocol):
 
     bos_token: str | None
     eos_token: str | None
+    eos_ids: tuple[int, ...]
     chat_template: str | None
     tool_template: str | None
 

@@ -19,19 +19,33 @@ RowOrder = npt.NDArray[np.intp]
 @dataclass(frozen=True, slots=True)
 class RowSource:
     """`n` rows from the checkpoint tensor `source`. `order`: the tensor's output of each row,
-    (n,)."""
+    (n,). `transposed`: the outputs are the tensor's columns."""
 
     source: str
     n: int
     rows: ReadRows
     order: RowOrder | range
+    transposed: bool = False
 
 
-Arrange = Callable[[list[RowSource]], ReadRows]
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrangement:
+    """How the rows of several sources form one matrix: groups of `each` sources are stacked; within
+    a group rows alternate.
 
+    `head_order`: sources are queries, keys and values, stacked, and the rows of each query and key
+    head are in this order, (head_dim,). Then rows must be read in whole heads, else in multiples of
+    `each`.
+    """
 
-def single(row_sources: list[RowSource]) -> ReadRows:
-    return row_sources[0].rows
+    each: int = 1
+    head_order: RowOrder | None = None
+
+    def __call__(self, row_sources: list[RowSource]) -> ReadRows:
+        """Return a reader of the whole matrix."""
+        if self.head_order is not None:
+            return qkv_rows(row_sources, self.head_order)
+        return stacked(row_sources, self.each)
 
 
 def alternating(row_sources: list[RowSource]) -> ReadRows:
@@ -110,7 +124,7 @@ class RowLayout:
 
     @classmethod
     def of(
-        cls, row_sources: list[tuple[str, RowOrder | range]], arrange: Arrange, n: int
+        cls, row_sources: list[tuple[str, RowOrder | range]], arrange: Arrangement, n: int
     ) -> RowLayout:
         """Return the layout of a matrix of `n` rows made from (source, order) pairs: labels are
         arranged as `arrange` arranges the rows."""

@@ -17,11 +17,13 @@ from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.pack_pool import PackBuffer, Packed, PackPool
 from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, pack, row_words
 from gpu.checkpoint.reader import Checkpoint, WeightSource
-from gpu.checkpoint.row_layout import Arrange, ReadRows, RowLayout, RowSource
+from gpu.checkpoint.recipe import Placement, Recipe, parts_of
+from gpu.checkpoint.row_layout import Arrangement, ReadRows, RowLayout, RowSource
 from gpu.checkpoint.weight_cache import NoWeightCache, WeightCache, is_cacheable
 from gpu.errors import DeviceError, ModelError
-from gpu.webgpu.buffers import Memory
+from gpu.webgpu.buffers import Memory, Tensor, padded
 
+STACKED = Arrangement()
 CHUNK_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 18, "q4": 1 << 18}
 """Approximate weights per chunk: 2 MiB for types that are read and written once, 1 MiB for types
 that are quantised in many passes."""
@@ -40,7 +42,7 @@ class PackJob:
     n: int
     k: int
     sources: list[RowSource]
-    arrange: Arrange
+    arrange: Arrangement
     multiple: int = 1
 
 
@@ -51,6 +53,7 @@ class MatrixUploader:
     on_weights    called with the number of weights just uploaded
     weight_cache  packed matrices of an earlier start, or a writer for the next one
     conversion    storage types that tensors were loaded as
+    placements    where the weights of the checkpoint are on the device
 
     A matrix is complete when it is returned. Inside a `with` statement it is complete when the
     statement ends: then one matrix is packed while another is uploaded.
@@ -70,6 +73,7 @@ class MatrixUploader:
         self.memory = memory
         self.dtype = dtype
         self.conversion = Conversion(checkpoint)
+        self.placements: list[Placement] = []
         self._on_weights = on_weights
         self._weight_cache = weight_cache or NoWeightCache()
         self._pack_pool = PackPool()
@@ -82,7 +86,7 @@ class MatrixUploader:
         n: int,
         k: int,
         sources: list[RowSource],
-        arrange: Arrange,
+        arrange: Arrangement,
         multiple: int = 1,
         dtype: str | None = None,
         group_rows: int | None = None,
@@ -98,11 +102,52 @@ class MatrixUploader:
         n_interleaved = rows_interleaved(device, dtype, k, group_rows or n, unit)
         shards = self._make_shards(name, n, row_words(dtype, k), unit, n_interleaved)
         job = PackJob(name, dtype, n, k, sources, arrange, multiple)
-        self._pack_rows(job, partial(self._write, shards), n_interleaved)
+        self._place(job, shards, n_interleaved)
+        self._fill_shards(job, shards, n_interleaved)
         row_layout = partial(
             RowLayout.of, [(source.source, source.order) for source in sources], arrange, n
         )
         return Matrix(name, n, k, dtype, shards, source_names(sources), row_layout, n_interleaved)
+
+    def _fill_shards(self, job: PackJob, shards: Sequence[Shard], n_interleaved: int) -> None:
+        """Pack the rows of a matrix and write them to its shards."""
+        self._pack_rows(job, partial(self._write, shards), n_interleaved)
+
+    def _place(self, job: PackJob, shards: Sequence[Shard], n_interleaved: int) -> None:
+        """Note where a matrix is. That of an adapter is in no tensor of the checkpoint."""
+        if all(source.source in self.checkpoint for source in job.sources):
+            parts, each = parts_of(job.sources, job.arrange), job.arrange.each
+            recipe = Recipe(job.name, job.dtype, job.n, job.k, parts, each)
+            self.placements += [
+                Placement(shard.tensor, recipe, shard.first, shard.n_rows, n_interleaved)
+                for shard in shards
+            ]
+
+    def _upload_vector(
+        self,
+        name: str,
+        sources: list[RowSource],
+        n: int,
+        arrange: Arrangement = STACKED,
+        plus: float = 0.0,
+    ) -> Tensor:
+        """Upload the numbers of `sources`, with `plus` added to each, as `n` float32; zeros fill
+        the end."""
+        parts = parts_of(sources, arrange)
+        recipe = Recipe(name, "f32", n, 0, parts, arrange.each, plus)
+        return self._upload_f32(recipe, sources, arrange)
+
+    def _upload_f32(
+        self, recipe: Recipe, sources: list[RowSource], arrange: Arrangement = STACKED
+    ) -> Tensor:
+        """Upload a weight that is float32 on every device and in one buffer."""
+        tensor = self._fill_f32(recipe, sources, arrange)
+        self.placements.append(Placement(tensor, recipe, 0, recipe.n))
+        return tensor
+
+    def _fill_f32(self, recipe: Recipe, sources: list[RowSource], arrange: Arrangement) -> Tensor:
+        """Read such a weight and upload it."""
+        return self.memory.upload(recipe.name, read_f32(recipe, sources, arrange))
 
     def _make_shards(
         self, name: str, n: int, words: int, unit: int, n_interleaved: int
@@ -234,6 +279,17 @@ class MatrixUploader:
             if not is_matrix or not checkpoint.is_packed(name, job.dtype):
                 return None
         return [replace(source, rows=_packed_rows(checkpoint, source)) for source in job.sources]
+
+
+def read_f32(
+    recipe: Recipe, sources: list[RowSource], arrange: Arrangement
+) -> npt.NDArray[np.float32]:
+    """Return the numbers of a vector, (n,), or of a table, (n, k rounded up to whole blocks)."""
+    n, k = sum(source.n for source in sources), recipe.k or 1
+    whole = np.zeros((recipe.n, padded(k) if recipe.k else 1), np.float32)
+    arrange(sources)(slice(0, n), whole[:n, :k])
+    whole[:n] += np.float32(recipe.plus)
+    return whole if recipe.k else whole[:, 0]
 
 
 def _packed_rows(checkpoint: Checkpoint, row_source: RowSource) -> ReadRows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,17 +13,9 @@ from gpu.checkpoint.interleaved import rows_interleaved
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.checkpoint.packing import FORMATS, row_words
 from gpu.checkpoint.reader import WeightSource
-from gpu.checkpoint.row_layout import (
-    ReadRows,
-    RowOrder,
-    RowSource,
-    alternating,
-    array_rows,
-    qkv_rows,
-    single,
-    stacked,
-)
-from gpu.checkpoint.uploader import MatrixUploader, PackJob, source_names
+from gpu.checkpoint.recipe import Recipe, parts_of
+from gpu.checkpoint.row_layout import Arrangement, ReadRows, RowOrder, RowSource, array_rows
+from gpu.checkpoint.uploader import STACKED, MatrixUploader, PackJob, source_names
 from gpu.checkpoint.weight_cache import WeightCache
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -85,13 +76,13 @@ class WeightLoader(MatrixUploader):
 
     def matrix(self, name: str, source: Source, n: int, k: int) -> Matrix:
         """Load one matrix (n, k)."""
-        return self._upload(name, n, k, [self._part(source, n, k)], single)
+        return self._upload(name, n, k, [self._part(source, n, k)], STACKED)
 
     def from_host(self, name: str, rows: npt.NDArray[np.float32]) -> Matrix:
         """Upload a matrix (n, k) from the host as float32."""
         n, k = rows.shape
         part = RowSource(name, n, array_rows(rows), range(n))
-        return self._upload(name, n, k, [part], single, dtype="f32")
+        return self._upload(name, n, k, [part], STACKED, dtype="f32")
 
     def experts_from_host(
         self, name: str, rows: npt.NDArray[np.float32], together: int
@@ -99,14 +90,14 @@ class WeightLoader(MatrixUploader):
         """Upload stacked experts of `together` rows each, as `from_host` does for a matrix."""
         part = RowSource(name, len(rows), array_rows(rows), range(len(rows)))
         n, k = rows.shape
-        matrix = self._upload(name, n, k, [part], single, dtype="f32", group_rows=together)
+        matrix = self._upload(name, n, k, [part], STACKED, dtype="f32", group_rows=together)
         return ExpertStack(matrix, together)
 
     def vocab_matrix(self, name: str, source: str, n: int, k: int) -> Matrix:
         """Load an embedding or output matrix: as `matrix`, but in 8 bits where others have 4,
         because no later layer averages its errors."""
         dtype = FORMATS[self.dtype].vocabulary
-        return self._upload(name, n, k, [self._part(source, n, k)], single, dtype=dtype)
+        return self._upload(name, n, k, [self._part(source, n, k)], STACKED, dtype=dtype)
 
     def qkv(
         self,
@@ -125,11 +116,9 @@ class WeightLoader(MatrixUploader):
             self._part(source, n * head_dim, width)
             for source, n in zip((q, k, v), n_heads, strict=True)
         ]
-        order = rotary_order(head_dim, rotary_dim)
+        arrange = Arrangement(head_order=rotary_order(head_dim, rotary_dim))
         n = sum(part.n for part in parts)
-        return self._upload(
-            name, n, width, parts, lambda parts: qkv_rows(parts, order), multiple=head_dim
-        )
+        return self._upload(name, n, width, parts, arrange, multiple=head_dim)
 
     def qkv_biases(
         self,
@@ -141,21 +130,18 @@ class WeightLoader(MatrixUploader):
         rotary_dim: int | None = None,
     ) -> Tensor:
         """Load the biases of `qkv`, in its order, as float32."""
-        head_dim, order = config.head_dim, rotary_order(config.head_dim, rotary_dim)
-        parts = []
-        for source, n_heads in (
-            (q, config.n_heads),
-            (k, config.n_kv_heads),
-            (v, config.n_kv_heads),
-        ):
-            part = self._vector(source, n_heads * head_dim).reshape(n_heads, head_dim)
-            parts.append((part if source == v else part[:, order]).reshape(-1))
-        return self.memory.upload(name, np.concatenate(parts))
+        head_dim = config.head_dim
+        n_heads = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
+        parts = [
+            self._vector(source, n * head_dim) for source, n in zip((q, k, v), n_heads, strict=True)
+        ]
+        arrange = Arrangement(head_order=rotary_order(head_dim, rotary_dim))
+        return self._upload_vector(name, parts, sum(n_heads) * head_dim, arrange)
 
     def gate_up(self, name: str, gate: Source, up: Source, n: int, k: int) -> Matrix:
         """Load two matrices (n, k) as one (2n, k), rows of `gate` and `up` alternating."""
         parts = [self._part(source, n, k) for source in (gate, up)]
-        return self._upload(name, 2 * n, k, parts, alternating, 2)
+        return self._upload(name, 2 * n, k, parts, Arrangement(each=2), 2)
 
     def experts(
         self,
@@ -171,7 +157,7 @@ class WeightLoader(MatrixUploader):
         slots on the device are empty."""
         each = len(sources[0])
         parts = [self._part(source, n, k) for of_one in sources for source in of_one]
-        arrange, n_rows, together = partial(stacked, each=each), len(parts) * n, each * n
+        arrange, n_rows, together = Arrangement(each), len(parts) * n, each * n
         if self.expert_slots is None or self.expert_slots >= len(sources):
             matrix = self._upload(name, n_rows, k, parts, arrange, each, group_rows=together)
             return ExpertStack(matrix, together, modules=modules)
@@ -199,38 +185,39 @@ class WeightLoader(MatrixUploader):
             self._expect(tensor, (n, k))
             parts.append(RowSource(tensor, n, self._rows_of(tensor), range(n)))
         n_rows = sum(part.n for part in parts)
-        return self._upload(name, n_rows, k, parts, partial(stacked, each=1), dtype="f32")
+        return self._upload(name, n_rows, k, parts, STACKED, dtype="f32")
 
     def vector(self, name: str, *sources: Source, n: int, plus: float = 0.0) -> Tensor:
         """Load `n` numbers as float32, padded with zeros to whole blocks; several sources alternate
         (gate and up). `plus` is added to each (norms that are saved as gain - 1)."""
         parts = [self._vector(source, n // len(sources)) for source in sources]
-        whole = np.zeros(padded(n), np.float32)
-        whole[:n] = np.stack(parts, axis=1).reshape(-1) + np.float32(plus)
-        return self.memory.upload(name, whole)
+        return self._upload_vector(name, parts, padded(n), Arrangement(len(parts)), plus)
 
     def concatenated(self, name: str, *sources: tuple[str, int], plus: float = 0.0) -> Tensor:
         """Load vectors, given as (tensor, length), end to end as float32; `plus` as in `vector`."""
-        parts = [self._vector(source, n) + np.float32(plus) for source, n in sources]
-        return self.memory.upload(name, np.concatenate(parts))
+        parts = [self._vector(source, n) for source, n in sources]
+        return self._upload_vector(name, parts, sum(part.n for part in parts), plus=plus)
 
     def table(self, name: str, source: str, n: int, k: int) -> Tensor:
         """Load a matrix (n, k) of vectors to add, as float32 with rows padded to whole blocks."""
-        whole = np.zeros((n, padded(k)), np.float32)
         self._expect(source, (n, k))
-        whole[:, :k] = self.checkpoint.read_f32(source)
+        part = RowSource(source, n, self._rows_of(source), range(n))
+        table = self._upload_f32(Recipe(name, "f32", n, k, parts_of([part], STACKED)), [part])
         self._on_weights(n * k)
-        return self.memory.upload(name, whole)
+        return table
 
-    def _vector(self, source: Source, n: int) -> npt.NDArray[np.float32]:
+    def _vector(self, source: Source, n: int) -> RowSource:
+        """Return a vector as rows of one number."""
         tensor_slice = source if isinstance(source, TensorSlice) else None
         name = source if isinstance(source, str) else source.source
         self._expect(name, (n,) if tensor_slice is None else (tensor_slice.n_all,))
-        data = self.checkpoint.read_f32(name)
-        if tensor_slice is not None:
-            data = data[tensor_slice.rows]
-        self._on_weights(len(data))
-        return data
+        order = range(n) if tensor_slice is None else tensor_slice.rows
+
+        def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
+            out[:, 0] = self.checkpoint.read_f32(name)[order][wanted]
+            self._on_weights(len(out))
+
+        return RowSource(name, len(order), rows, order)
 
     def _part(self, source: Source | StackedSlice, n: int, k: int) -> RowSource:
         if isinstance(source, str):
@@ -259,7 +246,8 @@ class WeightLoader(MatrixUploader):
                 read(found, tensor_slice.source, span)
             out[:] = found[picked - span.start]
 
-        return RowSource(tensor_slice.source, len(tensor_slice.rows), rows, tensor_slice.rows)
+        picked_rows, transposed = tensor_slice.rows, tensor_slice.transposed
+        return RowSource(tensor_slice.source, len(picked_rows), rows, picked_rows, transposed)
 
     def _rows_of(self, source: str) -> ReadRows:
         return lambda wanted, out: self.checkpoint.read_into(out, source, wanted)

@@ -8,9 +8,10 @@ from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Dispatch, Recorder
 
-STATS_PER_LAYER = 5
+STATS_FIELDS = ("residual", "attention", "mlp", "attention_cosine", "mlp_cosine")
 """‖residual after the layer‖, ‖attention update‖, ‖MLP update‖, and the cosine of each update to
 the stream it is added to."""
+STATS_PER_LAYER = len(STATS_FIELDS)
 STATS_FLOPS = 16
 """Per number and layer: two differences, four sums of squares."""
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gpu.errors import DeviceError
 from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
+from gpu.ops.step_buffer import Fields
 from gpu.sampling import MAX_LOGIT_BIASES, TokenBias
 from gpu.step import MAX_TIMES_WRITTEN, N_CANDIDATES
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -18,8 +19,16 @@ from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Dispatch, Recorder
 
-RESULT_WORDS = 12 + 4 * N_CANDIDATES
-"""u32 words of a sample's result; shaders/sample.wgsl writes them."""
+RESULT_FIELDS: Fields = (
+    ("id", "u32"), ("logprob", "f32"), ("probability", "f32"), ("rank", "u32"), ("n_kept", "u32"),
+    ("draw", "f32"), ("mass_kept", "f32"), ("mass_cut_top_k", "f32"), ("mass_cut_top_p", "f32"),
+    ("mass_cut_min_p", "f32"), ("n_candidates", "u32"), ("allowed", "f32"),
+)  # fmt: skip
+"""Words of a sample's result, before its candidates (`gpu.step.Sampled`); shaders/sample.wgsl
+writes them."""
+CANDIDATE_FIELDS: Fields = (("id", "u32"), ("before", "f32"), ("after", "f32"), ("cut", "u32"))
+"""Words of a candidate; `cut`: index into `gpu.step.CUTS`."""
+RESULT_WORDS = len(RESULT_FIELDS) + len(CANDIDATE_FIELDS) * N_CANDIDATES
 
 SLICE_LANES = 64
 """Lanes of a workgroup of shaders/logit_sort_keys.wgsl, one strip each."""

@@ -8,14 +8,37 @@ from collections.abc import Sequence
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.step import MAX_ROWS, Step
 
+FROM_GPU_WORD = 0xFFFFFFFF
+"""`gpu.step.FROM_GPU` as the device has it."""
 MAX_SAMPLES = 64
 """Most samples of a step; a runner with fewer slots has memory for fewer."""
 
-_HEADER = struct.Struct("<2I8x")
-_SAMPLE = struct.Struct("<6I6f4I")
-_ROW = struct.Struct("<4I")
-_ROWS_AT = _HEADER.size + MAX_SAMPLES * _SAMPLE.size
-STEP_BYTES = _ROWS_AT + MAX_ROWS * _ROW.size
+Fields = tuple[tuple[str, str], ...]
+"""Names and WGSL types of 32-bit words."""
+
+HEADER_FIELDS: Fields = (
+    ("n_rows", "u32"), ("n_samples", "u32"), ("unused_0", "u32"), ("unused_1", "u32"),
+)  # fmt: skip
+SAMPLE_FIELDS: Fields = (
+    ("row", "u32"), ("slot", "u32"), ("seed_low", "u32"), ("seed_high", "u32"), ("index", "u32"),
+    ("top_k", "u32"), ("temperature", "f32"), ("top_p", "f32"), ("min_p", "f32"),
+    ("repetition_penalty", "f32"), ("frequency_penalty", "f32"), ("presence_penalty", "f32"),
+    ("n_biases", "u32"), ("n_drafts", "u32"), ("verifies", "u32"), ("n_allowed", "u32"),
+)  # fmt: skip
+ROW_FIELDS: Fields = (
+    ("slot", "u32"), ("position", "u32"), ("token", "u32"), ("block", "u32"),
+)  # fmt: skip
+
+
+def struct_of(fields: Fields) -> struct.Struct:
+    """Return the packer of little-endian words of these types."""
+    return struct.Struct("<" + "".join({"u32": "I", "f32": "f"}[kind] for _, kind in fields))
+
+
+_HEADER, _SAMPLE, _ROW = (struct_of(f) for f in (HEADER_FIELDS, SAMPLE_FIELDS, ROW_FIELDS))
+SAMPLES_AT = _HEADER.size
+ROWS_AT = SAMPLES_AT + MAX_SAMPLES * _SAMPLE.size
+STEP_BYTES = ROWS_AT + MAX_ROWS * _ROW.size
 
 
 def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | None) -> int:
@@ -24,8 +47,8 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
     `tables` holds the KV blocks of each slot, in order. None: row r is written to block r of the
     staging rows, see `gpu.ops.quantize_kv`.
     """
-    _HEADER.pack_into(data, 0, len(step.rows), len(step.samples))
-    at = _HEADER.size
+    _HEADER.pack_into(data, 0, len(step.rows), len(step.samples), 0, 0)
+    at = SAMPLES_AT
     for s in step.samples:
         _SAMPLE.pack_into(
             data,
@@ -48,10 +71,10 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
             s.n_allowed,
         )
         at += _SAMPLE.size
-    at = _ROWS_AT
+    at = ROWS_AT
     for i, row in enumerate(step.rows):
         slot, position = row.slot, row.position
         block = i if tables is None else tables[slot][position // BLOCK_TOKENS]
-        _ROW.pack_into(data, at, slot, position, row.token & 0xFFFFFFFF, block)
+        _ROW.pack_into(data, at, slot, position, row.token & FROM_GPU_WORD, block)
         at += _ROW.size
     return at

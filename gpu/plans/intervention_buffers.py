@@ -83,6 +83,12 @@ class InterventionBuffers:
             )
         return self._tensors
 
+    def tables(self) -> dict[str, Tensor]:
+        """Return the tables that `set` writes, by their names: numbers of all slots of a layer,
+        (n_layers, at least n_slots · width)."""
+        self.tensors()
+        return {table.buffer.name: table.buffer for table in self._tables}
+
     def set(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions on a slot's rows for all steps submitted from now on. Raises
         InvalidRequest if they name a layer or a head that the model does not have."""

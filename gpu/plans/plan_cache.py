@@ -175,6 +175,11 @@ class PlanCache:
         self._plans: dict[PlanKey, RecordedPlan] = {}
 
     @property
+    def split_tokens(self) -> int:
+        """Keys of one split of attention in steps of few rows."""
+        return self._split
+
+    @property
     def max_captured_rows(self) -> int:
         """Most rows whose residual stream is kept in one step."""
         return self._capture_buffers.max_rows

@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from gpu.config import ModelConfig
 from gpu.ops.layer_stats import STATS_PER_LAYER, n_stats
-from gpu.ops.sampling import RESULT_WORDS
+from gpu.ops.sampling import RESULT_FIELDS, RESULT_WORDS
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled, Times
 
-HEADER_WORDS = 12
+HEADER_WORDS = len(RESULT_FIELDS)
 
 
 def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:

@@ -16,26 +16,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, weight_progress
 from gpu.checkpoint.weight_cache import WeightCache, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
-from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
+from gpu.info import DeviceInfo, MemoryInfo
 from gpu.interventions.active import ActiveInterventions
-from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
 from gpu.kv.host_pool import HostPool
-from gpu.kv.pools import KvPools
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.lora.adapter import Lora, open_loras
 from gpu.models.decoder import Decoder
-from gpu.models.registry import MODELS
 from gpu.plans.cost import step_size
-from gpu.plans.lora_buffers import LoraBuffers
-from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
+from gpu.plans.plan_cache import RecordedPlan
 from gpu.plans.report_builder import plan_report
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.inspection_passes import InspectionPasses
+from gpu.runners.loaded_model import LoadedModel
 from gpu.runners.results import parse_captured, parse_samples
 from gpu.runners.step_queue import Collected, StepQueue
 from gpu.sampling import TokenBias
@@ -86,27 +82,14 @@ class WgpuRunner:
         self.gpu = device
         self.device: DeviceInfo = device.info
         self._memory = memory = DeviceMemory(device)
-        kv_dtype = options.kv_dtype or FORMATS[dtype].kv
-        shape = fit_kv_cache(
-            config,
-            kv_dtype,
-            options.slots,
-            context=options.context,
-            kv_memory_bytes=options.kv_memory_bytes,
-            max_binding_bytes=device.max_binding_bytes,
-        )
-        n_tables = options.slots + 1  # the last is `RunnerLimits.inspection_slot`
         with WeightLoader(
             checkpoint, memory, dtype, on_weights, weight_cache, options.expert_slots
         ) as load:
-            self.model = MODELS[config.model_type](config, load, memory, shape.context)
-            self._loras = LoraBuffers(self.model, loras, n_tables, load)
+            loaded = LoadedModel.make(config, options, load, loras)
         self.conversion = str(load.conversion)
-        self.pools = KvPools(config, shape, kv_dtype, n_tables, memory)
-        self._tensors = StepTensors.make(config, n_tables, memory)
-        adapted = self._loras.adapted
-        self.plans = PlanCache(device, self.model, self.pools, self._tensors, memory, adapted)
-        self.limits = self._find_limits(options, shape, kv_dtype)
+        self.model, self.pools = loaded.model, loaded.pools
+        self.plans, self.limits = loaded.plans, loaded.limits
+        self._loras, self._tensors = loaded.loras, loaded.tensors
         self._host_pool = HostPool(self.pools, self.limits.n_host_blocks, memory)
         offload = _offload(self.model, memory)
         depth = device.policy.steps_in_flight
@@ -117,21 +100,6 @@ class WgpuRunner:
         self._biases: dict[int, tuple[TokenBias, ...]] = {}  # of each slot, as uploaded
         self._peaks: dict[str, float] | None = None
         self._n_captured = 0
-
-    def _find_limits(self, options: LoadOptions, shape: KvShape, kv_dtype: str) -> RunnerLimits:
-        n_bytes = block_bytes(self.config, kv_dtype)
-        return RunnerLimits(
-            slots=options.slots,
-            context=shape.context,
-            max_rows=self._memory.max_rows,
-            max_samples=self._tensors.max_samples,
-            n_blocks=shape.n_blocks,
-            block_tokens=BLOCK_TOKENS,
-            block_bytes=n_bytes,
-            max_captured_rows=self.plans.max_captured_rows,
-            window=self.config.largest_window,
-            n_host_blocks=options.kv_offload_bytes // n_bytes,
-        )
 
     def _make_queue(self, depth: int, offload: ExpertOffload | None) -> StepQueue:
         return StepQueue(

@@ -1,0 +1,1 @@
+"""Static sites: a model, its plans and the page, for any file server."""

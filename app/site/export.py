@@ -1,0 +1,192 @@
+"""Export of a model to a folder that any file server hosts.
+
+The folder is written beside its place and renamed at the end, so it is complete or not there. An
+export that was interrupted goes on with the pieces of weights that it has. docs/plan-format.md has
+the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from app import version
+from app.config import Settings
+from app.engine.options import load_options
+from app.models.find_model import Model
+from gpu import (
+    ExportedModel,
+    GenerationDefaults,
+    LoadOptions,
+    ModelError,
+    Piece,
+    SamplingParams,
+    export_model,
+    recommended_settings,
+)
+
+FORMAT = "tokenglass-export"
+VERSION = 1
+MANIFEST = "manifest.json"
+SLOTS = 2
+"""Sequences at once in a browser, beside those of questions."""
+MODEL = "model"
+"""Folder of the model's files."""
+TOKENIZER = "tokenizer.json"
+COPIED = (TOKENIZER, "tokenizer_config.json", "config.json", "generation_config.json")
+"""Files of a model that are exported as they are, if it has them; it must have the first."""
+INPUTS = "inputs.json"
+"""File of an unfinished export: what it is made from."""
+
+Progress = Callable[[float, str], None]
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """What makes a prompt of a conversation; templates are Jinja sources. `eos_ids`: the end token
+    that the tokenizer names."""
+
+    bos_token: str | None
+    eos_token: str | None
+    eos_ids: tuple[int, ...]
+    chat_template: str | None
+    tool_template: str | None
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Description of an export, MANIFEST in its folder.
+
+    files     the model's other files, by their names
+    defaults  sampling settings that the model's makers recommend
+    """
+
+    format: str
+    version: int
+    tokenglass: str
+    name: str
+    model: ExportedModel
+    files: dict[str, Piece]
+    chat: Chat
+    defaults: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A finished export: its folder, its manifest and the bytes of all files."""
+
+    folder: Path
+    manifest: Manifest
+    n_bytes: int
+
+
+def export(
+    settings: Settings,
+    model: Model,
+    out: Path,
+    progress: Progress = lambda fraction, message: None,
+) -> Exported:
+    """Write the export of a model to `out`; an older export there is replaced.
+
+    Raises ModelError for a model that cannot be exported, and for an `out` that is something else
+    or cannot be written.
+    """
+    out = out.absolute()
+    expect_replaceable(out)
+    options = replace(load_options(settings), slots=SLOTS)
+    partial = out.parent / f".{out.name}.partial"
+    try:
+        _begin(partial, _inputs(model, options))
+        manifest = _write(model, options, partial, progress)
+        (partial / INPUTS).unlink()
+        _put_in_place(partial, out)
+    except OSError as error:
+        raise ModelError(f"{out}: cannot be written ({error.strerror or error})") from error
+    n_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    return Exported(out, manifest, n_bytes)
+
+
+def expect_replaceable(out: Path) -> None:
+    """Raise ModelError if an export cannot be written to `out`: it must be missing, empty, or an
+    older export."""
+    if not out.parent.is_dir():
+        raise ModelError(f"{out.parent}: not found; make this folder first")
+    if not out.exists() or (out.is_dir() and (not any(out.iterdir()) or _is_export(out))):
+        return
+    raise ModelError(f"{out}: exists and is no export; name another folder, or remove it")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        found = msgspec.json.decode((folder / MANIFEST).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(found, dict) and found.get("format") == FORMAT
+
+
+def _write(model: Model, options: LoadOptions, folder: Path, progress: Progress) -> Manifest:
+    """Write all files of an export to `folder`, the manifest last."""
+    if not model.path.is_dir() or not (model.path / TOKENIZER).is_file():
+        raise ModelError(
+            f"{model.path}: has no {TOKENIZER}, which the page needs; export the original model, "
+            "as its makers saved it"
+        )
+    files = {}
+    (folder / MODEL).mkdir(exist_ok=True)
+    for name in COPIED:
+        if (model.path / name).is_file():
+            copy = folder / MODEL / name
+            shutil.copyfile(model.path / name, copy)
+            files[name] = Piece.of(folder, copy)
+    manifest = Manifest(
+        format=FORMAT,
+        version=VERSION,
+        tokenglass=version(),
+        name=model.name,
+        model=export_model(model.path, folder, options, progress),
+        files=files,
+        chat=_chat(model),
+        defaults=recommended_settings(GenerationDefaults.from_folder(model.path)),
+    )
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    (folder / MANIFEST).write_bytes(text)
+    return manifest
+
+
+def _chat(model: Model) -> Chat:
+    t = model.tokenizer
+    return Chat(t.bos_token, t.eos_token, t.eos_ids, t.chat_template, t.tool_template)
+
+
+# ---- atomic, and resumed ---------------------------------------------------------------------
+
+
+def _inputs(model: Model, options: LoadOptions) -> bytes:
+    """Return what decides the bytes of an export: options, version, and the model's files."""
+    files = sorted(model.path.iterdir()) if model.path.is_dir() else [model.path]
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    described = {"version": version(), "options": asdict(options), "files": stats}
+    return msgspec.json.encode({"sha256": hashlib.sha256(repr(described).encode()).hexdigest()})
+
+
+def _begin(partial: Path, inputs: bytes) -> None:
+    """Make the folder of an unfinished export; what another export left there is removed."""
+    known = partial / INPUTS
+    if not known.is_file() or known.read_bytes() != inputs:
+        shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(exist_ok=True)
+    known.write_bytes(inputs)
+
+
+def _put_in_place(partial: Path, out: Path) -> None:
+    """Rename the finished folder to `out`; an older export is removed after it has made way."""
+    old = out.parent / f".{out.name}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        os.rename(out, old)
+    os.rename(partial, out)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,91 @@
+"""Export of a model: its plans for every profile, and its weights in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
+from gpu.config import ModelConfig
+from gpu.errors import ModelError
+from gpu.export.manifest import ExportedModel, ExportedWeights, Piece
+from gpu.export.plan_builder import build_plan
+from gpu.export.plan_format import PlanFile, encode_plan
+from gpu.export.recording import PROFILES, open_model, record
+from gpu.export.weight_pieces import PieceLoader, PieceWriter
+from gpu.load_options import LoadOptions
+from gpu.models.registry import MODELS
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.null_device import open_null_device
+
+PLANS, WEIGHTS = "plans", "weights"
+"""Folders of an export."""
+
+
+def export_model(
+    folder: Path,
+    out: Path,
+    options: LoadOptions,
+    profiles: Sequence[str] = tuple(PROFILES),
+    progress: Progress = lambda fraction, message: None,
+) -> ExportedModel:
+    """Write plans and weights of the model in `folder` to the folder `out`.
+
+    Pieces of weights that `out` has already are taken to be this model's. Raises ModelError for a
+    model that cannot be exported or written, DeviceError for one that exceeds the limits of a
+    profile.
+    """
+    config, checkpoint = open_model(folder)
+    plans: dict[str, PlanFile] = {}
+    constants: dict[str, bytes] = {}
+    for name in profiles:
+        progress(0.0, f"recording plans for {name} devices")
+        recording = record(config, checkpoint, options, name)
+        plans[name], found = build_plan(recording, name)
+        recording.close()
+        constants |= found
+    weights = _common_weights(plans)
+    try:
+        (out / PLANS).mkdir(parents=True, exist_ok=True)
+        files = {}
+        for name, plan in plans.items():
+            path = out / PLANS / f"{name}.plan"
+            path.write_bytes(encode_plan(plan))
+            files[name] = Piece.of(out, path)
+        written = _write_weights(config, checkpoint, options, weights, constants, out, progress)
+    except OSError as error:
+        raise ModelError(f"{out}: cannot be written ({error.strerror or error})") from error
+    parameters = checkpoint.parameters(config.tie_embeddings)
+    return ExportedModel(options.dtype, weights.kv_dtype, parameters, files, written)
+
+
+def _common_weights(plans: dict[str, PlanFile]) -> PlanFile:
+    """Return one of the plans, after checking that all have the same weights."""
+    first, *others = plans.values()
+    for other in others:
+        if other.weights != first.weights:
+            raise AssertionError(f"{other.profile} and {first.profile} have other weights")
+    return first
+
+
+def _write_weights(
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    options: LoadOptions,
+    plan: PlanFile,
+    constants: dict[str, bytes],
+    out: Path,
+    progress: Progress,
+) -> ExportedWeights:
+    n_bytes = sum(weight.bytes for weight in plan.weights)
+    writer = PieceWriter(out / WEIGHTS, n_bytes)
+    memory = Memory(open_null_device(PROFILES[plan.profile]))
+    on_weights = weight_progress(progress, checkpoint, config.tie_embeddings, "writing")
+    load = PieceLoader(checkpoint, memory, options.dtype, plan.weights, writer, on_weights)
+    MODELS[config.model_type](config, load, memory, plan.limits.context)
+    for weight in plan.weights:
+        if not weight.parts:
+            load.save(np.frombuffer(constants[weight.name], np.uint8))
+    return ExportedWeights(n_bytes, writer.pieces())

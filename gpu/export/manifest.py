@@ -1,0 +1,41 @@
+"""Files of an exported model as structs: a plan for each profile, and weights in pieces."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One file of an export; `file` is relative to its folder."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, folder: Path, path: Path) -> Piece:
+        """Return the description of a file below `folder`."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return cls(path.relative_to(folder).as_posix(), path.stat().st_size, digest)
+
+
+class ExportedWeights(msgspec.Struct, frozen=True):
+    """The weights of an export: `bytes` in `pieces`, one after the other."""
+
+    bytes: int
+    pieces: tuple[Piece, ...]
+
+
+class ExportedModel(msgspec.Struct, frozen=True):
+    """Files of one model: a plan for each profile, and weights that serve them all. `parameters`:
+    number of weights, tied ones once."""
+
+    dtype: str
+    kv_dtype: str
+    parameters: int
+    plans: dict[str, Piece]
+    weights: ExportedWeights

@@ -1,0 +1,232 @@
+"""The plan format as structs: plans of one model for one profile of devices, as JSON.
+
+docs/plan-format.md explains every field. Numbers that name an entry of a list are indices from 0.
+Tuples are written as arrays.
+"""
+
+from __future__ import annotations
+
+import gzip
+
+import msgspec
+
+from gpu.errors import ModelError
+
+FORMAT = "tokenglass-plan"
+VERSION = 1
+
+Field = tuple[str, str]
+"""Name and WGSL type of a 32-bit word."""
+Run = tuple[int, int]
+"""First entry and number of entries."""
+
+
+class PlanModel(msgspec.Struct, frozen=True):
+    """Sizes that a scheduler and the instruments need."""
+
+    architecture: str
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    expert_layers: tuple[int, ...]
+    n_experts: int
+    experts_per_token: int
+
+
+class PlanLimits(msgspec.Struct, frozen=True):
+    """Limits of steps, sequences and the KV cache; see `gpu.info.RunnerLimits`."""
+
+    slots: int
+    inspection_slot: int
+    context: int
+    max_rows: int
+    max_samples: int
+    max_captured_rows: int
+    n_blocks: int
+    block_tokens: int
+    max_blocks: int
+    window: int | None
+
+
+class PlanLookup(msgspec.Struct, frozen=True):
+    """How a step finds its plan: sizes are rounded up to one that is recorded."""
+
+    rows: tuple[int, ...]
+    samples: tuple[int, ...]
+    split_tokens: int
+    split_rows: int
+
+
+class StepLayout(msgspec.Struct, frozen=True):
+    """The uniform buffer of a step; offsets and sizes in bytes."""
+
+    bytes: int
+    samples_at: int
+    rows_at: int
+    max_samples: int
+    max_rows: int
+    header: tuple[Field, ...]
+    sample: tuple[Field, ...]
+    row: tuple[Field, ...]
+    from_gpu: int
+    staged_kv: bool
+
+
+class ResultLayout(msgspec.Struct, frozen=True):
+    """The result of one sample, in words of 32 bits, and what captured plans keep."""
+
+    words: int
+    sample: tuple[Field, ...]
+    candidate: tuple[Field, ...]
+    n_candidates: int
+    cuts: tuple[str, ...]
+    stats_per_layer: tuple[str, ...]
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """What an adapter must have, by WebGPU's names of limits; `bytes`: all buffers together."""
+
+    bytes: int
+    features: tuple[str, ...]
+    limits: dict[str, int]
+
+
+class PlanPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rows of one tensor of the checkpoint; see `gpu.checkpoint.recipe.Part`."""
+
+    tensor: str
+    runs: tuple[Run, ...]
+    transposed: bool = False
+    head_order: tuple[int, ...] = ()
+
+
+class PlanWeight(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Contents of buffers: bytes `at` … `at + bytes − 1` of the weights' data, and the recipe that
+    makes them (`gpu.checkpoint.recipe.Recipe`); without parts, numbers that are in no
+    checkpoint."""
+
+    name: str
+    dtype: str
+    bytes: int
+    at: int
+    n: int
+    k: int = 0
+    parts: tuple[PlanPart, ...] = ()
+    each: int = 1
+    plus: float = 0.0
+
+
+class PlanBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A buffer. `weight`: it begins with rows `first` … `first + rows − 1` of this weight,
+    `interleaved` rows together; None: zeros."""
+
+    name: str
+    bytes: int
+    uniform: bool = False
+    weight: int | None = None
+    first: int = 0
+    rows: int = 0
+    interleaved: int = 1
+
+
+class PlanView(msgspec.Struct, frozen=True, array_like=True):
+    """A range of a buffer that is bound: buffer, offset, bytes."""
+
+    buffer: int
+    offset: int
+    bytes: int
+
+
+class PlanTensor(msgspec.Struct, frozen=True):
+    """A tensor that the host reads or writes between dispatches: view, dimensions, type."""
+
+    view: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class PlanKernel(msgspec.Struct, frozen=True):
+    """A compute pipeline: WGSL source, its overrides, binding numbers and types in the order of a
+    dispatch's views, invocations of a workgroup. The entry point is `main`."""
+
+    name: str
+    source: int
+    constants: dict[str, int | float]
+    bindings: tuple[tuple[int, str], ...]
+    workgroup: tuple[int, int, int]
+
+
+class PlanDispatch(msgspec.Struct, frozen=True, array_like=True):
+    """label, kernel, workgroups (x, y, z), views."""
+
+    label: str
+    kernel: int
+    grid: tuple[int, int, int]
+    views: tuple[int, ...]
+
+
+class KeptResult(msgspec.Struct, frozen=True):
+    """Statistics that are copied behind the samples: from a view to byte `at` of the readback;
+    `parts` arrays that begin `stride` words after each other."""
+
+    name: str
+    view: int
+    at: int
+    parts: int
+    stride: int
+    dtype: str
+
+
+class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One plan: its key, the runs of dispatches that it consists of, and its results."""
+
+    kind: str
+    rows: int
+    samples: int
+    splits: int
+    dispatches: tuple[Run, ...]
+    result_bytes: int
+    interventions: bool = False
+    marks: tuple[tuple[int, str], ...] = ()
+    kept: tuple[KeptResult, ...] = ()
+
+
+class PlanFile(msgspec.Struct, frozen=True):
+    """All plans of one model for one profile."""
+
+    format: str
+    version: int
+    profile: str
+    dtype: str
+    kv_dtype: str
+    needs: Needs
+    model: PlanModel
+    limits: PlanLimits
+    lookup: PlanLookup
+    step: StepLayout
+    results: ResultLayout
+    tensors: dict[str, PlanTensor]
+    weights: tuple[PlanWeight, ...]
+    buffers: tuple[PlanBuffer, ...]
+    views: tuple[PlanView, ...]
+    sources: tuple[str, ...]
+    kernels: tuple[PlanKernel, ...]
+    dispatches: tuple[PlanDispatch, ...]
+    plans: tuple[RecordedStep, ...]
+
+
+def encode_plan(plan: PlanFile) -> bytes:
+    """Return the file's bytes: JSON, compressed by gzip. The same plan gives the same bytes."""
+    return gzip.compress(msgspec.json.encode(plan), 9, mtime=0)
+
+
+def decode_plan(data: bytes) -> PlanFile:
+    """Return the plan of a file. Raises ModelError for anything else."""
+    try:
+        return msgspec.json.decode(gzip.decompress(data), type=PlanFile)
+    except (OSError, EOFError, msgspec.MsgspecError) as error:
+        raise ModelError(f"not a plan of version {VERSION}: {error}") from None

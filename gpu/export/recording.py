@@ -1,0 +1,124 @@
+"""Recording a model's plans on a device that is not there, from shapes alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu.checkpoint.matrix import Shard
+from gpu.checkpoint.reader import Checkpoint, WeightSource
+from gpu.checkpoint.recipe import Placement, Recipe
+from gpu.checkpoint.row_layout import Arrangement, RowSource
+from gpu.checkpoint.uploader import PackJob
+from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
+from gpu.errors import ModelError
+from gpu.info import AdapterInfo
+from gpu.load_options import LoadOptions
+from gpu.ops.attention_tiling import FEW_ROWS
+from gpu.plans.capture_buffers import ROW_BUCKETS
+from gpu.plans.plan_cache import SAMPLING, RecordedPlan
+from gpu.runners.loaded_model import LoadedModel
+from gpu.webgpu.buffers import Memory, Tensor, padded
+from gpu.webgpu.device import Device
+from gpu.webgpu.null_device import open_null_device, portable_adapter
+
+PROFILES: dict[str, AdapterInfo] = {
+    "portable": portable_adapter(software=False),
+    "software": portable_adapter(software=True),
+}
+"""Devices that plans are recorded for. Both need no more than every browser gives; `software` is
+faster on adapters that run on the processor."""
+SLOTS = 2
+"""Sequences at once in a browser, beside the slot for questions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """A loaded model, where its weights are, and plans that were recorded of it."""
+
+    loaded: LoadedModel
+    device: Device
+    placements: Sequence[Placement]
+    plans: Sequence[RecordedPlan]
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, device: Device, placements: Sequence[Placement]) -> Recording:
+        """Record all plans of `keys`."""
+        plans = {}
+        for kind, rows, samples, context, interventions in keys(loaded):
+            recorded = loaded.plans.plan(rows, samples, kind, context, interventions)
+            plans[recorded.key] = recorded
+        return cls(loaded, device, placements, tuple(plans.values()))
+
+    def close(self) -> None:
+        self.loaded.plans.kernels.close()
+
+
+class ShapeLoader(WeightLoader):
+    """Loads shapes: checks and allocates what `WeightLoader` does, and reads no numbers."""
+
+    def _fill_shards(self, job: PackJob, shards: Sequence[Shard], n_interleaved: int) -> None: ...
+
+    def _fill_f32(self, recipe: Recipe, sources: list[RowSource], arrange: Arrangement) -> Tensor:
+        shape = (recipe.n, padded(recipe.k)) if recipe.k else (recipe.n,)
+        return self.memory.zeros(recipe.name, shape, purpose="weights")
+
+
+def record(
+    config: ModelConfig, checkpoint: WeightSource, options: LoadOptions, profile: str
+) -> Recording:
+    """Record the plans of a model for a profile; no adapter is needed and no weights are read.
+
+    Raises ModelError for options that only the server's engine has, and for tensors that do not
+    match the config; DeviceError for a model that exceeds the profile's limits.
+    """
+    expect_exportable(options)
+    device = open_null_device(PROFILES[profile])
+    load = ShapeLoader(checkpoint, Memory(device), options.dtype)
+    loaded = LoadedModel.make(config, options, load)
+    return Recording.of(loaded, device, load.placements)
+
+
+def open_model(folder: Path) -> tuple[ModelConfig, Checkpoint]:
+    """Open a model folder or a GGUF file. Raises ModelError."""
+    return ModelConfig.from_folder(folder), Checkpoint.open(folder)
+
+
+def expect_exportable(options: LoadOptions) -> None:
+    """Raise ModelError for options that an exported model cannot have."""
+    if options.expert_slots is not None:
+        raise ModelError(
+            "a model whose experts wait in host memory cannot be exported: the host reads in the "
+            "middle of each step which of them it needs; leave --expert-slots out"
+        )
+    if options.activations == "q8":
+        raise ModelError(
+            "an export computes with f32 activations: WebGPU has no integer products by default; "
+            "leave --activations out"
+        )
+    if options.loras:
+        raise ModelError("LoRA adapters cannot be exported; leave --lora out")
+
+
+def keys(loaded: LoadedModel) -> Iterator[tuple[str, int, int, int, bool]]:
+    """Yield (kind, rows, samples, context, interventions) of every plan that a browser needs."""
+    limits = loaded.limits
+    for kind, interventions in itertools.product(SAMPLING, (False, True)):
+        most = limits.max_captured_rows if kind == "captured" else limits.max_rows
+        for rows in (bucket for bucket in ROW_BUCKETS if bucket <= most):
+            for context in contexts(loaded, rows):
+                for samples in range(min(rows, limits.slots) + 1):
+                    yield kind, rows, samples, context, interventions
+
+
+def contexts(loaded: LoadedModel, rows: int) -> Iterator[int]:
+    """Yield a context for each number of splits that steps of `rows` rows can have."""
+    split, longest = loaded.plans.split_tokens, loaded.limits.context
+    context = min(split, longest)
+    yield context
+    while rows <= FEW_ROWS and context < longest:
+        context = min(2 * context, longest)
+        yield context
