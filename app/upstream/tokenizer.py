@@ -37,7 +37,7 @@ class WordTokenizer:
 
     bos_token: str | None = None
     eos_token: str | None = "<|end|>"
-    eos_ids = (END,)
+    eos_ids: tuple[int, ...] = (END,)
     chat_template: str | None = (
         "{% for message in messages %}"
         "{% if message.role not in ('system', 'user', 'assistant') %}"
