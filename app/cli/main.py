@@ -115,9 +115,9 @@ def main() -> None:
     """
 
 
-window_option = click.option(
-    "--window", type=click.IntRange(8), default=512, show_default=True,
-    help="Tokens per window.",
+span_option = click.option(
+    "--span", type=click.IntRange(8), default=512, show_default=True,
+    help="Tokens per span of text.",
 )  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def generate(prompt: str, chat: bool, **values: Any) -> None:
     "--kv-dtype", "kv_dtypes", multiple=True, type=click.Choice(get_args(KvDtype)),
     help="Storage type of the KV cache to compare with f16, with f16 weights. May be repeated.",
 )  # fmt: skip
-@window_option
+@span_option
 @click.option(
     "--tokens", type=click.IntRange(2), default=2048, show_default=True,
     help="Maximum tokens of the text. Their logits are kept in a temporary file.",
@@ -227,18 +227,18 @@ def perplexity(
     file: Path,
     dtypes: tuple[str, ...],
     kv_dtypes: tuple[str, ...],
-    window: int,
+    span: int,
     tokens: int,
     **values: Any,
 ) -> None:
     """Measure the loss of quality of each storage type of the weights and of the KV cache on a
     text: perplexity, KL divergence from f32 weights or an f16 cache, and how often the likeliest
     token is the same. For caches, also the bytes per token, and all figures by position (0 to 127,
-    128 to 511, … if --window is long enough). Without --dtype and --kv-dtype, all are measured.
+    128 to 511, … if --span is long enough). Without --dtype and --kv-dtype, all are measured.
 
     With --activations q8, the rows of q8 and q4 are measured with activations quantised to 8 bits.
 
-    The text (UTF-8) is read in windows that do not overlap.
+    The text (UTF-8) is read in spans that do not overlap.
     """
     from app.cli.perplexity import default_kv_dtypes, report_lines
 
@@ -247,7 +247,7 @@ def perplexity(
         settings = Settings(**values)
         if not dtypes and not kv_dtypes:
             dtypes, kv_dtypes = get_args(Dtype), default_kv_dtypes(settings)
-        for line in report_lines(settings, text, dtypes, kv_dtypes, window, tokens):
+        for line in report_lines(settings, text, dtypes, kv_dtypes, span, tokens):
             click.echo(line)
 
 
@@ -269,7 +269,7 @@ def perplexity(
     "--out", required=True, type=click.Path(path_type=Path),
     help="Folder to write the smaller model to; it must be new or empty.",
 )  # fmt: skip
-@window_option
+@span_option
 @click.option(
     "--tokens", type=click.IntRange(2), default=8192, show_default=True,
     help="Maximum tokens of each text.",
@@ -279,7 +279,7 @@ def reap(
     test_file: Path | None,
     share: float,
     out: Path,
-    window: int,
+    span: int,
     tokens: int,
     **values: Any,
 ) -> None:
@@ -295,7 +295,7 @@ def reap(
     test = text if test_file is None else _read_text(test_file)
     with _errors():
         for line in report_lines(
-            Settings(**values), PruneOptions(text, test, share, out, window, tokens)
+            Settings(**values), PruneOptions(text, test, share, out, span, tokens)
         ):
             click.echo(line)
 

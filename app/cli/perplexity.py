@@ -31,25 +31,25 @@ def report_lines(
     text: str,
     dtypes: Sequence[str],
     kv_dtypes: Sequence[str],
-    window: int,
+    span: int,
     n_tokens: int,
 ) -> Iterator[str]:
     """Yield the lines of the tables as soon as they are measured: one table for weights stored as
     `dtypes`, one for KV caches stored as `kv_dtypes`; none for an empty sequence.
 
-    Raises the errors of loading a model, and InvalidRequest if text or window is too short.
+    Raises the errors of loading a model, and InvalidRequest if text or span is too short.
     """
     model = find_model(settings, must_fit=False)
     fetch_with_line(model)
-    size = min(window, ModelConfig.from_folder(model.path).context)
-    windows = text_spans(model.tokenizer, text, size, n_tokens)
-    counted = sum(part.n_counted for part in windows)
-    yield f"{model.name}: {counted:,} tokens, in {len(windows):,} windows of up to {size} tokens"
+    size = min(span, ModelConfig.from_folder(model.path).context)
+    spans = text_spans(model.tokenizer, text, size, n_tokens)
+    counted = sum(part.n_counted for part in spans)
+    yield f"{model.name}: {counted:,} tokens, in {len(spans):,} spans of up to {size} tokens"
     settings = replace(settings, context=size, slots=1)
     if dtypes:
-        yield from _weight_rows(settings, model, windows, dtypes)
+        yield from _weight_rows(settings, model, spans, dtypes)
     if kv_dtypes:
-        yield from _kv_cache_rows(settings, model, windows, kv_dtypes)
+        yield from _kv_cache_rows(settings, model, spans, kv_dtypes)
 
 
 def default_kv_dtypes(settings: Settings) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def default_kv_dtypes(settings: Settings) -> tuple[str, ...]:
 
 
 def _weight_rows(
-    settings: Settings, model: Model, windows: Sequence[TextSpan], dtypes: Sequence[str]
+    settings: Settings, model: Model, spans: Sequence[TextSpan], dtypes: Sequence[str]
 ) -> Iterator[str]:
     yield "dtype  perplexity    mean KL from f32  same first choice"
     activations: dict[str, str] = {}
@@ -72,13 +72,13 @@ def _weight_rows(
         activations[dtype] = engine.info.activations
         return engine
 
-    for result in perplexities(load, windows, dtypes):
+    for result in perplexities(load, spans, dtypes):
         note = "  q8 activations" if activations[result.dtype] == "q8" else ""
         yield f"{result.dtype:5}  {_figures(result)}{note}"
 
 
 def _kv_cache_rows(
-    settings: Settings, model: Model, windows: Sequence[TextSpan], kv_dtypes: Sequence[str]
+    settings: Settings, model: Model, spans: Sequence[TextSpan], kv_dtypes: Sequence[str]
 ) -> Iterator[str]:
     """Yield a row for all positions, then one for each range of positions."""
     n_bytes = token_bytes_by_format(ModelConfig.from_folder(model.path))
@@ -91,7 +91,7 @@ def _kv_cache_rows(
     def load(kv_dtype: str) -> Engine:
         return _load(replace(settings, dtype=KV_REFERENCE, kv_dtype=cast(KvDtype, kv_dtype)), model)
 
-    for result in perplexities(load, windows, kv_dtypes, reference=KV_REFERENCE):
+    for result in perplexities(load, spans, kv_dtypes, reference=KV_REFERENCE):
         yield f"{result.dtype:8}  {n_bytes[result.dtype]:11,}  {'all':>11}  {_figures(result)}"
         yield from _position_rows(result)
 

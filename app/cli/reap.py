@@ -37,7 +37,7 @@ class PruneOptions:
     test      text on which perplexities are measured
     share     share of each layer's experts to prune
     out       folder to write the model to
-    window    tokens per window
+    span      tokens per span of text
     n_tokens  limit on the tokens of each text
     """
 
@@ -45,7 +45,7 @@ class PruneOptions:
     test: str
     share: float
     out: Path
-    window: int
+    span: int
     n_tokens: int
 
 
@@ -60,7 +60,7 @@ def report_lines(settings: Settings, options: PruneOptions) -> Iterator[str]:
     dropped = n_dropped(config, options.share)
     expect_empty(options.out)
     fetch_with_line(model)
-    size = min(options.window, config.context)
+    size = min(options.span, config.context)
     scored, tested = (
         text_spans(model.tokenizer, text, size, options.n_tokens)
         for text in (options.text, options.test)
@@ -96,11 +96,11 @@ def _load_engine(settings: Settings, model: Model, path: Path, context: int) -> 
     return load_engine(settings, path, lambda done, message: None, tokenizer=model.engine_tokenizer)
 
 
-def _scores(engine: Engine, config: ModelConfig, windows: Sequence[TextSpan]) -> ExpertScores:
-    total, line = sum(len(window.ids) for window in windows), ProgressLine()
+def _scores(engine: Engine, config: ModelConfig, spans: Sequence[TextSpan]) -> ExpertScores:
+    total, line = sum(len(span.ids) for span in spans), ProgressLine()
     try:
         return expert_scores(
-            engine, config, windows, lambda n: line.show(f"scored {n:,} of {total:,} tokens")
+            engine, config, spans, lambda n: line.show(f"scored {n:,} of {total:,} tokens")
         )
     finally:
         line.close()
@@ -137,7 +137,7 @@ def _report(
         "made_by": f"tokenglass {version()}",
         "share": options.share,
         "tokens": options.n_tokens,
-        "window": options.window,
+        "span": options.span,
         "layers": [
             {"layer": layer, "kept": list(kept[layer]), "scores": means, "tokens": counts}
             for layer, means, counts in layers

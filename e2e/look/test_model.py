@@ -17,7 +17,7 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
 from gpu import Inventory, TensorSummary
-from gpu.inspection.requests import PlanView, Profile
+from gpu.inspection.requests import Profile, StepPlan
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeOptions, info_of
 from tests.serving import serving
@@ -206,7 +206,7 @@ def test_a_tensor_that_cannot_be_read_is_said(look: LookPanel, allowed_console: 
 
 
 def listed(n_rows: int, context: int) -> dict[str, Any]:
-    return fake_inspection.answer(PlanView(n_rows, context), INFO).info
+    return fake_inspection.answer(StepPlan(n_rows, context), INFO).info
 
 
 def test_the_dispatches_are_those_that_the_engine_lists(look: LookPanel) -> None:

@@ -19,8 +19,8 @@ from gpu.inspection.requests import (
     AttentionFrom,
     DevicePeaks,
     LogitLens,
-    PlanView,
     Question,
+    StepPlan,
     Waterfall,
 )
 from gpu.sampling import LIVE, SamplingParams
@@ -236,7 +236,7 @@ class Run:
         return [*kept, self.count(self.row), *found]
 
     def step_11(self) -> list[str]:
-        plan = self.ask(PlanView(1, self.row)).info
+        plan = self.ask(StepPlan(1, self.row)).info
         peaks = self.ask(DevicePeaks()).info
         own = plan["flops"] / plan["n_bytes"]
         ms = 1000 * max(

@@ -13,7 +13,7 @@ from gpu.checkpoint.files import Tensor
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
-from gpu.checkpoint.tensor_map import tensor_map_of
+from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import block_bytes, fit_kv_cache

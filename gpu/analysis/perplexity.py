@@ -84,7 +84,7 @@ def text_spans(tokenizer: Encoder, text: str, size: int, most: int) -> list[Text
     step, first = size - len(begin), max(1, len(begin))
     if step < 2:
         raise InvalidRequest(
-            f"a window of {size} tokens is too short; use at least {len(begin) + 2}", "window"
+            f"a span of {size} tokens is too short; use at least {len(begin) + 2}", "span"
         )
     spans = [TextSpan((*begin, *ids[at : at + step]), first) for at in range(0, len(ids), step)]
     spans = [span for span in spans if span.n_counted > 0]

@@ -16,7 +16,7 @@ import msgspec
 from gpu.architectures.common.tensor_map import Kind, Layout, TensorMap, TensorMatch
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
-from gpu.checkpoint.tensor_map import has_biases, tensor_map_of
+from gpu.checkpoint.tensor_names import has_biases, tensor_map_of
 from gpu.config import ModelConfig, RopeConfig
 from gpu.errors import ModelError
 

@@ -68,7 +68,7 @@ class ExpertStack:
 
     host     all experts in device layout, (experts · n, words), if the device holds only some
     modules  per expert, the modules whose rows alternate in its matrix, named as in
-             `gpu.checkpoint.tensor_map.expert_modules`
+             `gpu.checkpoint.tensor_names.expert_modules`
     """
 
     matrix: Matrix

@@ -31,10 +31,10 @@ from gpu.inspection.requests import (
     Embedding,
     LogitLens,
     Losses,
-    PlanView,
     Profile,
     Question,
     Routing,
+    StepPlan,
     Waterfall,
 )
 from gpu.inspection.waterfall import waterfall
@@ -134,7 +134,7 @@ class Inspector:
             case Embedding(ids=ids):
                 self._check_place(ids, 0)
                 return self._with_spans(question.spans, lambda c: self._embedding(question, c))
-            case PlanView():
+            case StepPlan():
                 return plan_answer(self._runner, question)
             case Profile():
                 return profile_answer(self._runner, question, self._recomputer.reserve)
@@ -331,7 +331,7 @@ def question_blocks(question: Question) -> int:
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
         case Profile(context=context):
             return blocks_for(context)
-        case PlanView() | CacheBlocks() | DevicePeaks():
+        case StepPlan() | CacheBlocks() | DevicePeaks():
             return 0
     return blocks_for(len(question.ids))
 

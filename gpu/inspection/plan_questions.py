@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from gpu.errors import InvalidRequest
-from gpu.inspection.requests import MAX_REPEAT, Answer, Array, PlanView, Profile
+from gpu.inspection.requests import MAX_REPEAT, Answer, Array, Profile, StepPlan
 from gpu.runner import Runner
 from gpu.step import Row, Sample, Step
 
@@ -17,7 +17,7 @@ ReserveSlot = Callable[[int], AbstractContextManager[int]]
 """Reserves a slot with blocks for a number of tokens, whatever they hold."""
 
 
-def plan_answer(runner: Runner, question: PlanView) -> AnswerSteps:
+def plan_answer(runner: Runner, question: StepPlan) -> AnswerSteps:
     """Return the plan, in one piece. Raises InvalidRequest for a size that no step can have."""
     yield from ()
     return Answer(runner.list_plan(question.n_rows, question.context) or {}, ())

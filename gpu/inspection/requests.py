@@ -159,7 +159,7 @@ class Embedding(_Question, frozen=True, tag="embedding"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
-class PlanView(_Question, frozen=True, tag="plan"):
+class StepPlan(_Question, frozen=True, tag="plan"):
     """Dispatches of a step of `n_rows` tokens after `context` others. No arrays.
 
     info  the plan, as `gpu.plans.plan_report.PlanReport` says; {} for an engine without one
@@ -211,7 +211,7 @@ Question = (
     | Beam
     | Routing
     | Embedding
-    | PlanView
+    | StepPlan
     | Profile
     | CacheBlocks
     | DevicePeaks

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu.checkpoint.reader import WeightSource
-from gpu.checkpoint.tensor_map import expert_modules, tensor_map_of
+from gpu.checkpoint.tensor_names import expert_modules, tensor_map_of
 from gpu.config import ModelConfig
 
 ROUTER = "mlp.router"

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu.architectures.common.tensor_map import Kind, ModuleRole
 from gpu.checkpoint.matrix import Matrix
-from gpu.checkpoint.tensor_map import expert_modules, has_biases, tensor_map_of
+from gpu.checkpoint.tensor_names import expert_modules, has_biases, tensor_map_of
 from gpu.checkpoint.weights import Source, StackedSlice, TensorSlice, WeightLoader
 from gpu.config import ModelConfig, MoeConfig
 from gpu.models.layer import Layer, Linear, Mlp, Moe

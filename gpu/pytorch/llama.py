@@ -12,7 +12,7 @@ import torch
 from gpu.architectures import ARCHITECTURES
 from gpu.architectures.common.tensor_map import TensorMap
 from gpu.checkpoint.reader import WeightSource
-from gpu.checkpoint.tensor_map import tensor_map_of
+from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from gpu.architectures.common.tensor_map import TensorMap
-from gpu.checkpoint.tensor_map import expert_modules
+from gpu.checkpoint.tensor_names import expert_modules
 from gpu.config import ModelConfig, MoeConfig
 from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.pytorch.loading import Linear, Loader

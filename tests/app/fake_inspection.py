@@ -25,9 +25,9 @@ from gpu.inspection.requests import (
     Embedding,
     LogitLens,
     Losses,
-    PlanView,
     Profile,
     Question,
+    StepPlan,
     Waterfall,
 )
 from gpu.inspection.waterfall import waterfall
@@ -83,7 +83,7 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return _beam(question, info)
         case Embedding(ids=ids, pooling=pooling):
             return Answer({}, (Array.of("vector", fake_vector(ids, pooling, info)),))
-        case PlanView(n_rows=n_rows, context=context):
+        case StepPlan(n_rows=n_rows, context=context):
             return Answer(fake_plan(info, n_rows, context), ())
         case Profile(n_rows=n_rows, context=context):
             dispatches = fake_plan(info, n_rows, context)["dispatches"]

@@ -3,7 +3,7 @@ for each call."""
 
 from __future__ import annotations
 
-from app.prompt.tool_calls.required import CallPattern, Slot
+from app.prompt.tool_calls.required import CallPart, CallPattern
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 OTHER_FORMS = ("<function=", "<arg_key>")
@@ -20,5 +20,5 @@ class Hermes(ToolFormat):
         return tagged and not any(sign in template for sign in OTHER_FORMS)
 
     def pattern(self, template: str) -> CallPattern:
-        begin, end = ('\n{"name": "', Slot.NAME, '", "arguments": '), ("}\n", self.closer)
-        return CallPattern((*self.openers, *begin, Slot.ARGUMENTS, *end), between=("\n",))
+        begin, end = ('\n{"name": "', CallPart.NAME, '", "arguments": '), ("}\n", self.closer)
+        return CallPattern((*self.openers, *begin, CallPart.ARGUMENTS, *end), between=("\n",))

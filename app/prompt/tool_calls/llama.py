@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from app.prompt.tool_calls.reader import CallReader, Steps
-from app.prompt.tool_calls.required import CallPattern, Slot
+from app.prompt.tool_calls.required import CallPart, CallPattern
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 
@@ -28,5 +28,5 @@ class Llama(ToolFormat):
 
     def pattern(self, template: str) -> CallPattern:
         """Return one call alone: the templates do not read several."""
-        call = ('{"name": "', Slot.NAME, '", "parameters": ', Slot.ARGUMENTS, "}")
+        call = ('{"name": "', CallPart.NAME, '", "parameters": ', CallPart.ARGUMENTS, "}")
         return CallPattern(call, between=None)

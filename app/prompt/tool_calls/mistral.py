@@ -7,7 +7,7 @@ import secrets
 import string
 
 from app.prompt.tool_calls.reader import NAME, CallReader, NotACallError, Steps
-from app.prompt.tool_calls.required import CallPattern, Slot, array_of_calls
+from app.prompt.tool_calls.required import CallPart, CallPattern, array_of_calls
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 ID_CHARS = string.ascii_letters + string.digits
@@ -41,7 +41,7 @@ class Mistral(ToolFormat):
 
     def pattern(self, template: str) -> CallPattern:
         if "[ARGS]" in template:
-            return CallPattern((self.openers[0], Slot.NAME, "[ARGS]", Slot.ARGUMENTS))
+            return CallPattern((self.openers[0], CallPart.NAME, "[ARGS]", CallPart.ARGUMENTS))
         return array_of_calls(self.openers[0])
 
     def new_id(self) -> str:

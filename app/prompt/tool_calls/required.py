@@ -15,8 +15,8 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 """White space in arguments: that of the JSON in the prompt, and no more."""
 
 
-class Slot(Enum):
-    """Places in the syntax of a call that the name and the arguments fill."""
+class CallPart(Enum):
+    """Parts of a call that differ from call to call."""
 
     NAME = "name"
     ARGUMENTS = "arguments"
@@ -24,14 +24,14 @@ class Slot(Enum):
 
 @dataclass(frozen=True)
 class CallPattern:
-    """How a family writes calls: texts, special tokens by their names, and slots.
+    """How a family writes calls: texts, special tokens by their names, and `CallPart`s.
 
     begin, end  around all calls
     call        one of them
     between     two of them; None if an answer has only one
     """
 
-    call: tuple[str | Slot, ...]
+    call: tuple[str | CallPart, ...]
     begin: tuple[str, ...] = ()
     between: tuple[str, ...] | None = ()
     end: tuple[str, ...] = ()
@@ -46,9 +46,12 @@ class CallPattern:
         lines = [f"start: {begin} call {more} {end}", f"call: {' | '.join(names)}"]
         for i, tool in enumerate(tools):
             function = tool["function"]
-            slots = {Slot.NAME: json.dumps(function["name"]), Slot.ARGUMENTS: f"arguments{i}"}
+            filled = {
+                CallPart.NAME: json.dumps(function["name"]),
+                CallPart.ARGUMENTS: f"arguments{i}",
+            }
             parts = [
-                slots[part] if isinstance(part, Slot) else _lark(tokenizer, (part,))
+                filled[part] if isinstance(part, CallPart) else _lark(tokenizer, (part,))
                 for part in self.call
             ]
             schema = {"x-guidance": SPACING, **function["parameters"]}
@@ -59,7 +62,7 @@ class CallPattern:
 
 def array_of_calls(opener: str) -> CallPattern:
     """Return the pattern of an array of calls after an opener."""
-    call = ('{"name": "', Slot.NAME, '", "arguments": ', Slot.ARGUMENTS, "}")
+    call = ('{"name": "', CallPart.NAME, '", "arguments": ', CallPart.ARGUMENTS, "}")
     return CallPattern(call, begin=(opener, "["), between=(", ",), end=("]",))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu.architectures.common.tensor_map import STACKED, ModuleRole
 from gpu.bench.machine.rig import Array, Arrays
-from gpu.checkpoint.tensor_map import expert_modules, has_biases, tensor_map_of
+from gpu.checkpoint.tensor_names import expert_modules, has_biases, tensor_map_of
 from gpu.config import ModelConfig
 
 VOCAB = 300

@@ -54,7 +54,7 @@ def run(*args: str) -> Result:
 
 
 def test_a_table_of_all_types(loaded: list[Settings], text: Path) -> None:
-    result = run("--text", str(text), "--window", "64", "--tokens", "150")
+    result = run("--text", str(text), "--span", "64", "--tokens", "150")
     assert result.exit_code == 0
     head, columns, *rows = result.output.splitlines()
     rows, caches = rows[:4], rows[4:]
@@ -84,7 +84,7 @@ def test_one_type_is_compared_with_f32(loaded: list[Settings], text: Path) -> No
 
 
 def test_one_cache_is_compared_with_f16_by_position(loaded: list[Settings], text: Path) -> None:
-    result = run("--text", str(text), "--kv-dtype", "q8", "--window", "200")
+    result = run("--text", str(text), "--kv-dtype", "q8", "--span", "200")
     assert [(s.dtype, s.kv_dtype) for s in loaded] == [("f16", "f16"), ("f16", "q8")]
     rows = [line.split() for line in result.output.splitlines()[3:]]
     assert [row[0] for row in rows] == ["f16", "0–127", "128–198", "q8", "0–127", "128–198"]

@@ -39,7 +39,7 @@ def test_a_dead_expert_of_each_layer_goes_and_perplexity_stays(tmp_path: Path, t
     dead = planted(NAME, tmp_path / "whole")
     result = run(
         "--model", tmp_path / "whole", "--text", text, "--test", test, "--share", 0.1, "--out", out,
-        "--window", 32, "--tokens", 100, "--dtype", "f32",
+        "--span", 32, "--tokens", 100, "--dtype", "f32",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()

@@ -19,9 +19,9 @@ from gpu.inspection.requests import (
     CacheBlocks,
     LogitLens,
     Losses,
-    PlanView,
     Profile,
     Question,
+    StepPlan,
     Waterfall,
 )
 from gpu.load_options import LoadOptions
@@ -189,7 +189,7 @@ def test_the_cache_reports_what_it_holds(engine: Engine, ids: list[int]) -> None
 
 
 def test_plans_are_described_where_there_are_any(engine: Engine) -> None:
-    info = engine.inspect(PlanView()).result().info
+    info = engine.inspect(StepPlan()).result().info
     if engine.info.device.backend == "torch":
         assert "dispatches" not in info
     else:
@@ -231,7 +231,7 @@ def test_a_question_without_cache_room_or_engine_is_refused() -> None:
         small.inspect(AttentionFrom([5] * 60, 59)).result()
     small.close()
     with pytest.raises(EngineClosed):
-        small.inspect(PlanView())
+        small.inspect(StepPlan())
 
 
 def test_questions_under_way_end_with_the_engine() -> None:

@@ -18,7 +18,7 @@ from gpu.engine.engine import Engine
 from gpu.engine.inspector import MAX_ANSWER_BYTES, Inspector
 from gpu.errors import InvalidRequest
 from gpu.events import Done, Event, Token
-from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Beam, Losses, PlanView
+from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Beam, Losses, StepPlan
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling import SamplingParams
@@ -115,7 +115,7 @@ def test_one_page_does_not_hold_up_another(engine: Engine) -> None:
 def test_questions_of_a_page_that_leaves_are_cancelled(engine: Engine) -> None:
     waiting = [engine.inspect(Losses(ids), "gone") for ids in texts(engine, 8, 300, 400)]
     engine.cancel_questions("gone")
-    engine.inspect(PlanView()).result(60)
+    engine.inspect(StepPlan()).result(60)
     assert all(future.done() for future in waiting)
     assert isinstance(waiting[-1].exception(0), InvalidRequest)
 

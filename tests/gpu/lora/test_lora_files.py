@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpu.checkpoint.reader import Checkpoint
-from gpu.checkpoint.tensor_map import expert_modules
+from gpu.checkpoint.tensor_names import expert_modules
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.lora.adapter import Lora, check_lora, open_loras

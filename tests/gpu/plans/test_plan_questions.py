@@ -13,7 +13,7 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
 from gpu.inspection.plan_questions import AnswerSteps, peaks_answer, plan_answer, profile_answer
-from gpu.inspection.requests import Answer, PlanView, Profile
+from gpu.inspection.requests import Answer, Profile, StepPlan
 from gpu.load_options import LoadOptions
 from gpu.runners import wgpu_runner
 from gpu.sampling import SamplingParams
@@ -104,7 +104,7 @@ def test_an_engine_without_a_plan() -> None:
     from gpu.pytorch.runner import TorchRunner
 
     runner = TorchRunner.load(random_llama.folder("tiny"), LoadOptions(dtype="f32"))
-    assert answer(plan_answer(runner, PlanView()))[0] == Answer({}, ())
+    assert answer(plan_answer(runner, StepPlan()))[0] == Answer({}, ())
     assert answer(peaks_answer(runner))[0] == Answer({}, ())
 
     @contextmanager
@@ -134,7 +134,7 @@ def test_a_real_plan_and_its_times(device: Device) -> None:
         driving.begin(runner, 0, [0], n_tokens)
         yield 0
 
-    plan, _ = answer(plan_answer(runner, PlanView(n_rows=1, context=20)))
+    plan, _ = answer(plan_answer(runner, StepPlan(n_rows=1, context=20)))
     assert plan.info == runner.list_plan(1, 20)
     assert plan.arrays == ()
     found, _ = answer(profile_answer(runner, Profile(1, 20, repeat=2), reserve))
@@ -143,7 +143,7 @@ def test_a_real_plan_and_its_times(device: Device) -> None:
         assert found["ms"].shape == (len(plan.info["dispatches"]),)
         assert found["ms"].sum() > 0
     with pytest.raises(InvalidRequest, match=r"^n_rows is 0"):
-        answer(plan_answer(runner, PlanView(n_rows=0)))
+        answer(plan_answer(runner, StepPlan(n_rows=0)))
 
 
 def test_a_run_goes_on_as_if_nobody_had_asked() -> None:
@@ -155,11 +155,11 @@ def test_a_run_goes_on_as_if_nobody_had_asked() -> None:
         run = engine.generate(ids, params)
         beside = [next(iter(run)).id]
         profile = engine.inspect(Profile(n_rows=4, context=100, repeat=3))
-        plan = engine.inspect(PlanView(n_rows=4, context=100)).result(60).info
+        plan = engine.inspect(StepPlan(n_rows=4, context=100)).result(60).info
         beside += [token.id for token in run]
         assert beside == alone
         assert profile.result(60).info["dispatches"] == plan["dispatches"]
         with pytest.raises(InvalidRequest, match=r"^context is 600"):
-            engine.inspect(PlanView(context=600)).result(60)
+            engine.inspect(StepPlan(context=600)).result(60)
     finally:
         engine.close()

@@ -1,4 +1,4 @@
-"""The tensor map of a model: that of its architecture, with the names its checkpoint has."""
+"""Names of the tensors of a checkpoint: its architecture's map, adapted to what the file has."""
 
 from __future__ import annotations
 
