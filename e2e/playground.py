@@ -9,6 +9,7 @@ from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from e2e.conversations.drawer import Drawer
 from e2e.interventions.reach import ReachPanel
+from e2e.look.comparison import Comparison
 from e2e.look.panel import LookPanel
 from e2e.net.message_log import MessageLog
 from e2e.replay.playback import Playback
@@ -28,7 +29,7 @@ class Playground:
     """Page object of the playground of a site.
 
     Conversation, sampling and core sample are driven here, the rest by its parts: `look` (the
-    panel of instruments), `reach` (its instrument for interventions), `drawer` (conversations),
+    panel of instruments), `reach` and `compare` (two of them), `drawer` (conversations),
     `playback` (replays), `tour`, and `messages`, a log of the WebSocket from the time this object
     was made.
     """
@@ -59,6 +60,10 @@ class Playground:
     @cached_property
     def look(self) -> LookPanel:
         return LookPanel(self.page)
+
+    @cached_property
+    def compare(self) -> Comparison:
+        return Comparison(self.page)
 
     @cached_property
     def reach(self) -> ReachPanel:

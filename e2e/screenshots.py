@@ -27,6 +27,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from e2e.look.comparison import Comparison
 from e2e.palette_png import to_palette_png
 from e2e.playground import Playground
 from tests.serving import serving
@@ -133,6 +134,16 @@ def reach_in(page: Page) -> None:
     expect(look.locator(".rc-tokens li").first).to_be_visible()
 
 
+def compare_settings(page: Page) -> None:
+    """Run the prompt greedily and at two temperatures, up to the reason why they part."""
+    compare = Comparison(page)
+    compare.add.click()
+    Playground(page).set(temperature=1.4)
+    compare.run()
+    compare.pick(1)
+    expect(compare.reason.get_by_role("table")).to_be_visible(timeout=ANSWER_MS)
+
+
 def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
     """Take every tab of “Look closer” at an improbable token."""
     ask(page, url).wait_done()
@@ -148,6 +159,8 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
         name = page.evaluate("() => location.hash.replace('#look=', '')")
         if name == "reach":
             reach_in(page)
+        if name == "compare":
+            compare_settings(page)
         expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
         message = page.locator("#look-message")
         if message.is_visible():

@@ -23,6 +23,7 @@ INSTRUMENTS = (
     "filters",
     "reach",
     "branches",
+    "compare",
     "loss",
     "cache",
     "weights",

@@ -110,7 +110,9 @@ class Inspector:
                 return self._with_spans(question.spans, lambda c: self._logit_lens(question, c))
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
+                self._check_ids(question.also, "also")
                 _check_top(question.top)
+                _check_also(question.also)
                 vocab_size = self._runner.config.vocab_size
                 sample = _sample_of_question(question, vocab_size)
                 return self._with_spans(
@@ -197,7 +199,7 @@ class Inspector:
         if self._latest is None or self._latest[0] != asked:
             logits = yield from self._recomputer.logits(ids, len(ids) - 1, schedule)
             self._latest = (asked, logits)
-        return waterfall(self._latest[1][0], ids, sample, question.top, allowed)
+        return waterfall(self._latest[1][0], ids, sample, question.top, allowed, question.also)
 
     def _losses(self, question: Losses, schedule: InterventionSchedule) -> AnswerSteps:
         ids, at = question.ids, question.first
@@ -351,3 +353,8 @@ def _sample_of_question(question: Waterfall, vocab_size: int) -> Sample:
 def _check_top(top: int) -> None:
     if not 1 <= top <= MAX_TOP:
         raise InvalidRequest(f"top should be from 1 to {MAX_TOP}, but is {top}", "top")
+
+
+def _check_also(also: list[int]) -> None:
+    if len(also) > MAX_TOP:
+        raise InvalidRequest(f"also has {len(also)} ids, but {MAX_TOP} are the most", "also")

@@ -82,7 +82,8 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
 class Waterfall(_Question, frozen=True, tag="waterfall"):
     """Stages in which settings turn the logits at `position` into a distribution. The draw is that
     of token `index` of a run. `grammar`: that of the run; `n_read` of it counts back from
-    `position`. See `gpu.inspection.waterfall` for the arrays."""
+    `position`. `also`: tokens to list beside the `top` most likely. See
+    `gpu.inspection.waterfall` for the arrays."""
 
     ids: list[int]
     position: int
@@ -91,6 +92,7 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
     top: int = 40
     spans: tuple[InterventionSpan, ...] = ()
     grammar: Grammar | None = None
+    also: list[int] = []
 
 
 class Losses(_Question, frozen=True, tag="losses"):

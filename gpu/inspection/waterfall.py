@@ -7,6 +7,7 @@ counted in shares of the distribution after the temperature, as `gpu.step.Sample
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -41,6 +42,7 @@ def waterfall(
     sample: Sample,
     top: int,
     allowed: npt.NDArray[np.bool_] | None = None,
+    also: Sequence[int] = (),
 ) -> Answer:
     """Apply the filters of `sample` to `logits` (vocab_size,) one after another and return what
     each left. `context`: ids of the text so far, of which the run wrote the last `sample.index`.
@@ -49,17 +51,19 @@ def waterfall(
 
     info    stages (see `Stage`), draw (the random number), chosen, greedy; with a grammar also
             `allowed`: n tokens and their probability by the model alone
-    arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen:
-            ids, cut (an index of `gpu.step.CUTS`), seen (0 or 1), written (how often by the run) as
-            u32; logit; the probabilities raw, penalised (with biases), tempered, after (all
-            filters); low and high, where the token's share begins and ends on the cumulative curve
-            the draw falls on. With a grammar also forbidden_ids, forbidden_raw: the most likely
-            tokens that it forbids, and their probabilities by the model alone
+    arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen
+            and those of `also` (with a grammar, the allowed ones of them): ids, cut (an index of
+            `gpu.step.CUTS`), seen (0 or 1), written (how often by the run) as u32; logit; the
+            probabilities raw, penalised (with biases), tempered, after (all filters); low and high,
+            where the token's share begins and ends on the cumulative curve the draw falls on. With
+            a grammar also forbidden_ids, forbidden_raw: the most likely tokens that it forbids, and
+            their probabilities by the model alone
     """
     whole = np.asarray(logits, np.float64)
     if allowed is not None:
         ids = np.flatnonzero(allowed)
-        inside = waterfall(whole[ids], *within(ids, context, sample), top)
+        places = np.flatnonzero(np.isin(ids, also)).tolist()
+        inside = waterfall(whole[ids], *within(ids, context, sample), top, also=places)
         return _of_grammar(inside, whole, ids)
     raw = whole
     chances = distribution(raw, context, sample)
@@ -71,7 +75,7 @@ def waterfall(
         *_changes(raw, penalised, chances),
         *_filters(chances),
     ]
-    shown = _shown(chances, top, chosen)
+    shown = _shown(chances, top, [chosen, *also])
     info: dict[str, Any] = {
         "stages": [asdict(stage) for stage in stages],
         "draw": number,
@@ -127,9 +131,9 @@ def _filters(chances: Distribution) -> list[Stage]:
     return stages
 
 
-def _shown(chances: Distribution, top: int, chosen: int) -> npt.NDArray[np.intp]:
+def _shown(chances: Distribution, top: int, wanted: Sequence[int]) -> npt.NDArray[np.intp]:
     shown = chances.order[:top]
-    return shown if chosen in shown else np.append(shown, chosen)
+    return np.append(shown, [id for id in dict.fromkeys(wanted) if id not in shown]).astype(np.intp)
 
 
 def _rows(

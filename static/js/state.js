@@ -42,6 +42,13 @@ export const state = {
    * Interventions of the page: {setting, past, future}, see interventions/intervention-store.js.
    */
   interventions: null,
+  /** The selected answer of a comparison (look/compare/), which the controls act on; or null. */
+  compared: null,
+  /**
+   * The page's own {settings, interventions} while its controls are lent (chat/lent-controls.js),
+   * and the name of the `borrower`; or null.
+   */
+  own: null,
   /** Tokens of the prompt in the composer: {tokens, fresh} or null. */
   counted: null,
   metric: "update",
@@ -58,8 +65,7 @@ export function on(topics, listener) {
 
 /**
  * Mark topics as changed: connection, hello, turns, tokens, focus, settings, interventions,
- * counted, metric, size, theme, replay, conversations,
- * system.
+ * counted, metric, size, theme, replay, conversations, system, look.
  */
 export function changed(...topics) {
   for (const topic of topics) dirty.add(topic);
@@ -87,6 +93,9 @@ export const hasEngine = () => state.connection === "open" && state.engine.state
 
 /** May a request be sent? Not while a replay is open. */
 export const ready = () => hasEngine() && !state.replay;
+
+/** The answer whose run the controls act on, or null. `of`: `state`, or `liveState()`. */
+export const steered = (of = state) => (state.compared?.running ? state.compared : of.active);
 
 /** The model's last turn, or null. */
 export function lastTurn() {

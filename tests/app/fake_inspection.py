@@ -73,10 +73,11 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             logits = _logits(rng, info.model.n_layers + 1, vocab) * sharper.astype(np.float32)
             return lens_reading(logits, chosen, top)
         case Waterfall(ids=ids, position=position, params=params, index=index, top=top):
-            # Independent of the settings, as with a real model.
-            rng = np.random.default_rng(ids)
+            # Independent of the settings, as with a real model, but not of interventions.
+            rng = np.random.default_rng([*ids, zlib.crc32(msgspec.json.encode(question.spans))])
             logits = _logits(rng, 1, vocab)[0]
-            return waterfall(logits, ids[: position + 1], _sample(params, index), top)
+            sample = _sample(params, index)
+            return waterfall(logits, ids[: position + 1], sample, top, also=question.also)
         case Losses(ids=ids, top=top, first=first):
             return _losses(_logits(rng, len(ids) - 1 - first, vocab), ids[first + 1 :], top)
         case Beam():

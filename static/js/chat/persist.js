@@ -39,7 +39,8 @@ const local = () => localStorage;
 export const savedSettings = () => read(local, SETTINGS);
 
 export function saveSettings() {
-  const { settings, capture, mode } = liveState();
+  const { capture, mode } = liveState();
+  const { settings } = state.own ?? liveState();
   write(local, SETTINGS, { settings, capture, mode, truncation: state.truncation });
 }
 
@@ -63,7 +64,8 @@ export function saveDraft(text, files) {
 export function save() {
   clearTimeout(timer);
   timer = 0;
-  const { turns, mode, interventions } = liveState();
+  const { turns, mode } = liveState();
+  const { interventions } = state.own ?? liveState();
   const { conversation } = state;
   const packed = turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },

@@ -6,14 +6,11 @@ import { continuationRequest } from "./continuation.js";
 import { grammarAfter } from "./grammar.js";
 import { send } from "../net/connection.js";
 import { keepSoon } from "../conversations/keeper.js";
-import { drawSeed } from "../panels/sampling-settings.js";
 import { save } from "./persist.js";
-import { spansUpTo, continuedSpans, isEmpty } from "../interventions/interventions.js";
+import { beginSegment, newMessage, whyTooLong } from "./generate-message.js";
+import { spansUpTo } from "../interventions/interventions.js";
 import { clearPatches } from "../interventions/intervention-store.js";
-import { withPatchesUpTo, toWire } from "../interventions/intervention-wire.js";
-import { newId } from "../net/new-id.js";
-import { encode } from "../net/socket.js";
-import { truncationField } from "./truncation.js";
+import { withPatchesUpTo } from "../interventions/intervention-wire.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
 
@@ -138,39 +135,21 @@ function startRun(
   branch = null,
   before = null,
 ) {
-  state.problem = null;
-  const { seed, ...params } = state.settings;
   const nTokens = request.ids?.length ?? lastTurn().answers[0].segments[0]?.prompt.length ?? 0;
-  const interventions = toWire(withPatchesUpTo(state.interventions.setting, nTokens));
-  const full = {
-    type: "generate",
-    id: newId(),
-    ...request,
-    ...truncationField(request),
-    params: { ...params, seed: seed === "" ? drawSeed() : seed, ...overrides },
+  const { settings, interventions } = state;
+  const full = newMessage(request, {
+    params: { ...settings, ...overrides },
     capture,
-    ...(isEmpty(interventions) ? {} : { reach: interventions }),
-    ...(before && continuedSpans(before.ran, before.from, nTokens - 1, interventions)),
-  };
-  const limit = state.hello.limits.message_bytes;
-  const size = new TextEncoder().encode(encode(full)).length;
-  if (size > limit) {
-    state.problem = {
-      code: "too_long",
-      message:
-        `The request is ${kilobytes(size)} long, but the server accepts ${kilobytes(limit)}. ` +
-        "Shorten the prompt or start a new chat.",
-    };
+    interventions: withPatchesUpTo(interventions.setting, nTokens),
+    before: before && { ...before, last: nTokens - 1 },
+  });
+  state.problem = whyTooLong(full);
+  if (state.problem) {
     changed("turns");
     return false;
   }
   const parent = branch && lastTurn().answers[branch.of];
-  const segment = answer.begin(full.id, full, branch, parent);
-  Object.assign(segment, {
-    sentAt: performance.now(),
-    model: state.hello.model.name,
-    here: true,
-  });
+  beginSegment(answer, full, branch, parent);
   state.active = answer;
   showAnswer(answer);
   view.pinned = null;
@@ -179,8 +158,6 @@ function startRun(
   changed("turns", "tokens", "focus");
   return true;
 }
-
-const kilobytes = (n) => `${Math.ceil(n / 1024)} KB`;
 
 /** Stop the run and keep its text. */
 export function stop() {

@@ -66,6 +66,13 @@ export const INSTRUMENTS = [
     fetch: async () => (await import("./branches/branches.js")).branches,
   },
   {
+    name: "compare",
+    tab: "Compare",
+    title: "Compare",
+    what: "One prompt under two to four settings, side by side, token by token.",
+    fetch: async () => (await import("./compare/compare.js")).compare,
+  },
+  {
     name: "loss",
     tab: "Loss",
     title: "Loss",

@@ -4,6 +4,7 @@ import { stampReceived } from "../ui/message-clock.js";
 import { rejectAll, resolveRequest } from "./inspect.js";
 import { retention } from "../chat/retention.js";
 import { connect, send, notifyListener } from "./connection.js";
+import { followedRun, onFollowedError, resumeFollowed, unfollow } from "./followed-runs.js";
 import { scales, useScales } from "../core/metrics.js";
 import { recordInterval } from "../panels/overhead.js";
 import { restore, save, saveSoon } from "../chat/persist.js";
@@ -59,13 +60,16 @@ const HANDLERS = {
   status(message) {
     state.engine = message;
     changed("connection");
-    if (message.state === "ready") resumeRun();
+    if (message.state !== "ready") return;
+    resumeRun();
+    resumeFollowed();
   },
 
   event(message) {
     const { id, seq, event, at, prepared } = message;
-    const { answer, segment } = findSegment(id) ?? {};
-    if (!segment) return void notifyListener(message);
+    const found = findSegment(id) ?? followedRun(id);
+    if (!found) return void notifyListener(message);
+    const { answer, segment } = found;
     stampReceived(event, at);
     segment.preparedMs ??= prepared ?? null;
     const taken = answer.applyEvent(segment, seq, event);
@@ -73,11 +77,9 @@ const HANDLERS = {
     if (!taken) return;
     if (event.type === "token") onToken(answer, event);
     if (event.type === "prefill") settleScales(event.stats ?? []);
-    if (event.type === "done") onDone(answer, segment);
     retention.record(segment, event);
-    saveSoon();
-    if (segment.here || segment.left) keepSoon(segment.here);
-    if (event.type === "done") keepNow();
+    if (found.follower) toFollower(found, event);
+    else onOwnEvent(answer, segment, event);
     changed("tokens");
   },
 
@@ -87,7 +89,9 @@ const HANDLERS = {
 
   error(message) {
     if (typeof message.request === "number") return resolveRequest(message);
-    const { answer, segment } = findSegment(message.id) ?? {};
+    const elsewhere = followedRun(message.id);
+    if (elsewhere && onFollowedError(elsewhere, message)) return undefined;
+    const { answer, segment } = elsewhere ?? findSegment(message.id) ?? {};
     if (message.code === "unknown_generation" && segment)
       return onUnknownGeneration(answer, segment);
     if (message.id && !segment) return notifyListener(message); // may be a dropped generation
@@ -113,8 +117,21 @@ function findSegment(id) {
   return null;
 }
 
+/** Handle an event of the page's conversation. */
+function onOwnEvent(answer, segment, event) {
+  if (event.type === "token") recordInterval(event);
+  if (event.type === "done") onDone(answer, segment);
+  saveSoon();
+  if (segment.here || segment.left) keepSoon(segment.here);
+  if (event.type === "done") keepNow();
+}
+
+function toFollower({ segment, follower }, event) {
+  if (event.type === "done") unfollow(segment.id);
+  follower.onEvent(segment, event);
+}
+
 function onToken(answer, token) {
-  recordInterval(token);
   if (token.stats) settleScales([token.stats]);
   if (answer === view.answer) changed("focus");
 }

@@ -17,7 +17,7 @@ import {
 import { ownPresetOf } from "./own-presets.js";
 import { setUpPresetDialog } from "./preset-dialog.js";
 import { saveSettings } from "../chat/persist.js";
-import { changed, on, state } from "../state.js";
+import { changed, on, state, steered } from "../state.js";
 import { pushSettings } from "../chat/live-updates.js";
 
 /** name → {range, box, rail, setting} */
@@ -116,8 +116,9 @@ function draw() {
   const { settings } = state;
   if (!settings) return;
   const refused = state.problem?.param ?? "";
+  setText(byId("h-sampling"), state.own ? `Sampling, ${state.own.borrower}` : "Sampling");
   for (const [name, control] of controls) {
-    drawSlider(control, settings[name], state.active?.segment.request.params[name]);
+    drawSlider(control, settings[name], steered()?.segment.request.params[name]);
     showBox(control.box, writeNumber(settings[name], control.setting), refused === name);
   }
   drawPenalties(refused);
@@ -194,7 +195,7 @@ function drawHint() {
   } else if (state.replay) {
     hint.dataset.tone = "off";
     setText(text, "The settings at this token");
-  } else if (state.active && inFlight !== undefined) {
+  } else if (steered() && inFlight !== undefined) {
     hint.dataset.tone = "on";
     setText(text, `Changes take effect within ${inFlight + 1} tokens`);
   } else {

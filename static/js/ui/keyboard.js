@@ -72,7 +72,7 @@ const STEPS = { z: undo, "shift z": redo, y: redo };
 
 const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, k: openDrawer, "/": help };
 
-const PLAIN = {
+const UNMODIFIED = {
   c: openDrawer,
   l: toggleInstrument,
   m: toggleMarkdown,
@@ -84,7 +84,7 @@ const PLAIN = {
 function plain(key) {
   if (key === "?") return help;
   if (key === " ") return state.replay && toggle;
-  const act = PLAIN[key.toLowerCase()];
+  const act = UNMODIFIED[key.toLowerCase()];
   if (act) return act;
   const metric = METRIC_NAMES[Number(key) - 1];
   return metric ? () => setMetric(metric) : null;

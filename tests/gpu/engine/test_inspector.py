@@ -210,6 +210,8 @@ BAD: list[tuple[Question, str]] = [
     (Waterfall([1], 0, SamplingParams(), 0), "seed should be that of the run"),
     (Waterfall([1], 0, SamplingParams(seed=1), -1), "index should be from 0 to 4294967295"),
     (Waterfall([1], 0, SamplingParams(seed=1, top_p=2.0), 0), "top_p"),
+    (Waterfall([1], 0, SamplingParams(seed=1), 0, also=[-1]), "also should be from 0 to"),
+    (Waterfall([1], 0, SamplingParams(seed=1), 0, also=[1] * 101), "also has 101 ids"),
 ]
 
 

@@ -66,6 +66,24 @@ def test_each_stage_keeps_what_it_does_not_remove(
     assert answer["tempered"][kept].sum() == pytest.approx(rows[-1]["kept"], abs=1e-5)
 
 
+def test_tokens_asked_for_are_listed_once_beside_the_most_likely(logits: np.ndarray) -> None:
+    order = np.argsort(-logits, kind="stable")
+    also = [int(order[40]), int(order[1]), int(order[VOCAB - 1])]
+    answer = waterfall(logits, SEEN, sample_of(top_k=3), top=3, also=also)
+    ids = answer["ids"].tolist()
+    assert ids[:3] == order[:3].tolist()
+    assert ids[3:] == [also[0], also[2]]
+    assert answer["logit"].tolist() == logits[ids].tolist()
+
+
+def test_of_the_tokens_asked_for_a_grammar_leaves_the_allowed(logits: np.ndarray) -> None:
+    allowed = np.arange(VOCAB) % 2 == 0
+    answer = waterfall(logits, SEEN, sample_of(), 1, allowed, also=[10, 11, 200])
+    assert {10, 200} <= set(answer["ids"].tolist())
+    assert 11 not in answer["ids"]
+    assert answer["logit"].tolist() == logits[answer["ids"]].tolist()
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_survivors_of_every_filter_are_those_of_transformers(
     logits: np.ndarray, settings: dict[str, float]

@@ -105,12 +105,12 @@ async function beamNow(context) {
     return ofBeam(context, await beamAt(context, search));
   } catch (error) {
     // Shown beside the controls, where other settings can be chosen.
-    if (error instanceof Missing || error.code) return { ...NOTHING, says: error.message };
+    if (error instanceof Missing || error.code) return { ...NO_TREE, says: error.message };
     throw error;
   }
 }
 
-const NOTHING = {
+const NO_TREE = {
   texts: [],
   names: [],
   partings: [],

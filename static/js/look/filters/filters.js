@@ -4,15 +4,14 @@
 import { el } from "../../ui/dom.js";
 import { count, percent, tokenLabel } from "../../ui/format.js";
 import { SLIDERS } from "../../panels/sampling-settings.js";
-import { spansUpTo } from "../../interventions/interventions.js";
 import { changed, state } from "../../state.js";
 import { numberOf, view } from "../../view.js";
-import { grammarAfter } from "../../chat/grammar.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { flowOf } from "./flow.js";
 import { FlowPlot } from "./plot.js";
 import { FlowFigures, heading } from "./figures.js";
 import { numbersOf } from "./table.js";
+import { samplingOf, waterfallOf } from "../shared/waterfall.js";
 import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 
 /** Number of the most likely tokens that are listed; the others are grouped. */
@@ -47,11 +46,11 @@ export const filters = {
       throw new Missing("This token is part of the prompt, not chosen. Select a written one.");
     if (token.put)
       throw new Missing("You put this token here, so it was not drawn. Select another one.");
-    const used = settingsOf(answer.settingsAt(token));
+    const used = samplingOf(answer.settingsAt(token));
     const ask = questionOf(context);
     if (isFollowing(answer) && !cache.get(ask.key(used))) await pause(FOLLOW_MS, signal);
     const real = await ask.with(used);
-    const wanted = settingsOf(state.settings);
+    const wanted = samplingOf(state.settings);
     const changes = changesOf(used, wanted);
     const seen = changes.length ? await ask.with(wanted) : real;
     now = {
@@ -86,8 +85,6 @@ const isFollowing = (answer) => answer.running && view.pinned === null && view.h
 
 // ---- the question ----------------------------------------------------------------------------
 
-const settingsOf = (all) => Object.fromEntries(SLIDERS.map(({ name }) => [name, all[name]]));
-
 const changesOf = (used, wanted) =>
   SLIDERS.filter(({ name }) => used[name] !== wanted[name]).map(({ name, label }) => ({
     name,
@@ -99,18 +96,11 @@ const changesOf = (used, wanted) =>
 /** Return the question about the focused token; `key(settings)` identifies a cached answer. */
 function questionOf(context) {
   const { token, hello } = context;
-  const { segment, ids, position } = sequenceOf(context);
-  const before = { ids: ids.slice(0, position), position: position - 1 };
-  const grammar = grammarAfter(segment.request?.grammar, token.index);
-  const question = { kind: "waterfall", ...before, ...spansUpTo(segment, position), ...grammar };
-  // A string of digits: numbers have 53 bits here and seeds 64.
-  const seed = String(segment.request?.params.seed ?? segment.params.seed);
-  const index = token.number ?? token.index;
-  const run = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${index}`;
+  const { segment } = sequenceOf(context);
+  const run = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${token.number ?? token.index}`;
   const key = (settings) => `${run} ${JSON.stringify(settings)}`;
   const ask = async (settings) => {
-    const params = { ...settings, seed };
-    const whole = { ...question, params, index, top: TOP };
+    const whole = waterfallOf(context, settings, { top: TOP });
     const answer = await (isFollowing(context.answer)
       ? askNewest("filters", whole, segment, context.signal)
       : askLatest("filters", whole));

@@ -14,7 +14,7 @@ export const DRAW = STAGES.length;
 export const BEFORE_FILTERS = 2;
 
 /** Smaller shares are rounding errors of float32. */
-const NOTHING = 1e-7;
+const MIN_MASS = 1e-7;
 
 /**
  * A token, or a part of the remaining ones.
@@ -112,7 +112,7 @@ function keptParts(tokens, stray, kept, nKept) {
 function spread(part, parts, whole) {
   const others = parts.filter(({ id }) => id === undefined);
   const mass = sum(others, "tempered");
-  const share = mass > NOTHING ? part.tempered / mass : 1 / others.length;
+  const share = mass > MIN_MASS ? part.tempered / mass : 1 / others.length;
   return { raw: share * whole.raw, penalised: share * whole.penalised };
 }
 

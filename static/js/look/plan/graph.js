@@ -65,7 +65,7 @@ export class PlanGraph {
   mark(number, layer) {
     if (this.marked === `${number} ${layer}`) return;
     this.marked = `${number} ${layer}`;
-    const { from, to } = number === null ? NOTHING : neighbours(this.dispatches, number);
+    const { from, to } = number === null ? NO_NEIGHBOURS : neighbours(this.dispatches, number);
     this.cells.forEach((cell, i) => {
       cell.setAttribute("aria-pressed", String(i === number));
       cell.classList.toggle("from", from.has(i));
@@ -108,4 +108,4 @@ export class PlanGraph {
   }
 }
 
-const NOTHING = { from: new Set(), to: new Set() };
+const NO_NEIGHBOURS = { from: new Set(), to: new Set() };

@@ -39,7 +39,7 @@ export function effectOf(context) {
   const chosen = ids[at + 1];
   if (chosen === undefined) return { why: "No token follows this one." };
   const { did, before, after } = beforeAndAfter(segment, at);
-  if (!before) return { why: NOTHING_SET };
+  if (!before) return { why: NO_INTERVENTIONS };
   const top = Math.min(TOP, context.hello.model.vocab_size);
   const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top };
   const ask = (reached) => ({
@@ -53,12 +53,12 @@ export function effectOf(context) {
   return { key, did, without, with: now, chosen, name, label };
 }
 
-const NOTHING_SET = "No interventions. Switch off a head to see the effect on this token.";
-const NOTHING_RUN = "No answer yet. Interventions will act on the next one, including its prompt.";
+const NO_INTERVENTIONS = "No interventions. Switch off a head to see the effect on this token.";
+const NO_ANSWER = "No answer yet. Interventions will act on the next one, including its prompt.";
 const WRITING = "Generating. Select a token to see the effect on it.";
 
 function whyNot({ answer, token }) {
-  if (!answer?.segment?.accepted) return NOTHING_RUN;
+  if (!answer?.segment?.accepted) return NO_ANSWER;
   if (state.replay) return "This needs the engine, and a replay has none.";
   if (!ready()) return "The engine is not ready. Continues automatically once it is.";
   if (!token) return "No token yet. Prefill is running.";

@@ -1,0 +1,127 @@
+// Text of an answer on the page: one element per token, appended once per frame, with marks of
+// changed settings.
+
+import { el, setText } from "../ui/dom.js";
+import { describeChange } from "../panels/sampling-settings.js";
+import { TextChunks } from "./text-chunks.js";
+import { describeDropped } from "./truncation.js";
+
+/** Probabilities at or below which a token gets one, two or three underlines. */
+const UNDERLINE = [0.4, 0.2, 0.08];
+
+export class AnswerText {
+  #chunks = null;
+  #edition = 0;
+  /** Numbers of segments, tokens and marks drawn so far. */
+  #segment = 0;
+  #shown = 0;
+  #marked = 0;
+  #marks = new Map();
+  #dropped = "";
+
+  constructor() {
+    this.box = el("p", "answer");
+    /** The answer drawn last, and the elements of its tokens by number. */
+    this.answer = null;
+    this.nodes = [];
+  }
+
+  /** Draw what is new of an answer. `given`: text that it completes. */
+  draw(answer, given = "") {
+    if (this.answer !== answer || this.#edition !== answer.edition) this.#restart(answer, given);
+    this.#drawDropped();
+    this.#drawTokens();
+    this.#drawMarks();
+    this.#chunks.close();
+  }
+
+  /** Remove everything. */
+  clear() {
+    this.answer = null;
+    this.nodes = [];
+    this.box.replaceChildren();
+  }
+
+  /** Handle new widths of words. */
+  refit() {
+    this.#chunks?.refit();
+  }
+
+  #restart(answer, given) {
+    this.clear();
+    if (given) this.box.append(el("span", "given", given));
+    this.answer = answer;
+    this.#edition = answer.edition;
+    this.#segment = this.#shown = this.#marked = 0;
+    this.#marks = new Map();
+    this.#dropped = "";
+    this.#chunks = new TextChunks(this.box, this.nodes);
+  }
+
+  /** Say before the answer which turns it was written without; known once it is accepted. */
+  #drawDropped() {
+    const words = describeDropped(this.answer);
+    if (words === this.#dropped) return;
+    this.#dropped = words;
+    const mark = el("span", "mark-change dropped", words);
+    mark.title = "The conversation is longer than the context.";
+    this.box.prepend(mark);
+  }
+
+  #drawTokens() {
+    const { answer, box } = this;
+    const fragment = document.createDocumentFragment();
+    for (; this.#segment < answer.segments.length; this.#segment += 1) {
+      const segment = answer.segments[this.#segment];
+      if (segment.textOnly !== null) {
+        fragment.append(el("span", "plain", segment.textOnly));
+        continue;
+      }
+      for (const end = segment.base + segment.nTokens; this.#shown < end; this.#shown += 1)
+        this.nodes.push(putToken(fragment, answer, this.#shown));
+      if (segment === answer.segment) break; // it may grow
+    }
+    const last = box.lastElementChild;
+    box.insertBefore(fragment, last?.matches(".caret") ? last : null);
+  }
+
+  /** Draw marks before the first token they apply to; earlier marks of a drag have no label. */
+  #drawMarks() {
+    const { marks } = this.answer;
+    for (; this.#marked < marks.length; this.#marked += 1) {
+      const { index, shown } = marks[this.#marked];
+      const token = this.nodes[index];
+      if (!token) break;
+      let mark = this.#marks.get(index);
+      if (!mark) {
+        mark = el("span", "mark-change");
+        mark.dataset.at = index;
+        this.#marks.set(index, mark);
+        const { previousSibling: space } = token;
+        token.parentNode.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
+      }
+      setText(mark, shown.map(describeChange).join(", "));
+    }
+    this.#marked = Math.max(0, this.#marked - 2); // the last ones may still change
+  }
+}
+
+function putToken(parent, answer, index) {
+  if (index && answer.tokens[index].segment.base === index)
+    parent.append(el("span", "mark-change", "continued"));
+  const { text, logprob, eos, draft } = answer.tokens[index];
+  const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
+  if (space) parent.append(space);
+  const node = el(
+    "span",
+    eos ? "tok eos" : text === "" ? "tok part" : "tok",
+    text.slice(space.length),
+  );
+  const p = Math.exp(logprob);
+  node.dataset.i = index;
+  node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
+  if (draft) node.dataset.draft = draft.accepted ? "accepted" : "rejected";
+  node.tabIndex = -1;
+  parent.append(node);
+  return node;
+}

@@ -1,0 +1,129 @@
+// One column of a comparison on the page: its settings in words, its buttons, its text.
+
+import { AnswerText } from "../../chat/answer-text.js";
+import { tokensPerSecond } from "../../chat/status-line.js";
+import { el, setAttr, setText } from "../../ui/dom.js";
+import { figure, plural } from "../../ui/format.js";
+import { newIconButton } from "../../ui/icon-button.js";
+
+/** The text scrolls with its end while that is this near. */
+const NEAR_END_PX = 30;
+
+export class ColumnView {
+  #text = new AnswerText();
+  #stick = true;
+  #focused = null;
+
+  /** `number`: of the column; `on`: {select, stop, takeOver, remove, point, choose} take it first. */
+  constructor(number, on) {
+    const letter = "ABCD"[number];
+    this.node = el("section", "cmp-column");
+    this.node.setAttribute("aria-label", `Column ${letter}`);
+    this.pick = el("button", "cmp-pick");
+    this.pick.type = "button";
+    this.pick.append(el("b", "", letter), el("span"));
+    this.pick.addEventListener("click", () => on.select(number));
+    this.stop = newIconButton("stop", `Stop ${letter}`, () => on.stop(number));
+    this.take = newIconButton("more", `Take ${letter} over into the conversation`, () =>
+      on.takeOver(number),
+    );
+    this.remove = newIconButton("close", `Remove column ${letter}`, () => on.remove(number));
+    const acts = el("span", "cmp-acts");
+    acts.append(this.stop, this.take, this.remove);
+    const head = this.node.appendChild(el("header"));
+    head.append(this.pick, acts);
+    this.status = this.node.appendChild(el("p", "cmp-status"));
+    this.scroller = this.node.appendChild(el("div", "cmp-text"));
+    this.scroller.tabIndex = 0;
+    this.scroller.setAttribute("role", "region");
+    this.scroller.setAttribute("aria-label", `Text of column ${letter}`);
+    this.scroller.append(this.#text.box);
+    this.scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true });
+    this.#listen(number, on);
+  }
+
+  #listen(number, on) {
+    const indexOf = ({ target }) => (target.matches(".tok") ? Number(target.dataset.i) : null);
+    const { box } = this.#text;
+    box.addEventListener("pointerover", (event) => {
+      if (event.pointerType !== "touch") on.point(number, indexOf(event));
+    });
+    box.addEventListener("pointerleave", () => on.point(number, null));
+    box.addEventListener("click", (event) => {
+      if (indexOf(event) !== null) on.choose(number, indexOf(event));
+    });
+  }
+
+  #onScroll() {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    this.#stick = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+  }
+
+  /**
+   * Draw a column. `words`: of its settings; `selected`; `parting`: number of the first token that
+   * differs from the first column's, or null; `focus`: number of the focused token, or null;
+   * `whyNotTake`: why it cannot be taken over, or ""; `removable`.
+   */
+  draw({ answer, refused }, { words, selected, parting, focus, whyNotTake, removable }) {
+    setText(this.pick.lastChild, words);
+    this.pick.title = `${words}. Press to let the sliders and Reach in act on this column.`;
+    this.pick.setAttribute("aria-pressed", String(selected));
+    this.node.toggleAttribute("data-selected", selected);
+    this.stop.hidden = !answer?.running;
+    this.take.hidden = !answer?.segment || answer.running;
+    this.take.disabled = whyNotTake !== "";
+    setAttr(this.take, "title", whyNotTake || this.take.getAttribute("aria-label"));
+    this.remove.hidden = !removable;
+    setText(this.status, refused || (answer ? statusOf(answer) : "not run yet"));
+    this.status.title = this.status.textContent;
+    this.status.dataset.tone = refused || answer?.segment?.reason === "error" ? "bad" : "";
+    this.scroller.setAttribute("aria-busy", String(answer?.running ?? false));
+    if (!answer) return this.#text.clear();
+    this.#text.draw(answer);
+    this.#mark("parts", parting);
+    this.#focus(focus);
+    if (this.#stick && answer.running) this.scroller.scrollTop = this.scroller.scrollHeight;
+    return undefined;
+  }
+
+  #mark(name, index) {
+    const node = this.#text.nodes[index ?? -1];
+    const before = this.#text.box.querySelector(`.${name}`);
+    if (before === node) return;
+    before?.classList.remove(name);
+    node?.classList.add(name);
+  }
+
+  #focus(index) {
+    const node = this.#text.nodes[index ?? -1] ?? null;
+    if (node === this.#focused) return;
+    this.#focused?.classList.remove("on");
+    node?.classList.add("on");
+    this.#focused = node;
+  }
+
+  /** Scroll the focused token into view. */
+  showFocus() {
+    this.#focused?.scrollIntoView({ block: "nearest" });
+  }
+}
+
+const ENDS = {
+  eos: "complete",
+  stop: "stop string",
+  length: "max tokens",
+  context: "context full",
+  cancelled: "stopped",
+};
+
+function statusOf(answer) {
+  const { segment, tokens } = answer;
+  if (segment.state === "sent") return "sent";
+  if (segment.state === "queued") return `queued, position ${segment.position}`;
+  if (segment.running && !tokens.length) return "reading the prompt";
+  const speed = tokensPerSecond(answer, segment);
+  const parts = [plural(tokens.length, "token")];
+  if (speed) parts.push(`${figure(speed)} tok/s`);
+  if (!segment.running) parts.push(ENDS[segment.reason] ?? segment.message);
+  return parts.join(" · ");
+}

@@ -1,0 +1,114 @@
+// The columns of a comparison: each has its own sampling settings and interventions, and the answer
+// that they gave to the prompt. The first has those of the page.
+
+import { interventionsOf, lendControls, returnControls } from "../../chat/lent-controls.js";
+import { isEmpty } from "../../interventions/interventions.js";
+import { newStore } from "../../interventions/intervention-store.js";
+import { toWire } from "../../interventions/intervention-wire.js";
+import { send } from "../../net/connection.js";
+import { PRESETS, presetOf } from "../../panels/sampling-settings.js";
+import { changed, lastTurn, shownAnswer, state } from "../../state.js";
+import { pin, showAnswer, view } from "../../view.js";
+
+export const MAX_COLUMNS = 4;
+
+/**
+ * A column: settings of the sampling panel, a store of interventions (null for those of the page),
+ * its answer or null, and why it has none, or "".
+ *
+ * @typedef {{name: string, settings: object | null, interventions: object | null,
+ *   answer: object | null, refused: string}} Column
+ */
+
+/** @type {Column[]} */
+let columns = [];
+let selected = 0;
+
+export const allColumns = () => columns;
+export const selectedNumber = () => selected;
+export const isRunning = () => columns.some(({ answer }) => answer?.running);
+
+const nameOf = (i) => `column ${"ABCD"[i]}`;
+
+/** Settings and interventions (a `Setting`) of a column now. */
+export const settingsOf = ({ settings }) => settings ?? (state.own ?? state).settings;
+export const settingOf = (column) =>
+  (column.settings ? interventionsOf(column) : (state.own ?? state).interventions).setting;
+
+// ---- columns -----------------------------------------------------------------------------------
+
+/** Make the first two columns: the page's settings, and others that are likely to differ. */
+export function openColumns() {
+  if (!columns.length) {
+    columns = [{ name: nameOf(0), settings: null, interventions: null, answer: null, refused: "" }];
+    addColumn(contrastOf(settingsOf(columns[0]), settingOf(columns[0])));
+    select(0);
+  } else select(selected);
+}
+
+/** Other settings than the page's: without its interventions, or another preset. */
+function contrastOf(settings, setting) {
+  if (!isEmpty(toWire(setting))) return { settings, setting: newStore().setting };
+  const other = presetOf(settings) === "Greedy" ? PRESETS.Balanced : PRESETS.Greedy;
+  return { settings: { ...settings, ...other }, setting };
+}
+
+/** Add a column with other settings, or with those of the selected one, and select it. */
+export function addColumn(like = null) {
+  if (columns.length === MAX_COLUMNS) return;
+  const model = columns[selected];
+  const { settings, setting } = like ?? { settings: settingsOf(model), setting: settingOf(model) };
+  columns.push({
+    name: nameOf(columns.length),
+    settings: { ...settings, stop: [...settings.stop] },
+    interventions: newStore(setting),
+    answer: null,
+    refused: "",
+  });
+  select(columns.length - 1);
+}
+
+/** The page's own column stays, and two are the fewest. */
+export const isRemovable = (number) => number > 0 && columns.length > 2;
+
+/** Remove a column; its run is stopped. */
+export function removeColumn(number) {
+  if (!isRemovable(number)) return;
+  stopColumn(columns[number]);
+  returnControls();
+  columns.splice(number, 1);
+  columns.forEach((column, i) => (column.name = nameOf(i)));
+  select(Math.min(selected, columns.length - 1));
+}
+
+/** Make the page's controls act on a column, and show its answer in the core sample. */
+export function select(number) {
+  selected = number;
+  const column = columns[number];
+  if (column.settings) lendControls(column);
+  else returnControls();
+  state.compared = column.answer;
+  if (column.answer && column.answer !== view.answer) showAnswer(column.answer);
+  changed("look", "settings");
+}
+
+/** Focus a token of a column. */
+export function focusToken(number, index) {
+  if (number !== selected) select(number);
+  pin(index);
+}
+
+/** Give the controls and the core sample back to the conversation. */
+export function closeColumns() {
+  returnControls();
+  state.compared = null;
+  selected = 0;
+  if (columns.some(({ answer }) => answer && answer === view.answer))
+    showAnswer(shownAnswer(lastTurn()));
+}
+
+export function stopColumn({ answer }) {
+  if (answer?.running) send({ type: "stop", id: answer.segment.id });
+}
+
+export const stopAll = () => columns.forEach(stopColumn);

@@ -1,0 +1,261 @@
+// Compare instrument: one prompt under two to four settings, side by side, token by token.
+//
+// The controls of the page (sampling panel, adapters, Reach in) act on the selected column, also
+// while it is written. The core sample and the panels beside it show its tokens.
+
+import { el, setText } from "../../ui/dom.js";
+import { percent, plural } from "../../ui/format.js";
+import { growWithText } from "../../ui/grow.js";
+import { changed, ready, state } from "../../state.js";
+import { focused, point, view } from "../../view.js";
+import { closeInstrument, openInstrumentName } from "../frame.js";
+import { newButton } from "../reach/factor-bar.js";
+import { Missing } from "../shared/context.js";
+import { firstDifference, groupsAt, longestOf } from "./alignment.js";
+import { ColumnView } from "./column-view.js";
+import {
+  addColumn,
+  allColumns,
+  closeColumns,
+  focusToken,
+  isRemovable,
+  isRunning,
+  MAX_COLUMNS,
+  openColumns,
+  removeColumn,
+  select,
+  selectedNumber,
+  settingOf,
+  settingsOf,
+  stopAll,
+  stopColumn,
+} from "./columns.js";
+import { explanationOf } from "./explain.js";
+import { describePrompt, lastPrompt, runAll, takeOver, whyNotTakable } from "./run.js";
+import { AlignmentStrip } from "./strip.js";
+import { describeColumn, describeOwn, quoted, signed } from "./words.js";
+
+let field = null;
+let note = null;
+let go = null;
+let add = null;
+let strip = null;
+let row = null;
+let reason = null;
+/** @type {ColumnView[]} */
+let views = [];
+/** Is the instrument shown? */
+let isOpen = false;
+/** Why the last start failed, or "". */
+let problem = "";
+
+export const compare = {
+  needs: "nothing",
+
+  setUp(root) {
+    root.append(buildBar());
+    strip = new AlignmentStrip(root, { point: pointAt, choose });
+    row = root.appendChild(el("div", "cmp-columns"));
+    reason = root.appendChild(el("div", "cmp-reason"));
+    reason.setAttribute("role", "status");
+    new ResizeObserver(() => changed("look")).observe(row);
+  },
+
+  show() {
+    if (state.replay) {
+      isOpen = false;
+      throw new Missing("A comparison needs the engine, and a replay has none.");
+    }
+    if (!isOpen) open();
+    draw();
+    return sourceOf();
+  },
+
+  hide() {
+    isOpen = false;
+    if (openInstrumentName() === null) closeColumns();
+  },
+
+  table() {
+    const answers = answersNow();
+    const columns = answers.flatMap((_, i) => [`${"ABCD"[i]}`, `p ${"ABCD"[i]}`]);
+    const rows = Array.from({ length: longestOf(answers) }, (_, index) => {
+      const groups = groupsAt(answers, index);
+      const cells = answers.flatMap((answer) => {
+        const token = answer?.tokens[index];
+        return [token?.text ?? null, token ? Math.exp(token.logprob) : null];
+      });
+      return [index + 1, ...cells, groups.every((group) => group === 0) ? "yes" : "no"];
+    });
+    return { columns: ["token", ...columns, "same"], rows };
+  },
+};
+
+const answersNow = () => allColumns().map(({ answer }) => answer);
+
+function buildBar() {
+  const bar = el("form", "cmp-bar");
+  field = el("textarea");
+  Object.assign(field, { rows: 1, placeholder: "Prompt for all columns", spellcheck: true });
+  field.setAttribute("aria-label", "Prompt for all columns");
+  note = el("span", "sub");
+  add = newButton("Add column", () => addColumn());
+  go = el("button", "send");
+  field.addEventListener("input", () => {
+    growWithText(field);
+    changed("look");
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    bar.requestSubmit();
+  });
+  bar.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (isRunning()) stopAll();
+    else problem = runAll(field.value);
+    changed("look");
+  });
+  bar.append(field, note, add, go);
+  return bar;
+}
+
+function open() {
+  isOpen = true;
+  openColumns();
+  if (!field.value) field.value = lastPrompt();
+}
+
+// ---- drawing -----------------------------------------------------------------------------------
+
+function draw() {
+  const columns = allColumns();
+  const answers = answersNow();
+  const partings = answers.map((answer, i) => (i ? firstDifference(answers[0], answer) : null));
+  drawBar(columns);
+  if (views.length !== columns.length) buildColumns(columns.length);
+  const focus = answers.includes(view.answer) ? focused() : null;
+  const at = focus !== null && focus >= 0 ? focus : null;
+  strip.node.hidden = !answers.some(Boolean);
+  strip.draw({ answers, partings, focus: at, selected: selectedNumber() });
+  columns.forEach((column, i) => {
+    views[i].draw(column, {
+      words: wordsOf(column, i),
+      selected: i === selectedNumber(),
+      parting: partings[i]?.index ?? null,
+      focus: at,
+      whyNotTake: whyNotTakable(column),
+      removable: isRemovable(i) && !column.answer?.running,
+    });
+  });
+  drawReason(partings, answers);
+}
+
+function drawBar(columns) {
+  const running = isRunning();
+  setText(go, running ? "Stop all" : "Compare");
+  go.disabled = !running && (!ready() || field.value.trim() === "");
+  add.disabled = running || columns.length === MAX_COLUMNS;
+  setText(note, describePrompt(field.value));
+}
+
+function wordsOf(column, i) {
+  const of = (one) => [settingsOf(one), settingOf(one)];
+  return i ? describeColumn(of(column), of(allColumns()[0])) : describeOwn(settingsOf(column));
+}
+
+function buildColumns(n) {
+  const on = {
+    select,
+    stop: (i) => stopColumn(allColumns()[i]),
+    takeOver(i) {
+      takeOver(allColumns()[i]);
+      closeInstrument();
+    },
+    remove: removeColumn,
+    point: pointAt,
+    choose,
+  };
+  views = Array.from({ length: n }, (_, i) => new ColumnView(i, on));
+  row.replaceChildren(...views.map(({ node }) => node));
+}
+
+/** Explain the first difference of the selected column, or of the column that parts first. */
+function drawReason(partings, answers) {
+  const at = selectedNumber() || earliest(partings);
+  const parting = partings[at];
+  if (problem || !parting) {
+    const running = isRunning();
+    const same = answers.every(Boolean) && longestOf(answers) > 0;
+    setText(reason, problem || (same ? `All the same${running ? " so far" : ""}.` : HOW));
+    return;
+  }
+  const names = ["A", "ABCD"[at]];
+  const where = `${names[1]} parts from A at token ${parting.index + 1}`;
+  const [a, b] = parting.sides;
+  if (!a || !b) {
+    setText(reason, `${where}: A has ${quoted(a)}, ${names[1]} has ${quoted(b)}.`);
+    return;
+  }
+  const { found, error } = explanationOf({ ...parting, answers: [answers[0], answers[at]], names });
+  const head = `${where}: ${quoted(b)} instead of ${quoted(a)}.`;
+  const rest = found?.text ?? error?.message ?? "Asking the engine …";
+  const key = `${head} ${rest}`;
+  if (reason.dataset.key === key && reason.childElementCount) return;
+  reason.dataset.key = key;
+  const words = el("p");
+  words.append(el("b", "", head), ` ${rest}`);
+  reason.replaceChildren(words, ...(found ? [tableOf(found.rows, names)] : []));
+}
+
+const HOW =
+  "Select a column, change its settings with the sliders or in Reach in, then press Compare. The " +
+  "runs share the steps of the engine, and the sliders act while they are written.";
+
+const earliest = (partings) =>
+  partings.reduce(
+    (best, one, i) => (one && (!partings[best] || one.index < partings[best].index) ? i : best),
+    0,
+  );
+
+/** The two tokens with their logits and shares in both columns. */
+function tableOf(rows, names) {
+  const table = el("table", "cmp-moves");
+  const head = table.createTHead().insertRow();
+  const titles = ["token", ...names.map((name) => `logit ${name}`), "moved", ...names.map((n) => `% ${n}`)];
+  for (const title of titles) head.append(Object.assign(el("th", "", title), { scope: "col" }));
+  const body = table.createTBody();
+  for (const { token, logits, shares } of rows) {
+    const line = body.insertRow();
+    line.append(Object.assign(el("th", "", quoted(token)), { scope: "row" }));
+    const cells = [
+      ...logits.map((logit) => logit.toFixed(2)),
+      logits[0] === logits[1] ? "0" : signed(logits[1] - logits[0]),
+      ...shares.map(percent),
+    ];
+    for (const cell of cells) line.insertCell().textContent = cell;
+  }
+  return table;
+}
+
+/** Say how many rows the steps had, which is measured. */
+function sourceOf() {
+  const [first] = answersNow();
+  const rows = first?.tokens.at(-1)?.stats?.n_rows;
+  if (!first?.segment) return "One prompt, one seed unless a column has its own.";
+  const share = rows ? ` The newest token of A was computed in a step of ${plural(rows, "row")}.` : "";
+  return `Sent together.${share} Bars: probability of each token before temperature and filters.`;
+}
+
+// ---- pointer -----------------------------------------------------------------------------------
+
+function pointAt(number, index) {
+  if (index === null || allColumns()[number]?.answer === view.answer) point(index);
+}
+
+function choose(number, index) {
+  if (index === null) return select(number);
+  focusToken(number, index);
+  requestAnimationFrame(() => views.forEach((each) => each.showFocus()));
+  return undefined;
+}

@@ -1,0 +1,65 @@
+// Why two answers of a comparison part: the engine is asked about the first token that differs, on
+// both sides.
+
+import { inspect } from "../../net/inspect.js";
+import { changed } from "../../state.js";
+import { samplingOf, seedOf, waterfallOf } from "../shared/waterfall.js";
+import { explain } from "./words.js";
+
+/** Tokens asked about besides the two: as many as a moved logit is looked for in. */
+const TOP = 8;
+/** Logits closer than this are the same: they come as 32-bit numbers. */
+const SAME = 1e-6;
+
+/** Answer → other answer → {index, found, error}: what was found out about their first difference. */
+const known = new WeakMap();
+
+/**
+ * Return what is known of the first difference of two answers, and ask if nothing is: {found}, as
+ * `findOut` returns it, or {error}; both null while the engine computes.
+ */
+export function explanationOf(pair) {
+  const [a, b] = pair.answers;
+  if (!known.has(a)) known.set(a, new WeakMap());
+  const about = known.get(a);
+  if (about.get(b)?.index !== pair.index) {
+    const entry = { index: pair.index, found: null, error: null };
+    about.set(b, entry);
+    findOut(pair)
+      .then((found) => (entry.found = found))
+      .catch((error) => (entry.error = error))
+      .finally(() => changed("look"));
+  }
+  return about.get(b);
+}
+
+/**
+ * Return {text, rows}; a row for each of the two tokens: {token, logits, shares} on both
+ * sides, shares after the filters.
+ */
+async function findOut({ answers, index, sides: tokens, names }) {
+  const also = tokens.map(({ id }) => id);
+  const asked = answers.map((answer, i) => {
+    const place = { answer, token: tokens[i], index };
+    const settings = answer.settingsAt(tokens[i]);
+    const question = waterfallOf(place, samplingOf(settings), { top: TOP, also });
+    return { question, settings: { ...settings, seed: seedOf(tokens[i].segment) } };
+  });
+  const found = await Promise.all(asked.map(({ question }) => inspect(question)));
+  const sides = found.map(sideOf);
+  const [a, b] = sides.map(({ logits }) => logits);
+  const moved = [...a].some(([id, logit]) => b.has(id) && Math.abs(b.get(id) - logit) > SAME);
+  const settings = asked.map((each) => each.settings);
+  const rows = tokens.map((token) => ({
+    token,
+    logits: sides.map(({ logits }) => logits.get(token.id)),
+    shares: sides.map(({ after }) => after.get(token.id)),
+  }));
+  return { text: explain({ names, settings, sides, tokens, moved }), rows };
+}
+
+function sideOf({ arrays, info }) {
+  const ids = [...arrays.ids.values];
+  const byId = (name) => new Map(ids.map((id, i) => [id, arrays[name].values[i]]));
+  return { logits: byId("logit"), after: byId("after"), draw: info.draw, greedy: info.greedy };
+}

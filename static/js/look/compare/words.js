@@ -1,0 +1,78 @@
+// What a comparison says in words: what is different in a column, and why two answers part.
+
+import { describeInterventionChange } from "../../interventions/interventions.js";
+import { toWire } from "../../interventions/intervention-wire.js";
+import { SETTING_BY_NAME, differences, presetOf } from "../../panels/sampling-settings.js";
+import { tokenLabel } from "../../ui/format.js";
+import { heading } from "../filters/figures.js";
+
+const valueOf = (name, value) =>
+  SETTING_BY_NAME[name].off ? heading(name, value) : String(value);
+const labelOf = (name) => SETTING_BY_NAME[name].label;
+
+const isGreedy = ({ temperature }) => temperature === 0;
+
+/**
+ * Say what differs in a column from another, "temperature 0.20, seed 7, head 2.3 off". Each has its
+ * settings and a `Setting` of interventions.
+ */
+export function describeColumn([of, setting], [other, otherSetting]) {
+  const words = isGreedy(of) && !isGreedy(other) ? ["greedy"] : changesOf(of, other);
+  if (of.seed !== other.seed) words.push(of.seed ? `seed ${of.seed}` : "random seed");
+  if (String(of.stop) !== String(other.stop)) words.push("other stop strings");
+  const inside = describeInterventionChange(toWire(otherSetting), toWire(setting));
+  if (inside) words.push(inside === "reset" ? "no interventions" : inside);
+  return words.join(", ") || "the same settings";
+}
+
+const changesOf = (of, other) =>
+  differences(other, of).map(({ name, to }) => `${labelOf(name)} ${valueOf(name, to)}`);
+
+/** What the page's own settings are called. */
+export const describeOwn = (settings) => presetOf(settings) || "the page’s settings";
+
+export const quoted = (token) =>
+  token ? `“${tokenLabel(token.text, token.eos ? "end of text" : "·")}”` : "its end";
+
+/**
+ * Explain why two answers part, from what the engine says of both sides (explain.js).
+ *
+ *   names     of the columns, "A" and "B"
+ *   settings  `settingsAt` of both tokens, with `seed`
+ *   sides     {logits, after, draw, greedy} of both; the first two by id
+ *   tokens    the two tokens
+ *   moved     whether any of the logits differ
+ */
+export function explain({ names, settings, sides, tokens, moved }) {
+  const [a, b] = settings;
+  const inside = describeInterventionChange(a.reach ?? {}, b.reach ?? {});
+  if (moved) return `The logits differ. ${movedText(inside, sides, tokens)}`;
+  const changes = differences(a, b).filter(({ name }) => name !== "max_tokens");
+  const words = changes.map(
+    ({ name, from, to }) => `${labelOf(name)} ${valueOf(name, from)} against ${valueOf(name, to)}`,
+  );
+  const draws = sides.map(({ draw }) => draw.toFixed(3));
+  const greedy = sides.findIndex((side) => side.greedy);
+  if (greedy >= 0) {
+    const drew = `drew with ${draws[1 - greedy]} at ${heading("temperature", settings[1 - greedy].temperature)}`;
+    return `Same logits, other choice: ${names[greedy]} took the most likely token, ${names[1 - greedy]} ${drew}.`;
+  }
+  if (a.seed !== b.seed) {
+    const seeds = [`seed ${a.seed} against ${b.seed}`, ...words].join(", ");
+    return `Same logits, other random number: ${draws.join(" and ")} (${seeds}).`;
+  }
+  return `Same logits, other shares: ${words.join(", ")}, so that the same random number ${draws[0]} falls on another token.`;
+}
+
+/** Say which of the two logits moved most, and what moved it. */
+function movedText(inside, [a, b], tokens) {
+  const moves = tokens
+    .filter(Boolean)
+    .map((token) => ({ token, by: b.logits.get(token.id) - a.logits.get(token.id) }))
+    .sort((one, other) => Math.abs(other.by) - Math.abs(one.by));
+  const [most] = moves;
+  const cause = inside ? `${inside[0].toUpperCase()}${inside.slice(1)}` : "An earlier change";
+  return `${cause} moved that of ${quoted(most.token)} most, by ${signed(most.by)}.`;
+}
+
+export const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;

@@ -1,0 +1,33 @@
+// The engine's question about the stages in which settings turned the logits of a token into the
+// distribution that it was drawn from (`Waterfall` of gpu/inspection/requests.py).
+
+import { grammarAfter } from "../../chat/grammar.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { SLIDERS } from "../../panels/sampling-settings.js";
+import { sequenceOf } from "./context.js";
+
+/** The settings that decide how a token is sampled. */
+export const samplingOf = (all) =>
+  Object.fromEntries(SLIDERS.map(({ name }) => [name, all[name]]));
+
+/** Seed of a run as a string of digits: numbers have 53 bits here, and seeds 64. */
+export const seedOf = ({ request, params }) => String(request?.params.seed ?? params.seed);
+
+/**
+ * Return the question about a token {answer, token, index} under `settings`. `more`: its other
+ * fields.
+ */
+export function waterfallOf(place, settings, more) {
+  const { segment, ids, position } = sequenceOf(place);
+  const { token } = place;
+  return {
+    kind: "waterfall",
+    ids: ids.slice(0, position),
+    position: position - 1,
+    ...spansUpTo(segment, position),
+    ...grammarAfter(segment.request?.grammar, token.index),
+    params: { ...settings, seed: seedOf(segment) },
+    index: token.number ?? token.index,
+    ...more,
+  };
+}
