@@ -1,0 +1,42 @@
+// How Python counts and trims text, for answers that equal the server's.
+
+const SPACE = "\\t-\\r\\x1c- \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const BETWEEN = new RegExp(`[${SPACE}]+`);
+const IS_SPACE = new RegExp(`[${SPACE}]`);
+
+/** Return `text` without white space, or the characters in `chars`, at its start and end. */
+export function strip(text, atStart = true, atEnd = true, chars = null) {
+  const goes = (char) => (chars === null ? IS_SPACE.test(char) : chars.includes(char));
+  const all = Array.from(text);
+  let first = 0;
+  let end = all.length;
+  while (atStart && first < end && goes(all[first])) first += 1;
+  while (atEnd && end > first && goes(all[end - 1])) end -= 1;
+  return all.slice(first, end).join("");
+}
+
+/** Number of words: what white space separates. */
+export const countWords = (text) => text.split(BETWEEN).filter(Boolean).length;
+
+/** Number of characters: code points. */
+export function countChars(text) {
+  let n = 0;
+  for (const _ of text) n += 1;
+  return n;
+}
+
+/** A number as `f"{value:g}"` writes it: six digits. */
+export function general(value) {
+  const [digits, exponent] = value.toExponential(5).split("e");
+  const power = Number(exponent);
+  if (power >= -4 && power < 6) return String(Number(value.toPrecision(6)));
+  const sign = power < 0 ? "-" : "+";
+  return `${Number(digits)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
+}
+
+/** A string as `repr` writes it, for the characters that occur in names. */
+export function quoted(text) {
+  const mark = text.includes("'") && !text.includes('"') ? '"' : "'";
+  const escaped = text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n").replaceAll("\t", "\\t");
+  return mark + escaped.replaceAll(mark, `\\${mark}`) + mark;
+}
