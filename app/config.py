@@ -129,6 +129,13 @@ class Settings:
         bool,
         "Reuse the KV cache of an earlier text for a prompt that begins with tokens of that text.",
     ] = True
+    cache_reuse: Annotated[
+        int,
+        "Fewest tokens of a chunk of a prompt that is reused although the text before it changed: "
+        "its keys are moved to their new positions, which is approximate. A request may say "
+        "otherwise. 0: such chunks are computed.",
+        (0, 2**26),
+    ] = 0
     spec_type: Annotated[
         SpecType,
         "Speculative decoding. ngram: tokens that followed the same ones earlier in the text are "
@@ -188,6 +195,11 @@ class Settings:
             raise SettingsError(
                 "--kv-offload keeps evicted blocks of the prefix cache, which --no-prefix-cache "
                 "turns off; leave one of the two out"
+            )
+        if self.cache_reuse and not self.prefix_cache:
+            raise SettingsError(
+                "--cache-reuse reuses blocks of the prefix cache, which --no-prefix-cache turns "
+                "off; leave one of the two out"
             )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must not be empty and must have printable characters only")

@@ -105,8 +105,19 @@ class Queued(msgspec.Struct, frozen=True, tag="queued"):
     position: int
 
 
+class MovedChunk(msgspec.Struct, frozen=True):
+    """Tokens first … end − 1 of a prompt, whose keys and values were computed at the positions from
+    `source` on of another text and moved."""
+
+    first: int
+    end: int
+    source: int
+
+
 class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
-    """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already.
+    """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already, and
+    those of the chunks `moved` were there after another text, so that what follows is approximate;
+    absent without any.
     `ms` counts from the start of the run, `gpu_ms` is of this chunk's step alone.
     `stats` has one entry for each prompt token of this chunk when captured; `experts` is as in
     `Token`."""
@@ -119,6 +130,7 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     kv_blocks: int
     stats: tuple[TokenStats, ...] = ()
     experts: ExpertUse | None = None
+    moved: tuple[MovedChunk, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -187,8 +199,9 @@ class Updated(
 
 class Timings(msgspec.Struct, frozen=True):
     """Timings in milliseconds: names and meaning of llama-server's `timings`, which clients already
-    parse, then our own. cache_n: prompt tokens found in the KV cache; prompt_n: those computed;
-    ttft: request to first token; tpot: mean time between tokens after the first.
+    parse, then our own. cache_n: prompt tokens found in the KV cache, cache_moved_n of them after
+    another text (`cache_reuse`); prompt_n: those computed; ttft: request to first token; tpot: mean
+    time between tokens after the first.
 
     draft_n, draft_n_accepted        drafts that were verified, and those accepted
     draft_n_by_position,             these by their place among the drafts of a step
@@ -212,6 +225,7 @@ class Timings(msgspec.Struct, frozen=True):
     draft_n_by_position: tuple[int, ...] = ()
     draft_n_accepted_by_position: tuple[int, ...] = ()
     draft_speedup: float = 0.0
+    cache_moved_n: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

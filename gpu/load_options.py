@@ -38,6 +38,7 @@ class LoadOptions:
     weight_cache_bytes  limit of the files in the user's cache folder that hold weights packed as q8
                         and q4 for the next start; 0: no cache
     prefix_cache        reuse the KV blocks of a prompt's prefix that was computed before
+    cache_reuse         `Request.cache_reuse` of requests without one
     prefill_stretch     longest step with a chunk of a prompt, relative to one that only decodes;
                         shorter ones leave the other runs more time and prompts less
     spec_type           speculative decoding: "ngram" verifies tokens that followed the same ones
@@ -61,6 +62,7 @@ class LoadOptions:
     loras: Mapping[str, str | Path] = field(default_factory=dict)
     weight_cache_bytes: int = 0
     prefix_cache: bool = True
+    cache_reuse: int = 0
     prefill_stretch: float = PREFILL_STRETCH
     spec_type: str = "none"
     warm_up: bool = False

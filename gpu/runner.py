@@ -5,7 +5,7 @@ A runner knows no sequences: only slots, the blocks of their tokens, and rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gpu.config import ModelConfig
 from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import ActiveInterventions
+from gpu.kv.copies import TokenMove
 from gpu.step import Floats, InspectionRequest, InspectionResult, Step, StepResult
 
 
@@ -27,7 +28,8 @@ class Runner(Protocol):
     in order; it may be called again with more blocks as the sequence grows. `copy_block` copies the
     keys and values of one block, all layers, for the steps submitted after it, from those before
     it; `store_block` and `load_block` do so to and from one of `limits.n_host_blocks` places in
-    host memory.
+    host memory. `move_tokens` moves cached tokens to other positions: keys are rotated by the
+    difference, values copied (`gpu.kv.movable`).
     `conversion`: how the types of a file with quantised weights were converted, as text; "" without
     quantised weights.
     """
@@ -71,6 +73,8 @@ class Runner(Protocol):
     def store_block(self, block: int, place: int) -> None: ...
 
     def load_block(self, place: int, block: int) -> None: ...
+
+    def move_tokens(self, moves: Sequence[TokenMove]) -> None: ...
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions and adapters on a slot's rows, for steps submitted from now on that

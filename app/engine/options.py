@@ -26,6 +26,7 @@ def load_options(settings: Settings, loras: Mapping[str, Path] | None = None) ->
         loras=loras or {},
         weight_cache_bytes=settings.weight_cache_bytes,
         prefix_cache=settings.prefix_cache,
+        cache_reuse=settings.cache_reuse,
         spec_type=settings.spec_type,
         autotune=True,
     )

@@ -61,10 +61,11 @@ USAGE = _object(
     prompt_tokens=INTEGER,
     completion_tokens=INTEGER,
     total_tokens=INTEGER,
-    prompt_tokens_details=_object(cached_tokens=INTEGER),
+    prompt_tokens_details=_object(cached_tokens=INTEGER, moved_tokens=INTEGER),
 )
 TIMINGS = _object(
     cache_n=INTEGER,
+    cache_moved_n=INTEGER,
     prompt_n=INTEGER,
     prompt_ms=NUMBER,
     prompt_per_second=NUMBER,

@@ -180,14 +180,19 @@ def chat_format(
 
 def usage(done: Sequence[Done]) -> dict[str, Any]:
     """Return the tokens of a request from the ends of its runs. All have the same prompt, which
-    counts once; `cached_tokens` are those that the first run found in the prefix cache."""
+    counts once; `cached_tokens` are those that the first run found in the KV cache, `moved_tokens`
+    those of them that were moved from another text."""
     prompt = done[0].prompt_tokens
+    timings = done[0].timings
     completion = sum(one.completion_tokens for one in done)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": done[0].timings.cache_n},
+        "prompt_tokens_details": {
+            "cached_tokens": timings.cache_n,
+            "moved_tokens": timings.cache_moved_n,
+        },
     }
 
 

@@ -14,7 +14,6 @@ from app.openai.responses_request import ResponsesRequest
 from app.openai.serving import Answering, serve
 from app.prompt.prompts import message_ids
 from app.prompt.truncation import Room, read_conversation
-from gpu import Request
 
 
 def register(app: Flask, engine: EngineClient, generations: Generations) -> None:
@@ -32,7 +31,7 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
             Room(hello.limits.context, params.max_tokens),
             body.truncation or "disabled",
         )
-        request = Request(prompt.ids, params, interventions=interventions, priority=body.priority)
+        request = body.run(prompt.ids, params, interventions)
         name = body.model or hello.model.name
         response = ResponseObject(body, params, name, len(prompt.dropped))
         answering = Answering(

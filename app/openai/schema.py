@@ -33,6 +33,7 @@ from gpu import (
     InvalidRequest,
     LoraStrength,
     ModelInfo,
+    Request,
     SamplingParams,
     TokenBias,
 )
@@ -40,6 +41,7 @@ from gpu import (
 MAX_LOGPROBS = 20
 MAX_PRIORITY = 1000
 MAX_CHOICES = 16
+MAX_CHUNK_TOKENS = 2**26
 COMPLETION_MAX_TOKENS = 16
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
 
@@ -89,6 +91,10 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
     """Requests with a larger one are served later; nobody can get ahead of the default."""
 
+    cache_reuse: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK_TOKENS)] | None = None
+    """Fewest tokens of a chunk that is reused although the text before it changed, as
+    llama-server's `n_cache_reuse`; 0: none."""
+
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     """Choices to return."""
 
@@ -111,6 +117,16 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         """Return the values that change nothing, by field; the last one is for error messages."""
         return {}
+
+    def run(self, ids: list[int], params: SamplingParams, interventions: Interventions) -> Request:
+        """Return the engine's request for these token ids and settings."""
+        return Request(
+            ids,
+            params,
+            interventions=interventions,
+            priority=self.priority,
+            cache_reuse=self.cache_reuse,
+        )
 
     def interventions(self, model: ModelInfo) -> Interventions:
         """Return the adapters to apply.

@@ -212,6 +212,7 @@ def request_of(message: Generate, ids: list[int]) -> Request:
         message.interventions,
         message.spans,
         grammar=message.grammar,
+        cache_reuse=message.cache_reuse,
     )
 
 

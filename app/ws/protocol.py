@@ -75,6 +75,7 @@ class Generate(
     `spans`: interventions under which all of `ids` but the last were computed, if they continue a
     text; `interventions` then acts from the last on.
     `grammar`: what the text must follow (`gpu.grammar`).
+    `cache_reuse`: as in `gpu.request`; absent: as the server was started.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Generate(
     interventions: Interventions = NO_INTERVENTIONS
     spans: tuple[InterventionSpan, ...] = ()
     grammar: Grammar | None = None
+    cache_reuse: int | None = None
 
 
 if TYPE_CHECKING:

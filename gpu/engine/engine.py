@@ -21,11 +21,12 @@ from gpu.engine.run import Events, Run
 from gpu.engine.sequence import Sequence
 from gpu.engine.thread import CancelQuestions, EngineThread, Inspect, Logits, Start
 from gpu.engine.validation import RequestValidator
-from gpu.errors import ContextExceeded, EngineError, QueueFull
+from gpu.errors import ContextExceeded, EngineError, ModelError, QueueFull
 from gpu.events import Event
 from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
+from gpu.kv.movable import why_not_movable
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.request import Request
 from gpu.runner import Runner
@@ -78,11 +79,13 @@ class Engine:
         self._grammars = GrammarCompiler(
             lambda: GrammarVocabulary.of(tokenizer, config.vocab_size, self.info.model.eos_ids)
         )
+        self._cache_reuse = options.cache_reuse
         self._validator = RequestValidator(
             self.config,
             self._limits.context,
             [lora.name for lora in self.info.model.loras],
             tokenizer.encode,
+            why_not_movable(config, prefix_cache=options.prefix_cache),
         )
 
     @classmethod
@@ -109,6 +112,8 @@ class Engine:
         check_options(options)
         progress(0.0, f"reading {folder.name}")
         config = ModelConfig.from_folder(folder)
+        if options.cache_reuse and (why := why_not_movable(config)) is not None:
+            raise ModelError(f"{folder.name}: {why}; leave out --cache-reuse")
         return cls(
             lambda: open_runner(folder, options, progress),
             tokenizer or Tokenizer.load(folder),
@@ -139,6 +144,7 @@ class Engine:
             self._limits.context,
             interventions=interventions,
             grammar=grammar,
+            cache_reuse=(self._cache_reuse if request.cache_reuse is None else request.cache_reuse),
             on_event=events,
         )
         self._reserve_place()

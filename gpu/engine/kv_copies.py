@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpu.kv.copies import BlockCopy, HostLoad, HostStore, KvCopy
+from gpu.kv.copies import BlockCopy, HostLoad, HostStore, KvCopy, TokenMoves
 from gpu.runner import Runner
 
 
@@ -18,3 +18,5 @@ def submit_copies(runner: Runner, copies: Iterable[KvCopy]) -> None:
                 runner.store_block(block, place)
             case HostLoad(place, block):
                 runner.load_block(place, block)
+            case TokenMoves(moves):
+                runner.move_tokens(moves)

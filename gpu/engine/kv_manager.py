@@ -15,13 +15,15 @@ read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.copies import BlockCopy, KvCopy
+from gpu.kv.chunks import Chunk
+from gpu.kv.copies import BlockCopy, KvCopy, TokenMove, TokenMoves
 from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
 from gpu.kv.state import KvState
 
@@ -64,6 +66,8 @@ class KvManager:
         """Tokens of the prompts that started, and those of them that were found."""
         self.n_loaded = 0
         """Tokens found that came from host memory."""
+        self.n_moved = 0
+        """Tokens of the prompts that were found after another text, see `reuse_chunks`."""
         self._n_copies = 0
 
     @property
@@ -92,6 +96,29 @@ class KvManager:
         if match.n_tokens > sequence.n_matched:
             self.pool.free(sequence.blocks)
             self._attach(sequence, match)
+
+    def reuse_chunks(self, sequence: Sequence) -> None:
+        """Move chunks of a prompt that are cached after another text to their new positions, if the
+        sequence wants that and enough blocks are free. To be called before its first row."""
+        least = sequence.cache_reuse
+        if not (least and self.reuses_prefixes) or sequence.n_preemptions:
+            return
+        first = sequence.n_prefilled
+        end = first + sequence.n_to_prefill - 1  # the last token is computed: its logits are needed
+        if sequence.block_hashes.plain_ids(sequence.ids, first, end) is None:
+            return
+        chunks = self.pool.find_chunks(sequence.ids, first, end, least)
+        sources = list(dict.fromkeys(block for chunk in chunks for block in chunk.blocks))
+        self.pool.hold(sources)
+        missing = blocks_for(chunks[-1].end) - len(sequence.blocks) if chunks else 0
+        taken = self.pool.allocate(max(0, missing))
+        if chunks and taken is not None:
+            sequence.blocks += taken
+            self.copies.append(TokenMoves(tuple(_moves(chunks, sequence.blocks))))
+            self.n_moved += sum(len(chunk.places) for chunk in chunks)
+            sequence.reuse_chunks(chunks)
+            self._note_changed(sequence)
+        self.pool.free(sources)
 
     def cover(self, sequence: Sequence, position: int, n_rows: int = 1) -> bool:
         """Allocate blocks for the next `n_rows` rows of a sequence, the last at `position`; return
@@ -183,6 +210,7 @@ class KvManager:
             used_host_blocks=len(pool.host),
             stored=pool.n_stored,
             loaded=pool.n_loaded,
+            moved_tokens=self.n_moved,
         )
 
     # ---- inside -----------------------------------------------------------------------------
@@ -248,3 +276,11 @@ class KvManager:
         """Return the blocks that a running sequence needs for the rest of its prompt, at least the
         next one it writes to."""
         return max(1, self._most_at_once(sequence) - len(sequence.owned_blocks))
+
+
+def _moves(chunks: list[Chunk], blocks: list[int]) -> Iterator[TokenMove]:
+    """Yield the moves that bring chunks to their positions in the sequence of `blocks`."""
+    for chunk in chunks:
+        for position, place in enumerate(chunk.places, chunk.first):
+            block, cell = divmod(position, BLOCK_TOKENS)
+            yield TokenMove(place, blocks[block] * BLOCK_TOKENS + cell, chunk.shift)

@@ -34,16 +34,17 @@ class RunClock:
         self.latest = now
         return (now - since) * 1e3
 
-    def timings(self, n_reused: int, n_computed: int, n_written: int) -> Timings:
-        """Return the timings at the end, from the prompt tokens found in the KV cache, those
-        computed, and the tokens written."""
+    def timings(self, n_reused: int, n_moved: int, n_computed: int, n_written: int) -> Timings:
+        """Return the timings at the end, from the prompt tokens found in the KV cache, those moved
+        there from another text, those computed, and the tokens written."""
         now = time.perf_counter()
         began = self.began if self.began is not None else now
         first = self.first if self.first is not None else now
         latest = self.latest if self.latest is not None else first
         prompt_ms, predicted_ms = (first - began) * 1e3, (latest - first) * 1e3
         return Timings(
-            cache_n=n_reused,
+            cache_n=n_reused + n_moved,
+            cache_moved_n=n_moved,
             prompt_n=n_computed,
             prompt_ms=prompt_ms,
             prompt_per_second=n_computed / max(prompt_ms, 1e-6) * 1e3,

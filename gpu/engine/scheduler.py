@@ -250,10 +250,11 @@ class Scheduler:
 
     def _piece_rows(self, prompt: Sequence, most: int) -> int:
         """Return the rows of the next chunk of `prompt`."""
-        if prompt.n_prefilled == prompt.n_matched:
+        if prompt.n_prefilled == prompt.n_matched and not prompt.moved:
             self.kv.match_again(prompt)
+            self.kv.reuse_chunks(prompt)
         first = prompt.n_prefilled
-        n = min(prompt.n_to_prefill, most)
+        n = min(prompt.next_found - first, most)
         return prompt.interventions.schedule.next_change(first, first + n) - first
 
     def _waits_for_prefix(self, prompt: Sequence, shares: dict[Sequence, int]) -> bool:

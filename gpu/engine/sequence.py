@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpu.events import (
     Done,
     Draft,
     Event,
+    MovedChunk,
     Prefill,
     Queued,
     Reason,
@@ -36,6 +37,7 @@ from gpu.events import (
 from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.blocks import blocks_for
+from gpu.kv.chunks import Chunk
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
 from gpu.sampling import DISTRIBUTION, SamplingParams
@@ -85,10 +87,12 @@ class Sequence:
         *,
         interventions: RunInterventions | None = None,
         grammar: GrammarMatcher | None = None,
+        cache_reuse: int = 0,
         on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """`interventions`: those of `request`, validated; None: it has none. `grammar`: that of
-        `request`, which has read what it has to of the prompt."""
+        """`cache_reuse`: that of `request`, or of the engine if it has none. `interventions`: those
+        of `request`, validated; None: it has none. `grammar`: that of `request`, which has read
+        what it has to of the prompt."""
         params = request.params
         if params.seed is None:
             seed = secrets.randbits(SEED_BITS)
@@ -112,6 +116,9 @@ class Sequence:
         self.n_freed = 0  # leading blocks that no row reads any more; they repeat a later one
         self.n_known = len(self.ids)  # ids to prefill: the prompt, or all before a preemption
         self.n_matched = 0  # of these, found in the KV cache
+        self.cache_reuse = 0 if n_written else cache_reuse
+        self.moved: tuple[MovedChunk, ...] = ()  # chunks of the prompt found after another text
+        self._moved_at_start: tuple[MovedChunk, ...] = ()  # those before any preemption
         self.n_reused = 0  # prompt tokens found in the KV cache at the start
         self.n_prefilled = 0  # known ids found or submitted
         self.n_submitted = n_written  # samples submitted
@@ -144,7 +151,16 @@ class Sequence:
     @property
     def n_to_prefill(self) -> int:
         """Known ids that were neither found nor submitted."""
-        return self.n_known - self.n_prefilled
+        return self.n_known - self.n_prefilled - self._n_moved_from(self.n_prefilled)
+
+    @property
+    def next_found(self) -> int:
+        """Position of the next token that need not be computed; behind the known ids if there is
+        none."""
+        return next((c.first for c in self.moved if c.first >= self.n_prefilled), self.n_known)
+
+    def _n_moved_from(self, position: int) -> int:
+        return sum(chunk.end - chunk.first for chunk in self.moved if chunk.first >= position)
 
     @property
     def settled(self) -> bool:
@@ -216,9 +232,25 @@ class Sequence:
         if not self.n_preemptions:
             self.n_reused = self._n_prompt_submitted = min(n, len(self.prompt))
 
+    def reuse_chunks(self, chunks: Iterable[Chunk]) -> None:
+        """Skip chunks of the prompt whose keys and values are moved from another text. All from the
+        first on is approximate. To be called before any row is made."""
+        self.moved = tuple(MovedChunk(c.first, c.end, c.source) for c in chunks)
+        self._moved_at_start = self.moved
+        self.block_hashes.begin_approximate(self.moved[0].first)
+        self._skip_moved()
+
+    def _skip_moved(self) -> None:
+        for chunk in self.moved:
+            if chunk.first == self.n_prefilled:
+                self.n_prefilled = chunk.end
+
     def preempt(self) -> None:
-        """Forget what was computed. All ids read until the run resumes are prefilled then."""
+        """Forget what was computed. All ids read until the run resumes are prefilled then, without
+        chunks of other texts."""
         self.n_preemptions += 1
+        self.moved = ()
+        self.block_hashes.forget_approximate()
         self.slot = -1
         self.n_prefilled = self.n_matched = 0
         self.interventions.leave_slot()
@@ -259,6 +291,7 @@ class Sequence:
         """Return the next `n` rows of known ids."""
         first = self.n_prefilled
         self.n_prefilled += n
+        self._skip_moved()
         if self.drafting is not None:
             self.drafting.index(self.ids, self.n_prefilled)
         submitted = min(self.n_prefilled, len(self.prompt))
@@ -353,6 +386,7 @@ class Sequence:
                 done=first + n,
                 total=len(self.prompt),
                 reused=self.n_reused,
+                moved=self._moved_at_start or msgspec.UNSET,
                 ms=self._clock.since_start_ms(),
                 gpu_ms=result.gpu_ms,
                 kv_blocks=blocks_for(first + n),
@@ -462,8 +496,10 @@ class Sequence:
         if self.finished:
             return
         self.finished = True
-        n_computed = self._n_prompt_submitted - self.n_reused
-        timings = self._clock.timings(self.n_reused, n_computed, self.n_written)
+        submitted = self._n_prompt_submitted
+        n_moved = sum(c.end - c.first for c in self._moved_at_start if c.first < submitted)
+        n_computed = submitted - self.n_reused - n_moved
+        timings = self._clock.timings(self.n_reused, n_moved, n_computed, self.n_written)
         if self.drafting is not None:
             timings = self.drafting.counts.added_to(timings)
         self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))

@@ -37,12 +37,14 @@ class ModelSizes(Sizes, Protocol):
 @dataclass(frozen=True, slots=True)
 class RequestValidator:
     """Checks requests for one model. `context`: tokens a text may have. `loras`: names of the
-    loaded adapters. `tokenize`: encodes the texts of interventions as plain prompts."""
+    loaded adapters. `tokenize`: encodes the texts of interventions as plain prompts.
+    `not_movable`: why `cache_reuse` is impossible; None: it is not."""
 
     sizes: ModelSizes
     context: int
     loras: Collection[str]
     tokenize: Callable[[str], list[int]]
+    not_movable: str | None = None
 
     def validate(self, request: Request) -> RunInterventions:
         """Return the request's interventions with their texts as token ids. Raises InvalidRequest
@@ -54,6 +56,7 @@ class RequestValidator:
             raise ContextExceeded(len(request.ids), self.context)
         check_updates(request.updates, request.params)
         _check_written(request)
+        self.check_cache_reuse(request.cache_reuse)
         n_prompt = len(request.ids) - request.n_written
         updates = encode_updates(request.updates, request.interventions, self.encode)
         check_spans(request.spans, request.interventions, n_prompt - 1)
@@ -75,6 +78,16 @@ class RequestValidator:
             most=min(MAX_TEXT_TOKENS, self.context),
             loras=self.loras,
         )
+
+    def check_cache_reuse(self, least: int | None) -> None:
+        """Raise InvalidRequest for a `Request.cache_reuse` that the model cannot do."""
+        if least is not None and least < 0:
+            raise InvalidRequest(
+                f"cache_reuse must be 0 (none) or the fewest tokens of a chunk, but got {least}",
+                "cache_reuse",
+            )
+        if least and self.not_movable is not None:
+            raise InvalidRequest(f"cache_reuse: {self.not_movable}; leave it out", "cache_reuse")
 
     def check_ids(self, ids: list[int]) -> None:
         """Raise InvalidRequest unless `ids` holds at least one token, all in the vocabulary."""

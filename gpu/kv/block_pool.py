@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.chunks import Chunk, find_chunks
 from gpu.kv.copies import HostLoad, HostStore, KvCopy
 from gpu.kv.host_cache import HostCache
 from gpu.kv.prefix_cache import BlockHashes, CachedBlock, PrefixCache, PrefixMatch
@@ -68,10 +69,7 @@ class BlockPool:
             self._evictable[match.source] = None
         if match.source is not None:
             self._use(match.source)
-        for block in reversed(match.blocks):
-            self._evictable.pop(block, None)
-            self.ref_counts[block] += 1
-            self._use(block)
+        self.hold(list(match.blocks))
 
     def free(self, blocks: list[int]) -> None:
         """Remove a reference from each block; `blocks` are in the order of their text."""
@@ -88,6 +86,18 @@ class BlockPool:
         """Return the longest prefix of ids[:most] that is cached on the device or in host memory,
         see `PrefixCache.match_prefix`."""
         return self._cache.match_prefix(ids, most, block_hashes, self.host)
+
+    def find_chunks(self, ids: list[int], first: int, end: int, least: int) -> list[Chunk]:
+        """Return the chunks of ids[first:end] that are cached on the device after another text, see
+        `gpu.kv.chunks`."""
+        return find_chunks(self._cache, ids, first, end, least)
+
+    def hold(self, blocks: list[int]) -> None:
+        """Add a reference to cached blocks, in the order of their text."""
+        for block in reversed(blocks):
+            self._evictable.pop(block, None)
+            self.ref_counts[block] += 1
+            self._use(block)
 
     def cached(self, block: int) -> CachedBlock | None:
         """Return the prefix cache's entry of a block, or None."""

@@ -26,4 +26,19 @@ class HostLoad(NamedTuple):
     block: int
 
 
-KvCopy = BlockCopy | HostStore | HostLoad
+class TokenMove(NamedTuple):
+    """Move of a token to another position: its key is rotated by `shift` positions, its value
+    copied. A place is block · BLOCK_TOKENS + the token's place in the block."""
+
+    source: int
+    destination: int
+    shift: int
+
+
+class TokenMoves(NamedTuple):
+    """Moves of tokens that are made at once: no destination is a source."""
+
+    moves: tuple[TokenMove, ...]
+
+
+KvCopy = BlockCopy | HostStore | HostLoad | TokenMoves

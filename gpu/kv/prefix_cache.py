@@ -18,8 +18,9 @@ compared and the texts before them are not.
 
 from __future__ import annotations
 
+import secrets
 import struct
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, ItemsView, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -43,22 +44,50 @@ ExtraKey = Callable[[int], bytes]
 class BlockHashes:
     """Chained hashes of a text's full blocks, computed on demand. The text may grow at its end.
 
-    The extra key of a token may change until the token is computed.
+    The extra key of a token may change until the token is computed. From `approximate_from` on,
+    keys and values are not what the text alone gives (`gpu.kv.chunks`): these tokens have a key
+    that no other text has, so that no prompt takes them for exact ones.
     """
 
-    __slots__ = ("_extra_key", "_hashes")
+    __slots__ = ("_approximate", "_extra_key", "_hashes", "approximate_from")
 
     def __init__(self, extra_key: ExtraKey = lambda position: b"") -> None:
         self._hashes = [EMPTY_HASH]
         self._extra_key = extra_key
+        self._approximate = b""
+        self.approximate_from: int | None = None
+        """Position of the first approximate token; None: all are exact."""
+
+    def begin_approximate(self, position: int) -> None:
+        """Mark the tokens from `position` on as approximate."""
+        self.approximate_from = position
+        self._approximate = secrets.token_bytes(HASH_BYTES)
+        del self._hashes[position // BLOCK_TOKENS + 1 :]
+
+    def forget_approximate(self) -> None:
+        """Mark all tokens as exact: they are computed again."""
+        if self.approximate_from is not None:
+            del self._hashes[self.approximate_from // BLOCK_TOKENS + 1 :]
+        self.approximate_from, self._approximate = None, b""
 
     def tokens(self, ids: list[int], first: int, end: int) -> tuple[Token, ...]:
         """Return ids[first:end] with their extra keys."""
-        extra_keys = [self._extra_key(first + i) for i in range(end - first)]
+        extra_keys = [self._key(first + i) for i in range(end - first)]
         if not any(extra_keys):
             return tuple(ids[first:end])
         pairs = zip(ids[first:end], extra_keys, strict=True)
         return tuple((id, key) if key else id for id, key in pairs)
+
+    def plain_ids(self, ids: list[int], first: int, end: int) -> tuple[int, ...] | None:
+        """Return ids[first:end] if no extra key but that of approximate tokens is among them, else
+        None."""
+        if any(self._extra_key(position) for position in range(first, end)):
+            return None
+        return tuple(ids[first:end])
+
+    def _key(self, position: int) -> bytes:
+        approximate = self.approximate_from is not None and position >= self.approximate_from
+        return self._extra_key(position) + (self._approximate if approximate else b"")
 
     def hash_of(self, ids: list[int], n_blocks: int) -> bytes:
         """Return the hash of the first `n_blocks` full blocks of `ids`."""
@@ -66,7 +95,7 @@ class BlockHashes:
         while len(hashes) <= n_blocks:
             first = (len(hashes) - 1) * BLOCK_TOKENS
             packed = _IDS.pack(*ids[first : first + BLOCK_TOKENS])
-            keys = [self._extra_key(first + i) for i in range(BLOCK_TOKENS)]
+            keys = [self._key(first + i) for i in range(BLOCK_TOKENS)]
             data = hashes[-1] + packed + _hash_of_extra_keys(keys)
             hashes.append(_hash(data, WITH_EXTRA_KEYS if any(keys) else b""))
         return hashes[n_blocks]
@@ -80,12 +109,14 @@ class CachedBlock:
     block_hash   hash of the text including them; None for a partial block
     first        position of ids[0]
     ids          its first tokens
+    plain_ids    their ids, whatever text is before them; None for tokens with extra keys
     """
 
     parent_hash: bytes
     block_hash: bytes | None
     first: int
     ids: tuple[Token, ...]
+    plain_ids: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +167,23 @@ class PrefixCache:
     def cached(self, block: int) -> CachedBlock | None:
         return self._cached.get(block)
 
+    def entries(self) -> ItemsView[int, CachedBlock]:
+        """Return all blocks with their entries."""
+        return self._cached.items()
+
+    def entry(self, block: int) -> CachedBlock:
+        """Return the entry of a cached block."""
+        return self._cached[block]
+
+    def parent(self, block: int) -> int | None:
+        """Return the block of the text right before that of `block`; None if it is not cached."""
+        return self._by_hash.get(self._cached[block].parent_hash)
+
+    def children(self, block: int) -> Sequence[int]:
+        """Return the blocks whose text follows that of `block`, a full one or not."""
+        block_hash = self._cached[block].block_hash
+        return () if block_hash is None else self._children.get(block_hash, ())
+
     def match_prefix(
         self, ids: list[int], most: int, block_hashes: BlockHashes, host: Container[bytes] = ()
     ) -> PrefixMatch:
@@ -177,7 +225,8 @@ class PrefixCache:
             self.remove(old)
         is_full = n == BLOCK_TOKENS
         block_hash = block_hashes.hash_of(ids, first // BLOCK_TOKENS + 1) if is_full else None
-        self._cached[block] = CachedBlock(parent_hash, block_hash, first, part)
+        plain_ids = block_hashes.plain_ids(ids, first, first + n)
+        self._cached[block] = CachedBlock(parent_hash, block_hash, first, part, plain_ids)
         self._children.setdefault(parent_hash, []).append(block)
         if block_hash is not None:
             self._by_hash[block_hash] = block

@@ -20,6 +20,7 @@ class KvState(msgspec.Struct, frozen=True):
     evictions cached blocks that were overwritten
     host_blocks, used_host_blocks  places for blocks in host memory, and those in use
     stored, loaded  blocks copied to host memory so far, and back
+    moved_tokens  prompt tokens so far whose keys were moved from other positions (`gpu.kv.chunks`)
     """
 
     block_tokens: int
@@ -35,3 +36,4 @@ class KvState(msgspec.Struct, frozen=True):
     used_host_blocks: int = 0
     stored: int = 0
     loaded: int = 0
+    moved_tokens: int = 0

@@ -24,6 +24,7 @@ from gpu.ops.quantize_activations import make_quantized_rows, quantize_activatio
 from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv
 from gpu.ops.rms_norm_split import rms_norm_split
 from gpu.ops.sampling import RESULT_WORDS, SlotTexts, logit_sort_keys, sample, sort_keys_tensor
+from gpu.ops.shift_kv import LayerRope, make_moves, pack_moves, shift_kv, shift_quantized_kv
 
 __all__ = [
     "RESULT_WORDS",
@@ -33,6 +34,7 @@ __all__ = [
     "ExpertRouting",
     "KvSplits",
     "KvStaging",
+    "LayerRope",
     "Norm",
     "RmsNormSplit",
     "SlotTexts",
@@ -45,6 +47,7 @@ __all__ = [
     "layer_stats",
     "logit_sort_keys",
     "lora_expand",
+    "make_moves",
     "make_quantized_rows",
     "matmul",
     "moe_combine",
@@ -53,6 +56,7 @@ __all__ = [
     "moe_permute",
     "moe_topk",
     "norm",
+    "pack_moves",
     "position_embedding",
     "qk_norm_rope",
     "qkv",
@@ -62,6 +66,8 @@ __all__ = [
     "sample",
     "scale_heads",
     "scale_residual",
+    "shift_kv",
+    "shift_quantized_kv",
     "sort_keys_tensor",
     "steer",
 ]

@@ -83,8 +83,8 @@ def quantize_kv(
             "K_STORAGE": STORAGE_CODES[pools.format.keys.name],
             "V_STORAGE": STORAGE_CODES[pools.format.values.name],
             "HADAMARD": hadamard,
-            "LANES": _lanes(rec.device.policy, d),
-            **_hadamard_constants(d),
+            "LANES": lanes_of_head(rec.device.policy, d),
+            **hadamard_constants(d),
             **paging(config, pools),
         },
         packing_prelude(pools.format, d),
@@ -122,8 +122,8 @@ def inverse_hadamard(
         {
             "HEAD_DIM": d,
             "STRIDE": x.shape[-1],
-            "LANES": _lanes(rec.device.policy, d),
-            **_hadamard_constants(d),
+            "LANES": lanes_of_head(rec.device.policy, d),
+            **hadamard_constants(d),
         },
     )
 
@@ -141,11 +141,12 @@ def _hadamard_flops(head_dim: int) -> int:
     return hadamard_size(head_dim).bit_length() + 1
 
 
-def _hadamard_constants(head_dim: int) -> dict[str, Number]:
+def hadamard_constants(head_dim: int) -> dict[str, Number]:
     """Return the constants of shaders/lib/hadamard.wgsl."""
     size = hadamard_size(head_dim)
     return {"HADAMARD_SIZE": size, "HADAMARD_SCALE": float(np.float32(size**-0.5))}
 
 
-def _lanes(policy: DevicePolicy, head_dim: int) -> int:
+def lanes_of_head(policy: DevicePolicy, head_dim: int) -> int:
+    """Return the lanes of a workgroup that works on one head."""
     return min(policy.row_lanes, head_dim)

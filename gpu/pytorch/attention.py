@@ -40,10 +40,11 @@ class RotaryEmbeddings:
             if rope is not None
         }
 
-    def at(self, positions: torch.Tensor) -> list[Rotary | None]:
-        """Return the rotation of each layer; None: it has no positions."""
+    def at(self, positions: torch.Tensor, *, scaled: bool = True) -> list[Rotary | None]:
+        """Return the rotation of each layer; None: it has no positions. `scaled` False: without the
+        factor of rotated vectors."""
         found: dict[RopeConfig | None, Rotary | None] = {
-            rope: Rotary.of(positions, inv_freq, rope.attention_factor)
+            rope: Rotary.of(positions, inv_freq, rope.attention_factor if scaled else 1.0)
             for rope, inv_freq in self._inv_freq.items()
         }
         return [found.get(rope) for rope in self._of_layers]

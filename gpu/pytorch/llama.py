@@ -4,7 +4,7 @@ backends tests the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.copies import TokenMove
 from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend
 from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.pytorch.loading import Linear, Loader
@@ -145,6 +146,18 @@ class TorchLlama:
         """Copy the keys and values of a block in all layers."""
         for pool in (self.keys, self.values):
             pool[:, destination] = pool[:, source]
+
+    @torch.inference_mode()
+    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+        """Move tokens to other positions: rotate their keys by the difference, copy their
+        values."""
+        sources, destinations, shifts = torch.tensor(moves).T
+        flat = [pool.flatten(1, 2) for pool in (self.keys, self.values)]
+        keys, values = (pool[:, sources] for pool in flat)
+        for i, rotary in enumerate(self._ropes.at(shifts, scaled=False)):
+            rotated = keys[i] if rotary is None else rotary(keys[i].float()).to(keys.dtype)
+            flat[0][i, destinations] = rotated
+        flat[1][:, destinations] = values
 
     def block(self, block: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a copy of the keys and values of a block in all layers."""

@@ -24,6 +24,7 @@ from gpu.errors import ModelError
 from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
+from gpu.kv.copies import TokenMove
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import Lora, open_loras
 from gpu.pytorch.interventions import (
@@ -163,6 +164,9 @@ class TorchRunner:
 
     def load_block(self, place: int, block: int) -> None:
         self._thread.submit(self._load_block, place, block)
+
+    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+        self._thread.submit(self.model.move_tokens, moves)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         active = active or NONE_ACTIVE

@@ -6,10 +6,13 @@ shaders/inverse_hadamard.wgsl, and of what attention reads back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from gpu.reference.ops import KvArrays, apply_rope
 
 Array = npt.NDArray[np.float64]
 U32 = npt.NDArray[np.uint32]
@@ -28,6 +31,38 @@ def quantize_kv(
     transformed = x @ hadamard.T
     scale = scales(storage, transformed, block)
     return encode(storage, transformed, block, scale), scale
+
+
+def shift_kv(
+    pools: KvArrays,
+    moves: Sequence[tuple[int, int, int]],
+    rope_cos_sin: Array | None,
+    factor: float,
+) -> None:
+    """Move tokens of `pools`, in place: (source, destination, shift) each, places counted over all
+    blocks. Keys are rotated by `shift` positions with rope_cos_sin (context, rotary_dim / 2, 2),
+    which was multiplied by `factor`; None: they are copied, as values are."""
+    keys, values = pools.keys.copy(), pools.values.copy()
+    n_tokens = keys.shape[2]
+    for source, destination, shift in moves:
+        block, at = divmod(source, n_tokens)
+        to_block, to = divmod(destination, n_tokens)
+        key = keys[block, :, at]
+        if rope_cos_sin is not None and shift:
+            rotation = rope_cos_sin[abs(shift)] / factor * (1, np.sign(shift))
+            key = apply_rope(key, rotation)
+        pools.keys[to_block, :, to] = key
+        pools.values[to_block, :, to] = values[block, :, at]
+
+
+def shift_quantized_kv(
+    storage: str, key: Array, rotation: Array, hadamard: Array, block: int
+) -> tuple[npt.NDArray[np.int64], Array]:
+    """Return codes and scales of keys (…, head_dim), as attention reads them, rotated by `rotation`
+    (rotary_dim / 2, 2) of cosine and sine. `hadamard`: the transform of the cache."""
+    return quantize_kv(
+        storage, apply_rope(inverse_hadamard(key, hadamard), rotation), hadamard, block
+    )
 
 
 def inverse_hadamard(x: Array, hadamard: Array) -> Array:

@@ -22,6 +22,7 @@ from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.info import DeviceInfo, MemoryInfo
 from gpu.interventions.active import ActiveInterventions
+from gpu.kv.copies import TokenMove
 from gpu.kv.host_pool import HostPool
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.lora.adapter import Lora, open_loras
@@ -34,6 +35,7 @@ from gpu.runners.inspection_passes import InspectionPasses
 from gpu.runners.loaded_model import LoadedModel
 from gpu.runners.results import parse_captured, parse_samples
 from gpu.runners.step_queue import Collected, StepQueue
+from gpu.runners.token_mover import TokenMover
 from gpu.sampling import TokenBias
 from gpu.step import Captured, Floats, InspectionRequest, InspectionResult, Step, StepResult
 from gpu.tuning.autotune import load_tuning
@@ -91,6 +93,7 @@ class WgpuRunner:
         self.plans, self.limits = loaded.plans, loaded.limits
         self._loras, self._tensors = loaded.loras, loaded.tensors
         self._host_pool = HostPool(self.pools, self.limits.n_host_blocks, memory)
+        self.token_mover = TokenMover(self.model, self.pools, self.plans.kernels, memory)
         offload = _offload(self.model, memory)
         depth = device.policy.steps_in_flight
         # With offloaded experts, all but the last part of a step is done when `submit` returns.
@@ -182,6 +185,9 @@ class WgpuRunner:
 
     def load_block(self, place: int, block: int) -> None:
         self._host_pool.load_block(place, block)
+
+    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+        self.token_mover.move(moves)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         self._loras.set(slot, active.loras if active else {})

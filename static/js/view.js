@@ -38,9 +38,10 @@ export function focusedToken() {
 }
 
 function promptToken(at) {
-  const { prompt, promptStats, promptReused } = view.answer.segments[0];
+  const { prompt, promptStats, promptReused, promptMoved } = view.answer.segments[0];
   const stats = promptStats[at] ?? null;
-  return { ...prompt[at], prompt: at + 1, reused: at < promptReused, stats };
+  const moved = promptMoved.find(({ first, end }) => at >= first && at < end) ?? null;
+  return { ...prompt[at], prompt: at + 1, reused: at < promptReused, moved, stats };
 }
 
 /** The token's number counted from 1: "72", "prompt 3". */

@@ -86,6 +86,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "weight_cache": (["0"], 0),
     "slots": (["2"], 2),
     "prefix_cache": (["false"], False),
+    "cache_reuse": (["256"], 256),
     "spec_type": (["ngram"], "ngram"),
     "switching": (["false"], False),
     "queue": (["0"], 0),
@@ -342,6 +343,12 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
     load_engine(settings, tmp_path, lambda fraction, message: None)
     assert asked["autotune"] is True
     assert asked["activations"] == "q8"
+
+
+def test_reuse_of_chunks_needs_the_prefix_cache() -> None:
+    with pytest.raises(SettingsError, match="--cache-reuse reuses blocks"):
+        Settings(cache_reuse=256, prefix_cache=False).validate()
+    assert load_options(Settings(cache_reuse=256).validate()).cache_reuse == 256
 
 
 def test_host_memory_for_the_prefix_cache_needs_the_prefix_cache() -> None:

@@ -35,7 +35,7 @@ export class Segment {
     /** Interventions now, and since which position: see `spansFromStart` (interventions.js). */
     this.interventions = request?.reach ?? {};
     this.interventionSpans = [];
-    this.prefill = { done: 0, total: 0, reused: 0, ms: 0, gpuMs: null };
+    this.prefill = { done: 0, total: 0, reused: 0, moved: 0, ms: 0, gpuMs: null };
     /** Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
     this.promptStats = [];
@@ -46,6 +46,8 @@ export class Segment {
     this.experts = null;
     /** Number of prompt tokens found in the KV cache by the first prefill. */
     this.promptReused = 0;
+    /** Chunks of the prompt that were moved there from another text: {first, end, source}. */
+    this.promptMoved = [];
     this.reason = "";
     this.message = "";
     this.timings = null;
@@ -246,13 +248,18 @@ const HANDLERS = {
     prefill.done = event.done;
     prefill.total = event.total;
     prefill.reused = event.reused;
+    const moved = event.moved ?? [];
+    prefill.moved = moved.reduce((sum, { first, end }) => sum + end - first, 0);
     prefill.ms = event.ms; // since the start; gpu_ms is of this chunk alone
     if (event.gpu_ms !== null) prefill.gpuMs = (prefill.gpuMs ?? 0) + event.gpu_ms;
     const { done, reused, ms, gpu_ms: gpuMs, passedAt, receivedAt } = event;
     segment.chunks.push({ done, reused, ms, gpuMs, passedAt, receivedAt });
     segment.kvBlocks = event.kv_blocks;
     addExpertCounts(segment, event.experts);
-    if (!segment.branch) segment.promptReused = event.reused;
+    if (!segment.branch) {
+      segment.promptReused = event.reused;
+      segment.promptMoved = moved;
+    }
     for (const stats of event.stats ?? []) {
       if (stats.position >= segment.prompt.length) attachLateStats(answer, segment, stats);
       else {

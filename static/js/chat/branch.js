@@ -58,6 +58,7 @@ export function copyParentPrefix(answer, segment) {
     promptIds: host.promptIds,
     promptStats: host.promptStats.slice(0, host.prompt.length),
     promptReused: host.promptReused,
+    promptMoved: host.promptMoved,
     hasPrefix: true,
   });
   recount(answer);

@@ -65,28 +65,16 @@ function drawRuler(context, { width, column, x0, scroll }, n) {
   context.textAlign = "start";
 }
 
-/** Hatch the prompt tokens reused from the KV cache: they were not computed. */
+/**
+ * Hatch the prompt tokens found in the KV cache, which were not computed: rising lines for the
+ * prefix, falling ones for chunks that were moved there from another text.
+ */
 function drawPrompt(context, { prompt, scroll }, segment) {
   if (!segment?.prompt.length) return;
   const reused = segment.promptReused;
-  const right = reused * prompt - scroll;
-  if (reused && right > 0) {
-    context.save();
-    context.beginPath();
-    context.rect(-scroll, grid.top + 1, reused * prompt - 2, grid.bottom - grid.top - 2);
-    context.clip();
-    context.strokeStyle = palette.edge;
-    context.globalAlpha = 0.5;
-    context.lineWidth = 1;
-    context.beginPath();
-    const height = grid.bottom - grid.top;
-    for (let x = -scroll - height; x < right; x += 6) {
-      context.moveTo(x, grid.bottom);
-      context.lineTo(x + height, grid.top);
-    }
-    context.stroke();
-    context.restore();
-  }
+  hatchTokens(context, -scroll, reused * prompt - scroll, 1);
+  for (const { first, end } of segment.promptMoved)
+    hatchTokens(context, first * prompt - scroll, end * prompt - scroll, -1);
   const label = `prompt ${count(segment.prompt.length)}`;
   context.font = `400 ${grid.small}px ${SANS}`;
   context.fillStyle = palette["ink-3"];
@@ -95,6 +83,27 @@ function drawPrompt(context, { prompt, scroll }, segment) {
     context.fillText(label, Math.max(0, -scroll), grid.flag + grid.text / 2);
   if (reused && room > 60 && scroll === 0)
     context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
+}
+
+/** Hatch the columns from `left` to `right`; `rise` 1: lines rise to the right, -1: they fall. */
+function hatchTokens(context, left, right, rise) {
+  if (right <= 0 || right <= left) return;
+  context.save();
+  context.beginPath();
+  context.rect(left, grid.top + 1, right - left - 2, grid.bottom - grid.top - 2);
+  context.clip();
+  context.strokeStyle = palette.edge;
+  context.globalAlpha = 0.5;
+  context.lineWidth = 1;
+  context.beginPath();
+  const height = grid.bottom - grid.top;
+  const [from, to] = rise > 0 ? [grid.bottom, grid.top] : [grid.top, grid.bottom];
+  for (let x = left - height; x < right; x += 6) {
+    context.moveTo(x, from);
+    context.lineTo(x + height, to);
+  }
+  context.stroke();
+  context.restore();
 }
 
 const endsSentence = /[.?!…][”"')\]]*\s*$|\n\s*$/;

@@ -53,6 +53,8 @@ function wordOf(token) {
 }
 
 function howChosen(token) {
+  if (token.prompt && token.moved)
+    return `given, moved here from position ${count(token.moved.source + token.prompt - token.moved.first)}`;
   if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
   if (token.rank === null && !Number.isFinite(token.logprob))
     return state.hello?.upstream ? "no probability was told" : "measurements are no longer kept";

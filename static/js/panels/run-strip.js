@@ -61,11 +61,11 @@ function drawTimes(segment, tpot) {
     segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nDrawn - 1) : 0);
   const any = prefill + decode > 0;
   setText(byId("r-total"), any ? duration(prefill + decode) : "");
-  const reused = segment?.prefill.reused ? ` (${count(segment.prefill.reused)} reused)` : "";
+  const found = segment ? foundWords(segment.prefill) : "";
   setText(
     byId("r-pre"),
     any
-      ? `prefill ${plural(segment.prefill.total, "token")}${reused}, ${duration(prefill)}`
+      ? `prefill ${plural(segment.prefill.total, "token")}${found}, ${duration(prefill)}`
       : "prefill",
   );
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
@@ -74,6 +74,12 @@ function drawTimes(segment, tpot) {
     byId("tl"),
     any ? [Math.max(prefill, (prefill + decode) * MIN_SHARE), decode, 0] : [0, 1, 0],
   );
+}
+
+/** Say how much of a prompt was not computed: " (120 reused, 64 moved)". */
+function foundWords({ reused, moved }) {
+  const words = [reused && `${count(reused)} reused`, moved && `${count(moved)} moved`];
+  return reused || moved ? ` (${words.filter(Boolean).join(", ")})` : "";
 }
 
 /** Draw the speed of the last tokens, from zero to twice their mean. */

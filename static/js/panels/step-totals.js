@@ -49,6 +49,8 @@ function drawGpu(token, stats) {
 
 function whyNot(token, stats) {
   if (stats) return "No GPU time per layer: this device has no timestamps inside a pass.";
+  if (token.moved)
+    return "Its key was moved here from another text (cache_reuse), so its layers were not computed.";
   if (token.reused) return "Reused from the KV cache, so its layers were not computed.";
   const { capture } = token.prompt
     ? view.answer.segments[0].request

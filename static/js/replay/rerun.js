@@ -45,8 +45,14 @@ export function whyNotRerunnable() {
     return `It was written by ${model.name}; the engine here runs ${hello.model.name}.`;
   if (!recordingsOf(state.replay).some(({ tokens }) => tokens.length))
     return "The file has only the text of this answer.";
+  if (recordingsOf(state.replay).some(hasMoved))
+    return "Chunks of its prompt were moved from other texts, as the cache had them then, which cannot be done again exactly.";
   return "";
 }
+
+/** True if a prompt was read with `cache_reuse`: what followed is approximate. */
+const hasMoved = ({ saved }) =>
+  saved.events.some(({ event }) => event.type === "prefill" && event.moved?.length);
 
 export function rerunReplay() {
   const { replay } = state;
@@ -119,6 +125,7 @@ export function requestOf({ saved }) {
     ...(reached && { reached }),
     ...(grammar && { grammar }),
     changes: changesOf(saved, limited),
+    cache_reuse: 0,
   };
 }
 

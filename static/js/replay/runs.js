@@ -36,10 +36,14 @@ function checkRun(events, of, path) {
   });
 }
 
-function checkPrefill({ done, total, reused, stats: its }, nPrompt, path) {
+function checkPrefill({ done, total, reused, moved, stats: its }, nPrompt, path) {
   oneOf(nPrompt)(total, `${path}.total`);
   integer(0, total)(done, `${path}.done`);
   integer(0, done)(reused, `${path}.reused`);
+  for (const { first, end } of moved ?? []) {
+    integer(reused, nPrompt - 1)(first, `${path}.moved.first`);
+    integer(first + 1, nPrompt - 1)(end, `${path}.moved.end`);
+  }
   for (const { position } of its) integer(0, nPrompt - 1)(position, `${path}.stats.position`);
 }
 

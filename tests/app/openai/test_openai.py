@@ -67,7 +67,7 @@ def test_tokens_found_in_the_cache_are_part_of_the_prompt(start_site: StartSite)
     answer = complete(start_site(reused=5).app.test_client(), prompt="Once upon a time, there was")
     usage, timings = answer["usage"], answer["timings"]
     n_prompt = usage["prompt_tokens"]
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 5}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 5, "moved_tokens": 0}
     assert usage["total_tokens"] == n_prompt + usage["completion_tokens"]
     assert (timings["cache_n"], timings["prompt_n"]) == (5, n_prompt - 5)
     assert timings["prompt_per_token_ms"] == timings["prompt_ms"] / (n_prompt - 5)

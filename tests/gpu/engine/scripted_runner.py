@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import tokenizers
 from gpu.config import ModelConfig, RopeConfig
 from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import ActiveInterventions
+from gpu.kv.copies import TokenMove
 from gpu.step import (
     FROM_GPU,
     Candidate,
@@ -45,6 +46,16 @@ LIMITS = RunnerLimits(
 )  # fmt: skip
 
 Script = Callable[[list[int]], int]
+
+
+class Moved(NamedTuple):
+    """Cell of a token that was moved: the position that its key is for, and its id."""
+
+    position: int
+    id: int
+
+
+Cell = tuple[int, ...] | Moved
 
 
 def arithmetic(ids: list[int]) -> int:
@@ -95,9 +106,11 @@ class ScriptedRunner:
         # tokens seen by a slot's penalties, and how often its run wrote each
         self.texts: dict[int, tuple[set[int], Counter[int]]] = {}
         self.allowed: dict[int, set[int]] = {}  # tokens that a slot's grammar allows next
-        # (block, cell): ids up to this one, as keys and values depend on all of them
-        self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.host: dict[int, dict[int, tuple[int, ...]]] = {}  # cells of the blocks by place
+        # (block, cell): ids up to this one, as keys and values depend on all of them; of a token
+        # that was moved there, its position and id
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self.n_moved = 0
+        self.host: dict[int, dict[int, Cell]] = {}  # cells of the blocks by place
         self.n_loaded = 0
 
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
@@ -132,11 +145,22 @@ class ScriptedRunner:
         self.n_loaded += 1
         self._fill(block, self.host[place])
 
-    def _held(self, block: int) -> dict[int, tuple[int, ...]]:
+    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+        found = {move.destination: self.cells[divmod(move.source, 16)] for move in moves}
+        assert len(found) == len(moves), "two tokens are moved to one place"
+        assert found.keys().isdisjoint(m.source for m in moves), "a source is overwritten"
+        for move in moves:
+            held = found[move.destination]
+            position = held.position if isinstance(held, Moved) else len(held) - 1
+            id = held.id if isinstance(held, Moved) else held[-1]
+            self.cells[divmod(move.destination, 16)] = Moved(position + move.shift, id)
+        self.n_moved += len(moves)
+
+    def _held(self, block: int) -> dict[int, Cell]:
         """Return the cells of a block that were written."""
         return {c: self.cells[block, c] for c in range(16) if (block, c) in self.cells}
 
-    def _fill(self, block: int, cells: dict[int, tuple[int, ...]]) -> None:
+    def _fill(self, block: int, cells: dict[int, Cell]) -> None:
         for cell in range(16):
             self.cells.pop((block, cell), None)
             if cell in cells:
@@ -152,7 +176,7 @@ class ScriptedRunner:
         after: list[list[int]] = []
         for row in step.rows:
             if row.slot != self.limits.inspection_slot:  # where any row may be computed again
-                after_last = self._next[row.slot]
+                after_last = self._after_moved(row.slot, row.position)
                 first = self._drafted.get(row.slot, after_last)
                 in_order = after_last is None or first <= row.position <= after_last
                 assert in_order, f"{row} is out of order"
@@ -192,7 +216,7 @@ class ScriptedRunner:
         """Write a token into its cell; return all ids up to it, as the slot's blocks hold them."""
         blocks = self.tables[slot]
         assert position < 16 * len(blocks), "no block for this position"
-        before = self.cells[blocks[(position - 1) // 16], (position - 1) % 16] if position else ()
+        before = self._text(blocks, position - 1) if position else ()
         read = 0 if self.limits.window is None else max(0, position + 1 - self.limits.window)
         for p in range(read, position):
             held = self.cells.get((blocks[p // 16], p % 16))
@@ -201,6 +225,26 @@ class ScriptedRunner:
         assert len(ids) == position + 1, f"position {position} after {len(ids) - 1} ids"
         self.cells[blocks[position // 16], position % 16] = ids
         return list(ids)
+
+    def _text(self, blocks: list[int], position: int) -> tuple[int, ...]:
+        """Return the ids up to `position`. A token that was moved there gets those before it."""
+        cell = (blocks[position // 16], position % 16)
+        held = self.cells[cell]
+        if isinstance(held, Moved):
+            assert held.position == position, f"a key for {held.position} is at {position}"
+            before = self._text(blocks, position - 1) if position else ()
+            held = self.cells[cell] = (*before, held.id)
+        return held
+
+    def _after_moved(self, slot: int, position: int) -> int | None:
+        """Return the position of a slot's next row, behind the tokens up to `position` that were
+        moved there."""
+        at, blocks = self._next[slot], self.tables[slot]
+        while at is not None and at < position:
+            if not isinstance(self.cells.get((blocks[at // 16], at % 16)), Moved):
+                break
+            at += 1
+        return at
 
     def collect(self) -> StepResult:
         time.sleep(self._delay)

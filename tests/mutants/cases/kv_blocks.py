@@ -108,4 +108,13 @@ MUTANTS = (
         "if any(_begins(part, self._cached[other].ids) for other in others):",
         MACHINE_TEST,
     ),
+    Mutant(
+        "chunks-exact",
+        "what follows a moved chunk is found as the exact prefix of another prompt",
+        SEQUENCE,
+        "        self.block_hashes.begin_approximate(self.moved[0].first)\n",
+        "",
+        ("tests/gpu/engine/test_cache_reuse.py",),
+        "no_exact_prefix",
+    ),
 )

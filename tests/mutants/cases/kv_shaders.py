@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 HEADS = "gpu/shaders/quantize_kv.wgsl"
+ONE_HEAD = "gpu/shaders/lib/quantize_head.wgsl"
 QKV = "gpu/shaders/qkv.wgsl"
 HADAMARD = "gpu/shaders/lib/hadamard.wgsl"
 PLACE = "gpu/shaders/qk_norm_rope.wgsl"
@@ -95,7 +96,7 @@ MUTANTS = (
     Mutant(
         "kv-scale-of-block",
         "the scale of a quantised block does not look at its last number",
-        HEADS,
+        ONE_HEAD,
         "for (var d = first; d < first + PACK_BLOCK; d++)",
         "for (var d = first; d < first + PACK_BLOCK - 1u; d++)",
         (HEADS_TEST,),
@@ -104,7 +105,7 @@ MUTANTS = (
     Mutant(
         "kv-q4-range",
         "the range of a four-bit block is measured from its minimum before rounding",
-        HEADS,
+        ONE_HEAD,
         "as_half(most - low)",
         "as_half(most - least)",
         (HEADS_TEST,),
@@ -145,5 +146,14 @@ MUTANTS = (
         "stride *= 2u) {\n",
         (HEADS_TEST,),
         "test_as_many_lanes",
+    ),
+    Mutant(
+        "shift-sign",
+        "keys that move towards the beginning of a text are rotated as if they moved to its end",
+        "gpu/shaders/shift_kv.wgsl",
+        "select(cos_sin.yw, -cos_sin.yw, shift < 0)",
+        "cos_sin.yw",
+        ("tests/gpu/ops/test_op_shift_kv.py",),
+        "test_keys_are_rotated",
     ),
 )

@@ -23,7 +23,7 @@ const FREE = 4;
  *   states     per block, an index into STATES
  *   counts     number of blocks by state
  *   nRead, nSaved   blocks in use; blocks saved by sharing
- *   promptTokens, reusedTokens, copies, evictions   totals of all runs so far
+ *   promptTokens, reusedTokens, movedTokens, copies, evictions   totals of all runs so far
  *   hostBlocks, usedHostBlocks, stored, loaded   places in host memory, those in use, and blocks
  *                                                copied there and back so far
  */
@@ -48,6 +48,7 @@ export function readPool({ arrays, info }, blockBytes) {
     nSaved: owners.reduce((sum, n) => sum + Math.max(0, n - 1), 0),
     promptTokens: info.prompt_tokens,
     reusedTokens: info.reused_tokens,
+    movedTokens: info.moved_tokens ?? 0,
     copies: info.copies,
     evictions: info.evictions,
     hostBlocks: info.host_blocks ?? 0,

@@ -57,7 +57,11 @@ export const cachePool = {
     const sums = STATES.map(({ name }, i) => {
       return [null, name, ...none, pool.counts[i], pool.counts[i] * pool.blockBytes];
     });
-    const named = pool.hostBlocks ? [...TOTALS, ...HOST_TOTALS] : TOTALS;
+    const named = [
+      ...TOTALS,
+      ...(pool.movedTokens ? MOVED_TOTALS : []),
+      ...(pool.hostBlocks ? HOST_TOTALS : []),
+    ];
     const totals = named.map(([name, of]) => [null, name, ...none, of(pool), null]);
     const blocks = Array.from(states, (at, i) => {
       const from = first[i] < 0 ? null : first[i] + 1;
@@ -84,6 +88,7 @@ const TOTALS = [
   ["copies", (of) => of.copies],
   ["evictions", (of) => of.evictions],
 ];
+const MOVED_TOTALS = [["prompt tokens moved", (of) => of.movedTokens]];
 const HOST_TOTALS = [
   ["in host memory", (of) => of.usedHostBlocks],
   ["copied to host memory", (of) => of.stored],
@@ -175,7 +180,7 @@ function buildSide(root) {
     return { words: words.lastChild, n: cell(row), size: cell(row) };
   });
   const list = side.appendChild(el("dl", "kv-figures"));
-  figures = ["hit rate", "copies", "evictions", "host memory"].map((name) => {
+  figures = ["hit rate", "copies", "evictions", "moved", "host memory"].map((name) => {
     const row = list.appendChild(el("div"));
     const term = row.appendChild(el("dt", "kv-name"));
     term.append(el("b", "", name), el("small"));
@@ -206,6 +211,7 @@ function drawSide() {
     setText(figures[i].words, words);
   });
   figures.at(-1).row.hidden = !pool.hostBlocks;
+  figures.at(-2).row.hidden = !pool.movedTokens;
 }
 
 /** Totals of all runs so far, in the order of `figures`, each as [value, description]. */
@@ -221,6 +227,10 @@ function figuresOf(pool) {
     hits,
     [count(copies), "on write: texts diverged within a block"],
     [count(evictions), "cached blocks that were reallocated"],
+    [
+      plural(pool.movedTokens, "token"),
+      "of prompts, their keys rotated to new positions: approximate",
+    ],
     [
       `${count(pool.usedHostBlocks)} of ${plural(pool.hostBlocks, "block")}`,
       `${bytes(pool.stored * blockBytes)} copied there, ${bytes(pool.loaded * blockBytes)} back`,

@@ -112,8 +112,10 @@ const move = (key) => moveFocus(key, false);
 function drawReadout(token, at) {
   const step = at === null ? null : now.measured.steps[at];
   if (!step) {
-    const { done, total, reused } = now.segment.prefill;
-    const found = reused ? `, ${count(reused)} reused from the cache` : "";
+    const { done, total, reused, moved } = now.segment.prefill;
+    const found =
+      (reused ? `, ${count(reused)} reused from the cache` : "") +
+      (moved ? `, ${count(moved)} moved from other texts` : "");
     setText(readout, `Prompt: ${count(done)} of ${plural(total, "token")} processed${found}.`);
     return;
   }

@@ -1,0 +1,23 @@
+"""Models whose cached tokens can be moved to other positions."""
+
+from __future__ import annotations
+
+from gpu.config import ModelConfig
+
+
+def why_not_movable(config: ModelConfig, *, prefix_cache: bool = True) -> str | None:
+    """Return why chunks of other texts cannot be reused with this model; None: they can.
+
+    Layers without positions (NoPE) are no hindrance: their keys are the same anywhere.
+    """
+    if config.rotary_dim == 0:
+        return (
+            f"{config.model_type} models add a learned vector for each position to the embeddings, "
+            "so cached tokens cannot be moved to other positions"
+        )
+    if config.largest_window is not None:
+        return (
+            f"all layers of this {config.model_type} model have a sliding window, and blocks that "
+            "have left it are freed, so cached tokens cannot be moved to other positions"
+        )
+    return None if prefix_cache else "the prefix cache is off, so nothing can be found in it"

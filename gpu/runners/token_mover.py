@@ -1,0 +1,59 @@
+"""Moves of cached tokens to other positions on the device (`gpu.ops.shift_kv`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu import ops
+from gpu.config import ModelConfig
+from gpu.kv.copies import TokenMove
+from gpu.kv.pools import KvPools
+from gpu.models.decoder import Decoder
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import StepCommands
+from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.plan import Plan, Recorder
+
+MAX_MOVES = 256
+"""Moves of one submission: as many rows as a large step has."""
+
+
+class TokenMover:
+    """Moves tokens of one model's cache. The plan, one dispatch for each layer, is recorded when
+    the first tokens are moved. Used by one thread."""
+
+    def __init__(self, model: Decoder, pools: KvPools, kernels: Kernels, memory: Memory) -> None:
+        self._model = model
+        self._pools = pools
+        self._kernels = kernels
+        self._memory = memory
+        self._calls = open_calls(memory.device)
+        self._moves = ops.make_moves(memory, MAX_MOVES)
+        self._prepared: Any = None
+
+    def move(self, moves: Sequence[TokenMove]) -> None:
+        """Move tokens, after the steps submitted so far and before the next. No destination may be
+        a source."""
+        if self._prepared is None:
+            self._prepared = self._calls.prepare(StepCommands(self.plan().segments()))
+        for at in range(0, len(moves), MAX_MOVES):
+            self._memory.write(self._moves, ops.pack_moves(moves[at : at + MAX_MOVES]))
+            self._calls.submit(self._calls.encode(self._prepared))
+
+    def plan(self) -> Plan:
+        """Record the dispatches of all layers."""
+        rec = Recorder(self._memory.device, self._kernels)
+        config = self._model.config
+        for i in range(config.n_layers):
+            rope = _rope(config, self._model, i)
+            ops.shift_kv(rec, f"layer{i:02}.kv.shift", config, self._moves, rope, self._pools, i)
+        return rec.plan
+
+
+def _rope(config: ModelConfig, model: Decoder, layer: int) -> ops.LayerRope | None:
+    rope, cos_sin = config.rope_of(layer), model.rope(layer)
+    if rope is None or cos_sin is None:
+        return None
+    return ops.LayerRope(cos_sin, rope.attention_factor)
