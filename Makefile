@@ -12,11 +12,17 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run smoke test test-all test-late test-slow races mutants lint parity bench accuracy screenshots clean
+.PHONY: run site smoke test test-all test-late test-slow races mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
 	$(BIN)/tokenglass serve --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
+
+# The bundled model as a static site, which any file server hosts: python -m http.server -d site
+SITE ?= site
+
+site: $(VENV)/run.stamp
+	$(BIN)/tokenglass export $(SITE) $(if $(MODEL),--model "$(MODEL)")
 
 # Before every commit: imports, doors, golden ids, one case of each kind of kernel, one of the page.
 smoke: $(VENV)/test.stamp

@@ -85,7 +85,7 @@ APP = {
     "app": "config engine.client http models openai prompt tale ws ws.protocol",
     "http.server": "app config engine engine.client http models prompt replicas tale upstream"
     " ws.protocol",
-    "site": "app config engine.client engine.options models",
+    "site": "app config engine.options http models",
     "cli": "app config engine engine.client http.server models prompt site tale ws.protocol",
     "__main__": "cli",
 }  # fmt: skip

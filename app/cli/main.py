@@ -304,7 +304,7 @@ def reap(
 @click.argument("out", metavar="DIR", type=click.Path(path_type=Path))
 @settings_options(("model", "revision", "dtype", "kv_dtype", "context", "kv_memory"))
 def export(out: Path, **values: Any) -> None:
-    """Write a model to the folder DIR, for engines in browsers: plans, weights and tokenizer.
+    """Write a model and the page to the folder DIR, as a static site that runs in the browser.
 
     Any file server can host DIR; no GPU is needed to write it. An older export in DIR is replaced,
     and one that was interrupted is continued. docs/plan-format.md describes the files.

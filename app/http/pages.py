@@ -21,6 +21,12 @@ STYLE_SHEETS = (
 """Files below static/css that make up page.css, in the order of the cascade."""
 
 
+def style_sheet(static: Path) -> str:
+    """Return all style sheets in the folder `static` as one."""
+    sheets = [(static / "css" / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS]
+    return "\n".join(sheets)
+
+
 def register(app: Flask, engine: EngineClient, version: str, *, switching: bool) -> None:
     """Add `/`, `/static/css/page.css`, `/favicon.ico` and `/health`.
 
@@ -47,9 +53,7 @@ def register(app: Flask, engine: EngineClient, version: str, *, switching: bool)
     @app.get("/static/css/page.css")
     def style() -> Response:
         """Serve all style sheets as one, so that the page is never drawn with only some."""
-        folder = Path(app.static_folder or "") / "css"
-        sheets = [(folder / f"{name}.css").read_text("utf-8") for name in STYLE_SHEETS]
-        response = Response("\n".join(sheets), mimetype="text/css")
+        response = Response(style_sheet(Path(app.static_folder or "")), mimetype="text/css")
         response.headers["Cache-Control"] = "no-cache"
         response.add_etag()
         response.make_conditional(request)

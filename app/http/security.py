@@ -43,6 +43,13 @@ CSP = (
 )
 
 
+def static_policy() -> str:
+    """Return the Content-Security-Policy of the page as a file, for a meta element, where
+    frame-ancestors is not allowed."""
+    directives = CSP.format(connect="'self'").split("; ")
+    return "; ".join(each for each in directives if not each.startswith("frame-ancestors"))
+
+
 class Guard:
     """Access rules of one server; see the docstring of this module."""
 

@@ -1,4 +1,4 @@
-"""Export of a model to a folder that any file server hosts.
+"""Export of a model, with the page, to a folder that any file server hosts.
 
 The folder is written beside its place and renamed at the end, so it is complete or not there. An
 export that was interrupted goes on with the pieces of weights that it has. docs/plan-format.md has
@@ -16,9 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from app import version
+from app import assets, version
 from app.config import Settings
 from app.engine.options import load_options
+from app.http.static_page import write_page
 from app.models.find_model import Model
 from gpu import (
     ExportedModel,
@@ -142,6 +143,7 @@ def _write(model: Model, options: LoadOptions, folder: Path, progress: Progress)
             copy = folder / MODEL / name
             shutil.copyfile(model.path / name, copy)
             files[name] = Piece.of(folder, copy)
+    write_page(folder, assets("static"), assets("templates"), version())
     manifest = Manifest(
         format=FORMAT,
         version=VERSION,

@@ -48,9 +48,16 @@ def test_the_manifest_names_every_file(tale: Path) -> None:
         data = there.pop(piece["file"])
         assert len(data) == piece["bytes"]
         assert hashlib.sha256(data).hexdigest() == piece["sha256"]
-    assert list(there) == [MANIFEST]
+    rest = {name for name in there if not name.startswith("static/")}
+    assert rest == {MANIFEST, "index.html"}
     assert manifest["chat"]["chat_template"]
     assert not list(tale.parent.glob(".*"))
+
+
+def test_the_site_of_the_bundled_model_is_small(tmp_path: Path) -> None:
+    """`make site`: as f16, which is what it was trained to be."""
+    settings = Settings()
+    assert export(settings, find_model(settings), tmp_path / "site").n_bytes < 12_000_000
 
 
 def test_files_of_the_model_are_its_own(tale: Path) -> None:
