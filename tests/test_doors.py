@@ -72,6 +72,7 @@ APP = {
     "tale": "",
     "ws.protocol": "",
     "ws.replay_format": "config ws.protocol",
+    "ws.protocol_schema": "ws.protocol ws.replay_format",
     "engine.client": "ws.protocol",
     "engine.options": "config",
     "prompt": "engine.client processes tale ws.protocol",

@@ -273,13 +273,13 @@ def replay_schema() -> Schema:
     """
     schema = msgspec.json.schema(Replay)
     definitions: dict[str, Schema] = schema["$defs"]
-    owners = {each.__name__: each for each in _object_types(Replay)}
+    owners = {each.__name__: each for each in object_types(Replay)}
     for name, definition in definitions.items():
         _set_presence(definition, owners[name])
         for field, value in definition["properties"].items():
             for each in _leaves(value):
                 _set_bounds(each, name, field)
-            definition["properties"][field] = _with_null(value, name, field)
+            definition["properties"][field] = with_null(value, name, field)
         for text in ("title", "description", "additionalProperties"):
             definition.pop(text, None)
     _use_file_settings(definitions)
@@ -292,7 +292,7 @@ def replay_schema() -> Schema:
     return schema
 
 
-def _object_types(root: Any) -> set[Any]:
+def object_types(root: Any) -> set[Any]:
     """Return all structs and dataclasses that a value of type `root` may hold."""
     found: set[Any] = set()
     waiting: list[Any] = [msgspec.inspect.type_info(root)]
@@ -371,7 +371,7 @@ def _set_bounds(value: Schema, type: str, field: str) -> None:
             value.update(minItems=limits[0], maxItems=limits[1])
 
 
-def _with_null(value: Schema, type: str, field: str) -> Schema:
+def with_null(value: Schema, type: str, field: str) -> Schema:
     if field not in NOT_A_NUMBER.get(type, ()):
         return value
     null = {"type": "null"}
