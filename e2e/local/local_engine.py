@@ -1,0 +1,120 @@
+"""A page in which tests drive the engine in the browser: exports, runs and their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from playwright.sync_api import Browser, Page, Route
+
+from gpu.sampling import SamplingParams
+
+SITE = "http://localhost:1/"
+"""WebGPU and hashes want a page of a secure origin; nobody listens there, the browser is given all
+files."""
+STATIC = Path(__file__).parents[2] / "static"
+TYPES = {".js": "text/javascript", ".json": "application/json", ".html": "text/html"}
+
+LOAD = """async (base) => {
+  const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
+  const text = {
+    piece: (id) => `<${id}>`,
+    eosIds: [],
+    decodeStream: () => ({ push: (id) => `<${id}>`, flush: () => "" }),
+  };
+  window.progress = [];
+  window.engine = await LocalEngine.load({ base, text, onProgress: (at) => progress.push(at) });
+  const { profile, adapter, limits } = engine.info;
+  return { profile, adapter, limits };
+}"""
+
+RUN = """async (requests) => {
+  const run = ({ ids, params, capture, updates, live }) =>
+    new Promise((resolve) => {
+      const events = [];
+      const seeded = { ...params, seed: BigInt(params.seed) };
+      const onEvent = (event) => {
+        events.push(event);
+        if (live && event.type === "token" && event.index === live.after) {
+          if (live.cancel) handle.cancel();
+          else handle.update(live.params, live.capture ?? null);
+        }
+        if (event.type === "done") resolve(events);
+      };
+      const handle = engine.submit({ ids, params: seeded, capture, updates, onEvent });
+    });
+  return Promise.all(requests.map(run));
+}"""
+
+
+class LocalEnginePage:
+    """A page in which one export at a time is loaded."""
+
+    def __init__(self, launch: Callable[..., Browser], args: list[str]) -> None:
+        self._browser = launch(args=[*args, "--enable-unsafe-webgpu"])
+        self.page: Page = self._browser.new_page()
+        self._exports: dict[str, Path] = {}
+        self.page.route(f"{SITE}**", self._answer)
+        self.page.goto(SITE)
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Load an export; return what the engine says of itself. Raises playwright's Error with
+        the engine's message."""
+        name = f"export{len(self._exports)}"
+        self._exports[name] = folder
+        self.page.evaluate("window.engine?.close()")
+        found: dict[str, Any] = self.page.evaluate(LOAD, f"{SITE}{name}/")
+        return found
+
+    def run(self, *requests: dict[str, Any]) -> list[list[dict[str, Any]]]:
+        """Submit all requests together; return the events of each."""
+        found: list[list[dict[str, Any]]] = self.page.evaluate(RUN, list(requests))
+        return found
+
+    def close(self) -> None:
+        self._browser.close()
+
+    def _answer(self, route: Route) -> None:
+        first, _, rest = unquote(urlsplit(route.request.url).path)[1:].partition("/")
+        if not first:
+            route.fulfill(body="<!doctype html><title>engine</title>", content_type="text/html")
+            return
+        folder = STATIC if first == "static" else self._exports[first]
+        path = folder / rest
+        if path.is_file():
+            route.fulfill(
+                body=path.read_bytes(),
+                content_type=TYPES.get(path.suffix, "application/octet-stream"),
+            )
+        else:
+            route.fulfill(status=404, body="not found")
+
+
+def request(
+    ids: list[int],
+    capture: bool = False,
+    updates: list[dict[str, Any]] | None = None,
+    live: dict[str, Any] | None = None,
+    **params: Any,
+) -> dict[str, Any]:
+    """Return a request as `LocalEnginePage.run` takes it. `live`: {after, params} or {after,
+    cancel}, done when the token with the index `after` arrives."""
+    settings = {"seed": 5, "ignore_eos": True, **params}
+    encoded = msgspec.to_builtins(SamplingParams(**settings))
+    encoded["seed"] = str(settings["seed"])
+    return {
+        "ids": ids, "params": encoded, "capture": capture, "updates": updates or [], "live": live,
+    }  # fmt: skip
+
+
+def tokens_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the token events."""
+    return [event for event in events if event["type"] == "token"]
+
+
+def ids_of(events: list[dict[str, Any]]) -> list[int]:
+    """Return the ids of the written tokens."""
+    return [event["id"] for event in tokens_of(events)]

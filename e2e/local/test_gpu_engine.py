@@ -1,0 +1,257 @@
+"""The engine in the browser writes what the server's engine writes, from an export alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Error
+
+from app.config import Settings
+from app.models.find_model import find_model
+from app.site.export import export
+from e2e.local.local_engine import LocalEnginePage, ids_of, request, tokens_of
+from gpu import Engine, Request, SamplingParams, ScheduledUpdate
+from gpu.load_options import LoadOptions
+from tests.golden import Trained, trained_models
+
+TALE = trained_models()[0]
+SMALL = trained_models()[-1]
+"""stories260k, if it lies beside the project; else the bundled model."""
+N = 64
+"""Tokens of a greedy text."""
+ALL_SETTINGS = {
+    "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 1.1,
+    "frequency_penalty": 0.2, "presence_penalty": 0.1, "seed": 2**40 + 7,
+}  # fmt: skip
+STATISTICS_BOUND = 1e-4
+"""Relative difference of a statistic between two drivers."""
+
+
+@pytest.fixture(scope="module")
+def local(
+    launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+) -> Iterator[LocalEnginePage]:
+    page = LocalEnginePage(launch_browser, browser_type_launch_args["args"])
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def small(local: LocalEnginePage, tmp_path_factory: pytest.TempPathFactory) -> LocalEnginePage:
+    """The page with the small model in f32."""
+    local.load(exported(SMALL, tmp_path_factory.mktemp("exports"), "f32"))
+    return local
+
+
+def exported(model: Trained, folder: Path, dtype: str) -> Path:
+    settings = Settings(model=str(model.folder), dtype=dtype)
+    return export(settings, find_model(settings), folder / model.name).folder
+
+
+def server_tokens(model: Trained, dtype: str, ids: list[int], **asked: Any) -> list[Any]:
+    """Return what the server's engine writes. `asked`: settings, and `capture` or `updates`."""
+    request = {name: asked.pop(name) for name in ("capture", "updates") if name in asked}
+    params = SamplingParams(**{"seed": 5, "ignore_eos": True, **asked})
+    engine = Engine.load(model.folder, LoadOptions(dtype=dtype, slots=2))
+    try:
+        return list(engine.submit(Request(ids, params, **request)))
+    finally:
+        engine.close()
+
+
+def test_golden_ids_of_three_texts_at_once(small: LocalEnginePage) -> None:
+    """The third one waits for a slot. Asked again, all but the last prompt token is found."""
+    requests = [request(text.prompt_ids, temperature=0, max_tokens=N) for text in SMALL.texts[:3]]
+    runs = small.run(*requests)
+    assert [ids_of(run) for run in runs] == [text.greedy_ids[:N] for text in SMALL.texts[:3]]
+    assert runs[2][0]["position"] == 1
+    again = small.run(requests[2])[0]
+    assert again[-1]["timings"]["cache_n"] == len(SMALL.texts[2].prompt_ids) - 1
+    assert ids_of(again) == SMALL.texts[2].greedy_ids[:N]
+
+
+def test_draws_and_statistics_are_those_of_the_server(small: LocalEnginePage) -> None:
+    """With every setting on and every layer captured."""
+    prompt = SMALL.texts[0].prompt_ids
+    run = small.run(request(prompt, capture=True, max_tokens=24, **ALL_SETTINGS))[0]
+    want = server_tokens(SMALL, "f32", prompt, capture=True, max_tokens=24, **ALL_SETTINGS)
+    got = tokens_of(run)
+    assert [token["id"] for token in got] == [token.id for token in want]
+    assert [token["draw"] for token in got] == [token.draw for token in want]
+    for mine, theirs in zip(got, want, strict=True):
+        assert [each["id"] for each in mine["candidates"]] == [c.id for c in theirs.candidates]
+        assert mine["stats"]["position"] == theirs.stats.position
+        for layer, other in zip(mine["stats"]["layers"], theirs.stats.layers, strict=True):
+            for name in ("residual", "attention", "mlp"):
+                assert layer[name] == pytest.approx(getattr(other, name), rel=STATISTICS_BOUND)
+            assert layer["entropy"] == pytest.approx(list(other.entropy), abs=STATISTICS_BOUND)
+    prefills = [event for event in run if event["type"] == "prefill"]
+    positions = [stats["position"] for event in prefills for stats in event["stats"]]
+    assert positions == list(range(prefills[0]["reused"], len(prompt)))
+
+
+def test_a_change_acts_from_the_token_it_is_acknowledged_for(small: LocalEnginePage) -> None:
+    prompt = SMALL.texts[1].prompt_ids
+    live = {"after": 5, "params": {"temperature": 1.2, "top_k": 7}}
+    run = small.run(request(prompt, live=live, temperature=0, max_tokens=20))[0]
+    [index] = [event["index"] for event in run if event["type"] == "updated"]
+    assert 6 <= index <= 8, "no more than two steps are in flight"
+    change = ScheduledUpdate(index, {"temperature": 1.2, "top_k": 7})
+    want = server_tokens(SMALL, "f32", prompt, temperature=0, max_tokens=20, updates=(change,))
+    assert ids_of(run) == [token.id for token in want]
+    update = {"index": index, "params": change.params}
+    again = small.run(request(prompt, updates=[update], temperature=0, max_tokens=20))[0]
+    assert ids_of(again) == ids_of(run)
+
+
+def test_a_cancelled_run_disturbs_no_other(small: LocalEnginePage) -> None:
+    first, second, third = SMALL.texts[:3]
+    runs = small.run(
+        request(first.prompt_ids, live={"after": 3, "cancel": True}, temperature=0, max_tokens=200),
+        request(second.prompt_ids, temperature=0, max_tokens=40),
+        request(third.prompt_ids, temperature=0, max_tokens=40),
+    )
+    assert runs[0][-1]["reason"] == "cancelled"
+    assert ids_of(runs[0]) == first.greedy_ids[: len(ids_of(runs[0]))]
+    assert ids_of(runs[1]) == second.greedy_ids[:40]
+    assert ids_of(runs[2]) == third.greedy_ids[:40]
+
+
+def test_a_bias_acts(small: LocalEnginePage) -> None:
+    prompt = SMALL.texts[0].prompt_ids
+    bias = [{"id": 300, "bias": 100.0}]
+    asked = request(prompt, temperature=0, max_tokens=3)
+    asked["params"]["logit_bias"] = bias
+    assert ids_of(small.run(asked)[0]) == [300, 300, 300]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["q8", *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("f32", "f16", "q4"))],
+)
+def test_the_bundled_model_in_every_storage_type(
+    local: LocalEnginePage, tmp_path: Path, dtype: str
+) -> None:
+    """Rows are interleaved here as the server's loader does it."""
+    prompt = TALE.texts[0].prompt_ids
+    local.load(exported(TALE, tmp_path, dtype))
+    greedy, seeded = local.run(
+        request(prompt, temperature=0, max_tokens=24),
+        request(prompt, max_tokens=24, **ALL_SETTINGS),
+    )
+    want = server_tokens(TALE, dtype, prompt, temperature=0, max_tokens=24)
+    assert ids_of(greedy) == [token.id for token in want]
+    want = server_tokens(TALE, dtype, prompt, max_tokens=24, **ALL_SETTINGS)
+    assert ids_of(seeded) == [token.id for token in want]
+
+
+# ---- files that are not right ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(SMALL, tmp_path_factory.mktemp("sound"), "q8")
+
+
+def damaged_piece(folder: Path) -> None:
+    path = folder / "weights" / "0000.bin"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def missing_plan(folder: Path) -> None:
+    (folder / "plans" / "software.plan").unlink()
+
+
+def foreign_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text('{"name": "something else"}')
+
+
+def later_version(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["version"] = 2
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def file_outside(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["model"]["plans"]["software"]["file"] = "../static/js/main.js"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (damaged_piece, "0000.bin is not the file of the manifest"),
+        (missing_plan, "could not be fetched: HTTP 404"),
+        (foreign_manifest, "is not the manifest of a model"),
+        (later_version, "exported in format 2, and this page reads 1; export it again"),
+        (file_outside, "outside of its folder"),
+    ],
+)
+def test_a_bad_export_is_refused_with_a_reason(
+    local: LocalEnginePage, sound: Path, tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    folder = tmp_path / "bad"
+    shutil.copytree(sound, folder)
+    spoil(folder)
+    with pytest.raises(Error, match=message):
+        local.load(folder)
+
+
+CHECK = """async ([path, value]) => {
+  const { checkPlan } = await import("/static/js/local/gpu/check-plan.js");
+  const keys = path.split(".");
+  const last = keys.pop();
+  const plan = structuredClone(soundPlan);
+  keys.reduce((place, key) => place[key], plan)[last] = value;
+  try {
+    checkPlan(plan);
+    return "accepted";
+  } catch (error) {
+    return error.message;
+  }
+}"""
+
+
+@pytest.fixture(scope="module")
+def plan_page(local: LocalEnginePage, sound: Path) -> LocalEnginePage:
+    """The page with a sound plan file in `window.soundPlan`."""
+    plan = json.loads(gzip.decompress((sound / "plans" / "software.plan").read_bytes()))
+    local.page.evaluate("(plan) => { window.soundPlan = plan; }", plan)
+    return local
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("profile", "software", "accepted"),
+        ("format", "other", "not a plan of Tokenglass"),
+        ("version", 9, "version is 9, expected 1"),
+        ("views", None, "views is not a list"),
+        ("views.0", [0, 2**40, 16], "view 0 is outside of its buffer"),
+        ("buffers.1.bytes", -4, "buffer 1 has no valid size"),
+        ("buffers.1.bytes", 1e18, "buffer 1 has no valid size"),
+        ("kernels.0.source", 10**6, "kernel 0 has no source"),
+        (
+            "dispatches.0",
+            ["embed", 0, [1, 1, 1], [10**6] * 4],
+            "dispatch 0 does not fit its kernel",
+        ),
+        ("plans.0.dispatches", [[0, 10**9]], "plan 0 has dispatches that do not exist"),
+        ("plans.1.result_bytes", 0, "plan 1 has no room for its results"),
+        ("limits.slots", 0, "limits.slots is not a positive number"),
+        ("step.bytes", 16, "the step's buffer is smaller than a step"),
+    ],
+)
+def test_a_hostile_plan_is_refused(
+    plan_page: LocalEnginePage, path: str, value: Any, message: str
+) -> None:
+    assert message in plan_page.page.evaluate(CHECK, [path, value])

@@ -1,0 +1,61 @@
+// Buffers of a plan on the device: memory, weights, and the tensors that the host writes.
+
+const { STORAGE, UNIFORM, COPY_DST, COPY_SRC } = globalThis.GPUBufferUsage ?? {};
+
+export class Buffers {
+  /** Allocate all buffers. Throws an Error if the device has too little memory. */
+  static async allocate(device, plan) {
+    device.pushErrorScope("out-of-memory");
+    const buffers = plan.buffers.map(({ name, bytes, uniform }) =>
+      device.createBuffer({
+        label: name,
+        size: Math.ceil(bytes / 4) * 4,
+        usage: (uniform ? UNIFORM : STORAGE) | COPY_DST | COPY_SRC,
+      }),
+    );
+    if (await device.popErrorScope()) {
+      for (const buffer of buffers) buffer.destroy();
+      const needed = Math.ceil(plan.needs.bytes / 2 ** 20);
+      throw new Error(
+        `this GPU has not the ${needed} MiB that the model needs; close other pages, or choose a ` +
+          "smaller model or storage type",
+      );
+    }
+    return new Buffers(device, plan, buffers);
+  }
+
+  constructor(device, plan, buffers) {
+    this.device = device;
+    this.plan = plan;
+    this.buffers = buffers;
+  }
+
+  /** The range of a view, as a bind group takes it. */
+  binding(view) {
+    const [buffer, offset, size] = this.plan.views[view];
+    return { buffer: this.buffers[buffer], offset, size };
+  }
+
+  /** The range of a tensor. */
+  tensor(name) {
+    return this.binding(this.plan.tensors[name].view);
+  }
+
+  /** Write to a tensor from its byte `at` on. `data`: a typed array, or a buffer up to `bytes`. */
+  write(name, data, at = 0, bytes = data.byteLength) {
+    const { buffer, offset } = this.tensor(name);
+    const source = ArrayBuffer.isView(data) ? data.buffer : data;
+    this.device.queue.writeBuffer(buffer, offset + at, source, data.byteOffset ?? 0, bytes);
+  }
+
+  /** Write row `row` of a tensor whose first dimension has a row for each slot. */
+  writeRow(name, row, words) {
+    const [, width] = this.plan.tensors[name].shape;
+    this.write(name, words, row * width * 4);
+  }
+
+  /** Free the memory of all buffers. */
+  destroy() {
+    for (const buffer of this.buffers) buffer.destroy();
+  }
+}

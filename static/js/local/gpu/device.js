@@ -1,0 +1,48 @@
+// The visitor's GPU: which one it is, whether a plan fits on it, and the device.
+
+/** Adapters that compute on the processor, for which a profile of its own is faster. */
+const SOFTWARE = /swiftshader|llvmpipe|lavapipe|basic render/i;
+
+/** Return the browser's adapter. Throws an Error that says what the visitor can do without one. */
+export async function requestAdapter() {
+  if (!navigator.gpu)
+    throw new Error(
+      isSecureContext
+        ? "this browser has no WebGPU; use a current Chrome, Edge, Firefox or Safari"
+        : "WebGPU needs a secure connection: open this page over https or from localhost",
+    );
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter)
+    throw new Error("this browser gives no access to a GPU; see its settings for graphics acceleration");
+  return adapter;
+}
+
+/** Return the profile of an export that suits an adapter. */
+export function profileFor(adapter, profiles) {
+  const { isFallbackAdapter, architecture, description, vendor } = adapter.info;
+  const software = isFallbackAdapter || SOFTWARE.test(`${vendor} ${architecture} ${description}`);
+  return software && "software" in profiles ? "software" : "portable";
+}
+
+/** Return a device with what a plan needs. Throws an Error that names what the adapter lacks. */
+export async function requestDevice(adapter, { bytes, features, limits }) {
+  for (const feature of features)
+    if (!adapter.features.has(feature)) throw new Error(`this GPU lacks ${feature}`);
+  const requiredLimits = {};
+  for (const [name, wanted] of Object.entries(limits)) {
+    if (!(adapter.limits[name] >= wanted))
+      throw new Error(
+        `the model needs ${name} ${wanted} and this browser gives ${adapter.limits[name]} ` +
+          `(${megabytes(bytes)} in all); choose a smaller model or storage type`,
+      );
+    requiredLimits[name] = wanted;
+  }
+  return adapter.requestDevice({ requiredFeatures: features, requiredLimits });
+}
+
+/** Return how an adapter is called, for people. */
+export function adapterName({ info }) {
+  return info.description || [info.vendor, info.architecture].filter(Boolean).join(" ") || "GPU";
+}
+
+const megabytes = (bytes) => `${Math.ceil(bytes / 2 ** 20)} MiB`;

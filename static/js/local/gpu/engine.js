@@ -1,0 +1,232 @@
+// The engine in the browser: loads an export, and runs one or two sequences over its plans.
+//
+// A step has one row for each writing sequence, and the next chunk of a prompt in the rest. Two steps
+// are in flight. The shaders are the server's, so the ids are the same.
+
+import { Buffers } from "./buffers.js";
+import { checkPlan } from "./check-plan.js";
+import { adapterName, profileFor, requestAdapter, requestDevice } from "./device.js";
+import { ExportFiles } from "./export-files.js";
+import { Pipelines } from "./pipelines.js";
+import { PlanLookup } from "./plan-lookup.js";
+import { Sequence } from "./sequence.js";
+import { Slots } from "./slots.js";
+import { StepQueue } from "./step-queue.js";
+import { writeText } from "./text-memory.js";
+import { uploadWeights } from "./weights.js";
+
+/** A step of a prompt should take no longer than this, so that the page stays smooth. */
+const MAX_STEP_MS = 100;
+const FIRST_CHUNK = 32;
+const LEAST_CHUNK = 8;
+
+export class LocalEngine {
+  /**
+   * Load the export at `base`.
+   *
+   * text        {piece(id), decodeStream(ids), eosIds}, or a function that makes it of the files
+   * onProgress  ({stage: "weights" | "kernels", done, total})
+   * onLost      (message): the device is gone, and every run has ended
+   */
+  static async load({ base, text, onProgress = () => {}, onLost = () => {} }) {
+    const files = await ExportFiles.open(base);
+    const { manifest } = files;
+    const adapter = await requestAdapter();
+    const profile = profileFor(adapter, manifest.model.plans);
+    const plan = checkPlan(await files.plan(profile));
+    const device = await requestDevice(adapter, plan.needs);
+    const buffers = await Buffers.allocate(device, plan);
+    const pipelines = new Pipelines(device, plan, buffers);
+    const lookup = new PlanLookup(plan);
+    const { pieces } = manifest.model.weights;
+    const onBytes = (done, total) => onProgress({ stage: "weights", done, total });
+    await Promise.all([
+      uploadWeights(buffers, pieces, (piece) => files.bytes(piece), onBytes),
+      pipelines.compile(firstPlans(lookup, plan.limits, true), (done, total) =>
+        onProgress({ stage: "kernels", done, total }),
+      ),
+    ]);
+    const made = typeof text === "function" ? text(await files.modelFiles(), manifest.chat) : text;
+    const eosIds = [...new Set([...plan.model.eos_ids, ...manifest.chat.eos_ids])];
+    const engine = new LocalEngine(device, buffers, new StepQueue(device, plan, buffers, pipelines, lookup), {
+      piece: (id) => made.piece(id),
+      decodeStream: (ids) => made.decodeStream(ids),
+      eosIds,
+    });
+    engine.onLost = onLost;
+    pipelines.compile(firstPlans(lookup, plan.limits, false)).catch(() => {}); // a step will say it
+    engine.info = { plan, manifest, profile, limits: plan.limits, adapter: adapterName(adapter) };
+    return engine;
+  }
+
+  constructor(device, buffers, queue, text) {
+    const { plan } = buffers;
+    Object.assign(this, { device, buffers, queue, text, plan, limits: plan.limits });
+    this.slots = new Slots(plan);
+    this.waiting = [];
+    this.active = [];
+    this.inFlight = [];
+    this.chunk = FIRST_CHUNK;
+    this.lastRead = 0;
+    this.running = false;
+    this.lost = null;
+    this.onLost = () => {};
+    device.lost.then(({ reason, message }) => {
+      if (reason !== "destroyed") this.fail(`the GPU was lost: ${message || "no reason was given"}`);
+    });
+  }
+
+  /**
+   * Start a run: {ids, params, capture, updates, onEvent}. Return it: `update(changes, capture)`
+   * changes live settings, `cancel()` ends it.
+   */
+  submit(request) {
+    const sequence = new Sequence(request, this.text, this.limits);
+    if (this.lost) {
+      sequence.end("error", this.lost);
+      return sequence;
+    }
+    this.waiting.push(sequence);
+    const idle = this.limits.slots - this.active.length;
+    sequence.accepted(Math.max(0, this.waiting.length - idle));
+    this.run();
+    return sequence;
+  }
+
+  /** Free the device. Runs that are left end as cancelled. */
+  close() {
+    for (const sequence of [...this.active, ...this.waiting]) sequence.cancel();
+    this.lost = "the engine was closed";
+    this.queue.destroy();
+    this.buffers.destroy();
+    this.device.destroy();
+  }
+
+  /** Work until no run is left. */
+  async run() {
+    if (this.running) return;
+    this.running = true;
+    try {
+      while (!this.lost) {
+        this.admit();
+        await this.submitSteps();
+        const step = this.inFlight.shift();
+        if (step) this.take(step, await step.result);
+        else if (!this.waiting.length) break; // a run may have been submitted meanwhile
+      }
+    } catch (error) {
+      this.fail(error.message);
+    } finally {
+      this.running = false;
+    }
+  }
+
+  async submitSteps() {
+    while (this.queue.hasRoom) {
+      const step = this.nextStep();
+      if (!step) break;
+      step.submittedAt = performance.now();
+      ({ result: step.result } = await this.queue.submit(step, this.slots.tables));
+      step.result.catch(() => {}); // it is awaited later; until then a failure is no unhandled one
+      this.inFlight.push(step);
+    }
+  }
+
+  /** Give slots to waiting runs, and take them from finished ones. */
+  admit() {
+    this.active = this.active.filter((sequence) => {
+      if (sequence.finished) this.slots.release(sequence.slot, sequence.computed);
+      return !sequence.finished;
+    });
+    this.waiting = this.waiting.filter((sequence) => !sequence.finished);
+    while (this.waiting.length) {
+      const [sequence] = this.waiting;
+      const taken = this.slots.take(sequence.ids);
+      if (!taken) break;
+      this.waiting.shift();
+      sequence.start(taken.slot, taken.reused);
+      const { slot, ids, nCounted, params } = sequence;
+      writeText(this.buffers, slot, ids, nCounted, params.logit_bias);
+      this.active.push(sequence);
+    }
+    this.waiting.forEach((sequence, i) => sequence.queueMoved(i + 1));
+  }
+
+  /** Return the next step, or null if there is nothing to submit. */
+  nextStep() {
+    for (const sequence of this.active) sequence.applyScheduledUpdates();
+    const captured = this.active.some((sequence) => sequence.capture && !sequence.finished);
+    const most = captured ? this.limits.max_captured_rows : this.limits.max_rows;
+    const step = { rows: [], samples: [], parts: [], captured };
+    for (const sequence of this.active) {
+      if (!sequence.wantsDecode || !this.cover(sequence, sequence.nextPosition)) continue;
+      const row = step.rows.length;
+      step.rows.push(sequence.decodeRow());
+      step.samples.push(sequence.sample(row));
+      step.parts.push({ sequence, sampledRow: row });
+    }
+    const prompt = this.active.find((sequence) => sequence.prefilling && !sequence.finished);
+    if (prompt) this.addChunk(step, prompt, Math.min(this.chunk, most - step.rows.length));
+    return step.rows.length ? step : null;
+  }
+
+  addChunk(step, sequence, most) {
+    const first = sequence.nPrefilled;
+    const n = Math.min(most, sequence.prompt.length - first);
+    if (n <= 0 || !this.cover(sequence, first + n - 1)) return;
+    const firstRow = step.rows.length;
+    step.rows.push(...sequence.prefillRows(n));
+    const part = { sequence, chunk: { first, n, firstRow }, sampledRow: null };
+    if (!sequence.prefilling) {
+      part.sampledRow = firstRow + n - 1;
+      step.samples.push(sequence.sample(part.sampledRow));
+    }
+    step.parts.push(part);
+  }
+
+  /** Give a sequence the KV blocks up to `position`; without any left it ends with an error. */
+  cover(sequence, position) {
+    const { slot } = sequence;
+    const first = this.slots.cover(slot, position);
+    if (first === null) return true;
+    if (first === false) {
+      sequence.end("error", "the KV cache is full; end another run first");
+      return false;
+    }
+    const added = new Uint32Array(this.slots.tables[slot].slice(first));
+    this.buffers.write("block_tables", added, (slot * this.limits.max_blocks + first) * 4);
+    return true;
+  }
+
+  /** Hand the results of a step to its sequences. */
+  take({ parts, submittedAt }, result) {
+    const now = performance.now();
+    const ms = now - Math.max(submittedAt, this.lastRead);
+    this.lastRead = now;
+    const samples = result.samples.values();
+    for (const { sequence, chunk, sampledRow } of parts) {
+      if (chunk) sequence.chunkRead(chunk.first, chunk.n, chunk.firstRow, result);
+      if (chunk?.n >= this.chunk) this.adjustChunk(ms);
+      if (sampledRow !== null) sequence.sampleRead(samples.next().value, sampledRow, result);
+    }
+  }
+
+  adjustChunk(ms) {
+    if (ms > MAX_STEP_MS) this.chunk = Math.max(LEAST_CHUNK, this.chunk / 2);
+    else if (ms < 0.4 * MAX_STEP_MS) this.chunk = Math.min(this.limits.max_rows, this.chunk * 2);
+  }
+
+  /** End all runs with an error: the device cannot be used any more. */
+  fail(message) {
+    if (this.lost) return;
+    this.lost = message;
+    for (const sequence of [...this.active, ...this.waiting]) sequence.end("error", message);
+    this.onLost(message);
+  }
+}
+
+/** The plans that a text begins with: chunks of a prompt and single tokens. */
+function firstPlans(lookup, limits, captured) {
+  const chunk = Math.min(FIRST_CHUNK, limits.max_rows);
+  return [chunk, 1].map((rows) => lookup.find({ rows, samples: 1, context: 1, captured }));
+}

@@ -1,0 +1,261 @@
+// State of one run: what was submitted to the device, what was read back, and the events it told.
+//
+// The engine submits ahead of what it reads. Samples past a stop are discarded. The events are those
+// of gpu/events.py.
+
+import { RunClock } from "./run-clock.js";
+import { FROM_GPU } from "./step-buffer.js";
+import { StopMatcher } from "../text/stop-strings.js";
+
+const NOT_A_NUMBER =
+  "the model's output is not a number: its activations or weights are too large for how they are " +
+  "stored; choose an export with dtype f32";
+
+export class Sequence {
+  /**
+   * request   {ids, params, capture, updates, onEvent}; updates: [{index, params, capture}]
+   * text      {piece(id), decodeStream(ids), eosIds}
+   * limits    of the plan
+   */
+  constructor({ ids, params, capture, updates = [], onEvent }, text, limits) {
+    this.prompt = ids;
+    this.ids = [...ids];
+    this.params = params;
+    this.capture = capture;
+    this.limits = limits;
+    this.text = text;
+    this.onEvent = onEvent;
+    this.slot = -1;
+    this.place = 0; // in the queue, as it was told
+    this.nReused = 0;
+    this.nPrefilled = 0; // prompt tokens found or submitted
+    this.nSubmitted = 0; // samples submitted
+    this.nWritten = 0; // samples read
+    this.finished = false;
+    this.updates = updates;
+    this.nApplied = 0;
+    this.stream = text.decodeStream(ids);
+    this.matcher = new StopMatcher(params.stop);
+    this.clock = new RunClock();
+  }
+
+  // ---- what to submit
+
+  get prefilling() {
+    return this.nPrefilled < this.prompt.length;
+  }
+
+  /** Position of the row that feeds the next sample. */
+  get nextPosition() {
+    return this.prompt.length + this.nSubmitted - 1;
+  }
+
+  get wantsDecode() {
+    const room = this.nSubmitted < this.params.max_tokens && this.nextPosition < this.limits.context;
+    return !this.finished && !this.prefilling && room;
+  }
+
+  /** The ids whose keys and values are on the device or on their way. */
+  get computed() {
+    const n = this.prefilling || !this.nSubmitted ? this.nPrefilled : this.nextPosition;
+    return this.ids.slice(0, Math.min(n, this.ids.length));
+  }
+
+  /** Number of the last ids that count as written, for penalties. */
+  get nCounted() {
+    return Math.min(this.ids.length, this.params.first_index + this.nWritten);
+  }
+
+  start(slot, reused) {
+    this.slot = slot;
+    this.nReused = this.nPrefilled = reused;
+    this.clock.start();
+  }
+
+  /** Rows of the next `n` prompt tokens. */
+  prefillRows(n) {
+    const first = this.nPrefilled;
+    this.nPrefilled += n;
+    return this.prompt
+      .slice(first, first + n)
+      .map((token, i) => ({ slot: this.slot, position: first + i, token }));
+  }
+
+  decodeRow() {
+    return { slot: this.slot, position: this.nextPosition, token: FROM_GPU };
+  }
+
+  /** The draw of the next token, after row `row` of the step. */
+  sample(row) {
+    return { row, slot: this.slot, index: this.nSubmitted++, params: this.params };
+  }
+
+  /** Apply the scheduled updates of the next token to submit. */
+  applyScheduledUpdates() {
+    while (!this.finished && this.updates[this.nApplied]?.index <= this.nSubmitted) {
+      const { params, capture } = this.updates[this.nApplied++];
+      this.update(params, capture);
+    }
+  }
+
+  // ---- what came back
+
+  accepted(position) {
+    this.place = position;
+    const { piece } = this.text;
+    this.emit({
+      type: "accepted",
+      prompt: this.prompt.map((id) => ({ id, text: piece(id) })),
+      params: told(this.params),
+      capture: this.capture,
+      position,
+      context: this.limits.context,
+      texts: [],
+      dropped: [],
+    });
+  }
+
+  queueMoved(position) {
+    if (position === this.place) return;
+    this.place = position;
+    this.emit({ type: "queued", position });
+  }
+
+  /** Prompt tokens `first` … `first + n − 1` were rows `row` … of a step. */
+  chunkRead(first, n, row, result) {
+    if (this.finished) return;
+    const captured = this.capture && result.captured;
+    const stats = captured
+      ? Array.from({ length: n }, (_, i) => captured.row(row + i, first + i, result.nRows))
+      : [];
+    this.emit({
+      type: "prefill",
+      done: first + n,
+      total: this.prompt.length,
+      reused: this.nReused,
+      ms: this.clock.sinceStart(),
+      gpu_ms: null,
+      kv_blocks: this.blocksFor(first + n),
+      stats,
+      experts: null,
+    });
+  }
+
+  sampleRead(sample, row, result) {
+    if (this.finished) return;
+    if (!Number.isFinite(sample.logprob)) {
+      this.release(this.matcher.flush());
+      this.finish("error", NOT_A_NUMBER);
+      return;
+    }
+    const index = this.nWritten++;
+    this.ids.push(sample.id);
+    const eos = this.text.eosIds.includes(sample.id) && !this.params.ignore_eos;
+    const position = this.prompt.length + index - 1;
+    const token = this.token(sample, { index, position, row, eos }, result);
+    if (eos) {
+      this.release(this.matcher.flush());
+      this.emit(token);
+      this.finish("eos");
+      return;
+    }
+    const reason = this.endAfter(position);
+    const text = this.stream.push(sample.id) + (reason ? this.stream.flush() : "");
+    const { released, stopped } = this.matcher.push(token, text);
+    this.release(released);
+    if (stopped) this.finish("stop");
+    else if (reason) {
+      this.release(this.matcher.flush());
+      this.finish(reason);
+    }
+  }
+
+  endAfter(position) {
+    if (this.nWritten >= this.params.max_tokens) return "length";
+    return position + 1 >= this.limits.context ? "context" : null;
+  }
+
+  token(sample, { index, position, row, eos }, result) {
+    const { piece } = this.text;
+    const { id, logprob, probability, rank, n_kept, draw, mass } = sample;
+    const captured = this.capture && result.captured;
+    return {
+      type: "token",
+      index,
+      id,
+      text: "",
+      logprob,
+      probability,
+      rank,
+      n_kept,
+      draw,
+      mass,
+      candidates: sample.candidates.map((each) => ({ ...each, text: piece(each.id) })),
+      times: {
+        interval: this.clock.tokenInterval(),
+        gpu: null,
+        encode: result.encode,
+        wait: result.wait,
+        read: result.read,
+      },
+      kv_blocks: this.blocksFor(position + 1),
+      stats: captured ? captured.row(row, position, result.nRows) : null,
+      eos,
+      experts: null,
+      draft: null,
+    };
+  }
+
+  /** Apply changes to the tokens not submitted yet. */
+  update(changes, capture) {
+    const given = Object.entries(changes ?? {}).filter(([, value]) => value !== null);
+    this.params = { ...this.params, ...Object.fromEntries(given) };
+    this.capture = capture ?? this.capture;
+    const { params } = this;
+    this.emit({ type: "updated", index: this.nSubmitted, params: told(params), capture: this.capture });
+    if (this.nWritten >= params.max_tokens && !this.finished) {
+      this.release(this.matcher.flush());
+      this.finish("length");
+    }
+  }
+
+  /** End the run; text held back for a stop string is shown. */
+  cancel() {
+    this.end("cancelled");
+  }
+
+  end(reason, message = "") {
+    if (this.finished) return;
+    this.release(this.matcher.flush());
+    this.finish(reason, message);
+  }
+
+  finish(reason, message = "") {
+    if (this.finished) return;
+    this.finished = true;
+    const nComputed = this.nPrefilled - this.nReused;
+    this.emit({
+      type: "done",
+      reason,
+      prompt_tokens: this.prompt.length,
+      completion_tokens: this.nWritten,
+      timings: this.clock.timings(this.nReused, nComputed, this.nWritten),
+      message,
+    });
+  }
+
+  release(tokens) {
+    for (const [token, text] of tokens) this.emit({ ...token, text });
+  }
+
+  emit(event) {
+    this.onEvent(event);
+  }
+
+  blocksFor(nTokens) {
+    return Math.ceil(nTokens / this.limits.block_tokens);
+  }
+}
+
+/** Sampling parameters as the server tells them: the seed is a number. */
+const told = (params) => ({ ...params, seed: Number(params.seed) });
