@@ -141,6 +141,12 @@ class Settings:
         "Speculative decoding. ngram: tokens that followed the same ones earlier in the text are "
         "verified several at a time, where that is faster; the text is the same.",
     ] = "none"
+    draft: Annotated[
+        str | None,
+        "Draft model for speculative decoding: a small model with the same tokenizer, named as "
+        "--model is. What it proposes is verified several tokens at a time, where that is faster; "
+        "the text is the same.",
+    ] = None
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."
     ] = True
@@ -200,6 +206,10 @@ class Settings:
             raise SettingsError(
                 "--cache-reuse reuses blocks of the prefix cache, which --no-prefix-cache turns "
                 "off; leave one of the two out"
+            )
+        if self.draft is not None and self.spec_type != "none":
+            raise SettingsError(
+                f"--draft and --spec-type {self.spec_type} both propose tokens; leave one out"
             )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must not be empty and must have printable characters only")

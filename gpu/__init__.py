@@ -77,6 +77,7 @@ from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
+from gpu.text.same_vocabulary import expect_same_vocabulary
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
@@ -159,6 +160,7 @@ __all__ = [
     "devices",
     "expect_empty",
     "expect_loadable",
+    "expect_same_vocabulary",
     "expect_unicode",
     "expert_scores",
     "export_model",

@@ -207,7 +207,8 @@ class Timings(msgspec.Struct, frozen=True):
     draft_n_by_position,             these by their place among the drafts of a step
     draft_n_accepted_by_position
     draft_speedup                    expected time of the verified steps' tokens one by one, divided
-                                     by the time of the steps; 0 without drafts
+                                     by the time of the steps and of drafting; 0 without drafts
+    draft_ms                         time in which a draft model made these drafts
     """
 
     cache_n: int
@@ -226,6 +227,7 @@ class Timings(msgspec.Struct, frozen=True):
     draft_n_accepted_by_position: tuple[int, ...] = ()
     draft_speedup: float = 0.0
     cache_moved_n: int = 0
+    draft_ms: float = 0.0
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

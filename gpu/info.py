@@ -136,6 +136,14 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     conversion: str = ""
 
 
+class DraftInfo(msgspec.Struct, frozen=True):
+    """The draft model beside the loaded one; `n_bytes`: all that it takes on the device."""
+
+    n_layers: int
+    hidden_size: int
+    n_bytes: int
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Counts of runs, KV blocks and tokens: those now, and totals since the engine was loaded.
 
@@ -166,7 +174,7 @@ class EngineStats(msgspec.Struct, frozen=True):
 class EngineInfo(msgspec.Struct, frozen=True):
     """Description of a running engine. `defaults`: the sampling settings that the model's makers
     recommend. `dispatches_per_token`: those of a decode step of one sequence. `activations`: input
-    of matmuls with q8 and q4 weights, "f32" or "q8"."""
+    of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None without a draft model."""
 
     model: ModelInfo
     device: DeviceInfo
@@ -175,3 +183,4 @@ class EngineInfo(msgspec.Struct, frozen=True):
     defaults: SamplingParams
     dispatches_per_token: int
     activations: str = "f32"
+    draft: DraftInfo | None = None

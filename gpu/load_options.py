@@ -43,6 +43,8 @@ class LoadOptions:
                         shorter ones leave the other runs more time and prompts less
     spec_type           speculative decoding: "ngram" verifies tokens that followed the same ones
                         earlier in the text, several in a step, where that is faster; "none"
+    draft               folder or GGUF file of a draft model, whose tokens are verified instead of
+                        those of `spec_type`; it has the tokenizer of the model; None: there is none
     warm_up             compile the kernels of the first requests while the engine is idle
     autotune            use the kernels that are fastest on this adapter; measured now, in a few
                         seconds, if they never were
@@ -65,6 +67,7 @@ class LoadOptions:
     cache_reuse: int = 0
     prefill_stretch: float = PREFILL_STRETCH
     spec_type: str = "none"
+    draft: Path | None = None
     warm_up: bool = False
     autotune: bool = False
 

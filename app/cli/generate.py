@@ -11,6 +11,7 @@ import msgspec
 from app.config import Settings
 from app.engine.client import Tokenizer
 from app.engine.loading import load_engine
+from app.models.drafts import check_draft, find_draft
 from app.models.find_model import find_model
 from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line
@@ -26,7 +27,10 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     anything is written.
     """
     loras = find_loras(settings.lora)
-    model = find_model(settings, loras=loras)
+    draft = find_draft(settings)
+    model = find_model(settings, loras=loras, spare_bytes=-draft.n_bytes if draft else 0)
+    if draft is not None:
+        check_draft(draft, model.tokenizer)
     fetch_with_line(model)
     for lora, folder in loras.items():
         check_lora(lora, folder, model.path)
@@ -37,6 +41,7 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
         lambda done, message: None,
         name=model.name,
         loras=loras,
+        draft=draft,
         tokenizer=model.engine_tokenizer,
     )
     try:

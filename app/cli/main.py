@@ -26,7 +26,7 @@ INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
     "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "lora", "expert_slots",
-    "activations", "context", "kv_memory", "weight_cache",
+    "activations", "context", "kv_memory", "weight_cache", "draft",
 )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class Tokenizer(Protocol):
     chat_template: str | None
     tool_template: str | None
 
+    @property
+    def vocab_size(self) -> int: ...
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]: ...
     def encode_with_offsets(
         self, text: str, bos: bool = True, specials: bool = True, inside: bool = False

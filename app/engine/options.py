@@ -9,8 +9,11 @@ from app.config import Settings
 from gpu import LoadOptions
 
 
-def load_options(settings: Settings, loras: Mapping[str, Path] | None = None) -> LoadOptions:
-    """Return the options of `settings`. `loras`: folders of adapters by name."""
+def load_options(
+    settings: Settings, loras: Mapping[str, Path] | None = None, draft: Path | None = None
+) -> LoadOptions:
+    """Return the options of `settings`. `loras`: folders of adapters by name; `draft`: folder or
+    file of the draft model."""
     return LoadOptions(
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
@@ -28,5 +31,6 @@ def load_options(settings: Settings, loras: Mapping[str, Path] | None = None) ->
         prefix_cache=settings.prefix_cache,
         cache_reuse=settings.cache_reuse,
         spec_type=settings.spec_type,
+        draft=draft,
         autotune=True,
     )

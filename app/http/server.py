@@ -27,6 +27,7 @@ from app.engine.heartbeat import Timeouts
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
 from app.http.http_server import http_server
+from app.models.drafts import check_draft, find_draft
 from app.models.find_model import Model, find_model
 from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line
@@ -95,9 +96,13 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             "--tokenizer is that of an upstream's model and needs --upstream; leave it out: a "
             "model that runs here has its own"
         )
-    loras = find_loras(settings.lora)  # whose memory is judged with the model's
-    model = find_model(settings, loras=loras)  # what cannot be run is refused before a port is open
-    load = functools.partial(load_engine, loras=loras, warm_up=True)
+    loras = find_loras(settings.lora)  # whose memory is judged with the model's, as the draft's
+    draft = find_draft(settings)
+    spare = -draft.n_bytes if draft else 0
+    model = find_model(settings, loras=loras, spare_bytes=spare)  # refused before a port is open
+    if draft is not None:
+        check_draft(draft, model.tokenizer)
+    load = functools.partial(load_engine, loras=loras, draft=draft, warm_up=True)
     compare = comparison_tokenizer(settings.compare_tokenizer, model.path)
     engine = make_engine(settings, model, engine_loader(load)(settings, model))
     switching = None

@@ -1,6 +1,7 @@
-"""Bundled model: a tiny storyteller that needs no download.
+"""Bundled model: a tiny storyteller that needs no download, and a smaller one that drafts for it.
 
-`model_dir()` is its folder in Hugging Face layout (config, f16 safetensors, tokenizer, card).
+`model_dir()` is its folder in Hugging Face layout (config, f16 safetensors, tokenizer, card), and
+`draft_dir()` that of its draft model, which has no tokenizer of its own.
 `app.tale.make` holds the code that made it; nothing imports that at run time.
 """
 
@@ -15,3 +16,8 @@ NAME = "tale-3m"
 def model_dir() -> Path:
     """Return the folder of the model's files."""
     return Path(__file__).resolve().parent / "model"
+
+
+def draft_dir() -> Path:
+    """Return the folder of the draft model's files."""
+    return Path(__file__).resolve().parent / "draft"

@@ -171,7 +171,7 @@ ABSENT_FROM_OLD_FILES = {
     "Token": ("experts", "draft"),
     "Timings": (
         "draft_n", "draft_n_accepted", "draft_n_by_position", "draft_n_accepted_by_position",
-        "draft_speedup", "cache_moved_n",
+        "draft_speedup", "cache_moved_n", "draft_ms",
     ),
 }  # fmt: skip
 """Fields that later pages added to files of a version."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gpu.checkpoint.packing import FORMATS
-from gpu.config import GenerationDefaults
+from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import DeviceError, ModelError
+from gpu.kv.blocks import block_bytes
 from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Runner
@@ -38,6 +39,31 @@ def open_runner(folder: Path, options: LoadOptions, progress: Progress) -> Runne
     return WgpuRunner.load(folder, options, progress=progress)
 
 
+def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Progress) -> Runner:
+    """Open the runner of the draft model of `target`, which was loaded with `options`, on the same
+    device: as many slots, and a KV cache of as many blocks. Raises ModelError and DeviceError."""
+    progress(0.0, f"reading the draft model {folder.name}")
+    config = ModelConfig.from_folder(folder)
+    limits = target.limits
+    dtype = FORMATS[options.dtype].kv
+    draft = replace(
+        options,
+        draft=None,
+        loras={},
+        expert_slots=None,
+        kv_dtype=dtype,
+        kv_offload_bytes=0,
+        kv_memory_bytes=limits.n_blocks * block_bytes(config, dtype),
+        context=min(limits.context, config.context),
+    )
+    if options.backend == "torch":
+        return open_runner(folder, draft, progress)
+    from gpu.runners.wgpu_runner import WgpuRunner
+
+    assert isinstance(target, WgpuRunner)
+    return WgpuRunner.load(folder, draft, progress=progress, beside=target)
+
+
 def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
     """Return our default settings with those that the model's makers recommend instead."""
     values = asdict(recommended)
@@ -54,6 +80,10 @@ def check_options(options: LoadOptions) -> None:
     _check_choice("spec_type", options.spec_type, SPEC_TYPES)
     if options.expert_slots is not None and options.expert_slots < 1:
         raise ModelError(f"expert_slots should be 1 or more, but is {options.expert_slots}")
+    if options.draft is not None and options.spec_type != "none":
+        raise ModelError(
+            f"a draft model and spec_type {options.spec_type!r} both propose tokens; choose one"
+        )
     if options.kv_offload_bytes and not options.prefix_cache:
         raise ModelError(
             "kv_offload_bytes keeps evicted blocks of the prefix cache, which prefix_cache False "

@@ -4,7 +4,10 @@ A step takes the sequence's last token and drafts of the next ones as rows, and 
 A draft is accepted if it is the very token that was sampled there: every draw depends on the seed,
 its index and the logits alone, so the text has the ids that it has without drafts, at any
 temperature. For drafts that are no samples themselves this accepts as often as rejection sampling
-does: with the probability that the model gives them.
+does: with the probability that the model gives them. The drafts of a draft model are samples, drawn
+with the same settings, seed and index as the token itself; so both often draw the same (Daliri et
+al. 2024, "Coupling without Communication and Drafter-Invariant Speculative Decoding"), and whatever
+the draft model draws, the text is the model's own.
 
 The tokens after a rejected draft are discarded. Their keys and values stay behind the end of the
 text until they are overwritten.
@@ -12,13 +15,14 @@ text until they are overwritten.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 import msgspec
 
 from gpu.events import Timings
-from gpu.speculation.draft_length import MAX_DRAFTS, Cost, DraftLength
+from gpu.speculation.draft_length import MAX_DRAFTS, Cost, DraftLength, free_of_charge
 from gpu.speculation.ngram import NgramDrafter
 
 
@@ -28,7 +32,8 @@ class DraftCounts:
     their step.
 
     n_steps   steps that verified any
-    spent_ms  time of these steps
+    spent_ms  time of these steps and of `draft_ms`
+    draft_ms  time in which the draft model made them
     plain_ms  expected time of their tokens one by one
     """
 
@@ -36,6 +41,7 @@ class DraftCounts:
     accepted: list[int] = field(default_factory=lambda: [0] * MAX_DRAFTS)
     n_steps: int = 0
     spent_ms: float = 0.0
+    draft_ms: float = 0.0
     plain_ms: float = 0.0
 
     def added_to(self, timings: Timings) -> Timings:
@@ -47,33 +53,38 @@ class DraftCounts:
             draft_n_by_position=tuple(self.proposed),
             draft_n_accepted_by_position=tuple(self.accepted),
             draft_speedup=self.plain_ms / self.spent_ms if self.spent_ms else 0.0,
+            draft_ms=self.draft_ms,
         )
 
 
-class Drafting:
+class Drafting(ABC):
     """Drafts of one sequence: those proposed next and those in flight."""
 
-    def __init__(self, cost: Cost) -> None:
-        """`cost`: see `gpu.speculation.draft_length`."""
+    def __init__(self, cost: Cost, drafting_ms: Cost = free_of_charge) -> None:
+        """`cost`, `drafting_ms`: see `gpu.speculation.draft_length`."""
         self.counts = DraftCounts()
         self.in_flight: list[int] = []
         self.text_is_stale = False
         """Whether tokens were accepted that the device does not know for penalties."""
         self._cost = cost
         self._n_beside = 0
-        self._length = DraftLength(cost)
-        self._drafter = NgramDrafter()
+        self._length = DraftLength(cost, drafting_ms)
         self._proposed: list[int] = []
+        self._proposed_ms = 0.0
 
+    @abstractmethod
     def index(self, ids: list[int], end: int) -> None:
         """Prepare to propose tokens from ids[:end]."""
-        self._drafter.extend(ids, end)
 
+    @abstractmethod
     def propose(self, ids: list[int]) -> None:
-        """Look for tokens that may follow `ids`, all of the text that is known."""
-        self._proposed = self._drafter.propose(ids, MAX_DRAFTS)
-        if self._proposed:
-            self._length.hope()
+        """Note that `ids` are all of the text that is known now; drafts proposed before are not for
+        it."""
+
+    @abstractmethod
+    def expected(self, most: int) -> int:
+        """Return how many drafts, at most `most`, the next step will verify once all samples were
+        read."""
 
     def wanted(self, most: int, n_beside: int) -> int:
         """Return how many of the proposed tokens to verify in the next step, at most `most`, beside
@@ -101,6 +112,63 @@ class Drafting:
         for i in range(n):
             counts.proposed[i] += 1
             counts.accepted[i] += i < n_accepted
-        counts.spent_ms += ms
+        counts.draft_ms += self._proposed_ms
+        counts.spent_ms += ms + self._proposed_ms
         counts.plain_ms += (n_accepted + 1) * (self._cost(self._n_beside + 1) or ms)
         return n_accepted
+
+
+class NgramDrafting(Drafting):
+    """Drafts that followed the same tokens earlier in the text."""
+
+    def __init__(self, cost: Cost) -> None:
+        super().__init__(cost)
+        self._drafter = NgramDrafter()
+
+    def index(self, ids: list[int], end: int) -> None:
+        self._drafter.extend(ids, end)
+
+    def propose(self, ids: list[int]) -> None:
+        self._proposed = self._drafter.propose(ids, MAX_DRAFTS)
+        if self._proposed:
+            self._length.hope()
+
+    def expected(self, most: int) -> int:
+        return self.wanted(most, 0)
+
+
+class ModelDrafting(Drafting):
+    """Drafts of a draft model, which `gpu.engine.draft_model` asks for."""
+
+    def __init__(self, cost: Cost, drafting_ms: Cost) -> None:
+        super().__init__(cost, drafting_ms)
+        self.can_draft = False
+        """Whether the draft model has read the text and has room for more."""
+
+    @property
+    def has_proposed(self) -> bool:
+        """Return whether there are drafts for the next step."""
+        return bool(self._proposed)
+
+    def index(self, ids: list[int], end: int) -> None:
+        """Do nothing: the draft model reads the text itself."""
+
+    def propose(self, ids: list[int]) -> None:
+        self._proposed = []
+        self._length.hope()
+
+    def expected(self, most: int) -> int:
+        return self.to_draft(most, 0)
+
+    def to_draft(self, most: int, n_beside: int) -> int:
+        """Return how many tokens to draft for the next step, at most `most`, beside `n_beside` rows
+        of others."""
+        return self._length.choose(most, n_beside) if self.can_draft and most > 0 else 0
+
+    def set_proposed(self, drafts: list[int], ms: float) -> None:
+        """Set the drafts of the next step; they took `ms` of the engine's time."""
+        self._proposed, self._proposed_ms = drafts, ms
+
+    def wanted(self, most: int, n_beside: int) -> int:
+        """Return all that were proposed and have room: they were chosen before they were made."""
+        return max(0, min(most, len(self._proposed)))

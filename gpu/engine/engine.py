@@ -15,11 +15,24 @@ from pathlib import Path
 
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
-from gpu.engine.backends import Progress, check_options, open_runner, recommended_settings
+from gpu.engine.backends import (
+    Progress,
+    check_options,
+    open_draft,
+    open_runner,
+    recommended_settings,
+)
 from gpu.engine.info import describe
 from gpu.engine.run import Events, Run
 from gpu.engine.sequence import Sequence
-from gpu.engine.thread import CancelQuestions, EngineThread, Inspect, Logits, Start
+from gpu.engine.thread import (
+    CancelQuestions,
+    EngineThread,
+    Inspect,
+    Logits,
+    MakeDraft,
+    Start,
+)
 from gpu.engine.validation import RequestValidator
 from gpu.errors import ContextExceeded, EngineError, ModelError, QueueFull
 from gpu.events import Event
@@ -33,6 +46,7 @@ from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 from gpu.step import Floats
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
+from gpu.text.same_vocabulary import expect_same_vocabulary
 from gpu.text.token_table import TokenizerLike
 from gpu.text.tokenizer import Tokenizer
 
@@ -49,28 +63,29 @@ class Engine:
         name: str = "model",
         parameters: int = 0,
         defaults: SamplingParams | None = None,
+        make_draft: MakeDraft | None = None,
     ) -> None:
-        """`make_runner` is called on the engine's thread, which owns the device. `parameters`:
-        number of weights. `defaults`: sampling settings that the model's makers recommend."""
+        """`make_runner` is called on the engine's thread, which owns the device, and so is
+        `make_draft`, which opens the draft model's runner beside it. `parameters`: number of
+        weights. `defaults`: sampling settings that the model's makers recommend."""
         self.tokenizer = tokenizer
         self._alive = 0
         self._lock = threading.Lock()
         self._queue = options.queue
         self._thread = EngineThread(
             make_runner,
-            lambda runner: describe(
+            lambda runner, draft: describe(
                 runner,
                 options,
+                draft=draft,
                 name=name,
                 parameters=parameters,
                 defaults=defaults or SamplingParams(),
                 eos_ids=_end_ids(runner.config, tokenizer),
             ),
             tokenizer.encode,
-            warm_up=options.warm_up,
-            prefix_cache=options.prefix_cache,
-            prefill_stretch=options.prefill_stretch,
-            spec_type=options.spec_type,
+            options,
+            make_draft=make_draft,
             end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits
@@ -114,13 +129,23 @@ class Engine:
         config = ModelConfig.from_folder(folder)
         if options.cache_reuse and (why := why_not_movable(config)) is not None:
             raise ModelError(f"{folder.name}: {why}; leave out --cache-reuse")
+        if tokenizer is None:
+            tokenizer = Tokenizer.load(folder)
+            if options.draft is not None:
+                expect_same_vocabulary(tokenizer, options.draft)
+
+        def make_draft(target: Runner) -> Runner:
+            assert options.draft is not None
+            return open_draft(options.draft, options, target, progress)
+
         return cls(
             lambda: open_runner(folder, options, progress),
-            tokenizer or Tokenizer.load(folder),
+            tokenizer,
             options,
             name=name or folder.resolve().name,
             parameters=Checkpoint.open(folder).parameters(config.tie_embeddings),
             defaults=recommended_settings(GenerationDefaults.from_folder(folder)),
+            make_draft=make_draft if options.draft is not None else None,
         )
 
     def submit(self, request: Request, on_event: Callable[[Event], None] | None = None) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gpu.checkpoint.packing import FORMATS
-from gpu.info import DeviceInfo, EngineInfo, EngineLimits, ModelInfo
+from gpu.info import DeviceInfo, DraftInfo, EngineInfo, EngineLimits, ModelInfo
 from gpu.kv.blocks import bytes_by_format
 from gpu.load_options import LoadOptions
 from gpu.runner import Runner
@@ -20,9 +20,10 @@ def describe(
     parameters: int,
     defaults: SamplingParams,
     eos_ids: tuple[int, ...],
+    draft: Runner | None = None,
 ) -> EngineInfo:
-    """Return what the engine of `runner`, loaded with `options`, reports about itself. The other
-    arguments are what the runner does not know."""
+    """Return what the engine of `runner`, loaded with `options`, reports about itself. `draft`:
+    that of its draft model. The other arguments are what the runner does not know."""
     limits = runner.limits
     return EngineInfo(
         model=_describe_model(runner, options, name, parameters, eos_ids),
@@ -40,6 +41,16 @@ def describe(
         defaults=defaults,
         dispatches_per_token=runner.dispatches_per_token,
         activations=runner.activations,
+        draft=_describe_draft(draft) if draft is not None else None,
+    )
+
+
+def _describe_draft(draft: Runner) -> DraftInfo:
+    memory = draft.memory
+    return DraftInfo(
+        n_layers=draft.config.n_layers,
+        hidden_size=draft.config.hidden_size,
+        n_bytes=memory.weights + memory.kv_cache + memory.work,
     )
 
 

@@ -17,9 +17,10 @@ order always goes on, and every sequence ends. Host logic only; the engine submi
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 
 from gpu.engine.chunk_size import ChunkSizer
-from gpu.engine.drafting import Drafting
+from gpu.engine.drafting import Drafting, ModelDrafting
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled, StepBuilder
@@ -28,6 +29,7 @@ from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
 from gpu.load_options import PREFILL_STRETCH
+from gpu.speculation.draft_length import Cost
 
 PROMPT_SHARE = 8
 """If more sequences decode than a step has rows, one row in this many is left for a prompt."""
@@ -35,7 +37,8 @@ PROMPT_SHARE = 8
 
 class Scheduler:
     """Scheduler of one engine. `prefix_cache` False: every prompt is computed whole;
-    `prefill_stretch`: see `gpu.engine.chunk_size`."""
+    `prefill_stretch`: see `gpu.engine.chunk_size`; `make_drafting` returns the speculative decoding
+    of a sequence, of the cost of steps; None: there is none."""
 
     def __init__(
         self,
@@ -43,11 +46,11 @@ class Scheduler:
         *,
         prefix_cache: bool = True,
         prefill_stretch: float = PREFILL_STRETCH,
-        spec_type: str = "none",
+        make_drafting: Callable[[Cost], Drafting] | None = None,
     ) -> None:
         self.limits = limits
         self.kv = KvManager(limits, prefix_cache=prefix_cache)
-        self._drafts = spec_type != "none"
+        self._make_drafting = make_drafting
         self.waiting: list[Sequence] = []
         self.active: list[Sequence] = []
         self._free_slots = list(range(limits.slots - 1, -1, -1))
@@ -61,8 +64,8 @@ class Scheduler:
         """Queue a sequence; it is told its place."""
         self._n_added += 1
         sequence.order = (sequence.order[0], self._n_added)
-        if self._drafts and sequence.grammar is None:
-            sequence.drafting = Drafting(self._chunks.decode_cost)
+        if self._make_drafting is not None and sequence.grammar is None:
+            sequence.drafting = self._make_drafting(self.decode_cost)
         self._queue(sequence)
         sequence.accepted(self._place(self.waiting.index(sequence) + 1))
         self._tell_places()
@@ -117,9 +120,31 @@ class Scheduler:
         self._apply_scheduled_updates(scheduled.samplers)
         return scheduled
 
+    def to_draft(self) -> dict[Sequence, int]:
+        """Return the sequences for which the draft model is to propose tokens now, and how many.
+        None while a prompt is next: steps with chunks verify no drafts."""
+        if any(s.prefilling for s in self.active if not s.finished):
+            return {}
+        writers = self._next_writers([])
+        left = self._draft_rows(writers)
+        counts: dict[Sequence, int] = {}
+        for sequence in writers:
+            drafting = sequence.drafting
+            if not isinstance(drafting, ModelDrafting) or drafting.has_proposed:
+                continue
+            n_beside = len(writers) - 1 + sum(counts.values())
+            if n := drafting.to_draft(min(left, sequence.draft_room), n_beside):
+                counts[sequence] = n
+                left -= n
+        return counts
+
     def learn(self, scheduled: Scheduled, ms: float) -> None:
         """Record that a step took `ms`, which sizes the next chunks."""
         self._chunks.learn(scheduled.step, scheduled.n_prefill, ms)
+
+    def decode_cost(self, n: int) -> float | None:
+        """Return the expected milliseconds of a step that decodes `n` rows; None if unknown."""
+        return self._chunks.decode_cost(n)
 
     def chunk_rows(self, n_writers: int, most: int) -> int:
         """Return how many rows of prompts the next step may have beside `n_writers` others."""
@@ -269,13 +294,17 @@ class Scheduler:
     def _count_drafts(self, writers: list[Sequence]) -> dict[Sequence, int]:
         """Return how many drafts each of `writers` verifies, of those that verify any."""
         counts: dict[Sequence, int] = {}
-        left = min(self._most_rows(writers, []), self.limits.max_samples) - len(writers)
+        left = self._draft_rows(writers)
         for sequence in writers:
             n_beside = len(writers) - 1 + sum(counts.values())
             if n := sequence.drafts_wanted(left, n_beside):
                 counts[sequence] = n
                 left -= n
         return counts
+
+    def _draft_rows(self, writers: list[Sequence]) -> int:
+        """Return how many drafts a step has room for."""
+        return min(self._most_rows(writers, []), self.limits.max_samples) - len(writers)
 
     def _most_rows(self, writers: list[Sequence], prompts: list[Sequence]) -> int:
         capture = any(s.capture for s in (*writers, *prompts[:1]))

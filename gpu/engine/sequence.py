@@ -188,7 +188,7 @@ class Sequence:
             return not self.settled
         if drafting is None:
             return False
-        return bool(drafting.in_flight) or self.needs_text or drafting.wanted(self._room(), 0) > 0
+        return bool(drafting.in_flight) or self.needs_text or drafting.expected(self._room()) > 0
 
     @property
     def needs_text(self) -> bool:
@@ -297,6 +297,11 @@ class Sequence:
         submitted = min(self.n_prefilled, len(self.prompt))
         self._n_prompt_submitted = max(self._n_prompt_submitted, submitted)
         return [Row(self.slot, i, self.ids[i]) for i in range(first, first + n)]
+
+    @property
+    def draft_room(self) -> int:
+        """How many tokens may be drafted for the next step; 0 until all samples were read."""
+        return max(0, self._room()) if self.settled and self.wants_decode else 0
 
     def drafts_wanted(self, most: int, n_beside: int) -> int:
         """Return how many drafts to verify in the next step, at most `most`, beside `n_beside` rows

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ import numpy.typing as npt
 
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
+from gpu.engine.draft_model import DraftModel
+from gpu.engine.drafting import Drafting, NgramDrafting
 from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.pace import Pace
@@ -36,8 +39,9 @@ from gpu.info import EngineInfo, EngineStats
 from gpu.inspection.requests import Question
 from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
-from gpu.load_options import PREFILL_STRETCH
+from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.runner import Runner
+from gpu.speculation.draft_length import Cost
 
 PREFILL_IN_FLIGHT = 2
 """Most steps with a prompt chunk in flight: few, so that a cancel acts soon."""
@@ -87,34 +91,35 @@ class Close:
     pass
 
 
+Describe = Callable[[Runner, Runner | None], EngineInfo]
+"""Returns the description of an engine of this runner and that of its draft model."""
+
+MakeDraft = Callable[[Runner], Runner]
+"""Opens the runner of the draft model of an engine with this runner."""
+
 Command = Start | Update | Cancel | Logits | Inspect | CancelQuestions | Close
 
 
 class EngineThread:
     """Thread of one engine. It ends when it is closed or the device fails.
 
-    describe      returns `info` of the runner; called on the thread, because it may record a plan
-    encode        tokenizes the texts of interventions
-    warm_up       compile plans while idle, and those with interventions before the first acts
-    prefix_cache, prefill_stretch, spec_type  see `gpu.load_options`
-    end_ids       tokens with which the tokenizer ends a text
+    describe    returns `info` of the runners; called on the thread, because it may record a plan
+    encode      tokenizes the texts of interventions
+    make_draft  opens the runner of the draft model, beside the other; None: there is none
+    end_ids     tokens with which the tokenizer ends a text
     """
 
     def __init__(
         self,
         make_runner: Callable[[], Runner],
-        describe: Callable[[Runner], EngineInfo],
+        describe: Describe,
         encode: Encode,
+        options: LoadOptions = DEFAULT_OPTIONS,
         *,
-        warm_up: bool = False,
-        prefix_cache: bool = True,
-        prefill_stretch: float = PREFILL_STRETCH,
-        spec_type: str = "none",
+        make_draft: MakeDraft | None = None,
         end_ids: tuple[int, ...] = (),
     ) -> None:
-        self._prefix_cache = prefix_cache
-        self._prefill_stretch = prefill_stretch
-        self._spec_type = spec_type
+        self._options = options
         self._encode = encode
         self._end_ids = end_ids
         self.failure: str | None = None
@@ -128,7 +133,7 @@ class EngineThread:
         ready: Future[tuple[Runner, EngineInfo]] = Future()
         self._thread = threading.Thread(
             target=self._main,
-            args=(make_runner, describe, ready, warm_up),
+            args=(lambda: _open_runners(make_runner, make_draft, describe), ready),
             name="tokenglass engine",
             daemon=True,
         )
@@ -160,27 +165,27 @@ class EngineThread:
 
     def _main(
         self,
-        make_runner: Callable[[], Runner],
-        describe: Callable[[Runner], EngineInfo],
+        open_runners: Callable[[], tuple[Runner, Runner | None, EngineInfo]],
         ready: Future[tuple[Runner, EngineInfo]],
-        warm_up: bool,
     ) -> None:
         try:
-            runner, info = _open_runner(make_runner, describe)
+            runner, draft, info = open_runners()
         except BaseException as error:
             ready.set_exception(error)
             return
+        options = self._options
+        self._draft_model = DraftModel(draft, runner.config.vocab_size) if draft else None
         self._scheduler = Scheduler(
             runner.limits,
-            prefix_cache=self._prefix_cache,
-            prefill_stretch=self._prefill_stretch,
-            spec_type=self._spec_type,
+            prefix_cache=options.prefix_cache,
+            prefill_stretch=options.prefill_stretch,
+            make_drafting=self._make_drafting(),
         )
         self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)
         self._pace = Pace()
         self._stepped = False
         recomputer = Recomputer(runner, self._scheduler, self._pace)
-        warm_interventions = runner.warm_up(interventions=True) if warm_up else iter(())
+        warm_interventions = runner.warm_up(interventions=True) if options.warm_up else iter(())
         unpaced = Recomputer(runner, self._scheduler)  # runs wait for these
         self._activations = activations = ActivationCache(
             unpaced, runner.config, warm_interventions
@@ -189,7 +194,8 @@ class EngineThread:
             runner, self._scheduler, recomputer, activations, self._encode, self._end_ids
         )
         self._updates = UpdateQueue(activations, self._update)
-        self._warm_up = runner.warm_up() if warm_up else None
+        if options.warm_up:
+            self._warm_up = chain(runner.warm_up(), draft.warm_up() if draft else ())
         ready.set_result((runner, info))
         try:
             while self._handle_commands(runner):
@@ -201,7 +207,15 @@ class EngineThread:
             self._end_all("error", self.failure)
         finally:
             self._refuse_waiting()
+            if draft is not None:
+                draft.close()
             runner.close()
+
+    def _make_drafting(self) -> Callable[[Cost], Drafting] | None:
+        """Return what makes the speculative decoding of a sequence, if there is any."""
+        if self._draft_model is not None:
+            return self._draft_model.drafting
+        return NgramDrafting if self._options.spec_type == "ngram" else None
 
     def _handle_commands(self, runner: Runner) -> bool:
         """Handle the commands that wait; return False to close. Sleeps while there is nothing to
@@ -321,6 +335,8 @@ class EngineThread:
 
     def _submit(self, runner: Runner) -> bool:
         """Submit the next step; return False if there is none now."""
+        if self._draft_model is not None:
+            self._draft_model.advance(self._scheduler)
         room = sum(bool(s.chunks) for s in self._in_flight) < PREFILL_IN_FLIGHT
         scheduled = self._scheduler.next_step(prefill=room)
         self._apply_kv_changes(runner)
@@ -370,13 +386,17 @@ class EngineThread:
             future.set_exception(EngineClosed(message))
 
 
-def _open_runner(
-    make_runner: Callable[[], Runner], describe: Callable[[Runner], EngineInfo]
-) -> tuple[Runner, EngineInfo]:
-    runner = make_runner()
+def _open_runners(
+    make_runner: Callable[[], Runner], make_draft: MakeDraft | None, describe: Describe
+) -> tuple[Runner, Runner | None, EngineInfo]:
+    """Open the runner, and that of the draft model if there is one."""
+    runner, draft = make_runner(), None
     try:
-        return runner, describe(runner)
+        draft = make_draft(runner) if make_draft is not None else None
+        return runner, draft, describe(runner, draft)
     except BaseException:
+        if draft is not None:
+            draft.close()
         runner.close()
         raise
 

@@ -103,6 +103,7 @@ class WgpuRunner:
         self._biases: dict[int, tuple[TokenBias, ...]] = {}  # of each slot, as uploaded
         self._peaks: dict[str, float] | None = None
         self._n_captured = 0
+        self._owns_device = True
 
     def _make_queue(self, depth: int, offload: ExpertOffload | None) -> StepQueue:
         return StepQueue(
@@ -123,21 +124,18 @@ class WgpuRunner:
         *,
         checked: bool | None = None,
         progress: Progress = lambda fraction, message: None,
+        beside: WgpuRunner | None = None,
     ) -> WgpuRunner:
         """Open the adapter and load a model folder. `checked`: validate every command, see
-        `gpu.webgpu.device.Device.open`. Raises ModelError and DeviceError."""
+        `gpu.webgpu.device.Device.open`. `beside`: share the open device of this runner, which is to
+        be closed later. Raises ModelError and DeviceError."""
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         loras = open_loras(options.loras, config, checkpoint)
-        device = Device.open(options.adapter, checked=checked)
-        if options.autotune:
-            device = load_tuning(device, progress)
-        if options.activations != "auto":
-            q8 = options.activations == "q8"
-            device = replace(device, tuning=replace(device.tuning, q8_activations=q8))
+        device = beside.gpu if beside else _open_device(options, checked, progress)
         cache = open_weight_cache(checkpoint, config, options.dtype, options.weight_cache_bytes)
         with cache as weight_cache:
-            return cls(
+            runner = cls(
                 device,
                 config,
                 checkpoint,
@@ -146,6 +144,8 @@ class WgpuRunner:
                 on_weights=weight_progress(progress, checkpoint, config.tie_embeddings),
                 weight_cache=weight_cache,
             )
+        runner._owns_device = beside is None
+        return runner
 
     @property
     def memory(self) -> MemoryInfo:
@@ -280,7 +280,8 @@ class WgpuRunner:
         while self._queue:
             self._queue.collect()
         self.plans.kernels.close()
-        self.gpu.close()
+        if self._owns_device:
+            self.gpu.close()
 
     def plan_for(
         self, n_rows: int, n_samples: int, capture: bool, context: int = 1
@@ -328,6 +329,17 @@ class WgpuRunner:
             routing_stride=routings.expert_ids.shape[1] if routings else 0,
             times=done.times,
         )
+
+
+def _open_device(options: LoadOptions, checked: bool | None, progress: Progress) -> Device:
+    """Return the open device of `options`, with the kernels that they ask for."""
+    device = Device.open(options.adapter, checked=checked)
+    if options.autotune:
+        device = load_tuning(device, progress)
+    if options.activations != "auto":
+        q8 = options.activations == "q8"
+        device = replace(device, tuning=replace(device.tuning, q8_activations=q8))
+    return device
 
 
 def _offload(model: Decoder, memory: DeviceMemory) -> ExpertOffload | None:

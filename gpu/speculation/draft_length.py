@@ -25,11 +25,18 @@ Cost = Callable[[int], float | None]
 """Returns the milliseconds of a step that decodes so many rows; None if none was timed."""
 
 
-class DraftLength:
-    """Estimate of one sequence's acceptance, and the number of drafts that follows from it."""
+def free_of_charge(n: int) -> float:
+    """Return the milliseconds that n drafts take to make if they are looked up."""
+    return 0.0
 
-    def __init__(self, cost: Cost) -> None:
+
+class DraftLength:
+    """Estimate of one sequence's acceptance, and the number of drafts that follows from it.
+    `drafting_ms`: returns the milliseconds that so many drafts take to make, like `Cost`."""
+
+    def __init__(self, cost: Cost, drafting_ms: Cost = free_of_charge) -> None:
         self._cost = cost
+        self._drafting_ms = drafting_ms
         self._accepted = FIRST_GUESS
 
     def choose(self, most: int, n_beside: int) -> int:
@@ -37,11 +44,11 @@ class DraftLength:
         alone = self._cost(n_beside + 1)
         best, best_rate = 0, LEAST_GAIN
         for n in sorted({n for n in (1, 3, MAX_DRAFTS, most) if n <= min(most, MAX_DRAFTS)}):
-            with_drafts = self._cost(n_beside + 1 + n)
-            if not alone or not with_drafts:  # not timed yet, or by a clock that stands still
-                return min(most, MAX_DRAFTS)
+            verifying, drafting = self._cost(n_beside + 1 + n), self._drafting_ms(n)
+            if not alone or not verifying or drafting is None:
+                return min(most, MAX_DRAFTS)  # not timed yet, or by a clock that stands still
             tokens = n_beside + self.expected_tokens(n)
-            rate = tokens / (n_beside + 1) * alone / with_drafts
+            rate = tokens / (n_beside + 1) * alone / (verifying + drafting)
             if rate > best_rate:
                 best, best_rate = n, rate
         return best

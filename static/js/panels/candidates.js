@@ -59,10 +59,14 @@ function howChosen(token) {
   if (token.rank === null && !Number.isFinite(token.logprob))
     return state.hello?.upstream ? "no probability was told" : "measurements are no longer kept";
   const p = `p ${probability(Math.exp(token.logprob))}`;
-  if (token.draft && !token.draft.accepted) return `${p} · not “${tokenLabel(token.draft.text)}”`;
+  if (token.draft && !token.draft.accepted) return `${p} · not “${rejected(token.draft)}”`;
   if (token.rank === null) return p;
   return `${p} · ${ordinal(token.rank)} ${token.draft ? "· drafted" : "choice"}`;
 }
+
+/** Return the text of a rejected draft and of those that fell with it. */
+const rejected = ({ text, discarded = [] }) =>
+  tokenLabel(text + discarded.map((other) => other.text).join(""), "part of a character");
 
 /** Return the candidates to show: the most likely ones, and always the drawn one. */
 function rowsOf(token) {

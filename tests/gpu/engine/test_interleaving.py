@@ -41,12 +41,25 @@ class Model:
     runner: WgpuRunner
     folder: Path
 
+    def coarse(self) -> WgpuRunner:
+        """Return a draft model on the same device: the model itself in fewer bits."""
+        config, checkpoint = self.runner.config, Checkpoint.open(self.folder)
+        options = LoadOptions(dtype="q8", slots=16, context=CONTEXT)
+        return kept_open(WgpuRunner(self.runner.gpu, config, checkpoint, options))
+
     @contextmanager
-    def engine(self, options: LoadOptions, **limits: Any) -> Iterator[Engine]:
+    def engine(
+        self, options: LoadOptions, draft: WgpuRunner | None = None, **limits: Any
+    ) -> Iterator[Engine]:
         """Yield an engine on the runner, within these limits."""
         whole = self.runner.limits
         self.runner.limits = replace(whole, **limits)
-        engine = Engine(lambda: self.runner, Tokenizer.load(self.folder), options)
+        engine = Engine(
+            lambda: self.runner,
+            Tokenizer.load(self.folder),
+            options,
+            make_draft=(lambda target: draft) if draft else None,
+        )
         try:
             yield engine
         finally:
@@ -89,9 +102,13 @@ def model(
     folder = FOLDERS[request.param](tmp_path_factory.mktemp(request.param) / "model")
     options = LoadOptions(dtype="f32", slots=16, context=CONTEXT)
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
-    runner = WgpuRunner(device, config, checkpoint, options)
+    return Model(kept_open(WgpuRunner(device, config, checkpoint, options)), folder)
+
+
+def kept_open(runner: WgpuRunner) -> WgpuRunner:
+    """Return a runner that no engine closes."""
     runner.close = lambda: None  # type: ignore[method-assign]
-    return Model(runner, folder)
+    return runner
 
 
 def guess(monkeypatch: pytest.MonkeyPatch, texts: Sequence[list[int]]) -> None:
@@ -136,9 +153,10 @@ def check(alone: Sequence[list[Token]], together: Sequence[Written]) -> None:
 
 
 def interleaved(
-    model: Model, monkeypatch: pytest.MonkeyPatch, seed: int, *, cached: bool, drafted: bool
+    model: Model, monkeypatch: pytest.MonkeyPatch, seed: int, *, cached: bool, drafts: str
 ) -> None:
-    """Compare, and check that what could disturb a text did happen."""
+    """Compare, and check that what could disturb a text did happen. `drafts`: "ngram" for those of
+    the known texts, "model" for a draft model's, or "none"."""
     arrivals = draw_traffic(
         random.Random(seed),
         N_REQUESTS,
@@ -155,10 +173,11 @@ def interleaved(
     ]
     guess(monkeypatch, texts)
     preempt_often(monkeypatch, random.Random(seed))
+    draft = model.coarse() if drafts == "model" else None
     options = LoadOptions(
-        prefix_cache=cached, spec_type="ngram" if drafted else "none", queue=N_REQUESTS
+        prefix_cache=cached, spec_type="none" if draft else drafts, queue=N_REQUESTS
     )
-    with model.engine(options, n_blocks=blocks_for(CONTEXT) + 4) as engine:
+    with model.engine(options, draft, n_blocks=blocks_for(CONTEXT) + 4) as engine:
         together = Together(engine, arrivals).run()
         stats, kv = engine.stats, engine._thread._scheduler.kv_state()
         check(alone, together)
@@ -173,20 +192,20 @@ def interleaved(
         assert kv.evictions > 0
     n_accepted = sum(done.timings.draft_n_accepted for done in dones)
     n_drafts = sum(done.timings.draft_n for done in dones)
-    assert n_drafts > n_accepted > 100 if drafted else not n_drafts
+    assert n_drafts > n_accepted > 100 if drafts != "none" else not n_drafts
 
 
 def test_64_requests_write_what_each_writes_alone(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interleaved(model, monkeypatch, 0, cached=True, drafted=True)
+    interleaved(model, monkeypatch, 0, cached=True, drafts="ngram")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
-@pytest.mark.parametrize("drafted", [True, False], ids=["drafted", "plain"])
+@pytest.mark.parametrize("drafts", ["ngram", "model", "none"])
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
 def test_64_requests_of_any_kind_write_what_each_writes_alone(
-    model: Model, monkeypatch: pytest.MonkeyPatch, cached: bool, drafted: bool, seed: int
+    model: Model, monkeypatch: pytest.MonkeyPatch, cached: bool, drafts: str, seed: int
 ) -> None:
-    interleaved(model, monkeypatch, seed, cached=cached, drafted=drafted)
+    interleaved(model, monkeypatch, seed, cached=cached, drafts=drafts)

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gpu.engine.drafting import Drafting
+from gpu.engine.drafting import NgramDrafting
 from gpu.engine.kv_manager import KvManager
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
@@ -262,7 +262,7 @@ class BlockMachine(RuleBasedStateMachine):
         params = SamplingParams(max_tokens=CONTEXT - 3 * one.early, seed=0)
         sequence = Sequence(Request(prompt, params), tokenizer(), (), CONTEXT)
         if one.kind % 3 == 0:
-            sequence.drafting = Drafting(lambda n: None)
+            sequence.drafting = NgramDrafting(lambda n: None)
         self.acts[sequence] = one.kind if one.kind % 4 == 0 else CONTEXT
         sequence.block_hashes = BlockHashes(lambda at: self._key(sequence, at))
         self.waiting.append(sequence)

@@ -36,7 +36,7 @@ def repeating(ids: list[int]) -> int:
 def hand(tokenizer: Tokenizer) -> Callable[..., ManualEngine]:
     def make(**options: Any) -> ManualEngine:
         runner = ScriptedRunner(**{"script": repeating, **options})
-        return ManualEngine(runner, tokenizer, spec_type="ngram")
+        return ManualEngine(runner, tokenizer, ngrams=True)
 
     return make
 

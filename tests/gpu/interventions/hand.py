@@ -6,9 +6,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
+from gpu.engine.draft_model import DraftModel
+from gpu.engine.drafting import NgramDrafting
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
@@ -16,6 +19,7 @@ from gpu.engine.step_builder import Scheduled
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
+from gpu.runner import Runner
 from gpu.sampling import SamplingParams
 from gpu.step import Row, Sample, Step
 from gpu.text.tokenizer import Tokenizer
@@ -24,7 +28,8 @@ from tests.gpu.kv.block_checks import check_matches, check_owners
 
 
 class ManualEngine:
-    """Runs over a scripted runner; every text is checked at its end."""
+    """Runs over a scripted runner; every text is checked at its end. `ngrams`: draft what followed
+    the same tokens earlier; `draft`: a draft model's runner."""
 
     def __init__(
         self,
@@ -32,10 +37,17 @@ class ManualEngine:
         tokenizer: Tokenizer,
         *,
         prefix_cache: bool = True,
-        spec_type: str = "none",
+        ngrams: bool = False,
+        draft: Runner | None = None,
     ) -> None:
         self.runner = runner
-        self.scheduler = Scheduler(runner.limits, prefix_cache=prefix_cache, spec_type=spec_type)
+        self.draft_model = DraftModel(draft, runner.config.vocab_size) if draft else None
+        drafting: Any = NgramDrafting if ngrams else None
+        self.scheduler = Scheduler(
+            runner.limits,
+            prefix_cache=prefix_cache,
+            make_drafting=self.draft_model.drafting if self.draft_model else drafting,
+        )
         self.in_flight: deque[Scheduled] = deque()
         self.texts: list[list[int]] = [[1] * 40]
         self._tokenizer = tokenizer
@@ -56,6 +68,8 @@ class ManualEngine:
             ids = np.array(sequence.ids, np.uint32)
             self.runner.begin_slot(sequence.slot, ids, sequence.n_counted)
         self.settle()
+        if self.draft_model is not None:
+            self.draft_model.advance(self.scheduler)
         scheduled = self.scheduler.next_step()
         self.settle()
         if scheduled is None:

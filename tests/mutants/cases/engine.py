@@ -14,6 +14,7 @@ GRAMMAR_TEST = "tests/gpu/engine/test_grammar.py"
 PREEMPTION_TEST = "tests/gpu/engine/test_preemption.py"
 MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
 SPECULATION_TEST = "tests/gpu/engine/test_speculation.py"
+DRAFT_MODEL_TEST = "tests/gpu/engine/test_draft_model.py"
 DRAFTED_TEXT_TEST = "tests/gpu/engine/test_speculative_text.py"
 PENALTIES_TEST = "tests/gpu/engine/test_penalties.py"
 PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
@@ -60,6 +61,38 @@ MUTANTS = (
         "self.text_is_stale = True",
         "self.text_is_stale = False",
         (SPECULATION_TEST,),
+    ),
+    Mutant(
+        "draft-model-stale",
+        "the draft model keeps what it read of rejected drafts",
+        "gpu/engine/draft_model.py",
+        "self.n_computed = min(self.n_computed, self.n_known + n_accepted, len(ids) - 1)",
+        "self.n_computed = min(self.n_computed, len(ids) - 1)",
+        (DRAFT_MODEL_TEST,),
+    ),
+    Mutant(
+        "draft-model-slot",
+        "the draft model keeps the table of a run that came back in another slot",
+        "gpu/engine/draft_model.py",
+        "if sequence in running and sequence.slot == text.slot:",
+        "if sequence in running:",
+        (DRAFT_MODEL_TEST,),
+    ),
+    Mutant(
+        "draft-model-penalty",
+        "the draft model's penalties count rejected drafts",
+        "gpu/engine/draft_model.py",
+        "if sequence.params.has_penalty:",
+        "if False:",
+        (DRAFT_MODEL_TEST,),
+    ),
+    Mutant(
+        "draft-model-cost",
+        "the time of drafting is not counted when it is decided whether to draft",
+        "gpu/speculation/draft_length.py",
+        "alone / (verifying + drafting)",
+        "alone / verifying",
+        (DRAFT_MODEL_TEST,),
     ),
     Mutant(
         "count-prompt",

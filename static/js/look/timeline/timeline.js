@@ -143,6 +143,7 @@ function draftFigures(timings, tokens) {
     ["drafts accepted", `${count(accepted)} of ${count(n)}`],
     ["by place", placesOf(drafts)],
     ["faster by drafts", speedup ? `× ${speedup.toFixed(2)}` : "–"],
+    ...(timings?.draft_ms ? [["drafting", duration(timings.draft_ms)]] : []),
   ];
 }
 
