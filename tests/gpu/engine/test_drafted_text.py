@@ -71,8 +71,10 @@ def always_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DraftLength, "choose", lambda self, most, n_beside: min(most, 7))
 
 
-@pytest.mark.parametrize("interventions", INTERVENTIONS)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    ("name", "interventions"),
+    [*((name, "none") for name in RUNS), ("drawn", "factor"), ("drawn", "lora")],
+)
 def test_a_text_is_the_same_with_a_draft_model(
     engines: tuple[Engine, Engine], name: str, interventions: str
 ) -> None:
