@@ -29,7 +29,7 @@ GIB = 1024 * MIB
 
 NOT_WITH_UPSTREAM = (
     "revision", "kv_dtype", "adapter", "data_parallel_size", "lora", "expert_slots", "kv_memory",
-    "kv_offload", "spec_type",
+    "kv_offload", "spec_type", "draft",
 )  # fmt: skip
 """Settings of an engine here that someone who sets them would miss behind an upstream."""
 
