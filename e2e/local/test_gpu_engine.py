@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Error
+from playwright.sync_api import Error
 
 from app.config import Settings
 from app.models.find_model import find_model
@@ -31,15 +31,6 @@ ALL_SETTINGS = {
 }  # fmt: skip
 STATISTICS_BOUND = 1e-4
 """Relative difference of a statistic between two drivers."""
-
-
-@pytest.fixture(scope="module")
-def local(
-    launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
-) -> Iterator[LocalEnginePage]:
-    page = LocalEnginePage(launch_browser, browser_type_launch_args["args"])
-    yield page
-    page.close()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ export class StepBuffer {
    * Pack a step; return how many bytes of `bytes` count.
    *
    * rows     [{slot, position, token}]
-   * samples  [{row, slot, index, params}]; params.seed is a BigInt
+   * samples  [{row, slot, index, params}], with the other words of a sample where they are not 0;
+   *          params.seed is a BigInt
    * tables   the KV blocks of each slot, in order
    */
   pack(rows, samples, tables) {
@@ -44,11 +45,10 @@ export class StepBuffer {
   }
 }
 
-function sampleWords({ row, slot, index, params }) {
+function sampleWords({ params, index, ...words }) {
   return {
     ...params,
-    row,
-    slot,
+    ...words,
     seed_low: Number(params.seed & LOW_WORD),
     seed_high: Number(params.seed >> 32n),
     index: params.first_index + index,

@@ -1,0 +1,64 @@
+"""Every architecture computes the server's logits in the browser, from its export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from app.site.export import FORMAT, VERSION
+from e2e.local.local_engine import LocalEnginePage, request
+from gpu.export.exporter import export_model
+from gpu.load_options import LoadOptions
+from gpu.webgpu.device import Device
+from tests.gpu.engine import driving
+from tests.gpu.models import random_models
+from tests.gpu.models.logit_checks import check_logits
+
+CASES = tuple(dict.fromkeys((*random_models.ONE_OF_EACH, *random_models.ONE_OF_EACH_MOE)))
+N_TOKENS = 40
+
+LOGITS = """async () => {
+  const { buffers, device, plan } = engine;
+  const { buffer, offset } = buffers.tensor("logits");
+  const size = plan.tensors.logits.shape[1] * 4;
+  const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
+  const readback = device.createBuffer({ size, usage });
+  const encoder = device.createCommandEncoder();
+  encoder.copyBufferToBuffer(buffer, offset, readback, 0, size);
+  device.queue.submit([encoder.finish()]);
+  await readback.mapAsync(GPUMapMode.READ);
+  return [...new Float32Array(readback.getMappedRange()).slice(0, plan.model.vocab_size)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def server_device() -> Device:
+    return Device.open()
+
+
+@pytest.mark.slow  # each compiles some twenty kernels
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_the_server(
+    local: LocalEnginePage, server_device: Device, tmp_path: Path, name: str
+) -> None:
+    folder, ids = random_models.folder(name), random_models.ids(N_TOKENS)
+    write_manifest(tmp_path, export_model(folder, tmp_path, LoadOptions(dtype="f32", slots=2)))
+    local.load(tmp_path)
+    [events] = local.run(request(ids, temperature=0, max_tokens=1))
+    assert events[-1]["reason"] == "length"
+    got = np.array(local.page.evaluate(LOGITS), np.float32)
+    want = driving.all_logits(driving.load(server_device, folder), ids)[-1]
+    check_logits("browser.logits.f32", got[None], want[None], name)
+
+
+def write_manifest(folder: Path, exported: Any) -> None:
+    """Write the manifest of an export without a tokenizer."""
+    manifest = {
+        "format": FORMAT, "version": VERSION, "model": msgspec.to_builtins(exported), "files": {},
+        "chat": {"eos_ids": []},
+    }  # fmt: skip
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
