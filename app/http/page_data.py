@@ -9,7 +9,14 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from app.ws.replay_format import replay_schema
-from gpu import MAX_STOP_CHARS, MAX_STOP_STRINGS, SAMPLING_SETTINGS, SamplingSetting
+from gpu import (
+    MAX_BIAS,
+    MAX_LOGIT_BIASES,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    SAMPLING_SETTINGS,
+    SamplingSetting,
+)
 
 
 def page_data() -> dict[str, Markup]:
@@ -23,19 +30,24 @@ def page_data() -> dict[str, Markup]:
 
 
 def sampling_data() -> dict[str, Any]:
-    """Return the sampling settings for static/js/panels/sampling-settings.js.
+    """Return the sampling settings for static/js/panels/sampling-settings.js, and for the engine in
+    the browser (static/js/local/request-checks.js) what it also needs to check a request.
 
     The seed is left out of `settings`, because its range is not exact in JavaScript's numbers, and
     `first_index` because people never set it.
     """
     listed = {setting.name: setting for setting in SAMPLING_SETTINGS}
     seed = listed.pop("seed")
-    del listed["first_index"]
+    first_index = listed.pop("first_index")
     return {
         "settings": [_setting_data(setting) for setting in listed.values()],
+        "meanings": {each.name: each.declared.meaning for each in SAMPLING_SETTINGS},
         "max_seed": str(seed.declared.range[1]),
+        "max_first_index": first_index.declared.range[1],
         "max_stop_strings": MAX_STOP_STRINGS,
         "max_stop_chars": MAX_STOP_CHARS,
+        "max_logit_biases": MAX_LOGIT_BIASES,
+        "max_bias": MAX_BIAS,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from gpu.text.tokenizer import Tokenizer
 from tests.app.prompt.real_templates import SOURCES, template
 from tests.app.prompt.test_real_templates import CONTINUED, CONVERSATIONS
 
-TOKENIZE = """async ({ files, chat, texts }) => {
+TOKENIZE = """async (given) => {
+  const { files, chat, texts } = JSON.parse(given);
   const { LocalTokenizer } = await import("/static/js/local/text/tokenizer.js");
   const tokenizer = LocalTokenizer.from(files, chat);
   const hex = (data) => Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -50,7 +52,7 @@ TOKENIZE = """async ({ files, chat, texts }) => {
   const known = Array.from({ length: tokenizer.vocabSize + 2 }, (_, id) => [
     tokenizer.piece(id), hex(tokenizer.tokenBytes(id)), tokenizer.isSpecial(id),
   ]);
-  return { answers, known, size: tokenizer.vocabSize, eos: tokenizer.eosIds };
+  return JSON.stringify({ answers, known, size: tokenizer.vocabSize, eos: tokenizer.eosIds });
 }"""
 
 
@@ -61,7 +63,7 @@ def test_the_tokenizer_is_the_servers(loaded: Page, tmp_path: Path, kind: str) -
     tokenizer = Tokenizer.load(folder)
     cases = texts()
     given = {"files": files_of(folder), "chat": chat_of(tokenizer), "texts": cases}
-    got = loaded.evaluate(TOKENIZE, given)
+    got = json.loads(loaded.evaluate(TOKENIZE, json.dumps(given)))
     assert (got["size"], got["eos"]) == (tokenizer.vocab_size, list(tokenizer.eos_ids))
     assert got["known"] == vocabulary(tokenizer)
     for text, want, found in zip(cases, answers(tokenizer, cases), got["answers"], strict=True):
@@ -213,7 +215,8 @@ def turn(message: Message) -> dict[str, str]:
     return {"role": message.role, "content": message.content}
 
 
-PROMPTS = """async ({ files, chat, cases, context }) => {
+PROMPTS = """async (given) => {
+  const { files, chat, cases, context } = JSON.parse(given);
   const { LocalTokenizer } = await import("/static/js/local/text/tokenizer.js");
   const { ChatTemplate } = await import("/static/js/local/text/chat-template.js");
   const { promptIds } = await import("/static/js/local/text/prompts.js");
@@ -245,7 +248,7 @@ def test_a_message_cannot_end_its_turn_and_the_oldest_turns_are_dropped(loaded: 
         return prompts.prompt_ids(tokenizer, messages=messages)
 
     n_dropped = 0
-    for messages, found in zip(cases, loaded.evaluate(PROMPTS, given), strict=True):
+    for messages, found in zip(cases, loaded.evaluate(PROMPTS, json.dumps(given)), strict=True):
         want = read_conversation(messages, encode, room, "auto")
         assert found == {"ids": want.ids, "dropped": list(want.dropped)}
         n_dropped += bool(want.dropped)

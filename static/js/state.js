@@ -8,6 +8,8 @@ export const state = {
   connection: "connecting",
   /** Time of the next connection attempt (ms, Date.now clock); 0 when none is planned. */
   retryAt: 0,
+  /** Why an engine in this browser was lost, or "". */
+  lost: "",
   /** Last `status` message: {state, message, progress}. */
   engine: { state: "connecting", message: "", progress: null },
   /** Last `hello` message; stays while the engine restarts. */

@@ -42,7 +42,7 @@ export function onFollowedError({ segment, follower }, error) {
   unfollow(segment.id);
   segment.state = "done";
   segment.reason = "error";
-  segment.message = isUnknown ? "the server no longer has this generation" : error.message;
+  segment.message = isUnknown ? "the engine no longer has this generation" : error.message;
   if (isUnknown) follower.onEvent(segment, null);
   else follower.onRefused(segment, error);
   return true;

@@ -37,9 +37,10 @@ export function start(onRefused) {
   changed("turns", "tokens", "connection", "interventions");
 }
 
-function onConnection(connection, retryAt) {
+function onConnection(connection, retryAt, message = "") {
   state.connection = connection;
   state.retryAt = retryAt;
+  state.lost = message;
   if (connection !== "open") {
     pauseRefill();
     rejectAll();

@@ -74,7 +74,7 @@ export async function onUnknownGeneration(answer, segment) {
   } else if (segment.running) {
     segment.state = "done";
     segment.reason = segment.left ? "cancelled" : "error";
-    segment.message = segment.left ? "" : "the server no longer has this generation";
+    segment.message = segment.left ? "" : "the engine no longer has this generation";
     liveState().active = null;
   }
   save();

@@ -7,7 +7,7 @@ import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
 import { saveReplay } from "../replay/dialog.js";
 import { setTruncation } from "../chat/truncation.js";
-import { reconnect } from "../net/connection.js";
+import { isLocal, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
 let shown = "";
@@ -22,6 +22,13 @@ export function setUpNotice() {
 function current() {
   if (state.replay) return state.problem && problem();
   const kept = state.turns.length ? " Your text is kept." : "";
+  if (state.connection === "lost" && isLocal)
+    return {
+      tone: "bad",
+      head: "The model has stopped",
+      text: `${sentence(state.lost)}${kept}`.trim(),
+      acts: [["Start it again", reconnect]],
+    };
   if (state.connection === "lost") {
     const seconds = Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
     const text = `${kept} Trying again ${seconds ? `in ${seconds} s` : "now"}.`.trim();
@@ -75,6 +82,7 @@ const HEADS = {
   invalid_request: "The request was refused",
   unavailable: "The engine is not ready",
   bad_message: "The request was refused",
+  not_in_browser: "Not in this browser",
   too_long: "The conversation is too long to send",
   attachment: "Not attached",
   markdown: "Not shown as Markdown",
@@ -144,7 +152,10 @@ function aboutStorage() {
     };
   }
   if (!unkept || unkept.dismissed || !turns.length) return null;
-  const acts = [["Save as a file", () => saveReplay()], ["Dismiss", dismissUnkept]];
+  const acts = [
+    ["Save as a file", () => saveReplay()],
+    ["Dismiss", dismissUnkept],
+  ];
   if (unkept.code === "storage_full") acts.unshift(["Conversations", openDrawer]);
   const head =
     unkept.code === "storage_full" ? "The browser’s storage is full" : "Conversations are not kept";
@@ -178,7 +189,7 @@ function draw() {
     shown = announced = "";
     return;
   }
-  if (state.connection === "lost" && !state.replay)
+  if (state.connection === "lost" && !isLocal && !state.replay)
     ticking = setTimeout(() => changed("connection"), 1000);
   box.dataset.tone = notice.tone;
   setText(byId("notice-head"), notice.head);

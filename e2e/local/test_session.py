@@ -1,0 +1,414 @@
+"""The session of the engine in the browser answers the page as the server does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from app import tale
+from app.http.page_data import sampling_data
+from app.ws.incoming import decode
+from app.ws.protocol_schema import protocol_schema
+from e2e.local import session_script as script
+from e2e.local.text_cases import chat_of, files_of
+from e2e.playground import Playground
+from e2e.site import Site
+from gpu import SamplingParams
+from gpu.inspection.requests import Question
+from gpu.text.tokenizer import Tokenizer
+
+OPEN = """async (given) => {
+  const { files, chat, hello, sampling, schema, recorded } = JSON.parse(given);
+  const { LocalSession } = await import("/static/js/local/session.js");
+  const { LocalTokenizer } = await import("/static/js/local/text/tokenizer.js");
+  const { ChatTemplate } = await import("/static/js/local/text/chat-template.js");
+
+  // Plays the events of a recorded run: those of updates once they were asked for, and the end of a
+  // cancelled run once it was cancelled.
+  class RecordedRun {
+    constructor(events, { params, updates, onEvent }) {
+      const asked = updates.map((update) => update.params);
+      Object.assign(this, { events: [...events], params, onEvent, asked });
+      this.cancelled = false;
+      this.next();
+    }
+    update(changes) {
+      this.asked.push(changes);
+    }
+    cancel() {
+      this.cancelled = true;
+    }
+    get mayGoOn() {
+      const [event] = this.events;
+      if (event?.type === "updated") return this.asked.length > 0;
+      return event && (event.reason !== "cancelled" || this.cancelled);
+    }
+    next() {
+      const event = this.events.shift();
+      if (event.type === "updated") this.params = { ...this.params, ...this.asked.shift() };
+      this.onEvent(event.params ? { ...event, params: this.params } : event);
+    }
+  }
+  const runs = [];
+  const engine = {
+    submit(request) {
+      runs.push(new RecordedRun(recorded[runs.length], request));
+      return runs.at(-1);
+    },
+  };
+
+  const text = LocalTokenizer.from(files, chat);
+  const { bos_token: bosToken, eos_token: eosToken } = chat;
+  const template = new ChatTemplate(chat.chat_template, { bosToken, eosToken });
+  const posted = [];
+  const post = (message) => posted.push(structuredClone(message));
+  const session = new LocalSession({ engine, text, template, hello, sampling, schema, post });
+  window.local = { session, posted, runs };
+}"""
+
+PLAY = """async ([script, bad]) => {
+  const { session, posted, runs } = local;
+  const posts = ({ type, id }) =>
+    posted.some((each) => each.event?.type === type && each.id === id);
+  const pump = () => runs.filter((run) => run.mayGoOn).forEach((run) => run.next());
+  session.open();
+  for (const [step, message] of script) {
+    if (step === "send") session.handle(message);
+    else
+      for (let n = 0; !posts(message); n += 1) {
+        if (n > 1000) throw new Error(`there was no ${JSON.stringify(message)}`);
+        pump();
+        await new Promise((resolve) => setTimeout(resolve));
+      }
+  }
+  for (const [n, [, message]] of bad.entries()) {
+    session.handle(message);
+    session.handle({ type: "count", request: 1000 + n, prompt: "a" });
+  }
+  return JSON.stringify(posted);
+}"""
+
+
+def events_of(messages: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the messages of every generation by its id, each once, in order."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for message in messages:
+        if message["type"] == "event":
+            found.setdefault(message["id"], {})[message["seq"]] = message
+    return {id: [by_seq[seq] for seq in sorted(by_seq)] for id, by_seq in found.items()}
+
+
+def recording(messages: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the events of every run that started, as an engine without a queue would give them."""
+    runs = []
+    for log in events_of(messages).values():
+        events = [message["event"] for message in log]
+        if not any(event["type"] == "prefill" for event in events):
+            continue
+        waited = max((i for i, event in enumerate(events) if event["type"] == "queued"), default=0)
+        runs.append([{**events[0], "position": 0}, *events[waited + 1 :]])
+    for event in (event for run in runs for event in run if "params" in event):
+        event["params"] = {**event["params"], "seed": str(event["params"]["seed"])}
+    return runs
+
+
+def comparable(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without clock times, and with seeds as JavaScript's numbers have them."""
+    kept = {name: value for name, value in message.items() if name not in ("at", "prepared")}
+    event = kept.get("event", {})
+    if "params" in event:
+        params = {**event["params"], "seed": float(event["params"]["seed"])}
+        kept["event"] = event = {**event, "params": params}
+    if event.get("type") == "done" and not event["completion_tokens"]:
+        kept["event"] = {**event, "timings": sorted(event["timings"])}
+    return kept
+
+
+@pytest.fixture(scope="module")
+def heard() -> list[dict[str, Any]]:
+    """All messages of the server for the script."""
+    with script.server() as port:
+        return script.play(port)
+
+
+@pytest.fixture
+def local(loaded: Page, heard: list[dict[str, Any]]) -> Page:
+    """The shared page, with a session of the recorded engine in `window.local`."""
+    folder = tale.model_dir()
+    given = {
+        "files": files_of(folder),
+        "chat": chat_of(Tokenizer.load(folder)),
+        "hello": next(each for each in heard if each["type"] == "hello"),
+        "sampling": sampling_data(),
+        "schema": protocol_schema()["from_page"],
+        "recorded": recording(heard),
+    }
+    loaded.evaluate(OPEN, json.dumps(given))  # as text: much faster than as objects
+    return loaded
+
+
+def test_all_messages_are_the_servers(local: Page, heard: list[dict[str, Any]]) -> None:
+    """Runs, updates, stops, the queue, continued texts, questions, and every refusal."""
+    posted = json.loads(local.evaluate(PLAY, [script.SCRIPT, script.BAD]))
+    want, got = events_of(heard), events_of(posted)
+    assert got.keys() == want.keys()
+    for id, log in want.items():
+        assert [comparable(each) for each in got[id]] == [comparable(each) for each in log], id
+        assert [each.get("prepared") is not None for each in got[id][:2]] == [True, False]
+        assert [each["at"] for each in got[id]] == sorted(each["at"] for each in got[id])
+    rest = [
+        [comparable(m) for m in messages if m["type"] != "event"] for messages in (posted, heard)
+    ]
+    for found, wanted in zip(*rest, strict=True):
+        assert found == wanted
+    errors = [each for each in posted if each["type"] == "error"]
+    assert len(errors) >= len(script.BAD) + 8
+    resumed = [each["seq"] for each in posted if each["type"] == "event" and each["id"] == "chat"]
+    assert resumed == [*range(1, len(want["chat"]) + 1), *range(3, len(want["chat"]) + 1)]
+
+
+ASK = """(messages) => {
+  const { session, posted } = local;
+  posted.length = 0;
+  for (const message of messages) session.handle(message);
+  return posted;
+}"""
+
+
+def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
+    """Each instrument by its name; the parts of a request by their field."""
+    kinds = get_args(Question)
+    questions = [
+        {"type": "inspect", "request": n, "question": shortest(kind)}
+        for n, kind in enumerate(kinds)
+    ]
+    steered = {"mlp": [{"layer": 0, "factor": 0}]}
+    fields: dict[str, Any] = {
+        "grammar": {"kind": "regex", "text": "a"},
+        "reach": steered,
+        "reached": [{"first": 0, "reach": steered}],
+        "cache_reuse": 16,
+        "changes": [{"index": 1, "reach": steered}],
+    }
+    runs = [
+        {"type": "generate", "id": "a", "ids": [5, 6], name: value}
+        for name, value in fields.items()
+    ]
+    found = local.evaluate(ASK, [*questions, *runs])
+    assert not [each for each in found if each["code"] != "not_in_browser"]
+    assert all("not available while the model runs in this browser" in m["message"] for m in found)
+    assert [each["request"] for each in found[: len(kinds)]] == list(range(len(kinds)))
+    assert not [each for each in found if each["message"].startswith("this instrument")]
+    assert [each["param"] for each in found[len(kinds) :]] == list(fields)
+
+
+def shortest(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return a question of a kind with only the fields that it must have."""
+    values: dict[Any, Any] = {int: 1, str: "a", float: 0.5, SamplingParams: {}}
+    fields = [each for each in msgspec.structs.fields(kind) if each.required]
+    given = {each.encode_name: values.get(each.type, [5, 6]) for each in fields}
+    return {"kind": str(kind.__struct_config__.tag), **given}
+
+
+def test_more_runs_than_may_wait_are_refused(local: Page) -> None:
+    run = {"type": "generate", "prompt": "Once", "params": {"seed": "1"}}
+    found = local.evaluate(ASK, [{**run, "id": f"r{n}"} for n in range(11)])
+    positions = [m["event"]["position"] for m in found if m["type"] == "event"]
+    assert positions == [0, 0, *range(1, 9)]
+    assert [(m["code"], m["id"]) for m in found if m["type"] == "error"] == [("queue_full", "r10")]
+
+
+SMALLEST: list[dict[str, Any]] = [
+    {"type": "generate", "id": "a"},
+    {"type": "update", "id": "a"},
+    {"type": "stop", "id": "a"},
+    {"type": "resume", "id": "a"},
+    {"type": "count", "request": 1},
+    {"type": "tokenize", "request": 1},
+]
+
+
+def test_every_field_and_its_default_are_those_of_the_protocol(loaded: Page) -> None:
+    """A message with only what it must have, read by both sides."""
+    found = loaded.evaluate(
+        """async (messages) => {
+          const { MessageReader } = await import("/static/js/local/messages.js");
+          const schemas = await (await fetch("/static/js/net/protocol-schema.json")).json();
+          const reader = new MessageReader(schemas.from_page);
+          return JSON.stringify(messages.map((each) => reader.read(each).message));
+        }""",
+        SMALLEST,
+    )
+    for message, filled in zip(SMALLEST, json.loads(found), strict=True):
+        ours = decode(json.dumps(message))
+        names = zip(ours.__struct_fields__, ours.__struct_encode_fields__, strict=True)
+        want = {wire: getattr(ours, name) for name, wire in names}
+        assert filled == {"type": message["type"], **json.loads(msgspec.json.encode(want))}
+
+
+def test_a_seed_is_drawn_and_told(local: Page) -> None:
+    runs = [{"type": "generate", "id": f"r{n}", "prompt": "Once"} for n in range(2)]
+    seeds = [
+        m["event"]["params"]["seed"] for m in local.evaluate(ASK, runs) if m["type"] == "event"
+    ]
+    assert len(set(seeds)) == 2
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+PLAN = {
+    "profile": "software",
+    "needs": {"bytes": 10_000, "features": [], "limits": {}},
+    "model": {
+        "architecture": "llama", "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "head_dim": 4,
+        "hidden_size": 8, "vocab_size": 64, "eos_ids": [2], "expert_layers": [], "n_experts": 0,
+        "experts_per_token": 0,
+    },
+    "limits": {"slots": 2, "context": 64, "n_blocks": 8, "block_tokens": 16},
+    "buffers": [{"name": "a", "bytes": 4000, "weight": 0}, {"name": "kv", "bytes": 2048}],
+    "views": [[1, 0, 1024], [1, 1024, 1024], [0, 0, 4]],
+    "tensors": {"layer00.keys": {"view": 0}, "layer00.values": {"view": 1}, "step": {"view": 2}},
+    "plans": [
+        {"kind": "plain", "rows": 1, "samples": 0, "splits": 1, "dispatches": [[0, 2]]},
+        {"kind": "plain", "rows": 1, "samples": 1, "splits": 1, "dispatches": [[0, 2], [5, 4]]},
+    ],
+}  # fmt: skip
+MANIFEST = {
+    "name": "small",
+    "model": {"dtype": "q8", "kv_dtype": "f16", "parameters": 1234},
+    "chat": {"eos_ids": [2, 7], "chat_template": None},
+    "defaults": {"temperature": 0.5},
+}
+
+
+def test_the_hello_says_of_a_plan_what_the_server_says_of_its_engine(
+    loaded: Page, heard: list[dict[str, Any]]
+) -> None:
+    theirs = next(each for each in heard if each["type"] == "hello")
+    found = loaded.evaluate(
+        "async (info) => (await import('/static/js/local/hello.js')).helloOf(info)",
+        {"plan": PLAN, "manifest": MANIFEST, "adapter": "acme x1"},
+    )
+    assert found.keys() == theirs.keys()
+    for part in ("device", "limits", "memory"):
+        assert found[part].keys() == theirs[part].keys()
+    assert theirs["model"].keys() == found["model"].keys()
+    assert found["model"]["eos_ids"] == [2, 7]
+    assert found["model"]["chat"] is False
+    assert found["device"]["name"] == "acme x1"
+    assert found["memory"] == {"weights": 4000, "kv_cache": 2048, "work": 3952}
+    assert found["limits"]["kv_block_bytes"] == 256
+    assert found["dispatches_per_token"] == 6
+
+
+WORKER = """
+const hello = %s;
+self.onmessage = ({ data }) => {
+  if (data.type === "start") {
+    if (!data.base.endsWith("/model/") || !data.sampling.settings) throw new Error("no base");
+    postMessage(hello);
+    postMessage({ type: "status", state: "ready", message: "ready", progress: null });
+  } else if (data.type === "generate") {
+    const prompt = [{ id: 5, text: "a" }];
+    const accepted = { type: "accepted", prompt, params: { ...data.params, seed: 1 } };
+    const event = { ...accepted, capture: false, position: 0, context: 64, texts: [], dropped: [] };
+    postMessage({ type: "event", id: data.id, seq: 1, at: 1, event });
+    postMessage({ type: "lost", message: "the GPU was reset" });
+  } else if (data.type === "stop") throw new Error("out of memory");
+  else if (data.type === "resume") {
+    const error = { code: "unknown_generation", message: "there is no generation here", param: "" };
+    postMessage({ type: "error", id: data.id, request: null, ...error });
+  }
+};
+"""
+
+
+@pytest.fixture
+def scripted(page: Page, heard: list[dict[str, Any]]) -> Iterator[Page]:
+    """A page whose worker is scripted: it loses its device with the first generation."""
+    hello = next(each for each in heard if each["type"] == "hello")
+
+    def worker(route: Route) -> None:
+        route.fulfill(body=WORKER % json.dumps(hello), content_type="text/javascript")
+
+    page.context.route("**/static/js/local/worker.js", worker)
+    return page
+
+
+def local_page(page: Page, site: Site) -> Playground:
+    """Open the page of a site as one whose model runs in the browser."""
+    meta = '<meta name="tokenglass-engine" content="local" data-base="model/">'
+
+    def index(route: Route) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, body=response.text().replace("<head>", f"<head>{meta}"))
+
+    page.context.route(site.url, index)
+    return Playground(page, site).open()
+
+
+def test_a_lost_device_is_said_and_the_model_can_be_started_again(
+    scripted: Page, site: Any
+) -> None:
+    """The page's policy lets the worker run; what was asked stays on the page."""
+    play = local_page(scripted, site())
+    assert not play.messages.received, "a page with a model of its own needs no server"
+    play.ask("A story of a fox")
+    expect(play.notice).to_contain_text("The model has stopped")
+    expect(play.notice).to_contain_text("The GPU was reset. Your text is kept.")
+    scripted.get_by_role("button", name="Start it again").click()
+    play.wait_ready()
+    expect(play.notice).to_contain_text("Generation was interrupted")
+    expect(scripted.get_by_role("article").first).to_contain_text("A story of a fox")
+    expect(play.continue_button).to_be_enabled()
+
+
+SOCKET = """async (base) => {
+  const { WorkerSocket } = await import("/static/js/net/worker-socket.js");
+  const log = [];
+  const heard = (message) => log.push(message.type);
+  const sampling = { settings: [] };
+  const socket = new WorkerSocket({ base, sampling }, heard, (...what) => log.push(what));
+  const until = async (n) => {
+    while (log.length < n) await new Promise((resolve) => setTimeout(resolve, 5));
+  };
+  const early = socket.send({ type: "stop" });
+  socket.open();
+  await until(3);
+  const sent = socket.send({ type: "stop" });
+  await until(4);
+  const late = socket.send({ type: "stop" });
+  socket.retry();
+  await until(7);
+  socket.retry(); // connected: nothing happens
+  socket.lose("end of the test");
+  return { log, sent: [early, sent, late] };
+}"""
+
+
+def test_a_worker_that_crashes_is_a_lost_connection(
+    scripted: Page, site: Any, allowed_console: list[str]
+) -> None:
+    allowed_console.append("out of memory")
+    play = Playground(scripted, site()).open()
+    found = scripted.evaluate(SOCKET, f"{play.site.url}model/")
+    assert found["sent"] == [False, True, False]
+    first, *messages, lost = found["log"][:4]
+    assert (first, messages) == (["open", 0], ["hello", "status"])
+    assert lost[:2] == ["lost", 0]
+    assert "has crashed" in lost[2]
+    assert "out of memory" in lost[2]
+    assert found["log"][4:] == [["open", 0], "hello", "status", ["lost", 0, "end of the test"]]
+
+
+def test_the_page_tells_the_worker_all_settings(loaded: Page) -> None:
+    """What the session needs to check a request is in the page's data."""
+    data = loaded.evaluate("JSON.parse(document.getElementById('sampling-data').textContent)")
+    assert data == json.loads(msgspec.json.encode(sampling_data()))
+    assert data["meanings"].keys() == {
+        *(each["name"] for each in data["settings"]), "seed", "first_index"
+    }  # fmt: skip

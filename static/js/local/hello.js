@@ -1,0 +1,92 @@
+// The `hello` message of an engine in this browser: what the server says of its own
+// (app/ws/protocol.py).
+
+const VERSION = 1;
+/** Runs that may wait, as on the server. */
+const QUEUE = 16;
+/** Steps submitted ahead of the one that is read. */
+const IN_FLIGHT = 2;
+const MESSAGE_BYTES = 64 * 1024;
+const MAX_MESSAGE_BYTES = 2 * 1024 * 1024;
+
+/** Return the message. `info`: {plan, manifest, adapter} of the engine; `adapter` is a name. */
+export function helloOf({ plan, manifest, adapter }) {
+  const { limits, model } = plan;
+  const memory = memoryOf(plan);
+  const blockBytes = memory.kv_cache / limits.n_blocks;
+  return {
+    type: "hello",
+    version: VERSION,
+    model: modelOf(model, manifest, blockBytes),
+    device: deviceOf(plan, adapter),
+    limits: {
+      context: limits.context,
+      active: limits.slots,
+      queue: QUEUE,
+      kv_blocks: limits.n_blocks,
+      block_tokens: limits.block_tokens,
+      kv_block_bytes: blockBytes,
+      in_flight: IN_FLIGHT,
+      message_bytes: messageBytes(limits.context),
+    },
+    memory,
+    defaults: manifest.defaults,
+    dispatches_per_token: dispatchesPerToken(plan),
+    upstream: null,
+  };
+}
+
+function modelOf(sizes, { name, model, chat }, blockBytes) {
+  const { architecture, expert_layers, experts_per_token, n_experts, ...shape } = sizes;
+  return {
+    ...shape,
+    ...(n_experts && { n_experts }), // the server leaves it out where there are none
+    name,
+    dtype: model.dtype,
+    kv_dtype: model.kv_dtype,
+    kv_formats: { [model.kv_dtype]: blockBytes },
+    parameters: model.parameters,
+    eos_ids: [...new Set([...sizes.eos_ids, ...chat.eos_ids])],
+    chat: chat.chat_template !== null,
+  };
+}
+
+/** Browsers tell no more of a device than its name. */
+function deviceOf({ profile, needs }, adapter) {
+  const software = profile === "software";
+  return {
+    name: adapter,
+    driver: "",
+    backend: "WebGPU",
+    kind: software ? "CPU" : "GPU",
+    software,
+    features: [...needs.features],
+    lacks: [],
+  };
+}
+
+function memoryOf(plan) {
+  const weights = sum(
+    plan.buffers.filter(({ weight }) => weight !== undefined).map(({ bytes }) => bytes),
+  );
+  const cache = Object.entries(plan.tensors).filter(([name]) =>
+    /^layer\d+\.(keys|values)$/.test(name),
+  );
+  const kv = sum(cache.map(([, { view }]) => plan.views[view][2]));
+  return { weights, kv_cache: kv, work: plan.needs.bytes - weights - kv };
+}
+
+/** Dispatches of a decode step of one sequence. */
+function dispatchesPerToken(plan) {
+  const step = plan.plans.find(
+    ({ kind, rows, samples, splits, interventions }) =>
+      kind === "plain" && rows === 1 && samples === 1 && splits === 1 && !interventions,
+  );
+  return sum((step?.dispatches ?? []).map(([, n]) => n));
+}
+
+/** Size limit of a message of the page, as the server computes it. */
+const messageBytes = (context) =>
+  Math.min(Math.max(MESSAGE_BYTES, 8 * context + MESSAGE_BYTES / 4), MAX_MESSAGE_BYTES);
+
+const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);

@@ -1,0 +1,145 @@
+// Checks of a request against the model and the ranges of the settings (gpu/sampling.py,
+// gpu/engine/validation.py).
+
+import { ContextExceeded, InvalidRequest, NotInBrowser } from "./errors.js";
+import { countChars, general, quoted } from "./text/python-text.js";
+
+export class RequestChecks {
+  /**
+   * `sampling`: declarations of the settings (app/http/page_data.py); `context`: tokens of a text.
+   */
+  constructor(sampling, { vocabSize, context }) {
+    this.sampling = sampling;
+    this.vocabSize = vocabSize;
+    this.context = context;
+    this.settings = [
+      ...sampling.settings,
+      { name: "seed", integer: true, min: 0, max: BigInt(sampling.max_seed) },
+      { name: "first_index", integer: true, min: 0, max: sampling.max_first_index },
+    ];
+    this.live = sampling.settings.filter(({ live }) => live).map(({ name }) => name);
+  }
+
+  /** Throw unless a run can be made of this. */
+  check({ ids, params, updates }) {
+    this.checkParams(params);
+    for (const { id } of params.logit_bias)
+      if (!(id >= 0 && id < this.vocabSize))
+        throw new InvalidRequest(
+          `logit_bias names token ${id}, but ids go from 0 to ${this.vocabSize - 1}`,
+          "logit_bias",
+        );
+    this.checkIds(ids);
+    if (ids.length >= this.context) throw new ContextExceeded(ids.length, this.context);
+    this.checkUpdates(updates, params);
+  }
+
+  /** Throw InvalidRequest for settings that are out of range. */
+  checkParams(params) {
+    for (const setting of this.settings) {
+      const value = params[setting.name];
+      if (value !== null && value !== undefined) this.checkSetting(setting, value);
+    }
+    if (params.stop) this.checkStops(params.stop);
+    if (params.logit_bias) this.checkBiases(params.logit_bias);
+  }
+
+  /** Throw InvalidRequest for changes of settings that cannot change, or out of range. */
+  checkChanges(changes) {
+    for (const name of Object.keys(changes))
+      if (!this.live.includes(name))
+        throw new InvalidRequest(
+          `${name} cannot change while the text is written; these can: ${this.live.join(", ")}`,
+          name,
+        );
+    this.checkParams(changes);
+  }
+
+  checkSetting({ name, integer, min, max }, value) {
+    if (value >= min && value <= max) return; // NaN fails the comparison as well
+    const kind = integer ? "an integer" : "a number";
+    const given = !integer && Number.isInteger(value) ? value.toFixed(1) : String(value);
+    throw new InvalidRequest(
+      `${name} must be ${kind} from ${general(Number(min))} to ${general(Number(max))} ` +
+        `(${this.sampling.meanings[name]}), but got ${given}`,
+      name,
+    );
+  }
+
+  checkStops(stops) {
+    const { max_stop_strings: most, max_stop_chars: longest } = this.sampling;
+    if (stops.length > most)
+      throw new InvalidRequest(
+        `stop may hold ${most} strings at most, but got ${stops.length}`,
+        "stop",
+      );
+    for (const stop of stops)
+      if (!stop || countChars(stop) > longest)
+        throw new InvalidRequest(
+          `each stop string must have 1 to ${longest} characters, but got ${quoted(stop)}`,
+          "stop",
+        );
+  }
+
+  checkBiases(biases) {
+    const { max_logit_biases: most, max_bias: largest } = this.sampling;
+    if (biases.length > most)
+      throw new InvalidRequest(
+        `logit_bias may name ${most} tokens at most, but got ${biases.length}`,
+        "logit_bias",
+      );
+    const named = new Set();
+    for (const { id, bias } of biases) {
+      if (named.has(id))
+        throw new InvalidRequest(`logit_bias names token ${id} twice`, "logit_bias");
+      named.add(id);
+      if (!(Math.abs(bias) <= largest))
+        throw new InvalidRequest(
+          `logit_bias of token ${id} must be a number from ${-largest} to ${largest}, but got ` +
+            (Number.isInteger(bias) ? bias.toFixed(1) : String(bias)),
+          "logit_bias",
+        );
+    }
+  }
+
+  checkIds(ids) {
+    if (!ids.length)
+      throw new InvalidRequest("the prompt is empty; give at least one token", "prompt");
+    ids.forEach((id, i) => {
+      if (!(id >= 0 && id < this.vocabSize))
+        throw new InvalidRequest(
+          `token ${i} of the prompt is ${id}, but ids go from 0 to ${this.vocabSize - 1}`,
+          "prompt",
+        );
+    });
+  }
+
+  /**
+   * Throw InvalidRequest for changes at known tokens that cannot be made, or not in their order.
+   */
+  checkUpdates(updates) {
+    let earliest = 0;
+    updates.forEach(({ index, params, reach }, n) => {
+      const refuse = (why) =>
+        new InvalidRequest(`change ${n + 1} of the request: ${why}`, "changes");
+      if (index < earliest)
+        throw refuse(
+          `its index must be ${earliest} or more, because changes come in the order of the tokens ` +
+            `they act on, but got ${index}`,
+        );
+      earliest = index;
+      expectNoInterventions(reach, "changes");
+      try {
+        this.checkChanges(params);
+      } catch (error) {
+        throw refuse(error.message);
+      }
+    });
+  }
+}
+
+/** Throw NotInBrowser for interventions; null and empty ones change nothing. */
+export function expectNoInterventions(reach, param) {
+  const some = Object.values(reach ?? {}).some((entries) => entries.length);
+  if (some) throw new NotInBrowser("interventions are", param);
+}

@@ -1,0 +1,227 @@
+// The server's side of the page's protocol, for an engine in this browser (app/ws/live.py,
+// app/ws/sessions.py): the page cannot tell which one it listens to.
+
+import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./errors.js";
+import { GenerationLog, RequestClock } from "./generation-log.js";
+import { MessageReader } from "./messages.js";
+import { expectNoInterventions, RequestChecks } from "./request-checks.js";
+import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
+import { promptIds } from "./text/prompts.js";
+import { tokenized } from "./text/tokenizing.js";
+import { readConversation } from "./text/truncation.js";
+import { UpdateMerger } from "./updates.js";
+
+const MAX_FINISHED = 64;
+const FINISHED_MS = 15 * 60 * 1000;
+
+/** What `inspect` asks for, by the question's kind, as the subject of a sentence. */
+const QUESTIONS = {
+  attention_from: "attention weights are",
+  attention_to: "attention weights are",
+  logit_lens: "the lens is",
+  waterfall: "the stages of the settings are",
+  losses: "losses of a text are",
+  beam: "beam search is",
+  routing: "the routing of experts is",
+  embedding: "embeddings are",
+  plan: "the list of dispatches is",
+  profile: "times of dispatches are",
+  cache: "the content of the KV cache is",
+  peaks: "the speed of the device is",
+};
+
+export class LocalSession {
+  /**
+   *   engine    `submit({ids, params, capture, updates, onEvent})` returns a run, which has
+   *             `update(changes, capture)` and `cancel()`. `params` is complete, its seed a BigInt.
+   *             `onEvent` gets the events of gpu/events.py
+   *   text      LocalTokenizer
+   *   template  ChatTemplate
+   *   hello     the `hello` message
+   *   sampling  declarations of the sampling settings (app/http/page_data.py)
+   *   schema    of the page's messages: `from_page` of net/protocol-schema.json
+   *   post      sends a message to the page
+   */
+  constructor({ engine, text, template, hello, sampling, schema, post }) {
+    Object.assign(this, { text, template, hello, post });
+    const { limits, model } = hello;
+    this.reader = new MessageReader(schema);
+    this.checks = new RequestChecks(sampling, {
+      vocabSize: model.vocab_size,
+      context: limits.context,
+    });
+    this.runs = new RunQueue(engine, (id) => text.piece(id), limits);
+    this.updates = new UpdateMerger((id, changes) => this.applyUpdate(id, changes));
+    /** id → GenerationLog */
+    this.generations = new Map();
+  }
+
+  /** Tell the page that the engine is ready. */
+  open() {
+    this.post(this.hello);
+    this.post({
+      type: "status",
+      state: "ready",
+      message: "ready",
+      progress: null,
+      retry_seconds: null,
+    });
+  }
+
+  /** Handle a message of the page, and answer it. */
+  handle(raw) {
+    const { message, error } = this.reader.read(raw);
+    if (error) return this.post(error);
+    if (message.type !== "update") this.updates.flush();
+    return this.replyOnError(message, () => this[message.type](message));
+  }
+
+  replyOnError({ id = "", request = null }, act) {
+    try {
+      act();
+    } catch (error) {
+      this.post(errorAbout(error, id, request));
+    }
+  }
+
+  // ---- one method for each type of message -------------------------------------------------
+
+  generate(message) {
+    const { id, params, capture, changes } = message;
+    const clock = new RequestClock();
+    const { ids, dropped } = this.readPrompt(message);
+    if (message.grammar) throw new NotInBrowser("grammars are", "grammar");
+    if (message.reached.length) throw new NotInBrowser("interventions are", "reached");
+    expectNoInterventions(message.reach, "reach");
+    if (message.cache_reuse) throw new NotInBrowser("moved chunks of the cache are", "cache_reuse");
+    clock.prepared = clock.now();
+    const nContinued = continuationLength(message);
+    const texts = this.continuationTexts(ids, nContinued);
+    if (this.generations.has(id))
+      throw new InvalidRequest(`there is a generation '${id}' already; use a new id`, "id");
+    const { post } = this;
+    const log = new GenerationLog(id, { clock, texts, dropped, post, onDone: () => this.forget() });
+    const onEvent = (event) => log.onEvent(event);
+    if (nContinued && this.hasEnded(ids, params)) this.reportEnded(ids, params, onEvent);
+    else {
+      this.checks.check({ ids, params, updates: changes });
+      const updates = changes.map(({ index, params: set, capture: on }) => ({
+        index,
+        params: set,
+        capture: on,
+      }));
+      const request = { ids, params: withSeed(params), capture, updates };
+      log.run = this.runs.submit(request, onEvent);
+    }
+    this.generations.set(id, log);
+    log.follow(0);
+  }
+
+  update(message) {
+    expectNoInterventions(message.reach, "reach");
+    this.checks.checkParams(message.params);
+    this.updates.add(message);
+  }
+
+  stop({ id }) {
+    this.generation(id).cancel();
+  }
+
+  resume({ id, after }) {
+    this.generation(id).follow(after);
+  }
+
+  count({ request, prompt, messages }) {
+    const tokens = promptIds(this.text, this.template, { prompt, messages }).length;
+    this.post({ type: "counted", request, tokens });
+  }
+
+  tokenize(message) {
+    this.post(tokenized(this.text, this.template, this.hello.model.name, message));
+  }
+
+  inspect({ question }) {
+    throw new NotInBrowser(QUESTIONS[question.kind] ?? "this instrument is", "");
+  }
+
+  // ---- their parts -------------------------------------------------------------------------
+
+  applyUpdate(id, { params, capture }) {
+    this.replyOnError({ id }, () => this.generation(id).update(params, capture));
+  }
+
+  generation(id) {
+    const found = this.generations.get(id);
+    if (found) return found;
+    throw new EngineError(
+      "unknown_generation",
+      `there is no generation '${id}' here: it was never started, or it ended too long ago to be ` +
+        "kept; start it again",
+    );
+  }
+
+  readPrompt({ prompt, messages, ids, continue_final: continueFinal, params, truncation }) {
+    const encode = (some) =>
+      promptIds(this.text, this.template, { prompt, messages: some, ids, continueFinal });
+    if (messages !== null) {
+      const room = { context: this.hello.limits.context, maxTokens: params.max_tokens };
+      return readConversation(messages, encode, room, truncation);
+    }
+    if (truncation !== "disabled")
+      throw new InvalidRequest(
+        "truncation applies to messages only; leave it out, or send messages",
+        "truncation",
+      );
+    return { ids: encode(null), dropped: [] };
+  }
+
+  /** Return the text that each of the last `n` ids adds. */
+  continuationTexts(ids, n) {
+    if (!n) return [];
+    const stream = this.text.decodeStream(ids.slice(0, -n));
+    return ids.slice(-n).map((id) => stream.push(id));
+  }
+
+  hasEnded(ids, params) {
+    return this.hello.model.eos_ids.includes(ids.at(-1)) && !params.ignore_eos;
+  }
+
+  /** Send the events of a generation whose text has ended already; the engine gets no request. */
+  reportEnded(ids, params, onEvent) {
+    const prompt = ids.map((id) => ({ id, text: this.text.piece(id) }));
+    const { context } = this.hello.limits;
+    onEvent({ type: "accepted", prompt, params, capture: false, position: 0, context });
+    onEvent({
+      type: "done",
+      reason: "eos",
+      prompt_tokens: ids.length,
+      completion_tokens: 0,
+      timings: ZERO_TIMINGS,
+      message: "",
+    });
+  }
+
+  /** Drop finished generations past the bounds, oldest first. */
+  forget() {
+    const finished = [...this.generations.values()].filter(({ done }) => done);
+    finished.sort((a, b) => a.finishedAt - b.finishedAt);
+    const oldest = performance.now() - FINISHED_MS;
+    finished.forEach(({ id, finishedAt }, i) => {
+      if (finished.length - i > MAX_FINISHED || finishedAt < oldest) this.generations.delete(id);
+    });
+  }
+}
+
+/** Return how many of the last ids the page has as text already. Throws InvalidRequest. */
+function continuationLength({ ids, written }) {
+  const n = ids?.length ?? 0;
+  if (written >= 0 && written <= n) return written;
+  const what = n ? `the ${n} ids` : "ids, but none are given";
+  throw new InvalidRequest(`written counts the last of ${what}; it is ${written}`, "written");
+}
+
+/** Return the params with a seed: one of 32 bits is drawn if they have none. */
+function withSeed(params) {
+  const seed = params.seed ?? crypto.getRandomValues(new Uint32Array(1))[0];
+  return { ...params, seed: BigInt(seed) };
+}
