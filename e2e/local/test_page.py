@@ -1,0 +1,91 @@
+"""The page of an export, hosted by a file server: the model runs in the visitor's browser."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, expect
+
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
+from e2e.local.test_gpu_engine import TALE, exported, server_tokens
+from e2e.playground import Playground
+from gpu import Tokenizer
+
+DTYPE = "f16"
+PROMPT = "Tell me a story about a fox"
+N = 24
+"""Tokens of the compared answer."""
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves the files of a folder, silently."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the bundled model's export on a file server."""
+    folder = exported(TALE, tmp_path_factory.mktemp("exports"), DTYPE)
+    handler = functools.partial(Files, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://localhost:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def hosted(
+    url: str, launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+) -> Iterator[Playground]:
+    """The page, ready, in a browser with WebGPU. Fails on errors in its console."""
+    problems: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            problems.append(message.text)
+
+    args = [*browser_type_launch_args["args"], "--enable-unsafe-webgpu"]
+    browser = launch_browser(args=args)
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    yield Playground(page, url=url).open()
+    browser.close()
+    assert not problems
+
+
+def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None:
+    """The same text from the same chat, stopped and continued; without a server to talk to."""
+    play = hosted
+    play.set(temperature=0, max_tokens=N, seed=7)
+    play.ask(PROMPT)
+    play.wait_tokens(N)
+    play.wait_done()
+    ids = prompt_ids(Tokenizer.load(TALE.folder), messages=[Message("user", PROMPT)])
+    want = server_tokens(TALE, DTYPE, ids, temperature=0, max_tokens=2 * N, ignore_eos=False)
+    assert play.text() == "".join(token.text for token in want[:N])
+    play.continue_button.click()
+    play.wait_tokens(2 * N)
+    play.wait_done()
+    assert play.text() == "".join(token.text for token in want)
+    play.set(max_tokens=500)
+    play.regenerate.click()
+    play.wait_tokens(3)
+    play.stop.click()
+    expect(play.stats).to_contain_text("stopped")
+    play.look.open("attention")
+    expect(play.look.message).to_contain_text(
+        "attention weights are not available while the model runs in this browser"
+    )
+    assert not play.messages.sent, "there is no WebSocket"
