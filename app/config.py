@@ -144,8 +144,8 @@ class Settings:
     draft: Annotated[
         str | None,
         "Draft model for speculative decoding: a small model with the same tokenizer, named as "
-        "--model is. What it proposes is verified several tokens at a time, where that is faster; "
-        "the text is the same.",
+        "--model is, or `bundled`, which drafts for the bundled model. Several of the tokens that "
+        "it proposes are verified in a step, where that is faster; the text is the same.",
     ] = None
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."

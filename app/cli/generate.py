@@ -30,7 +30,7 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     draft = find_draft(settings)
     model = find_model(settings, loras=loras, spare_bytes=-draft.n_bytes if draft else 0)
     if draft is not None:
-        check_draft(draft, model.tokenizer)
+        check_draft(draft, model.path, model.tokenizer)
     fetch_with_line(model)
     for lora, folder in loras.items():
         check_lora(lora, folder, model.path)

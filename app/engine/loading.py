@@ -43,7 +43,7 @@ def load_engine(
     draft_path = None
     if draft is not None:
         known = tokenizer or Tokenizer.load(path)  # the bundled model's, which is trusted
-        draft_path = compatible_draft(draft, known)
+        draft_path = compatible_draft(draft, path, known)
     options = load_options(settings, compatible_loras(path, loras or {}), draft_path)
     return Engine.load(
         path,

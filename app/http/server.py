@@ -101,7 +101,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     spare = -draft.n_bytes if draft else 0
     model = find_model(settings, loras=loras, spare_bytes=spare)  # refused before a port is open
     if draft is not None:
-        check_draft(draft, model.tokenizer)
+        check_draft(draft, model.path, model.tokenizer)
     load = functools.partial(load_engine, loras=loras, draft=draft, warm_up=True)
     compare = comparison_tokenizer(settings.compare_tokenizer, model.path)
     engine = make_engine(settings, model, engine_loader(load)(settings, model))

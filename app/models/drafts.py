@@ -1,4 +1,5 @@
-"""Find the draft model of `--draft`, which is named as any model is."""
+"""Find the draft model of `--draft`: named as any model is, or `bundled`, which drafts for the
+bundled model."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app import tale
 from app.config import Settings
 from app.engine.client import Tokenizer
 from app.engine.options import load_options
@@ -13,15 +15,21 @@ from app.models.find_model import find_model
 from app.models.progress_line import fetch_with_line
 from gpu import Footprint, ModelError, expect_same_vocabulary
 
+BUNDLED = "bundled"
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft model whose files are on this machine. `n_bytes`: what it needs on the device."""
+    """Draft model whose files are on this machine.
+
+    tokenizer  None for the bundled one, which has that of the bundled model
+    n_bytes    what it needs on the device
+    """
 
     path: Path
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     n_bytes: int
 
 
@@ -30,22 +38,31 @@ def find_draft(settings: Settings) -> Draft | None:
     they name none. Raises what `find_model` raises."""
     if settings.draft is None:
         return None
-    model = find_model(replace(settings, model=settings.draft, revision=None), must_fit=False)
-    fetch_with_line(model)
+    path, tokenizer = tale.draft_dir(), None
+    if settings.draft != BUNDLED:
+        model = find_model(replace(settings, model=settings.draft, revision=None), must_fit=False)
+        fetch_with_line(model)
+        path, tokenizer = model.path, model.tokenizer
     options = replace(load_options(settings), context=None, kv_dtype=None, kv_offload_bytes=0)
-    return Draft(model.path, model.tokenizer, Footprint.of(model.path, options).total)
+    return Draft(path, tokenizer, Footprint.of(path, options).total)
 
 
-def check_draft(draft: Draft, tokenizer: Tokenizer) -> None:
-    """Raise ModelError unless the draft model has the tokens of the model, whose tokenizer is
-    `tokenizer`."""
-    expect_same_vocabulary(tokenizer, draft.path, draft.tokenizer)
+def check_draft(draft: Draft, model: Path, tokenizer: Tokenizer) -> None:
+    """Raise ModelError unless the draft model has the tokens of the model at `model`, whose
+    tokenizer is `tokenizer`."""
+    if draft.tokenizer is not None:
+        expect_same_vocabulary(tokenizer, draft.path, draft.tokenizer)
+    elif model.resolve() != tale.model_dir():
+        raise ModelError(
+            f"--draft {BUNDLED} drafts for the bundled model alone; name a small model of the same "
+            "family, or leave --draft out"
+        )
 
 
-def compatible_draft(draft: Draft, tokenizer: Tokenizer) -> Path | None:
+def compatible_draft(draft: Draft, model: Path, tokenizer: Tokenizer) -> Path | None:
     """Return the path of the draft model if it fits the model; else log a warning."""
     try:
-        check_draft(draft, tokenizer)
+        check_draft(draft, model, tokenizer)
     except ModelError as error:
         log.warning("%s; the model is served without a draft model", error)
         return None

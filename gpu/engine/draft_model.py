@@ -1,11 +1,13 @@
 """Draft model: a small model on the same device that proposes what the large one writes next.
 
 It reads the texts of the runs into a KV cache of its own, beside the steps of the large model, and
-then drafts: each drafted token is fed to the next draft step where the sampler left it, on the
-device, and all of a round are read at once. Its texts have tables of their own. What a table holds
-is compared with the sequence before every use, so rejected drafts, cancels, preemptions and slots
-that changed hands need no word from the scheduler: the beginning that agrees is kept and the rest
-is read again. When a sequence leaves its slot its blocks enter the draft model's own prefix cache.
+then drafts its most likely tokens. Each is fed to the next draft step where the sampler left it, on
+the device, and all of a round are read at once. Its texts have tables of their own. What a table
+holds is compared with the sequence before every use, so rejected drafts, cancels, preemptions and
+slots that changed hands need no word from the scheduler: the beginning that agrees is kept and the
+rest is read again. When a sequence leaves its slot its blocks enter the draft model's own prefix
+cache. Blocks behind a sliding window are kept: a draft model that has one drafts for as long as its
+cache has room.
 
 It knows neither interventions nor adapters. They change what is accepted, never the text.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 import numpy as np
@@ -111,9 +113,12 @@ class DraftModel:
         self.propose(scheduler.to_draft())
 
     def read(self, active: Iterable[Sequence], step_ms: float | None) -> None:
-        """Read the next piece of the text that is furthest behind, if one is too far behind to
-        draft. `active`: the sequences that have a slot; those of others are given up. `step_ms`:
-        time of the large model's step; None: it is unknown, or nobody writes."""
+        """Read the next piece of the text that is furthest behind, of those that are too far behind
+        to draft and for which drafts are expected to pay.
+
+        active   the sequences that have a slot; the tables of others are given up
+        step_ms  time of the large model's step; None: it is unknown, or nobody writes
+        """
         drafted = {
             sequence: sequence.drafting
             for sequence in active
@@ -124,7 +129,11 @@ class DraftModel:
         for sequence in drafted:
             if sequence not in self._texts:
                 self._begin(sequence)
-        behind = [s for s, t in self._texts.items() if t.goes_on and self._behind(s) > MOST_BEHIND]
+        behind = [
+            sequence
+            for sequence, text in self._texts.items()
+            if text.goes_on and self._behind(sequence) > MOST_BEHIND and drafted[sequence].pays
+        ]
         if behind:
             self._read_piece(max(behind, key=self._behind), step_ms)
         for sequence, drafting in drafted.items():
@@ -247,14 +256,7 @@ class DraftModel:
             else:
                 rows.append(Row(text.slot, text.n_known + i - 1, FROM_GPU))
             text.n_computed = text.n_known + i
-            samples.append(
-                sample_of(
-                    sequence.params,
-                    row=len(rows) - 1,
-                    slot=text.slot,
-                    index=sequence.n_submitted + i,
-                )
-            )
+            samples.append(_most_likely(sequence, len(rows) - 1, i))
         return Step(tuple(rows), tuple(samples))
 
     def _collect(self, pending: deque[list[Sequence]], drafts: dict[Sequence, list[int]]) -> None:
@@ -276,6 +278,13 @@ class DraftModel:
         if shape in self._known_shapes:
             self._costs.learn(kind, n, ms)
         self._known_shapes.add(shape)
+
+
+def _most_likely(sequence: Sequence, row: int, i: int) -> Sample:
+    """Return the draw of draft `i` after rows[row]: the most likely token under the penalties."""
+    index = sequence.n_submitted + i
+    sample = sample_of(sequence.params, row=row, slot=sequence.slot, index=index)
+    return replace(sample, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 def _rows(text: DraftText, ids: list[int], end: int) -> tuple[Row, ...]:

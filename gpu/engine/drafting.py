@@ -4,10 +4,8 @@ A step takes the sequence's last token and drafts of the next ones as rows, and 
 A draft is accepted if it is the very token that was sampled there: every draw depends on the seed,
 its index and the logits alone, so the text has the ids that it has without drafts, at any
 temperature. For drafts that are no samples themselves this accepts as often as rejection sampling
-does: with the probability that the model gives them. The drafts of a draft model are samples, drawn
-with the same settings, seed and index as the token itself; so both often draw the same (Daliri et
-al. 2024, "Coupling without Communication and Drafter-Invariant Speculative Decoding"), and whatever
-the draft model draws, the text is the model's own.
+does: with the probability that the model gives them. The drafts of a draft model are no samples
+either, but its most likely tokens (docs/performance.md has what was tried).
 
 The tokens after a rejected draft are discarded. Their keys and values stay behind the end of the
 text until they are overwritten.
@@ -152,6 +150,11 @@ class ModelDrafting(Drafting):
 
     def index(self, ids: list[int], end: int) -> None:
         """Do nothing: the draft model reads the text itself."""
+
+    @property
+    def pays(self) -> bool:
+        """Return whether drafts are expected to make this text faster, once it was read."""
+        return self._length.choose(MAX_DRAFTS, 0) > 0
 
     def propose(self, ids: list[int]) -> None:
         self._proposed = []

@@ -88,7 +88,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "prefix_cache": (["false"], False),
     "cache_reuse": (["256"], 256),
     "spec_type": (["ngram"], "ngram"),
-    "draft": (["folder"], "folder"),
+    "draft": (["bundled"], "bundled"),
     "switching": (["false"], False),
     "queue": (["0"], 0),
     "engine_timeout": (["600"], 600),

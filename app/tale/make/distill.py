@@ -115,6 +115,7 @@ def distil(options: argparse.Namespace) -> None:
                 f"{step} steps, {time.monotonic() - began:.0f} s, KL {loss.item():.3f}", flush=True
             )
     export(student, options.out)
+    (options.out / "generation_config.json").unlink()  # it is never used alone
     record = {
         "parameters": sum(parameter.numel() for parameter in student.parameters()),
         "steps": options.steps,

@@ -11,7 +11,7 @@ from app.config import Settings, SettingsError
 from app.engine.loading import load_engine
 from app.models.drafts import check_draft, find_draft
 from app.prompt.limited_tokenizer import load_tokenizer
-from app.tale import model_dir
+from app.tale import draft_dir, model_dir
 from gpu import Engine, LoadOptions, ModelError
 from tests.gpu.models import random_llama
 
@@ -52,11 +52,22 @@ def test_a_draft_model_of_other_tokens_is_refused_at_the_start_and_left_out_late
     draft = find_draft(Settings(draft=str(other)))
     assert draft is not None
     with pytest.raises(ModelError, match="a draft model must share the model's tokenizer"):
-        check_draft(draft, load_tokenizer(model_dir()))
+        check_draft(draft, model_dir(), load_tokenizer(model_dir()))
     with caplog.at_level(logging.WARNING):
         load(model_dir(), str(other))
     assert loaded[0].draft is None
     assert "served without a draft model" in caplog.text
+
+
+def test_the_bundled_draft_model_is_for_the_bundled_model_alone(
+    loaded: list[LoadOptions], tmp_path: Path
+) -> None:
+    draft = find_draft(Settings(draft="bundled"))
+    assert draft is not None
+    load(model_dir(), "bundled")
+    assert loaded[0].draft == draft.path == draft_dir()
+    with pytest.raises(ModelError, match="for the bundled model alone"):
+        check_draft(draft, tmp_path, load_tokenizer(model_dir()))
 
 
 def test_a_draft_model_that_is_not_there_is_named() -> None:

@@ -86,6 +86,18 @@ def test_a_draft_model_that_is_always_wrong_is_given_up(
     assert drafted[5] < 10
 
 
+def test_a_text_that_does_not_pay_is_not_read(
+    hand: Callable[..., ManualEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rows cost as much as steps nothing is drafted, and the draft model does nothing."""
+    one = hand()
+    monkeypatch.setattr(one.scheduler, "decode_cost", float)
+    monkeypatch.setattr(one.draft_model, "_drafting_ms", lambda n: 0.1 * n)
+    one.run([1 + i % 5 for i in range(20)], 40)
+    draft: Any = one.draft_model.runner  # type: ignore[union-attr]
+    assert not draft.steps
+
+
 def test_drafting_stops_where_it_takes_longer_than_it_saves() -> None:
     """All drafts are accepted. Free ones pay, and those that cost as much as a token do not."""
     for ms, pays in ((0.0, True), (0.3, True), (1.0, False)):

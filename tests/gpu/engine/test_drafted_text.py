@@ -133,7 +133,7 @@ def test_drafted_tokens_follow_the_models_distribution(tmp_path: Path) -> None:
     after = Counter(text[1] for text in texts if text[0] == first)
     counts = np.array([after[id] for id in range(len(wanted))])
     assert counts.sum() > 50
-    assert n_drafts > n_accepted > 100
+    assert n_drafts > n_accepted > 40
     assert p_value(counts, wanted) > LEAST_P
 
 
