@@ -9,7 +9,7 @@ from pathlib import Path
 
 SPEC_TYPES = ("none", "ngram")
 
-PREFILL_STRETCH = 1.8
+MAX_PREFILL_SLOWDOWN = 1.8
 """Twice is promised; the rest is for what varies."""
 
 
@@ -39,8 +39,9 @@ class LoadOptions:
                         and q4 for the next start; 0: no cache
     prefix_cache        reuse the KV blocks of a prompt's prefix that was computed before
     cache_reuse         `Request.cache_reuse` of requests without one
-    prefill_stretch     longest step with a chunk of a prompt, relative to one that only decodes;
-                        shorter ones leave the other runs more time and prompts less
+    max_prefill_slowdown
+                        longest step with a chunk of a prompt, relative to one that only decodes,
+                        unless many prompts are in work (`gpu.engine.chunk_size`)
     spec_type           speculative decoding: "ngram" verifies tokens that followed the same ones
                         earlier in the text, several in a step, where that is faster; "none"
     draft               folder or GGUF file of a draft model, whose tokens are verified instead of
@@ -65,7 +66,7 @@ class LoadOptions:
     weight_cache_bytes: int = 0
     prefix_cache: bool = True
     cache_reuse: int = 0
-    prefill_stretch: float = PREFILL_STRETCH
+    max_prefill_slowdown: float = MAX_PREFILL_SLOWDOWN
     spec_type: str = "none"
     draft: Path | None = None
     warm_up: bool = False

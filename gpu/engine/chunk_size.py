@@ -1,39 +1,47 @@
 """Size of a prompt's chunks: as large as the runs that write allow.
 
 While nobody writes, a chunk takes at most `PREFILL_MS`, so that a cancel acts soon. Beside runs
-that write, a step with a chunk takes at most `PREFILL_STRETCH` times as long as one without, so
-that a long prompt slows the others down by that factor and no more.
+that write, a step with a chunk takes at most `MAX_PREFILL_SLOWDOWN` times as long as one without,
+so that a long prompt slows the others down by that factor and no more. If more prompts are in work
+than that leaves time for, each gets as much time as a run that writes: many clients that come at
+once do not wait for the one that was there first.
 """
 
 from __future__ import annotations
 
-from gpu.engine.row_costs import RowCosts
-from gpu.load_options import PREFILL_STRETCH
+from gpu.engine.row_costs import RowCosts, rounded
+from gpu.load_options import MAX_PREFILL_SLOWDOWN
 from gpu.step import Step
 
 PREFILL_MS = 200.0
-DECODE = "decode"
 FIRST_CHUNK = 16
 """Rows of the first chunk, before the device's speed is known."""
 FORGET = 0.998
 """See `RowCosts`; the device may have been busy with something else."""
+DECODE = "decode"
 
 
 class ChunkSizer:
-    """Learns the times of steps; suggests how many rows of a prompt the next one takes."""
+    """Learns the times of steps; suggests how many rows of prompts the next one takes.
+    `max_slowdown`: see `max_prefill_slowdown` of `gpu.load_options`."""
 
-    def __init__(self, stretch: float = PREFILL_STRETCH) -> None:
-        self._stretch = stretch
-        self._costs = RowCosts(FORGET)
+    def __init__(self, max_slowdown: float = MAX_PREFILL_SLOWDOWN) -> None:
+        self._max_slowdown = max_slowdown
+        self._costs = RowCosts(FORGET)  # by the number of writers, rounded
         self._decode_costs = RowCosts(FORGET)
-        self._known_shapes: set[tuple[int, bool, bool, bool, bool]] = set()
+        self._known_shapes: set[tuple[int, int, bool, bool, bool]] = set()
 
-    def rows(self, n_writers: int, most: int) -> int:
-        """Return the rows of the next chunk, beside one for each of `n_writers`."""
+    def rows(self, n_writers: int, n_prompts: int, most: int) -> int:
+        """Return how many rows the next chunks of `n_prompts` have together, beside one for each
+        of `n_writers`. A step is as large as a plan at least: its other rows cost nothing."""
         limit = PREFILL_MS
         if n_writers and (alone := self.decode_cost(n_writers)) is not None:
-            limit = min(limit, self._stretch * alone)
-        return self._costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
+            fair = 1 + n_prompts / n_writers
+            limit = min(limit, max(self._max_slowdown, fair) * alone)
+        n = self._costs.rows_within(
+            n_writers.bit_length(), limit, n_writers + most, n_writers + FIRST_CHUNK
+        )
+        return min(most, max(n, rounded(n_writers + 1)) - n_writers)
 
     def decode_cost(self, n: int) -> float | None:
         """Return the expected milliseconds of a step that decodes `n` rows; None if none was
@@ -42,13 +50,13 @@ class ChunkSizer:
 
     def learn(self, step: Step, n_chunk: int, ms: float) -> None:
         """Record that a step with `n_chunk` rows of a prompt took `ms`. The first step of a shape
-        does not count, because some drivers compile the shaders in it."""
+        does not count, because it records a plan and some drivers compile the shaders in it."""
+        n_rows, n_samples = len(step.rows), len(step.samples)
         kind = (step.capture, step.interventions, step.loras)
-        shape = (len(step.rows).bit_length(), bool(step.samples), *kind)
+        shape = (rounded(n_rows), n_samples and rounded(n_samples), *kind)
         if shape not in self._known_shapes:
             self._known_shapes.add(shape)
-        elif n_chunk:
-            n_writers = len(step.rows) - n_chunk
-            self._costs.learn(n_writers.bit_length(), n_chunk, ms)
-        else:
-            self._decode_costs.learn(DECODE, len(step.rows), ms)
+            return
+        self._costs.learn((n_rows - n_chunk).bit_length(), n_rows, ms)
+        if not n_chunk:
+            self._decode_costs.learn(DECODE, n_rows, ms)

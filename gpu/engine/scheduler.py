@@ -28,7 +28,7 @@ from gpu.info import EngineStats, RunnerLimits
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
-from gpu.load_options import PREFILL_STRETCH
+from gpu.load_options import MAX_PREFILL_SLOWDOWN
 from gpu.speculation.draft_length import Cost
 
 PROMPT_SHARE = 8
@@ -37,15 +37,15 @@ PROMPT_SHARE = 8
 
 class Scheduler:
     """Scheduler of one engine. `prefix_cache` False: every prompt is computed whole;
-    `prefill_stretch`: see `gpu.engine.chunk_size`; `make_drafting` returns the speculative decoding
-    of a sequence, of the cost of steps; None: there is none."""
+    `max_prefill_slowdown`: see `gpu.engine.chunk_size`; `make_drafting` returns the speculative
+    decoding of a sequence, of the cost of steps; None: there is none."""
 
     def __init__(
         self,
         limits: RunnerLimits,
         *,
         prefix_cache: bool = True,
-        prefill_stretch: float = PREFILL_STRETCH,
+        max_prefill_slowdown: float = MAX_PREFILL_SLOWDOWN,
         make_drafting: Callable[[Cost], Drafting] | None = None,
     ) -> None:
         self.limits = limits
@@ -58,7 +58,7 @@ class Scheduler:
         self.n_preemptions = 0
         self._n_added = 0
         self._n_steps = 0
-        self._chunks = ChunkSizer(prefill_stretch)
+        self._chunks = ChunkSizer(max_prefill_slowdown)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; it is told its place."""
@@ -146,9 +146,9 @@ class Scheduler:
         """Return the expected milliseconds of a step that decodes `n` rows; None if unknown."""
         return self._chunks.decode_cost(n)
 
-    def chunk_rows(self, n_writers: int, most: int) -> int:
-        """Return how many rows of prompts the next step may have beside `n_writers` others."""
-        return self._chunks.rows(n_writers, most)
+    def chunk_rows(self, n_writers: int, n_prompts: int, most: int) -> int:
+        """Return how many rows of `n_prompts` the next step may have beside `n_writers` others."""
+        return self._chunks.rows(n_writers, n_prompts, most)
 
     def release(self, sequence: Sequence) -> None:
         """Free the slot and blocks of a finished sequence. Its steps still in flight run before
@@ -253,7 +253,7 @@ class Scheduler:
         if not prompts:
             return {}
         left = self._most_rows(writers, prompts) - len(writers)
-        left = self.chunk_rows(len(writers), left)
+        left = self.chunk_rows(len(writers), len(prompts), left)
         capture = prompts[0].capture or any(s.capture for s in writers)
         n_samples, shares = len(writers), dict[Sequence, int]()
         for prompt in prompts:

@@ -178,7 +178,7 @@ class EngineThread:
         self._scheduler = Scheduler(
             runner.limits,
             prefix_cache=options.prefix_cache,
-            prefill_stretch=options.prefill_stretch,
+            max_prefill_slowdown=options.max_prefill_slowdown,
             make_drafting=self._make_drafting(),
         )
         self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)

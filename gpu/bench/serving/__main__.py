@@ -25,8 +25,8 @@ from gpu.text.token_table import TokenizerLike
 from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.device import Device
 
-WHOLE = 1e9
-"""Stretch of a step by a prompt's chunk that no chunk reaches."""
+UNBOUNDED = 1e9
+"""Slowdown by a prompt's chunk that no chunk reaches."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,8 +73,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         engine.close()
     if args.long:
         result["long_prompt"] = [
-            _long_prompt(subject, replace(options, prefill_stretch=stretch), args, chunks).as_json()
-            for chunks, stretch in (("short", options.prefill_stretch), ("longest", WHOLE))
+            _long_prompt(
+                subject, replace(options, max_prefill_slowdown=slowdown), args, chunks
+            ).as_json()
+            for chunks, slowdown in (
+                ("short", options.max_prefill_slowdown),
+                ("longest", UNBOUNDED),
+            )
         ]
     return result
 
@@ -120,6 +125,7 @@ def streams(engine: Engine, args: argparse.Namespace) -> Iterator[StreamsResult]
             middle,
             streams=n,
             tok_s=statistics.median(result.tok_s for result in results),
+            cpu_ms=statistics.median(result.cpu_ms for result in results),
         )
 
 
@@ -128,13 +134,15 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
     yield f"{result['model']}, {result['dtype']}, {result['device']}"
     yield ""
     yield (
-        "| streams | tokens/s | × one | first token ms, p50 | p95 | between tokens ms, p50 | p95 |"
+        "| streams | tokens/s | × one | processor ms a token | first token ms, p50 | p95 "
+        "| between tokens ms, p50 | p95 |"
     )
-    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     one = result["streams"][0]["tok_s"] / result["streams"][0]["streams"]
     for row in result["streams"]:
         times = ("ttft_p50", "ttft_p95", "inter_token_p50", "inter_token_p95")
         cells = [f"{row['streams']}", f"{row['tok_s']:.1f}", f"{row['tok_s'] / one:.2f}"]
+        cells.append(f"{row['cpu_ms']:.2f}")
         yield f"| {' | '.join(cells + [f'{row[name]:.1f}' for name in times])} |"
     if "long_prompt" not in result:
         return

@@ -60,10 +60,13 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StreamsResult:
-    """Streams that were started together: tokens per second of all, and milliseconds."""
+    """Streams that were started together: tokens per second of all, milliseconds of processor time
+    for a token (all threads of this process, so the device too if it is a software one), and
+    milliseconds."""
 
     streams: int
     tok_s: float
+    cpu_ms: float
     ttft_p50: float
     ttft_p95: float
     inter_token_p50: float
@@ -104,15 +107,18 @@ class Load:
 
     def together(self, n_streams: int, n_prompt: int, n_tokens: int) -> StreamsResult:
         """Start `n_streams` streams at once and wait for all."""
+        processor = time.process_time()
         streams = self._started(n_streams, n_prompt, n_tokens)
         for stream in streams:
             stream.wait()
+        processor = time.process_time() - processor
         seconds = max(s.times[-1] for s in streams) - min(s.asked for s in streams)
         ttft = [s.ttft_ms for s in streams]
         inter = [ms for s in streams for ms in s.inter_token_ms]
         return StreamsResult(
             n_streams,
             n_streams * n_tokens / seconds,
+            1e3 * processor / (n_streams * n_tokens),
             statistics.median(ttft),
             percentile(ttft, 95),
             statistics.median(inter),

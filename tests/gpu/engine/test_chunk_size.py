@@ -9,6 +9,7 @@ import pytest
 
 from gpu.engine.chunk_size import FIRST_CHUNK, PREFILL_MS, ChunkSizer
 from gpu.engine.row_costs import RowCosts
+from gpu.load_options import MAX_PREFILL_SLOWDOWN
 from gpu.step import Row, Sample, Step
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
@@ -27,17 +28,17 @@ def step_of(n_writers: int, n_chunk: int) -> Step:
 
 def test_nothing_is_known_at_first_and_the_first_step_of_a_shape_does_not_count() -> None:
     sizer = ChunkSizer()
-    assert sizer.rows(0, 128) == FIRST_CHUNK
+    assert sizer.rows(0, 1, 128) == FIRST_CHUNK
     sizer.learn(step_of(0, 16), 16, 60_000.0)
-    assert sizer.rows(0, 128) == FIRST_CHUNK
+    assert sizer.rows(0, 1, 128) == FIRST_CHUNK
     sizer.learn(step_of(0, 16), 16, 2.0)
-    assert sizer.rows(0, 128) == 128
+    assert sizer.rows(0, 1, 128) == 128
 
 
 def test_a_chunk_alone_keeps_its_time() -> None:
     sizer = ChunkSizer()
     for _ in range(20):
-        n = sizer.rows(0, 512)
+        n = sizer.rows(0, 1, 512)
         ms = step_ms(n, 10.0, 1.5)
         sizer.learn(step_of(0, n), n, ms)
     assert PREFILL_MS / 3 < ms <= PREFILL_MS
@@ -54,7 +55,7 @@ def test_a_chunk_stretches_the_steps_of_others_by_less_than_two(
         sizer.learn(step_of(n_writers, 0), 0, alone)
     times = []
     for _ in range(60):
-        n = sizer.rows(n_writers, 128 - n_writers)
+        n = sizer.rows(n_writers, 1, 128 - n_writers)
         times.append(step_ms(n_writers + n, fixed, per_row))
         sizer.learn(step_of(n_writers, n), n, times[-1])
     late = times[10:]  # the first were before anything was known
@@ -62,6 +63,40 @@ def test_a_chunk_stretches_the_steps_of_others_by_less_than_two(
     assert statistics.median(late) <= max(2 * alone, one_row)
     assert sum(ms > max(2 * alone, one_row) for ms in late) <= 2, "larger sizes are tried again"
     assert statistics.median(late) > 1.1 * alone or late[-1] >= step_ms(100, fixed, per_row)
+
+
+@pytest.mark.parametrize(("n_writers", "n_prompts"), [(1, 15), (4, 12), (8, 8), (15, 1)])
+def test_prompts_that_arrive_together_share_the_time_with_runs_that_write(
+    n_writers: int, n_prompts: int
+) -> None:
+    sizer = ChunkSizer()
+    alone = step_ms(n_writers, 2.0, 0.25)
+    for _ in range(10):
+        sizer.learn(step_of(n_writers, 0), 0, alone)
+    times = []
+    for _ in range(30):
+        n = sizer.rows(n_writers, n_prompts, 512)
+        times.append(step_ms(n_writers + n, 2.0, 0.25))
+        sizer.learn(step_of(n_writers, n), n, times[-1])
+    share = max(MAX_PREFILL_SLOWDOWN, 1 + n_prompts / n_writers)
+    assert 0.4 * share * alone < statistics.median(times) <= share * alone
+
+
+def test_one_late_step_does_not_keep_the_next_chunks_small() -> None:
+    """Twelve prompts beside four runs; the first two steps of each size are late, of which the
+    first never counts."""
+    sizer = ChunkSizer()
+    for _ in range(3):
+        sizer.learn(step_of(4, 0), 0, step_ms(4, 1.9, 0.27))
+    sizes: list[int] = []
+    for _ in range(60):
+        n = sizer.rows(4, 12, 512)
+        late = 100 if sizes.count(n) < 2 else 1
+        sizer.learn(step_of(4, n), n, late * step_ms(4 + n, 1.9, 0.27))
+        sizes.append(n)
+    assert statistics.median(sizes) == 28, "32 rows are the most within 4 × 2.98 ms"
+    sizer.learn(step_of(4, 28), 28, 1000.0)
+    assert sizer.rows(4, 12, 512) == 28
 
 
 def test_costs_are_expected_from_the_nearest_size() -> None:
