@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test test-all test-late test-slow races mutants lint parity bench accuracy screenshots clean
+.PHONY: run site smoke test test-all test-late test-slow soak races mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -54,6 +54,10 @@ test-all: test
 	$(MAKE) --no-print-directory parity
 	$(MAKE) --no-print-directory test-slow
 	$(MAKE) --no-print-directory races
+
+# 32 clients that come, go, stall and vanish for five minutes; `make test` has half a minute of them.
+soak: $(VENV)/test.stamp
+	$(BIN)/python -m pytest tests/soak --soak-seconds 300
 
 # Every op with its memory accesses traced, and with the lanes of its workgroups in other orders.
 races: $(VENV)/test.stamp

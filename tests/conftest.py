@@ -14,6 +14,7 @@ from tests.schedule import SecondsRecorder, read_seconds, slowest_file_first
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-seconds", action="store_true", help="measure tests/seconds.json anew")
+    parser.addoption("--soak-seconds", type=float, default=30.0, help="length of tests/soak")
 
 
 def pytest_configure(config: pytest.Config) -> None:

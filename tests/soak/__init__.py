@@ -1,0 +1,1 @@
+"""Many clients that come, go, stall and vanish, against one server."""
