@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app import tale
 from gpu.errors import InvalidRequest
 from gpu.text.tokenizer import Tokenizer
+from tests.golden import trained_models
 from tests.gpu.text import made_tokenizers as made
 from tests.gpu.text.multilingual import TEXTS
 from tests.gpu.text.tokenizer_families import FAMILIES, random_text, stream
@@ -25,12 +25,13 @@ NAMES = [
 ]
 """Names of special tokens inside of texts, whole and in part."""
 FILES = ("tokenizer.json", "tokenizer_config.json")
-KINDS = {
-    "tale": None,
+KINDS: dict[str, Any] = {
+    **{model.name: model.folder for model in trained_models()},
     **FAMILIES,
     "unigram": (made.unigram, {"bos_token": "<s>", "eos_token": "</s>"}),
     "word_piece": (made.word_piece, {"eos_token": "[SEP]"}),
 }
+"""Folder of a model, or constructor of a tokenizer and its tokenizer_config.json."""
 
 
 def texts() -> list[str]:
@@ -43,8 +44,8 @@ def texts() -> list[str]:
 def folder_of(kind: str, parent: Path) -> Path:
     """Return a folder with the tokenizer of a kind."""
     found = KINDS[kind]
-    if found is None:
-        return Path(tale.model_dir())
+    if isinstance(found, Path):
+        return found
     make, config = found
     folder = parent / kind
     folder.mkdir()

@@ -3,6 +3,7 @@
 from tests.mutants.cases import (
     app,
     attention,
+    browser,
     checkpoint,
     engine,
     experts,
@@ -35,4 +36,5 @@ ROOMS: dict[str, tuple[Mutant, ...]] = {
     "An upstream server": upstream.MUTANTS,
     "Strangers' templates and tokenizers, and questions": strangers.MUTANTS,
     "Page": page.MUTANTS,
+    "Engine in the browser": browser.MUTANTS,
 }

@@ -1,0 +1,46 @@
+"""Faults in the engine in the browser: its text, and how it answers the page."""
+
+from tests.mutants.mutant import Mutant
+
+LOCAL = "static/js/local"
+TEXT = "e2e/local/test_text.py"
+SESSION = "e2e/local/test_session.py"
+
+MUTANTS = (
+    Mutant(
+        "browser-specials",
+        "in the browser the name of a special token in a message is that token",
+        f"{LOCAL}/text/added-tokens.js",
+        "if (!specials && this.specials.has(token.content)) continue;",
+        "if (specials === null) continue;",
+        (TEXT,),
+        "tokenizer_is and tale",
+    ),
+    Mutant(
+        "browser-stop",
+        "of two stop strings in the browser that end together the shorter one is removed",
+        f"{LOCAL}/text/stop-strings.js",
+        "end === first.end && start < first.start",
+        "end === first.end && start > first.start",
+        (TEXT,),
+        "stop_strings",
+    ),
+    Mutant(
+        "browser-queue",
+        "in the browser a third run begins while two write",
+        f"{LOCAL}/run-queue.js",
+        "if (this.running.size < this.active) run.start();",
+        "if (this.running.size <= this.active) run.start();",
+        (SESSION,),
+        "more_runs",
+    ),
+    Mutant(
+        "browser-resume",
+        "in the browser a page that missed messages is not sent the first of them",
+        f"{LOCAL}/generation-log.js",
+        "this.messages.slice(after)",
+        "this.messages.slice(after + 1)",
+        (SESSION,),
+        "all_messages",
+    ),
+)
