@@ -143,7 +143,7 @@ class DraftModel:
     def propose(self, counts: dict[Sequence, int]) -> None:
         """Draft that many tokens for each of these sequences, of which all samples were read."""
         began = self._clock()
-        counts = {s: n for s, n in counts.items() if self._prepare(s, n)}
+        counts = self._fitting({s: n for s, n in counts.items() if self._prepare(s, n)})
         if not counts:
             return
         drafts: dict[Sequence, list[int]] = {sequence: [] for sequence in counts}
@@ -244,6 +244,16 @@ class DraftModel:
         if sequence.params.has_penalty:
             self.runner.set_text(text.slot, np.array(ids, np.uint32), sequence.n_counted)
         return True
+
+    def _fitting(self, counts: dict[Sequence, int]) -> dict[Sequence, int]:
+        """Return the first of these sequences whose unread tokens fit into one step."""
+        n_rows, fitting = 0, {}
+        for sequence, n in counts.items():
+            n_rows += self._behind(sequence)
+            if n_rows > self.runner.limits.max_rows:
+                break
+            fitting[sequence] = n
+        return fitting
 
     def _draft_step(self, sequences: list[Sequence], i: int) -> Step:
         """Return the step that samples draft `i` of each sequence."""

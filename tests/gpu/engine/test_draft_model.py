@@ -54,9 +54,11 @@ GUESS = almost(arithmetic)
 
 @pytest.fixture
 def hand(tokenizer: Tokenizer) -> Callable[..., ManualEngine]:
-    def make(script: Script = GUESS, *, n_draft_blocks: int = 12, **options: Any) -> ManualEngine:
+    def make(
+        script: Script = GUESS, *, n_draft_blocks: int = 12, draft_rows: int = 16, **options: Any
+    ) -> ManualEngine:
         n_slots = options.get("n_slots", 2)
-        draft = DraftRunner(script, n_slots=n_slots, n_blocks=n_draft_blocks)
+        draft = DraftRunner(script, n_slots=n_slots, n_blocks=n_draft_blocks, max_rows=draft_rows)
         return ManualEngine(ScriptedRunner(**options), tokenizer, draft=draft)
 
     return make
@@ -137,6 +139,19 @@ def test_no_interleaving_changes_a_text(hand: Callable[..., ManualEngine], seed:
     one.draft_model.read([], None)
     assert one.draft_model.n_free_blocks == n_draft_blocks
     assert sum(map(samples, one.runner.steps)) > 20
+
+
+def test_texts_whose_unread_tokens_fill_a_step_draft_in_turns(
+    hand: Callable[..., ManualEngine],
+) -> None:
+    """`ScriptedRunner` refuses a step of more rows than it takes."""
+    more: dict[str, Any] = {"max_rows": 64, "max_samples": 64, "n_blocks": 24}
+    one = hand(n_slots=4, n_draft_blocks=24, draft_rows=10, **more)
+    runs = [one.start([1 + i] * 4, 40) for i in range(4)]
+    one.finish(*runs)
+    draft: Any = one.draft_model.runner  # type: ignore[union-attr]
+    assert max(len(step.rows) for step in draft.steps) > 4
+    assert sum(map(samples, one.runner.steps)) > 40
 
 
 def test_a_text_begins_with_what_the_draft_model_has_read(
