@@ -80,9 +80,10 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# About seven minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
+# About nine minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
 # line of JSON; the tables of docs/benchmarks.md are made of them.
 BENCH := $(BIN)/python -m gpu.bench --floor --append build/bench.jsonl
+SERVING := $(BIN)/python -m gpu.bench.serving --append build/bench.jsonl
 
 bench: $(VENV)/test.stamp
 	mkdir -p build && rm -f build/bench.jsonl
@@ -93,6 +94,8 @@ bench: $(VENV)/test.stamp
 		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 15 --peer torch \
 			--context 128,1024,4096,8192 || exit 1; \
 	done
+	$(SERVING) --model app/tale/model --spec-type ngram --repeat 7
+	$(SERVING) --shape tiny --long 4000 --beside 4
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl docs/benchmarks.md
 
 # Every architecture in every storage type beside transformers: the table of docs/models.md.

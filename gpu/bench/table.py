@@ -92,6 +92,86 @@ def _times(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
+def serving(results: Sequence[Result]) -> str:
+    """Return Markdown of the lines of `gpu.bench.serving`: streams, then the long prompts."""
+    lines = serving_table(results)
+    long_prompts = [result for result in results if "long_prompt" in result]
+    if long_prompts:
+        lines += ["", "A long prompt that arrives beside running streams:", ""]
+        lines += long_prompt_table(long_prompts)
+    return "\n".join(lines)
+
+
+def serving_table(results: Sequence[Result]) -> list[str]:
+    """Return a row for every model and number of streams, without and with drafts."""
+    head = [
+        "model",
+        "weights",
+        "drafts",
+        "streams",
+        "tokens/s",
+        "× one",
+        "processor ms a token",
+        "first token ms, p50",
+        "p95",
+        "between tokens ms, p50",
+        "p95",
+    ]
+    rows = []
+    for result in results:
+        of_one = result["streams"][0]
+        one = of_one["tok_s"] / of_one["streams"]
+        for drafts, found in {"none": result["streams"], **result["with_drafts"]}.items():
+            for row in found:
+                times = ("ttft_p50", "ttft_p95", "inter_token_p50", "inter_token_p95")
+                rows.append(
+                    [
+                        result["model"],
+                        result["dtype"],
+                        drafts,
+                        str(row["streams"]),
+                        _speed(row["tok_s"]),
+                        _times(row["tok_s"] / one),
+                        _times(row["cpu_ms"]),
+                        *(f"{row[name]:.1f}" for name in times),
+                    ]
+                )
+    return markdown(head, rows)
+
+
+def long_prompt_table(results: Sequence[Result]) -> list[str]:
+    """Return the times between the tokens of streams before and beside a long prompt."""
+    head = [
+        "model",
+        "weights",
+        "streams",
+        "prompt",
+        "chunks",
+        "between tokens ms before, p50",
+        "beside the prompt, p50",
+        "p95",
+        "largest",
+        "p95 × before",
+        "first token of the prompt, s",
+    ]
+    rows = [
+        [
+            result["model"],
+            result["dtype"],
+            str(row["streams"]),
+            f"{row['n_prompt']:,}",
+            row["chunks"],
+            *(f"{row[name]:.1f}" for name in ("before_p50", "beside_p50", "beside_p95")),
+            f"{row['beside_max']:.1f}",
+            _times(row["beside_p95"] / row["before_p50"]),
+            f"{row['ttft'] / 1e3:.1f}",
+        ]
+        for result in results
+        for row in result["long_prompt"]
+    ]
+    return markdown(head, rows)
+
+
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -99,10 +179,16 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def main(results: str, document: str) -> None:
-    lines = Path(results).read_text("utf-8").splitlines()
-    measured = table([json.loads(line) for line in lines])
+    """Rewrite the sections of `document` for which there are results."""
+    found = [json.loads(line) for line in Path(results).read_text("utf-8").splitlines()]
+    served = [result for result in found if result.get("kind") == "serving"]
+    models = [result for result in found if result.get("kind") != "serving"]
     path = Path(document)
-    path.write_text(replace_section(path.read_text("utf-8"), "bench", measured), "utf-8")
+    text = path.read_text("utf-8")
+    for name, make, chosen in (("bench", table, models), ("serving", serving, served)):
+        if chosen:
+            text = replace_section(text, name, make(chosen))
+    path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -40,29 +40,41 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class StepSize:
     """Size of a step: `n_rows` tokens of one sequence after `context` others, `n_samples` of which
-    are sampled."""
+    are sampled. `apart`: each row is of another sequence, after `context` others."""
 
     n_rows: int
     n_samples: int
     context: int
+    apart: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.context + (1 if self.apart else self.n_rows)
 
     @property
     def n_keys(self) -> int:
         """Tokens whose keys are read."""
-        return self.context + self.n_rows
+        return self.n_cached()
 
     def n_seen(self, window: int = 0) -> int:
         """Return the number of (row, key) pairs; rows see the last `window` keys, 0: all."""
-        seen = (self.context + i + 1 for i in range(self.n_rows))
+        seen = (position + 1 for position in self._positions)
         return sum(min(n, window) if window else n for n in seen)
 
     def n_cached(self, window: int = 0) -> int:
         """Return the number of keys that at least one row sees."""
-        return min(self.n_keys, self.n_rows + window - 1) if window else self.n_keys
+        if self.apart:
+            return self.n_seen(window)
+        return min(self.longest, self.n_rows + window - 1) if window else self.longest
 
     def n_splits(self, split: int) -> int:
         """Return the number of (row, split) pairs for splits of `split` keys."""
-        return sum((self.context + i) // split + 1 for i in range(self.n_rows))
+        return sum(position // split + 1 for position in self._positions)
+
+    @property
+    def _positions(self) -> list[int]:
+        return [self.context + (0 if self.apart else i) for i in range(self.n_rows)]
 
 
 Formula = Callable[[Dispatch, StepSize], Cost]

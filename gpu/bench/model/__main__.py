@@ -21,7 +21,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         q8 = args.activations == "q8"
         device = open_as_gpu(args.adapter, discrete=spec.discrete, q8_activations=q8)
-        work = trace_shape(device, args.shape, args.dtype, args.context, args.prompt, spec.wave)
+        work = trace_shape(
+            device, args.shape, args.dtype, args.context, args.prompt, spec.wave, args.streams
+        )
     except EngineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -41,6 +43,14 @@ def lines(found: ShapePrediction) -> Iterator[str]:
         f"{found.token.us / 1e3:.2f} ms, {found.decode_tok_s:.0f} tok/s, "
         f"{found.bandwidth_share:.0%} of the bandwidth of memory"
     )
+    if work.n_streams > 1:
+        yield ""
+        yield f"A token of each of {work.n_streams} streams after {work.context} others"
+        yield from _table(found.streams)
+        yield (
+            f"{found.streams.us / 1e3:.2f} ms, {found.streams_tok_s:.0f} tok/s together, "
+            f"{found.streams_gain:.1f} × one stream"
+        )
     yield ""
     yield f"The last step of a prompt of {work.n_prompt} tokens"
     yield from _table(found.prompt[-1])
@@ -76,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=SPECS, default="rtx4090", help="the GPU to predict")
     parser.add_argument("--context", type=int, default=512, help="tokens before the one decoded")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
+    parser.add_argument(
+        "--streams", type=int, default=1, metavar="N", help="also predict N streams together"
+    )
     parser.add_argument("--adapter", help="where the kernels run, see `tokenglass devices`")
     return parser
 

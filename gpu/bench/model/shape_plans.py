@@ -34,7 +34,6 @@ from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.plan import Dispatch, Plan
 
 SHAPES = LLAMA_SHAPES | MOE_SHAPES
-SLOTS = 1
 LOGIT_SPREAD = 3.0
 """Standard deviation of logits, about that of language models."""
 
@@ -60,9 +59,12 @@ class StepPlan:
 
 
 class ShapePlans:
-    """Records the plans of a shape on `device`."""
+    """Records the plans of a shape on `device`, for up to `n_streams` sequences of `context` tokens
+    each."""
 
-    def __init__(self, device: Device, shape: str, dtype: str, context: int) -> None:
+    def __init__(
+        self, device: Device, shape: str, dtype: str, context: int, n_streams: int = 1
+    ) -> None:
         whole = SHAPES[shape]
         self.config = replace(whole, n_layers=1)
         self.n_layers = whole.n_layers
@@ -72,36 +74,44 @@ class ShapePlans:
         kv_shape = fit_kv_cache(
             self.config,
             kv_dtype,
-            SLOTS,
+            n_streams,
             context=context,
-            kv_memory_bytes=blocks_for(context) * block_bytes(self.config, kv_dtype),
+            kv_memory_bytes=n_streams * blocks_for(context) * block_bytes(self.config, kv_dtype),
             max_binding_bytes=device.max_binding_bytes,
         )
         unfilled = _UnfilledMemory(device)
         with _UnpackedWeights(_Zeros(self.config), unfilled, dtype) as load:
             model = MODELS[self.config.model_type](self.config, load, unfilled, kv_shape.context)
-        pools = KvPools(self.config, kv_shape, kv_dtype, SLOTS, memory)
-        pools.set_blocks(0, list(range(kv_shape.n_blocks)))
-        self._tensors = StepTensors.make(self.config, SLOTS, memory)
+        pools = KvPools(self.config, kv_shape, kv_dtype, n_streams, memory)
+        each = blocks_for(context)
+        for slot in range(n_streams):
+            pools.set_blocks(slot, list(range(slot * each, (slot + 1) * each)))
+        self._tensors = StepTensors.make(self.config, n_streams + 1, memory)
         self._memory, self._pools = memory, pools
         self._plans = PlanCache(device, model, pools, self._tensors, memory)
 
-    def decode(self, context: int) -> StepPlan:
-        """Return the step of one token after `context` others."""
-        return self._step(context, 1, sampled=True)
+    def decode(self, context: int, n_streams: int = 1) -> StepPlan:
+        """Return the step of one token of each of `n_streams` sequences after `context` others."""
+        return self._step(StepSize(n_streams, n_streams, context, apart=n_streams > 1))
 
     def prefill(self, n_prompt: int) -> list[StepPlan]:
         """Return the steps of a prompt; the last has a sample."""
         most = self._memory.max_rows
         return [
-            self._step(first, min(most, n_prompt - first), sampled=first + most >= n_prompt)
+            self._step(StepSize(min(most, n_prompt - first), int(first + most >= n_prompt), first))
             for first in range(0, n_prompt, most)
         ]
 
     def write(self, size: StepSize) -> None:
         """Write a step of this size, so that its dispatches can run."""
-        rows = tuple(Row(0, size.context + i, 0) for i in range(size.n_rows))
-        samples = (Sample(size.n_rows - 1, 0, 0, 0, 0.0, 0, 1.0, 0.0, 1.0),) * size.n_samples
+        n = size.n_rows
+        if size.apart:
+            rows = tuple(Row(slot, size.context, 0) for slot in range(n))
+        else:
+            rows = tuple(Row(0, size.context + i, 0) for i in range(n))
+        samples = tuple(
+            Sample(row, rows[row].slot, 0, 0, 0.0) for row in range(n - size.n_samples, n)
+        )
         data = bytearray(STEP_BYTES)
         pack_step(Step(rows, samples), data, self._pools.blocks)
         self._memory.write(self._tensors.step, np.frombuffer(data, np.uint8))
@@ -132,9 +142,10 @@ class ShapePlans:
     def close(self) -> None:
         self._plans.kernels.close()
 
-    def _step(self, context: int, n_rows: int, *, sampled: bool) -> StepPlan:
-        size = StepSize(n_rows, int(sampled), context)
-        plan = self._plans.plan(n_rows, int(sampled), "plain", size.n_keys).plan
+    def _step(self, size: StepSize) -> StepPlan:
+        plan = self._plans.plan(
+            size.n_rows, size.n_samples, "plain", size.longest, apart=size.apart
+        ).plan
         return StepPlan(
             size,
             [(d, self.n_layers if d.label.startswith("layer") else 1) for d in plan.dispatches],

@@ -1,4 +1,5 @@
-"""Prediction of a shape on one GPU: a token after a context, and a prompt."""
+"""Prediction of a shape on one GPU: a token after a context, tokens of several streams, and a
+prompt."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ Step = Sequence[tuple[DispatchWork, int]]
 class ShapeWork:
     """Work of a shape, for waves of one size.
 
-    token   a step of one token after `context` others
-    prompt  the steps of a prompt of `n_prompt` tokens
+    token    a step of one token after `context` others
+    streams  a step of one token of each of `n_streams` sequences after `context` others
+    prompt   the steps of a prompt of `n_prompt` tokens
     """
 
     shape: str
@@ -35,25 +37,36 @@ class ShapeWork:
     activations: str
     context: int
     n_prompt: int
+    n_streams: int
     token: Step
+    streams: Step
     prompt: Sequence[Step]
 
 
 def trace_shape(
-    device: Device, shape: str, dtype: str, context: int, n_prompt: int, wave: int
+    device: Device,
+    shape: str,
+    dtype: str,
+    context: int,
+    n_prompt: int,
+    wave: int,
+    n_streams: int = 1,
 ) -> ShapeWork:
     """Record and trace the plans of a shape on a device of `open_as_gpu`."""
-    plans = ShapePlans(device, shape, dtype, max(context + 1, n_prompt))
+    plans = ShapePlans(device, shape, dtype, max(context + 1, n_prompt), n_streams)
     tracer = Tracer(device)
     try:
         tracing = _Tracing(plans, tracer, wave)
         token = tracing.step(plans.decode(context))
+        streams = token if n_streams == 1 else tracing.step(plans.decode(context, n_streams))
         prompt = [tracing.step(step) for step in plans.prefill(n_prompt)]
     finally:
         tracer.close()
         plans.close()
     activations = "q8" if device.tuning.q8_activations else "f32"
-    return ShapeWork(shape, dtype, activations, context, n_prompt, token, prompt)
+    return ShapeWork(
+        shape, dtype, activations, context, n_prompt, n_streams, token, streams, prompt
+    )
 
 
 def trace_token(device: Device, shape: str, dtype: str, context: int, wave: int) -> Step:
@@ -74,17 +87,32 @@ class ShapePrediction:
     work: ShapeWork
     spec: GpuSpec
     token: StepPrediction
+    streams: StepPrediction
     prompt: Sequence[StepPrediction]
 
     @classmethod
     def of(cls, work: ShapeWork, spec: GpuSpec) -> ShapePrediction:
         return cls(
-            work, spec, _predicted(work.token, spec), [_predicted(s, spec) for s in work.prompt]
+            work,
+            spec,
+            _predicted(work.token, spec),
+            _predicted(work.streams, spec),
+            [_predicted(step, spec) for step in work.prompt],
         )
 
     @property
     def decode_tok_s(self) -> float:
         return 1e6 / self.token.us
+
+    @property
+    def streams_tok_s(self) -> float:
+        """Tokens per second of all streams together."""
+        return 1e6 * self.work.n_streams / self.streams.us
+
+    @property
+    def streams_gain(self) -> float:
+        """Tokens per second of all streams, relative to one alone."""
+        return self.streams_tok_s / self.decode_tok_s
 
     @property
     def bandwidth_share(self) -> float:

@@ -14,12 +14,13 @@ from typing import Any, cast
 from gpu.bench.serving import __doc__ as purpose
 from gpu.bench.serving.streams import Load, LongPromptResult, StreamsResult
 from gpu.bench.subject import BenchModel
+from gpu.bench.table import long_prompt_table, serving_table
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.engine.engine import Engine
 from gpu.errors import EngineError, InvalidRequest
 from gpu.kv.blocks import block_bytes, blocks_for
-from gpu.load_options import LoadOptions
+from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.text.token_table import TokenizerLike
 from gpu.tuning.autotune import load_tuning
@@ -38,6 +39,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     print("\n".join(lines(result)))
     print(json.dumps(result))
+    if args.append:
+        with args.append.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result) + "\n")
     return 0
 
 
@@ -58,19 +62,27 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         * blocks_for(context)
         * block_bytes(subject.config, FORMATS[args.dtype].kv),
     )
-    engine = open_engine(subject, options, args.adapter)
+    spec_types = list(dict.fromkeys(("none", args.spec_type)))
+    engines: dict[str, Engine] = {}
     try:
-        info = engine.info.device
+        for spec_type in spec_types:
+            with_drafts = replace(options, spec_type=spec_type)
+            engines[spec_type] = open_engine(subject, with_drafts, args.adapter)
+        info = engines["none"].info.device
+        found = streams(engines, args)
         result = {
+            "kind": "serving",
             "model": subject.name,
             "dtype": args.dtype,
             "device": f"{info.name}, {info.driver}, {info.backend}",
             "prompt": args.prompt,
             "tokens": args.tokens,
-            "streams": [found.as_json() for found in streams(engine, args)],
+            "streams": found["none"],
+            "with_drafts": {name: found[name] for name in spec_types[1:]},
         }
     finally:
-        engine.close()
+        for engine in engines.values():
+            engine.close()
     if args.long:
         result["long_prompt"] = [
             _long_prompt(
@@ -111,51 +123,39 @@ class NoText:
         return b""
 
 
-def streams(engine: Engine, args: argparse.Namespace) -> Iterator[StreamsResult]:
-    """Yield the median of `args.repeat` measurements for each number of streams, in turns."""
-    load = Load(engine)
-    load.warm_up(args.streams, args.prompt)
-    found: dict[int, list[StreamsResult]] = {n: [] for n in args.streams}
+def streams(engines: dict[str, Engine], args: argparse.Namespace) -> dict[str, list[Any]]:
+    """Return for each engine and number of streams the median of `args.repeat` measurements, in
+    turns."""
+    loads = {name: Load(engine) for name, engine in engines.items()}
+    for load in loads.values():
+        load.warm_up(args.streams, args.prompt)
+    found: dict[str, dict[int, list[StreamsResult]]] = {
+        name: {n: [] for n in args.streams} for name in engines
+    }
     for _ in range(args.repeat):
         for n in args.streams:
-            found[n].append(load.together(n, args.prompt, args.tokens))
-    for n, results in found.items():
-        middle = sorted(results, key=lambda result: result.tok_s)[len(results) // 2]
-        yield replace(
-            middle,
-            streams=n,
-            tok_s=statistics.median(result.tok_s for result in results),
-            cpu_ms=statistics.median(result.cpu_ms for result in results),
-        )
+            for name, load in loads.items():
+                found[name][n].append(load.together(n, args.prompt, args.tokens))
+    return {
+        name: [_median(results).as_json() for results in by_number.values()]
+        for name, by_number in found.items()
+    }
+
+
+def _median(results: list[StreamsResult]) -> StreamsResult:
+    """Return the measurement of median speed, with the median of the processor's times."""
+    middle = sorted(results, key=lambda result: result.tok_s)[len(results) // 2]
+    return replace(middle, cpu_ms=statistics.median(result.cpu_ms for result in results))
 
 
 def lines(result: dict[str, Any]) -> Iterator[str]:
     """Yield the tables as Markdown."""
     yield f"{result['model']}, {result['dtype']}, {result['device']}"
     yield ""
-    yield (
-        "| streams | tokens/s | × one | processor ms a token | first token ms, p50 | p95 "
-        "| between tokens ms, p50 | p95 |"
-    )
-    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    one = result["streams"][0]["tok_s"] / result["streams"][0]["streams"]
-    for row in result["streams"]:
-        times = ("ttft_p50", "ttft_p95", "inter_token_p50", "inter_token_p95")
-        cells = [f"{row['streams']}", f"{row['tok_s']:.1f}", f"{row['tok_s'] / one:.2f}"]
-        cells.append(f"{row['cpu_ms']:.2f}")
-        yield f"| {' | '.join(cells + [f'{row[name]:.1f}' for name in times])} |"
-    if "long_prompt" not in result:
-        return
-    yield ""
-    yield (
-        "| chunks | between tokens ms before, p50 | beside a long prompt, p50 | p95 | largest "
-        "| its first token ms |"
-    )
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-    for row in result["long_prompt"]:
-        spans = ("before_p50", "beside_p50", "beside_p95", "beside_max")
-        cells = [row["chunks"], *(f"{row[name]:.1f}" for name in spans), f"{row['ttft']:.0f}"]
-        yield f"| {' | '.join(cells)} |"
+    yield from serving_table([result])
+    if "long_prompt" in result:
+        yield ""
+        yield from long_prompt_table([result])
 
 
 def _long_prompt(
@@ -189,6 +189,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompt", type=int, default=32, help="prompt tokens")
     parser.add_argument("--tokens", type=int, default=64, help="tokens that a stream writes")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--spec-type", choices=SPEC_TYPES, default="none", help="measure with drafts too"
+    )
+    parser.add_argument("--append", type=Path, metavar="FILE", help="add the line of JSON here")
     parser.add_argument("--long", type=int, default=0, help="tokens of a long prompt")
     parser.add_argument("--beside", type=int, default=1, help="streams that it arrives beside")
     parser.add_argument("--long-tokens", type=int, default=400, help="tokens that these write")

@@ -14,6 +14,7 @@ from gpu.bench import table
 from gpu.bench.__main__ import main
 from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, speedup
 from gpu.bench.floor import Floor, touch_kv
+from gpu.bench.serving.__main__ import main as serving
 from gpu.bench.subject import BenchModel
 from gpu.bench.work import kv_bytes, prefill_flops
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape
@@ -249,13 +250,62 @@ def test_the_table_stands_between_its_markers() -> None:
     assert table.replace_section(text, "bench", table.table([RESULT, plain])) == text
 
 
+def streams_of(n: int, tok_s: float) -> dict[str, float]:
+    return {
+        "streams": n, "tok_s": tok_s, "cpu_ms": 2.345, "ttft_p50": 20.0, "ttft_p95": 41.0,
+        "inter_token_p50": 5.0, "inter_token_p95": 9.0,
+    }  # fmt: skip
+
+
+SERVED = {
+    "kind": "serving", "model": "tiny", "dtype": "q8", "device": "a device", "prompt": 32,
+    "tokens": 64, "streams": [streams_of(2, 400.0), streams_of(8, 900.0)],
+    "with_drafts": {"ngram": [streams_of(8, 1000.0)]},
+    "long_prompt": [{
+        "chunks": "short", "streams": 4, "n_prompt": 4000, "before_p50": 10.0, "beside_p50": 17.0,
+        "beside_p95": 19.0, "beside_max": 30.0, "ttft": 12_345.0,
+    }],
+}  # fmt: skip
+
+
+def test_a_line_of_the_serving_benchmark_becomes_a_section_of_its_own(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text("<!-- bench -->\n<!-- /bench -->\n<!-- serving -->\n<!-- /serving -->\n")
+    lines = tmp_path / "bench.jsonl"
+    lines.write_text("\n".join(json.dumps(result) for result in (RESULT, SERVED)))
+    table.main(str(lines), str(document))
+    models, _, served = document.read_text("utf-8").partition("<!-- /bench -->")
+    assert "| tiny | q4 | 1,234 |" in models
+    assert "ngram" not in models
+    times = "2.35 | 20.0 | 41.0 | 5.0 | 9.0 |\n"
+    assert f"| tiny | q8 | none | 2 | 400 | 2.00 | {times}" in served
+    assert f"| tiny | q8 | none | 8 | 900 | 4.50 | {times}" in served, "of 200 for one"
+    assert f"| tiny | q8 | ngram | 8 | 1,000 | 5.00 | {times}" in served
+    assert "| 4 | 4,000 | short | 10.0 | 17.0 | 19.0 | 30.0 | 1.90 | 12.3 |" in served
+
+
+def test_streams_are_measured_without_and_with_drafts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command itself, on a model of random weights."""
+    lines = tmp_path / "bench.jsonl"
+    options = "--shape tiny --streams 1,3 --prompt 8 --tokens 4 --repeat 1 --spec-type ngram"
+    assert serving([*options.split(), "--append", str(lines)]) == 0
+    (result,) = map(json.loads, lines.read_text("utf-8").splitlines())
+    assert [row["streams"] for row in result["streams"]] == [1, 3]
+    assert [row["streams"] for row in result["with_drafts"]["ngram"]] == [1, 3]
+    assert all(row["tok_s"] > 0 and row["cpu_ms"] > 0 for row in result["streams"])
+    assert "| tiny | f16 | ngram | 3 |" in capsys.readouterr().out
+
+
 def test_a_document_without_markers_is_left_alone() -> None:
     with pytest.raises(ValueError, match="expected one <!-- bench -->"):
         table.replace_section("# Title\n", "bench", "")
 
 
 @pytest.mark.parametrize(
-    ("document", "name"), [("benchmarks.md", "bench"), ("models.md", "accuracy")]
+    ("document", "name"),
+    [("benchmarks.md", "bench"), ("benchmarks.md", "serving"), ("models.md", "accuracy")],
 )
 def test_a_document_has_a_place_for_the_table(document: str, name: str) -> None:
     text = (Path(__file__).parents[3] / "docs" / document).read_text("utf-8")

@@ -19,6 +19,8 @@ from gpu.bench.model.workgroup_work import DispatchWork, WorkgroupWork, work_of
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.config import MoeConfig
+from gpu.ops.cost import StepSize
+from gpu.plans.cost import cost_of
 from gpu.tracing.memory_instructions import footprint, instructions
 from gpu.tracing.tracer import Tracer
 from gpu.webgpu.device import Device
@@ -250,6 +252,15 @@ def test_predicted_share_of_bandwidth(shape: str, dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("shape", "dtype"), [("llama1b", "f16"), ("llama8b", "q4")])
+def test_predicted_gain_of_eight_streams(shape: str, dtype: str) -> None:
+    """On the RTX 4090. Others fall short, docs/gpus.md says why."""
+    work = trace_shape(open_as_gpu(), shape, dtype, 512, 1, 32, n_streams=8)
+    assert ShapePrediction.of(work, SPECS["rtx4090"]).streams_gain >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("shape", "dtype"), [("llama1b", "f16"), ("llama8b", "q4")])
 def test_predicted_share_of_the_float32_peak(shape: str, dtype: str) -> None:
     """Of a prompt of 512 tokens."""
     for device in ("h200", "rtx4090"):
@@ -258,14 +269,45 @@ def test_predicted_share_of_the_float32_peak(shape: str, dtype: str) -> None:
 
 
 def test_the_table_says_what_binds_each_dispatch(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ShapePrediction.of(trace_shape(open_as_gpu(), "tiny", "q4", 40, 64, 32), SPECS["h200"])
+    work = trace_shape(open_as_gpu(), "tiny", "q4", 40, 64, 32, n_streams=4)
+    found = ShapePrediction.of(work, SPECS["h200"])
     text = "\n".join(lines(found))
+    assert "A token of each of 4 streams after 40 others" in text
+    assert f"{found.streams_gain:.1f} × one stream" in text
+    assert 1 < found.streams_gain < 4
     assert "tiny, q4, on NVIDIA H200: predicted, not measured" in text
     for label in ("layer.attn.qkv", "layer.attn.attention", "layer.mlp.down", "head", "sample"):
         assert label in text
     with pytest.raises(SystemExit):
         main(["--device", "abacus"])
     assert "invalid choice: 'abacus'" in capsys.readouterr().err
+
+
+def test_streams_share_the_weights_and_have_keys_of_their_own(gpu: Device) -> None:
+    plans = ShapePlans(gpu, "tiny", "f16", 64, n_streams=4)
+    one, four = (
+        {d.label: cost_of(d, step.size) for d, _ in step.dispatches}
+        for step in (plans.decode(47), plans.decode(47, 4))  # three blocks each
+    )
+    assert set(one) == set(four)
+    for label, cost in one.items():
+        together = four[label]
+        if cost is None or together is None:
+            continue
+        if "attention" in label:
+            assert (together.flops, together.n_bytes) == (4 * cost.flops, 4 * cost.n_bytes)
+        elif label.startswith("layer00."):
+            assert together.flops == pytest.approx(4 * cost.flops)
+            assert together.n_bytes < 1.1 * cost.n_bytes, label
+
+
+def test_the_sizes_of_streams() -> None:
+    """Three rows after 10 tokens: of one sequence, and of three."""
+    one, apart = StepSize(3, 1, 10), StepSize(3, 3, 10, apart=True)
+    assert (one.longest, one.n_keys, one.n_seen(), one.n_splits(11)) == (13, 13, 36, 5)
+    assert (apart.longest, apart.n_keys, apart.n_seen(), apart.n_splits(11)) == (11, 33, 33, 3)
+    assert (one.n_cached(4), one.n_seen(4)) == (6, 12)
+    assert (apart.n_cached(4), apart.n_seen(4)) == (12, 12)
 
 
 def test_work_scales_with_the_problem(gpu: Device) -> None:
