@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -144,6 +145,16 @@ def compare_settings(page: Page) -> None:
     expect(compare.reason.get_by_role("table")).to_be_visible(timeout=ANSWER_MS)
 
 
+def watch_steps(page: Page) -> None:
+    """Run the columns of the comparison while their steps are recorded."""
+    expect(page.locator(".st-summary")).to_contain_text("step", ignore_case=True)
+    page.wait_for_timeout(WARM_MS)
+    Comparison(page).open().go.click()
+    Playground(page).look.open("schedule")
+    expect(page.locator(".st-field")).to_have_attribute("aria-valuetext", re.compile("column"))
+    page.wait_for_timeout(WARM_MS)
+
+
 def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
     """Take every tab of “Look closer” at an improbable token."""
     ask(page, url).wait_done()
@@ -161,6 +172,8 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
             reach_in(page)
         if name == "compare":
             compare_settings(page)
+        if name == "schedule":
+            watch_steps(page)
         expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
         message = page.locator("#look-message")
         if message.is_visible():

@@ -85,7 +85,8 @@ class StepTimes(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """The request is valid and waits for a slot. `position` in the queue: 0 starts at once.
+    """The request is valid and waits for a slot. `position` in the queue: 0 starts at once. `run`:
+    number of the run in the answers of instruments.
     Filled in outside of the engine: `texts`, for a continued text, what each of the prompt's last
     tokens adds to it, as `Token.text`; `dropped`, the indexes of the request's messages that were
     left out because the conversation was too long."""
@@ -97,6 +98,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     context: int
     texts: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
+    run: int = 0
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):

@@ -139,7 +139,7 @@ def test_blocks_in_host_memory_are_counted(
     some = msgspec.structs.replace(
         the_state(), host_blocks=40, used_host_blocks=12, stored=14, loaded=3
     )
-    monkeypatch.setattr(fake_inspection, "_kv_state", lambda info: some)
+    monkeypatch.setattr(fake_inspection, "_kv_state", lambda info, run: some)
     _, look = opened(page, site())
     figure = page.locator(".kv-figures div").nth(3)
     expect(figure.locator("dd")).to_have_text("12 of 40 blocks")
@@ -261,20 +261,24 @@ def test_a_picture_of_the_blocks_is_saved(
 def test_blocks_by_keyboard(page: Page, site: Callable[..., Site]) -> None:
     opened(page, site())
     says, mark = page.locator(".kv-summary"), page.locator(".kv-mark")
-    expect(says).to_have_text("4 of 128 blocks in use.")
+    expect(says).to_have_text("4 of 128 blocks in use: others 4.")
     expect(mark).to_be_hidden()
     assert page.locator(".kv-blocks [tabindex]").count() == 1
     radio(page, "All blocks").focus()
     page.keyboard.press("Tab")
     expect(field(page)).to_be_focused()
     expect(mark).to_be_visible()
-    first = "block 0: shared by 2 runs, tokens 1 to 16 of their texts; most recently used of 6"
+    first = (
+        "block 0: shared by 2 runs of other clients, tokens 1 to 16 of their texts; "
+        "most recently used of 6"
+    )
     expect(field(page)).to_have_attribute("aria-valuetext", first)
     page.keyboard.press("ArrowLeft")
     expect(field(page)).to_have_attribute("aria-valuenow", "0")
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    expect(says).to_contain_text("block 3 used by one run, tokens 49 to 52 of its text")
+    third = "block 3 used by a run of another client, tokens 49 to 52 of its text"
+    expect(says).to_contain_text(third)
     page.keyboard.press("ArrowRight")
     expect(says).to_contain_text("block 4 cached, full, tokens 1 to 16 of its text")
     expect(says).to_contain_text("5th most recently used of 6; 2nd of 2 to be evicted")
@@ -308,7 +312,9 @@ def test_blocks_by_pointer(page: Page, site: Callable[..., Site]) -> None:
     page.keyboard.press("End")
     middle = (mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
     page.mouse.move(*middle)
-    expect(says).to_contain_text("block 1 used by one run, tokens 17 to 32 of its text")
+    expect(says).to_contain_text(
+        "block 1 used by a run of another client, tokens 17 to 32 of its text"
+    )
     assert page.locator(".kv-mark").bounding_box() == mark
     page.mouse.move(5, 5)
     expect(says).to_contain_text("block 127 ")
@@ -418,7 +424,7 @@ def test_the_other_view_asks_nothing_while_something_is_written(
 def test_a_failed_question_is_said_and_leaves_the_other_view(
     page: Page, own_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(info: Any) -> KvState:
+    def fail(info: Any, run: int) -> KvState:
         raise InvalidRequest("nobody counted the blocks", "kind")
 
     wrote(page, own_site())
@@ -434,7 +440,7 @@ def test_a_failed_question_is_said_and_leaves_the_other_view(
         assert look.csv()[0]["layout"] == "current"
     choose(page, "All blocks")
     expect(look.message).to_be_hidden()
-    expect(page.locator(".kv-summary")).to_have_text("4 of 128 blocks in use.")
+    expect(page.locator(".kv-summary")).to_have_text("4 of 128 blocks in use: others 4.")
 
 
 @pytest.mark.slow
@@ -510,3 +516,19 @@ def test_the_blocks_of_a_run_are_read_while_it_writes(page: Page, bundled: Site)
     assert 1 <= most <= messages.events("token")[-1]["kv_blocks"]
     expect(read).to_have_text("0")
     expect(look.source).to_contain_text("Counted by the engine")
+
+
+def test_blocks_name_the_runs_of_this_page(page: Page, site: Callable[..., Site]) -> None:
+    """Of the newest run are blocks 0 to 2; it shares block 0 with a run of another client."""
+    play = wrote(page, site())
+    look = play.look.open("cache")
+    choose(page, "All blocks")
+    says = page.locator(".kv-summary")
+    expect(says).to_have_text("4 of 128 blocks in use: this answer 3, others 2.")
+    field(page).focus()
+    both = "this answer, a run of another client"
+    expect(says).to_contain_text(f"block 0 shared by {both}, tokens 1 to 16")
+    page.keyboard.press("ArrowRight")
+    expect(says).to_contain_text("block 1 used by this answer, tokens 17 to 32")
+    owners = [row["owners"] for row in look.csv() if row["block"]]
+    assert owners[:5] == [both, "this answer", "this answer", "a run of another client", ""]

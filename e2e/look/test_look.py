@@ -26,6 +26,7 @@ INSTRUMENTS = (
     "compare",
     "loss",
     "cache",
+    "schedule",
     "weights",
     "plan",
 )

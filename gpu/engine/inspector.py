@@ -33,10 +33,12 @@ from gpu.inspection.requests import (
     Losses,
     Profile,
     Question,
+    RecentSteps,
     Routing,
     StepPlan,
     Waterfall,
 )
+from gpu.inspection.steps import step_reading
 from gpu.inspection.waterfall import waterfall
 from gpu.interventions.active import InterventionSchedule
 from gpu.interventions.messages import (
@@ -142,6 +144,8 @@ class Inspector:
                 return profile_answer(self._runner, question, self._recomputer.reserve)
             case CacheBlocks():
                 return self._cache_blocks()
+            case RecentSteps(after=after):
+                return self._recent_steps(after)
             case DevicePeaks():
                 return peaks_answer(self._runner)
 
@@ -252,6 +256,10 @@ class Inspector:
         yield from ()
         return kv_reading(self._scheduler.kv_state())
 
+    def _recent_steps(self, after: int) -> AnswerSteps:
+        yield from ()
+        return step_reading(self._scheduler.steps.read(after))
+
     # ---- interventions -----------------------------------------------------------------------
 
     def _with_spans(
@@ -333,7 +341,7 @@ def question_blocks(question: Question) -> int:
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
         case Profile(context=context):
             return blocks_for(context)
-        case StepPlan() | CacheBlocks() | DevicePeaks():
+        case StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks():
             return 0
     return blocks_for(len(question.ids))
 

@@ -211,6 +211,7 @@ class KvManager:
             stored=pool.n_stored,
             loaded=pool.n_loaded,
             moved_tokens=self.n_moved,
+            tables=tuple((s.number, tuple(s.owned_blocks)) for s in self._running),
         )
 
     # ---- inside -----------------------------------------------------------------------------

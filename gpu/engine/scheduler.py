@@ -16,6 +16,7 @@ order always goes on, and every sequence ends. Host logic only; the engine submi
 
 from __future__ import annotations
 
+import secrets
 from bisect import insort
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from gpu.engine.drafting import Drafting, ModelDrafting
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled, StepBuilder
+from gpu.engine.step_log import StepLog
 from gpu.info import EngineStats, RunnerLimits
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
@@ -33,6 +35,8 @@ from gpu.speculation.draft_length import Cost
 
 PROMPT_SHARE = 8
 """If more sequences decode than a step has rows, one row in this many is left for a prompt."""
+FIRST_RUN = 1 << 31
+"""Runs are numbered from a random number below this, so that those of two engines differ."""
 
 
 class Scheduler:
@@ -56,7 +60,8 @@ class Scheduler:
         self._free_slots = list(range(limits.slots - 1, -1, -1))
         self._lacks_blocks: Sequence | None = None  # first in line, until blocks may be free
         self.n_preemptions = 0
-        self._n_added = 0
+        self._n_added = secrets.randbelow(FIRST_RUN)
+        self.steps = StepLog()
         self._n_steps = 0
         self._chunks = ChunkSizer(max_prefill_slowdown)
 
@@ -115,6 +120,7 @@ class Scheduler:
         if scheduled is None:
             return None
         self._n_steps += 1
+        self.steps.submitted(scheduled, self.waiting)
         for sequence in scheduled.samplers:
             sequence.served = self._n_steps
         self._apply_scheduled_updates(scheduled.samplers)

@@ -145,6 +145,11 @@ class Sequence:
     # ---- what to submit ---------------------------------------------------------------------
 
     @property
+    def number(self) -> int:
+        """Return the scheduler's number of this run."""
+        return self.order[1]
+
+    @property
     def prefilling(self) -> bool:
         return self.n_prefilled < self.n_known
 
@@ -354,7 +359,9 @@ class Sequence:
         """Emit `Accepted`; `position` other runs are before this one."""
         self._place = position
         prompt = tuple(TokenText(id, self._tokenizer.piece(id)) for id in self.prompt)
-        self.emit(Accepted(prompt, self.params, self.capture, position, self.context))
+        self.emit(
+            Accepted(prompt, self.params, self.capture, position, self.context, run=self.number)
+        )
 
     def queue_moved(self, position: int) -> None:
         """Emit the place of a waiting run, if it changed."""

@@ -366,6 +366,7 @@ class EngineThread:
         result = runner.collect()
         ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
         self._scheduler.learn(scheduled, ms)
+        self._scheduler.steps.collected(scheduled, result, ms)
         for sequence in scheduled.read(result):
             self._scheduler.release(sequence)
 

@@ -80,8 +80,13 @@ def expert_reading(parts: Sequence[ExpertChoices], config: ModelConfig) -> Answe
 def kv_reading(state: KvState) -> Answer:
     """Return the arrays and info of `gpu.inspection.requests.CacheBlocks`."""
     info = asdict(state)
+    tables = info.pop("tables")
+    blocks = [block for _, own in tables for block in own]
     arrays = {name: np.array(info.pop(name)) for name in ("owners", "n_found", "used", "first")}
     arrays["first"] = arrays["first"].astype(np.float32)
+    arrays["runs"] = np.array([run for run, _ in tables], np.uint32)
+    arrays["n_run_blocks"] = np.array([len(own) for _, own in tables], np.uint32)
+    arrays["run_blocks"] = np.array(blocks, np.uint32)
     return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 

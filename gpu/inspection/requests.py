@@ -8,6 +8,7 @@ arrays. The plans that write text are untouched.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, Literal
 
 import msgspec
@@ -191,8 +192,35 @@ class CacheBlocks(_Question, frozen=True, tag="cache"):
 
     owners, n_found, used  u32 (n_blocks,)
     first                  f32 (n_blocks,): −1 where the block holds no text's tokens
+    runs, n_run_blocks     u32 (n_runs,): runs that have blocks (`gpu.events.Accepted.run`), and how
+                           many each
+    run_blocks             u32 (sum of n_run_blocks,): these blocks, in the order of each text
     info                   the counts of `gpu.kv.state.KvState`
     """
+
+
+class StepPart(IntEnum):
+    """What a run had in a step: rows of its prompt, rows of new tokens (drafts included), or none
+    because it waits for a slot or was preempted and waits to resume."""
+
+    PREFILL = 0
+    DECODE = 1
+    WAITING = 2
+    PREEMPTED = 3
+
+
+class RecentSteps(_Question, frozen=True, tag="steps"):
+    """The latest steps whose number is greater than `after`. The engine records them only for some
+    seconds after such a question, and keeps the last `gpu.engine.step_log.MAX_STEPS`.
+
+    numbers  u32 (n,): number of each step, one more each
+    ms       f32 (n,): time that it took
+    n_parts  u32 (n,): how many of `parts` are the step's
+    parts    u32 (sum of n_parts, 4): run (`gpu.events.Accepted.run`), `StepPart`, rows, and how
+             many of the rows were accepted drafts
+    """
+
+    after: int = 0
 
 
 class DevicePeaks(_Question, frozen=True, tag="peaks"):
@@ -216,6 +244,7 @@ Question = (
     | StepPlan
     | Profile
     | CacheBlocks
+    | RecentSteps
     | DevicePeaks
 )
 

@@ -21,6 +21,7 @@ class KvState(msgspec.Struct, frozen=True):
     host_blocks, used_host_blocks  places for blocks in host memory, and those in use
     stored, loaded  blocks copied to host memory so far, and back
     moved_tokens  prompt tokens so far whose keys were moved from other positions (`gpu.kv.chunks`)
+    tables    of every run that has blocks, its number and its blocks in the order of its text
     """
 
     block_tokens: int
@@ -37,3 +38,4 @@ class KvState(msgspec.Struct, frozen=True):
     stored: int = 0
     loaded: int = 0
     moved_tokens: int = 0
+    tables: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -48,7 +48,8 @@ from gpu.events import (
     Updated,
 )
 from gpu.info import DeviceInfo, EngineLimits, EngineStats, LoraInfo, MemoryInfo, ModelInfo
-from gpu.inspection.requests import Answer, Question
+from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
+from gpu.inspection.steps import Part, StepRecord, step_reading
 from gpu.interventions.messages import check_no_new_patch
 from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
@@ -134,6 +135,7 @@ class FakeRun:
         self.story = story
         self.prompt = list(request.ids)
         self.priority = request.priority
+        self.number = 0
         self.params = self.acting = request.params  # requested last; acting on the next token
         self.capture = self.captures = request.capture
         self.interventions = self.active = request.interventions
@@ -256,6 +258,8 @@ class FakeEngine:
         self.active: list[FakeRun] = []
         self.waiting: list[FakeRun] = []
         self.asked: deque[tuple[Question, Future[Answer]]] = deque()
+        self.steps: deque[StepRecord] = deque(maxlen=512)
+        self.n_steps = self.n_runs = 0
         self.closed = False
         self.failure: str | None = None
         self.busy_since: float | None = None
@@ -300,7 +304,11 @@ class FakeEngine:
                 insort(self.waiting, run, key=lambda run: run.priority)
             prompt = tuple(TokenText(id, self.tokenizer.piece(id)) for id in request.ids)
             context = self.options.context
-            on_event(Accepted(prompt, request.params, request.capture, position, context))
+            self.n_runs += 1
+            run.number = self.n_runs
+            on_event(
+                Accepted(prompt, request.params, request.capture, position, context, run=run.number)
+            )
             self.changed.notify()
         return run
 
@@ -337,6 +345,7 @@ class FakeEngine:
                     return
                 self.busy_since = time.monotonic()
                 self._drop_cancelled()
+                self._record_step()
                 for run in list(self.active):
                     self._step(run)
                 asked = self.asked.popleft() if self.asked else None
@@ -345,10 +354,27 @@ class FakeEngine:
             if self.options.delay:
                 time.sleep(self.options.delay)
 
+    def _record_step(self) -> None:
+        """Record what the next step has of every run, as `gpu.engine.step_log` does."""
+        if not self.active:
+            return
+        parts = []
+        for run in self.active:
+            n = min(PREFILL_CHUNK, len(run.prompt) - run.prefilled)
+            kind = StepPart.PREFILL if n else StepPart.DECODE
+            parts.append(Part(run.number, kind, n or 1, 0))
+        parts += [Part(run.number, StepPart.WAITING, 0, 0) for run in self.waiting]
+        self.n_steps += 1
+        self.steps.append(StepRecord(self.n_steps, 1000 * self.options.delay, tuple(parts)))
+
     def _answer(self, question: Question, future: Future[Answer]) -> None:
         time.sleep(self.options.ask_seconds)
         try:
-            future.set_result(fake_inspection.answer(question, self.info))
+            if isinstance(question, RecentSteps):
+                steps = [step for step in self.steps if step.number > question.after]
+                future.set_result(step_reading(steps))
+                return
+            future.set_result(fake_inspection.answer(question, self.info, self.n_runs))
         except Exception as error:
             future.set_exception(error)
 

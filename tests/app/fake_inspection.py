@@ -37,11 +37,17 @@ from gpu.sampling import DISTRIBUTION
 from gpu.step import Sample
 from tests.app.fake_plan import fake_plan
 
+OTHER_RUN = 2**32 - 1
+"""Number of a run of another client, which no page started."""
 
-def answer(question: Question, info: EngineInfo) -> Answer:
-    """Return the answer to a question. Raises InvalidRequest as the real engine does."""
+
+def answer(question: Question, info: EngineInfo, run: int = 1) -> Answer:
+    """Return the answer to a question. `run`: number of the newest run. Raises InvalidRequest as
+    the real engine does."""
     _check(question, info)
     rng = np.random.default_rng(zlib.crc32(msgspec.json.encode(question)))
+    if isinstance(question, CacheBlocks):
+        return kv_reading(_kv_state(info, run))
     found = _answer(question, info, rng)
     reused = max(0, len(getattr(question, "ids", ())) - 1)
     return Answer({**found.info, "reused": reused}, found.arrays)
@@ -90,8 +96,6 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             dispatches = fake_plan(info, n_rows, context)["dispatches"]
             ms = rng.gamma(2.0, 0.05 * n_rows, len(dispatches))
             return Answer({"dispatches": dispatches}, (Array.of("ms", ms),))
-        case CacheBlocks():
-            return kv_reading(_kv_state(info))
         case DevicePeaks():
             return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11}, ())
     raise AssertionError(f"no answer is made up for {question}")
@@ -103,8 +107,9 @@ def fake_vector(ids: list[int], pooling: str, info: EngineInfo) -> npt.NDArray[n
     return np.random.default_rng(seed).normal(0.0, 3.0, info.model.hidden_size)
 
 
-def _kv_state(info: EngineInfo) -> KvState:
-    """Return a KV cache: three blocks of one run, one of two runs, two cached, the rest free."""
+def _kv_state(info: EngineInfo, run: int = 1) -> KvState:
+    """Return a KV cache: two blocks of `run`, one of another, one that both share, two cached, the
+    rest free."""
     n, size = info.limits.n_blocks, info.limits.block_tokens
     blank = [0] * (n - 6)
     return KvState(
@@ -113,6 +118,7 @@ def _kv_state(info: EngineInfo) -> KvState:
         first=(0, size, 2 * size, 3 * size, 0, size, *[-1] * (n - 6)),
         n_found=(size, size, size, 4, size, 7, *blank),
         used=(9, 8, 7, 6, 2, 1, *blank),
+        tables=((run, (0, 1, 2)), (OTHER_RUN, (0, 3))),
         prompt_tokens=100,
         reused_tokens=40,
         copies=1,

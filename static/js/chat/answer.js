@@ -24,6 +24,8 @@ export class Segment {
     /** @type {SegmentState} */
     this.state = "sent";
     this.accepted = false;
+    /** The engine's number of the run in the answers of instruments; 0: unknown. */
+    this.run = 0;
     this.position = 0;
     this.prompt = [];
     /** Indexes of the request's messages that were left out: the chat was too long. */
@@ -220,6 +222,7 @@ export class Answer {
 const HANDLERS = {
   accepted(answer, segment, event) {
     segment.accepted = true;
+    segment.run = event.run ?? 0;
     if (segment.branch) applyBranchAccepted(answer, segment, event);
     else {
       segment.prompt = event.prompt;

@@ -87,6 +87,13 @@ export const INSTRUMENTS = [
     fetch: async () => (await import("./cache/cache.js")).cache,
   },
   {
+    name: "schedule",
+    tab: "Steps",
+    title: "Scheduler",
+    what: "Every step of the engine: whose rows ran, what was drafted, and who waited.",
+    fetch: async () => (await import("./schedule/schedule.js")).schedule,
+  },
+  {
     name: "weights",
     tab: "Weights",
     title: "Weights",

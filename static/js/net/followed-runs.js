@@ -6,15 +6,19 @@ import { send } from "./connection.js";
 /**
  * Who hears of a run.
  *
+ *   name       returns what the page calls it
  *   onEvent    called after each event was applied to the answer, and when the run is lost
  *   onRefused  called with the server's error {code, message, param} if it does not start
  *
- * @typedef {{onEvent: (segment: object, event: object | null) => void,
+ * @typedef {{name: () => string, onEvent: (segment: object, event: object | null) => void,
  *   onRefused: (segment: object, error: object) => void}} Follower
  */
 
 /** id of a run → {answer, segment, follower} */
 const followed = new Map();
+/** run (`Accepted.run`) → name, of those that are not followed any more. */
+const ended = new Map();
+const MAX_ENDED = 64;
 
 /** Have the events of an answer's newest run applied to it. @param {Follower} follower */
 export function follow(answer, follower) {
@@ -22,8 +26,19 @@ export function follow(answer, follower) {
   followed.set(segment.id, { answer, segment, follower });
 }
 
-/** Stop listening to a run, which goes on. */
-export const unfollow = (id) => followed.delete(id);
+/** All runs that are followed: {answer, segment, follower}. */
+export const allFollowed = () => [...followed.values()];
+
+/** Stop listening to a run, which may go on. */
+export function unfollow(id) {
+  const { segment, follower } = followed.get(id);
+  followed.delete(id);
+  if (segment.run) ended.set(segment.run, follower.name());
+  for (const run of ended.keys()) if (ended.size > MAX_ENDED) ended.delete(run);
+}
+
+/** Return run → name of the runs that were followed until lately. */
+export const namesOfEnded = () => new Map(ended);
 
 /** Return {answer, segment, follower} of a run, or null. */
 export const followedRun = (id) => followed.get(id) ?? null;

@@ -22,6 +22,14 @@ REACH_TEST = "tests/gpu/interventions/test_active.py"
 
 MUTANTS = (
     Mutant(
+        "step-log-drafts",
+        "the log of steps counts a draft fewer than a step verified",
+        "gpu/engine/step_log.py",
+        "yield Part(sequence.number, StepPart.DECODE, 1 + len(drafts), n_accepted)",
+        "yield Part(sequence.number, StepPart.DECODE, len(drafts), n_accepted)",
+        ("tests/gpu/engine/test_step_log.py",),
+    ),
+    Mutant(
         "position-of-next",
         "the row of a written token stands one position too late",
         SEQUENCE,

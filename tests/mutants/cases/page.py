@@ -62,6 +62,15 @@ MUTANTS = (
         "controls",
     ),
     Mutant(
+        "block-owners",
+        "a block that a run of this page uses is named after the next one",
+        f"{JS}/look/cache/blocks.js",
+        "at, (at += counts.values[i]));",
+        "at + 1, (at += counts.values[i]) + 1);",
+        ("e2e/look/test_cache.py",),
+        "blocks_name",
+    ),
+    Mutant(
         "page-resume",
         "a page that comes back asks for its text from the beginning",
         f"{JS}/net/resume.js",

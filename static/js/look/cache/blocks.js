@@ -4,7 +4,7 @@ import { count, ordinal, plural } from "../../ui/format.js";
 
 /** States of a block: `key` in style sheets, name and description. */
 export const STATES = [
-  { key: "private", name: "used by one run", what: "holds text being generated" },
+  { key: "private", name: "used by one run", what: "holds text being generated; paler: of other clients" },
   { key: "shared", name: "shared by runs", what: "one copy of a common prefix" },
   { key: "full", name: "cached, full", what: "in no use, reusable by its tokens" },
   { key: "partial", name: "cached, partial", what: "reusable too, copied on write" },
@@ -17,9 +17,11 @@ const PARTIAL = 3;
 const FREE = 4;
 
 /**
- * Parse the answer into:
+ * Parse the answer into what follows; `names`: run → name, of this page's runs.
  *   n, blockTokens, blockBytes   number of blocks; tokens and bytes per block
  *   owners, found, first, used   per block, as in gpu/kv/state.py
+ *   ownNames   per block, names of this page's runs that use it
+ *   byRun      [name, number of blocks] of each run of this page, then of all others
  *   states     per block, an index into STATES
  *   counts     number of blocks by state
  *   nRead, nSaved   blocks in use; blocks saved by sharing
@@ -27,7 +29,7 @@ const FREE = 4;
  *   hostBlocks, usedHostBlocks, stored, loaded   places in host memory, those in use, and blocks
  *                                                copied there and back so far
  */
-export function readPool({ arrays, info }, blockBytes) {
+export function readPool({ arrays, info }, blockBytes, names) {
   const [owners, found, first, used] = ["owners", "n_found", "first", "used"].map(
     (name) => arrays[name].values,
   );
@@ -42,6 +44,7 @@ export function readPool({ arrays, info }, blockBytes) {
     found,
     first,
     used,
+    ...readOwners(arrays, names),
     states,
     counts,
     nRead: counts[PRIVATE] + counts[SHARED],
@@ -58,6 +61,23 @@ export function readPool({ arrays, info }, blockBytes) {
   };
 }
 
+/** Return {ownNames, byRun} of `readPool`. */
+function readOwners({ owners, runs, n_run_blocks: counts, run_blocks: blocks }, names) {
+  const ownNames = Array.from(owners.values, () => []);
+  const byRun = [];
+  const others = new Set();
+  let at = 0;
+  runs.values.forEach((run, i) => {
+    const own = blocks.values.subarray(at, (at += counts.values[i]));
+    if (!names.has(run)) own.forEach((block) => others.add(block));
+    else {
+      byRun.push([names.get(run), own.length]);
+      for (const block of own) ownNames[block].push(names.get(run));
+    }
+  });
+  return { ownNames, byRun: others.size ? [...byRun, ["others", others.size]] : byRun };
+}
+
 function stateOf(owners, found, blockTokens) {
   if (owners) return owners > 1 ? SHARED : PRIVATE;
   if (!found) return FREE;
@@ -65,7 +85,9 @@ function stateOf(owners, found, blockTokens) {
 }
 
 export const isCached = ({ states }, i) => states[i] === FULL || states[i] === PARTIAL;
-export const isPrivate = ({ states }, i) => states[i] === PRIVATE;
+export const isOwn = ({ states, ownNames }, i) => states[i] === PRIVATE && ownNames[i].length > 0;
+export const isOthers = ({ states, ownNames }, i) =>
+  states[i] === PRIVATE && ownNames[i].length === 0;
 export const isShared = ({ states }, i) => states[i] === SHARED;
 export const isFree = ({ states }, i) => states[i] === FREE;
 
@@ -73,9 +95,21 @@ export const isFree = ({ states }, i) => states[i] === FREE;
 export const describeBlock = (pool, i) =>
   [holder(pool, i), tokensOf(pool, i)].filter(Boolean).join(", ");
 
-function holder({ states, owners }, i) {
-  return states[i] === SHARED ? `shared by ${plural(owners[i], "run")}` : STATES[states[i]].name;
+function holder(pool, i) {
+  const { states } = pool;
+  if (states[i] === SHARED) return `shared by ${ownersOf(pool, i)}`;
+  return states[i] === PRIVATE ? `used by ${ownersOf(pool, i)}` : STATES[states[i]].name;
 }
+
+/** Name the runs that use a block: "this answer, column B, a run of another client"; "" if none. */
+export function ownersOf({ owners, ownNames }, i) {
+  const n = owners[i] - ownNames[i].length;
+  const others = n > 1 ? `${n} runs of other clients` : n ? "a run of another client" : [];
+  return [ownNames[i], others].flat().join(", ");
+}
+
+/** What is written on a block that one run of this page uses: "A" for column A, "2" for version 2. */
+export const markOf = ({ ownNames }, i) => /^(?:column|version) (\w+)$/.exec(ownNames[i][0])?.[1] ?? "";
 
 function tokensOf({ first, found, states }, i) {
   if (first[i] < 0) return "";

@@ -4,7 +4,16 @@ import { clamp, el, fitCanvas, setVars, sizeOf } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { changed } from "../../state.js";
-import { describeBlock, isFree, isCached, isPrivate, isShared, recencyOf } from "./blocks.js";
+import {
+  describeBlock,
+  isCached,
+  isFree,
+  isOthers,
+  isOwn,
+  isShared,
+  markOf,
+  recencyOf,
+} from "./blocks.js";
 import { label } from "../shared/chart.js";
 
 /**
@@ -17,7 +26,7 @@ const TOP = 2;
 const RIGHT = 12;
 /** From this distance on cached blocks are outlined, and gaps are two pixels. */
 const ROOMY = 9;
-/** From this distance on shared blocks show the number of runs. */
+/** From this distance on shared blocks show the number of runs, and others the run. */
 const WORDED = 15;
 /** Minimum distance of row numbers (px). */
 const MIN_LABEL = 14;
@@ -56,14 +65,15 @@ export function paintBlocks(context, pool, places, left, top) {
     each(wanted, (_, x, y) => context.fillRect(x, y, side, side));
   };
   fill("line", isFree);
-  fill("data", isPrivate);
+  fill("data", isOwn);
+  fill("data-2", isOthers);
   paintCached(context, pool, places, each);
   fill("ink", isShared);
   if (pitch < WORDED) return;
   const middle = { align: "center", colour: "ground", weight: 600 };
-  each(isShared, (i, x, y) => {
-    label(context, String(pool.owners[i]), x + side / 2, y + side / 2 + 1, middle);
-  });
+  const write = (text, x, y) => label(context, text, x + side / 2, y + side / 2 + 1, middle);
+  each(isShared, (i, x, y) => write(String(pool.owners[i]), x, y));
+  each(isOwn, (i, x, y) => write(markOf(pool, i), x, y));
 }
 
 /** Paint cached blocks, filled in proportion to their reusable tokens. */

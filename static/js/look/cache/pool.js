@@ -3,8 +3,10 @@
 import { el, setText } from "../../ui/dom.js";
 import { bytes, count, percent, plural } from "../../ui/format.js";
 import { latest } from "../../net/inspect.js";
+import { allFollowed } from "../../net/followed-runs.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
-import { describeBlock, readPool, recencyOf, STATES } from "./blocks.js";
+import { describeBlock, ownersOf, readPool, recencyOf, STATES } from "./blocks.js";
+import { runNames } from "../shared/run-names.js";
 import { BlockGrid } from "./grid.js";
 
 /** Interval between queries during generation. */
@@ -53,7 +55,7 @@ export const cachePool = {
 
   table() {
     const { owners, found, first, used, states } = pool;
-    const none = [null, null, null, null];
+    const none = [null, null, null, null, null];
     const sums = STATES.map(({ name }, i) => {
       return [null, name, ...none, pool.counts[i], pool.counts[i] * pool.blockBytes];
     });
@@ -65,7 +67,7 @@ export const cachePool = {
     const totals = named.map(([name, of]) => [null, name, ...none, of(pool), null]);
     const blocks = Array.from(states, (at, i) => {
       const from = first[i] < 0 ? null : first[i] + 1;
-      return [i, STATES[at].name, owners[i], from, found[i], used[i], null, null];
+      return [i, STATES[at].name, owners[i], ownersOf(pool, i), from, found[i], used[i], null, null];
     });
     return { columns: COLUMNS, rows: [...sums, ...totals, ...blocks] };
   },
@@ -76,6 +78,7 @@ const COLUMNS = [
   whole("block"),
   "state",
   whole("runs"),
+  "owners",
   whole("from token"),
   whole("tokens found"),
   whole("used"),
@@ -105,7 +108,8 @@ function forget() {
 
 /** Query again if the cache may have changed: now, or after the interval. */
 function follow(hello) {
-  const now = { hello, active: state.active, segment: shownAnswer(lastTurn())?.segment ?? null };
+  const active = state.active ?? allFollowed()[0]?.answer;
+  const now = { hello, active, segment: shownAnswer(lastTurn())?.segment ?? null };
   if (asked && (!asked.answered || isStill(asked, now))) return;
   const rest = asked ? asked.at + REST_MS - performance.now() : 0;
   if (rest <= 0) ask(now);
@@ -124,7 +128,7 @@ async function ask(now) {
   asked = mine;
   const settle = await latest("cache", { kind: "cache" }).then(
     (answer) => () => {
-      pool = readPool(answer, now.hello.limits.kv_block_bytes);
+      pool = readPool(answer, now.hello.limits.kv_block_bytes, runNames());
       fault = null;
     },
     (error) => () => {
@@ -144,7 +148,7 @@ function draw() {
   if (fault) throw fault;
   grid.draw(pool);
   drawSide();
-  return "Counted by the engine, over the runs of all pages; blocks are not attributed to runs.";
+  return "Counted by the engine, over the runs of all clients; those of others have no names here.";
 }
 
 function drawSummary(block) {
@@ -155,7 +159,9 @@ function drawSummary(block) {
     summary.replaceChildren(name, ` ${describeBlock(pool, block)}`, recency);
     return;
   }
-  setText(summary, `${count(pool.nRead)} of ${plural(pool.n, "block")} in use.`);
+  const owners = pool.byRun.map(([name, n]) => `${name} ${count(n)}`).join(", ");
+  const who = owners ? `: ${owners}` : "";
+  setText(summary, `${count(pool.nRead)} of ${plural(pool.n, "block")} in use${who}.`);
 }
 
 function buildSide(root) {

@@ -88,6 +88,7 @@ function messagesOf({ messages, prompt, turn }) {
 }
 
 const followerOf = (column) => ({
+  name: () => column.name,
   onEvent: () => changed("look"),
   onRefused(_segment, { message }) {
     if (view.answer === column.answer) showAnswer(shownAnswer(lastTurn()));

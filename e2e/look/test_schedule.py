@@ -1,0 +1,74 @@
+"""The scheduler's steps on the page: whose rows ran and who waited, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from playwright.sync_api import Browser, Page, expect
+
+from e2e.look.test_looks import open_page, violations
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.waiting import until
+
+
+def opened_beside_another(page: Page, browser: Browser, here: Site) -> Playground:
+    """Return a page with a comparison of two runs, beside the run of another client: there are two
+    slots, so column B waits."""
+    other = Playground(browser.new_page(), here).open()
+    other.set(max_tokens=400)
+    other.ask("Another client")
+    other.wait_tokens(2)
+    play = open_page(page, here)
+    play.set(max_tokens=12)
+    play.compare.open("Tell me a story").go.click()
+    play.look.open("schedule")
+    return play
+
+
+def test_every_run_has_a_row_and_waiting_is_seen(
+    page: Page, browser: Browser, site: Callable[..., Site]
+) -> None:
+    play = opened_beside_another(page, browser, site(delay=0.02, n_slots=2))
+    step = page.get_by_role("slider", name="Step of the engine")
+    until(page, lambda: len(play.messages.events("done")) == 2, "the end of both columns")
+    expect(page.locator(".st-summary")).not_to_contain_text("column")
+    rows = play.look.csv()
+    of = {name: [row for row in rows if row["run"] == name] for name in ("column A", "column B")}
+    assert {row["run"] for row in rows} == {"column A", "column B", "others"}
+    n_prompt = len(play.messages.events("accepted")[0]["prompt"])
+    for name, own in of.items():
+        assert sum(int(row["prefill rows"]) for row in own) == n_prompt, name
+        assert sum(int(row["decode rows"]) for row in own) == 12, name
+    waited = [int(row["step"]) for row in of["column B"] if int(row["waiting"])]
+    ran = [int(row["step"]) for row in of["column B"] if int(row["prefill rows"])]
+    assert len(waited) >= 12
+    assert max(waited) < min(ran)
+    assert not any(int(row["waiting"]) for row in of["column A"])
+    step.focus()
+    step.press("Home")
+    words = str(step.get_attribute("aria-valuetext"))
+    assert words.startswith("Step ")
+    assert "others: " in words
+    assert violations(page) == []
+
+
+def test_a_closed_strip_asks_nothing(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.02))
+    look = play.look.open("schedule")
+    expect(page.locator(".st-summary")).to_contain_text("tep")
+    expect(page.locator(".st-field")).to_have_attribute("aria-valuenow", re.compile(r"\d"))
+    look.tab("Steps").click()
+    asked = len(questions(play))
+    play.write(n=20)
+    page.wait_for_timeout(400)
+    assert len(questions(play)) == asked
+    page.set_viewport_size({"width": 360, "height": 740})
+    look.open("schedule")
+    assert play.overflow() == 0
+
+
+def questions(play: Playground) -> list[object]:
+    sent = [m["question"] for m in play.messages.sent if m["type"] == "inspect"]
+    return [question for question in sent if question["kind"] == "steps"]
