@@ -172,15 +172,15 @@ function drawPresets() {
     byId("preset-note"),
     own || name
       ? (own ?? "")
-      : areServerDefaults()
-        ? "The server’s defaults"
+      : areDefaults()
+        ? "Defaults"
         : lastPreset
           ? `${lastPreset}, edited`
           : "Own settings",
   );
 }
 
-const areServerDefaults = () =>
+const areDefaults = () =>
   SLIDERS.every(({ name }) => state.settings[name] === state.hello?.defaults[name]);
 
 /** Write the line under the sliders: an error, or when changes take effect. */
