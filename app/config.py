@@ -20,6 +20,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
 SEVERAL_NUMBERS = re.compile(r"\d+(,\d+)+")
+VALUE_OF_BARE_FLAG = {"ray": "local"}
+"""Values of settings whose flag may be given without one."""
 UPSTREAM_KEY = "TOKENGLASS_UPSTREAM_KEY"
 """Environment variable with the key for an upstream. It is no option, as others on the machine can
 read those."""
@@ -28,8 +30,8 @@ GIB = 1024 * MIB
 
 
 NOT_WITH_UPSTREAM = (
-    "revision", "kv_dtype", "adapter", "data_parallel_size", "lora", "expert_slots", "kv_memory",
-    "kv_offload", "spec_type", "draft",
+    "revision", "kv_dtype", "adapter", "data_parallel_size", "ray", "lora", "expert_slots",
+    "kv_memory", "kv_offload", "spec_type", "draft",
 )  # fmt: skip
 """Settings of an engine here that someone who sets them would miss behind an upstream."""
 
@@ -74,6 +76,17 @@ class Settings:
         "are divided among them; if one stops, its texts go on at another.",
         (1, 64),
     ] = 1
+    max_data_parallel_size: Annotated[
+        int | None,
+        "With --ray: number of engines to grow to while texts wait, and to shrink from again. "
+        "Default: that of --data-parallel-size.",
+        (1, 64),
+    ] = None
+    ray: Annotated[
+        str | None,
+        "Run the engines on a Ray cluster: alone, a cluster on this machine for this server; "
+        "HOST:PORT or auto, a cluster that runs already. Needs `pip install tokenglass[cluster]`.",
+    ] = None
     upstream: Annotated[
         str | None,
         "Address of a vLLM, llama-server or other OpenAI-compatible server that writes the texts "
@@ -191,12 +204,13 @@ class Settings:
                 f"--host {self.host} makes this server reachable from other machines, so it needs "
                 "a token: set --token or TOKENGLASS_TOKEN, or leave --host out"
             )
-        if len(self.adapters) > self.data_parallel_size:
+        if len(self.adapters) > self.n_engines:
             raise SettingsError(
                 f"--adapter names more GPUs ({self.adapter}) than there are engines "
-                f"({self.data_parallel_size}); start one for each with --data-parallel-size"
+                f"({self.n_engines}); start one for each with --data-parallel-size"
             )
         self._validate_upstream()
+        self._validate_cluster()
         if self.kv_offload and not self.prefix_cache:
             raise SettingsError(
                 "--kv-offload keeps evicted blocks of the prefix cache, which --no-prefix-cache "
@@ -231,6 +245,25 @@ class Settings:
                     f"--{name.replace('_', '-')} is about an engine on this machine, and with "
                     "--upstream there is none; leave one of the two out"
                 )
+
+    def _validate_cluster(self) -> None:
+        if self.ray is not None and "://" in self.ray:
+            raise SettingsError(
+                "--ray takes HOST:PORT of a cluster that this machine is part of (`ray start "
+                f"--address=HOST:PORT` joins it), but got {self.ray!r}"
+            )
+        if self.ray is not None and self.n_engines < self.data_parallel_size:
+            raise SettingsError(
+                f"--max-data-parallel-size ({self.n_engines}) must be at least "
+                f"--data-parallel-size ({self.data_parallel_size})"
+            )
+
+    @property
+    def n_engines(self) -> int:
+        """Engines that there may be at once."""
+        if self.ray is None or self.max_data_parallel_size is None:
+            return self.data_parallel_size
+        return self.max_data_parallel_size
 
     @property
     def adapters(self) -> tuple[str | None, ...]:

@@ -79,13 +79,14 @@ APP = {
     "models": "config engine.client engine.options prompt tale",
     "engine": "config engine.client engine.options models prompt tale ws.protocol",
     "replicas": "engine.client models ws.protocol",
+    "cluster": "config engine engine.client engine.options models replicas ws.protocol",
     "upstream": "config engine.client ws.protocol",
     "http": "config engine.client models tale ws.protocol ws.replay_format",
     "ws": "engine.client http prompt ws.protocol",
     "openai": "engine.client http prompt ws.protocol",
     "app": "config engine.client http models openai prompt tale ws ws.protocol",
-    "http.server": "app config engine engine.client http models prompt replicas tale upstream"
-    " ws.protocol",
+    "http.server": "app cluster config engine engine.client http models prompt replicas tale"
+    " upstream ws.protocol",
     "site": "app config engine.options http models",
     "cli": "app config engine engine.client http.server models prompt site tale ws.protocol",
     "__main__": "cli",
@@ -113,6 +114,7 @@ OUTSIDE = {
     "prometheus_client": {"app.http.metrics"},
     "jinja2": {"app.http.page_data", "app.prompt.sandbox", "app.prompt.template_process"},
     "click": {"app.cli."},
+    "ray": {"app.cluster."},
 }
 NOT_AT_RUN_TIME = ("scipy", "peft", "pytest", "playwright")
 

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from app import version
-from app.config import Dtype, KvDtype, Settings, SettingsError, SettingSpec, setting_specs
+from app.config import (
+    VALUE_OF_BARE_FLAG,
+    Dtype,
+    KvDtype,
+    Settings,
+    SettingsError,
+    SettingSpec,
+    setting_specs,
+)
 
 if TYPE_CHECKING:
     from gpu import AutotuneResult, DeviceInfo
@@ -65,6 +73,7 @@ def settings_options(names: tuple[str, ...] | None = None) -> Callable[[Any], An
                     type=_click_type(spec),
                     default=spec.default,
                     multiple=multiple,
+                    **_bare_flag(spec),
                     envvar=spec.env,
                     show_envvar=True,
                     show_default=spec.default not in (None, ()),
@@ -73,6 +82,12 @@ def settings_options(names: tuple[str, ...] | None = None) -> Callable[[Any], An
         return function
 
     return decorate
+
+
+def _bare_flag(spec: SettingSpec) -> dict[str, Any]:
+    """Return the parameters of an option that may be given without a value."""
+    value = VALUE_OF_BARE_FLAG.get(spec.name)
+    return {} if value is None else {"is_flag": False, "flag_value": value}
 
 
 class Failure(click.ClickException):

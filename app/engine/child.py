@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
 from app.engine.pipe import CLOSE_SECONDS
 
@@ -17,6 +17,27 @@ log = logging.getLogger(__name__)
 
 KILL_SECONDS = 1.0
 """A killed process ends within this time, unless a GPU driver keeps it in the kernel."""
+
+
+class Pipe(Protocol):
+    """Two-way connection that keeps messages whole. An end that is gone raises EOFError or
+    OSError."""
+
+    def send_bytes(self, data: bytes, /) -> None: ...
+    def recv_bytes(self) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class EngineProcess(Protocol):
+    """Process of an engine as `app.engine.handle.EngineHandle` uses it; `Child` is one."""
+
+    pid: int | None
+
+    @property
+    def pipe(self) -> Pipe: ...
+    def kill(self, reason: str) -> bool: ...
+    def wait_exit(self) -> str: ...
+    def release(self) -> bool: ...
 
 
 class Child:

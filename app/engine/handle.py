@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.engine.child import KILL_SECONDS, Child
+from app.engine.child import KILL_SECONDS, Child, EngineProcess
 from app.engine.client import Load, LostRun, OnEvent, UnavailableError
 from app.engine.heartbeat import Timeouts, Watchdog
 from app.engine.main import engine_main
@@ -107,10 +107,26 @@ class RemoteRun:
         self.on_event(LostRun("error", self._n_prompt, n_tokens, timings, message))
 
 
-class EngineHandle:
-    """One engine process with its runs and calls. Raises OSError if it cannot be started."""
+StartProcess = Callable[[Load, str], EngineProcess]
+"""Starts a process that loads an engine and runs `engine_main`. Its arguments are those of that.
+Raises OSError or RuntimeError."""
 
-    def __init__(self, load: Load, log_level: str, timeouts: Timeouts) -> None:
+
+def start_child(load: Load, log_level: str) -> Child:
+    """Start an engine in a process of this machine."""
+    return Child(engine_main, load, log_level)
+
+
+class EngineHandle:
+    """One engine process with its runs and calls. Raises what `start` raises."""
+
+    def __init__(
+        self,
+        load: Load,
+        log_level: str,
+        timeouts: Timeouts,
+        start: StartProcess = start_child,
+    ) -> None:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._alive = True
@@ -120,7 +136,7 @@ class EngineHandle:
         """Those of the last heartbeat; None until the model is loaded."""
         self._reports: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
-        self._child = Child(engine_main, load, log_level)
+        self._child = start(load, log_level)
         try:
             self._writer = PipeWriter(self._child.pipe)
             self._watchdog = Watchdog(timeouts, self._kill)

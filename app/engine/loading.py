@@ -28,6 +28,7 @@ def load_engine(
     warm_up: bool = False,
     tokenizer: LimitedTokenizer | None = None,
     replica: int = 0,
+    gpu: str | None = None,
 ) -> Engine:
     """Load the model at `path`.
 
@@ -37,8 +38,11 @@ def load_engine(
     warm_up    compile the kernels of the first requests while the engine is idle
     tokenizer  the model's tokenizer if it is open already
     replica    number of this engine among those of the server
+    gpu        number of the GPU that it was given, unless the settings name one
     """
     settings = settings.for_replica(replica)
+    if settings.adapter is None:
+        settings = replace(settings, adapter=gpu)
     known: LimitedTokenizer | Tokenizer | None = tokenizer
     draft_path = None
     if draft is not None:

@@ -14,6 +14,7 @@ import queue
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 
@@ -73,6 +74,12 @@ def engine_main(pipe: Connection, load: Load, log_level: str) -> None:
     EngineMain(pipe).serve(load)
 
 
+def end_soon() -> None:
+    """End this process: in good order, but not for long."""
+    threading.Event().wait(CLOSE_SECONDS)
+    os._exit(1)
+
+
 class EngineMain:
     """Three threads: this one calls the engine, one reads the pipe, one writes it.
 
@@ -80,8 +87,10 @@ class EngineMain:
     engine's thread hand over events without ever waiting for the pipe.
     """
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Connection, on_hang_up: Callable[[], None] = end_soon) -> None:
+        """`on_hang_up`: called on the pipe's reading thread when the server is gone or done."""
         self._pipe = pipe
+        self._on_hang_up = on_hang_up
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
         self._runs: dict[int, EngineRun] = {}
@@ -228,10 +237,8 @@ class EngineMain:
                 self._commands.put(message)
         except (EOFError, OSError):
             log.warning("the server is gone; so goes the engine")
-        # Close in good order, but not for long.
         self._commands.put(None)
-        threading.Event().wait(CLOSE_SECONDS)
-        os._exit(1)
+        self._on_hang_up()
 
     def _write(self) -> None:
         encoder = msgspec.msgpack.Encoder()

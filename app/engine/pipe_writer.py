@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from multiprocessing.connection import Connection
 
+from app.engine.child import Pipe
 from app.engine.client import UnavailableError
 
 MAX_WAITING_BYTES = 32 * 1024 * 1024
@@ -17,7 +17,7 @@ class PipeWriter:
     """Sends messages in order, on a thread of its own. What is left when the process has gone is
     dropped."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()

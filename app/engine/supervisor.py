@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.engine.backoff import Backoff, RestartPolicy
 from app.engine.client import EngineClient, Load, OnEvent, ServedModel, Tokenizer
-from app.engine.handle import EngineHandle, RemoteRun
+from app.engine.handle import EngineHandle, RemoteRun, StartProcess, start_child
 from app.engine.heartbeat import Timeouts
 from app.engine.pipe import Failed, Loading, Ready
 from app.models.transfer import Cancelled, Transfer
@@ -48,11 +48,13 @@ class SupervisedEngine(EngineClient):
         *,
         timeouts: Timeouts | None = None,
         restart_policy: RestartPolicy | None = None,
+        start_process: StartProcess = start_child,
     ) -> None:
         super().__init__(tokenizer, path)
         self._load = load
         self._fetch = fetch
         self._log_level = log_level
+        self._start_process = start_process
         self._timeouts = timeouts or Timeouts()
         self._backoff = Backoff(restart_policy or RestartPolicy())
         self._handle: EngineHandle | None = None
@@ -150,7 +152,9 @@ class SupervisedEngine(EngineClient):
     def _run_once(self) -> bool:
         """Run one process until its end, and pause; False: do not start another."""
         try:
-            handle = self._handle = EngineHandle(self._load, self._log_level, self._timeouts)
+            handle = self._handle = EngineHandle(
+                self._load, self._log_level, self._timeouts, self._start_process
+            )
         except (OSError, RuntimeError) as error:
             return self._record_crash(f"it could not be started: {error}", 0.0)
         if self._abandoned:

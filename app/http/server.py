@@ -21,11 +21,12 @@ from flask import Flask
 from werkzeug.serving import BaseWSGIServer
 
 from app import create_app
+from app.cluster.engine import cluster_engine
 from app.config import Settings, SettingsError
-from app.engine.client import Engine, EngineClient, Load
+from app.engine.client import Engine, EngineClient, Load, ServedModel
 from app.engine.heartbeat import Timeouts
 from app.engine.loading import load_engine
-from app.engine.supervisor import SupervisedEngine
+from app.engine.supervisor import Fetch, SupervisedEngine
 from app.http.http_server import http_server
 from app.models.drafts import check_draft, find_draft
 from app.models.find_model import Model, find_model
@@ -138,6 +139,8 @@ def upstream_app(settings: Settings) -> tuple[Flask, EngineClient]:
 def make_engine(settings: Settings, model: Model, load: Load) -> EngineClient:
     """Return the client of as many engines as the settings name. `load` loads one of them."""
     fetch = FetchOnce(functools.partial(fetch_with_line, model))
+    if settings.ray is not None:
+        return _ray_engine(settings, ServedModel(load, model.tokenizer, model.path), fetch)
     replicas = [
         SupervisedEngine(
             _load_replica(load, number),
@@ -150,6 +153,22 @@ def make_engine(settings: Settings, model: Model, load: Load) -> EngineClient:
         for number in range(settings.data_parallel_size)
     ]
     return replicas[0] if len(replicas) == 1 else ReplicatedEngine(replicas, _load_replica)
+
+
+def _ray_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> EngineClient:
+    """Return the client of the engines on a Ray cluster. Raises SettingsError without Ray."""
+    try:
+        return cluster_engine(settings, served, _load_replica, fetch)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise SettingsError(
+            "--ray needs Ray, which is not installed; install it with: "
+            "pip install 'tokenglass[cluster]'"
+        ) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        where = "on this machine" if settings.ray == "local" else f"at {settings.ray}"
+        raise SettingsError(f"--ray: there is no Ray cluster {where} to be had: {error}") from None
 
 
 def _load_replica(load: Callable[..., Engine], number: int) -> Load:

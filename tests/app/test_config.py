@@ -75,6 +75,8 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
     "data_parallel_size": (["2"], 2),
+    "max_data_parallel_size": (["3"], 3),
+    "ray": (["head:6379"], "head:6379"),
     "upstream": (["http://localhost:8080"], "http://localhost:8080"),
     "tokenizer": (["folder"], Path("folder")),
     "lora": (["a=folder", "b=some/tone"], ("a=folder", "b=some/tone")),

@@ -109,8 +109,8 @@ class Written:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
+def wait_until(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come to hold"
         time.sleep(0.002)

@@ -1,0 +1,1 @@
+"""Engines as deployments of Ray Serve, on the GPUs of one machine or of several."""

@@ -1,0 +1,110 @@
+"""The Ray cluster: started or found, and the deployments on it.
+
+Every engine is an application of Ray Serve with one replica of its own, so that a text keeps its
+replica and `app.replicas.router` can choose one. Its name has a fingerprint of the model and its
+settings: a server that finds an engine like its own uses it, and leaves it there at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import threading
+from typing import Any
+
+import ray
+from ray import serve
+
+from app.cluster.environment import LOCAL
+from app.cluster.replica import EngineReplica
+from app.config import Settings
+from app.engine.client import Load
+from app.engine.options import load_options
+
+SERVE_NAMESPACE = "serve"
+MAX_REQUESTS = 4096
+"""Calls that a replica answers at once. The engine has its own queue, which refuses what is too
+much."""
+DEPLOYMENT = {
+    "num_replicas": 1,
+    "max_ongoing_requests": MAX_REQUESTS,
+    "health_check_period_s": 1.0,
+    "graceful_shutdown_timeout_s": 1.0,
+    "graceful_shutdown_wait_loop_s": 0.1,
+}
+
+
+class Cluster:
+    """Connection to a Ray cluster. Raises OSError or RuntimeError if there is none to be had."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._log_level = settings.log_level
+        self._lock = threading.Lock()
+        self._names: dict[int, str] = {}  # of the application of each engine
+        self._own: set[str] = set()  # those that were started here
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        self._is_local = settings.ray == LOCAL
+        if self._is_local:
+            n_cpus = max(os.cpu_count() or 1, settings.n_engines)
+            ray.init(LOCAL, num_cpus=n_cpus, include_dashboard=False, **quiet)
+        else:
+            ray.init(settings.ray, **quiet)
+        serve.start(proxy_location="Disabled")  # texts come through this server
+        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self._resources = {"num_gpus": 1} if has_gpus else {"num_cpus": 1}
+
+    def deploy(self, number: int, load: Load) -> Any:
+        """Return the handle of engine `number`, which `load` loads; it is started unless it is
+        there. The one that had this number before ends first, as it has the GPU."""
+        name = f"tokenglass-{fingerprint(load)}-{number}"
+        with self._lock:
+            if self._names.get(number, name) != name:
+                self._delete(self._names[number])
+            self._names[number] = name
+            if name not in serve.status().applications:
+                deployment = serve.deployment(
+                    **DEPLOYMENT, name="engine", ray_actor_options=self._resources
+                )(EngineReplica)
+                self._own.add(name)
+                app = deployment.bind(load, self._log_level)
+                serve.run(app, name=name, route_prefix=None, blocking=False)
+            return serve.get_app_handle(name)
+
+    def remove(self, number: int) -> None:
+        """End the engine `number`, if it was started here."""
+        with self._lock:
+            name = self._names.pop(number, None)
+            if name is not None:
+                self._delete(name)
+
+    def kill(self, actor: str) -> None:
+        """Kill the actor of a replica; Ray Serve starts another one."""
+        with contextlib.suppress(ValueError):  # it is gone
+            ray.kill(ray.get_actor(actor, namespace=SERVE_NAMESPACE))
+
+    def close(self) -> None:
+        """End the engines that were started here, and a cluster of this server's own."""
+        with self._lock:
+            for name in () if self._is_local else tuple(self._own):
+                self._delete(name)
+            ray.shutdown()
+
+    def _delete(self, name: str) -> None:
+        if name in self._own:
+            self._own.discard(name)
+            serve.delete(name)
+
+
+def fingerprint(load: Load) -> str:
+    """Return a short text that is the same for engines of the same model and settings."""
+    assert isinstance(load, functools.partial)
+    parts = [
+        load_options(part) if isinstance(part, Settings) else part
+        for part in (*load.args, *(v for k, v in sorted(load.keywords.items()) if k != "tokenizer"))
+    ]
+    name = f"{load.func.__module__}.{load.func.__qualname__}"
+    return hashlib.sha256(repr((name, parts)).encode()).hexdigest()[:12]

@@ -1,0 +1,194 @@
+"""The deployment: an engine in a Ray actor, and the servers that are connected to it.
+
+A connection speaks what the pipe of an engine's process speaks (`app.engine.pipe`): one call of
+`connect` streams what the engine says, calls of `send` bring what the server says. If the engine
+ends by itself, so does the actor's process, and Ray Serve starts another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import ray
+
+from app.engine.client import Engine, EngineRun, Load, OnEvent, Progress
+from app.engine.main import EngineMain
+from gpu import EngineInfo, EngineStats, Request
+from gpu.inspection.requests import Answer, Question
+
+PING_SECONDS = 5.0
+"""Time between two signs of life of a server."""
+SILENT_SECONDS = 60.0
+"""A server that was silent for so long is gone, however its connection looks."""
+END = b""
+"""Message after the last one of an engine."""
+ASKERS_OF_A_LINK = 1 << 32
+
+
+class Opened(NamedTuple):
+    """First message of a connection: its number, and the process and name of the actor."""
+
+    link: int
+    pid: int
+    actor: str
+
+
+class EngineReplica:
+    """An engine that several servers may use. It is loaded when the first one connects."""
+
+    def __init__(self, load: Load, log_level: str) -> None:
+        logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
+        self._load = _on_given_gpu(load)
+        self._loading = threading.Lock()
+        self._engine: Engine | None = None
+        self._links: dict[int, Link] = {}
+        self._numbers = itertools.count(1)
+
+    async def connect(self) -> AsyncIterator[Any]:
+        """Yield `Opened`, then lists of messages of the engine, until the server closes."""
+        number = next(self._numbers)
+        link = self._links[number] = Link(asyncio.get_running_loop())
+        link.start(functools.partial(self._share, number))
+        try:
+            yield Opened(number, os.getpid(), ray.get_runtime_context().get_actor_name() or "")
+            while (messages := await link.receive()) is not None:
+                yield messages
+        finally:
+            del self._links[number]
+            link.close()
+
+    async def send(self, number: int, message: bytes) -> None:
+        """Take a message of a server; an empty one is a sign of life. Raises KeyError if its
+        connection has ended."""
+        self._links[number].send(message)
+
+    def check_health(self) -> None:
+        """Tell Ray Serve whether to replace this replica."""
+        if self._engine is not None and self._engine.failure is not None:
+            raise RuntimeError(self._engine.failure)
+
+    def _share(self, link: int, progress: Progress) -> Engine:
+        """Return the engine for a connection; load it if that has not happened."""
+        with self._loading:
+            if self._engine is None:
+                self._engine = self._load(progress)
+            return SharedEngine(self._engine, link)
+
+
+def _on_given_gpu(load: Callable[..., Engine]) -> Load:
+    """Return the function that loads an engine on the GPU that Ray gave this actor, if it did."""
+    gpus = ray.get_gpu_ids()
+    return functools.partial(load, gpu=str(gpus[0])) if gpus else load
+
+
+class SharedEngine:
+    """An engine as one of its connections uses it: closing it ends the runs of that one."""
+
+    def __init__(self, engine: Engine, link: int) -> None:
+        self._engine = engine
+        self._link = link
+        self._runs: list[EngineRun] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def failure(self) -> str | None:
+        return self._engine.failure
+
+    @property
+    def busy_since(self) -> float | None:
+        return self._engine.busy_since
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats
+
+    def submit(self, request: Request, on_event: OnEvent) -> EngineRun:
+        run = self._engine.submit(request, on_event)
+        self._runs.append(run)
+        return run
+
+    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
+        return self._engine.inspect(question, self._asker(asker))
+
+    def cancel_questions(self, asker: int) -> None:
+        self._engine.cancel_questions(self._asker(asker))
+
+    def close(self) -> None:
+        for run in self._runs:
+            run.cancel()
+
+    def _asker(self, asker: int) -> int:
+        """Return a number that no asker of another connection has."""
+        return self._link * ASKERS_OF_A_LINK + asker
+
+
+class Link:
+    """Connection of a server: the ends of a pipe, of which `EngineMain` serves the other one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ours, self._theirs = multiprocessing.Pipe()
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self._heard_at = time.monotonic()
+
+    def start(self, load: Load) -> None:
+        for target, args in ((self._serve, (self._theirs, load)), (self._read, (self._ours,))):
+            threading.Thread(target=target, args=args, name="link", daemon=True).start()
+
+    def send(self, message: bytes) -> None:
+        self._heard_at = time.monotonic()
+        if message:
+            self._ours.send_bytes(message)
+
+    async def receive(self) -> list[bytes] | None:
+        """Return the messages that have come, at least one; None at the end."""
+        while True:
+            if time.monotonic() - self._heard_at > SILENT_SECONDS:
+                return None
+            try:
+                messages = [await asyncio.wait_for(self._messages.get(), PING_SECONDS)]
+                break
+            except TimeoutError:
+                continue
+        while not self._messages.empty():
+            messages.append(self._messages.get_nowait())
+        if messages[-1] == END:
+            messages.pop()
+            self._messages.put_nowait(END)
+        return messages or None
+
+    def close(self) -> None:
+        """Hang up: the runs of this connection end."""
+        self._ours.close()
+
+    @staticmethod
+    def _serve(pipe: Connection, load: Load) -> None:
+        try:
+            EngineMain(pipe, on_hang_up=lambda: None).serve(load)
+            pipe.send_bytes(END)
+        except OSError:
+            return  # the server has hung up
+
+    def _read(self, pipe: Connection) -> None:
+        try:
+            while True:
+                message = pipe.recv_bytes()
+                self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
+                if message == END:
+                    return
+        except (EOFError, OSError):
+            return  # it was closed
