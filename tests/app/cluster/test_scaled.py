@@ -27,12 +27,13 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.n_slots = 1
         self.made: list[MortalEngine] = []
         self.n_removed = 0
         self.n_closed = 0
 
     def make(self, served: ServedModel) -> EngineClient:
-        self.made.append(MortalEngine(self.folder, n_slots=1, queue=2, delay=0.005))
+        self.made.append(MortalEngine(self.folder, n_slots=self.n_slots, queue=2, delay=0.005))
         return self.made[-1]
 
     def remove(self) -> None:
@@ -69,9 +70,9 @@ def start(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     assert scene.n_closed == len(engines)
 
 
-def write(engine: ScaledEngine, n: int) -> Written:
+def write(engine: ScaledEngine, n: int, ids: list[int] = PROMPT) -> Written:
     written = Written()
-    engine.submit(Request(PROMPT, SamplingParams(max_tokens=n, ignore_eos=True)), written)
+    engine.submit(Request(ids, SamplingParams(max_tokens=n, ignore_eos=True)), written)
     return written
 
 
@@ -118,16 +119,21 @@ def test_an_idle_engine_leaves_after_some_time_and_comes_back(start: Start, scen
     assert len(scene.made) == 3
 
 
-def test_an_engine_that_writes_does_not_leave(start: Start) -> None:
-    engine = start(least=1, most=2)
-    texts = [write(engine, 150), write(engine, 150)]
-    look(engine, scaled.GROW_AFTER)
-    wait_until(lambda: engine.replicas[1].hello is not None)
-    texts.append(write(engine, 200))
+def test_an_engine_that_writes_does_not_leave(start: Start, scene: Scene) -> None:
+    scene.n_slots = 2
+    engine = start()
+    replica = engine.replicas[1]
+    assert isinstance(replica, ScaledReplica)
+    replica.come()
+    wait_until(lambda: replica.hello is not None)
+    texts = [write(engine, 150), write(engine, 200, [5] * 36)]
+    assert engine.n_runs == [1, 1]
     look(engine, 3 * scaled.SHRINK_AFTER)
-    assert engine.n_here == 2
+    assert engine.n_here == 2, "one would do, but both write"
     for text in texts:
         assert text.wait_done().reason == "length"
+    look(engine, 1)
+    assert engine.n_here == 1
 
 
 def test_a_text_goes_on_when_its_engine_leaves(start: Start) -> None:
