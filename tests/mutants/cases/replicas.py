@@ -5,11 +5,9 @@ from tests.mutants.mutant import Mutant
 RUN = "app/replicas/run.py"
 ENGINE = "app/replicas/engine.py"
 ROUTER = "app/replicas/router.py"
-SCALED = "app/cluster/scaled.py"
 SEQUENCE = "gpu/engine/sequence.py"
 REPLICATED_TEST = "tests/app/replicas/test_replicated_engine.py"
 ROUTER_TEST = "tests/app/replicas/test_router.py"
-SCALED_TEST = "tests/app/cluster/test_scaled.py"
 RESUMED_TEST = "tests/gpu/engine/test_resumed_elsewhere.py"
 
 MUTANTS = (
@@ -68,21 +66,5 @@ MUTANTS = (
         "                    self._router.forget(number)",
         "                    pass",
         (REPLICATED_TEST,),
-    ),
-    Mutant(
-        "scaled-busy",
-        "an engine ends while it writes a text",
-        SCALED,
-        "if r.is_here and not self.n_runs[i]]",
-        "if r.is_here]",
-        (SCALED_TEST,),
-    ),
-    Mutant(
-        "scaled-at-once",
-        "an engine is started for any moment with more texts than slots",
-        SCALED,
-        "self._n_grow + 1 if wanted > n_here else 0",
-        "GROW_AFTER if wanted > n_here else 0",
-        (SCALED_TEST,),
     ),
 )
