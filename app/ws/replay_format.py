@@ -166,7 +166,7 @@ ABSENT_FROM_OLD_FILES = {
     "PageModelInfo": ("eos_ids", "kv_dtype", "kv_formats"),
     "LayerStats": ("attention_cosine", "mlp_cosine"),
     "TokenStats": ("timed_at",),
-    "Accepted": ("texts", "dropped"),
+    "Accepted": ("texts", "dropped", "run"),
     "Prefill": ("experts",),
     "Token": ("experts", "draft"),
     "Timings": (
