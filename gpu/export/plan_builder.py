@@ -31,6 +31,7 @@ from gpu.export.plan_format import (
     StepLayout,
 )
 from gpu.export.recording import Recording
+from gpu.models.workspace import Instruments
 from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.layer_stats import STATS_FIELDS
 from gpu.ops.sampling import CANDIDATE_FIELDS, RESULT_FIELDS, RESULT_WORDS
@@ -139,6 +140,7 @@ class PlanBuilder:
             marks=tuple(recorded.plan.marks),
             result_bytes=recorded.query_at,
             kept=kept,
+            tensors=dict(self._question_tensors(recorded.instruments)),
         )
 
     def _dispatch(self, dispatch: Dispatch) -> int:
@@ -178,6 +180,18 @@ class PlanBuilder:
             view = self._view(tensor)
             yield KeptResult(name, view, at, parts, stride, tensor.dtype)
             at += tensor.n_bytes
+
+    def _question_tensors(self, found: Instruments) -> Iterator[tuple[str, PlanTensor]]:
+        """Yield the tensors of a plan that answers an instrument."""
+        if found.attention:
+            yield "keys", self._tensor(found.attention.keys, "uniform")
+            yield "weights", self._tensor(found.attention.layers)
+        if found.states and not found.capture:
+            yield "states", self._tensor(found.states.states)
+        if found.routing_capture:
+            yield "chosen", self._tensor(found.routing_capture.chosen)
+            yield "gates", self._tensor(found.routing_capture.gates)
+            yield "norms", self._tensor(found.routing_capture.lengths)
 
     # ---- memory -----------------------------------------------------------------------------
 
@@ -245,8 +259,10 @@ class PlanBuilder:
             *((f"layer{i:02}.values", pool) for i, pool in enumerate(pools.values)),
             *loaded.plans.intervention_buffers.tables().items(),
         ):
-            kind = "uniform" if name == "step" else "storage"
-            yield name, PlanTensor(self._view(tensor, kind), tensor.shape, tensor.dtype)
+            yield name, self._tensor(tensor, "uniform" if name == "step" else "storage")
+
+    def _tensor(self, tensor: Tensor, kind: str = "storage") -> PlanTensor:
+        return PlanTensor(self._view(tensor, kind), tensor.shape, tensor.dtype)
 
     def _need(self, limit: str, value: int) -> None:
         self._limits[limit] = max(self._limits[limit], value)

@@ -182,7 +182,8 @@ class KeptResult(msgspec.Struct, frozen=True):
 
 
 class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One plan: its key, the runs of dispatches that it consists of, and its results."""
+    """One plan: its key, the runs of dispatches that it consists of, and its results. `tensors`:
+    those that the host reads or writes for this plan alone."""
 
     kind: str
     rows: int
@@ -193,6 +194,7 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):
     interventions: bool = False
     marks: tuple[tuple[int, str], ...] = ()
     kept: tuple[KeptResult, ...] = ()
+    tensors: dict[str, PlanTensor] = {}
 
 
 class PlanFile(msgspec.Struct, frozen=True):

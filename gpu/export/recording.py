@@ -19,7 +19,8 @@ from gpu.info import AdapterInfo
 from gpu.load_options import LoadOptions
 from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.plans.capture_buffers import ROW_BUCKETS
-from gpu.plans.plan_cache import SAMPLING, RecordedPlan
+from gpu.plans.plan_cache import LEAST_ROWS, SAMPLE_BUCKETS, SAMPLING, RecordedPlan
+from gpu.runners.inspection_passes import LENS_SAMPLES
 from gpu.runners.loaded_model import LoadedModel
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device import Device
@@ -103,15 +104,48 @@ def expect_exportable(options: LoadOptions) -> None:
         raise ModelError("LoRA adapters cannot be exported; leave --lora out")
 
 
-def keys(loaded: LoadedModel) -> Iterator[tuple[str, int, int, int, bool]]:
-    """Yield (kind, rows, samples, context, interventions) of every plan that a browser needs."""
+Key = tuple[str, int, int, int, bool]
+"""Kind, rows, samples, context, interventions of a plan."""
+
+
+def keys(loaded: LoadedModel) -> Iterator[Key]:
+    """Yield the key of every plan that a browser needs."""
+    yield from sampling_keys(loaded)
+    for interventions in (False, True):
+        yield from question_keys(loaded, interventions)
+    for rows in buckets(LEAST_ROWS["lens"], loaded.limits.max_captured_rows):
+        for samples in (n for n in SAMPLE_BUCKETS if 0 < n <= LENS_SAMPLES):
+            yield "lens", rows, samples, 1, False
+
+
+def sampling_keys(loaded: LoadedModel) -> Iterator[Key]:
+    """Yield the keys of steps that write texts."""
     limits = loaded.limits
     for kind, interventions in itertools.product(SAMPLING, (False, True)):
         most = limits.max_captured_rows if kind == "captured" else limits.max_rows
-        for rows in (bucket for bucket in ROW_BUCKETS if bucket <= most):
+        for rows in buckets(1, most):
             for context in contexts(loaded, rows):
                 for samples in range(min(rows, limits.slots) + 1):
                     yield kind, rows, samples, context, interventions
+
+
+def question_keys(loaded: LoadedModel, interventions: bool) -> Iterator[Key]:
+    """Yield the keys of steps that answer instruments, but for the lens's own."""
+    limits, has_experts = loaded.limits, bool(loaded.config.expert_layers)
+    for rows in buckets(1, limits.max_rows):
+        for context in contexts(loaded, rows):
+            yield "weights", rows, 0, context, interventions
+            for samples in (n for n in SAMPLE_BUCKETS if 0 < n <= min(rows, limits.max_samples)):
+                yield "logits", rows, samples, context, interventions
+            if has_experts:
+                yield "routes", rows, 0, context, interventions
+            if LEAST_ROWS["states"] <= rows <= limits.max_captured_rows:
+                yield "states", rows, 0, context, interventions
+
+
+def buckets(least: int, most: int) -> Iterator[int]:
+    """Yield the numbers of rows that plans are recorded for, from `least` to `most`."""
+    return (rows for rows in ROW_BUCKETS if least <= rows <= most)
 
 
 def contexts(loaded: LoadedModel, rows: int) -> Iterator[int]:

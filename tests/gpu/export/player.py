@@ -63,13 +63,40 @@ class Player:
         self, kind: str, rows: list[tuple[int, int]], indices: list[int], params: dict[str, Any]
     ) -> list[Any]:
         """Run one step; `indices`: of the sample of its last row, if it has one."""
-        layout, limits = self.plan["step"], self.plan["limits"]
         plan = self.find(kind, len(rows), len(indices), rows[-1][0] + 1)
-        data = bytearray(layout["bytes"])
-        struct.pack_into("<2I", data, 0, len(rows), len(indices))
-        for i, index in enumerate(indices):
+        samples = []
+        for index in indices:
             sample = {"row": len(rows) - 1, "index": index, "top_p": 1.0} | params
             sample.setdefault("repetition_penalty", 1.0)
+            samples.append(sample)
+        self._write_step(rows, samples)
+        return [self._read(result, plan) for result in self._run(plan)]
+
+    def ask(
+        self, kind: str, rows: list[tuple[int, int]], sampled: list[int], n_rows: int, keys: int
+    ) -> dict[str, Any]:
+        """Run a plan that answers an instrument, for `n_rows` rows and contexts of `keys` keys; the
+        step itself has `rows` and samples of the rows `sampled`. Returns the plan."""
+        plan = self.find(kind, n_rows, len(sampled), keys)
+        if "keys" in plan.get("tensors", {}):
+            buffer, offset, _ = self.plan["views"][plan["tensors"]["keys"]["view"]]
+            self.device.queue.write_buffer(
+                self.buffers[buffer], offset, struct.pack("<2I", 0, keys)
+            )
+        self._write_step(rows, [{"row": row} for row in sampled])
+        self._run(plan, reads=False)
+        return plan
+
+    def read(self, tensor: dict[str, Any]) -> bytes:
+        """Return the contents of a tensor of a plan or of the file."""
+        buffer, offset, size = self.plan["views"][tensor["view"]]
+        return bytes(self.device.queue.read_buffer(self.buffers[buffer], offset, size))
+
+    def _write_step(self, rows: list[tuple[int, int]], samples: list[dict[str, Any]]) -> None:
+        layout, limits = self.plan["step"], self.plan["limits"]
+        data = bytearray(layout["bytes"])
+        struct.pack_into("<2I", data, 0, len(rows), len(samples))
+        for i, sample in enumerate(samples):
             _pack(data, layout["samples_at"] + i * 4 * len(layout["sample"]), layout["sample"],
                   sample)  # fmt: skip
         for i, (position, token) in enumerate(rows):
@@ -78,7 +105,6 @@ class Player:
             row["token"] = layout["from_gpu"] if token == FROM_GPU else token
             _pack(data, layout["rows_at"] + i * 4 * len(layout["row"]), layout["row"], row)
         self._write("step", bytes(data))
-        return [self._read(result, plan) for result in self._run(plan)]
 
     def find(self, kind: str, n_rows: int, n_samples: int, context: int) -> dict[str, Any]:
         lookup = self.plan["lookup"]
@@ -112,7 +138,7 @@ class Player:
         rows = self.data[at : at + entry["rows"] * row]
         return interleave(weight["dtype"], row, rows, entry.get("interleaved", 1))
 
-    def _run(self, plan: dict[str, Any]) -> list[bytes]:
+    def _run(self, plan: dict[str, Any], *, reads: bool = True) -> list[bytes]:
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         for first, n in plan["dispatches"]:
@@ -129,6 +155,9 @@ class Player:
                 compute.set_bind_group(0, group)
                 compute.dispatch_workgroups(*grid)
         compute.end()
+        if not reads:
+            self.device.queue.submit([encoder.finish()])
+            return []
         words = self.plan["results"]["words"]
         size = 4 * words * plan["samples"]
         if size:
