@@ -32,6 +32,7 @@ from gpu.export.recording import open_model, record
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
+from gpu.plans.plan_cache import SAMPLING
 from gpu.runners.results import parse_captured, parse_samples
 from gpu.sampling import TokenBias
 from gpu.step import FROM_GPU, MAX_ROWS, N_CANDIDATES, Row, Sample, Step
@@ -96,7 +97,8 @@ def _results(plan: PlanFile, config: ModelConfig) -> Iterator[dict[str, Any]]:
     """Yield readback buffers of random numbers, parsed."""
     rng = np.random.default_rng(0)
     for recorded in plan.plans:
-        if recorded.samples and recorded.splits == 1 and recorded.rows in (1, 4):
+        is_first = recorded.splits == 1 and recorded.rows in (1, 4)
+        if recorded.kind in SAMPLING and recorded.samples and is_first:
             yield _result(plan, recorded, config, rng)
 
 

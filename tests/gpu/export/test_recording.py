@@ -95,9 +95,9 @@ def test_plans_are_small(llama: Path, name: str, profile: str) -> None:
     assert len(encode_plan(build_plan(recorded, profile)[0])) <= MAX_PLAN_BYTES
 
 
-@pytest.mark.parametrize("shape", ["llama1b"])
+@pytest.mark.parametrize("shape", ["tiny", pytest.param("llama1b", marks=pytest.mark.slow)])
 def test_plans_of_a_large_model_are_small(shape: str) -> None:
-    """As many layers as one in a browser has; the context makes as many splits."""
+    """As many layers as one in a browser has, and the splits of a long context."""
     config, options = LLAMA_SHAPES[shape], LoadOptions(dtype="q8", slots=2, context=8192)
     recorded = record(config, RandomCheckpoint(config), options, "portable")
     assert len(encode_plan(build_plan(recorded, "portable")[0])) <= MAX_PLAN_BYTES
