@@ -61,6 +61,7 @@ from gpu.interventions.messages import (
 )
 from gpu.kv.blocks import BLOCK_TOKENS, token_bytes_by_format
 from gpu.kv.prefix_cache import BlockHashes
+from gpu.kv.slide import ATTENTION_SINKS
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
 from gpu.request import Request
@@ -84,6 +85,7 @@ from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
 
 __all__ = [
+    "ATTENTION_SINKS",
     "BLOCK_TOKENS",
     "FACTORS",
     "MAX_BIAS",

@@ -119,7 +119,7 @@ class MovedChunk(msgspec.Struct, frozen=True):
 class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already, and
     those of the chunks `moved` were there after another text, so that what follows is approximate;
-    absent without any.
+    absent without any. `slid` is as in `Token`.
     `ms` counts from the start of the run, `gpu_ms` is of this chunk's step alone.
     `stats` has one entry for each prompt token of this chunk when captured; `experts` is as in
     `Token`."""
@@ -133,6 +133,7 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     stats: tuple[TokenStats, ...] = ()
     experts: ExpertUse | None = None
     moved: tuple[MovedChunk, ...] | msgspec.UnsetType = msgspec.UNSET
+    slid: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -162,7 +163,9 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     `draft`: what speculative decoding proposed in its place; None if nothing. `allowed`: absent
     without a grammar; all but `logprob` is then about the allowed tokens alone, as if there were no
     others. An upstream server (`app.upstream`) does not tell what is None here; its `rank` is
-    known among the candidates, and its `logprob` is not a number if it told none."""
+    known among the candidates, and its `logprob` is not a number if it told none. `slid`: how many
+    tokens after the first `n_keep` had left the cache when it was chosen (`gpu.kv.slide`); absent
+    while all are there."""
 
     index: int
     id: int
@@ -181,6 +184,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     experts: ExpertUse | None = None
     draft: Draft | None = None
     allowed: Allowed | msgspec.UnsetType = msgspec.UNSET
+    slid: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Updated(

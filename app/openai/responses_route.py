@@ -25,13 +25,14 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
         body = decode_body(ResponsesRequest)
         interventions = body.interventions(hello.model)
         params = body.params(hello.defaults, hello.limits.context)
+        truncation = body.truncation or "disabled"
         prompt = read_conversation(
             body.messages(),
             partial(message_ids, engine.tokenizer),
             Room(hello.limits.context, params.max_tokens),
-            body.truncation or "disabled",
+            truncation,
         )
-        request = body.run(prompt.ids, params, interventions)
+        request = body.run(prompt.ids, params, interventions, truncation)
         name = body.model or hello.model.name
         response = ResponseObject(body, params, name, len(prompt.dropped))
         answering = Answering(

@@ -94,7 +94,7 @@ def _complete(engine: EngineClient, generations: Generations) -> Response:
         ]
     name = body.model or hello.model.name
     response = completion_format(name, echo, logprobs, token_ids=body.return_token_ids)
-    request = body.run(ids, params, interventions)
+    request = body.run(ids, params, interventions, body.truncation)
     return _answer(engine, generations, request, response, body, body.constraint())
 
 
@@ -119,7 +119,7 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
         name, logprobs, writers, len(prompt.dropped), token_ids=body.return_token_ids
     )
     constraint = body.constraint() or _required_calls(engine.tokenizer, tools, body)
-    request = body.run(prompt.ids, params, interventions)
+    request = body.run(prompt.ids, params, interventions, body.truncation)
     return _answer(engine, generations, request, response, body, constraint)
 
 

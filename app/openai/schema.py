@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ from app.openai.structured_outputs import Constraint, StructuredFields
 from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
 from app.prompt import conversation
 from app.prompt.conversation import Turn
+from app.prompt.truncation import n_keep
 from app.ws.protocol import Truncation
 from gpu import (
     SAMPLING_SETTINGS,
@@ -118,7 +119,13 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the values that change nothing, by field; the last one is for error messages."""
         return {}
 
-    def run(self, ids: list[int], params: SamplingParams, interventions: Interventions) -> Request:
+    def run(
+        self,
+        ids: list[int],
+        params: SamplingParams,
+        interventions: Interventions,
+        truncation: Truncation = "disabled",
+    ) -> Request:
         """Return the engine's request for these token ids and settings."""
         return Request(
             ids,
@@ -126,6 +133,7 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             interventions=interventions,
             priority=self.priority,
             cache_reuse=self.cache_reuse,
+            n_keep=n_keep(truncation),
         )
 
     def interventions(self, model: ModelInfo) -> Interventions:
@@ -182,6 +190,9 @@ def _biases(by_id: dict[str, float]) -> Iterator[TokenBias]:
 
 class CompletionRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[int | str]
+    truncation: Literal["disabled", "slide"] = "disabled"
+    """What to do when the context is full."""
+
     max_tokens: int | None = None
     logprobs: int | None = None
     echo: bool = False
@@ -249,7 +260,8 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
     top_logprobs: int | None = None
     continue_final_message: bool = False
     truncation: Truncation = "disabled"
-    """What to do with messages that are too long for the context, as in `/v1/responses`."""
+    """What to do with messages that are too long for the context, as in `/v1/responses`, and when
+    it is full."""
 
     tools: Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None

@@ -1,8 +1,11 @@
-"""Conversations longer than the context: the oldest turns are left out.
+"""Conversations longer than the context: the oldest turns are left out, or the oldest tokens.
 
 The field is OpenAI's `truncation` (`/v1/responses`): "disabled" refuses such a conversation, "auto"
-drops turns. A turn is what the user says and the answers to it, with calls of tools and their
-results; it is dropped whole. System messages and the last turn stay.
+drops turns. With "slide", which is ours, a text of any kind goes on while its oldest tokens leave
+the context (`gpu.kv.slide`): the engine does that.
+
+A turn is what the user says and the answers to it, with calls of tools and their results; it is
+dropped whole. System messages and the last turn stay.
 
 A server is sent the whole conversation with every message. If each dropped one turn more, every
 prompt would begin differently, and the prefix cache would find nothing. So turns are dropped in
@@ -20,6 +23,7 @@ from typing import NamedTuple, TypeVar
 from app.prompt.chat_template import as_turn
 from app.prompt.conversation import Turn
 from app.ws.protocol import Message, Truncation
+from gpu import ATTENTION_SINKS
 
 AnyMessage = TypeVar("AnyMessage", Message, Turn)
 SHARES = 4
@@ -63,7 +67,7 @@ def read_conversation(
     ids = encode(messages)
     excess = len(ids) - room.prompt
     turns = split_turns(messages)
-    if truncation == "disabled" or excess <= 0 or len(turns) < 2:
+    if truncation != "auto" or excess <= 0 or len(turns) < 2:
         return Truncated(ids)
 
     @cache
@@ -75,6 +79,11 @@ def read_conversation(
     numbers = range(1, len(turns) - 1)  # if none of these is enough, all turns but the last
     n = 1 + bisect_left(numbers, wanted, key=lambda n: len(ids) - len(ids_without(n)))
     return Truncated(ids_without(n), tuple(i for turn in turns[:n] for i in turn))
+
+
+def n_keep(truncation: Truncation) -> int | None:
+    """Return `Request.n_keep` for a truncation."""
+    return ATTENTION_SINKS if truncation == "slide" else None
 
 
 def split_turns(messages: Sequence[Message | Turn]) -> list[list[int]]:

@@ -22,7 +22,7 @@ from app.http.security import browser_session
 from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import prompt_ids
 from app.prompt.tokenizing import TokenizeHandler
-from app.prompt.truncation import Room, Truncated, read_conversation
+from app.prompt.truncation import Room, Truncated, n_keep, read_conversation
 from app.ws import websocket
 from app.ws.continuation import continuation_length
 from app.ws.incoming import BadMessageError, UpdateMerger, decode, given_settings, merge
@@ -194,9 +194,9 @@ class PageConnection:
         if message.messages is not None:
             room = Room(hello.limits.context, message.params.max_tokens)
             return read_conversation(message.messages, encode, room, message.truncation)
-        if message.truncation != "disabled":
+        if message.truncation == "auto":
             raise InvalidRequest(
-                "truncation applies to messages only; leave it out, or send messages",
+                "truncation auto applies to messages only; leave it out, or send messages",
                 "truncation",
             )
         return Truncated(encode(None))
@@ -213,6 +213,7 @@ def request_of(message: Generate, ids: list[int]) -> Request:
         message.spans,
         grammar=message.grammar,
         cache_reuse=message.cache_reuse,
+        n_keep=n_keep(message.truncation),
     )
 
 

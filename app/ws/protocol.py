@@ -50,7 +50,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
-Truncation = Literal["disabled", "auto"]
+Truncation = Literal["disabled", "auto", "slide"]
 
 
 class Generate(
@@ -65,7 +65,9 @@ class Generate(
     `id` is chosen by the page, unique for it (1 to 64 characters of [A-Za-z0-9_-]).
     `continue_final`: the last message is the assistant's, and the model continues it.
     `truncation`: "auto" leaves out the oldest turns of messages that are too long for the context
-    (`app.prompt.truncation`); "disabled" refuses them. `accepted` lists what was `dropped`.
+    (`app.prompt.truncation`); "disabled" refuses them. `accepted` lists what was `dropped`. With
+    "slide", for any kind of prompt, the oldest tokens leave the context when it is full; tokens say
+    how many have (`slid`).
     `changes`: updates at token indexes that are known beforehand, as in a replay; each is
     acknowledged by `updated` when it acts.
     `written`: number of the last `ids` that the page has as text already, generated before or put

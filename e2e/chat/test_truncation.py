@@ -47,3 +47,28 @@ def test_the_oldest_turns_are_dropped_when_the_person_says_so(
     setting.select_option("disabled")
     here.ask(LONG)
     expect(here.notice).to_contain_text("The prompt is too long")
+
+
+def test_a_text_slides_through_the_context_when_the_person_says_so(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play(context=512, delay=0.0)
+    here.set(max_tokens=6, seed=1)
+    for n in (1, 2):
+        here.ask(LONG)
+        expect(page.locator(".answer")).to_have_count(n)
+        here.wait_tokens(6)
+        here.wait_done()
+    here.ask(LONG)
+    expect(here.notice).to_contain_text("The prompt is too long")
+    page.get_by_role("button", name="Let the oldest tokens leave").click()
+    expect(page.locator(".answer")).to_have_count(3)
+    here.wait_tokens(6)
+    here.wait_done()
+    expect(page.get_by_label("When context is full")).to_have_value("slide")
+    n_prompt = len(here.messages.events("accepted")[-1]["prompt"])
+    slid = [event["slid"] for event in here.messages.events("token")[-6:]]
+    assert slid[0] == ((n_prompt - 1 - 512) // 127 + 1) * 127
+    expect(here.answer.locator(".dropped")).to_have_text(
+        f"the oldest {slid[-1]} tokens left the context"
+    )

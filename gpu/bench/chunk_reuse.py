@@ -7,8 +7,7 @@ replaced by a short note. So the first changed chunk of a prompt is in its middl
 is the same text at other positions.
 
 Each prompt is read, and the logits after it and after each token of the next step are compared with
-those of reading everything. The scheduler is driven by hand, because an engine gives no logits of
-what its cache holds.
+those of reading everything.
 """
 
 from __future__ import annotations
@@ -24,22 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from gpu.bench.contestants import greedy
+from gpu.bench.prompt_reader import PromptReader
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
-from gpu.engine.kv_copies import submit_copies
-from gpu.engine.scheduler import Scheduler
-from gpu.engine.sequence import Sequence
 from gpu.errors import EngineError, ModelError
 from gpu.kv.formats import KV_DTYPES
 from gpu.kv.movable import why_not_movable
 from gpu.load_options import LoadOptions
 from gpu.reference.divergence import Divergence
-from gpu.request import Request
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
-from gpu.step import Floats, Row, Step
+from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
 from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.device import Device
@@ -114,67 +108,19 @@ def _words(i: int) -> str:
     return f"I think that the lantern may be at {place}. I will look there.\nlook({place})\n"
 
 
-class Reader:
-    """Reads prompts through one scheduler and runner; `cache_reuse` as in `Request`."""
-
-    def __init__(
-        self, runner: WgpuRunner, tokenizer: Tokenizer, *, prefix_cache: bool, cache_reuse: int
-    ) -> None:
-        self._runner = runner
-        self._tokenizer = tokenizer
-        self._scheduler = Scheduler(runner.limits, prefix_cache=prefix_cache)
-        self._cache_reuse = cache_reuse
-        self.computed = self.moved = self.prompt_tokens = 0
-        self.ms = 0.0
-
-    def read(self, prompt: AgentPrompt) -> Floats:
-        """Return the logits after the prompt and after each token of its reply but the last,
-        (len(reply), vocab_size). The prompt alone is timed and counted."""
-        params = SamplingParams(max_tokens=1, seed=0, temperature=0)
-        sequence = Sequence(
-            Request(prompt.ids, params),
-            self._tokenizer,
-            (),
-            self._runner.limits.context,
-            cache_reuse=self._cache_reuse,
-        )
-        began = time.perf_counter()
-        logits = [self._read_prompt(sequence)]
-        self.ms += 1e3 * (time.perf_counter() - began)
-        self.prompt_tokens += len(prompt.ids)
-        self.moved += sum(chunk.end - chunk.first for chunk in sequence.moved)
-        for i, id in enumerate(prompt.reply[:-1]):
-            logits.append(self._read_token(sequence, len(prompt.ids) + i, id))
-        self._scheduler.release(sequence)
-        return np.concatenate(logits)
-
-    def _read_prompt(self, sequence: Sequence) -> Floats:
-        self._scheduler.add(sequence)
-        self._scheduler.admit()
-        self._runner.begin_slot(sequence.slot, np.array(sequence.ids, np.uint32))
-        while True:
-            scheduled = self._scheduler.next_step()
-            assert scheduled is not None, "one prompt always has a next step"
-            self._apply()
-            self.computed += len(scheduled.step.rows)
-            if scheduled.step.samples:
-                return self._runner.logits(scheduled.step)
-            self._runner.submit(scheduled.step)
-            self._runner.collect()
-
-    def _read_token(self, sequence: Sequence, position: int, id: int) -> Floats:
-        assert self._scheduler.kv.cover(sequence, position), "the cache is too small"
-        self._apply()
-        row = Row(sequence.slot, position, id)
-        return self._runner.logits(Step((row,), (greedy(0, position),)))
-
-    def _apply(self) -> None:
-        kv = self._scheduler.kv
-        submit_copies(self._runner, kv.copies)
-        kv.copies.clear()
-        for sequence in kv.changed_tables:
-            self._runner.set_blocks(sequence.slot, sequence.blocks)
-        kv.changed_tables.clear()
+def read(reader: PromptReader, prompt: AgentPrompt) -> tuple[Floats, ReuseResult]:
+    """Return the logits after the prompt and after each token of its reply but the last,
+    (len(reply), vocab_size), and the figures of the prompt alone."""
+    n_before, began = reader.computed, time.perf_counter()
+    sequence = reader.begin(prompt.ids)
+    logits = [reader.last_logits(sequence)]
+    ms = 1e3 * (time.perf_counter() - began)
+    moved = sum(chunk.end - chunk.first for chunk in sequence.moved)
+    figures = ReuseResult("", len(prompt.ids), reader.computed - n_before, moved, ms, None)
+    for i, id in enumerate(prompt.reply[:-1]):
+        logits.append(reader.next_logits(sequence, id, len(prompt.ids) + i))
+    reader.end(sequence)
+    return np.concatenate(logits), figures
 
 
 def measure(runner: WgpuRunner, tokenizer: Tokenizer, least: int, repeat: int) -> list[ReuseResult]:
@@ -186,16 +132,18 @@ def measure(runner: WgpuRunner, tokenizer: Tokenizer, least: int, repeat: int) -
     reference: list[Floats] = []
     for _ in range(repeat + 1):  # the first turn compiles
         for name, (prefix_cache, cache_reuse) in ways.items():
-            reader = Reader(runner, tokenizer, prefix_cache=prefix_cache, cache_reuse=cache_reuse)
-            logits = [reader.read(prompt) for prompt in prompts]
-            reference = reference or logits
+            reader = PromptReader(
+                runner, tokenizer, prefix_cache=prefix_cache, cache_reuse=cache_reuse
+            )
+            logits, figures = zip(*(read(reader, prompt) for prompt in prompts), strict=True)
+            reference = reference or list(logits)
             apart = Divergence.of(np.concatenate(reference), np.concatenate(logits))
-            times[name].append(reader.ms)
+            times[name].append(sum(one.ms for one in figures))
             found[name] = ReuseResult(
                 name,
-                reader.prompt_tokens,
-                reader.computed,
-                reader.moved,
+                sum(one.prompt_tokens for one in figures),
+                sum(one.computed for one in figures),
+                sum(one.moved for one in figures),
                 float(np.median(times[name][1:] or times[name])),
                 apart if name != "neither" else None,
             )

@@ -100,7 +100,8 @@ class Engine:
             self._limits.context,
             [lora.name for lora in self.info.model.loras],
             tokenizer.encode,
-            why_not_movable(config, prefix_cache=options.prefix_cache),
+            why_not_movable(config),
+            options.prefix_cache,
         )
 
     @classmethod

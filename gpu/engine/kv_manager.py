@@ -15,7 +15,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpu.engine.sequence import Sequence
@@ -25,6 +25,7 @@ from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.chunks import Chunk
 from gpu.kv.copies import BlockCopy, KvCopy, TokenMove, TokenMoves
 from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
+from gpu.kv.slide import BlockMoves, slide_moves, token_moves, unread_blocks
 from gpu.kv.state import KvState
 
 NO_MATCH = PrefixMatch()
@@ -103,6 +104,8 @@ class KvManager:
         least = sequence.cache_reuse
         if not (least and self.reuses_prefixes) or sequence.n_preemptions:
             return
+        if sequence.n_known > sequence.context:
+            return  # positions will change while it is read
         first = sequence.n_prefilled
         end = first + sequence.n_to_prefill - 1  # the last token is computed: its logits are needed
         if sequence.block_hashes.plain_ids(sequence.ids, first, end) is None:
@@ -132,6 +135,51 @@ class KvManager:
                 return False
             sequence.blocks += taken
             self._note_changed(sequence)
+        return True
+
+    def slide(self, sequence: Sequence) -> bool:
+        """Move what stays of a full context to its beginning, see `gpu.kv.slide`; return False,
+        without a change, if too few blocks are free."""
+        sliding, old = sequence.sliding, sequence.blocks
+        assert sliding is not None
+        assert self._borrowed is None, "return what was borrowed before the next step"
+        unread = [old[i] for i in unread_blocks(sliding)]
+        steps = slide_moves(sliding)
+        if not self._has_room_to_slide(old, unread, steps):
+            return False
+        self._enter(sequence)
+        self.pool.free(unread)
+        blocks: list[int] = []
+        moves: list[TokenMove] = []
+        for step in steps:
+            taken = self.pool.allocate(1)
+            assert taken is not None, "there are fewer free blocks than were counted"
+            (block,) = taken
+            if any(move.source // BLOCK_TOKENS == block for move in moves):
+                self.copies.append(TokenMoves(tuple(moves)))  # before the block is overwritten
+                moves = []
+            moves += token_moves(step, old, block)
+            self.pool.free([old[i] for i in step.consumed])
+            blocks.append(block)
+        self.copies.append(TokenMoves(tuple(moves)))
+        sequence.blocks = blocks
+        sequence.n_slid += sliding.n_drop
+        self._note_changed(sequence)
+        return True
+
+    def _has_room_to_slide(
+        self, old: list[int], unread: list[int], steps: list[BlockMoves]
+    ) -> bool:
+        """Return whether a block is free for each step, counting those that become free before."""
+
+        def n_own(blocks: Iterable[int]) -> int:
+            return sum(self.pool.ref_counts[block] == 1 for block in blocks)
+
+        free = self.pool.n_free + n_own(unread)
+        for step in steps:
+            if not free:
+                return False
+            free += n_own(old[i] for i in step.consumed) - 1
         return True
 
     def room(self, sequence: Sequence) -> int:
@@ -221,7 +269,8 @@ class KvManager:
         if not self.reuses_prefixes:
             return NO_MATCH
         self._enter_running()
-        return self.pool.match_prefix(sequence.ids, sequence.n_known - 1, sequence.block_hashes)
+        most = min(sequence.n_known - 1, sequence.context)
+        return self.pool.match_prefix(sequence.ids, most, sequence.block_hashes)
 
     def _attach(self, sequence: Sequence, match: PrefixMatch) -> None:
         """Make the sequence begin after its cached prefix, or after as much of it as there are
@@ -259,6 +308,8 @@ class KvManager:
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
+        if sequence.n_slid:
+            return  # its blocks hold no text that another one could begin with
         self.pool.insert(
             sequence.ids,
             sequence.n_computed,

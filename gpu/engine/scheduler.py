@@ -285,7 +285,7 @@ class Scheduler:
             self.kv.match_again(prompt)
             self.kv.reuse_chunks(prompt)
         first = prompt.n_prefilled
-        n = min(prompt.next_found - first, most)
+        n = min(prompt.next_found - first, prompt.n_until_full, most)
         return prompt.interventions.schedule.next_change(first, first + n) - first
 
     def _waits_for_prefix(self, prompt: Sequence, shares: dict[Sequence, int]) -> bool:
@@ -326,7 +326,7 @@ class Scheduler:
                 continue  # preempted meanwhile
             if sequence in shares:
                 shares[sequence] = self._covered_rows(sequence, shares[sequence])
-            elif not self._cover(sequence, sequence.next_position):
+            elif not self._slide(sequence) or not self._cover(sequence, sequence.next_position):
                 writers.remove(sequence)
             elif n := drafts.get(sequence):
                 at = sequence.next_position
@@ -339,20 +339,37 @@ class Scheduler:
 
     def _covered_rows(self, prompt: Sequence, n: int) -> int:
         """Return how many of the next `n` rows of `prompt` have blocks now."""
-        if not self._cover(prompt, prompt.n_prefilled + n - 1, n):
-            n = min(n, self.kv.room(prompt) - prompt.n_prefilled)
+        if not self._slide(prompt):
+            return 0
+        first = prompt.prefill_position
+        if not self._cover(prompt, first + n - 1, n):
+            n = min(n, self.kv.room(prompt) - first)
             if n > 0:
-                self.kv.cover(prompt, prompt.n_prefilled + n - 1, n)
+                self.kv.cover(prompt, first + n - 1, n)
         return max(0, n)
+
+    def _slide(self, sequence: Sequence) -> bool:
+        """Have the oldest tokens of a full context leave it, preempting others after it in order if
+        blocks are needed; return False if there are too few."""
+        while sequence.is_full and not self.kv.slide(sequence):
+            if not self._preempt_last(sequence):
+                return False
+        return True
 
     def _cover(self, sequence: Sequence, position: int, n_rows: int = 1) -> bool:
         """Give the next rows of a sequence blocks, preempting others after it in order; return
         False if there are too few."""
         while not self.kv.cover(sequence, position, n_rows):
-            last = max(self.active, key=_order)
-            if last is sequence:
+            if not self._preempt_last(sequence):
                 return False
-            self._preempt(last)
+        return True
+
+    def _preempt_last(self, sequence: Sequence) -> bool:
+        """Preempt the last in order for `sequence`; return False if that is itself."""
+        last = max(self.active, key=_order)
+        if last is sequence:
+            return False
+        self._preempt(last)
         return True
 
     def _preempt(self, sequence: Sequence) -> None:

@@ -39,6 +39,7 @@ from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.blocks import blocks_for
 from gpu.kv.chunks import Chunk
 from gpu.kv.prefix_cache import BlockHashes
+from gpu.kv.slide import SlidingContext
 from gpu.request import Request
 from gpu.sampling import DISTRIBUTION, SamplingParams
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
@@ -108,6 +109,8 @@ class Sequence:
         self.params = params
         self.capture = request.capture
         self.context = context
+        self.sliding = None if request.n_keep is None else SlidingContext(context, request.n_keep)
+        self.n_slid = 0  # tokens that have left the cache, so that the next are before their index
         self.slot = -1
         self.order = (request.priority, 0)  # sequences are served by it; the scheduler numbers them
         self.n_preemptions = 0
@@ -179,7 +182,7 @@ class Sequence:
             not self.finished
             and not self.prefilling
             and self.n_submitted < self.params.max_tokens
-            and self.next_position < self.context
+            and (self.next_position < self.context or self.sliding is not None)
             and not self._must_settle
         )
 
@@ -208,9 +211,32 @@ class Sequence:
         return min(len(self.ids), self.params.first_index + self.n_written)
 
     @property
+    def next_index(self) -> int:
+        """Index in the text of the token of the row that feeds the next sample."""
+        return len(self.prompt) + self.n_submitted - 1
+
+    @property
     def next_position(self) -> int:
         """Position of the row that feeds the next sample."""
-        return len(self.prompt) + self.n_submitted - 1
+        return self.next_index - self.n_slid
+
+    @property
+    def prefill_position(self) -> int:
+        """Position of the next known id that is to be computed."""
+        return self.n_prefilled - self.n_slid
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the oldest tokens must leave the cache before the next is computed."""
+        next = self.prefill_position if self.prefilling else self.next_position
+        return self.sliding is not None and next == self.context
+
+    @property
+    def n_until_full(self) -> int:
+        """Known ids that can be computed before tokens must leave the cache again."""
+        if self.sliding is None:
+            return self.n_known
+        return self.context - self.prefill_position or self.sliding.n_drop
 
     @property
     def owned_blocks(self) -> list[int]:
@@ -226,9 +252,9 @@ class Sequence:
     def n_computed(self) -> int:
         """Number of leading `ids` whose keys and values are on the device or on their way. Rows
         past a stop were submitted too, but their tokens are not in `ids`."""
-        if self.prefilling or self.next_position < self.n_known:
+        if self.prefilling or self.next_index < self.n_known:
             return self.n_prefilled
-        return min(self.next_position, len(self.ids))
+        return min(self.next_index, len(self.ids))
 
     def reuse_prefix(self, n: int) -> None:
         """Skip the first `n` known ids, found in the KV cache. To be called before any row is
@@ -257,7 +283,7 @@ class Sequence:
         self.moved = ()
         self.block_hashes.forget_approximate()
         self.slot = -1
-        self.n_prefilled = self.n_matched = 0
+        self.n_prefilled = self.n_matched = self.n_slid = 0
         self.interventions.leave_slot()
 
     def resume(self) -> None:
@@ -301,7 +327,7 @@ class Sequence:
             self.drafting.index(self.ids, self.n_prefilled)
         submitted = min(self.n_prefilled, len(self.prompt))
         self._n_prompt_submitted = max(self._n_prompt_submitted, submitted)
-        return [Row(self.slot, i, self.ids[i]) for i in range(first, first + n)]
+        return [Row(self.slot, i - self.n_slid, self.ids[i]) for i in range(first, first + n)]
 
     @property
     def draft_room(self) -> int:
@@ -345,8 +371,8 @@ class Sequence:
     def _room(self) -> int:
         """Return how many drafts may follow the next row: up to the limits of the text, the next
         scheduled update and the next change of interventions."""
-        at, n = self.next_position, self.n_submitted
-        room = min(self.params.max_tokens - n - 1, self.context - at - 1)
+        at, n = self.next_index, self.n_submitted
+        room = min(self.params.max_tokens - n - 1, self.context - self.next_position - 1)
         if self._n_applied < len(self._updates):
             room = min(room, self._updates[self._n_applied].index - n - 1)
         if room <= 0:
@@ -401,7 +427,8 @@ class Sequence:
                 moved=self._moved_at_start or msgspec.UNSET,
                 ms=self._clock.since_start_ms(),
                 gpu_ms=result.gpu_ms,
-                kv_blocks=blocks_for(first + n),
+                kv_blocks=self._kv_blocks(first + n - 1),
+                slid=self._slid(first + n - 1),
                 stats=stats,
                 experts=result.experts,
             )
@@ -526,11 +553,19 @@ class Sequence:
             return "stop", ""
         if self.n_written >= self.params.max_tokens:
             return "length", ""
-        if position + 1 >= self.context:
+        if position + 1 >= self.context and self.sliding is None:
             return "context", ""
         if self.grammar is not None and self.grammar.failure:
             return "error", f"the grammar cannot be followed: {self.grammar.failure}"
         return None, ""
+
+    def _kv_blocks(self, index: int) -> int:
+        """Return the blocks in use when token `index` of the text was computed."""
+        return blocks_for((index if self.sliding is None else self.sliding.position(index)) + 1)
+
+    def _slid(self, index: int) -> int | msgspec.UnsetType:
+        """Return how many tokens had left the cache when token `index` was computed."""
+        return (self.sliding.n_left(index) if self.sliding else 0) or msgspec.UNSET
 
     def _release(self, tokens: list[tuple[Token, str]]) -> None:
         for token, text in tokens:
@@ -566,7 +601,8 @@ class Sequence:
                 wait=result.wait_ms,
                 read=result.read_ms,
             ),
-            kv_blocks=blocks_for(position + 1),
+            kv_blocks=self._kv_blocks(position),
+            slid=self._slid(position),
             stats=stats,
             eos=eos,
             experts=result.experts,

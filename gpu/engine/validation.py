@@ -22,6 +22,7 @@ from gpu.interventions.messages import (
     encode_spans,
 )
 from gpu.interventions.resolved import RunInterventions
+from gpu.kv.slide import LEAST_MOVABLE
 from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.scheduled_updates import check_updates, encode_updates
@@ -38,13 +39,14 @@ class ModelSizes(Sizes, Protocol):
 class RequestValidator:
     """Checks requests for one model. `context`: tokens a text may have. `loras`: names of the
     loaded adapters. `tokenize`: encodes the texts of interventions as plain prompts.
-    `not_movable`: why `cache_reuse` is impossible; None: it is not."""
+    `not_movable`: why cached tokens of this model cannot be moved; None: they can."""
 
     sizes: ModelSizes
     context: int
     loras: Collection[str]
     tokenize: Callable[[str], list[int]]
     not_movable: str | None = None
+    prefix_cache: bool = True
 
     def validate(self, request: Request) -> RunInterventions:
         """Return the request's interventions with their texts as token ids. Raises InvalidRequest
@@ -52,7 +54,8 @@ class RequestValidator:
         request.params.validate()
         check_biased_ids(request.params, self.sizes.vocab_size)
         self.check_ids(request.ids)
-        if len(request.ids) >= self.context:
+        self.check_n_keep(request.n_keep)
+        if len(request.ids) >= self.context and request.n_keep is None:
             raise ContextExceeded(len(request.ids), self.context)
         check_updates(request.updates, request.params)
         _check_written(request)
@@ -88,6 +91,29 @@ class RequestValidator:
             )
         if least and self.not_movable is not None:
             raise InvalidRequest(f"cache_reuse: {self.not_movable}; leave it out", "cache_reuse")
+        if least and not self.prefix_cache:
+            raise InvalidRequest(
+                "cache_reuse: the prefix cache is off, so nothing can be found in it; leave it out",
+                "cache_reuse",
+            )
+
+    def check_n_keep(self, n_keep: int | None) -> None:
+        """Raise InvalidRequest for a `Request.n_keep` that model or context cannot do."""
+        if n_keep is None:
+            return
+        if self.not_movable is not None:
+            raise InvalidRequest(
+                f"a text cannot slide through the context: {self.not_movable}; choose another way "
+                "to go on when the context is full",
+                "truncation",
+            )
+        most = self.context - LEAST_MOVABLE
+        if not 0 <= n_keep <= most:
+            raise InvalidRequest(
+                f"a context of {self.context} tokens is too short for a text to slide through: "
+                f"{n_keep} tokens stay, and {LEAST_MOVABLE} others must have room",
+                "truncation",
+            )
 
     def check_ids(self, ids: list[int]) -> None:
         """Raise InvalidRequest unless `ids` holds at least one token, all in the vocabulary."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpu.config import ModelConfig
 
 
-def why_not_movable(config: ModelConfig, *, prefix_cache: bool = True) -> str | None:
-    """Return why chunks of other texts cannot be reused with this model; None: they can.
+def why_not_movable(config: ModelConfig) -> str | None:
+    """Return why cached tokens of this model cannot be moved; None: they can.
 
     Layers without positions (NoPE) are no hindrance: their keys are the same anywhere.
     """
@@ -20,4 +20,4 @@ def why_not_movable(config: ModelConfig, *, prefix_cache: bool = True) -> str | 
             f"all layers of this {config.model_type} model have a sliding window, and blocks that "
             "have left it are freed, so cached tokens cannot be moved to other positions"
         )
-    return None if prefix_cache else "the prefix cache is off, so nothing can be found in it"
+    return None

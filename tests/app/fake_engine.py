@@ -51,6 +51,7 @@ from gpu.info import DeviceInfo, EngineLimits, EngineStats, LoraInfo, MemoryInfo
 from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
 from gpu.inspection.steps import Part, StepRecord, step_reading
 from gpu.interventions.messages import check_no_new_patch
+from gpu.kv.slide import SlidingContext
 from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
@@ -136,6 +137,8 @@ class FakeRun:
         self.prompt = list(request.ids)
         self.priority = request.priority
         self.number = 0
+        n_keep, context = request.n_keep, engine.options.context
+        self.sliding = None if n_keep is None else SlidingContext(context, n_keep)
         self.params = self.acting = request.params  # requested last; acting on the next token
         self.capture = self.captures = request.capture
         self.interventions = self.active = request.interventions
@@ -425,6 +428,7 @@ class FakeEngine:
             text=text,
             times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1),
             kv_blocks=n_blocks(position + 1),
+            slid=(run.sliding.n_left(position) if run.sliding else 0) or msgspec.UNSET,
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
             experts=self._experts(),
@@ -440,7 +444,7 @@ class FakeEngine:
             self._end(run, "stop")
         elif run.index >= run.params.max_tokens:
             self._end(run, "length")
-        elif len(run.prompt) + run.index >= options.context:
+        elif len(run.prompt) + run.index >= options.context and run.sliding is None:
             self._end(run, "context")
 
     def _draft(self, run: FakeRun, id: int) -> Draft | None:

@@ -4,7 +4,7 @@
 import { el, setText } from "../ui/dom.js";
 import { describeChange } from "../panels/sampling-settings.js";
 import { TextChunks } from "./text-chunks.js";
-import { describeDropped } from "./truncation.js";
+import { describeDropped, describeSlid } from "./truncation.js";
 
 /** Probabilities at or below which a token gets one, two or three underlines. */
 const UNDERLINE = [0.4, 0.2, 0.08];
@@ -17,7 +17,8 @@ export class AnswerText {
   #shown = 0;
   #marked = 0;
   #marks = new Map();
-  #dropped = "";
+  /** The note of `#drawDropped`, or null. */
+  #dropped = null;
 
   constructor() {
     this.box = el("p", "answer");
@@ -54,18 +55,23 @@ export class AnswerText {
     this.#edition = answer.edition;
     this.#segment = this.#shown = this.#marked = 0;
     this.#marks = new Map();
-    this.#dropped = "";
+    this.#dropped = null;
     this.#chunks = new TextChunks(this.box, this.nodes);
   }
 
-  /** Say before the answer which turns it was written without; known once it is accepted. */
+  /**
+   * Say before the answer which turns it was written without, known once it is accepted, and how
+   * many tokens have left the context since.
+   */
   #drawDropped() {
-    const words = describeDropped(this.answer);
-    if (words === this.#dropped) return;
-    this.#dropped = words;
-    const mark = el("span", "mark-change dropped", words);
-    mark.title = "The conversation is longer than the context.";
-    this.box.prepend(mark);
+    const words = [describeDropped(this.answer), describeSlid(this.answer)].filter(Boolean).join("; ");
+    if (words === (this.#dropped?.textContent ?? "")) return;
+    if (!this.#dropped) {
+      this.#dropped = el("span", "mark-change dropped");
+      this.#dropped.title = "The conversation is longer than the context.";
+      this.box.prepend(this.#dropped);
+    }
+    setText(this.#dropped, words);
   }
 
   #drawTokens() {

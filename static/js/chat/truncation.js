@@ -1,5 +1,6 @@
-// What becomes of a chat that is longer than the context: it is refused ("disabled"), or written
-// without its oldest turns ("auto"), as the server decides (app/prompt/truncation.py).
+// What becomes of a text that is longer than the context: it is refused or ends ("disabled"); a chat
+// is written without its oldest turns ("auto"), as the server decides (app/prompt/truncation.py);
+// or its oldest tokens but the first leave the context while it goes on ("slide").
 
 import { byId } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
@@ -17,9 +18,11 @@ export function setTruncation(value) {
   changed("settings");
 }
 
-/** The field of a request for `messages`. */
+/** The field of a request: turns are dropped of `messages` only. */
 export const truncationField = ({ messages }) =>
-  messages && state.truncation === "auto" ? { truncation: "auto" } : {};
+  state.truncation === "slide" || (messages && state.truncation === "auto")
+    ? { truncation: state.truncation }
+    : {};
 
 function draw() {
   byId("truncation").value = state.truncation;
@@ -32,4 +35,13 @@ export function describeDropped({ segments }) {
   if (!dropped) return "";
   const n = dropped.filter((i) => request.messages[i]?.role === "user").length || 1;
   return n === 1 ? "without the oldest turn" : `without the ${plural(n, "oldest turn")}`;
+}
+
+/** Number of tokens that stay at the beginning: ATTENTION_SINKS of gpu/kv/slide.py. */
+export const SINKS = 4;
+
+/** Say how many tokens have left the context: "the oldest 96 tokens left the context"; or "". */
+export function describeSlid({ tokens }) {
+  const slid = tokens.at(-1)?.slid ?? 0;
+  return slid ? `the oldest ${plural(slid, "token")} left the context` : "";
 }

@@ -4,6 +4,7 @@ import { count } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { palette } from "../ui/palette.js";
 import { describeChange } from "../panels/sampling-settings.js";
+import { SINKS } from "../chat/truncation.js";
 import { state } from "../state.js";
 
 const SANS = '"Plex Sans", sans-serif';
@@ -41,6 +42,7 @@ export function drawLabels(context, core, answer) {
   drawRuler(context, core, answer?.tokens.length ?? 0);
   if (!answer) return;
   drawPrompt(context, core, answer.segments[0]);
+  drawSlid(context, core, answer);
   drawSentences(context, core, answer);
   drawMarks(context, core, answer);
 }
@@ -83,6 +85,22 @@ function drawPrompt(context, { prompt, scroll }, segment) {
     context.fillText(label, Math.max(0, -scroll), grid.flag + grid.text / 2);
   if (reused && room > 60 && scroll === 0)
     context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
+}
+
+/**
+ * Hatch the tokens that have left the context by the end of the answer, and mark the tokens before
+ * which some left.
+ */
+function drawSlid(context, { prompt, column, x0, scroll }, { tokens, segments }) {
+  const slid = tokens.at(-1)?.slid ?? 0;
+  if (!slid) return;
+  const nPrompt = segments[0].prompt.length;
+  const x = (i) => (i < nPrompt ? i * prompt : x0 + (i - nPrompt) * column) - scroll;
+  hatchTokens(context, x(SINKS), x(SINKS + slid), -1);
+  context.fillStyle = palette.edge;
+  for (let i = tokens.length - 1; i > 0; i -= 1)
+    if (tokens[i].slid !== tokens[i - 1].slid)
+      context.fillRect(Math.round(x(nPrompt + i)), grid.top, 1, grid.bottom - grid.top);
 }
 
 /** Hatch the columns from `left` to `right`; `rise` 1: lines rise to the right, -1: they fall. */

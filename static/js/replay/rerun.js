@@ -126,6 +126,7 @@ export function requestOf({ saved }) {
     ...(grammar && { grammar }),
     changes: changesOf(saved, limited),
     cache_reuse: 0,
+    ...(saved.request.truncation === "slide" && { truncation: "slide" }),
   };
 }
 

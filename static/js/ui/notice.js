@@ -98,19 +98,20 @@ function problem() {
     tone: "bad",
     head: HEADS[state.problem.code] ?? "That did not work",
     text: sentence(state.problem.message),
-    acts: [...(mayDrop() ? [["Drop the oldest turns", dropAndSend]] : []), ["Dismiss", dismiss]],
+    acts: [...waysOut(), ["Dismiss", dismiss]],
   };
 }
 
-/** Was a chat refused that could be sent without its oldest turns? */
-const mayDrop = () =>
-  state.problem.code === "context_exceeded" &&
-  state.mode === "chat" &&
-  state.truncation === "disabled" &&
-  state.turns.length > 0;
+/** What may be done with a text that was refused because it is too long for the context. */
+function waysOut() {
+  if (state.problem.code !== "context_exceeded" || state.truncation !== "disabled") return [];
+  const slide = ["Let the oldest tokens leave", () => truncateAndSend("slide")];
+  if (state.mode !== "chat" || !state.turns.length) return [slide];
+  return [["Drop the oldest turns", () => truncateAndSend("auto")], slide];
+}
 
-function dropAndSend() {
-  setTruncation("auto");
+function truncateAndSend(truncation) {
+  setTruncation(truncation);
   byId("composer").requestSubmit();
 }
 

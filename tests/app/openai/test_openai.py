@@ -515,6 +515,19 @@ def test_a_prompt_past_the_context_is_refused_with_the_numbers(http: FlaskClient
     assert "512" in response.json["error"]["message"]
 
 
+def test_a_prompt_past_the_context_slides_through_it_if_asked(http: FlaskClient) -> None:
+    done = complete(http, prompt="🦊" * 200, truncation="slide", max_tokens=5)
+    assert done["usage"]["prompt_tokens"] > 512
+    assert done["usage"]["completion_tokens"] == 5
+    turn = {"role": "user", "content": "🦊" * 200}
+    said = chat(http, messages=[turn], truncation="slide", max_tokens=3)
+    assert said["usage"]["completion_tokens"] == 3
+    refused = http.post("/v1/completions", json={"prompt": "a", "truncation": "auto"})
+    assert refused.status_code == 400
+    assert refused.json is not None
+    assert refused.json["error"]["param"] == "truncation"
+
+
 def test_a_conversation_past_the_context_loses_its_oldest_turns_if_asked(
     http: FlaskClient,
 ) -> None:

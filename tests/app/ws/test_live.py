@@ -261,7 +261,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "truncate a prompt": ({"prompt": "a", "truncation": "auto"}, INVALID, "truncation"),
     "truncate ids": ({"ids": [1], "truncation": "auto"}, INVALID, "truncation"),
     "unknown truncation": (
-        {"messages": [USER], "truncation": "slide"},
+        {"messages": [USER], "truncation": "middle"},
         "bad_message",
         "truncation",
     ),

@@ -131,6 +131,10 @@ class ScriptedRunner:
         self.interventions_set.append((len(self.steps), slot, active.digest if active else b""))
 
     def set_blocks(self, slot: int, blocks: list[int]) -> None:
+        before = self.tables.get(slot, [])
+        if self.n_moved and before[: len(blocks)] != blocks[: len(before)]:  # its tokens moved
+            self._next[slot] = None
+            self._drafted.pop(slot, None)
         self.tables[slot] = list(blocks)
 
     def copy_block(self, source: int, destination: int) -> None:
