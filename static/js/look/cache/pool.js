@@ -186,7 +186,7 @@ function buildSide(root) {
     return { words: words.lastChild, n: cell(row), size: cell(row) };
   });
   const list = side.appendChild(el("dl", "kv-figures"));
-  figures = ["hit rate", "copies", "evictions", "moved", "host memory"].map((name) => {
+  figures = ["hit rate", "copies", "evictions", "host memory", "moved"].map((name) => {
     const row = list.appendChild(el("div"));
     const term = row.appendChild(el("dt", "kv-name"));
     term.append(el("b", "", name), el("small"));
@@ -216,8 +216,8 @@ function drawSide() {
     setText(figures[i].value, value);
     setText(figures[i].words, words);
   });
-  figures.at(-1).row.hidden = !pool.hostBlocks;
-  figures.at(-2).row.hidden = !pool.movedTokens;
+  figures.at(-2).row.hidden = !pool.hostBlocks;
+  figures.at(-1).row.hidden = !pool.movedTokens;
 }
 
 /** Totals of all runs so far, in the order of `figures`, each as [value, description]. */
@@ -234,12 +234,12 @@ function figuresOf(pool) {
     [count(copies), "on write: texts diverged within a block"],
     [count(evictions), "cached blocks that were reallocated"],
     [
-      plural(pool.movedTokens, "token"),
-      "of prompts, their keys rotated to new positions: approximate",
-    ],
-    [
       `${count(pool.usedHostBlocks)} of ${plural(pool.hostBlocks, "block")}`,
       `${bytes(pool.stored * blockBytes)} copied there, ${bytes(pool.loaded * blockBytes)} back`,
+    ],
+    [
+      plural(pool.movedTokens, "token"),
+      "of prompts, their keys rotated to new positions: approximate",
     ],
   ];
 }
