@@ -27,18 +27,28 @@ class ChunkSizer:
 
     def __init__(self, max_slowdown: float = MAX_PREFILL_SLOWDOWN) -> None:
         self._max_slowdown = max_slowdown
-        self._costs = RowCosts(FORGET)  # by the number of writers, rounded
+        # Both by the number of writers, rounded: of all rows of a step, and of the chunk's alone.
+        self._step_costs, self._chunk_costs = RowCosts(FORGET), RowCosts(FORGET)
         self._decode_costs = RowCosts(FORGET)
         self._known_shapes: set[tuple[int, int, bool, bool, bool]] = set()
 
     def rows(self, n_writers: int, n_prompts: int, most: int) -> int:
         """Return how many rows the next chunks of `n_prompts` have together, beside one for each
-        of `n_writers`. A step is as large as a plan at least: its other rows cost nothing."""
-        limit = PREFILL_MS
-        if n_writers and (alone := self.decode_cost(n_writers)) is not None:
+        of `n_writers`."""
+        alone = self.decode_cost(n_writers) if n_writers else None
+        if alone is None:
+            limit = PREFILL_MS
+        else:
             fair = 1 + n_prompts / n_writers
-            limit = min(limit, max(self._max_slowdown, fair) * alone)
-        n = self._costs.rows_within(
+            if n_prompts > 1 and fair > self._max_slowdown:
+                return self._fair_rows(n_writers, min(PREFILL_MS, fair * alone), most)
+            limit = min(PREFILL_MS, self._max_slowdown * alone)
+        return self._chunk_costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
+
+    def _fair_rows(self, n_writers: int, limit: float, most: int) -> int:
+        """Return how many rows prompts have within `limit`, if they are more than the slowdown has
+        time for. A step is as large as a plan at least: its products compute all its rows."""
+        n = self._step_costs.rows_within(
             n_writers.bit_length(), limit, n_writers + most, n_writers + FIRST_CHUNK
         )
         return min(most, max(n, rounded(n_writers + 1)) - n_writers)
@@ -57,6 +67,9 @@ class ChunkSizer:
         if shape not in self._known_shapes:
             self._known_shapes.add(shape)
             return
-        self._costs.learn((n_rows - n_chunk).bit_length(), n_rows, ms)
-        if not n_chunk:
+        writers = (n_rows - n_chunk).bit_length()
+        self._step_costs.learn(writers, n_rows, ms)
+        if n_chunk:
+            self._chunk_costs.learn(writers, n_chunk, ms)
+        else:
             self._decode_costs.learn(DECODE, n_rows, ms)

@@ -65,6 +65,23 @@ def test_a_chunk_stretches_the_steps_of_others_by_less_than_two(
     assert statistics.median(late) > 1.1 * alone or late[-1] >= step_ms(100, fixed, per_row)
 
 
+def test_a_long_prompt_keeps_the_limit_though_its_rows_cost_more_and_more() -> None:
+    """Attention of a row costs by its position; a plan's rows beyond the step's own cost their
+    products alone."""
+    sizer, position, times = ChunkSizer(), 0, []
+    alone = 2.0 + 4 * 0.1
+    for _ in range(10):
+        sizer.learn(step_of(4, 0), 0, alone)
+    while position < 4000:
+        n = sizer.rows(4, 1, min(124, 4000 - position))
+        products = 2.0 + 0.1 * (1 << (3 + n).bit_length())
+        times.append(products + n * position * 2e-4)
+        sizer.learn(step_of(4, n), n, times[-1])
+        position += n
+    assert statistics.quantiles(times[10:], n=20)[-1] <= 2 * alone
+    assert statistics.median(times) > 1.3 * alone, "the prompt gets the time that there is"
+
+
 @pytest.mark.parametrize(("n_writers", "n_prompts"), [(1, 15), (4, 12), (8, 8), (15, 1)])
 def test_prompts_that_arrive_together_share_the_time_with_runs_that_write(
     n_writers: int, n_prompts: int
