@@ -230,6 +230,7 @@ def test_columns_are_added_and_removed(page: Page, site: Callable[..., Site]) ->
     rows = play.look.table()
     assert len(rows) == 6
     assert list(rows[0]) == ["token", "A", "p A", "B", "p B", "C", "p C", "D", "p D", "same"]
+    assert [row["D"] for row in play.look.csv()] == [row["D"] for row in rows]
     page.get_by_role("button", name="Table", exact=True).click()
     compare.act("Remove", 2).click()
     expect(compare.columns).to_have_count(3)

@@ -554,7 +554,7 @@ BAD_FIELDS: list[tuple[Path_, object, str]] = [
     (("hello",), ..., "replay.hello is missing, but must be an object"),
     (("hello", "model"), None, "replay.hello.model is null, but must be an object"),
     (("hello", "model", "n_layers"), 10**6, "n_layers is 1000000, but must be"),
-    (("hello", "model", "n_heads"), 0, "n_heads is 0, but must be a whole number from 1"),
+    (("hello", "model", "n_heads"), -1, "n_heads is -1, but must be a whole number from 0"),
     (("hello", "limits", "context"), 1.5, "context is 1.5, but must be a whole number"),
     (("hello", "limits", "kv_blocks"), 10**15, "kv_blocks is 1000000000000000, but must be"),
     (("hello", "secret"), 1, 'replay.hello has the field "secret", which this version does not'),

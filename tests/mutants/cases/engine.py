@@ -283,8 +283,8 @@ MUTANTS = (
         "prefill-slowdown",
         "a long prompt takes all the time of the runs that write",
         "gpu/engine/chunk_size.py",
-        "limit = min(limit, max(self._max_slowdown, fair) * alone)",
-        "pass",
+        "limit = min(PREFILL_MS, self._max_slowdown * alone)",
+        "limit = PREFILL_MS",
         ("tests/gpu/engine/test_chunk_size.py",),
     ),
     Mutant(
