@@ -577,7 +577,7 @@ BAD_FIELDS: list[tuple[Path_, object, str]] = [
     ((*EVENTS, 1, "event", "total"), 9999, "total is 9999, but must be"),
     ((*EVENTS, 3, "event", "index"), 7, "index is 7, but must be 1, its number"),
     ((*EVENTS, 3, "event", "logprob"), "NaN", 'logprob is "NaN", but must be a number'),
-    ((*EVENTS, 3, "event", "draw"), None, "draw is null, but must be a number"),
+    ((*EVENTS, 3, "event", "draw"), True, "draw is true, but must be a number"),
     ((*EVENTS, 3, "event", "mass"), [1, 2], "mass is a list of 2, but must be a list of 4 to 4"),
     ((*EVENTS, 3, "event", "text"), ["x"], "text is a list of 1, but must be a text"),
     ((*EVENTS, 3, "event", "candidates", 0, "cut"), "<b>", 'cut is "<b>", but must be'),
