@@ -163,6 +163,7 @@ def test_the_table_follows_the_view(page: Page, site: Callable[..., Site]) -> No
 
 
 def test_the_grid_shows_what_each_block_is(page: Page, site: Callable[..., Site]) -> None:
+    """The page has run nothing, so private blocks are those of other clients."""
     opened(page, site())
     seen = page.evaluate(
         """async () => {
@@ -187,7 +188,7 @@ def test_the_grid_shows_what_each_block_is(page: Page, site: Callable[..., Site]
           return [0, 1, 3, 4, 5, 6, 127].map((i) => [at(i, 0.2), at(i, 0.8)]);
         }"""
     )
-    solid = [[name, name] for name in ("ink", "data", "data", "tint")]
+    solid = [[name, name] for name in ("ink", "data-2", "data-2", "tint")]
     assert seen == [*solid, ["tint", "clear"], ["line", "line"], ["line", "line"]]
 
 
@@ -206,14 +207,18 @@ def test_thousands_of_blocks_are_read_and_drawn_in_time(
             n_found: of(Uint32Array, (i) => i % 17),
             first: of(Float32Array, (i) => 16 * (i % 9)),
             used: of(Uint32Array, (i) => (i * 2654435761) % n),
+            runs: { values: Uint32Array.of(7, 8) },
+            n_run_blocks: { values: Uint32Array.of(n / 2, n / 2) },
+            run_blocks: of(Uint32Array, (i) => i),
           };
+          const names = new Map([[7, "this answer"]]);
           const info = { block_tokens: 16, prompt_tokens: 0, reused_tokens: 0 };
           return Array.from({ length: 9 }, () => {
             const canvas = document.createElement("canvas");
             Object.assign(canvas, { width: 640, height: 300 });
             const context = canvas.getContext("2d");
             const start = performance.now();
-            const pool = readPool({ arrays, info }, 65536);
+            const pool = readPool({ arrays, info }, 65536, names);
             paintBlocks(context, pool, layOut(n, 640, 300), 0, 0);
             context.getImageData(0, 0, 1, 1); // waits for what was drawn
             return performance.now() - start;
