@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,11 +38,18 @@ def test_the_python_example_generates_a_text() -> None:
 
 
 def test_the_generate_command_writes_a_story_for_the_prompt() -> None:
-    line = re.search(r'^tokenglass generate (--chat) "(.*)"$', block("sh", "tokenglass"), re.M)
+    line = re.search(r'^tokenglass generate (--chat) "(.*)"$', block("sh", "tokenglass run"), re.M)
     assert line is not None
     text = printed(*CHECKOUT, "generate", line[1], line[2], "--seed", 7)
     assert "fox" in text
     assert "lantern" in text
+
+
+def test_the_export_command_writes_a_page(tmp_path: Path) -> None:
+    line = re.search(r"^tokenglass (export .*) site && ", block("sh", "tokenglass export"), re.M)
+    assert line is not None
+    printed(*CHECKOUT, *line[1].split(), tmp_path / "site")
+    assert (tmp_path / "site" / "index.html").is_file()
 
 
 @pytest.fixture(scope="module")
