@@ -50,6 +50,8 @@ def create_app(
     from app.http import errors, metrics, pages, security, weights
     from app.http import models as model_routes
     from app.http.client_limits import EXTENSION, ClientLimits
+    from app.local import routes as local_routes
+    from app.local.exports import BrowserExports
     from app.openai import embeddings, openapi, text_routes
     from app.openai import routes as openai
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
@@ -66,6 +68,7 @@ def create_app(
     text_routes.register(app, engine)
     openapi.register(app, version())
     weights.register(app, engine)
+    local_routes.register(app, BrowserExports(engine, version()))
     if switching is not None:
         model_routes.register(app, switching)
     client_limits = app.extensions[EXTENSION] = ClientLimits(metrics.register(app, engine).watch)

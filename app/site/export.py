@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,61 +19,21 @@ from app import assets, version
 from app.config import Settings
 from app.engine.options import load_options
 from app.http.static_page import write_page
-from app.models.find_model import Model
-from gpu import (
-    ExportedModel,
-    GenerationDefaults,
-    LoadOptions,
-    ModelError,
-    Piece,
-    SamplingParams,
-    export_model,
-    recommended_settings,
+from app.local.model_files import (
+    FORMAT,
+    MANIFEST,
+    SLOTS,
+    Chat,
+    Manifest,
+    Named,
+    Progress,
+    write_model_files,
 )
+from app.models.find_model import Model
+from gpu import LoadOptions, ModelError
 
-FORMAT = "tokenglass-export"
-VERSION = 1
-MANIFEST = "manifest.json"
-SLOTS = 2
-"""Sequences at once in a browser, beside those of questions."""
-MODEL = "model"
-"""Folder of the model's files."""
-TOKENIZER = "tokenizer.json"
-COPIED = (TOKENIZER, "tokenizer_config.json", "config.json", "generation_config.json")
-"""Files of a model that are exported as they are, if it has them; it must have the first."""
 INPUTS = "inputs.json"
 """File of an unfinished export: what it is made from."""
-
-Progress = Callable[[float, str], None]
-
-
-class Chat(msgspec.Struct, frozen=True):
-    """What makes a prompt of a conversation; templates are Jinja sources. `eos_ids`: the end token
-    that the tokenizer names."""
-
-    bos_token: str | None
-    eos_token: str | None
-    eos_ids: tuple[int, ...]
-    chat_template: str | None
-    tool_template: str | None
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """Description of an export, MANIFEST in its folder.
-
-    files     the model's other files, by their names
-    defaults  sampling settings that the model's makers recommend
-    """
-
-    format: str
-    version: int
-    tokenglass: str
-    name: str
-    model: ExportedModel
-    files: dict[str, Piece]
-    chat: Chat
-    defaults: SamplingParams
-
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -102,7 +61,9 @@ def export(
     partial = out.parent / f".{out.name}.partial"
     try:
         _begin(partial, _inputs(model, options))
-        manifest = _write(model, options, partial, progress)
+        write_page(partial, assets("static"), assets("templates"), version())
+        named = Named(version(), model.name, Chat.of(model.tokenizer))
+        manifest = write_model_files(model.path, named, options, partial, progress)
         (partial / INPUTS).unlink()
         _put_in_place(partial, out)
     except OSError as error:
@@ -127,41 +88,6 @@ def _is_export(folder: Path) -> bool:
     except (OSError, msgspec.DecodeError):
         return False
     return isinstance(found, dict) and found.get("format") == FORMAT
-
-
-def _write(model: Model, options: LoadOptions, folder: Path, progress: Progress) -> Manifest:
-    """Write all files of an export to `folder`, the manifest last."""
-    if not model.path.is_dir() or not (model.path / TOKENIZER).is_file():
-        raise ModelError(
-            f"{model.path}: has no {TOKENIZER}, which the page needs; export the original model, "
-            "as its makers saved it"
-        )
-    files = {}
-    (folder / MODEL).mkdir(exist_ok=True)
-    for name in COPIED:
-        if (model.path / name).is_file():
-            copy = folder / MODEL / name
-            shutil.copyfile(model.path / name, copy)
-            files[name] = Piece.of(folder, copy)
-    write_page(folder, assets("static"), assets("templates"), version())
-    manifest = Manifest(
-        format=FORMAT,
-        version=VERSION,
-        tokenglass=version(),
-        name=model.name,
-        model=export_model(model.path, folder, options, progress),
-        files=files,
-        chat=_chat(model),
-        defaults=recommended_settings(GenerationDefaults.from_folder(model.path)),
-    )
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    (folder / MANIFEST).write_bytes(text)
-    return manifest
-
-
-def _chat(model: Model) -> Chat:
-    t = model.tokenizer
-    return Chat(t.bos_token, t.eos_token, t.eos_ids, t.chat_template, t.tool_template)
 
 
 # ---- atomic, and resumed ---------------------------------------------------------------------

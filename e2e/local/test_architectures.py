@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.site.export import FORMAT, VERSION
+from app.local.model_files import FORMAT, VERSION
 from e2e.local.local_engine import LocalEnginePage, request
 from gpu.export.exporter import export_model
 from gpu.load_options import LoadOptions

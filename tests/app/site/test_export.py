@@ -15,7 +15,8 @@ from app.cli.main import main
 from app.config import Settings
 from app.models.find_model import find_model
 from app.site import export as exporting
-from app.site.export import MANIFEST, export
+from app.local.model_files import MANIFEST
+from app.site.export import export
 from app.tale import model_dir
 from gpu import ModelError
 from gpu.export import weight_pieces

@@ -1,0 +1,250 @@
+"""Exports of the running model for visitors' browsers: written when first asked for, kept until the
+model changes or the server ends."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import multiprocessing
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from app import tale
+from app.engine.client import EngineClient, UnavailableError
+from app.local.model_files import SLOTS, Chat, Named, write_model_files
+from app.ws.protocol import Hello
+from gpu import DeviceError, Footprint, InvalidRequest, LoadOptions, ModelError
+
+log = logging.getLogger(__name__)
+
+DTYPES = ("f32", "f16", "q8", "q4")
+SPARE_BYTES = 256 << 20
+"""Left free on the disk beside an export."""
+KEY_CHARS = 16
+
+State = Literal["absent", "writing", "ready", "failed"]
+
+
+class ExportState(msgspec.Struct, frozen=True):
+    """How far the export of one storage type is.
+
+    progress  share done while it is written
+    message   what is being done, or why it failed
+    base      address of its manifest's folder once it is ready, relative to the page
+    """
+
+    state: State
+    progress: float = 0.0
+    message: str = ""
+    base: str = ""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """The running model in one storage type: `weights` to fetch, `memory` that it needs in all, in
+    bytes."""
+
+    dtype: str
+    weights: int
+    memory: int
+    export: ExportState
+
+
+class Offers(msgspec.Struct, frozen=True):
+    """What a page can run itself. `why_not`: why it can run nothing, in a sentence."""
+
+    model: str
+    dtype: str
+    offers: tuple[Offer, ...] = ()
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An export to write: arguments of `write_model_files`."""
+
+    path: Path
+    named: Named
+    options: LoadOptions
+    folder: Path
+
+
+class BrowserExports:
+    """Exports of the model that `engine` runs. Thread-safe.
+
+    They are written one at a time, each in a process of its own, so that neither the time nor the
+    memory that it takes is the server's.
+    """
+
+    def __init__(self, engine: EngineClient, version: str) -> None:
+        self._engine = engine
+        self._version = version
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._root: tempfile.TemporaryDirectory[str] | None = None
+        self._key = ""
+        self._states: dict[str, ExportState] = {}
+
+    def offers(self) -> Offers:
+        """Return what is offered. Raises UnavailableError while the engine is not ready."""
+        hello = self._engine.require_ready()
+        model, dtype = hello.model.name, hello.model.dtype
+        if hello.upstream is not None:
+            why = f"the model runs at {hello.upstream.url}, and its weights are not on this server"
+            return Offers(model, dtype, why_not=why)
+        with self._lock:
+            self._follow(hello)
+            states: Mapping[str, ExportState] = dict(self._states)
+        try:
+            needs = {dtype: Footprint.of(self._path, _options(hello, dtype)) for dtype in DTYPES}
+        except (ModelError, DeviceError) as error:
+            return Offers(model, dtype, why_not=str(error))
+        absent = ExportState("absent")
+        return Offers(
+            model,
+            dtype,
+            tuple(
+                Offer(name, need.weights, need.total, states.get(name, absent))
+                for name, need in needs.items()
+            ),
+        )
+
+    def begin(self, dtype: str) -> ExportState:
+        """Begin to write the export of a storage type, unless it is there or being written. Raises
+        InvalidRequest for what cannot be exported."""
+        offers = self.offers()
+        if offers.why_not:
+            raise InvalidRequest(offers.why_not, "dtype")
+        hello = self._engine.require_ready()
+        with self._lock:
+            self._follow(hello)
+            known = self._states.get(dtype)
+            if known is not None and known.state != "failed":
+                return known
+            state = self._states[dtype] = ExportState("writing", 0.0, "waiting for another export")
+            job = self._job(hello, dtype)
+        threading.Thread(
+            target=self._write, args=(self._key, dtype, job), name="write export", daemon=True
+        ).start()
+        return state
+
+    def folder(self, key: str, dtype: str) -> Path:
+        """Return the folder of a finished export. Raises InvalidRequest if there is none."""
+        with self._lock:
+            state = self._states.get(dtype) if key == self._key else None
+            if state is None or state.state != "ready" or self._root is None:
+                raise InvalidRequest(
+                    "there is no such export (any more): the server may run another model now; "
+                    "choose where the model runs again",
+                    "dtype",
+                )
+            return Path(self._root.name) / key / dtype
+
+    @property
+    def _path(self) -> Path:
+        return self._engine.path or tale.model_dir()
+
+    def _follow(self, hello: Hello) -> None:
+        """Drop the exports of another model than the one that runs. The lock is held."""
+        described = (str(self._path), hello.model.name, hello.model.dtype, hello.model.kv_dtype)
+        key = hashlib.sha256(repr(described).encode()).hexdigest()[:KEY_CHARS]
+        if key == self._key:
+            return
+        if self._root is not None:
+            shutil.rmtree(Path(self._root.name) / self._key, ignore_errors=True)
+        self._key, self._states = key, {}
+
+    def _job(self, hello: Hello, dtype: str) -> Job:
+        if self._root is None:
+            self._root = tempfile.TemporaryDirectory(
+                prefix="tokenglass-", ignore_cleanup_errors=True
+            )
+        named = Named(self._version, hello.model.name, Chat.of(self._engine.tokenizer))
+        folder = Path(self._root.name) / self._key / dtype
+        return Job(self._path, named, _options(hello, dtype), folder)
+
+    def _write(self, key: str, dtype: str, job: Job) -> None:
+        def tell(state: ExportState) -> None:
+            with self._lock:
+                if key == self._key:
+                    self._states[dtype] = state
+
+        with self._writing:
+            try:
+                _expect_room(job)
+                job.folder.mkdir(parents=True, exist_ok=True)
+                _write_in_process(job, tell)
+            except (ModelError, DeviceError, UnavailableError, OSError) as error:
+                shutil.rmtree(job.folder, ignore_errors=True)
+                tell(ExportState("failed", message=str(error)))
+                return
+        tell(ExportState("ready", 1.0, base=f"api/local/{key}/{dtype}/"))
+
+
+def _options(hello: Hello, dtype: str) -> LoadOptions:
+    """Return the options of an export. Keys and values are stored as the server stores them where
+    the weights are, so that the ids are the same."""
+    kv_dtype = hello.model.kv_dtype if dtype == hello.model.dtype else None
+    return LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=SLOTS)
+
+
+def _expect_room(job: Job) -> None:
+    """Raise ModelError if the disk has no room for an export."""
+    needed = Footprint.of(job.path, job.options).weights + SPARE_BYTES
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < needed:
+        raise ModelError(
+            f"the export needs {needed / 1e6:,.0f} MB in {tempfile.gettempdir()}, which has "
+            f"{free / 1e6:,.0f} MB left; free some, or set TMPDIR to a larger disk"
+        )
+
+
+def _write_in_process(job: Job, tell: Callable[[ExportState], None]) -> None:
+    """Write an export in a process; `tell` hears how far it is. Raises ModelError."""
+    context = multiprocessing.get_context("spawn")  # the server has threads
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(job, writer), name="export", daemon=True)
+    process.start()
+    writer.close()
+    try:
+        while True:
+            fraction, message = reader.recv()
+            if fraction is None:
+                raise ModelError(message)
+            tell(ExportState("writing", fraction, message))
+            if fraction == DONE:
+                return
+    except EOFError:
+        raise ModelError(
+            f"the process that writes the export ended (exit status {process.exitcode}); the "
+            "machine may be out of memory"
+        ) from None
+    finally:
+        reader.close()
+        process.join()
+
+
+DONE = 1.0
+
+
+def _child(job: Job, pipe: Connection) -> None:
+    """Write an export, and send (share done, what is done) on the way, or (None, error)."""
+
+    def progress(fraction: float, message: str) -> None:
+        pipe.send((min(fraction, 0.999), message))
+
+    try:
+        write_model_files(job.path, job.named, job.options, job.folder, progress)
+    except (ModelError, DeviceError) as error:
+        pipe.send((None, str(error)))
+    except OSError as error:
+        pipe.send((None, f"{job.folder}: cannot be written ({error.strerror or error})"))
+    else:
+        pipe.send((DONE, ""))

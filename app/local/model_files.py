@@ -1,0 +1,111 @@
+"""Files of a model for the engine in the browser: plans, weights, tokenizer, and a manifest that
+names them. docs/plan-format.md has every field."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from app.engine.client import Tokenizer
+from gpu import (
+    ExportedModel,
+    GenerationDefaults,
+    LoadOptions,
+    ModelError,
+    Piece,
+    SamplingParams,
+    export_model,
+    recommended_settings,
+)
+
+FORMAT = "tokenglass-export"
+VERSION = 1
+MANIFEST = "manifest.json"
+SLOTS = 2
+"""Sequences at once in a browser, beside those of questions."""
+MODEL = "model"
+"""Folder of the model's files."""
+TOKENIZER = "tokenizer.json"
+COPIED = (TOKENIZER, "tokenizer_config.json", "config.json", "generation_config.json")
+"""Files of a model that are exported as they are, if it has them; it must have the first."""
+
+Progress = Callable[[float, str], None]
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """What makes a prompt of a conversation; templates are Jinja sources. `eos_ids`: the end token
+    that the tokenizer names."""
+
+    bos_token: str | None
+    eos_token: str | None
+    eos_ids: tuple[int, ...]
+    chat_template: str | None
+    tool_template: str | None
+
+    @classmethod
+    def of(cls, t: Tokenizer) -> Chat:
+        return cls(t.bos_token, t.eos_token, t.eos_ids, t.chat_template, t.tool_template)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Description of an export, MANIFEST in its folder.
+
+    files     the model's other files, by their names
+    defaults  sampling settings that the model's makers recommend
+    """
+
+    format: str
+    version: int
+    tokenglass: str
+    name: str
+    model: ExportedModel
+    files: dict[str, Piece]
+    chat: Chat
+    defaults: SamplingParams
+
+
+class Named(msgspec.Struct, frozen=True):
+    """What a manifest says of a model beside its files."""
+
+    tokenglass: str
+    name: str
+    chat: Chat
+
+
+def write_model_files(
+    path: Path,
+    named: Named,
+    options: LoadOptions,
+    folder: Path,
+    progress: Progress = lambda fraction, message: None,
+) -> Manifest:
+    """Write all files of the model in the folder `path` to `folder`, the manifest last. Raises
+    ModelError for a model that cannot be exported, OSError for a disk that cannot be written."""
+    if not path.is_dir() or not (path / TOKENIZER).is_file():
+        raise ModelError(
+            f"{path}: has no {TOKENIZER}, which the page needs; export the original model, "
+            "as its makers saved it"
+        )
+    files = {}
+    (folder / MODEL).mkdir(exist_ok=True)
+    for name in COPIED:
+        if (path / name).is_file():
+            copy = folder / MODEL / name
+            shutil.copyfile(path / name, copy)
+            files[name] = Piece.of(folder, copy)
+    manifest = Manifest(
+        format=FORMAT,
+        version=VERSION,
+        tokenglass=named.tokenglass,
+        name=named.name,
+        model=export_model(path, folder, options, progress),
+        files=files,
+        chat=named.chat,
+        defaults=recommended_settings(GenerationDefaults.from_folder(path)),
+    )
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    (folder / MANIFEST).write_bytes(text)
+    return manifest

@@ -1,0 +1,142 @@
+"""A server gives the running model to visitors' browsers: whole, checked, and to those only who may
+use it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import create_app, tale
+from app.config import Settings
+from app.engine.client import LocalEngine
+from app.local import exports as exporting
+from gpu import Footprint, LoadOptions, Tokenizer
+from tests.app.conftest import StartSite, wait_ready
+from tests.app.fake_engine import loader
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[FlaskClient]:
+    """Client of a server that runs the bundled model, as far as its files go."""
+    path = tale.model_dir()
+    engine = LocalEngine(loader(delay=0.0), Tokenizer.load(path), path)
+    engine.start()
+    wait_ready(engine)
+    yield create_app(Settings(port=0), engine).test_client()
+    engine.close()
+
+
+def state_of(http: FlaskClient, dtype: str) -> dict[str, Any]:
+    offers = http.get("/api/local").get_json()["offers"]
+    (found,) = [offer["export"] for offer in offers if offer["dtype"] == dtype]
+    return dict(found)
+
+
+def wait_done(http: FlaskClient, dtype: str) -> dict[str, Any]:
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := state_of(http, dtype))["state"] == "writing":
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def base(http: FlaskClient) -> str:
+    """Address of the export as q4."""
+    begun = http.post("/api/local", json={"dtype": "q4"})
+    assert begun.status_code == 202
+    assert begun.get_json()["state"] == "writing"
+    done = wait_done(http, "q4")
+    assert done["state"] == "ready", done
+    return "/" + str(done["base"])
+
+
+def test_every_storage_type_is_offered_with_what_it_needs(http: FlaskClient) -> None:
+    offers = http.get("/api/local").get_json()
+    assert not offers["why_not"]
+    for offer in offers["offers"]:
+        need = Footprint.of(tale.model_dir(), LoadOptions(dtype=offer["dtype"], slots=2))
+        assert offer["weights"] == need.weights
+    assert [offer["dtype"] for offer in offers["offers"]] == ["f32", "f16", "q8", "q4"]
+    memory = [offer["memory"] for offer in offers["offers"]]
+    assert memory == sorted(memory, reverse=True)
+
+
+def test_all_files_of_the_export_are_served(http: FlaskClient, base: str) -> None:
+    manifest = http.get(f"{base}manifest.json").get_json()
+    assert manifest["model"]["dtype"] == "q4"
+    model = manifest["model"]
+    files = [*model["plans"].values(), *model["weights"]["pieces"], *manifest["files"].values()]
+    assert len(files) >= 5
+    for piece in files:
+        data = http.get(base + piece["file"]).data
+        assert hashlib.sha256(data).hexdigest() == piece["sha256"]
+        part = http.get(base + piece["file"], headers={"Range": "bytes=5-9"})
+        assert (part.status_code, part.data) == (206, data[5:10])
+
+
+def test_an_export_is_written_once(http: FlaskClient, base: str) -> None:
+    assert http.post("/api/local", json={"dtype": "q4"}).get_json()["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "path", ["../q8/manifest.json", "../../../etc/passwd", "%2e%2e/x", "weights", "nothing.bin"]
+)
+def test_nothing_else_is_served(http: FlaskClient, base: str, path: str) -> None:
+    assert http.get(base + path).status_code in (400, 404)
+
+
+def test_an_unknown_export_is_refused(http: FlaskClient, base: str) -> None:
+    for address in (base.replace("q4", "q8"), "/api/local/0123456789abcdef/q4/"):
+        answer = http.get(f"{address}manifest.json")
+        assert answer.status_code == 400
+        assert "no such export" in answer.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [{}, {"dtype": "q2"}, {"dtype": "q8", "path": "/"}, [], None])
+def test_bad_requests_are_refused(http: FlaskClient, body: Any) -> None:
+    answer = http.post("/api/local", json=body)
+    assert answer.status_code == 400
+    assert answer.get_json()["error"]["param"] == "dtype"
+    assert http.post("/api/local", data={"dtype": "q8"}).status_code == 400
+
+
+def test_a_full_disk_is_said(http: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "SPARE_BYTES", 1 << 60)
+    http.post("/api/local", json={"dtype": "f32"})
+    failed = wait_done(http, "f32")
+    assert failed["state"] == "failed"
+    assert "MB left; free some, or set TMPDIR" in failed["message"]
+
+
+def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(tale.model_dir() / name)
+    engine = LocalEngine(loader(delay=0.0), Tokenizer.load(tale.model_dir()), tmp_path)
+    engine.start()
+    wait_ready(engine)
+    http = create_app(Settings(port=0), engine).test_client()
+    http.post("/api/local", json={"dtype": "q8"})
+    failed = wait_done(http, "q8")
+    assert failed["state"] == "failed"
+    assert "has no tokenizer.json" in failed["message"]
+    engine.close()
+
+
+def test_the_token_is_needed_and_other_origins_are_refused(start_site: StartSite) -> None:
+    site = start_site(settings=Settings(port=0, token="secret"))
+    http = site.app.test_client()
+    assert http.get("/api/local").status_code == 401
+    assert http.get("/api/local/0123456789abcdef/q4/manifest.json").status_code == 401
+    token = {"Authorization": "Bearer secret"}
+    assert http.get("/api/local", headers=token).status_code == 200
+    assert http.get("/api/local", headers=token | {"Origin": "http://evil"}).status_code == 403
+    assert http.get("/api/local", headers=token | {"Host": "evil"}).status_code == 403
