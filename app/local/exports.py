@@ -128,7 +128,7 @@ class BrowserExports:
             known = self._states.get(dtype)
             if known is not None and known.state != "failed":
                 return known
-            state = self._states[dtype] = ExportState("writing", 0.0, "waiting for another export")
+            state = self._states[dtype] = ExportState("writing", 0.0, "waiting for its turn")
             job = self._job(hello, dtype)
         threading.Thread(
             target=self._write, args=(self._key, dtype, job), name="write export", daemon=True

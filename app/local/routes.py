@@ -1,10 +1,10 @@
 """`/api/local`: the running model for the engine in a visitor's browser.
 
-GET  /api/local                   `app.local.exports.Offers`: storage types, what each needs, and how
-                                  far its export is (pages poll it)
-POST /api/local                   `{"dtype": …}`: begin to write that export. 202 with its state;
-                                  400 if it cannot be written
-GET  /api/local/KEY/DTYPE/FILE    a file of a finished export (docs/plan-format.md), whole or a range
+GET  /api/local                  `app.local.exports.Offers`: storage types, what each needs, and how
+                                 far its export is (pages poll it)
+POST /api/local                  `{"dtype": …}`: begin to write that export. 202 with its state; 400
+                                 if it cannot be written
+GET  /api/local/KEY/DTYPE/FILE   a file of a finished export (docs/plan-format.md), or a range of it
 
 Guarded like every route, see `app.http.security`.
 """

@@ -35,6 +35,7 @@ from gpu import LoadOptions, ModelError
 INPUTS = "inputs.json"
 """File of an unfinished export: what it is made from."""
 
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     """A finished export: its folder, its manifest and the bytes of all files."""

@@ -19,6 +19,12 @@ from tests.app.models.fake_hub import FakeHub, Repo
 NAME = known_models()[0].name
 
 
+@pytest.fixture(autouse=True)
+def without_gpu(allowed_console: list[str]) -> None:
+    """The browser of these tests has none, and says so when it is asked."""
+    allowed_console.append("No available adapters")
+
+
 @pytest.fixture
 def play(page: Page, start_site: StartSite, hub: FakeHub) -> Playground:  # noqa: F811
     """The page of a server with an engine of 8 layers; those it changes to have 3. The hub has the
@@ -42,6 +48,8 @@ def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -
     assert names == [tale.NAME, *(model.name for model in known_models())]
     first = dialog.locator(".offer").nth(1)
     expect(first).to_contain_text("134.5 M weights · Apache-2.0 · about 269 MB to download")
+    expect(dialog.locator("#place-browser-facts")).to_contain_text("gives no access to a GPU")
+    expect(dialog.get_by_role("button", name="Run in this browser")).to_be_disabled()
     assert violations(page) == []
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()

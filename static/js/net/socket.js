@@ -16,9 +16,11 @@ export class Socket {
     this.wait = FIRST_WAIT_MS;
     this.timer = 0;
     this.ws = null;
-    addEventListener("online", () => this.retry());
-    addEventListener("pagehide", () => this.ws?.close());
-    addEventListener("pageshow", (event) => event.persisted && this.retry());
+    this.closing = new AbortController();
+    const { signal } = this.closing;
+    addEventListener("online", () => this.retry(), { signal });
+    addEventListener("pagehide", () => this.ws?.close(), { signal });
+    addEventListener("pageshow", (event) => event.persisted && this.retry(), { signal });
   }
 
   open() {
@@ -43,6 +45,15 @@ export class Socket {
       this.timer = setTimeout(() => this.open(), pause);
       this.onConnection("lost", Date.now() + pause);
     };
+  }
+
+  /** End this connection for good. */
+  close() {
+    this.closing.abort();
+    clearTimeout(this.timer);
+    const { ws } = this;
+    this.ws = null;
+    ws?.close();
   }
 
   /** Reconnect now, if disconnected. */

@@ -30,7 +30,15 @@ export class WorkerSocket {
       if (this.worker === worker) this.lose(message ? `${CRASHED} (${message})` : CRASHED);
     };
     worker.postMessage(this.start);
+    const message = "starting the engine in this browser";
+    this.onMessage({ type: "status", state: "loading", message, progress: 0 });
     this.onConnection("open", 0);
+  }
+
+  /** End the worker for good. */
+  close() {
+    this.worker?.terminate();
+    this.worker = null;
   }
 
   lose(message) {

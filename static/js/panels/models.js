@@ -1,7 +1,9 @@
-// Dialog that changes the model of the running server: the models on offer and the progress.
+// Dialog that changes the model of the running server: the models on offer and the progress. Its
+// first part, where the model runs, is panels/place.js, and is all of it where nothing can be changed.
 
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, parameters } from "../ui/format.js";
+import { drawPlace, setUpPlace } from "./place.js";
 
 const PATH = "/api/models";
 const POLL_MS = 500;
@@ -11,19 +13,25 @@ const LOST = "The server cannot be reached.";
 const dialog = byId("models");
 const form = byId("models-form");
 const typed = byId("models-typed");
+/** Can the model be changed here? */
+const switching = form !== null;
 
 const chosen = () => form.querySelector("[name=model]:checked");
 
 let timer = null;
 
-/** Set up the dialog, which is absent if the server does not allow changing the model. */
+/** Set up the dialog. */
 export function setUpModels() {
-  if (!dialog) return;
-  byId("models-open").addEventListener("click", openModels);
-  byId("models-close").addEventListener("click", () => dialog.close());
-  byId("models-cancel").addEventListener("click", () => ask("DELETE"));
+  setUpPlace();
+  byId(switching ? "models-open" : "place-open").addEventListener("click", openModels);
+  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
   dialog.addEventListener("close", () => clearTimeout(timer));
+  if (switching) setUpForm();
+}
+
+function setUpForm() {
+  byId("models-cancel").addEventListener("click", () => ask("DELETE"));
   typed.addEventListener("input", () => {
     if (chosen()) chosen().checked = false;
   });
@@ -38,8 +46,10 @@ export function setUpModels() {
 
 async function openModels() {
   byId("about").close();
-  complain("");
   dialog.showModal();
+  drawPlace();
+  if (!switching) return;
+  complain("");
   const offers = await ask("GET");
   if (!offers) return;
   drawOffers(offers);

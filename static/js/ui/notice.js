@@ -7,7 +7,7 @@ import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
 import { saveReplay } from "../replay/dialog.js";
 import { setTruncation } from "../chat/truncation.js";
-import { isLocal, reconnect } from "../net/connection.js";
+import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
 let shown = "";
@@ -22,12 +22,12 @@ export function setUpNotice() {
 function current() {
   if (state.replay) return state.problem && problem();
   const kept = state.turns.length ? " Your text is kept." : "";
-  if (state.connection === "lost" && isLocal)
+  if (state.connection === "lost" && isLocal())
     return {
       tone: "bad",
       head: "The model has stopped",
       text: `${sentence(state.lost)}${kept}`.trim(),
-      acts: [["Start it again", reconnect]],
+      acts: [["Start it again", reconnect], ...toServer()],
     };
   if (state.connection === "lost") {
     const seconds = Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
@@ -56,6 +56,13 @@ function current() {
       progress: progress ?? undefined,
     };
   }
+  if (engine === "failed" && isLocal())
+    return {
+      tone: "bad",
+      head: "The model does not run in this browser",
+      text: `${sentence(message)}${kept}`,
+      acts: toServer(),
+    };
   if (engine === "failed")
     return { tone: "bad", head: "The engine has failed", text: sentence(message) };
   if (state.problem) return problem();
@@ -72,6 +79,9 @@ function current() {
     };
   return null;
 }
+
+/** The way out of an engine in this browser that cannot go on. */
+const toServer = () => (hasServer ? [["Go on on the server", () => moveEngine(null)]] : []);
 
 const sentence = (text) =>
   text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
@@ -190,7 +200,7 @@ function draw() {
     shown = announced = "";
     return;
   }
-  if (state.connection === "lost" && !isLocal && !state.replay)
+  if (state.connection === "lost" && !isLocal() && !state.replay)
     ticking = setTimeout(() => changed("connection"), 1000);
   box.dataset.tone = notice.tone;
   setText(byId("notice-head"), notice.head);

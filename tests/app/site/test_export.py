@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from app.cli.main import main
 from app.config import Settings
+from app.local.model_files import MANIFEST
 from app.models.find_model import find_model
 from app.site import export as exporting
-from app.local.model_files import MANIFEST
 from app.site.export import export
 from app.tale import model_dir
 from gpu import ModelError

@@ -58,6 +58,14 @@ MUTANTS = (
         (PAGE_TEST,),
     ),
     Mutant(
+        "local-any-key",
+        "a page is given the export of another model than the one that it asked for",
+        "app/local/exports.py",
+        "state = self._states.get(dtype) if key == self._key else None",
+        "state = self._states.get(dtype)",
+        ("tests/app/local/test_exports.py",),
+    ),
+    Mutant(
         "schema-required",
         "an engine in another language may leave out fields of its messages",
         "app/ws/protocol_schema.py",

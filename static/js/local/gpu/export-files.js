@@ -1,9 +1,9 @@
 // Files of an export (docs/plan-format.md): fetched, checked against the manifest, kept in the browser.
 
+import { digest, keepFile, keptFile } from "./kept-files.js";
+
 const FORMAT = "tokenglass-export";
 const VERSION = 1;
-/** Cache of checked files. A changed file has another hash, so what is in here never goes stale. */
-const CACHE = "tokenglass-models";
 
 export class ExportFiles {
   /** Fetch the manifest of the export at `base`, a URL that ends with a slash. */
@@ -29,22 +29,15 @@ export class ExportFiles {
     const url = new URL(file, this.base);
     if (!url.href.startsWith(new URL(this.base).href))
       throw new Error(`the manifest names ${file}, which is outside of its folder`);
-    const key = new Request(`${url.href}?sha256=${sha256}`);
-    const cache = await openCache();
-    const kept = await cache?.match(key);
-    if (kept) {
-      const data = await kept.arrayBuffer();
-      if ((await digest(data)) === sha256) return data;
-      await cache.delete(key); // damaged on the disk
-    }
+    const kept = await keptFile(sha256);
+    if (kept) return kept;
     const data = await bytesOf(await fetch(url));
     if (data.byteLength !== size || (await digest(data)) !== sha256)
       throw new Error(
         `${file} is not the file of the manifest: it has ${data.byteLength} bytes, expected ${size} ` +
           "with another SHA-256; upload the whole export again",
       );
-    // Without room on the disk the model works all the same, and is fetched again the next time.
-    await cache?.put(key, new Response(data)).catch(() => {});
+    await keepFile(sha256, data, keptAs(this.manifest));
     return data;
   }
 
@@ -88,10 +81,10 @@ function parseJson(data, name) {
   }
 }
 
-/** The cache, or null where the browser has none: private windows, full disks. */
-const openCache = () => globalThis.caches?.open(CACHE).catch(() => null) ?? null;
-
-async function digest(data) {
-  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
-  return [...hash].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+/** What the kept files of a model are called, and the bytes that all of them take. */
+function keptAs({ name, model, files }) {
+  // A browser fetches the plan of one profile.
+  const plan = Math.max(...Object.values(model.plans).map(({ bytes }) => bytes));
+  const others = Object.values(files).reduce((sum, { bytes }) => sum + bytes, 0);
+  return { model: `${name} · ${model.dtype}`, total: model.weights.bytes + others + plan };
 }

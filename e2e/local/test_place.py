@@ -1,0 +1,149 @@
+"""The model moves between the server and this browser; the conversation stays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Locator, expect
+
+from app import tale
+from app.config import Settings
+from app.engine.client import LocalEngine
+from app.engine.loading import load_engine
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
+from e2e.bundled import engine_tokens
+from e2e.look.test_looks import violations
+from e2e.playground import Playground
+from e2e.site import Site
+from gpu import SamplingParams, Tokenizer
+from tests.app.conftest import wait_ready
+
+PROMPT = "Tell me a story about a fox"
+N = 12
+"""Tokens of each part of the answer."""
+MOVE_MS = 60_000
+GIB = 2**30
+OFFERS = [
+    {"dtype": dtype, "memory": n * GIB, "weights": n * GIB}
+    for dtype, n in (("f32", 8), ("f16", 4), ("q8", 3), ("q4", 2))
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Site]:
+    """A server that runs the bundled model in f32."""
+    folder = tale.model_dir()
+    load = functools.partial(load_engine, Settings(port=0, dtype="f32"), folder, loras={})
+    site = Site(LocalEngine(load, Tokenizer.load(folder), folder)).start()
+    wait_ready(site.engine)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def play(
+    server: Site, launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+) -> Iterator[Playground]:
+    """The page, ready, in a browser with WebGPU. Fails on errors in its console."""
+    problems: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            problems.append(message.text)
+
+    browser = launch_browser(args=[*browser_type_launch_args["args"], "--enable-unsafe-webgpu"])
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    yield Playground(page, url=server.url.replace("127.0.0.1", "localhost")).open()
+    browser.close()
+    assert not problems
+
+
+def open_dialog(play: Playground) -> Locator:
+    play.page.get_by_test_id("about-open").click()
+    play.page.get_by_role("button", name="Where it runs").click()
+    dialog = play.page.get_by_role("dialog", name="Where the model runs")
+    expect(dialog.get_by_role("option").first).to_be_attached()
+    return dialog
+
+
+def test_the_conversation_goes_on_in_the_browser_and_back(play: Playground, server: Site) -> None:
+    page = play.page
+    play.set(temperature=0, max_tokens=N, seed=7)
+    play.ask(PROMPT)
+    play.wait_done()
+    dialog = open_dialog(play)
+    expect(dialog.locator("#place-server")).to_contain_text("f32")
+    expect(dialog.locator("#place-browser-facts")).to_contain_text("buffers up to")
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Run in this browser").press("Enter")
+    said = dialog.locator("#place-say")
+    expect(said).to_have_text("It runs in this browser now, as f32.", timeout=MOVE_MS)
+    expect(dialog.get_by_role("button", name="It runs here")).to_be_disabled()
+    page.keyboard.press("Escape")
+
+    play.continue_button.click()
+    play.wait_tokens(2 * N)
+    play.wait_done()
+    ids = prompt_ids(server.engine.tokenizer, messages=[Message("user", PROMPT)])
+    params = SamplingParams(temperature=0, max_tokens=3 * N, seed=7)
+    want = [token.text for token in engine_tokens(server, ids, params)]
+    assert play.text() == "".join(want[: 2 * N])
+
+    dialog = open_dialog(play)
+    dialog.get_by_text("Kept in this browser").click()
+    row = dialog.locator("#kept-list li")
+    expect(row).to_contain_text(f"{tale.NAME} · f32")
+    expect(dialog.locator("#kept-quota")).to_contain_text("that the browser gives it")
+    assert violations(page) == []
+    row.get_by_role("button", name="Remove").click()
+    expect(row).to_have_count(0)
+    expect(dialog.locator("#kept-sum")).to_have_text("nothing")
+    page.keyboard.press("Escape")
+
+    page.workers[0].evaluate("self.postMessage({ type: 'lost', message: 'the GPU was lost' })")
+    expect(play.notice).to_contain_text("The model has stopped")
+    expect(play.notice).to_contain_text("Your text is kept.")
+    play.notice.get_by_role("button", name="Go on on the server").click()
+    play.wait_ready()
+    assert page.workers == []
+    assert play.text() == "".join(want[: 2 * N])
+    play.continue_button.click()
+    play.wait_tokens(3 * N)
+    play.wait_done()
+    assert play.text() == "".join(want)
+
+
+def test_what_does_not_fit_is_refused_with_what_would(call: Callable[..., Any]) -> None:
+    """Browsers tell at most 8 GiB: from there on everything is tried."""
+    fit = functools.partial(call, "panels/place-fit")
+    assert [fit("memoryOf", told) for told in (None, 8, 4, 0.5)] == [None, None, 4 * GIB, GIB / 2]
+    assert [o["dtype"] for o in fit("fitting", OFFERS, 4 * GIB)] == ["f16", "q8", "q4"]
+    assert len(fit("fitting", OFFERS, None)) == len(OFFERS)
+    assert fit("smallerThan", "f16", OFFERS) == ["q8", "q4"]
+    assert fit("smallerThan", "q4", OFFERS) == []
+
+
+WHY = """async ([offers, i, memory]) => {
+  const { whyNotFit } = await import("/static/js/panels/place-fit.js");
+  return whyNotFit(offers[i], offers, memory, (n) => `${n / 2 ** 30} GiB`);
+}"""
+
+
+@pytest.mark.parametrize(
+    ("i", "memory", "words"),
+    [
+        (0, 4, "as f32 it needs 8 GiB, and this device has 4 GiB; f16 or q8 or q4 would fit"),
+        (1, 2, "as f16 it needs 4 GiB, and this device has 2 GiB; q4 would fit"),
+        (3, 1, "no storage type of this model fits; let it run on the server"),
+        (1, 4, ""),
+    ],
+)
+def test_the_refusal_names_what_fits(loaded: Any, i: int, memory: int, words: str) -> None:
+    found = loaded.evaluate(WHY, [OFFERS, i, memory * GIB])
+    assert found == words or (words and words in found)

@@ -1,0 +1,82 @@
+// Files of models that this browser keeps, by their SHA-256: what is in here never goes stale.
+
+const CACHE = "tokenglass-models";
+/** Names of files in the cache are addresses; nothing is ever fetched from them. */
+const NAMES = "https://kept.invalid/";
+const MODEL = "x-model";
+const TOTAL = "x-total";
+
+/** The cache, or null where the browser has none: private windows, full disks, plain http. */
+const openCache = () => globalThis.caches?.open(CACHE).catch(() => null) ?? null;
+
+/** Return the bytes of a kept file, or null. One that was damaged on the disk is forgotten. */
+export async function keptFile(sha256) {
+  const cache = await openCache();
+  const found = await cache?.match(NAMES + sha256);
+  if (!found) return null;
+  const data = await found.arrayBuffer();
+  if ((await digest(data)) === sha256) return data;
+  await cache.delete(NAMES + sha256);
+  return null;
+}
+
+/**
+ * Keep a file. `model`: what people call the model that it is of; `total`: bytes of all its files.
+ * Without room the model works all the same, and is fetched again the next time.
+ */
+export async function keepFile(sha256, data, { model, total }) {
+  const headers = {
+    "Content-Length": data.byteLength,
+    [MODEL]: encodeURIComponent(model),
+    [TOTAL]: total,
+  };
+  const cache = await openCache();
+  await cache?.put(NAMES + sha256, new Response(data, { headers })).catch(() => {});
+}
+
+/** Return what is kept: [{model, bytes, total}] by name; `bytes` below `total`: not all of it. */
+export async function keptModels() {
+  const models = new Map();
+  for (const { model, total, bytes } of await entries()) {
+    const known = models.get(model) ?? { model, bytes: 0, total: 0 };
+    known.bytes += bytes;
+    known.total = Math.max(known.total, total);
+    models.set(model, known);
+  }
+  return [...models.values()].sort((a, b) => (a.model < b.model ? -1 : 1));
+}
+
+/** Remove all files of a model. */
+export async function forgetModel(model) {
+  const cache = await openCache();
+  for (const entry of await entries())
+    if (entry.model === model) await cache.delete(entry.request);
+}
+
+/** Return {used, quota} of this site's storage in bytes; null where the browser does not tell. */
+export async function storageQuota() {
+  const { usage, quota } = (await navigator.storage?.estimate?.().catch(() => ({}))) ?? {};
+  return quota ? { used: usage ?? 0, quota } : null;
+}
+
+async function entries() {
+  const cache = await openCache();
+  const requests = (await cache?.keys()) ?? [];
+  return Promise.all(
+    requests.map(async (request) => {
+      const { headers } = await cache.match(request);
+      return {
+        request,
+        model: decodeURIComponent(headers.get(MODEL) ?? "unknown"),
+        total: Number(headers.get(TOTAL)),
+        bytes: Number(headers.get("Content-Length")),
+      };
+    }),
+  );
+}
+
+/** Return the SHA-256 of bytes in hexadecimal digits. */
+export async function digest(data) {
+  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+  return [...hash].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

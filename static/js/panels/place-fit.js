@@ -1,0 +1,36 @@
+// Whether a model fits into what a browser tells of its device, and what would fit instead. No DOM.
+
+const GIB = 2 ** 30;
+/** Browsers never tell more memory than this. */
+const MOST_TOLD = 8 * GIB;
+
+/**
+ * Return the bytes of memory that a device has at most, or null if the browser does not tell.
+ * `deviceMemory` is `navigator.deviceMemory`, in GiB.
+ */
+export function memoryOf(deviceMemory) {
+  const told = (deviceMemory ?? 0) * GIB;
+  return told && told < MOST_TOLD ? told : null;
+}
+
+/** Return the offers [{dtype, memory}] that fit into `memory` bytes; all if that is not known. */
+export const fitting = (offers, memory) =>
+  offers.filter((offer) => memory === null || offer.memory <= memory);
+
+/**
+ * Return why an offer does not fit, with what would, or "". `say(n)` puts bytes into words.
+ */
+export function whyNotFit(offer, offers, memory, say) {
+  if (memory === null || offer.memory <= memory) return "";
+  const others = fitting(offers, memory).map(({ dtype }) => dtype);
+  const instead = others.length
+    ? `${others.join(" or ")} would fit`
+    : "no storage type of this model fits; let it run on the server";
+  return `as ${offer.dtype} it needs ${say(offer.memory)}, and this device has ${say(memory)}; ${instead}`;
+}
+
+/** Return what to try when the device ran out of memory with an offer: the ones that need less. */
+export function smallerThan(dtype, offers) {
+  const failed = offers.find((offer) => offer.dtype === dtype);
+  return offers.filter(({ memory }) => failed && memory < failed.memory).map((each) => each.dtype);
+}
