@@ -30,6 +30,7 @@ export class RunQueue {
     this.most = active + Math.floor((queue + 1) / 2);
     this.running = new Set();
     this.waiting = [];
+    this.nRuns = 0;
   }
 
   /**
@@ -44,7 +45,8 @@ export class RunQueue {
         `you already have ${this.most} generations running or waiting, the limit for one browser or ` +
           "program; wait until one ends",
       );
-    const run = new QueuedRun(this, request, onEvent);
+    this.nRuns += 1;
+    const run = new QueuedRun(this, { ...request, run: this.nRuns }, onEvent);
     if (this.running.size < this.active) run.start();
     else {
       this.waiting.push(run);
@@ -106,7 +108,7 @@ class QueuedRun {
 
   /** Tell that the run is accepted and has this place in the queue. */
   wait(position) {
-    const { ids, params, capture } = this.request;
+    const { ids, params, capture, run } = this.request;
     const prompt = ids.map((id) => ({ id, text: this.queue.piece(id) }));
     this.isAccepted = true;
     this.onEvent({
@@ -116,6 +118,7 @@ class QueuedRun {
       capture,
       position,
       context: this.queue.context,
+      run,
     });
   }
 

@@ -27,12 +27,13 @@ const QUESTIONS = {
   plan: "the list of dispatches is",
   profile: "times of dispatches are",
   cache: "the content of the KV cache is",
+  steps: "the schedule of steps is",
   peaks: "the speed of the device is",
 };
 
 export class LocalSession {
   /**
-   *   engine    `submit({ids, params, capture, updates, onEvent})` returns a run, which has
+   *   engine    `submit({ids, params, capture, updates, run, onEvent})` returns a run, which has
    *             `update(changes, capture)` and `cancel()`. `params` is complete, its seed a BigInt.
    *             `onEvent` gets the events of gpu/events.py
    *   text      LocalTokenizer
@@ -190,7 +191,7 @@ export class LocalSession {
   reportEnded(ids, params, onEvent) {
     const prompt = ids.map((id) => ({ id, text: this.text.piece(id) }));
     const { context } = this.hello.limits;
-    onEvent({ type: "accepted", prompt, params, capture: false, position: 0, context });
+    onEvent({ type: "accepted", prompt, params, capture: false, position: 0, context, run: 0 });
     onEvent({
       type: "done",
       reason: "eos",

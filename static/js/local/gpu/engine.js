@@ -77,7 +77,7 @@ export class LocalEngine {
   }
 
   /**
-   * Start a run: {ids, params, capture, updates, onEvent}. Return it: `update(changes, capture)`
+   * Start a run: {ids, params, capture, updates, run, onEvent}. Return it: `update(changes, capture)`
    * changes live settings, `cancel()` ends it.
    */
   submit(request) {

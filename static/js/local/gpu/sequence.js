@@ -13,15 +13,17 @@ const NOT_A_NUMBER =
 
 export class Sequence {
   /**
-   * request   {ids, params, capture, updates, onEvent}; updates: [{index, params, capture}]
+   * request   {ids, params, capture, updates, run, onEvent}; updates: [{index, params, capture}];
+   *           run: its number
    * text      {piece(id), decodeStream(ids), eosIds}
    * limits    of the plan
    */
-  constructor({ ids, params, capture, updates = [], onEvent }, text, limits) {
+  constructor({ ids, params, capture, updates = [], run = 0, onEvent }, text, limits) {
     this.prompt = ids;
     this.ids = [...ids];
     this.params = params;
     this.capture = capture;
+    this.run = run;
     this.limits = limits;
     this.text = text;
     this.onEvent = onEvent;
@@ -112,6 +114,7 @@ export class Sequence {
       context: this.limits.context,
       texts: [],
       dropped: [],
+      run: this.run,
     });
   }
 
