@@ -58,7 +58,7 @@ def test_a_table_of_all_types(loaded: list[Settings], text: Path) -> None:
     assert result.exit_code == 0
     head, columns, *rows = result.output.splitlines()
     rows, caches = rows[:4], rows[4:]
-    assert head == "tale-3m: 147 tokens, in 3 windows of up to 64 tokens"
+    assert head == "tale-3m: 147 tokens, in 3 spans of up to 64 tokens"
     assert caches[0] == "KV cache, with weights in f16:"
     assert [row.split()[:3] for row in caches[2:]] == [
         ["f16", "3,072", "all"],

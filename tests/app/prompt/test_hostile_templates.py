@@ -201,7 +201,10 @@ def test_waiting_for_a_process_has_a_time_limit(monkeypatch: pytest.MonkeyPatch)
         assert all(isinstance(each.exception(), InvalidRequest) for each in hostile)
 
 
-def test_a_template_that_needed_much_memory_leaves_none_behind() -> None:
+def test_a_template_that_needed_much_memory_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", 30.0)  # memory is the claim, also on a busy machine
     pool = chat.POOL
     pool.close()
     assert render("{{ ('x' * 200000000) | length }}", CONVERSATION) == "200000000"

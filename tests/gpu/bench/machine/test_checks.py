@@ -25,7 +25,8 @@ from gpu.webgpu.kernels import Kernels
 QUICK = {
     "matmul q4 with int8 activations", "embed f16", "quantize_activations", "rms_norm_split",
     "qk_norm_rope", "attention rotated4", "attention_merge", "attention_weights q8",
-    "quantize_kv q8q4", "inverse_hadamard", "norm", "position_embedding", "scale_heads",
+    "quantize_kv q8q4", "inverse_hadamard", "shift_quantized_kv q8q4", "norm",
+    "position_embedding", "scale_heads",
     "scale_residual", "steer", "layer_stats", "lora_expand", "moe_topk", "moe_permute",
     "moe_matmul q8", "moe_combine", "moe_expert_norms", "sample",
 }  # fmt: skip
@@ -78,6 +79,7 @@ def test_every_format_and_every_architecture_has_a_check() -> None:
         assert set(CHECKS) >= {f"{op} {dtype}" for dtype in FORMATS}
     for op in ("attention", "attention_weights"):
         assert set(CHECKS) >= {f"{op} {dtype}" for dtype in KV_FORMATS}
+    assert {name.split()[1] for name in CHECKS if name.startswith("shift_")} == set(KV_FORMATS)
     assert set(MODELS) == set(MODEL_TYPES)
     names = " ".join(model_checks.CHECKS)
     assert all(f"{dtype}, " in names for dtype in FORMATS)
