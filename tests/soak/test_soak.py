@@ -31,6 +31,7 @@ N_CLIENTS = 32
 SETTINGS = {"dtype": "f32", "context": 512, "slots": 32, "kv_memory": 1, "queue": 32}
 """1 MiB holds 51 blocks of this model; 32 texts need up to 500."""
 N_ASKS = 16
+N_ROUNDS = 6
 SETTLE_SECONDS = 30.0
 """Time until the server has noticed that the last clients are gone."""
 MOST_GROWTH = 24 << 20
@@ -106,21 +107,32 @@ def test_a_server_outlives_clients_of_every_kind(
         record, middle = soak(server, alone, seconds)
         wait_until(lambda: is_idle(server), "all blocks are free and nothing runs or waits")
         wait_until(lambda: server.snapshot().waits_like(before), "threads and sockets are gone")
-        time.sleep(2 * COUNT_SECONDS)  # until the objects are counted that an idle engine has
         after, metrics = server.snapshot(), server.metrics()
-        for visit in VISITS:
-            visit(server.port, asks[0], random.Random(1))
-        time.sleep(2 * COUNT_SECONDS)
-        last = server.snapshot()
-        print(dict(record.visits), metrics, before, middle, after, last, sep="\n")
+        rounds = rounds_of_visits(server, asks[0])
+        print(dict(record.visits), metrics, before, middle, after, *rounds, sep="\n")
 
         assert record.faults == []
         assert all(record.visits[visit.__name__] for visit in VISITS), record.visits
         assert metrics["num_preemptions_total"] > 0, "the cache was to be too small"
         for process, n_bytes in after.resident.items():
             assert n_bytes - middle.resident[process] < MOST_GROWTH, (process, middle, after)
-        assert last.objects == after.objects, "of requests whose plans were all recorded before"
+        assert rounds[-1] == rounds[-2], "a round whose plans were all recorded before adds nothing"
         assert [line for line in server.lines if FAULT.search(line)] == []
+
+
+def rounds_of_visits(server: Server, ask: Ask) -> list[dict[str, int]]:
+    """Return the GPU objects of an idle server before and after rounds of all visits: the last
+    round added none, or all N_ROUNDS did. A visit that overlaps the one before it may be the first
+    to need a plan; a leak would be in every round."""
+    found: list[dict[str, int]] = []
+    while len(found) <= N_ROUNDS and (len(found) < 2 or found[-1] != found[-2]):
+        if found:
+            for visit in VISITS:
+                visit(server.port, ask, random.Random(1))
+            wait_until(lambda: is_idle(server), "the server is idle after a round")
+        time.sleep(2 * COUNT_SECONDS)  # until the objects are counted that an idle engine has
+        found.append(server.snapshot().objects)
+    return found
 
 
 def soak(server: Server, alone: dict[Ask, str | None], seconds: float) -> tuple[Record, Snapshot]:

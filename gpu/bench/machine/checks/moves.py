@@ -77,9 +77,9 @@ def check_shift_quantized_kv(rig: Rig, dtype: str) -> None:
     format = KV_FORMATS[dtype]
     for heads in HEADS:
         moved, case = Moved(rig, heads, dtype), f"{dtype}, heads {heads}"
-        for pool, old, storage in (
-            (moved.cache.pools.keys, moved.cache.stored[0], format.keys),
-            (moved.cache.pools.values, moved.cache.stored[1], format.values),
+        for kind, pool, old, storage in (
+            ("keys", moved.cache.pools.keys, moved.cache.stored[0], format.keys),
+            ("values", moved.cache.pools.values, moved.cache.stored[1], format.values),
         ):
             words = pool_words(rig, pool[LAYER])
             untouched = np.ones(words.shape, bool)
@@ -89,12 +89,12 @@ def check_shift_quantized_kv(rig: Rig, dtype: str) -> None:
                 was, new = _token(old, storage, heads, source), _token(words, storage, heads, to)
                 for part in token_words(untouched, storage, heads[2]):
                     part[to[0], :, to[1]] = False
-                if storage is format.values or move.shift == 0:
-                    rig.expect(f"{case}: not copied as it is", np.array_equal(new, was))
+                if kind == "values" or move.shift == 0:
+                    rig.expect(f"{kind}, {case}: not copied as they are", np.array_equal(new, was))
                 else:
                     _compare_key(rig, case, moved, new, move, storage)
             kept = np.array_equal(words[untouched], old[untouched])
-            rig.expect(f"{case}: wrote beside its tokens", kept)
+            rig.expect(f"{kind}, {case}: wrote beside its tokens", kept)
 
 
 def _token(
