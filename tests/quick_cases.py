@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 EVERY_CASE = "EVERY_CASE"
+DEVICES = {"device", "gpu"}
+"""Fixtures of a real device, and of one that only records what its kernels would do."""
 
 Value = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of parameters that are set together, and what they are set to."""
@@ -28,7 +30,7 @@ def mark_other_cases_slow(items: Iterable[pytest.Item]) -> None:
         return
     tests: dict[str, list[Any]] = defaultdict(list)
     for item in items:
-        on_device = "device" in getattr(item, "fixturenames", ())
+        on_device = not DEVICES.isdisjoint(getattr(item, "fixturenames", ()))
         if on_device and hasattr(item, "callspec") and item.get_closest_marker("slow") is None:
             tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():

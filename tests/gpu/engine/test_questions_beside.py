@@ -81,7 +81,7 @@ def beams(engine: Engine) -> list[Future[Answer]]:
     return [engine.inspect(Beam(ids[i], width=8, depth=12), i) for i in range(N_PAGES)]
 
 
-@pytest.mark.parametrize("ask", [losses, beams])
+@pytest.mark.parametrize("ask", [losses, pytest.param(beams, marks=pytest.mark.slow)])
 def test_a_writer_keeps_its_pace(
     engine: Engine, ask: Callable[[Engine], list[Future[Answer]]]
 ) -> None:

@@ -119,7 +119,7 @@ def test_a_trained_model_writes_its_golden_text(
     ("kind", "shared"),
     [
         pytest.param("integrated GPU", None, id="integrated", marks=pytest.mark.slow),
-        pytest.param(DISCRETE, None, id="discrete"),
+        pytest.param(DISCRETE, None, id="discrete", marks=pytest.mark.slow),
         pytest.param(DISCRETE, 1, id="shared-attention"),
     ],
 )
