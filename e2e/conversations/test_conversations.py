@@ -122,26 +122,6 @@ def test_a_deleted_conversation_comes_back(play: Callable[..., Playground]) -> N
     assert len(drawer.wait_stored(1)) == 1, "it is the same conversation still"
 
 
-def test_one_that_was_left_while_it_was_written_has_all_that_was_written(
-    page: Page, site: Callable[..., Site]
-) -> None:
-    """The run stops; what came after the last save is fetched from the server."""
-    play = Playground(page, site(delay=0.03)).open()
-    play.set(max_tokens=200, seed=5)
-    play.ask(FOX)
-    play.wait_tokens(8)
-    play.start_new()
-    play.drawer.wait_stored(1)
-    play.drawer.open(FOX)
-    play.wait_done()
-    expect(play.stats).to_contain_text("stopped")
-    n = len(play.numbers())
-    assert 8 <= n < 200
-    params = page.evaluate("() => JSON.parse(localStorage['tokenglass.settings']).settings")
-    written = play.site.reference(FOX, **{**params, "seed": 5, "stop": (), "max_tokens": n})
-    assert play.text() == "".join(token.text for token in written)
-
-
 def test_one_whose_end_the_server_forgot_is_as_it_was_stored(
     page: Page, context: BrowserContext, own_site: Callable[..., Site]
 ) -> None:

@@ -23,6 +23,8 @@ export const state = {
   conversation: null,
   /** Why the browser does not keep conversations: {code, message, dismissed}, or null. */
   unkept: null,
+  /** Conversations that were left while they were written, `Left` of conversations/left.js. */
+  left: [],
   /** Title of a copy that was made because another tab changed the conversation, or "". */
   copied: "",
   /** The turns of the conversation: {role: "user", text} and {role: "model", mode, given, answers, shown}. */

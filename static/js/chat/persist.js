@@ -5,6 +5,7 @@
 
 import { Answer, Segment } from "./answer.js";
 import { linkContinuation } from "./continuation.js";
+import { marksOfLeft } from "../conversations/left.js";
 import { liveState, state } from "../state.js";
 
 const SESSION = "tokenglass.session";
@@ -76,6 +77,7 @@ export function save() {
     draft,
     reach: interventions.setting,
     conversation,
+    left: marksOfLeft(),
   });
 }
 
@@ -97,8 +99,8 @@ const packAnswer = (answer) => ({
 });
 
 /**
- * Return the stored {turns, mode, reach, conversation, refill}, or null. `refill` lists the segments
- * whose events have to be requested again.
+ * Return the stored {turns, mode, reach, conversation, refill, left}, or null. `refill` lists the
+ * segments whose events have to be requested again; `left`: see `marksOfLeft`.
  */
 export function restore() {
   const kept = read(session, SESSION);
@@ -109,8 +111,8 @@ export function restore() {
   );
   const last = turns.at(-1);
   const refill = last?.role === "model" ? refillsOf(last) : [];
-  const { mode, reach, conversation = null } = kept;
-  return { turns, mode, reach, conversation, refill };
+  const { mode, reach, conversation = null, left = [] } = kept;
+  return { turns, mode, reach, conversation, refill, left };
 }
 
 /** Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own. */

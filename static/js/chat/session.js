@@ -66,13 +66,24 @@ export function submitPrompt(text, overrides = {}, capture = state.capture, file
 export function regenerate(overrides = {}) {
   const turn = lastTurn();
   if (!turn || !ready() || state.active) return;
-  const request =
-    turn.mode === "chat"
-      ? { messages: messagesBefore(state.turns.length - 1) }
-      : { prompt: turn.given };
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
-  if (!startRun(shownAnswer(turn), request, overrides)) removeVersion(turn);
+  if (!startRun(shownAnswer(turn), requestOf(turn), overrides)) removeVersion(turn);
+}
+
+/** Return the request that the last turn answers. */
+const requestOf = ({ mode, given }) =>
+  mode === "chat" ? { messages: messagesBefore(state.turns.length - 1) } : { prompt: given };
+
+/** Send what was refused while its conversation was left (conversations/left.js) again. */
+export function sendAgain() {
+  const turn = lastTurn();
+  const answer = shownAnswer(turn);
+  if (!answer || !ready() || state.active) return;
+  if (!answer.empty) return void continueAnswer();
+  answer.segments = [];
+  answer.edition += 1;
+  startRun(answer, requestOf(turn));
 }
 
 /** Continue the last answer from its end. */

@@ -103,7 +103,8 @@ function describe(answer, segment) {
       return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
     }
   }
-  if (segment.textOnly !== null) return "only the text of this answer is left";
+  if (segment.textOnly !== null)
+    return answer.empty ? "not answered" : "only the text of this answer is left";
   const parts = [plural(answer.tokens.length, "token")];
   const reason = state.active === answer ? "" : reasonOf(segment);
   const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.first]?.times.interval;

@@ -1,6 +1,6 @@
 // One conversation in the drawer's list.
 
-import { el } from "../ui/dom.js";
+import { el, setText } from "../ui/dom.js";
 import { newIconButton } from "../ui/icon-button.js";
 import { plural } from "../ui/format.js";
 import { excerpt } from "./search.js";
@@ -13,7 +13,7 @@ export const nameOf = ({ title, heading }) => title || heading;
 
 /**
  * Return the list item of an entry. `words`: those searched for; `current`: it is on the page;
- * `renaming`: its name is being edited; `actions`: {open, startRename, rename, save, remove}.
+ * `renaming`: its name is being edited; `actions`: {open, stop, startRename, rename, save, remove}.
  */
 export function newRow(entry, { words, current, renaming, actions }) {
   const row = el("li", "kept");
@@ -28,7 +28,9 @@ function newButton(entry, words, current, actions) {
   const button = el("button", "kept-open");
   button.type = "button";
   if (current) button.setAttribute("aria-current", "true");
-  button.append(el("span", "kept-title", nameOf(entry)), newFacts(entry, words));
+  const title = el("span", "kept-title");
+  title.append(el("i", "kept-mark"), nameOf(entry));
+  button.append(title, newFacts(entry, words));
   button.addEventListener("click", () => actions.open(entry));
   return button;
 }
@@ -36,9 +38,13 @@ function newButton(entry, words, current, actions) {
 /** Below the name: where the words are, or when it was written, by what and how much. */
 function newFacts({ text, updated, model, nTokens }, words) {
   const facts = el("span", "kept-facts");
+  facts.append(el("span", "kept-phase"));
   const found = words.length ? excerpt(text, words) : null;
   if (found) facts.append(found.before, el("mark", "", found.hit), found.after);
-  else facts.append([when(updated), model, plural(nTokens, "token")].filter(Boolean).join(" · "));
+  else {
+    facts.append([when(updated), model].filter(Boolean).join(" · "));
+    facts.append(el("span", "kept-tokens", ` · ${plural(nTokens, "token")}`));
+  }
   return facts;
 }
 
@@ -51,12 +57,24 @@ function when(ms) {
 
 function newActions(entry, actions) {
   const box = el("span", "kept-acts");
+  const stop = newIconButton("stop", `Stop “${nameOf(entry)}”`, () => actions.stop(entry));
+  stop.classList.add("kept-stop");
   box.append(
+    stop,
     newIconButton("rename", `Rename “${nameOf(entry)}”`, () => actions.startRename(entry)),
     newIconButton("save", `Save “${nameOf(entry)}” as a file`, () => actions.save(entry)),
     newIconButton("delete", `Delete “${nameOf(entry)}”`, () => actions.remove(entry)),
   );
   return box;
+}
+
+/** Show what its run does: {phase, text, why} of run-phase.js, or null. */
+export function markRow(row, running) {
+  row.dataset.phase = running?.phase ?? "";
+  const text = row.querySelector(".kept-phase");
+  if (!text) return; // its name is being edited
+  setText(text, running?.text ?? "");
+  text.title = running?.why ?? "";
 }
 
 /** Enter and leaving the field keep the name, Escape does not; an empty one is the first words. */

@@ -2,13 +2,16 @@
 
 import { openFiles, saveAll, saveOne } from "./exchange.js";
 import { ownPresets } from "../panels/own-presets.js";
+import { stop } from "../chat/session.js";
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, count, plural } from "../ui/format.js";
-import { state } from "../state.js";
+import { on, state } from "../state.js";
 import { readEntries } from "./database.js";
-import { newRow, nameOf } from "./drawer-row.js";
-import { onKept, setUnkept, changeKept } from "./keeper.js";
+import { markRow, newRow, nameOf } from "./drawer-row.js";
+import { changeKept, entryOf, onKept, setUnkept } from "./keeper.js";
+import { stopLeft } from "./left.js";
 import { openConversation, remove, startNew } from "./library.js";
+import { runPhaseOf, setUpRunPhase } from "./run-phase.js";
 import { hasWords, wordsOf } from "./search.js";
 
 const drawer = byId("conversations");
@@ -24,6 +27,7 @@ let undo = null;
 let renaming = null;
 
 export function setUpDrawer() {
+  setUpRunPhase();
   byId("conversations-open").addEventListener("click", () => openDrawer());
   drawer.addEventListener("click", ({ target }) => target === drawer && drawer.close());
   byId("conversations-close").addEventListener("click", () => drawer.close());
@@ -44,6 +48,7 @@ export function setUpDrawer() {
     refresh();
   });
   onKept(() => drawer.open && refresh());
+  on("conversations tokens turns", () => drawer.open && markRows());
 }
 
 /** Open the drawer; the search field has the focus. */
@@ -60,13 +65,20 @@ export async function openDrawer() {
 
 async function refresh() {
   try {
-    entries = await readEntries();
+    entries = withUnstored(await readEntries());
   } catch (error) {
-    entries = [];
+    entries = withUnstored([]);
     setUnkept(error);
     complain(error.message);
   }
   draw();
+}
+
+/** Add those that were left before anything of them was stored. */
+function withUnstored(stored) {
+  const ids = new Set(stored.map(({ id }) => id));
+  const others = state.left.filter(({ id, turns }) => turns && !ids.has(id));
+  return [...others.map((one) => ({ ...entryOf(one), nBytes: 0 })), ...stored];
 }
 
 /** Run what may fail for a reason that a person should read. */
@@ -100,6 +112,7 @@ function draw() {
   setText(byId("kept-size"), all);
   setText(byId("kept-found"), words.length ? `${count(found.length)} found` : "");
   byId("kept-save-all").disabled = !entries.length && !ownPresets().length;
+  markRows();
   if (renaming) list.querySelector("input")?.select();
   else if (focused) rows().find((row) => row.closest("li").dataset.id === focused)?.focus();
 }
@@ -145,6 +158,11 @@ function newGroup(name, group, words) {
   return box;
 }
 
+/** Show what each conversation's run does; the rows stay, with the focus. */
+function markRows() {
+  for (const row of list.querySelectorAll(".kept")) markRow(row, runPhaseOf(row.dataset.id));
+}
+
 const rows = () => [...list.querySelectorAll(".kept-open")];
 
 const actions = {
@@ -156,6 +174,12 @@ const actions = {
         byId("prompt").focus();
       });
     else drawer.close();
+  },
+
+  stop({ id }) {
+    if (id === state.conversation.id) stop();
+    else stopLeft(id);
+    rows().find((row) => row.closest("li").dataset.id === id)?.focus(); // the button goes
   },
 
   startRename({ id }) {

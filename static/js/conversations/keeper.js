@@ -13,6 +13,8 @@ import { packConversation, segmentsOf, snapshotOf } from "./kept-file.js";
 
 /** Shortest time between two saves while text is written, ms. */
 const SAVE_EVERY_MS = 2000;
+/** The same for one that was left; the server has what came since. */
+const LEFT_EVERY_MS = 10_000;
 /** A save may take this share of the time at most. */
 const MAX_SHARE = 0.05;
 const MAX_HEADING = 100;
@@ -85,8 +87,12 @@ export function keepNow() {
   if (due && isRefilling()) timer = setTimeout(keepNow, SAVE_EVERY_MS); // its tokens are coming
   if (!due || isRefilling() || !isKeepable()) return saving;
   due = false;
-  const { conversation } = state;
-  const { turns, hello } = liveState();
+  return store({ turns: liveState().turns, conversation: state.conversation });
+}
+
+/** Store a conversation once those before it are stored. Resolves when it is or cannot be. */
+function store({ turns, conversation }) {
+  const { hello } = liveState();
   const snapshot = { turns: snapshotOf(turns), hello, conversation, own: conversation.own };
   conversation.own = false;
   const began = performance.now();
@@ -107,6 +113,22 @@ export function keepNow() {
   return saving;
 }
 
+/** Conversation that was left → when it was last stored (performance.now). */
+const leftStoredAt = new WeakMap();
+
+/**
+ * Store a conversation that was left while it was written, `Left` of left.js: now, or when that was
+ * not done for a while.
+ */
+export function keepLeft({ turns, conversation }, now) {
+  const since = performance.now() - (leftStoredAt.get(conversation) ?? -Infinity);
+  if (!now && since < Math.max(LEFT_EVERY_MS, took / MAX_SHARE)) return;
+  if (!isKeepable({ turns, hello: liveState().hello })) return;
+  leftStoredAt.set(conversation, performance.now());
+  conversation.own = true;
+  store({ turns, conversation });
+}
+
 /** Keep another conversation from now on. */
 export function keepOther(conversation) {
   clearTimeout(timer);
@@ -116,8 +138,7 @@ export function keepOther(conversation) {
 }
 
 /** Not before the server took the first prompt: a refused one leaves no conversation. */
-function isKeepable() {
-  const { turns, hello } = liveState();
+function isKeepable({ turns, hello } = liveState()) {
   const [first] = segmentsOf(turns);
   return hello !== null && first !== undefined && (first.accepted || first.textOnly !== null);
 }
@@ -146,7 +167,7 @@ function keepCopy(snapshot) {
   const { conversation } = snapshot;
   const title = conversation.title || headingOf(snapshot.turns);
   Object.assign(conversation, { id: null, rev: 0, title: `${title} (copy)`, created: Date.now() });
-  state.copied = conversation.title;
+  if (conversation === state.conversation) state.copied = conversation.title;
   changed("turns", "conversations");
   return keep(snapshot);
 }

@@ -4,7 +4,7 @@ import { clearPatches } from "../interventions/intervention-store.js";
 import { refillsOf, save } from "../chat/persist.js";
 import { stop } from "../chat/session.js";
 import { goToEnd } from "../chat/transcript.js";
-import { dropRefills, resumeRun } from "../net/resume.js";
+import { dropRefills, isRefilling, resumeRun } from "../net/resume.js";
 import { BadReplay } from "../replay/field-checks.js";
 import { ownSegments } from "../replay/file.js";
 import { closeReplay } from "../replay/playback-bar.js";
@@ -14,6 +14,7 @@ import { countMeasurements, fillFromArchive, useArchive } from "./archived-runs.
 import { deleteConversation, putBack, readEntry, readFile } from "./database.js";
 import { announce, isUnsaved, keepNow, keepOther, newConversation, onKept } from "./keeper.js";
 import { openFile, segmentsOf, turnsOf } from "./kept-file.js";
+import { leaveRunning, leftOf, restoreLeft, stopLeft, takeLeft } from "./left.js";
 
 export function setUpLibrary() {
   onKept((id, elsewhere) => {
@@ -24,10 +25,7 @@ export function setUpLibrary() {
 
 // ---- opening and leaving -----------------------------------------------------------------------
 
-/**
- * Leave the conversation on the page for an empty one. A run is stopped; its text is kept, and
- * Continue goes on from there.
- */
+/** Leave the conversation on the page for an empty one. Its run goes on (left.js). */
 export function startNew() {
   if (state.replay) closeReplay();
   leave();
@@ -37,30 +35,49 @@ export function startNew() {
 /** Open a kept conversation in place of the one on the page. Throws BadReplay or StorageError. */
 export async function openConversation(id) {
   await keepNow();
-  const [entry, bytes] = await Promise.all([readEntry(id), readFile(id)]);
-  if (!entry) throw new BadReplay("It was deleted in another tab.");
-  const replay = await openFile(bytes);
+  const kept = leftOf(id)?.turns ? null : await readKept(id);
   if (state.replay) closeReplay();
   leave();
-  show(entry, replay);
+  const left = takeLeft(id);
+  if (kept) return show(kept);
+  const { turns, conversation, answer, problem } = left;
+  put(turns, conversation);
+  Object.assign(state, { active: answer.running ? answer : null, problem });
+  return undefined;
 }
 
 function leave() {
-  if (state.active) stop();
-  keepNow();
+  if (!state.active) keepNow();
+  else if (!isRefilling()) leaveRunning();
+  else if (state.conversation.id) takeUp(state.conversation.id);
+  else stop();
   dropRefills();
   clearPatches();
 }
 
-function show(entry, replay) {
+/** Return {conversation, turns, answer} from storage. Throws BadReplay or StorageError. */
+async function readKept(key) {
+  const [entry, bytes] = await Promise.all([readEntry(key), readFile(key)]);
+  if (!entry) throw new BadReplay("It was deleted in another tab.");
+  return unpack(entry, await openFile(bytes));
+}
+
+/** `answer`: the newest one. It is marked as left: its events so far came from storage. */
+function unpack(entry, replay) {
   const { id, title, system, created, rev, writer } = entry;
   const turns = turnsOf(replay, entry.runs, state.hello);
   segmentsOf(turns).forEach(countMeasurements);
-  put(turns, { id, title, system, created, rev, writer, own: false });
-  const answer = shownAnswer(lastTurn());
+  const last = turns.at(-1);
+  const answer = shownAnswer(last?.role === "model" ? last : null);
+  if (answer?.running) answer.segment.left = true;
+  const conversation = { id, title, system, created, rev, writer, own: false };
+  return { conversation, turns, answer };
+}
+
+function show({ conversation, turns, answer }) {
+  put(turns, conversation);
   if (!answer?.running) return;
   state.active = answer;
-  answer.segment.left = true;
   if (hasEngine()) resumeRun();
 }
 
@@ -86,6 +103,16 @@ function endLostRuns(answer, turns) {
   }
 }
 
+// ---- conversations that were left --------------------------------------------------------------
+
+const readKeptOrNull = (id) => readKept(id).catch(() => null);
+
+/** Follow the run of a conversation whose tokens are on their way to this page: by its file. */
+const takeUp = (id) => restoreLeft([{ id, phase: "running", problem: null }], readKeptOrNull);
+
+/** Take up the conversations that this tab had left before a reload. */
+export const restoreLeftConversations = (marks) => restoreLeft(marks, readKeptOrNull);
+
 // ---- another tab -------------------------------------------------------------------------------
 
 /** Is there something of another tab that is shown once nothing is written here? */
@@ -104,7 +131,7 @@ async function follow() {
   const replay = await openFile(await readFile(id)).catch(() => null);
   const isSame = state.conversation.id === id && state.conversation.rev === rev;
   behind = isSame && isChangedHere();
-  if (replay && isSame && !behind) show(entry, replay);
+  if (replay && isSame && !behind) show(unpack(entry, replay));
 }
 
 // ---- after a reload ----------------------------------------------------------------------------
@@ -158,6 +185,8 @@ async function fillTurn(turn) {
 export async function remove(id) {
   const wasOpen = state.conversation.id === id;
   if (wasOpen) startNew(); // first, so that a run cannot store it again
+  stopLeft(id);
+  takeLeft(id);
   await keepNow();
   const removed = await deleteConversation(id);
   announce(id);

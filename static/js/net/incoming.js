@@ -9,7 +9,7 @@ import { scales, useScales } from "../core/metrics.js";
 import { recordInterval } from "../panels/overhead.js";
 import { restore, save, saveSoon } from "../chat/persist.js";
 import { keepNow, keepSoon } from "../conversations/keeper.js";
-import { restoreKept } from "../conversations/library.js";
+import { restoreKept, restoreLeftConversations } from "../conversations/library.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { endRefill, onUnknownGeneration, pauseRefill, resumeRun, refill } from "./resume.js";
 import { withdrawRequest } from "../chat/session.js";
@@ -30,6 +30,7 @@ export function start(onRefused) {
     showAnswer(shownAnswer(lastTurn()));
     refill(kept.refill);
     restoreKept(turns);
+    restoreLeftConversations(kept.left);
   }
   connect(onMessage, onConnection);
   addEventListener("pagehide", save);

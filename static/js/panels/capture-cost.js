@@ -2,6 +2,7 @@
 // queries the engine; and the memory of the measurements the page keeps.
 
 import { byId, el } from "../ui/dom.js";
+import { leftSegments } from "../conversations/left.js";
 import { bytes, count, figure, plural } from "../ui/format.js";
 import { retention } from "../chat/retention.js";
 import { usage as cacheUsage } from "../look/shared/answer-cache.js";
@@ -23,7 +24,7 @@ export function setUpCosts() {
 /** Drop measurements of runs that left the conversation. */
 function forgetRemovedRuns() {
   const answers = liveState().turns.flatMap(({ answers: own = [] }) => own);
-  const segments = answers.flatMap((answer) => answer.segments);
+  const segments = [...answers.flatMap((answer) => answer.segments), ...leftSegments()];
   retention.retainOnly(new Set(segments));
 }
 

@@ -6,6 +6,7 @@ import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
 import { saveReplay } from "../replay/dialog.js";
+import { sendAgain } from "../chat/session.js";
 import { setTruncation } from "../chat/truncation.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
@@ -114,15 +115,18 @@ function problem() {
 
 /** What may be done with a text that was refused because it is too long for the context. */
 function waysOut() {
-  if (state.problem.code !== "context_exceeded" || state.truncation !== "disabled") return [];
+  const { code, inTurns } = state.problem;
+  if (code !== "context_exceeded" || state.truncation !== "disabled")
+    return inTurns ? [["Send again", sendAgain]] : [];
   const slide = ["Let the oldest tokens leave", () => truncateAndSend("slide")];
-  if (state.mode !== "chat" || !state.turns.length) return [slide];
+  if (state.mode !== "chat" || state.turns.length < (inTurns ? 3 : 1)) return [slide];
   return [["Drop the oldest turns", () => truncateAndSend("auto")], slide];
 }
 
 function truncateAndSend(truncation) {
   setTruncation(truncation);
-  byId("composer").requestSubmit();
+  if (state.problem.inTurns) sendAgain();
+  else byId("composer").requestSubmit();
 }
 
 /** Return the notice for a generation that ended early, or null. */

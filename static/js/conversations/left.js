@@ -1,0 +1,129 @@
+// Conversations that were left while they were written. Their runs go on; each waits here, with all
+// its tokens, until it is opened again.
+
+import { save, saveSoon } from "../chat/persist.js";
+import { send } from "../net/connection.js";
+import { follow, unfollow } from "../net/followed-runs.js";
+import { newId } from "../net/new-id.js";
+import { changed, hasEngine, state } from "../state.js";
+import { headingOf, keepLeft } from "./keeper.js";
+
+/**
+ * A conversation that is not on the page.
+ *
+ *   id        that of the conversation
+ *   phase     "running"; "finished" or "failed" until it is opened
+ *   problem   why its run was refused, {code, message, inTurns: true}, or null
+ *   conversation, turns   as in state.js; null: they are in storage only, as after a reload
+ *   answer    the answer that is written, or null
+ *
+ * @typedef {{id: string, phase: "running"|"finished"|"failed", problem: object | null,
+ *   conversation: object | null, turns: object[] | null, answer: object | null}} Left
+ */
+
+/** @returns {Left | null} */
+export const leftOf = (id) => state.left.find((one) => one.id === id) ?? null;
+
+/** Let the run of the page's conversation go on while another conversation is on the page. */
+export function leaveRunning() {
+  const { conversation, turns, active } = state;
+  conversation.id ??= newId();
+  keepLeft(putLeft({ conversation, turns, answer: active }), true);
+}
+
+/** Follow the run of a conversation that is not on the page. Returns its `Left`. */
+export function putLeft({ conversation, turns, answer }) {
+  const { id } = conversation;
+  const one = { id, phase: "running", problem: null, conversation, turns, answer };
+  state.left = [...state.left.filter((other) => other.id !== id), one];
+  follow(answer, followerOf(one));
+  changed("conversations");
+  return one;
+}
+
+/** Have a run that was just found in storage sent from where it is there. */
+export function resumeLeft({ answer: { segment } }) {
+  if (hasEngine()) send({ type: "resume", id: segment.id, after: segment.seq });
+}
+
+/** Take a conversation from those that were left, to open or to delete it. */
+export function takeLeft(id) {
+  const one = leftOf(id);
+  if (!one) return null;
+  if (isRunning(one)) unfollow(one.answer.segment.id);
+  state.left = state.left.filter((other) => other !== one);
+  changed("conversations");
+  return one;
+}
+
+/** Stop the run of a conversation that was left; its text is kept. */
+export function stopLeft(id) {
+  const one = leftOf(id);
+  if (isRunning(one)) send({ type: "stop", id: one.answer.segment.id });
+}
+
+/** Runs of conversations that were left, whose measurements are kept. */
+export const leftSegments = () =>
+  state.left.flatMap(({ turns }) =>
+    (turns ?? []).flatMap(({ answers = [] }) => answers.flatMap(({ segments }) => segments)),
+  );
+
+const isRunning = (one) => one?.phase === "running" && !!one.answer;
+
+export const titleOf = ({ conversation, turns }) => conversation.title || headingOf(turns);
+
+const followerOf = (one) => ({
+  name: () => `“${titleOf(one)}”`,
+
+  onEvent(segment, event) {
+    if (!segment.running) end(one, segment.reason === "error" ? "failed" : "finished");
+    keepLeft(one, !segment.running || event.type === "accepted");
+  },
+
+  onRefused(segment, { code, message }) {
+    withdraw(one.answer, segment);
+    one.problem = { code, message, inTurns: true };
+    end(one, "failed");
+    keepLeft(one, true);
+  },
+});
+
+/** The prompt stays in the conversation; a refused continuation leaves nothing. */
+function withdraw(answer, segment) {
+  if (answer.segments.length > 1 && !segment.branch) answer.segments.pop();
+  else segment.textOnly = "";
+  answer.edition += 1;
+}
+
+function end(one, phase) {
+  one.phase = phase;
+  const { message } = one.problem ?? one.answer.segment;
+  const said = phase === "failed" ? ` has failed: ${message}` : " is finished";
+  document.getElementById("live-status").textContent = `“${titleOf(one)}”${said}`;
+  saveSoon();
+  changed("conversations", "tokens");
+}
+
+// ---- after a reload ----------------------------------------------------------------------------
+
+/** What a tab remembers of each of them: {id, phase, problem}. */
+export const marksOfLeft = () => state.left.map(({ id, phase, problem }) => ({ id, phase, problem }));
+
+/**
+ * Take up what the tab remembered. `readKept(id)` resolves to {conversation, turns, answer} from
+ * storage, or null.
+ */
+export async function restoreLeft(marks, readKept) {
+  const bare = { conversation: null, turns: null, answer: null };
+  const found = marks.map((mark) => ({ ...bare, ...mark }));
+  state.left = [...state.left, ...found];
+  for (const one of found.filter(({ phase }) => phase === "running")) {
+    const kept = await readKept(one.id);
+    if (!state.left.includes(one)) continue; // it was opened meanwhile
+    if (kept?.answer?.running) resumeLeft(putLeft(kept));
+    else if (kept) one.phase = "finished";
+    else takeLeft(one.id);
+  }
+  save();
+  changed("conversations");
+}
