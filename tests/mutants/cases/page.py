@@ -209,7 +209,7 @@ MUTANTS = (
         "a conversation that is left while it is written stops",
         f"{JS}/conversations/library.js",
         "else if (!isRefilling()) leaveRunning();",
-        "else if (isRefilling()) leaveRunning();",
+        "else if (!isRefilling()) stop();",
         ("e2e/conversations/test_left.py",),
         "goes_on_while_another",
     ),
