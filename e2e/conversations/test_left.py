@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,8 +31,8 @@ def slow(site: Callable[..., Site]) -> Site:
 
 
 @pytest.fixture
-def play(page: Page, slow: Site) -> Iterator[Playground]:
-    """A page that asks for a long answer, leaves it, and stops all runs at the end."""
+def play(page: Page, slow: Site) -> Playground:
+    """A page that has asked for a long answer and left it."""
     here = Playground(page, slow)
     here.route_sockets()
     here.open()
@@ -40,7 +40,7 @@ def play(page: Page, slow: Site) -> Iterator[Playground]:
     here.ask(FOX)
     here.wait_tokens(4)
     here.start_new()
-    yield here
+    return here
 
 
 def row_of(play: Playground, title: str) -> Locator:
