@@ -97,7 +97,7 @@ def test_the_conversation_goes_on_in_the_browser_and_back(play: Playground, serv
 
     dialog = open_dialog(play)
     dialog.get_by_text("Kept in this browser").click()
-    row = dialog.locator("#kept-list li")
+    row = dialog.locator("#kept-models li")
     expect(row).to_contain_text(f"{tale.NAME} · f32")
     expect(dialog.locator("#kept-quota")).to_contain_text("that the browser gives it")
     assert violations(page) == []

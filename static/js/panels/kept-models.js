@@ -11,7 +11,7 @@ export async function drawKept() {
   const [models, quota] = await Promise.all([keptModels(), storageQuota()]);
   const sum = models.reduce((total, each) => total + each.bytes, 0);
   setText(byId("kept-sum"), models.length ? ` ${bytes(sum)}` : " nothing");
-  byId("kept-list").replaceChildren(...models.map(row));
+  byId("kept-models").replaceChildren(...models.map(row));
   const room = quota
     ? `This site uses ${bytes(quota.used)} of the ${bytes(quota.quota)} that the browser gives it.`
     : "This browser does not tell how much room it gives.";

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,12 @@ def test_the_page_is_served_and_not_cached(http: FlaskClient) -> None:
     assert response.mimetype == "text/html"
     assert response.headers["Cache-Control"] == "no-cache"
     assert "Tokenglass" in response.text
+
+
+def test_no_two_elements_of_the_page_have_one_id(http: FlaskClient) -> None:
+    ids = Counter(re.findall(r'\sid="([^"]+)"', http.get("/").text))
+    assert len(ids) > 100
+    assert [id for id, n in ids.items() if n > 1] == []
 
 
 def test_the_style_sheets_come_as_one_file(http: FlaskClient) -> None:
