@@ -52,6 +52,7 @@ def create_app(
     from app.http.client_limits import EXTENSION, ClientLimits
     from app.local import routes as local_routes
     from app.local.exports import BrowserExports
+    from app.local.hub_plans import HubPlans
     from app.openai import embeddings, openapi, text_routes
     from app.openai import routes as openai
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
@@ -62,13 +63,14 @@ def create_app(
     app.json.sort_keys = False  # type: ignore[attr-defined]
     security.register(app, settings)
     errors.register(app)
-    pages.register(app, engine, version(), switching=switching is not None)
+    hub = next(iter(settings.hub_url), "")
+    pages.register(app, engine, version(), switching=switching is not None, hub=hub)
     openai.register(app, engine)
     embeddings.register(app, engine)
     text_routes.register(app, engine)
     openapi.register(app, version())
     weights.register(app, engine)
-    local_routes.register(app, BrowserExports(engine, version()))
+    local_routes.register(app, BrowserExports(engine, version()), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)
     client_limits = app.extensions[EXTENSION] = ClientLimits(metrics.register(app, engine).watch)

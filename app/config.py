@@ -188,6 +188,12 @@ class Settings:
         "Address under which a reverse proxy serves this page, such as https://chat.example.org. "
         "May be repeated.",
     ] = ()
+    hub_url: Annotated[
+        tuple[str, ...],
+        "Model hub from which the page may fetch models to run them in the visitor's browser, such "
+        "as https://huggingface.co. May be repeated: the first is the hub, the others are hosts to "
+        "which it redirects downloads. Default: none.",
+    ] = ()
     compare_tokenizer: Annotated[
         Path | None,
         "Tokenizer that the page compares with the model's: a tokenizer.json, a tokenizer.model or "
@@ -227,12 +233,13 @@ class Settings:
             )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must not be empty and must have printable characters only")
-        for origin in self.allow_origin:
-            if not ORIGIN.fullmatch(origin):
-                raise SettingsError(
-                    "--allow-origin must be an address without a path, such as "
-                    f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
-                )
+        for flag, origins in (("allow-origin", self.allow_origin), ("hub-url", self.hub_url)):
+            for origin in origins:
+                if not ORIGIN.fullmatch(origin):
+                    raise SettingsError(
+                        f"--{flag} must be an address without a path, such as "
+                        f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
+                    )
         return self
 
     def _validate_upstream(self) -> None:

@@ -30,9 +30,10 @@ class Site:
 
     engine: EngineClient
     options: FakeOptions = field(default_factory=FakeOptions)
+    settings: Settings = field(default_factory=lambda: Settings(port=0))
 
     def start(self, retention: Retention | None = None) -> Site:
-        app = create_app(Settings(port=0), self.engine, retention)
+        app = create_app(self.settings, self.engine, retention)
         self._server = make_server("127.0.0.1", 0, app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

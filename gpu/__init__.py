@@ -10,6 +10,7 @@ for token in run:
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gpu.analysis.footprint import Footprint, Shapes
 from gpu.analysis.perplexity import Perplexity, PerplexityResult, TextSpan, perplexities, text_spans
@@ -31,7 +32,7 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
-from gpu.export.manifest import ExportedModel, Piece
+from gpu.export.manifest import ExportedModel, Piece, PlansOfShapes
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import MAX_GRAMMAR_CHARS, Grammar
@@ -138,6 +139,7 @@ __all__ = [
     "Perplexity",
     "PerplexityResult",
     "Piece",
+    "PlansOfShapes",
     "PolicyChoice",
     "QueueFull",
     "Request",
@@ -172,6 +174,7 @@ __all__ = [
     "perplexities",
     "policy_choices",
     "recommended_settings",
+    "record_shapes",
     "text_perplexity",
     "text_spans",
     "token_bytes_by_format",
@@ -212,6 +215,20 @@ def export_model(
     from gpu.export import exporter
 
     return exporter.export_model(Path(path), Path(out), options, progress=progress)
+
+
+def record_shapes(
+    config: dict[str, Any],
+    generation: dict[str, Any],
+    shapes: Shapes,
+    options: LoadOptions,
+    profile: str,
+) -> PlansOfShapes:
+    """Record the plans of a model for a profile from its config.json, its generation_config.json and
+    the shapes of its tensors. Raises as `export_model`."""
+    from gpu.export import shapes as of_shapes
+
+    return of_shapes.record_shapes(config, generation, shapes, options, profile)
 
 
 def is_tuned(device: AdapterInfo) -> bool:

@@ -55,7 +55,8 @@ GPU = {
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
     " pytorch request runner runners sampling scheduled_updates speculation step text",
-    "export": "checkpoint config errors info load_options models ops plans runners step webgpu",
+    "export": "checkpoint config errors files info load_options models ops plans runners step"
+    " webgpu",
     "": "analysis checkpoint config engine errors export gguf grammar info interventions kv"
     " load_options lora request runners sampling scheduled_updates text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
@@ -82,7 +83,7 @@ APP = {
     "cluster": "config engine engine.client engine.options models replicas ws.protocol",
     "upstream": "config engine.client ws.protocol",
     "http": "config engine.client models tale ws.protocol ws.replay_format",
-    "local": "config engine.client tale ws.protocol",
+    "local": "config engine.client processes tale ws.protocol",
     "ws": "engine.client http prompt ws.protocol",
     "openai": "engine.client http prompt ws.protocol",
     "app": "config engine.client http local models openai prompt tale ws ws.protocol",

@@ -27,10 +27,13 @@ def style_sheet(static: Path) -> str:
     return "\n".join(sheets)
 
 
-def register(app: Flask, engine: EngineClient, version: str, *, switching: bool) -> None:
+def register(
+    app: Flask, engine: EngineClient, version: str, *, switching: bool, hub: str = ""
+) -> None:
     """Add `/`, `/static/css/page.css`, `/favicon.ico` and `/health`.
 
-    `switching` tells the page that it can change the model.
+    `switching` tells the page that it can change the model, `hub` from which hub it may fetch
+    models to run them itself.
     """
 
     @app.get("/")
@@ -39,6 +42,7 @@ def register(app: Flask, engine: EngineClient, version: str, *, switching: bool)
             "index.html",
             version=version,
             switching=switching,
+            hub=hub,
             data=page_data(),
         )
         response = Response(page)

@@ -97,7 +97,7 @@ class Guard:
         """Return the Content-Security-Policy of a page under this host."""
         sockets = [f"ws://{host}"] if self.allows_host(host) else []
         sockets += [re.sub("^http", "ws", origin) for origin in sorted(self._origins)]
-        return CSP.format(connect=" ".join(["'self'", *sockets]))
+        return CSP.format(connect=" ".join(["'self'", *sockets, *self._settings.hub_url]))
 
     # ---- token and cookie --------------------------------------------------------------------
 

@@ -63,11 +63,15 @@ class LocalEnginePage:
     def load(self, folder: Path) -> dict[str, Any]:
         """Load an export; return what the engine says of itself. Raises playwright's Error with
         the engine's message."""
+        self.page.evaluate("window.engine?.close()")
+        found: dict[str, Any] = self.page.evaluate(LOAD, self.serve(folder))
+        return found
+
+    def serve(self, folder: Path) -> str:
+        """Give the page the files of a folder; return its address."""
         name = f"export{len(self._exports)}"
         self._exports[name] = folder
-        self.page.evaluate("window.engine?.close()")
-        found: dict[str, Any] = self.page.evaluate(LOAD, f"{SITE}{name}/")
-        return found
+        return f"{SITE}{name}/"
 
     def run(self, *requests: dict[str, Any]) -> list[list[dict[str, Any]]]:
         """Submit all requests together; return the events of each."""

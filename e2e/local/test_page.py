@@ -9,8 +9,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, expect
 
+from app import tale
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.local.test_gpu_engine import TALE, exported, server_tokens
@@ -65,6 +66,13 @@ def hosted(
     assert not problems
 
 
+def about_models(play: Playground) -> Locator:
+    """Open the dialog of where the model runs."""
+    play.page.get_by_test_id("about-open").click()
+    play.page.get_by_role("button", name="Where it runs").click()
+    return play.page.get_by_role("dialog", name="Where the model runs")
+
+
 def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None:
     """The same text from the same chat, stopped and continued; without a server to talk to."""
     play = hosted
@@ -84,6 +92,16 @@ def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None
     play.wait_tokens(3)
     play.stop.click()
     expect(play.stats).to_contain_text("stopped")
+    dialog = about_models(play)
+    expect(dialog).to_contain_text("This site has no server")
+    expect(dialog.get_by_role("button", name="Run in this browser")).to_have_count(0)
+    dialog.get_by_text("Kept in this browser").click()
+    row = dialog.locator("#kept-list li")
+    expect(row).to_contain_text(f"{tale.NAME} · {DTYPE}")
+    expect(row).not_to_contain_text(" of ")  # all of it
+    row.get_by_role("button", name="Remove").click()
+    expect(dialog.locator("#kept-sum")).to_have_text("nothing")
+    hosted.page.keyboard.press("Escape")
     play.look.open("attention")
     expect(play.look.message).to_contain_text(
         "attention weights are not available while the model runs in this browser"

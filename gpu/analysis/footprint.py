@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from gpu.checkpoint.files import Tensor
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
@@ -105,7 +102,9 @@ class Footprint:
             context=options.context,
             kv_memory_bytes=options.kv_memory_bytes,
         )
-        checkpoint = Checkpoint.open(path) if shapes is None else _of_shapes(Path(path), shapes)
+        checkpoint = (
+            Checkpoint.open(path) if shapes is None else Checkpoint.of_shapes(Path(path), shapes)
+        )
         of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
         weights, experts = _weights(config, checkpoint, "f32" if of_torch else dtype)
         adapters = tuple(_usable(options.loras, config, checkpoint))
@@ -147,11 +146,3 @@ def _usable(
             yield Lora.open(name, Path(folder), config, checkpoint)
         except ModelError:
             continue
-
-
-def _of_shapes(path: Path, shapes: Shapes) -> Checkpoint:
-    """Return a checkpoint with shapes but without data."""
-    nothing = np.empty(0, np.uint8)
-    return Checkpoint(
-        path, {name: Tensor(name, path, "F32", shape, nothing) for name, shape in shapes.items()}
-    )

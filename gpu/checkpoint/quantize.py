@@ -36,7 +36,8 @@ def quantize_q8(blocks: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], F16]:
     scales = np.empty(len(blocks), np.float16)
     for slab in _slabs(len(blocks)):
         w = _columns(blocks[slab])
-        largest = np.maximum(w.max(0), -w.min(0))
+        # + 0: of a block of zeros some processors make -0.
+        largest = np.maximum(w.max(0), -w.min(0)) + np.float32(0)
         scale = _float16(_not_too_small(largest / np.float32(127)))
         w *= _inverse(scale.astype(np.float32))
         n = len(q[slab])

@@ -91,6 +91,15 @@ class Checkpoint:
         hint = f"; {shown(others[0])} must be converted to safetensors first" if others else ""
         raise ModelError(f"{folder}: no weights: expected {WEIGHTS} or {INDEX}{hint}")
 
+    @classmethod
+    def of_shapes(cls, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Checkpoint:
+        """Return a checkpoint with shapes but without data."""
+        nothing = np.empty(0, np.uint8)
+        return cls(
+            folder,
+            {name: Tensor(name, folder, "F32", shape, nothing) for name, shape in shapes.items()},
+        )
+
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """Tensors by name, in the order of the file or of the index."""

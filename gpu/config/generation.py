@@ -9,6 +9,8 @@ from typing import Any
 from gpu.files.json_object import JsonObject
 from gpu.sampling import SETTING_BY_NAME
 
+FILE = "generation_config.json"
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
@@ -27,7 +29,13 @@ class GenerationDefaults:
         Without `do_sample` only the repetition penalty is taken, as in transformers: the other
         settings are then defaults that a greedy model never uses.
         """
-        generation = JsonObject.read_optional(Path(folder) / "generation_config.json")
+        found = JsonObject.read_optional(Path(folder) / FILE)
+        return cls.of(found.values, found.where)
+
+    @classmethod
+    def of(cls, values: dict[str, Any], where: str = FILE) -> GenerationDefaults:
+        """Check a generation_config.json that has been read."""
+        generation = JsonObject(where, values)
 
         def read(name: str) -> Any:
             if name not in generation:

@@ -59,7 +59,11 @@ class ModelConfig(Hyperparameters):
     def from_folder(cls, folder: str | Path) -> ModelConfig:
         """Read and check the configuration of a model folder or a GGUF file. Raises ModelError for
         what cannot be run."""
-        config, generation = _read(Path(folder))
+        return cls.of(*_read(Path(folder)))
+
+    @classmethod
+    def of(cls, config: JsonObject, generation: JsonObject) -> ModelConfig:
+        """Check a configuration that has been read: config.json and generation_config.json."""
         architecture = _architecture(config)
         config = config.renamed(architecture.config_keys)
         hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)

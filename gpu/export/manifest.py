@@ -1,4 +1,5 @@
-"""Files of an exported model as structs: a plan for each profile, and weights in pieces."""
+"""Files of an exported model as structs: a plan for each profile, and weights in pieces; and plans
+without weights."""
 
 from __future__ import annotations
 
@@ -39,3 +40,13 @@ class ExportedModel(msgspec.Struct, frozen=True):
     parameters: int
     plans: dict[str, Piece]
     weights: ExportedWeights
+
+
+class PlansOfShapes(msgspec.Struct, frozen=True):
+    """A recorded plan file, the bytes of its weights that are in no checkpoint by their names, and
+    the number of the model's weights."""
+
+    plan: bytes
+    constants: dict[str, bytes]
+    parameters: int
+    kv_dtype: str

@@ -102,6 +102,10 @@ VALUES: dict[str, tuple[list[str], Any]] = {
         ["https://a.example", "http://b.lan:8080"],
         ("https://a.example", "http://b.lan:8080"),
     ),
+    "hub_url": (
+        ["https://hub.example", "https://cdn.example"],
+        ("https://hub.example", "https://cdn.example"),
+    ),
     "compare_tokenizer": (["folder"], Path("folder")),
     "log_level": (["debug"], "debug"),
 }
@@ -113,6 +117,7 @@ OTHERS = {
     "activations": "f32",
     "spec_type": "none",
     "allow_origin": "http://c.lan",
+    "hub_url": "http://d.lan",
 }
 """Values of settings that take names; "1" is valid for all others."""
 
@@ -170,6 +175,8 @@ def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> Non
         ["--allow-origin", "https://chat.example.org/"],
         ["--allow-origin", "https://user@chat.example.org"],
         ["--allow-origin", "ftp://chat.example.org"],
+        ["--hub-url", "https://hub.example/models"],
+        ["--hub-url", "hub.example; script-src *"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(served: list[Settings], args: list[str]) -> None:

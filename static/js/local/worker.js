@@ -1,13 +1,15 @@
 // Worker that runs the engine, so that the page is never blocked. It speaks the protocol of the
 // WebSocket (app/ws/protocol.py) in messages; net/worker-socket.js is the other end.
 //
-//   {type: "start", base, sampling}   first message: address of the export (docs/plan-format.md), and
-//                                     declarations of the sampling settings
-//   {type: "lost", message}           to the page: the device is gone, and this worker with it
+//   {type: "start", base, hub, sampling}   first message: address of the export (docs/plan-format.md),
+//                                          or a model of a hub in its place (hub/hub-files.js), and
+//                                          declarations of the sampling settings
+//   {type: "lost", message}                to the page: the device is gone, and this worker with it
 
 import { EngineError, errorAbout } from "./errors.js";
 import { LocalEngine } from "./gpu/engine.js";
 import { helloOf } from "./hello.js";
+import { HubFiles } from "./hub/hub-files.js";
 import { LocalSession } from "./session.js";
 import { ChatTemplate } from "./text/chat-template.js";
 import { LocalTokenizer } from "./text/tokenizer.js";
@@ -23,13 +25,14 @@ function postStatus(state, message, progress = null) {
 }
 
 /** Load the model and open the session. */
-async function start({ base, sampling }) {
+async function start({ base, hub = null, sampling }) {
   try {
     postStatus("loading", "opening the model", 0);
     const { from_page: schema } = await (await fetch(SCHEMA)).json();
     let text = null;
     const engine = await LocalEngine.load({
       base,
+      files: hub && (await HubFiles.open(hub)),
       text: (files, chat) => (text = LocalTokenizer.from(files, chat)),
       onProgress: progressTeller(),
       onLost: (message) => post({ type: "lost", message }),

@@ -7,13 +7,16 @@ import { WorkerSocket } from "./worker-socket.js";
 const meta = document.querySelector('meta[name="tokenglass-engine"][content="local"]');
 /** Has this page a server that can run the model? */
 export const hasServer = meta === null;
-/** Address of the export that runs in this browser; null: the model runs on the server. */
-let base = hasServer ? null : new URL(meta.dataset.base ?? "", document.baseURI).href;
+/**
+ * The model that runs in this browser: {base}, the address of an export, or {hub} (local/hub); null: it
+ * runs on the server.
+ */
+let here = hasServer ? null : { base: absolute(meta.dataset.base ?? "") };
 let socket = null;
 let listener = null;
 
 /** Does the model run in this browser? */
-export const isLocal = () => base !== null;
+export const isLocal = () => here !== null;
 
 export function connect(onMessage, onConnection) {
   listener = { onMessage, onConnection };
@@ -31,20 +34,25 @@ function open() {
   socket.open();
 }
 
+/** Return an address that is relative to the page. */
+export function absolute(address) {
+  return new URL(address, document.baseURI).href;
+}
+
 /**
- * Let the model run in this browser, from the export at `newBase`, or on the server (null). The
- * conversation stays; a run of the other side is over.
+ * Let a model run in this browser, {base} or {hub}, or the server's there (null). The conversation
+ * stays; a run of the other side is over.
  */
-export function moveEngine(newBase) {
+export function moveEngine(place) {
   socket.close();
-  base = newBase === null ? null : new URL(newBase, document.baseURI).href;
+  here = place;
   listener.onConnection("connecting", 0);
   open();
 }
 
-/** Return the address of the exported model, and the declarations of the sampling settings. */
+/** Return what the worker is started with. */
 function localModel() {
-  return { base, sampling: JSON.parse(document.getElementById("sampling-data").textContent) };
+  return { ...here, sampling: JSON.parse(document.getElementById("sampling-data").textContent) };
 }
 
 /** Send a message; false while disconnected. */

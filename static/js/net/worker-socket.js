@@ -6,12 +6,13 @@ const CRASHED = "the worker that runs the model has crashed; this browser may be
 
 export class WorkerSocket {
   /**
-   * `base`: address of the export; `sampling`: declarations of the sampling settings.
+   * `base`: address of the export, or `hub`: a model of a hub (local/hub/hub-files.js); `sampling`:
+   * declarations of the sampling settings.
    * `onConnection(connection, retryAt, message)` is given "open" or "lost"; nothing is tried again
    * by itself, so `retryAt` is 0, and `message` says why it was lost.
    */
-  constructor({ base, sampling }, onMessage, onConnection) {
-    this.start = { type: "start", base, sampling };
+  constructor({ base, hub, sampling }, onMessage, onConnection) {
+    this.start = { type: "start", base, hub, sampling };
     this.onMessage = onMessage;
     this.onConnection = onConnection;
     this.worker = null;

@@ -5,7 +5,7 @@ import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 import { stop } from "../chat/session.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";
-import { hasServer, isLocal, moveEngine } from "../net/connection.js";
+import { absolute, hasServer, isLocal, moveEngine } from "../net/connection.js";
 import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
 import { memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
@@ -14,6 +14,8 @@ const PATH = "/api/local";
 const POLL_MS = 400;
 /** A run that is being stopped ends within a few steps. */
 const STOP_MS = 3000;
+/** How a model of the hub can be stored where the server's own cannot run here. */
+const DTYPES = ["f32", "f16", "q8", "q4"].map((dtype) => ({ dtype }));
 const LOST = "The server cannot be reached.";
 
 const dialog = byId("models");
@@ -21,11 +23,14 @@ const dialog = byId("models");
 let offered = null;
 /** The `hello` of the server's engine. */
 let ofServer = null;
-/** The storage type that is being prepared or runs here, or null. */
+/** What runs or is to run here: {dtype, name}, `name` a model of the hub or ""; or null. */
 let here = null;
 let isMoving = false;
-/** The storage type whose start here was told already, or null. */
+/** The `here` whose start was told already. */
 let toldReady = null;
+/** Field for a model of the hub, and the hub; null where the server names none. */
+const typed = byId("place-hub");
+const hub = document.querySelector('meta[name="tokenglass-hub"]')?.content;
 /** Why this browser cannot run a model, or "". */
 let noGpu = "";
 
@@ -34,7 +39,8 @@ export function setUpPlace() {
   if (!hasServer) return;
   byId("place-to-server").addEventListener("click", toServer);
   byId("place-to-browser").addEventListener("click", toBrowser);
-  byId("place-dtype").addEventListener("change", drawFit);
+  byId("place-dtype").addEventListener("change", draw);
+  typed?.addEventListener("input", draw);
 }
 
 /** Draw this part of the dialog, which has just been opened. */
@@ -71,9 +77,10 @@ async function drawOffers() {
   if (!hasServer) return;
   offered = await ask("GET");
   const chooser = byId("place-dtype");
-  const before = chooser.value || here || offered?.dtype;
-  const options = (offered?.offers ?? []).map(({ dtype, memory }) => {
-    const option = el("option", "", `${dtype}, ${bytes(memory)}`);
+  const before = chooser.value || here?.dtype || offered?.dtype;
+  const listed = offered?.offers?.length ? offered.offers : typed ? DTYPES : [];
+  const options = listed.map(({ dtype, memory }) => {
+    const option = el("option", "", memory ? `${dtype}, ${bytes(memory)}` : dtype);
     option.value = dtype;
     return option;
   });
@@ -82,20 +89,29 @@ async function drawOffers() {
   drawFit();
 }
 
+/** The model of the hub that is typed in, or "". */
+const wantedName = () => typed?.value.trim() ?? "";
+
 const chosen = () => offered?.offers.find(({ dtype }) => dtype === byId("place-dtype").value);
 
 /** Why the chosen storage type does not fit, with what would, or "". */
 const misfit = () =>
-  chosen() ? whyNotFit(chosen(), offered.offers, memoryOf(navigator.deviceMemory), bytes) : "";
+  chosen() && !wantedName() ? whyNotFit(chosen(), offered.offers, memoryOf(navigator.deviceMemory), bytes) : "";
 
 function drawFit() {
   const offer = chosen();
+  if (wantedName())
+    return setText(
+      byId("place-fit"),
+      `This browser fetches it from ${new URL(hub).host} in pieces, and stores it as ` +
+        `${byId("place-dtype").value}. What it needs is known when its config was read.`,
+    );
   const words = offer
     ? misfit() ||
       `The model needs ${bytes(offer.memory)} of memory; ${bytes(offer.weights)} of weights are ` +
         "fetched once"
     : (offered?.why_not ?? "");
-  setText(byId("place-fit"), sentence(words));
+  return setText(byId("place-fit"), sentence(words));
 }
 
 const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
@@ -110,11 +126,17 @@ function draw() {
     : "";
   setText(byId("place-server-facts"), facts);
   mark("place-server", "place-to-server", "Run on the server", !local);
-  mark("place-browser", "place-to-browser", "Run in this browser", local && here === chosen()?.dtype);
+  const sameHere = here?.dtype === byId("place-dtype").value && here.name === wantedName();
+  mark("place-browser", "place-to-browser", "Run in this browser", local && sameHere && !broken());
+  byId("place-browser").toggleAttribute("data-here", local);
   byId("place-to-server").disabled ||= isMoving;
-  byId("place-to-browser").disabled ||= isMoving || !chosen() || !!noGpu;
+  byId("place-to-browser").disabled ||= isMoving || !(chosen() || wantedName()) || !!noGpu;
+  drawFit();
   if (local) drawLoading();
 }
+
+/** Has the engine of this page failed or gone? */
+const broken = () => state.connection === "lost" || state.engine.state === "failed";
 
 /** Mark the side on which the model runs. */
 function mark(side, button, label, isHere) {
@@ -126,8 +148,8 @@ function mark(side, button, label, isHere) {
 /** Show how far the engine in this browser is. */
 function drawLoading() {
   const { state: engine, message, progress } = state.engine;
-  if (state.connection === "lost" || engine === "failed") {
-    const less = smallerThan(here, offered?.offers ?? []);
+  if (broken()) {
+    const less = here?.name ? [] : smallerThan(here?.dtype, offered?.offers ?? []);
     const instead = less.length ? ` ${less.join(" or ")} need less memory.` : "";
     tell("");
     complain(
@@ -137,7 +159,7 @@ function drawLoading() {
   } else if (engine === "loading") tell(sentence(message), progress);
   else if (engine === "ready" && toldReady !== here) {
     toldReady = here;
-    tell(`It runs in this browser now, as ${here}.`);
+    tell(`It runs in this browser now, as ${here?.dtype}.`);
     drawKept();
   }
 }
@@ -157,23 +179,26 @@ async function toServer() {
 async function toBrowser() {
   const refused = misfit();
   if (refused) return complain(sentence(refused));
-  const { dtype } = chosen();
+  const dtype = byId("place-dtype").value;
+  const name = wantedName();
   complain("");
   isMoving = true;
   draw();
-  const ready = await prepared(dtype);
+  const place = name ? ofHub(name, dtype) : await prepared(dtype);
   isMoving = false;
-  if (!ready) return draw();
+  if (!place) return draw();
   // Else the browser may remove what it keeps when its disk is full.
   navigator.storage?.persist?.().catch(() => {});
   await stopRun();
-  here = dtype;
-  toldReady = null;
-  moveEngine(ready.base);
+  here = { dtype, name };
+  moveEngine(place);
   return draw();
 }
 
-/** Have the server write the export of a storage type. Returns its state, or null after an error. */
+/** A model of the hub, as the worker loads it. */
+const ofHub = (name, dtype) => ({ hub: { hub, name, dtype, plans: absolute(`${PATH.slice(1)}/plans`) } });
+
+/** Have the server write the export of a storage type. Returns its place, or null after an error. */
 async function prepared(dtype) {
   let found = await ask("POST", { dtype });
   while (found?.state === "writing") {
@@ -182,7 +207,7 @@ async function prepared(dtype) {
     offered = await ask("GET");
     found = offered?.offers.find((offer) => offer.dtype === dtype)?.export ?? null;
   }
-  if (found?.state === "ready") return found;
+  if (found?.state === "ready") return { base: absolute(found.base) };
   tell("");
   if (found) complain(sentence(found.message));
   return null;

@@ -196,6 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Access-Control-Allow-Origin", "*")  # pages of other sites may read it
         self.end_headers()
         if self.command == "HEAD":
             return

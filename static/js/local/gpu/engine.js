@@ -22,14 +22,14 @@ const LEAST_CHUNK = 8;
 
 export class LocalEngine {
   /**
-   * Load the export at `base`.
+   * Load the export at `base`, or `files` (hub/hub-files.js) in its place.
    *
    * text        {piece(id), decodeStream(ids), eosIds}, or a function that makes it of the files
    * onProgress  ({stage: "weights" | "kernels", done, total})
    * onLost      (message): the device is gone, and every run has ended
    */
-  static async load({ base, text, onProgress = () => {}, onLost = () => {} }) {
-    const files = await ExportFiles.open(base);
+  static async load({ base, files: given = null, text, onProgress = () => {}, onLost = () => {} }) {
+    const files = given ?? (await ExportFiles.open(base));
     const { manifest } = files;
     const adapter = await requestAdapter();
     const profile = profileFor(adapter, manifest.model.plans);

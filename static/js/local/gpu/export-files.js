@@ -37,7 +37,7 @@ export class ExportFiles {
         `${file} is not the file of the manifest: it has ${data.byteLength} bytes, expected ${size} ` +
           "with another SHA-256; upload the whole export again",
       );
-    await keepFile(sha256, data, keptAs(this.manifest));
+    await keepFile(sha256, data, sha256, keptAs(this.manifest));
     return data;
   }
 
@@ -61,7 +61,7 @@ export class ExportFiles {
 }
 
 /** Bytes of a gzip file, or of one that the server has decompressed on the way. */
-async function inflated(data) {
+export async function inflated(data) {
   const [first, second] = new Uint8Array(data, 0, 2);
   if (first !== 0x1f || second !== 0x8b) return data;
   const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -73,7 +73,7 @@ async function bytesOf(response) {
   return response.arrayBuffer();
 }
 
-function parseJson(data, name) {
+export function parseJson(data, name) {
   try {
     return JSON.parse(new TextDecoder().decode(data));
   } catch {
@@ -83,8 +83,8 @@ function parseJson(data, name) {
 
 /** What the kept files of a model are called, and the bytes that all of them take. */
 function keptAs({ name, model, files }) {
-  // A browser fetches the plan of one profile.
-  const plan = Math.max(...Object.values(model.plans).map(({ bytes }) => bytes));
+  // A browser fetches the plan of one profile, at least the smallest.
+  const plan = Math.min(...Object.values(model.plans).map(({ bytes }) => bytes));
   const others = Object.values(files).reduce((sum, { bytes }) => sum + bytes, 0);
   return { model: `${name} · ${model.dtype}`, total: model.weights.bytes + others + plan };
 }

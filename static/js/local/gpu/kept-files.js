@@ -1,37 +1,40 @@
-// Files of models that this browser keeps, by their SHA-256: what is in here never goes stale.
+// Files of models that this browser keeps. Their names are the SHA-256 of what they are or are made of,
+// so what is in here never goes stale; each is checked whenever it is read.
 
 const CACHE = "tokenglass-models";
 /** Names of files in the cache are addresses; nothing is ever fetched from them. */
 const NAMES = "https://kept.invalid/";
 const MODEL = "x-model";
+const SHA256 = "x-sha256";
 const TOTAL = "x-total";
 
 /** The cache, or null where the browser has none: private windows, full disks, plain http. */
 const openCache = () => globalThis.caches?.open(CACHE).catch(() => null) ?? null;
 
 /** Return the bytes of a kept file, or null. One that was damaged on the disk is forgotten. */
-export async function keptFile(sha256) {
+export async function keptFile(name) {
   const cache = await openCache();
-  const found = await cache?.match(NAMES + sha256);
+  const found = await cache?.match(NAMES + name);
   if (!found) return null;
   const data = await found.arrayBuffer();
-  if ((await digest(data)) === sha256) return data;
-  await cache.delete(NAMES + sha256);
+  if ((await digest(data)) === found.headers.get(SHA256)) return data;
+  await cache.delete(NAMES + name);
   return null;
 }
 
 /**
- * Keep a file. `model`: what people call the model that it is of; `total`: bytes of all its files.
+ * Keep a file. `sha256` is that of its bytes. `model`: what people call the model that it is of; `total`: bytes of all its files.
  * Without room the model works all the same, and is fetched again the next time.
  */
-export async function keepFile(sha256, data, { model, total }) {
+export async function keepFile(name, data, sha256, { model, total }) {
   const headers = {
     "Content-Length": data.byteLength,
+    [SHA256]: sha256,
     [MODEL]: encodeURIComponent(model),
     [TOTAL]: total,
   };
   const cache = await openCache();
-  await cache?.put(NAMES + sha256, new Response(data, { headers })).catch(() => {});
+  await cache?.put(NAMES + name, new Response(data, { headers })).catch(() => {});
 }
 
 /** Return what is kept: [{model, bytes, total}] by name; `bytes` below `total`: not all of it. */
