@@ -224,8 +224,8 @@ def record_shapes(
     options: LoadOptions,
     profile: str,
 ) -> PlansOfShapes:
-    """Record the plans of a model for a profile from its config.json, its generation_config.json and
-    the shapes of its tensors. Raises as `export_model`."""
+    """Record the plans of a model for a profile from its config.json, its generation_config.json
+    and the shapes of its tensors. Raises as `export_model`."""
     from gpu.export import shapes as of_shapes
 
     return of_shapes.record_shapes(config, generation, shapes, options, profile)
