@@ -10,7 +10,6 @@ for token in run:
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gpu.analysis.footprint import Footprint, Shapes
 from gpu.analysis.perplexity import Perplexity, PerplexityResult, TextSpan, perplexities, text_spans
@@ -32,7 +31,7 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
-from gpu.export.manifest import ExportedModel, Piece, PlansOfShapes
+from gpu.export.manifest import ExportedModel, Piece, PlansOfShapes, RecordShapes
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import MAX_GRAMMAR_CHARS, Grammar
@@ -142,6 +141,7 @@ __all__ = [
     "PlansOfShapes",
     "PolicyChoice",
     "QueueFull",
+    "RecordShapes",
     "Request",
     "RopeTable",
     "Run",
@@ -174,7 +174,7 @@ __all__ = [
     "perplexities",
     "policy_choices",
     "recommended_settings",
-    "record_shapes",
+    "shapes_recorder",
     "text_perplexity",
     "text_spans",
     "token_bytes_by_format",
@@ -217,18 +217,13 @@ def export_model(
     return exporter.export_model(Path(path), Path(out), options, progress=progress)
 
 
-def record_shapes(
-    config: dict[str, Any],
-    generation: dict[str, Any],
-    shapes: Shapes,
-    options: LoadOptions,
-    profile: str,
-) -> PlansOfShapes:
-    """Record the plans of a model for a profile from its config.json, its generation_config.json
-    and the shapes of its tensors. Raises as `export_model`."""
-    from gpu.export import shapes as of_shapes
+def shapes_recorder() -> RecordShapes:
+    """Return the function that records the plans of a model for a profile from its config.json, its
+    generation_config.json and the shapes of its tensors. It raises as `export_model`. All that it
+    imports is imported now, for processes that can open no more files afterwards."""
+    from gpu.export.shapes import record_shapes
 
-    return of_shapes.record_shapes(config, generation, shapes, options, profile)
+    return record_shapes
 
 
 def is_tuned(device: AdapterInfo) -> bool:

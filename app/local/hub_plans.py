@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 
-from app.local.plan_process import Fault, PlanRequest, Plans
+from app.local.plan_messages import Fault, PlanRequest, Plans
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from gpu import InvalidRequest, QueueFull
 

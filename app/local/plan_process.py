@@ -3,46 +3,20 @@ from anywhere."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from app.config import Dtype
 from app.local.model_files import SLOTS
+from app.local.plan_messages import Fault, PlanRequest, Plans
 from gpu import (
     DeviceError,
     GenerationDefaults,
     LoadOptions,
     ModelError,
-    PlansOfShapes,
-    SamplingParams,
     recommended_settings,
-    record_shapes,
+    shapes_recorder,
 )
 
-
-class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model to record plans of: its config.json and generation_config.json, and the shapes of its
-    tensors by name."""
-
-    config: dict[str, Any]
-    generation: dict[str, Any]
-    tensors: dict[str, tuple[int, ...]]
-    dtype: Dtype
-    profile: str
-
-
-class Plans(msgspec.Struct, frozen=True, tag=True):
-    """What was recorded, and the sampling settings that the model's makers recommend."""
-
-    recorded: PlansOfShapes
-    defaults: SamplingParams
-
-
-class Fault(msgspec.Struct, frozen=True, tag=True):
-    """Why a model cannot be run."""
-
-    fault: str
+record_shapes = shapes_recorder()  # it cannot be imported once the limits hold
 
 
 def answer(request: bytes) -> bytes:

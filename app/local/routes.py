@@ -6,7 +6,7 @@ POST /api/local          `{"dtype": …}`: begin to write that export. 202 with 
                          cannot be written
 GET  /api/local/KEY/DTYPE/FILE
                          a file of a finished export (docs/plan-format.md), or a range of it
-POST /api/local/plans    `PlanRequest` of `app.local.plan_process`: record the plans of a model of
+POST /api/local/plans    `PlanRequest` of `app.local.plan_messages`: record the plans of a model of
                          the hub, whose weights the browser fetches itself. 200 with `Plans`, bytes
                          in base64; 400 if it cannot be run; 429 while others are recorded
 
@@ -24,7 +24,7 @@ from app.config import Dtype
 from app.local.exports import BrowserExports
 from app.local.hub_plans import HubPlans
 from app.local.model_files import MANIFEST
-from app.local.plan_process import PlanRequest
+from app.local.plan_messages import PlanRequest
 from gpu import InvalidRequest
 
 T = TypeVar("T")

@@ -4,9 +4,13 @@ without weights."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
+
+from gpu.load_options import LoadOptions
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -50,3 +54,10 @@ class PlansOfShapes(msgspec.Struct, frozen=True):
     constants: dict[str, bytes]
     parameters: int
     kv_dtype: str
+
+
+RecordShapes = Callable[
+    [dict[str, Any], dict[str, Any], Mapping[str, tuple[int, ...]], LoadOptions, str],
+    PlansOfShapes,
+]
+"""Type of `gpu.export.shapes.record_shapes`: config, generation, shapes, options, profile."""

@@ -16,7 +16,8 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.client import LocalEngine
 from app.local import hub_plans
-from app.local.plan_process import Fault, answer
+from app.local.plan_messages import Fault
+from app.local.plan_process import answer
 from app.processes.limited_process import ProcessLimits
 from gpu.checkpoint.reader import Checkpoint
 from gpu.export.plan_builder import build_plan
@@ -71,7 +72,9 @@ def fault(body: dict[str, Any]) -> str:
 
 def test_the_plans_are_those_of_an_export(http: FlaskClient) -> None:
     """Recorded from shapes alone in a process with limits; with the bytes that no file has."""
-    found = http.post("/api/local/plans", json=asked()).get_json()
+    reply = http.post("/api/local/plans", json=asked())
+    assert reply.status_code == 200, reply.text
+    found = reply.get_json()
     recorded = found["recorded"]
     config, checkpoint = open_model(tale.model_dir())
     of_files = record(config, checkpoint, LoadOptions(dtype="q8", slots=2), "portable")

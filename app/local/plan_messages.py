@@ -1,0 +1,34 @@
+"""What is asked of the process that records plans, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from app.config import Dtype
+from gpu import PlansOfShapes, SamplingParams
+
+
+class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model to record plans of: its config.json and generation_config.json, and the shapes of its
+    tensors by name."""
+
+    config: dict[str, Any]
+    generation: dict[str, Any]
+    tensors: dict[str, tuple[int, ...]]
+    dtype: Dtype
+    profile: str
+
+
+class Plans(msgspec.Struct, frozen=True, tag=True):
+    """What was recorded, and the sampling settings that the model's makers recommend."""
+
+    recorded: PlansOfShapes
+    defaults: SamplingParams
+
+
+class Fault(msgspec.Struct, frozen=True, tag=True):
+    """Why a model cannot be run."""
+
+    fault: str
