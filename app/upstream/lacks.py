@@ -14,6 +14,7 @@ WHY_NOT = {
     "reach": "how to change its heads and layers while it writes",
     "loss": "the loss of a text's tokens",
     "cache": "where keys and values lie in its KV cache",
+    "schedule": "what each of its steps computed",
     "weights": "its weights",
     "plan": "which dispatches it runs",
     "draw": "how many tokens its sampler kept, nor the number it drew",
@@ -27,6 +28,7 @@ INSTRUMENT_OF_QUESTION = {
     "logit_lens": "lens",
     "waterfall": "filters",
     "losses": "loss",
+    "steps": "schedule",
     "profile": "plan",
     "peaks": "plan",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,7 @@ def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground
     expect(page.locator(".layers")).to_contain_text("does not tell what happens inside its layers")
     expect(page.locator("#ltab")).to_be_hidden()
     expect(page.locator(".r-kv")).to_contain_text("does not tell how much memory it uses")
+    expect(page.get_by_label("Move cached chunks of a changed prompt")).to_be_hidden()
     for name, what in (
         ("attention", "what its attention heads read"),
         ("lens", "what it would have predicted"),
@@ -57,12 +59,16 @@ def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground
         ("reach", "how to change its heads"),
         ("loss", "the loss"),
         ("cache", "where keys and values lie"),
+        ("schedule", "what each of its steps"),
         ("weights", "its weights"),
         ("plan", "which dispatches"),
     ):
+        tab = page.locator(f"#look-tab-{name}")
+        expect(tab).to_have_accessible_description(re.compile(f"server does not tell {what}"))
         play.look.open(name)
         expect(play.look.message).to_contain_text(f"The upstream server does not tell {what}")
     for name in ("tokens", "timeline", "branches"):
+        expect(page.locator(f"#look-tab-{name}")).to_have_accessible_description("")
         play.look.open(name)
         expect(play.look.message).to_be_hidden()
     play.look.open("tokens")

@@ -1,6 +1,7 @@
 // Entry point of the page: sets up every part in order.
 
 import { setUpAbout } from "./panels/about.js";
+import { setUpCacheReuse } from "./chat/cache-reuse.js";
 import { setUpCandidates } from "./panels/candidates.js";
 import { setUpMessageClock } from "./ui/message-clock.js";
 import { setUpPlaybackBar } from "./replay/playback-bar.js";
@@ -48,6 +49,7 @@ state.settings = { ...INITIAL_SETTINGS, ...saved?.settings };
 state.capture = saved?.capture ?? true;
 state.mode = saved?.mode ?? "chat";
 state.truncation = saved?.truncation ?? "disabled";
+state.cacheReuse = saved?.cacheReuse ?? null;
 state.interventions = newStore();
 state.conversation = newConversation();
 
@@ -66,6 +68,7 @@ setUpRunStrip();
 setUpCosts();
 setUpSampling();
 setUpTruncation();
+setUpCacheReuse();
 setUpSheets();
 setUpAbout();
 setUpLacks();

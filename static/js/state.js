@@ -42,6 +42,8 @@ export const state = {
   capture: true,
   /** What becomes of a chat that is too long: "disabled" or "auto", see chat/truncation.js. */
   truncation: "disabled",
+  /** Fewest tokens of a chunk that is moved, see chat/cache-reuse.js; null: as the server says. */
+  cacheReuse: null,
   /**
    * Interventions of the page: {setting, past, future}, see interventions/intervention-store.js.
    */

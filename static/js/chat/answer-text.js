@@ -4,6 +4,7 @@
 import { el, setText } from "../ui/dom.js";
 import { describeChange } from "../panels/sampling-settings.js";
 import { TextChunks } from "./text-chunks.js";
+import { describeMoved } from "./cache-reuse.js";
 import { describeDropped, describeSlid } from "./truncation.js";
 
 /** Probabilities at or below which a token gets one, two or three underlines. */
@@ -60,17 +61,18 @@ export class AnswerText {
   }
 
   /**
-   * Say before the answer which turns it was written without, known once it is accepted, and how
-   * many tokens have left the context since.
+   * Say before the answer which turns it was written without, known once it is accepted, how many
+   * tokens have left the context since, and how many of its prompt were moved.
    */
   #drawDropped() {
-    const words = [describeDropped(this.answer), describeSlid(this.answer)].filter(Boolean).join("; ");
+    const left = [describeDropped(this.answer), describeSlid(this.answer)];
+    const words = [...left, describeMoved(this.answer)].filter(Boolean).join("; ");
     if (words === (this.#dropped?.textContent ?? "")) return;
     if (!this.#dropped) {
       this.#dropped = el("span", "mark-change dropped");
-      this.#dropped.title = "The conversation is longer than the context.";
       this.box.prepend(this.#dropped);
     }
+    this.#dropped.title = left.some(Boolean) ? "The conversation is longer than the context." : "";
     setText(this.#dropped, words);
   }
 

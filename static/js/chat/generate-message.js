@@ -6,6 +6,7 @@ import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
 import { drawSeed } from "../panels/sampling-settings.js";
 import { state } from "../state.js";
+import { cacheReuseField } from "./cache-reuse.js";
 import { truncationField } from "./truncation.js";
 
 /**
@@ -23,6 +24,7 @@ export function newMessage(request, { params, capture, interventions, before = n
     id: newId(),
     ...request,
     ...truncationField(request),
+    ...cacheReuseField(),
     params: { ...params, seed: params.seed === "" ? drawSeed() : params.seed },
     capture,
     ...(isEmpty(acting) ? {} : { reach: acting }),

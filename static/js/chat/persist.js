@@ -42,7 +42,8 @@ export const savedSettings = () => read(local, SETTINGS);
 export function saveSettings() {
   const { capture, mode } = liveState();
   const { settings } = state.own ?? liveState();
-  write(local, SETTINGS, { settings, capture, mode, truncation: state.truncation });
+  const { truncation, cacheReuse } = state;
+  write(local, SETTINGS, { settings, capture, mode, truncation, cacheReuse });
 }
 
 // ---- conversation ----------------------------------------------------------------------------

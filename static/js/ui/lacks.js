@@ -10,6 +10,15 @@ import { on, state } from "../state.js";
 export const lackOf = (name) =>
   state.hello?.upstream?.lacks.find((lack) => lack.name === name)?.why ?? "";
 
+/** Instruments that work for what an upstream server does tell; the sentence is a remark there. */
+const REMARKS = new Set(["tokens"]);
+
+/** Why an instrument has nothing to show, or "". */
+export const whyMissing = (name) => (REMARKS.has(name) ? "" : lackOf(name));
+
+/** What an instrument that works cannot show, or "". */
+export const remarkOn = (name) => (REMARKS.has(name) ? lackOf(name) : "");
+
 export function setUpLacks() {
   on("hello", draw);
 }

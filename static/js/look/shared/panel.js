@@ -2,7 +2,7 @@
 
 import { byId, setText } from "../../ui/dom.js";
 import { fetchCode, Unfetched } from "../../ui/fetch-code.js";
-import { lackOf } from "../../ui/lacks.js";
+import { remarkOn, whyMissing } from "../../ui/lacks.js";
 import { ready, state } from "../../state.js";
 import { contextNow, Missing } from "./context.js";
 import { save } from "./save.js";
@@ -10,8 +10,6 @@ import { drawTable } from "./table.js";
 
 /** "Computing …" is shown after this time. */
 const BUSY_AFTER_MS = 200;
-/** Instruments that work for what an upstream server does tell. */
-const REMARKS = new Set(["tokens"]);
 const LOST = "The server cannot be reached. Continues automatically once it can.";
 
 const panel = byId("look");
@@ -136,7 +134,7 @@ function whyNot({ needs, asks }) {
   if (needs !== "nothing" && !answer?.segment)
     return "No run yet. Send a prompt first.";
   if (needs === "token" && !token) return "No token yet. Prefill is running.";
-  if (!REMARKS.has(shown.name) && lackOf(shown.name)) return lackOf(shown.name);
+  if (whyMissing(shown.name)) return whyMissing(shown.name);
   if (asks && state.replay) return "This needs the engine, and a replay has none.";
   if (asks && !ready())
     return state.connection === "open"
@@ -147,8 +145,7 @@ function whyNot({ needs, asks }) {
 
 function done(from) {
   say("");
-  const remark = REMARKS.has(shown.name) ? lackOf(shown.name) : "";
-  tell([from, remark].filter(Boolean).join(" "));
+  tell([from, remarkOn(shown.name)].filter(Boolean).join(" "));
   if (asTable) drawNumbers();
 }
 

@@ -1,6 +1,7 @@
 // Tab list of the instruments; pressing the open tab closes its panel.
 
 import { byId, el } from "../../ui/dom.js";
+import { whyMissing } from "../../ui/lacks.js";
 
 const list = byId("look-tabs");
 const tabs = new Map();
@@ -21,13 +22,16 @@ export function setUpTabs(instruments, choose) {
 
 /**
  * Draw the tabs. `open` is selected (or none); `stop` has the tab stop; only tabs with
- * `wanted(instrument)` are shown.
+ * `wanted(instrument)` are shown. Those of which an upstream server tells nothing say so.
  */
 export function drawTabs(open, stop, wanted) {
   for (const [instrument, tab] of tabs) {
     tab.hidden = !wanted(instrument);
     tab.setAttribute("aria-selected", String(instrument === open));
     tab.tabIndex = instrument === stop ? 0 : -1;
+    const missing = whyMissing(instrument.name);
+    tab.toggleAttribute("data-missing", !!missing);
+    tab.title = missing;
   }
   const tab = tabs.get(open);
   if (!tab) return;
