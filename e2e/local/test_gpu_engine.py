@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Error
 
 from app.config import Settings
 from app.models.find_model import find_model
@@ -143,106 +138,3 @@ def test_the_bundled_model_in_every_storage_type(
 
 
 # ---- files that are not right ----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported(SMALL, tmp_path_factory.mktemp("sound"), "q8")
-
-
-def damaged_piece(folder: Path) -> None:
-    path = folder / "weights" / "0000.bin"
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
-
-
-def missing_plan(folder: Path) -> None:
-    (folder / "plans" / "software.plan").unlink()
-
-
-def foreign_manifest(folder: Path) -> None:
-    (folder / "manifest.json").write_text('{"name": "something else"}')
-
-
-def later_version(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["version"] = 2
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-def file_outside(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["model"]["plans"]["software"]["file"] = "../static/js/main.js"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (damaged_piece, "0000.bin is not the file of the manifest"),
-        (missing_plan, "could not be fetched: HTTP 404"),
-        (foreign_manifest, "is not the manifest of a model"),
-        (later_version, "exported in format 2, and this page reads 1; export it again"),
-        (file_outside, "outside of its folder"),
-    ],
-)
-def test_a_bad_export_is_refused_with_a_reason(
-    local: LocalEnginePage, sound: Path, tmp_path: Path, spoil: Callable[[Path], None], message: str
-) -> None:
-    folder = tmp_path / "bad"
-    shutil.copytree(sound, folder)
-    spoil(folder)
-    with pytest.raises(Error, match=message):
-        local.load(folder)
-
-
-CHECK = """async ([path, value]) => {
-  const { checkPlan } = await import("/static/js/local/gpu/check-plan.js");
-  const keys = path.split(".");
-  const last = keys.pop();
-  const plan = structuredClone(soundPlan);
-  keys.reduce((place, key) => place[key], plan)[last] = value;
-  try {
-    checkPlan(plan);
-    return "accepted";
-  } catch (error) {
-    return error.message;
-  }
-}"""
-
-
-@pytest.fixture(scope="module")
-def plan_page(local: LocalEnginePage, sound: Path) -> LocalEnginePage:
-    """The page with a sound plan file in `window.soundPlan`."""
-    plan = json.loads(gzip.decompress((sound / "plans" / "software.plan").read_bytes()))
-    local.page.evaluate("(plan) => { window.soundPlan = plan; }", plan)
-    return local
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("profile", "software", "accepted"),
-        ("format", "other", "not a plan of Tokenglass"),
-        ("version", 9, "version is 9, expected 1"),
-        ("views", None, "views is not a list"),
-        ("views.0", [0, 2**40, 16], "view 0 is outside of its buffer"),
-        ("buffers.1.bytes", -4, "buffer 1 has no valid size"),
-        ("buffers.1.bytes", 1e18, "buffer 1 has no valid size"),
-        ("kernels.0.source", 10**6, "kernel 0 has no source"),
-        (
-            "dispatches.0",
-            ["embed", 0, [1, 1, 1], [10**6] * 4],
-            "dispatch 0 does not fit its kernel",
-        ),
-        ("plans.0.dispatches", [[0, 10**9]], "plan 0 has dispatches that do not exist"),
-        ("plans.1.result_bytes", 0, "plan 1 has no room for its results"),
-        ("limits.slots", 0, "limits.slots is not a positive number"),
-        ("step.bytes", 16, "the step's buffer is smaller than a step"),
-    ],
-)
-def test_a_hostile_plan_is_refused(
-    plan_page: LocalEnginePage, path: str, value: Any, message: str
-) -> None:
-    assert message in plan_page.page.evaluate(CHECK, [path, value])

@@ -3,68 +3,86 @@
 // WebGPU checks what a shader may touch; these checks give a bad file a clear error, and bound the
 // memory and the loops of this page.
 
+import { planShape } from "./plan-shape.js";
+import { ShapeError } from "./shape.js";
+
 const FORMAT = "tokenglass-plan";
 const VERSION = 1;
-const MAX_BUFFER_BYTES = 4 * 2 ** 30;
-const LISTS = ["sources", "kernels", "dispatches", "plans", "buffers", "views", "weights"];
+/** Tensors that every run reads or writes. */
+const TENSORS = ["step", "results", "block_tables", "seen", "counts", "biases"];
 
 /** Return `plan`; throws an Error that says what is wrong with it. */
 export function checkPlan(plan) {
   expect(plan?.format === FORMAT, "it is not a plan of Tokenglass");
   expect(Math.trunc(plan.version) === VERSION, `its version is ${plan.version}, expected ${VERSION}`);
-  for (const name of LISTS) expect(Array.isArray(plan[name]), `${name} is not a list`);
+  try {
+    planShape(plan, "");
+  } catch (error) {
+    if (error instanceof ShapeError) expect(false, error.message);
+    throw error;
+  }
   plan.buffers.forEach((buffer, i) => checkBuffer(plan, buffer, i));
   plan.views.forEach(([buffer, offset, bytes], i) => {
     const size = plan.buffers[buffer]?.bytes;
-    expect(isCount(offset) && isCount(bytes) && offset + bytes <= size, `view ${i} is outside of its buffer`);
+    expect(offset + bytes <= size, `view ${i} is outside of its buffer`);
   });
-  for (const [name, { view }] of Object.entries(plan.tensors))
-    expect(view in plan.views, `tensor ${name} has no view`);
+  checkTensors(plan, plan.tensors);
+  for (const name of TENSORS) expect(Object.hasOwn(plan.tensors, name), `it has no tensor ${name}`);
   plan.kernels.forEach((kernel, i) => {
-    expect(typeof plan.sources[kernel.source] === "string", `kernel ${i} has no source`);
+    expect(kernel.source < plan.sources.length, `kernel ${i} has no source`);
   });
   plan.dispatches.forEach(([, kernel, , views], i) => {
     const bound = plan.kernels[kernel]?.bindings.length;
-    const known = views.length === bound && views.every((view) => view in plan.views);
+    const known = views.length === bound && views.every((view) => view < plan.views.length);
     expect(known, `dispatch ${i} does not fit its kernel`);
   });
   plan.plans.forEach((each, i) => checkRecorded(plan, each, i));
-  checkLimits(plan);
+  checkLayouts(plan);
   return plan;
 }
 
+function checkTensors({ views }, tensors) {
+  for (const [name, { view, shape }] of Object.entries(tensors)) {
+    expect(view < views.length, `tensor ${name} has no view`);
+    expect(shape.reduce((n, size) => n * size, 1) <= 2 ** 40, `tensor ${name} is too large`);
+  }
+}
+
 function checkBuffer(plan, buffer, i) {
-  expect(isCount(buffer.bytes) && buffer.bytes <= MAX_BUFFER_BYTES, `buffer ${i} has no valid size`);
   if (buffer.weight === undefined) return;
   const weight = plan.weights[buffer.weight];
-  const first = buffer.first ?? 0;
-  const fits = weight && isCount(first) && isCount(buffer.rows) && first + buffer.rows <= weight.n;
-  expect(fits && isCount(weight.at) && isCount(weight.bytes / weight.n), `buffer ${i} has no weight`);
-  const bytes = (buffer.rows * weight.bytes) / weight.n;
+  const { first = 0, rows = 0 } = buffer;
+  const fits = weight && first + rows <= weight.n && Number.isInteger(weight.bytes / weight.n);
+  expect(fits, `buffer ${i} has no weight`);
+  const bytes = (rows * weight.bytes) / weight.n;
   expect(bytes <= buffer.bytes, `the weight of buffer ${i} is larger than the buffer`);
 }
 
 function checkRecorded(plan, each, i) {
-  const whole = each.dispatches.every(
-    ([first, n]) => isCount(first) && isCount(n) && first + n <= plan.dispatches.length,
-  );
+  const whole = each.dispatches.every(([first, n]) => first + n <= plan.dispatches.length);
   expect(whole, `plan ${i} has dispatches that do not exist`);
   const end = each.samples * plan.results.words * 4;
-  expect(isCount(each.result_bytes) && end <= each.result_bytes, `plan ${i} has no room for its results`);
-  for (const kept of each.kept ?? []) {
-    const [, , bytes] = plan.views[kept.view] ?? [];
-    expect(kept.at + bytes <= each.result_bytes, `plan ${i} has no room for its ${kept.name}`);
+  expect(end <= each.result_bytes, `plan ${i} has no room for its results`);
+  for (const { name, view, at, parts, stride } of each.kept ?? []) {
+    const [, , bytes] = plan.views[view] ?? [];
+    const fits = at % 4 === 0 && at + bytes <= each.result_bytes && 4 * parts * stride <= bytes;
+    expect(fits, `plan ${i} has no room for its ${name}`);
   }
+  checkTensors(plan, each.tensors ?? {});
 }
 
-function checkLimits({ limits, step }) {
-  for (const name of ["slots", "context", "max_rows", "max_samples", "n_blocks", "block_tokens", "max_blocks"])
-    expect(isCount(limits[name]) && limits[name] > 0, `limits.${name} is not a positive number`);
+function checkLayouts({ limits, step, results, lookup }) {
+  const aligned = step.samples_at % 4 === 0 && step.rows_at % 4 === 0 && step.bytes % 4 === 0;
+  expect(aligned, "the step's buffer does not consist of words");
+  const samplesEnd = step.samples_at + limits.max_samples * step.sample.length * 4;
   const end = step.rows_at + limits.max_rows * step.row.length * 4;
-  expect(end <= step.bytes, "the step's buffer is smaller than a step");
+  expect(samplesEnd <= step.bytes && end <= step.bytes, "the step's buffer is smaller than a step");
+  const sampleEnd = results.sample.length + results.n_candidates * results.candidate.length;
+  expect(sampleEnd <= results.words, "a result is smaller than its candidates");
+  expect(Math.max(...lookup.rows) >= limits.max_rows, "no plan has as many rows as a step");
+  const room = limits.max_blocks * limits.block_tokens;
+  expect(room >= limits.context, "the block tables are smaller than the context");
 }
-
-const isCount = (value) => Number.isSafeInteger(value) && value >= 0;
 
 function expect(holds, wrong) {
   if (!holds) throw new Error(`the plan file cannot be used: ${wrong}; export the model again`);

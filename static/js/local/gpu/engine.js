@@ -74,6 +74,10 @@ export class LocalEngine {
     device.lost.then(({ reason, message }) => {
       if (reason !== "destroyed") this.fail(`the GPU was lost: ${message || "no reason was given"}`);
     });
+    // WebGPU leaves out what is not valid, and the numbers after it would be wrong.
+    device.addEventListener("uncapturederror", ({ error }) => {
+      this.fail(`the GPU refused a part of the model: ${error.message}; export the model again`);
+    });
   }
 
   /**

@@ -1,22 +1,14 @@
 // Files of an export (docs/plan-format.md): fetched, checked against the manifest, kept in the browser.
 
+import { checkManifest } from "./check-manifest.js";
 import { digest, keepFile, keptFile } from "./kept-files.js";
-
-const FORMAT = "tokenglass-export";
-const VERSION = 1;
 
 export class ExportFiles {
   /** Fetch the manifest of the export at `base`, a URL that ends with a slash. */
   static async open(base) {
     const url = new URL("manifest.json", base);
     const manifest = parseJson(await bytesOf(await fetch(url, { cache: "no-cache" })), url);
-    if (manifest.format !== FORMAT)
-      throw new Error(`${url} is not the manifest of a model; it should be made by tokenglass export`);
-    if (Math.trunc(manifest.version) !== VERSION)
-      throw new Error(
-        `the model was exported in format ${manifest.version}, and this page reads ${VERSION}; export it again`,
-      );
-    return new ExportFiles(base, manifest);
+    return new ExportFiles(base, checkManifest(manifest, url));
   }
 
   constructor(base, manifest) {
@@ -48,7 +40,10 @@ export class ExportFiles {
 
   /** Return the plan file of a profile. */
   async plan(profile) {
-    const entry = this.manifest.model.plans[profile];
+    const { plans } = this.manifest.model;
+    if (!Object.hasOwn(plans, profile))
+      throw new Error(`the manifest names no ${profile} plan, which this GPU needs; export the model again`);
+    const entry = plans[profile];
     return parseJson(await inflated(await this.bytes(entry)), entry.file);
   }
 
