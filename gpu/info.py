@@ -68,7 +68,8 @@ class RunnerLimits:
     block_tokens         tokens of a block
     block_bytes          bytes of a block
     max_captured_rows    rows of a step whose statistics are captured
-    window               keys that a row reads at most in any layer; None: some layer reads all
+    windows              of each group of layers with a block table of its own (`gpu.kv.groups`):
+                         keys that a row reads at most in any of them; None: all
     n_host_blocks        KV blocks in host memory, for those that are evicted from the device
     """
 
@@ -80,7 +81,7 @@ class RunnerLimits:
     block_tokens: int
     block_bytes: int
     max_captured_rows: int
-    window: int | None = None
+    windows: tuple[int | None, ...] = (None,)
     n_host_blocks: int = 0
 
     @property
@@ -89,13 +90,23 @@ class RunnerLimits:
         return self.slots
 
 
+class KvGroupInfo(msgspec.Struct, frozen=True):
+    """Layers that share a block table. `window`: keys that a row reads at most in any of them; the
+    blocks of a text before it are free for others. None: all are kept."""
+
+    n_layers: int
+    window: int | None
+
+
 class EngineLimits(
     msgspec.Struct,
     frozen=True,
+    omit_defaults=True,
     rename={"slots": "active", "n_blocks": "kv_blocks", "block_bytes": "kv_block_bytes"},
 ):
     """Limits that clients see. `queue`: requests that may wait; `in_flight`: steps submitted ahead
-    of the one that is read; the rest as in `RunnerLimits`."""
+    of the one that is read; `kv_groups`: groups of layers, each with blocks of its own for a text;
+    (): all layers share theirs; the rest as in `RunnerLimits`."""
 
     context: int
     slots: int
@@ -104,6 +115,7 @@ class EngineLimits(
     block_tokens: int
     block_bytes: int
     in_flight: int
+    kv_groups: tuple[KvGroupInfo, ...] = ()
 
 
 class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -26,6 +26,9 @@ class LoadOptions:
     kv_memory_bytes     size of the KV cache of all sequences; None: the engine's choice
     kv_offload_bytes    host memory for KV blocks that are evicted from the prefix cache and copied
                         back when a prompt begins with them; 0: evicted blocks are lost
+    hybrid_kv_cache     free KV blocks by groups of layers with the same sliding window
+                        (`gpu.kv.groups`), if the model has several. Only for runners whose tables
+                        the engine's scheduler sets; PyTorch has one group
     slots               sequences that run at once
     queue               requests that may wait for a slot
     expert_slots        experts of each layer that are on the GPU at once; the others wait in host
@@ -58,6 +61,7 @@ class LoadOptions:
     context: int | None = None
     kv_memory_bytes: int | None = None
     kv_offload_bytes: int = 0
+    hybrid_kv_cache: bool = False
     slots: int = 4
     queue: int = 16
     expert_slots: int | None = None

@@ -22,14 +22,14 @@ class Runner(Protocol):
     """Carries out steps, in the order they were submitted. Used by one thread only.
 
     `submit` returns at once; `collect` blocks until that step is done. Steps are collected in the
-    order of their submission, and up to `in_flight` may be submitted before the first is
-    collected. `begin_slot` starts a new sequence in a slot: its tokens so far, for penalties, of
-    which the run wrote the last `n_written`. `set_blocks` names the KV blocks that hold its tokens,
-    in order; it may be called again with more blocks as the sequence grows. `copy_block` copies the
-    keys and values of one block, all layers, for the steps submitted after it, from those before
-    it; `store_block` and `load_block` do so to and from one of `limits.n_host_blocks` places in
-    host memory. `move_tokens` moves cached tokens to other positions: keys are rotated by the
-    difference, values copied (`gpu.kv.movable`).
+    order of their submission, and up to `in_flight` may be submitted before the first is collected.
+    `begin_slot` starts a new sequence in a slot: its tokens so far, for penalties, of which the run
+    wrote the last `n_written`. `set_blocks` names the KV blocks that hold its tokens in the layers
+    of a group (`limits.windows`), in order; it may be called again with more blocks as the sequence
+    grows. `copy_block` copies the keys and values of one block, all its layers, for the steps
+    submitted after it, from those before it; `store_block` and `load_block` do so to and from one
+    of `limits.n_host_blocks` places in host memory. `move_tokens` moves a group's cached tokens to
+    other positions: keys are rotated by the difference, values copied (`gpu.kv.movable`).
     `conversion`: how the types of a file with quantised weights were converted, as text; "" without
     quantised weights.
     """
@@ -66,7 +66,7 @@ class Runner(Protocol):
         submitted from now on: one bit each, lowest first, (⌈vocab_size / 32⌉,)."""
         ...
 
-    def set_blocks(self, slot: int, blocks: list[int]) -> None: ...
+    def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None: ...
 
     def copy_block(self, source: int, destination: int) -> None: ...
 
@@ -74,7 +74,7 @@ class Runner(Protocol):
 
     def load_block(self, place: int, block: int) -> None: ...
 
-    def move_tokens(self, moves: Sequence[TokenMove]) -> None: ...
+    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None: ...
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions and adapters on a slot's rows, for steps submitted from now on that

@@ -33,4 +33,5 @@ def load_options(
         spec_type=settings.spec_type,
         draft=draft,
         autotune=True,
+        hybrid_kv_cache=True,
     )

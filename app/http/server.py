@@ -226,7 +226,21 @@ def _kv_cache(hello: Hello) -> str:
         f"KV cache: {hello.memory.kv_cache / 1e6:.1f} MB in {hello.model.kv_dtype}, "
         f"{limits.n_blocks} blocks of "
         f"{limits.block_tokens} tokens; up to {limits.context} tokens for each of "
-        f"{limits.slots} at once"
+        f"{limits.slots} at once{_kv_groups(hello)}"
+    )
+
+
+def _kv_groups(hello: Hello) -> str:
+    """Return what groups of layers with sliding windows save, if there are some."""
+    groups, model = hello.limits.kv_groups, hello.model
+    windowed = sum(group.n_layers for group in groups if group.window is not None)
+    if not windowed:
+        return ""
+    context, n_layers = hello.limits.context, sum(group.n_layers for group in groups)
+    held = sum(group.n_layers * min(context, group.window or context) for group in groups)
+    return (
+        f"; {windowed} of {model.n_layers} layers free what leaves their sliding window: such a "
+        f"text keeps {100 * held / (n_layers * context):.0f} % of its keys and values"
     )
 
 

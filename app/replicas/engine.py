@@ -144,7 +144,8 @@ class ReplicatedEngine(EngineClient):
         with self._lock:
             self.n_runs[number] += 1
             if hello is not None:
-                self._router.note_sent(number, ids, hello.limits.n_blocks)
+                n_blocks = hello.limits.n_blocks // max(1, len(hello.limits.kv_groups))
+                self._router.note_sent(number, ids, n_blocks)
 
     def _note_ended(self, attempt: Attempt) -> None:
         with self._lock:

@@ -101,6 +101,7 @@ class Footprint:
             options.slots,
             context=options.context,
             kv_memory_bytes=options.kv_memory_bytes,
+            hybrid=options.hybrid_kv_cache and options.backend == "wgpu",
         )
         checkpoint = (
             Checkpoint.open(path) if shapes is None else Checkpoint.of_shapes(Path(path), shapes)
@@ -111,7 +112,7 @@ class Footprint:
         n_experts = config.experts.n_experts if config.experts else 0
         return cls(
             dense=weights - experts,
-            kv_cache=cut.n_blocks * block_bytes(config, kv),
+            kv_cache=cut.n_blocks * block_bytes(config, kv, cut.groups),
             context=cut.context,
             kv_dtype=kv,
             adapters=sum(4 * lora.info.parameters for lora in adapters)

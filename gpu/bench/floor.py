@@ -46,7 +46,7 @@ class Floor:
         self._plans: dict[PlanKey, Plan] = {}
         self._commands: dict[PlanKey, Any] = {}
         self._calls = open_calls(runner.gpu)
-        self._blocks = runner.pools.blocks
+        self._blocks = runner.pools.blocks[0]
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(self._activations.batch.step.buffer, self._step_bytes)
         self._done = [self._calls.readback(16, f"floor{i}") for i in range(runner.in_flight)]
@@ -189,7 +189,7 @@ def touch_kv(
             "q": q,
             "k_pool": keys,
             "v_pool": values,
-            "block_tables": pools.block_tables,
+            "block_tables": pools.tables_of(layer),
             "out": out,
         },
         (groups, 1, 1),

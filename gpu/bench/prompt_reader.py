@@ -87,5 +87,6 @@ class PromptReader:
         submit_copies(self._runner, kv.copies)
         kv.copies.clear()
         for sequence in kv.changed_tables:
-            self._runner.set_blocks(sequence.slot, sequence.blocks)
+            for group, table in enumerate(sequence.tables):
+                self._runner.set_blocks(sequence.slot, table.blocks, group)
         kv.changed_tables.clear()

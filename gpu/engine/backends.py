@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu.checkpoint.packing import FORMATS
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import DeviceError, ModelError
-from gpu.kv.blocks import block_bytes
+from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Runner
@@ -41,10 +41,11 @@ def open_runner(folder: Path, options: LoadOptions, progress: Progress) -> Runne
 
 def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Progress) -> Runner:
     """Open the runner of the draft model of `target`, which was loaded with `options`, on the same
-    device: as many slots, and a KV cache of as many blocks. Raises ModelError and DeviceError."""
+    device: as many slots, and a KV cache of as many tokens. Raises ModelError and DeviceError."""
     progress(0.0, f"reading the draft model {folder.name}")
     config = ModelConfig.from_folder(folder)
     limits = target.limits
+    n_blocks = min(limits.n_blocks, limits.slots * blocks_for(limits.context))
     dtype = FORMATS[options.dtype].kv
     draft = replace(
         options,
@@ -53,7 +54,8 @@ def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Pro
         expert_slots=None,
         kv_dtype=dtype,
         kv_offload_bytes=0,
-        kv_memory_bytes=limits.n_blocks * block_bytes(config, dtype),
+        kv_memory_bytes=n_blocks * block_bytes(config, dtype),
+        hybrid_kv_cache=False,
         context=min(limits.context, config.context),
     )
     if options.backend == "torch":

@@ -27,6 +27,7 @@ from gpu.engine.row_costs import RowCosts
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence, sample_of
 from gpu.kv.block_pool import BlockPool
+from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.runner import Runner
@@ -180,7 +181,8 @@ class DraftModel:
         """Give a sequence a table that begins with what is known of its text."""
         hashes, ids = BlockHashes(), sequence.ids
         match = self._pool.match_prefix(ids, len(ids) - 1, hashes).without_part()
-        text = DraftText(sequence.slot, self._pool.attach(match), match.n_tokens, len(ids))
+        (blocks,) = self._pool.attach(match)
+        text = DraftText(sequence.slot, blocks, match.n_tokens, len(ids))
         text.block_hashes = hashes
         self._texts[sequence] = text
         n_counted = sequence.n_counted
@@ -194,7 +196,7 @@ class DraftModel:
                 continue
             text.agree_with(sequence.ids)
             n_full = text.n_computed // BLOCK_TOKENS * BLOCK_TOKENS
-            self._pool.insert(sequence.ids, n_full, text.blocks, text.block_hashes)
+            self._pool.insert(sequence.ids, n_full, BlockTable(text.blocks), text.block_hashes)
             self._pool.free(text.blocks)
             del self._texts[sequence]
 

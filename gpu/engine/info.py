@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from gpu.checkpoint.packing import FORMATS
-from gpu.info import DeviceInfo, DraftInfo, EngineInfo, EngineLimits, ModelInfo
+from gpu.info import DeviceInfo, DraftInfo, EngineInfo, EngineLimits, KvGroupInfo, ModelInfo
 from gpu.kv.blocks import bytes_by_format
+from gpu.kv.groups import groups_by_window
 from gpu.load_options import LoadOptions
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
@@ -36,6 +37,7 @@ def describe(
             block_tokens=limits.block_tokens,
             block_bytes=limits.block_bytes,
             in_flight=runner.in_flight,
+            kv_groups=_describe_groups(runner),
         ),
         memory=runner.memory,
         defaults=defaults,
@@ -43,6 +45,13 @@ def describe(
         activations=runner.activations,
         draft=_describe_draft(draft) if draft is not None else None,
     )
+
+
+def _describe_groups(runner: Runner) -> tuple[KvGroupInfo, ...]:
+    if len(runner.limits.windows) == 1:
+        return ()
+    groups = groups_by_window(runner.config)
+    return tuple(KvGroupInfo(len(group.layers), group.window) for group in groups)
 
 
 def _describe_draft(draft: Runner) -> DraftInfo:

@@ -51,7 +51,6 @@ from gpu.interventions.messages import (
     encode_interventions,
     encode_spans,
 )
-from gpu.kv.blocks import blocks_for
 from gpu.runner import Runner
 from gpu.step import Floats, InspectionRequest, Sample
 
@@ -334,8 +333,9 @@ class Inspector:
             )
 
 
-def question_blocks(question: Question) -> int:
-    """Return the KV blocks that a question's tokens need while it is answered."""
+def question_blocks(question: Question, blocks_for: Callable[[int], int]) -> int:
+    """Return the KV blocks that a question's tokens need while it is answered. `blocks_for`: those
+    of so many tokens."""
     match question:
         case Beam(ids=ids, width=width, depth=depth):
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)

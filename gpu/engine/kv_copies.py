@@ -18,5 +18,5 @@ def submit_copies(runner: Runner, copies: Iterable[KvCopy]) -> None:
                 runner.store_block(block, place)
             case HostLoad(place, block):
                 runner.load_block(place, block)
-            case TokenMoves(moves):
-                runner.move_tokens(moves)
+            case TokenMoves(moves, group):
+                runner.move_tokens(moves, group)

@@ -21,24 +21,33 @@ from dataclasses import dataclass
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
 from gpu.kv.block_pool import BlockPool
+from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.chunks import Chunk
 from gpu.kv.copies import BlockCopy, KvCopy, TokenMove, TokenMoves
-from gpu.kv.prefix_cache import BlockHashes, PrefixMatch
-from gpu.kv.slide import BlockMoves, slide_moves, token_moves, unread_blocks
+from gpu.kv.prefix_cache import BlockHashes
+from gpu.kv.prefix_match import PrefixMatches
+from gpu.kv.slide import BlockMoves, SlidingContext, slide_moves, token_moves
 from gpu.kv.state import KvState
 
-NO_MATCH = PrefixMatch()
+ALL = 1 << 32
+"""More blocks than any text has."""
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowedBlocks:
-    """Blocks for `ids` outside of any run, in order, for the table of `slot`. After `copies` the
-    first `n_reused` tokens are in place; the rows of the others may be computed."""
+    """Blocks for `ids` outside of any run, for the tables of `slot`, one for each group. After
+    `copies` the first `n_reused` tokens are in place; the rows of the others may be computed, in
+    order and at most a step's together: a group with a sliding window has blocks for a window and a
+    step, which its table repeats.
+
+    owned   blocks of each table, each once
+    """
 
     slot: int
     ids: list[int]
-    blocks: list[int]
+    tables: list[list[int]]
+    owned: list[list[int]]
     n_reused: int
     copies: tuple[KvCopy, ...]
     block_hashes: BlockHashes
@@ -47,14 +56,13 @@ class BorrowedBlocks:
 class KvManager:
     """Blocks of all runs. `prefix_cache` False: runs reuse no prefix; borrowed blocks still do.
 
-    In a model whose layers all have a sliding window, blocks that every later row is past are
-    freed. Their entries in the table repeat a block that the run still has: a kernel may load keys
-    before the window, with weight 0, and must not find another run's there.
+    Every run has a block table for each group of layers (`gpu.kv.groups`). In a group with a
+    sliding window, blocks that every later row is past are freed.
     """
 
     def __init__(self, limits: RunnerLimits, *, prefix_cache: bool = True) -> None:
-        self.pool = BlockPool(limits.n_blocks, limits.n_host_blocks)
-        self._window = limits.window
+        self.windows = limits.windows
+        self.pool = BlockPool(limits.n_blocks, limits.n_host_blocks, limits.windows)
         self._max_rows = limits.max_rows
         self.copies = self.pool.copies
         """Copies of blocks for the device to make, in order, before the next step."""
@@ -95,7 +103,7 @@ class KvManager:
         begins the same may have entered the cache meanwhile."""
         match = self._match_prefix(sequence)
         if match.n_tokens > sequence.n_matched:
-            self.pool.free(sequence.blocks)
+            self._free_all(sequence)
             self._attach(sequence, match)
 
     def reuse_chunks(self, sequence: Sequence) -> None:
@@ -113,11 +121,10 @@ class KvManager:
         chunks = self.pool.find_chunks(sequence.ids, first, end, least)
         sources = list(dict.fromkeys(block for chunk in chunks for block in chunk.blocks))
         self.pool.hold(sources)
-        missing = blocks_for(chunks[-1].end) - len(sequence.blocks) if chunks else 0
-        taken = self.pool.allocate(max(0, missing))
-        if chunks and taken is not None:
-            sequence.blocks += taken
-            self.copies.append(TokenMoves(tuple(_moves(chunks, sequence.blocks))))
+        if chunks and self._extend(sequence, blocks_for(chunks[-1].end)):
+            for group, table in enumerate(sequence.tables):
+                moves = tuple(_moves(chunks, table.blocks, group))
+                self.copies.append(TokenMoves(moves, group))
             self.n_moved += sum(len(chunk.places) for chunk in chunks)
             sequence.reuse_chunks(chunks)
             self._note_changed(sequence)
@@ -127,87 +134,108 @@ class KvManager:
         """Allocate blocks for the next `n_rows` rows of a sequence, the last at `position`; return
         False, without any, if too few are free."""
         self._free_before_window(sequence, position + 1 - n_rows)
-        missing = blocks_for(position + 1) - len(sequence.blocks)
-        if missing > 0:
-            assert self._borrowed is None, "return what was borrowed before the next step"
-            taken = self.pool.allocate(missing)
-            if taken is None:
-                return False
-            sequence.blocks += taken
-            self._note_changed(sequence)
+        return self._extend(sequence, blocks_for(position + 1))
+
+    def _extend(self, sequence: Sequence, n: int) -> bool:
+        """Allocate blocks until all tables of a sequence have `n`; return False, without any, if
+        too few are free."""
+        missing = n - len(sequence.tables[0].blocks)
+        if missing <= 0:
+            return True
+        assert self._borrowed is None, "return what was borrowed before the next step"
+        taken = self.pool.allocate(missing * len(sequence.tables))
+        if taken is None:
+            return False
+        for group, table in enumerate(sequence.tables):
+            table.blocks += taken[group * missing : (group + 1) * missing]
+        self._note_changed(sequence)
         return True
 
     def slide(self, sequence: Sequence) -> bool:
         """Move what stays of a full context to its beginning, see `gpu.kv.slide`; return False,
         without a change, if too few blocks are free."""
-        sliding, old = sequence.sliding, sequence.blocks
+        sliding = sequence.sliding
         assert sliding is not None
         assert self._borrowed is None, "return what was borrowed before the next step"
-        unread = [old[i] for i in unread_blocks(sliding)]
-        steps = slide_moves(sliding)
-        if not self._has_room_to_slide(old, unread, steps):
+        slides = [
+            _TableSlide.of(sliding, table, window)
+            for table, window in zip(sequence.tables, self._windows_of(sequence), strict=True)
+        ]
+        if not self._has_room_to_slide(slides):
             return False
         self._enter(sequence)
-        self.pool.free(unread)
-        blocks: list[int] = []
-        moves: list[TokenMove] = []
-        for step in steps:
-            taken = self.pool.allocate(1)
-            assert taken is not None, "there are fewer free blocks than were counted"
-            (block,) = taken
-            if any(move.source // BLOCK_TOKENS == block for move in moves):
-                self.copies.append(TokenMoves(tuple(moves)))  # before the block is overwritten
-                moves = []
-            moves += token_moves(step, old, block)
-            self.pool.free([old[i] for i in step.consumed])
-            blocks.append(block)
-        self.copies.append(TokenMoves(tuple(moves)))
-        sequence.blocks = blocks
+        for slide in slides:
+            self.pool.free(slide.unread)
+        sequence.tables = [self._slide_table(slide, group) for group, slide in enumerate(slides)]
         sequence.n_slid += sliding.n_drop
         self._note_changed(sequence)
         return True
 
-    def _has_room_to_slide(
-        self, old: list[int], unread: list[int], steps: list[BlockMoves]
-    ) -> bool:
+    def _slide_table(self, slide: _TableSlide, group: int) -> BlockTable:
+        """Return the new table of a group, after moving what stays into its blocks."""
+        old = slide.old
+        blocks: list[int] = []
+        moves: list[TokenMove] = []
+        for step in slide.steps:
+            taken = self.pool.allocate(1)
+            assert taken is not None, "there are fewer free blocks than were counted"
+            (block,) = taken
+            if any(move.source // BLOCK_TOKENS == block for move in moves):
+                self.copies.append(
+                    TokenMoves(tuple(moves), group)
+                )  # before the block is overwritten
+                moves = []
+            moves += token_moves(step, old, block)
+            self.pool.free([old[i] for i in step.consumed])
+            blocks.append(block)
+        self.copies.append(TokenMoves(tuple(moves), group))
+        return BlockTable.of(slide.n_unread, blocks)
+
+    def _has_room_to_slide(self, slides: list[_TableSlide]) -> bool:
         """Return whether a block is free for each step, counting those that become free before."""
 
         def n_own(blocks: Iterable[int]) -> int:
             return sum(self.pool.ref_counts[block] == 1 for block in blocks)
 
-        free = self.pool.n_free + n_own(unread)
-        for step in steps:
-            if not free:
-                return False
-            free += n_own(old[i] for i in step.consumed) - 1
+        free = self.pool.n_free + sum(n_own(slide.unread) for slide in slides)
+        for slide in slides:
+            for step in slide.steps:
+                if not free:
+                    return False
+                free += n_own(slide.old[i] for i in step.consumed) - 1
         return True
 
     def room(self, sequence: Sequence) -> int:
         """Return how many tokens a sequence could have if it took all free blocks."""
-        return (len(sequence.blocks) + self.pool.n_free) * BLOCK_TOKENS
+        n_each = self.pool.n_free // len(sequence.tables)
+        return (len(sequence.tables[0].blocks) + n_each) * BLOCK_TOKENS
 
     def _free_before_window(self, sequence: Sequence, position: int) -> None:
         """Free the blocks that rows from `position` on do not read."""
-        if self._window is None:
-            return
-        n = max(0, position + 1 - self._window) // BLOCK_TOKENS
-        if n <= sequence.n_freed or n >= len(sequence.blocks):
-            return
-        self._enter(sequence)
-        self.pool.free(sequence.blocks[sequence.n_freed : n])
-        sequence.blocks[:n] = [sequence.blocks[n]] * n
-        sequence.n_freed = n
-        self._note_changed(sequence)
+        for group, window in enumerate(self._windows_of(sequence)):
+            table = sequence.tables[group]
+            if window is None:
+                continue
+            n = max(0, position + 1 - window) // BLOCK_TOKENS
+            if n <= table.n_freed or n >= len(table.blocks):
+                continue
+            self._enter_table(sequence, group)
+            self.pool.free_behind_window(table.drop(n))
+            self._note_changed(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of a finished or preempted sequence; its tokens stay cached until the
         blocks are needed."""
         self._enter(sequence)
-        self.pool.free(sequence.owned_blocks)
-        sequence.blocks, sequence.n_freed = [], 0
+        self._free_all(sequence)
         del self._running[sequence]
         if sequence in self.changed_tables:
             self.changed_tables.remove(sequence)
+
+    def _free_all(self, sequence: Sequence) -> None:
+        for table in sequence.tables:
+            self.pool.free(table.owned)
+        sequence.tables = []
 
     # ---- outside of runs --------------------------------------------------------------------
 
@@ -219,22 +247,54 @@ class KvManager:
         assert self._borrowed is None, "return what was borrowed before"
         assert not self.copies, "carry out the copies of the runs first"
         self._enter_running()
-        match = self.pool.match_prefix(ids, first, block_hashes)
-        if blocks_for(len(ids)) - len(match.blocks) > self.pool.n_free_beside(match):
+        found = self._match_to_borrow(ids, first, block_hashes)
+        if found is None:
             return None
-        blocks = self._take(match, blocks_for(len(ids)))
+        match, counts = found
+        n = blocks_for(len(ids))
+        taken = self._take(match, counts)
         copies = tuple(self.copies)
         self.copies.clear()
-        self._borrowed = BorrowedBlocks(slot, ids, blocks, match.n_tokens, copies, block_hashes)
+        tables, owned = [], []
+        for table, n_new in zip(taken, counts, strict=True):
+            new = table.blocks[match.n_full :]
+            missing = range(n - len(table.blocks))
+            tables.append(table.blocks + [new[i % n_new] for i in missing])
+            owned.append(table.owned)
+        self._borrowed = BorrowedBlocks(
+            slot, ids, tables, owned, match.n_tokens, copies, block_hashes
+        )
         return self._borrowed
+
+    def _match_to_borrow(
+        self, ids: list[int], first: int, block_hashes: BlockHashes
+    ) -> tuple[PrefixMatches, list[int]] | None:
+        """Return the cached prefix of ids[:first] and how many blocks each group needs after it;
+        nothing of the prefix, if only then enough are free; None if too few are."""
+        n = blocks_for(len(ids))
+        for most in (first, 0):
+            match = self.pool.match_prefix(ids, most, block_hashes)
+            counts = [min(n - match.n_full, self._most_held(window)) for window in self.windows]
+            needed = sum(counts) + len(match.in_host)
+            if needed <= self.pool.n_free_beside(match):
+                return self._with_room(match, needed), counts
+        return None
+
+    def most_blocks(self, n_tokens: int) -> int:
+        """Return how many blocks `borrow` takes at most for `n_tokens` tokens."""
+        n = blocks_for(n_tokens)
+        return sum(min(n, self._most_held(window)) for window in self.windows)
 
     def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:
         """Give back borrowed blocks. `n_computed`: leading tokens whose keys and values are now in
         place; they enter the prefix cache."""
         assert borrowed is self._borrowed, "this was returned before"
         self._borrowed = None
-        self.pool.insert(borrowed.ids, n_computed, borrowed.blocks, borrowed.block_hashes)
-        self.pool.free(borrowed.blocks)
+        for group, window in enumerate(self.windows):
+            first = 0 if window is None else max(0, n_computed + 1 - window) // BLOCK_TOKENS
+            table = BlockTable(borrowed.tables[group], first)
+            self.pool.insert(borrowed.ids, n_computed, table, borrowed.block_hashes, group)
+            self.pool.free(borrowed.owned[group])
 
     def state(self) -> KvState:
         self._enter_running()
@@ -242,8 +302,9 @@ class KvManager:
         held = [pool.cached(block) for block in range(pool.n_blocks)]
         first = [-1 if h is None else h.first for h in held]
         for sequence in self._running:
-            for i, block in enumerate(sequence.owned_blocks, sequence.n_freed):
-                first[block] = i * BLOCK_TOKENS
+            for table in sequence.tables:
+                for i, block in enumerate(table.owned, table.n_freed):
+                    first[block] = i * BLOCK_TOKENS
         return KvState(
             BLOCK_TOKENS,
             owners=tuple(pool.ref_counts),
@@ -264,38 +325,70 @@ class KvManager:
 
     # ---- inside -----------------------------------------------------------------------------
 
-    def _match_prefix(self, sequence: Sequence) -> PrefixMatch:
+    def _match_prefix(self, sequence: Sequence) -> PrefixMatches:
         """Match all tokens to prefill but the last, whose logits are needed."""
         if not self.reuses_prefixes:
-            return NO_MATCH
+            return self._match_most(sequence, 0)
         self._enter_running()
-        most = min(sequence.n_known - 1, sequence.context)
-        return self.pool.match_prefix(sequence.ids, most, sequence.block_hashes)
+        return self._match_most(sequence, min(sequence.n_known - 1, sequence.context))
 
-    def _attach(self, sequence: Sequence, match: PrefixMatch) -> None:
+    def _match_most(self, sequence: Sequence, most: int) -> PrefixMatches:
+        windows = self._windows_of(sequence)
+        return self.pool.match_prefix(sequence.ids, most, sequence.block_hashes, windows)
+
+    def _windows_of(self, sequence: Sequence) -> tuple[int | None, ...]:
+        """Return the windows behind which a sequence needs nothing any more."""
+        if sequence.sliding is None:
+            return self.windows
+        return tuple(sequence.sliding.window_of(window) for window in self.windows)
+
+    def _attach(self, sequence: Sequence, match: PrefixMatches) -> None:
         """Make the sequence begin after its cached prefix, or after as much of it as there are
         blocks free for what must be copied."""
-        match = match.fitting(self.pool.n_free_beside(match))
-        if self.pool.n_free_beside(match) == len(match.in_host):
-            match = match.without_part()
-        sequence.blocks = self._take(match, blocks_for(match.n_tokens))
+        sequence.windows = self.windows
+        match = self._loadable(sequence, match)
+        match = self._with_room(match, len(match.in_host) + len(match.sources))
+        n_parts = blocks_for(match.n_tokens) - match.n_full
+        sequence.tables = self._take(match, [n_parts] * len(self.windows))
         if not sequence.n_preemptions:
             self.n_reused += match.n_tokens - sequence.n_matched
             self.n_loaded += len(match.in_host) * BLOCK_TOKENS
         sequence.reuse_prefix(match.n_tokens)
         self._note_changed(sequence)
 
-    def _take(self, match: PrefixMatch, n: int) -> list[int]:
-        """Return the blocks of a match and free ones, `n` together, of which there must be enough.
-        After the copies the match is in place."""
-        blocks = self.pool.attach(match)
-        taken = self.pool.allocate(n - len(blocks))
-        assert taken is not None, "there are fewer free blocks than were counted"
-        # The last free block may be the source itself; then nothing is to be copied.
-        if match.source is not None and match.source != taken[0]:
-            self._n_copies += 1
-            self.copies.append(BlockCopy(match.source, taken[0]))
-        return blocks + taken
+    def _loadable(self, sequence: Sequence, match: PrefixMatches) -> PrefixMatches:
+        """Return the longest beginning of a match for whose blocks in host memory there are free
+        ones on the device."""
+        while (lacking := len(match.in_host) - self.pool.n_free_beside(match)) > 0:
+            most = (match.n_full - -(-lacking // len(self.windows))) * BLOCK_TOKENS
+            match = self._match_most(sequence, most)
+        return match
+
+    def _with_room(self, match: PrefixMatches, n: int) -> PrefixMatches:
+        """Return a match without the blocks to copy from, if they leave no room for `n` others. The
+        only one may itself be taken for the copy."""
+        n_free, sources = self.pool.n_free_beside(match), tuple(match.sources)
+        if len(sources) > 1:
+            n_free -= self.pool.n_unreferenced(sources)
+        return match if n <= n_free else match.without_part()
+
+    def _take(self, match: PrefixMatches, counts: list[int]) -> list[BlockTable]:
+        """Return a table of each group: the blocks of a match and as many free ones as `counts`
+        says, of which there must be enough. After the copies the match is in place."""
+        tables = []
+        sources = match.sources if len(match.sources) > 1 else []  # none is taken before its copy
+        self.pool.hold(sources)
+        attached = self.pool.attach(match)
+        for group, owned, n in zip(match.groups, attached, counts, strict=True):
+            taken = self.pool.allocate(n)
+            assert taken is not None, "there are fewer free blocks than were counted"
+            # The last free block may be the source itself; then nothing is to be copied.
+            if group.source is not None and group.source != taken[0]:
+                self._n_copies += 1
+                self.copies.append(BlockCopy(group.source, taken[0]))
+            tables.append(BlockTable.of(group.n_freed, owned + taken))
+        self.pool.free(sources)
+        return tables
 
     def _note_changed(self, sequence: Sequence) -> None:
         if sequence not in self.changed_tables:
@@ -310,29 +403,56 @@ class KvManager:
     def _enter(self, sequence: Sequence) -> None:
         if sequence.n_slid:
             return  # its blocks hold no text that another one could begin with
-        self.pool.insert(
-            sequence.ids,
-            sequence.n_computed,
-            sequence.blocks,
-            sequence.block_hashes,
-            sequence.n_freed,
-        )
+        for group in range(len(sequence.tables)):
+            self._enter_table(sequence, group)
+
+    def _enter_table(self, sequence: Sequence, group: int) -> None:
+        if not sequence.n_slid:
+            self.pool.insert(
+                sequence.ids,
+                sequence.n_computed,
+                sequence.tables[group],
+                sequence.block_hashes,
+                group,
+            )
 
     def _most_at_once(self, sequence: Sequence) -> int:
         """Return the blocks that a sequence needs for the rest of its prompt and the next token."""
-        if self._window is None:
-            return sequence.blocks_to_start
-        return min(sequence.blocks_to_start, blocks_for(self._window + self._max_rows) + 1)
+        n = sequence.blocks_to_start
+        return sum(min(n, self._most_held(window)) for window in self.windows)
+
+    def _most_held(self, window: int | None) -> int:
+        """Return the most blocks of one text that a group holds at once."""
+        return ALL if window is None else blocks_for(window + self._max_rows) + 1
 
     def _soon_needed(self, sequence: Sequence) -> int:
         """Return the blocks that a running sequence needs for the rest of its prompt, at least the
-        next one it writes to."""
-        return max(1, self._most_at_once(sequence) - len(sequence.owned_blocks))
+        next one it writes to in each table."""
+        return max(len(self.windows), self._most_at_once(sequence) - len(sequence.owned_blocks))
 
 
-def _moves(chunks: list[Chunk], blocks: list[int]) -> Iterator[TokenMove]:
-    """Yield the moves that bring chunks to their positions in the sequence of `blocks`."""
+@dataclass(frozen=True, slots=True)
+class _TableSlide:
+    """What moves in one table when a context slides: `gpu.kv.slide.slide_moves`. `unread`: blocks
+    of the old table that nothing moves out of; `n_unread`: blocks of the new table that no row
+    reads."""
+
+    old: list[int]
+    steps: list[BlockMoves]
+    unread: list[int]
+    n_unread: int
+
+    @classmethod
+    def of(cls, sliding: SlidingContext, table: BlockTable, window: int | None) -> _TableSlide:
+        n_unread = sliding.n_unread(window)
+        steps, unread = slide_moves(sliding, table.n_freed, n_unread)
+        return cls(table.blocks, steps, [table.blocks[i] for i in unread], n_unread)
+
+
+def _moves(chunks: list[Chunk], blocks: list[int], group: int) -> Iterator[TokenMove]:
+    """Yield the moves that bring chunks to their positions in a group's table of `blocks`."""
     for chunk in chunks:
-        for position, place in enumerate(chunk.places, chunk.first):
+        places = (chunk.places, *chunk.elsewhere)[group]
+        for position, place in enumerate(places, chunk.first):
             block, cell = divmod(position, BLOCK_TOKENS)
             yield TokenMove(place, blocks[block] * BLOCK_TOKENS + cell, chunk.shift)

@@ -102,8 +102,7 @@ class Recomputer:
             while first < len(ids):
                 end = schedule.next_change(first, min(first + self.max_samples, len(ids)))
                 parts.append(self._ask_logits(borrowed_slot.slot, ids[:end], first, schedule))
-                first = end
-            borrowed_slot.n_computed = len(ids)
+                borrowed_slot.n_computed = first = end
         return np.concatenate(parts)
 
     @contextmanager
@@ -186,7 +185,8 @@ class Recomputer:
         borrowed_slot = BorrowedSlot(borrowed.slot, ids, borrowed.n_reused)
         try:
             submit_copies(self._runner, borrowed.copies)
-            self._runner.set_blocks(borrowed_slot.slot, borrowed.blocks)
+            for group, blocks in enumerate(borrowed.tables):
+                self._runner.set_blocks(borrowed_slot.slot, blocks, group)
             yield borrowed_slot
         finally:
             self._scheduler.give_back(borrowed, borrowed_slot.n_computed)

@@ -36,7 +36,8 @@ from gpu.events import (
 )
 from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
-from gpu.kv.blocks import blocks_for
+from gpu.kv.block_table import BlockTable
+from gpu.kv.blocks import blocks_for, text_blocks
 from gpu.kv.chunks import Chunk
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.slide import SlidingContext
@@ -115,8 +116,8 @@ class Sequence:
         self.order = (request.priority, 0)  # sequences are served by it; the scheduler numbers them
         self.n_preemptions = 0
         self.served = 0  # the scheduler's step that sampled it last, or after which it got its slot
-        self.blocks: list[int] = []
-        self.n_freed = 0  # leading blocks that no row reads any more; they repeat a later one
+        self.windows: tuple[int | None, ...] = (None,)  # of each group of layers
+        self.tables: list[BlockTable] = []  # of each group, while the sequence has a slot
         self.n_known = len(self.ids)  # ids to prefill: the prompt, or all before a preemption
         self.n_matched = 0  # of these, found in the KV cache
         self.cache_reuse = 0 if n_written else cache_reuse
@@ -240,12 +241,12 @@ class Sequence:
 
     @property
     def owned_blocks(self) -> list[int]:
-        """KV blocks without those that were freed."""
-        return self.blocks[self.n_freed :]
+        """KV blocks of all groups, without those that were freed."""
+        return [block for table in self.tables for block in table.owned]
 
     @property
     def blocks_to_start(self) -> int:
-        """KV blocks for the known ids and the next token."""
+        """KV blocks of a group for the known ids and the next token."""
         return blocks_for(min(self.context, self.n_known + 1))
 
     @property
@@ -560,8 +561,9 @@ class Sequence:
         return None, ""
 
     def _kv_blocks(self, index: int) -> int:
-        """Return the blocks in use when token `index` of the text was computed."""
-        return blocks_for((index if self.sliding is None else self.sliding.position(index)) + 1)
+        """Return the blocks whose tokens were read when token `index` of the text was computed."""
+        position = index if self.sliding is None else self.sliding.position(index)
+        return sum(text_blocks(window, position + 1) for window in self.windows)
 
     def _slid(self, index: int) -> int | msgspec.UnsetType:
         """Return how many tokens had left the cache when token `index` was computed."""

@@ -245,7 +245,9 @@ class EngineThread:
         match command:
             case Inspect(question, asker, allowed):
                 pieces = timed(self._inspector.start(question, allowed))
-                self._questions.add(pieces, done, asker, question_blocks(question))
+                self._questions.add(
+                    pieces, done, asker, question_blocks(question, self._scheduler.kv.most_blocks)
+                )
                 return
             case Logits(ids, spans):
                 self._questions.add(self._inspector.logits(ids, spans), done)
@@ -358,7 +360,8 @@ class EngineThread:
         submit_copies(runner, kv.copies)
         kv.copies.clear()
         for sequence in kv.changed_tables:
-            runner.set_blocks(sequence.slot, sequence.blocks)
+            for group, table in enumerate(sequence.tables):
+                runner.set_blocks(sequence.slot, table.blocks, group)
         kv.changed_tables.clear()
 
     def _collect(self, runner: Runner) -> None:

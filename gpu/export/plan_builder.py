@@ -254,7 +254,7 @@ class PlanBuilder:
             ("allowed", t.allowed),
             ("logits", t.logits),
             ("results", t.results),
-            ("block_tables", pools.block_tables),
+            ("block_tables", pools.block_tables[0]),
             *((f"layer{i:02}.keys", pool) for i, pool in enumerate(pools.keys)),
             *((f"layer{i:02}.values", pool) for i, pool in enumerate(pools.values)),
             *loaded.plans.intervention_buffers.tables().items(),
@@ -340,7 +340,7 @@ def _limits(loaded: LoadedModel) -> PlanLimits:
         n_blocks=limits.n_blocks,
         block_tokens=limits.block_tokens,
         max_blocks=loaded.pools.shape.max_blocks,
-        window=limits.window,
+        window=limits.windows[0],
     )
 
 

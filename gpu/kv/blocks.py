@@ -7,11 +7,13 @@ blocks of a sequence in order, so sequences of any length share the cache withou
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from gpu.config import ModelConfig
 from gpu.errors import DeviceError
 from gpu.kv.formats import CHUNK, KV_FORMATS, KvStorage, kv_format
+from gpu.kv.groups import KvGroup, group_size, groups_by_window, single_group
 from gpu.step import MAX_ROWS
 
 BLOCK_TOKENS = 16
@@ -20,10 +22,12 @@ DEFAULT_KV_MEMORY_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """Number of blocks and context length of the cache."""
+    """Number of blocks, context length and groups of layers of the cache; no groups: all layers
+    share a block table."""
 
     n_blocks: int
     context: int
+    groups: tuple[KvGroup, ...] = ()
 
     @property
     def max_blocks(self) -> int:
@@ -36,13 +40,15 @@ def blocks_for(n_tokens: int) -> int:
     return -(-n_tokens // BLOCK_TOKENS)
 
 
-def block_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of one block: keys and values of all layers in the KV format `dtype`.
+def block_bytes(config: ModelConfig, dtype: str, groups: tuple[KvGroup, ...] = ()) -> int:
+    """Return the bytes of one block: keys and values of a group's layers, or of all layers, in the
+    KV format `dtype`.
 
     Raises ModelError for an unknown format, or one that cannot hold this model's heads.
     """
     format = kv_format(dtype)
-    return config.n_layers * sum(pool_block_bytes(config, s) for s in (format.keys, format.values))
+    n_layers = group_size(groups) if groups else config.n_layers
+    return n_layers * sum(pool_block_bytes(config, s) for s in (format.keys, format.values))
 
 
 def bytes_by_format(config: ModelConfig) -> dict[str, int]:
@@ -72,42 +78,68 @@ def fit_kv_cache(
     context: int | None = None,
     kv_memory_bytes: int | None = None,
     max_binding_bytes: int | None = None,
+    hybrid: bool = False,
 ) -> KvShape:
     """Return the number of blocks to allocate, and the context they allow.
 
     They hold `slots` sequences of `context` tokens each (None: the model's own context, or what
-    `kv_memory_bytes` holds if that is less). Of a sequence in a model whose layers all have a
-    sliding window, only the window and the rows of a step are held. Raises DeviceError with the
-    numbers when a requested `context` does not fit the memory or the device's buffers.
+    `kv_memory_bytes` holds if that is less). Of a sequence in a group of layers with a sliding
+    window, only the window and the rows of a step are held. `hybrid`: layers of different windows
+    are of different groups, if that saves memory. Raises DeviceError with the numbers when a
+    requested `context` does not fit the memory or the device's buffers.
     """
-    per_block = block_bytes(config, dtype)
-    budget = DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes
-    affordable = budget // per_block
-    if max_binding_bytes is not None:  # one layer's keys are one buffer, its values another
-        format = kv_format(dtype)
-        largest = max(pool_block_bytes(config, s) for s in (format.keys, format.values))
-        affordable = min(affordable, max_binding_bytes // largest)
     wanted = config.context if context is None else context
     if wanted > config.context:
         raise DeviceError(
             f"a context of {wanted} tokens was requested, but the model supports at most "
             f"{config.context}; use a shorter --context"
         )
-    held = wanted if config.largest_window is None else min(wanted, held_tokens(config))
-    capacity = affordable * BLOCK_TOKENS
-    if capacity < held and (context is not None or capacity < BLOCK_TOKENS):
+    groups = _groups_for(config, wanted) if hybrid else single_group(config)
+    per_block = block_bytes(config, dtype, groups)
+    budget = DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes
+    affordable = budget // per_block
+    if max_binding_bytes is not None:  # a layer's keys are one buffer, its values another
+        format = kv_format(dtype)
+        largest = max(pool_block_bytes(config, s) for s in (format.keys, format.values))
+        affordable = min(affordable, max_binding_bytes // largest)
+    needed = _blocks_to_hold(groups, wanted)
+    lengths = range(0, wanted + BLOCK_TOKENS, BLOCK_TOKENS)
+    fitting = bisect_right(lengths, affordable, key=lambda n: _blocks_to_hold(groups, n)) - 1
+    capacity = fitting * BLOCK_TOKENS
+    if affordable < needed and (context is not None or capacity < BLOCK_TOKENS):
         raise DeviceError(
-            f"a context of {wanted} tokens needs {blocks_for(held)} KV blocks of "
+            f"a context of {wanted} tokens needs {needed} KV blocks of "
             f"{per_block:,} bytes, but the budget of {budget:,} bytes and the device's buffers "
             f"hold {affordable} ({capacity} tokens); use a shorter --context, more --kv-memory or "
             "fewer bits with --kv-dtype"
         )
-    context = wanted if capacity >= held else min(wanted, capacity)
-    return KvShape(min(affordable, slots * blocks_for(min(context, held))), context)
+    context = wanted if affordable >= needed else min(wanted, capacity)
+    return KvShape(min(affordable, slots * _blocks_to_hold(groups, context)), context, groups)
 
 
-def held_tokens(config: ModelConfig) -> int:
-    """Return how many tokens a sequence holds at most in a model with `largest_window`: those of
-    the window, of a step, and of the blocks at both ends."""
-    assert config.largest_window is not None
-    return config.largest_window + MAX_ROWS + 2 * BLOCK_TOKENS
+def held_tokens(window: int | None, n_tokens: int) -> int:
+    """Return how many of a sequence's `n_tokens` tokens a group holds at most: those of the window,
+    of a step, and of the blocks at both ends."""
+    return n_tokens if window is None else min(n_tokens, window + MAX_ROWS + 2 * BLOCK_TOKENS)
+
+
+def text_blocks(window: int | None, n_tokens: int) -> int:
+    """Return how many blocks a group holds of a text of `n_tokens` tokens when its last is
+    computed."""
+    n_left = 0 if window is None else max(0, n_tokens - window) // BLOCK_TOKENS
+    return blocks_for(n_tokens) - n_left
+
+
+def _blocks_to_hold(groups: tuple[KvGroup, ...], n_tokens: int) -> int:
+    """Return the blocks that a sequence of `n_tokens` tokens has at most at once."""
+    return sum(blocks_for(held_tokens(group.window, n_tokens)) for group in groups)
+
+
+def _groups_for(config: ModelConfig, context: int) -> tuple[KvGroup, ...]:
+    """Return the groups by window, if a text of `context` tokens takes less memory in them than in
+    one group of all layers."""
+
+    def layer_blocks(groups: tuple[KvGroup, ...]) -> int:
+        return group_size(groups) * sum(text_blocks(group.window, context) for group in groups)
+
+    return min(single_group(config), groups_by_window(config), key=layer_blocks)

@@ -11,7 +11,7 @@ A chunk is found if it holds one whole cached block: 31 tokens in a row always d
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu.kv.blocks import BLOCK_TOKENS
@@ -27,11 +27,13 @@ MAX_COMPARED = 64
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens first … end − 1 of a prompt, found in the cache at position `source` of another text;
-    `places` of the tokens there: block · BLOCK_TOKENS + the token in the block."""
+    `places` of the tokens there: block · BLOCK_TOKENS + the token in the block. `elsewhere`: their
+    places in each further group of layers (`gpu.kv.groups`)."""
 
     first: int
     source: int
     places: tuple[int, ...]
+    elsewhere: tuple[tuple[int, ...], ...] = ()
 
     @property
     def end(self) -> int:
@@ -44,8 +46,9 @@ class Chunk:
 
     @property
     def blocks(self) -> list[int]:
-        """Blocks that hold it, in order."""
-        return list(dict.fromkeys(place // BLOCK_TOKENS for place in self.places))
+        """Blocks that hold it, in order, group by group."""
+        groups = (self.places, *self.elsewhere)
+        return list(dict.fromkeys(p // BLOCK_TOKENS for places in groups for p in places))
 
 
 def find_chunks(
@@ -71,6 +74,42 @@ def find_chunks(
         first = at = longest.end
         search.forget()
     return found
+
+
+def chunks_in_all_groups(
+    chunks: list[Chunk], caches: Sequence[PrefixCache], least: int
+) -> list[Chunk]:
+    """Return of each chunk, found in the first cache, the longest part that the caches of all
+    groups hold, if that is at least `least` tokens."""
+    if len(caches) == 1:
+        return chunks
+    parts = [_part_in_all(chunk, caches) for chunk in chunks]
+    return [part for part in parts if len(part.places) >= least]
+
+
+def _part_in_all(chunk: Chunk, caches: Sequence[PrefixCache]) -> Chunk:
+    """Return the longest part of a chunk that all caches hold."""
+    like = {
+        block: [cache.block_like(caches[0].entry(block)) for cache in caches[1:]]
+        for block in chunk.blocks
+    }
+    held = [None not in like[place // BLOCK_TOKENS] for place in chunk.places]
+    runs = [
+        [at for at, _ in run]
+        for is_held, run in itertools.groupby(enumerate(held), key=lambda pair: pair[1])
+        if is_held
+    ]
+    longest = max(runs, key=len, default=[])
+    places = tuple(chunk.places[at] for at in longest)
+    elsewhere = tuple(
+        tuple(
+            (like[place // BLOCK_TOKENS][group] or 0) * BLOCK_TOKENS + place % BLOCK_TOKENS
+            for place in places
+        )
+        for group in range(len(caches) - 1)
+    )
+    skipped = longest[0] if longest else 0
+    return Chunk(chunk.first + skipped, chunk.source + skipped, places, elsewhere)
 
 
 class _Search:

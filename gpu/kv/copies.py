@@ -36,9 +36,11 @@ class TokenMove(NamedTuple):
 
 
 class TokenMoves(NamedTuple):
-    """Moves of tokens that are made at once: no destination is a source."""
+    """Moves of tokens in the layers of a group that are made at once: no destination is a
+    source."""
 
     moves: tuple[TokenMove, ...]
+    group: int = 0
 
 
 KvCopy = BlockCopy | HostStore | HostLoad | TokenMoves

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Callable, Container, ItemsView, Sequence
+from collections.abc import Callable, ItemsView, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -119,40 +119,6 @@ class CachedBlock:
     plain_ids: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
-    """Cached prefix of a text: `n_tokens` tokens, the first in `full` blocks, the rest at the start
-    of the block `source`.
-
-    A full block is a number if it is on the device, and its hash if it is in host memory.
-    """
-
-    full: tuple[int | bytes, ...] = ()
-    source: int | None = None
-    n_tokens: int = 0
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Full blocks on the device."""
-        return tuple(block for block in self.full if isinstance(block, int))
-
-    @property
-    def in_host(self) -> tuple[bytes, ...]:
-        """Hashes of the full blocks in host memory."""
-        return tuple(block for block in self.full if isinstance(block, bytes))
-
-    def fitting(self, n_loads: int) -> PrefixMatch:
-        """Return the longest beginning of which at most `n_loads` blocks are in host memory."""
-        if len(self.in_host) <= n_loads:
-            return self
-        places = [i for i, block in enumerate(self.full) if isinstance(block, bytes)]
-        return PrefixMatch(self.full[: places[n_loads]]).without_part()
-
-    def without_part(self) -> PrefixMatch:
-        """Return the full blocks alone."""
-        return PrefixMatch(self.full, None, len(self.full) * BLOCK_TOKENS)
-
-
 class PrefixCache:
     """Index of blocks by content. It does not know references or use."""
 
@@ -184,26 +150,25 @@ class PrefixCache:
         block_hash = self._cached[block].block_hash
         return () if block_hash is None else self._children.get(block_hash, ())
 
-    def match_prefix(
-        self, ids: list[int], most: int, block_hashes: BlockHashes, host: Container[bytes] = ()
-    ) -> PrefixMatch:
-        """Return the longest cached prefix of ids[:most]; `block_hashes` belongs to `ids`. `host`:
-        hashes of the blocks in host memory, for those that are not on the device."""
-        full: list[int | bytes] = []
-        while (len(full) + 1) * BLOCK_TOKENS <= most:
-            block_hash = block_hashes.hash_of(ids, len(full) + 1)
-            block = self._by_hash.get(block_hash)
-            if block is None and block_hash not in host:
-                break
-            full.append(block_hash if block is None else block)
-        at = len(full) * BLOCK_TOKENS
-        rest = block_hashes.tokens(ids, at, min(at + BLOCK_TOKENS, most))
+    def full_block(self, block_hash: bytes) -> int | None:
+        """Return the full block whose text has this hash; None if there is none."""
+        return self._by_hash.get(block_hash)
+
+    def longest_part(self, parent_hash: bytes, rest: tuple[Token, ...]) -> tuple[int | None, int]:
+        """Return the block after the text with this hash that begins with the most tokens of
+        `rest`, and how many; None and 0 if none does."""
         source, n_rest = None, 0
-        for block in self._children.get(block_hashes.hash_of(ids, len(full)), ()):
+        for block in self._children.get(parent_hash, ()):
             n = _n_common(self._cached[block].ids, rest)
             if n > n_rest:
                 source, n_rest = block, n
-        return PrefixMatch(tuple(full), source, at + n_rest)
+        return source, n_rest
+
+    def block_like(self, entry: CachedBlock) -> int | None:
+        """Return a block with the text of `entry`, of this cache or another; None if there is
+        none."""
+        siblings = self._children.get(entry.parent_hash, ())
+        return next((b for b in siblings if _begins(self._cached[b].ids, entry.ids)), None)
 
     def insert(
         self, block: int, ids: list[int], first: int, n: int, block_hashes: BlockHashes

@@ -32,6 +32,18 @@ class SlidingContext:
     context: int
     n_keep: int
 
+    def n_unread(self, window: int | None) -> int:
+        """Return how many leading blocks no row reads right after tokens have left the context."""
+        if window is None:
+            return 0
+        return max(0, self.context - self.n_drop + 1 - window) // BLOCK_TOKENS
+
+    def window_of(self, window: int | None) -> int | None:
+        """Return a group's window as long as blocks may be freed behind it: None if the tokens that
+        stay are within it once others have left."""
+        reaches_kept = window is not None and self.context - self.n_drop + 1 - window < self.n_keep
+        return None if reaches_kept else window
+
     @property
     def n_drop(self) -> int:
         """Tokens that leave at a time: with at least two blocks' one whole block becomes free."""
@@ -56,26 +68,35 @@ class BlockMoves:
     consumed: tuple[int, ...]
 
 
-def slide_moves(sliding: SlidingContext) -> list[BlockMoves]:
+def slide_moves(
+    sliding: SlidingContext, n_freed: int = 0, n_unread: int = 0
+) -> tuple[list[BlockMoves], list[int]]:
     """Return the moves out of a full context, block by block of the new one: (old position, new
-    position, shift). Blocks are numbers in the old table."""
+    position, shift); and the blocks of the old table that nothing moves out of. Blocks are numbers
+    in the old table.
+
+    n_freed   leading blocks of the old table that have left the window
+    n_unread  leading blocks of the new table that no row will read
+    """
     keep, drop, context = sliding.n_keep, sliding.n_drop, sliding.context
     sources = [*range(keep), *range(keep + drop, context)]
-    found = []
-    last_read = {source // BLOCK_TOKENS: at for at, source in enumerate(sources)}
-    for first in range(0, len(sources), BLOCK_TOKENS):
-        here = range(first, min(first + BLOCK_TOKENS, len(sources)))
-        moves = tuple((sources[at], at, at - sources[at]) for at in here)
-        consumed = tuple(block for block, at in last_read.items() if at in here)
-        found.append(BlockMoves(moves, consumed))
-    return found
-
-
-def unread_blocks(sliding: SlidingContext) -> list[int]:
-    """Return the blocks of the old table that hold only tokens that leave."""
-    first, end = sliding.n_keep, sliding.n_keep + sliding.n_drop
-    whole = range(blocks_for(first), end // BLOCK_TOKENS)
-    return [*whole]
+    by_block = [
+        [
+            (sources[at], at, at - sources[at])
+            for at in range(first, min(first + BLOCK_TOKENS, len(sources)))
+            if sources[at] // BLOCK_TOKENS >= n_freed
+        ]
+        for first in range(n_unread * BLOCK_TOKENS, len(sources), BLOCK_TOKENS)
+    ]
+    last_read = {
+        source // BLOCK_TOKENS: i for i, moves in enumerate(by_block) for source, *_ in moves
+    }
+    steps = [
+        BlockMoves(tuple(moves), tuple(block for block, last in last_read.items() if last == i))
+        for i, moves in enumerate(by_block)
+    ]
+    unread = [block for block in range(n_freed, blocks_for(context)) if block not in last_read]
+    return steps, unread
 
 
 def token_moves(block: BlockMoves, old: list[int], new: int) -> list[TokenMove]:

@@ -108,9 +108,9 @@ class Pass:
     ) -> Tensor:
         """Return the queries of [norm](x), rotated by `rope` (None: no positions); keys and values
         go to the cache of layer i."""
-        q = self.work.q
+        q, batch = self.work.q, self.batch.of_group(self.pools.group_of(i))
         ops.qkv(
-            self.rec, self.batch, qkv.name, self.config, x, qkv.weight, rope, self.pools, i, q,
+            self.rec, batch, qkv.name, self.config, x, qkv.weight, rope, self.pools, i, q,
             norm=norm, bias=self.lora_bias(qkv, x, norm),
         )  # fmt: skip
         return q
@@ -129,8 +129,9 @@ class Pass:
         as one row if `gains` is that long."""
         projected = self.linear(qkv, x, self.work.scratch["projected"], norm=norm)
         q, label = self.work.q, f"layer{i:02}.attn.qk_norm_rope"
+        batch = self.batch.of_group(self.pools.group_of(i))
         ops.qk_norm_rope(
-            self.rec, self.batch, label, self.config, projected, gains, rope, self.pools, i, q,
+            self.rec, batch, label, self.config, projected, gains, rope, self.pools, i, q,
             whole=gains.shape[-1] != 2 * self.config.head_dim,
         )  # fmt: skip
         return q

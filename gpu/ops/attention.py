@@ -63,7 +63,7 @@ def attention(
             "q": q,
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
-            "block_tables": pools.block_tables,
+            "block_tables": pools.tables_of(layer),
             "out": into,
             "heads_out": heads_out or batch.dummy_output,
         },

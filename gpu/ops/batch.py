@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS
@@ -85,6 +85,8 @@ class Batch:
     quantized_rows  int8 rows for matmuls with q8 and q4 weights; None: these take float32
     rms_norm_split  normalised rows for matmuls of many rows; None: the norm is always folded in
     apart           every row is of another sequence, so that no two share keys
+    group_steps     uniform buffers of the step for the KV groups after the first, whose rows name
+                    the blocks of the group; none for a cache that is written from staging rows
     """
 
     step: Tensor
@@ -97,6 +99,13 @@ class Batch:
     quantized_rows: Tensor | None = None
     rms_norm_split: RmsNormSplit | None = None
     apart: bool = False
+    group_steps: tuple[Tensor, ...] = ()
+
+    def of_group(self, group: int) -> Batch:
+        """Return the batch for ops that write keys and values of a layer in this KV group."""
+        if not (group and self.group_steps):
+            return self
+        return replace(self, step=self.group_steps[group - 1])
 
     @classmethod
     def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:

@@ -42,7 +42,7 @@ def attention_weights(
             "range": keys,
             "q": q,
             "k_pool": pools.keys[layer],
-            "block_tables": pools.block_tables,
+            "block_tables": pools.tables_of(layer),
             "weights": weights,
         },
         (config.n_heads, batch.n_rows, 1),

@@ -69,7 +69,7 @@ def quantize_kv(
         "quantize_kv",
         {
             "step": batch.step,
-            "block_tables": pools.block_tables,
+            "block_tables": pools.tables_of(layer),
             "new_keys": new.keys,
             "new_values": new.values,
             "q": q,

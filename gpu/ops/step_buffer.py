@@ -39,6 +39,8 @@ _HEADER, _SAMPLE, _ROW = (struct_of(f) for f in (HEADER_FIELDS, SAMPLE_FIELDS, R
 SAMPLES_AT = _HEADER.size
 ROWS_AT = SAMPLES_AT + MAX_SAMPLES * _SAMPLE.size
 STEP_BYTES = ROWS_AT + MAX_ROWS * _ROW.size
+BLOCK_AT, _BLOCK = 12, struct.Struct("<I")
+"""Place and packer of a row's block."""
 
 
 def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | None) -> int:
@@ -78,3 +80,12 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
         _ROW.pack_into(data, at, slot, position, row.token & FROM_GPU_WORD, block)
         at += _ROW.size
     return at
+
+
+def pack_row_blocks(step: Step, data: bytearray, tables: Sequence[Sequence[int]]) -> None:
+    """Replace the blocks of the rows in `data`, where `pack_step` left `step`, by those of other
+    tables."""
+    at = ROWS_AT + BLOCK_AT
+    for row in step.rows:
+        _BLOCK.pack_into(data, at, tables[row.slot][row.position // BLOCK_TOKENS])
+        at += _ROW.size

@@ -106,7 +106,7 @@ class StepTensors:
     step     uniform, see gpu.ops.step_buffer  chosen   (n_slots,) u32
     texts    see gpu.ops.sampling              logits   (max_samples, padded vocab_size)
     allowed  (n_slots, vocab_size / 32) u32    results  (max_samples, RESULT_WORDS) u32
-    keys     see gpu.ops.sampling
+    keys     see gpu.ops.sampling              group_steps  see `gpu.ops.batch.Batch`
     """
 
     step: Tensor
@@ -116,9 +116,13 @@ class StepTensors:
     logits: Tensor
     keys: Tensor
     results: Tensor
+    group_steps: tuple[Tensor, ...] = ()
 
     @classmethod
-    def make(cls, config: ModelConfig, n_slots: int, memory: Memory) -> StepTensors:
+    def make(
+        cls, config: ModelConfig, n_slots: int, memory: Memory, n_groups: int = 1
+    ) -> StepTensors:
+        """`n_groups`: KV groups that new keys and values are written to directly."""
         n_runs = n_slots - 1  # one slot is for inspection
         max_samples = _bucket(min(MAX_SAMPLES, max(LEAST_SAMPLES, n_runs)), SAMPLE_BUCKETS)
         return cls(
@@ -129,6 +133,10 @@ class StepTensors:
             memory.zeros("logits", (max_samples, padded(config.vocab_size))),
             ops.sort_keys_tensor(memory, max_samples, config.vocab_size),
             memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
+            tuple(
+                memory.zeros(f"step.{group}", (STEP_BYTES // 4,), "u32", uniform=True)
+                for group in range(1, n_groups)
+            ),
         )
 
     @property
@@ -166,6 +174,7 @@ class PlanCache:
             kv_staging=staging,
             quantized_rows=self.quantized_rows,
             rms_norm_split=_make_rms_norm_split(model, memory),
+            group_steps=tensors.group_steps,
         )
         self._split = device.policy.kv_split_size
         most = _power_of_two(-(-pools.shape.context // self._split))

@@ -78,7 +78,7 @@ class TorchRunner:
             block_tokens=BLOCK_TOKENS,
             block_bytes=n_bytes,
             max_captured_rows=MAX_ROWS,
-            window=model.config.largest_window,
+            windows=(model.config.largest_window,),
             n_host_blocks=options.kv_offload_bytes // n_bytes,
         )
         self.device = DeviceInfo(
@@ -153,7 +153,7 @@ class TorchRunner:
         bits = np.unpackbits(mask.view(np.uint8), count=n, bitorder="little").astype(bool)
         self._thread.submit(self._allowed.__setitem__, slot, bits)
 
-    def set_blocks(self, slot: int, blocks: list[int]) -> None:
+    def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self._thread.submit(self._tables.__setitem__, slot, torch.tensor(blocks, dtype=torch.int64))
 
     def copy_block(self, source: int, destination: int) -> None:
@@ -165,7 +165,7 @@ class TorchRunner:
     def load_block(self, place: int, block: int) -> None:
         self._thread.submit(self._load_block, place, block)
 
-    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         self._thread.submit(self.model.move_tokens, moves)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:

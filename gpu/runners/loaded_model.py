@@ -50,12 +50,14 @@ class LoadedModel:
             context=options.context,
             kv_memory_bytes=options.kv_memory_bytes,
             max_binding_bytes=memory.device.max_binding_bytes,
+            hybrid=options.hybrid_kv_cache,
         )
         n_tables = options.slots + 1  # the last is `RunnerLimits.inspection_slot`
         model = MODELS[config.model_type](config, load, memory, shape.context)
         lora_buffers = LoraBuffers(model, loras, n_tables, load)
         pools = KvPools(config, shape, kv_dtype, n_tables, memory)
-        tensors = StepTensors.make(config, n_tables, memory)
+        n_written = len(pools.step_tables or (None,))
+        tensors = StepTensors.make(config, n_tables, memory, n_written)
         plans = PlanCache(memory.device, model, pools, tensors, memory, lora_buffers.adapted)
         limits = _find_limits(config, options, shape, kv_dtype, plans, tensors, memory.max_rows)
         return cls(config, options.dtype, model, lora_buffers, pools, tensors, plans, limits)
@@ -70,7 +72,7 @@ def _find_limits(
     tensors: StepTensors,
     max_rows: int,
 ) -> RunnerLimits:
-    n_bytes = block_bytes(config, kv_dtype)
+    n_bytes = block_bytes(config, kv_dtype, shape.groups)
     return RunnerLimits(
         slots=options.slots,
         context=shape.context,
@@ -80,6 +82,6 @@ def _find_limits(
         block_tokens=BLOCK_TOKENS,
         block_bytes=n_bytes,
         max_captured_rows=plans.max_captured_rows,
-        window=config.largest_window,
+        windows=tuple(group.window for group in shape.groups),
         n_host_blocks=options.kv_offload_bytes // n_bytes,
     )

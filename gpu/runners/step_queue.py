@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpu.kv.pools import KvPools
-from gpu.ops.step_buffer import STEP_BYTES, pack_step
+from gpu.ops.step_buffer import STEP_BYTES, pack_row_blocks, pack_step
 from gpu.plans.plan_cache import PlanKey, RecordedPlan, StepTensors
 from gpu.runners.dispatch_timer import DispatchTimer
 from gpu.runners.expert_offload import ExpertOffload
@@ -94,6 +94,10 @@ class StepQueue:
         self._calls = open_calls(device)
         self._step_bytes = bytearray(STEP_BYTES)
         self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
+        self._write_groups = [
+            self._calls.writer(group_step.buffer, self._step_bytes)
+            for group_step in tensors.group_steps
+        ]
         self._timestamps = Timestamps(device, n_marks) if device.has_timestamps else None
         self._prepared: dict[tuple[PlanKey, int], Any] = {}
         self._started: set[int] = set()  # kernels that have run, by their identity
@@ -114,7 +118,7 @@ class StepQueue:
         n_queries = self._n_queries(recorded, marks)
         prepared = self._prepare(recorded, n_queries)
         readback_slot = self._free.popleft()
-        self._write(pack_step(step, self._step_bytes, self._blocks))
+        self._write_step(step)
         readback_slot.experts = self._run_offloaded(recorded, step)
         readback_slot.n_queries = n_queries
         began = time.perf_counter()
@@ -149,7 +153,7 @@ class StepQueue:
     def run(self, recorded: RecordedPlan, step: Step) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
         prepared = self._prepare(recorded, self._n_queries(recorded))
-        self._write(pack_step(step, self._step_bytes, self._blocks))
+        self._write_step(step)
         self._run_offloaded(recorded, step)
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
@@ -161,7 +165,7 @@ class StepQueue:
         if self._timestamps is None or self._offload is not None:
             return None
         timer = DispatchTimer(self._device, self._calls, recorded.plan)
-        self._write(pack_step(step, self._step_bytes, self._blocks))
+        self._write_step(step)
         timer.run()  # the first run of a pipeline compiles it
         return np.stack([timer.run() for _ in range(repeat)])
 
@@ -174,13 +178,24 @@ class StepQueue:
         self._calls.wait()
         return True
 
+    def _write_step(self, step: Step) -> None:
+        """Write the uniform buffer of a step; for each further group of layers another, whose rows
+        name the blocks of that group."""
+        tables = self._blocks
+        n_bytes = pack_step(step, self._step_bytes, tables[0] if tables else None)
+        self._write(n_bytes)
+        if tables:
+            for write, blocks in zip(self._write_groups, tables[1:], strict=True):
+                pack_row_blocks(step, self._step_bytes, blocks)
+                write(n_bytes)
+
     def _start(self, dispatch: Dispatch) -> bool:
         """Do what `warm` does, without waiting."""
         if id(dispatch.kernel) in self._started:
             return False
         prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
         self._started.add(id(dispatch.kernel))
-        self._write(pack_step(EMPTY_STEP, self._step_bytes, self._blocks))
+        self._write_step(EMPTY_STEP)
         self._calls.submit(self._calls.encode(prepared))
         return True
 

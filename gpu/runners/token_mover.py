@@ -21,8 +21,8 @@ MAX_MOVES = 256
 
 
 class TokenMover:
-    """Moves tokens of one model's cache. The plan, one dispatch for each layer, is recorded when
-    the first tokens are moved. Used by one thread."""
+    """Moves tokens of one model's cache. The plan of a group of layers, one dispatch for each, is
+    recorded when the first tokens are moved. Used by one thread."""
 
     def __init__(self, model: Decoder, pools: KvPools, kernels: Kernels, memory: Memory) -> None:
         self._model = model
@@ -31,22 +31,22 @@ class TokenMover:
         self._memory = memory
         self._calls = open_calls(memory.device)
         self._moves = ops.make_moves(memory, MAX_MOVES)
-        self._prepared: Any = None
+        self._prepared: dict[int, Any] = {}  # by group
 
-    def move(self, moves: Sequence[TokenMove]) -> None:
-        """Move tokens, after the steps submitted so far and before the next. No destination may be
-        a source."""
-        if self._prepared is None:
-            self._prepared = self._calls.prepare(StepCommands(self.plan().segments()))
+    def move(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+        """Move tokens of a group, after the steps submitted so far and before the next. No
+        destination may be a source."""
+        if group not in self._prepared:
+            self._prepared[group] = self._calls.prepare(StepCommands(self.plan(group).segments()))
         for at in range(0, len(moves), MAX_MOVES):
             self._memory.write(self._moves, ops.pack_moves(moves[at : at + MAX_MOVES]))
-            self._calls.submit(self._calls.encode(self._prepared))
+            self._calls.submit(self._calls.encode(self._prepared[group]))
 
-    def plan(self) -> Plan:
-        """Record the dispatches of all layers."""
+    def plan(self, group: int = 0) -> Plan:
+        """Record the dispatches of a group's layers."""
         rec = Recorder(self._memory.device, self._kernels)
         config = self._model.config
-        for i in range(config.n_layers):
+        for i in self._pools.groups[group].layers:
             rope = _rope(config, self._model, i)
             ops.shift_kv(rec, f"layer{i:02}.kv.shift", config, self._moves, rope, self._pools, i)
         return rec.plan

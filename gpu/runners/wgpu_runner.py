@@ -174,8 +174,8 @@ class WgpuRunner:
             self._tensors.allowed, mask, at=slot * self._tensors.allowed.shape[1] * 4
         )
 
-    def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        self.pools.set_blocks(slot, blocks)
+    def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
+        self.pools.set_blocks(slot, blocks, group)
 
     def copy_block(self, source: int, destination: int) -> None:
         self.pools.copy_block(source, destination)
@@ -186,8 +186,8 @@ class WgpuRunner:
     def load_block(self, place: int, block: int) -> None:
         self._host_pool.load_block(place, block)
 
-    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
-        self.token_mover.move(moves)
+    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+        self.token_mover.move(moves, group)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         self._loras.set(slot, active.loras if active else {})

@@ -113,7 +113,7 @@ class ShapePlans:
             Sample(row, rows[row].slot, 0, 0, 0.0) for row in range(n - size.n_samples, n)
         )
         data = bytearray(STEP_BYTES)
-        pack_step(Step(rows, samples), data, self._pools.blocks)
+        pack_step(Step(rows, samples), data, self._pools.blocks[0])
         self._memory.write(self._tensors.step, np.frombuffer(data, np.uint8))
 
     def route(self, dispatch: Dispatch, n_rows: int) -> None:

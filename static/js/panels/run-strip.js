@@ -110,7 +110,10 @@ function drawKv() {
   if (!limits?.kv_blocks) setText(byId("r-kv"), "");
   if (!limits?.kv_blocks || !width) return;
   const used = segment?.kvBlocks ?? 0;
-  const reused = Math.floor((segment?.prefill.reused ?? 0) / limits.block_tokens);
+  // Each group of layers has found blocks of its own, of a sliding window only the last.
+  const grouped = limits.kv_groups?.length > 0;
+  const found = grouped ? 0 : (segment?.prefill.reused ?? 0);
+  const reused = Math.floor(found / limits.block_tokens);
   const size = bytes(limits.kv_block_bytes * used);
   const words = [`${count(used)} of ${count(limits.kv_blocks)} blocks`];
   if (used) words.push(size);

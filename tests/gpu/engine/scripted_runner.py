@@ -42,7 +42,7 @@ CONFIG = ModelConfig(
 
 LIMITS = RunnerLimits(
     slots=2, context=64, max_rows=16, max_samples=8, n_blocks=8, block_tokens=16, block_bytes=1,
-    max_captured_rows=16, window=None,
+    max_captured_rows=16,
 )  # fmt: skip
 
 Script = Callable[[list[int]], int]
@@ -97,7 +97,7 @@ class ScriptedRunner:
         # position of a slot's next row, and of the first draft that may be fed again; None: any
         self._next: dict[int, int | None] = {}
         self._drafted: dict[int, int] = {}
-        self.tables: dict[int, list[int]] = {}
+        self.tables: dict[int, list[list[int]]] = {}  # of each slot, by group
         self.interventions_set: list[
             tuple[int, int, bytes]
         ] = []  # steps before it, slot, what was set
@@ -125,17 +125,18 @@ class ScriptedRunner:
         self.set_text(slot, tokens, n_written)
         self._drafted.pop(slot, None)
         self._next[slot] = None
-        self.tables[slot] = []
+        self.tables[slot] = [[] for _ in self.limits.windows]
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         self.interventions_set.append((len(self.steps), slot, active.digest if active else b""))
 
-    def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        before = self.tables.get(slot, [])
+    def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
+        tables = self.tables.setdefault(slot, [[] for _ in self.limits.windows])
+        before = tables[group]
         if self.n_moved and before[: len(blocks)] != blocks[: len(before)]:  # its tokens moved
             self._next[slot] = None
             self._drafted.pop(slot, None)
-        self.tables[slot] = list(blocks)
+        tables[group] = list(blocks)
 
     def copy_block(self, source: int, destination: int) -> None:
         self.copied.append((source, destination))
@@ -149,7 +150,7 @@ class ScriptedRunner:
         self.n_loaded += 1
         self._fill(block, self.host[place])
 
-    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         found = {move.destination: self.cells[divmod(move.source, 16)] for move in moves}
         assert len(found) == len(moves), "two tokens are moved to one place"
         assert found.keys().isdisjoint(m.source for m in moves), "a source is overwritten"
@@ -217,18 +218,27 @@ class ScriptedRunner:
             written[id] += 1
 
     def _feed(self, slot: int, position: int, token: int) -> list[int]:
-        """Write a token into its cell; return all ids up to it, as the slot's blocks hold them."""
-        blocks = self.tables[slot]
-        assert position < 16 * len(blocks), "no block for this position"
-        before = self._text(blocks, position - 1) if position else ()
-        read = 0 if self.limits.window is None else max(0, position + 1 - self.limits.window)
-        for p in range(read, position):
-            held = self.cells.get((blocks[p // 16], p % 16))
-            assert held == before[: p + 1], f"position {p} of slot {slot} holds another text"
+        """Write a token into its cell of each group; return all ids up to it, as the blocks of the
+        slot's first group hold them."""
+        tables = self.tables[slot]
+        assert position < 16 * len(tables[0]), "no block for this position"
+        before = self._text(tables[0], position - 1) if position else ()
         ids = (*before, token)
         assert len(ids) == position + 1, f"position {position} after {len(ids) - 1} ids"
-        self.cells[blocks[position // 16], position % 16] = ids
+        for group, blocks in enumerate(tables):
+            self._expect_before(slot, group, position, before)
+            self.cells[blocks[position // 16], position % 16] = ids
         return list(ids)
+
+    def _expect_before(self, slot: int, group: int, position: int, before: tuple[int, ...]) -> None:
+        """Check that the cells that a row reads in the layers of a group hold the text `before`."""
+        window, blocks = self.limits.windows[group], self.tables[slot][group]
+        for p in range(0 if window is None else max(0, position + 1 - window), position):
+            cell = (blocks[p // 16], p % 16)
+            held = self.cells.get(cell)
+            if isinstance(held, Moved) and held == Moved(p, before[p]):
+                held = self.cells[cell] = before[: p + 1]
+            assert held == before[: p + 1], f"position {p} of slot {slot} holds another text"
 
     def _text(self, blocks: list[int], position: int) -> tuple[int, ...]:
         """Return the ids up to `position`. A token that was moved there gets those before it."""
@@ -243,7 +253,7 @@ class ScriptedRunner:
     def _after_moved(self, slot: int, position: int) -> int | None:
         """Return the position of a slot's next row, behind the tokens up to `position` that were
         moved there."""
-        at, blocks = self._next[slot], self.tables[slot]
+        at, blocks = self._next[slot], self.tables[slot][0]
         while at is not None and at < position:
             if not isinstance(self.cells.get((blocks[at // 16], at % 16)), Moved):
                 break

@@ -154,8 +154,11 @@ def test_what_interventions_computed_is_not_found_and_what_was_moved_is() -> Non
 # ---- the engine -----------------------------------------------------------------------------
 
 
-def test_chunks_after_a_change_are_moved_and_the_rest_is_computed(opened: Opened) -> None:
-    runner = runner_of()
+@pytest.mark.parametrize("windows", [(None,), (None, 30)])
+def test_chunks_after_a_change_are_moved_and_the_rest_is_computed(
+    opened: Opened, windows: tuple[int | None, ...]
+) -> None:
+    runner = runner_of(windows=windows)
     engine = opened(runner)
     a, b = text(64, 1), text(64, 2)
     write(engine, [*a, *b])
@@ -234,11 +237,15 @@ def test_a_full_cache_computes_instead(opened: Opened) -> None:
     assert runner.n_moved == 0
 
 
-def test_random_traffic_with_preemptions_writes_what_each_run_writes_alone(opened: Opened) -> None:
+@pytest.mark.parametrize("windows", [(None,), (None, 40), (None, 100, 24)])
+def test_random_traffic_with_preemptions_writes_what_each_run_writes_alone(
+    opened: Opened, windows: tuple[int | None, ...]
+) -> None:
     """The scripted runner reads the ids of every text from the cells of its table: each moved token
     must be where its position is, and no other's."""
     rng = random.Random(4)
-    runner = runner_of(n_slots=4, n_blocks=22, context=160)
+    n_blocks = 22 if len(windows) == 1 else 15 * len(windows)
+    runner = runner_of(n_slots=4, n_blocks=n_blocks, context=160, windows=windows)
     engine = opened(runner, queue=100)
     parts = [text(rng.randrange(17, 50), seed) for seed in range(4)]
     prompts = []
@@ -254,7 +261,7 @@ def test_random_traffic_with_preemptions_writes_what_each_run_writes_alone(opene
         for ids, run in zip(prompts[at : at + 8], runs, strict=True):
             assert [token.id for token in run] == expected(ids, 30)[: 160 - len(ids)]
     stats = engine.stats
-    assert runner.n_moved > 200
+    assert runner.n_moved > 200 * len(windows)
     assert stats.n_preemptions > 0
     assert stats.used_blocks == 0
 

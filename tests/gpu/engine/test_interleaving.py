@@ -165,7 +165,7 @@ def interleaved(
         most_tokens=TOKENS,
     )
     plain = LoadOptions(prefix_cache=False)
-    with model.engine(plain, window=None) as engine:
+    with model.engine(plain, windows=(None,)) as engine:
         alone = write_alone(engine, arrivals)
     texts = [
         [*arrival.request.ids, *(token.id for token in tokens)]

@@ -79,10 +79,12 @@ class Cells:
     """Device memory, and blocks in host memory by place. Reading checks that every key in reach is
     one of the row's own text."""
 
-    def __init__(self, window: int | None) -> None:
+    def __init__(self, windows: tuple[int | None, ...]) -> None:
         self.texts: dict[tuple[int, int], Text] = {}
         self.host: dict[int, dict[int, Text]] = {}
-        self._window = window
+        self._groups: dict[tuple[int, int], int] = {}  # of each cell that was written
+        self._host_groups: dict[int, int] = {}
+        self._windows = windows
 
     def apply(self, copies: Iterable[KvCopy]) -> None:
         """Copy blocks in order, as the device is told."""
@@ -90,14 +92,22 @@ class Cells:
             match copy:
                 case BlockCopy(source, destination):
                     self._fill(destination, self._held(source))
+                    self._note(destination, self._groups[source, 0])
                 case HostStore(block, place):
                     self.host[place] = self._held(block)
+                    self._host_groups[place] = self._groups[block, BLOCK_TOKENS - 1]
                 case HostLoad(place, block):
                     self._fill(block, self.host[place])
+                    self._note(block, self._host_groups[place])
 
-    def in_host(self) -> set[Text]:
-        """Return the whole texts up to the end of each block in host memory."""
-        return {cells[BLOCK_TOKENS - 1] for cells in self.host.values()}
+    def in_host(self) -> set[tuple[int, Text]]:
+        """Return group and whole text up to the end of each block in host memory."""
+        last = BLOCK_TOKENS - 1
+        return {(self._host_groups[place], cells[last]) for place, cells in self.host.items()}
+
+    def _note(self, block: int, group: int) -> None:
+        """Note that a block holds keys of a group's layers."""
+        self._groups |= {(block, cell): group for cell in range(BLOCK_TOKENS)}
 
     def _held(self, block: int) -> dict[int, Text]:
         cells = range(BLOCK_TOKENS)
@@ -109,14 +119,17 @@ class Cells:
             if cell in held:
                 self.texts[block, cell] = held[cell]
 
-    def write(self, table: list[int], position: int, token: Token) -> Text:
-        """Write a token; return the text up to it, as the cells before it say."""
-        at = [(block, cell) for block in table for cell in range(BLOCK_TOKENS)]
-        before = self.texts[at[position - 1]] if position else ()
-        first = 0 if self._window is None else max(0, position + 1 - self._window)
-        for p in range(first, position):
-            assert self.texts.get(at[p]) == before[: p + 1], f"position {p} holds another text"
-        self.texts[at[position]] = (*before, token)
+    def write(self, tables: list[list[int]], position: int, token: Token) -> Text:
+        """Write a token in each group; return the text up to it, as the cells before it say."""
+        last = (tables[0][(position - 1) // BLOCK_TOKENS], (position - 1) % BLOCK_TOKENS)
+        before = self.texts[last] if position else ()
+        for group, (table, window) in enumerate(zip(tables, self._windows, strict=True)):
+            at = [(block, cell) for block in table for cell in range(BLOCK_TOKENS)]
+            for p in range(0 if window is None else max(0, position + 1 - window), position):
+                assert self.texts.get(at[p]) == before[: p + 1], f"position {p} holds another text"
+                assert self._groups[at[p]] == group, f"position {p} holds another group's keys"
+            self.texts[at[position]] = (*before, token)
+            self._groups[at[position]] = group
         return (*before, token)
 
 
@@ -125,28 +138,29 @@ class BlockMachine(RuleBasedStateMachine):
     them, in any order that the scheduler allows."""
 
     @initialize(
-        n_blocks=st.integers(5, 9),
-        window=st.sampled_from((None, None, 20, 40)),
+        n_spare=st.integers(0, 4),
+        windows=st.sampled_from(((None,), (None,), (20,), (40,), (None, 20), (None, 20, 40))),
         cached=number,
         n_host_blocks=st.sampled_from((0, 3, 12)),
         first=st.lists(starts, min_size=2, max_size=MOST_RUNS),
     )
     def open(
         self,
-        n_blocks: int,
-        window: int | None,
+        n_spare: int,
+        windows: tuple[int | None, ...],
         cached: int,
         n_host_blocks: int,
         first: list[Start],
     ) -> None:
+        n_blocks = len(windows) * (CONTEXT // BLOCK_TOKENS + n_spare)
         limits = RunnerLimits(
             slots=MOST_RUNS, context=CONTEXT, max_rows=MAX_ROWS, max_samples=8, n_blocks=n_blocks,
-            block_tokens=BLOCK_TOKENS, block_bytes=1, max_captured_rows=MAX_ROWS, window=window,
+            block_tokens=BLOCK_TOKENS, block_bytes=1, max_captured_rows=MAX_ROWS, windows=windows,
             n_host_blocks=n_host_blocks,
         )  # fmt: skip
         self.kv = KvManager(limits, prefix_cache=cached % 8 != 0)
-        self.cells = Cells(window)
-        self.tables: dict[Sequence, list[int]] = {}
+        self.cells = Cells(windows)
+        self.tables: dict[Sequence, list[list[int]]] = {}
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.acts: dict[Sequence, int] = {}  # position from which an intervention acts
@@ -210,15 +224,15 @@ class BlockMachine(RuleBasedStateMachine):
         n_free = self.kv.n_free
         borrowed = self.kv.borrow(MOST_RUNS, ids, first, BlockHashes())
         if borrowed is None:
-            assert blocks_for(len(ids)) > n_free
+            assert self.kv.most_blocks(len(ids)) > n_free
             assert self.kv.n_free == n_free
             return
         assert borrowed.n_reused <= first
         self.cells.apply(borrowed.copies)
-        check_owners(self.kv, self.running, self.waiting, [borrowed.blocks])
+        check_owners(self.kv, self.running, self.waiting, borrowed.owned)
         n = borrowed.n_reused + n_computed % (len(ids) - borrowed.n_reused + 1)
         for at in range(borrowed.n_reused, n):
-            text_so_far = self.cells.write(borrowed.blocks, at, ids[at])
+            text_so_far = self.cells.write(borrowed.tables, at, ids[at])
             assert list(text_so_far) == ids[: at + 1]
         self.kv.give_back(borrowed, n)
 
@@ -315,10 +329,13 @@ class BlockMachine(RuleBasedStateMachine):
 
     def _cover(self, sequence: Sequence, n: int) -> bool:
         first = sequence.n_prefilled if sequence.prefilling else sequence.next_position
-        n_free, n_before = self.kv.n_free, len(sequence.blocks)
+        n_free, n_before = self.kv.n_free, len(sequence.tables[0].blocks)
         room = self.kv.room(sequence)
         if self.kv.cover(sequence, first + n - 1, n):
-            assert len(sequence.blocks) == max(n_before, blocks_for(first + n))
+            n_after = max(n_before, blocks_for(first + n))
+            assert [len(table.blocks) for table in sequence.tables] == [n_after] * len(
+                sequence.tables
+            )
             return True
         assert self.kv.n_free >= n_free, "blocks were taken although they are too few"
         assert room < first + n
@@ -354,7 +371,11 @@ class BlockMachine(RuleBasedStateMachine):
 
     def _release(self, sequence: Sequence) -> None:
         """Take the blocks of a run. All that it computed can be found, if it still had it all."""
-        n, ids, whole = sequence.n_computed, list(sequence.ids), not sequence.n_freed
+        n, ids, whole = (
+            sequence.n_computed,
+            list(sequence.ids),
+            not any(t.n_freed for t in sequence.tables),
+        )
         self.kv.release(sequence)
         self._apply_changes()
         if whole:
@@ -382,7 +403,7 @@ class BlockMachine(RuleBasedStateMachine):
         self.cells.apply(self.kv.copies)
         self.kv.copies.clear()
         for sequence in self.kv.changed_tables:
-            self.tables[sequence] = list(sequence.blocks)
+            self.tables[sequence] = [list(table.blocks) for table in sequence.tables]
         self.kv.changed_tables.clear()
 
 

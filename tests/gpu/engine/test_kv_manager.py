@@ -170,7 +170,7 @@ def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., ManualEn
     again = one.run([*TEXT[:50], 250, 250], 11)
     assert again.n_reused == 50
     assert one.runner.copied == []
-    assert again.blocks == []
+    assert again.tables == []
 
 
 def test_without_the_cache_every_prompt_is_computed_whole(
@@ -200,12 +200,12 @@ def test_the_state_lists_the_tokens_of_every_block(hand: Callable[..., ManualEng
     run = one.start([*TEXT[:34], 250], 20)
     one.advance()
     state = one.scheduler.kv_state()
-    assert [state.owners[block] for block in run.blocks] == [1, 1, 1]
-    assert [state.first[block] for block in run.blocks] == [0, 16, 32]
-    assert [state.n_found[block] for block in run.blocks] == [16, 16, 3]
+    assert [state.owners[block] for block in run.owned_blocks] == [1, 1, 1]
+    assert [state.first[block] for block in run.owned_blocks] == [0, 16, 32]
+    assert [state.n_found[block] for block in run.owned_blocks] == [16, 16, 3]
     free = [b for b in range(8) if not state.owners[b] and state.n_found[b]]
     assert [(state.first[b], state.n_found[b]) for b in free] == [(32, 8)]
-    assert state.used[run.blocks[0]] > state.used[free[0]] > 0
+    assert state.used[run.owned_blocks[0]] > state.used[free[0]] > 0
     assert sorted(state.first).count(-1) == 4
     assert (state.prompt_tokens, state.reused_tokens) == (36 + 35, 34)
     assert (state.copies, state.evictions) == (1, 0)

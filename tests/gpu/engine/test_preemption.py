@@ -53,7 +53,7 @@ def test_the_last_gives_way_and_goes_on_when_there_is_room(
     last = preempted(one, first, second)
     assert last is second
     assert one.scheduler.waiting == [second]
-    assert (first.n_preemptions, second.blocks) == (0, [])
+    assert (first.n_preemptions, second.tables) == (0, [])
     one.check_owners()
     one.finish(first)
     assert not second.finished

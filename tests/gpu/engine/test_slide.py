@@ -15,7 +15,7 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import ContextExceeded, InvalidRequest
 from gpu.events import Done, Event, Token
-from gpu.kv.slide import SlidingContext, slide_moves, unread_blocks
+from gpu.kv.slide import SlidingContext, slide_moves
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling import SamplingParams
@@ -108,12 +108,12 @@ def test_every_token_that_stays_is_moved_once_and_every_block_is_given_back(
     context: int, n_keep: int
 ) -> None:
     sliding = SlidingContext(context, n_keep)
-    steps = slide_moves(sliding)
+    steps, unread = slide_moves(sliding)
     moves = [move for step in steps for move in step.moves]
     stay = [*range(n_keep), *range(n_keep + sliding.n_drop, context)]
     assert [(source, at) for source, at, _ in moves] == [*zip(stay, range(len(stay)), strict=True)]
     assert all(shift == at - source for source, at, shift in moves)
-    given_back = [*unread_blocks(sliding), *(block for step in steps for block in step.consumed)]
+    given_back = [*unread, *(block for step in steps for block in step.consumed)]
     assert sorted(given_back) == list(range(-(-context // 16)))
     for i, step in enumerate(steps):  # nothing that was given back is read later
         later = {source // 16 for after in steps[i + 1 :] for source, _, _ in after.moves}
@@ -132,7 +132,7 @@ def test_a_text_goes_on_over_ten_times_the_context(opened: Opened, n_prompt: int
     done = events[-1]
     assert isinstance(done, Done)
     assert done.reason == "length"
-    assert max(len(table) for table in runner.tables.values()) <= CONTEXT // 16
+    assert max(len(table) for tables in runner.tables.values() for table in tables) <= CONTEXT // 16
     assert engine.stats.used_blocks == 0
     sliding = SlidingContext(CONTEXT, SINKS)
     for event in events:
@@ -152,8 +152,17 @@ def test_without_it_a_full_context_ends_the_text_and_refuses_a_prompt(opened: Op
         engine.submit(Request(text(CONTEXT)))
 
 
-def test_a_cache_that_holds_one_context_is_enough(opened: Opened) -> None:
-    engine = opened(runner_of(n_blocks=CONTEXT // 16, n_slots=1))
+GROUPS = ((None,), (None, 40), (None, 40, 96), (None, 100), (None, None, 20))
+"""Windows of the groups of layers: with 40 what leaves has left the window before, with 100 the
+first tokens come into it."""
+
+
+@pytest.mark.parametrize("windows", GROUPS)
+def test_a_cache_that_holds_one_context_is_enough(
+    opened: Opened, windows: tuple[int | None, ...]
+) -> None:
+    n_blocks = CONTEXT // 16 * len(windows)
+    engine = opened(runner_of(n_blocks=n_blocks, n_slots=1, windows=windows))
     prompt = text(300)
     assert write(engine, prompt, 300)[0] == expected(prompt, 300)
     beginning = [*prompt[:100], 7]
@@ -171,12 +180,15 @@ def test_what_slid_is_no_prefix_of_another_prompt_and_its_beginning_is(opened: O
     assert done.timings.cache_n <= CONTEXT
 
 
-@pytest.mark.parametrize("spec_type", ["none", "ngram"])
+@pytest.mark.parametrize(
+    ("spec_type", "windows"), [("none", GROUPS[0]), *(("ngram", windows) for windows in GROUPS)]
+)
 def test_streams_that_slide_side_by_side_write_what_each_writes_alone(
-    opened: Opened, spec_type: str
+    opened: Opened, spec_type: str, windows: tuple[int | None, ...]
 ) -> None:
     """Also if they are preempted: a text read again slides at the same places."""
-    runner = runner_of(n_slots=4, n_blocks=22)
+    n_blocks = 22 if len(windows) == 1 else 11 * len(windows)
+    runner = runner_of(n_slots=4, n_blocks=n_blocks, windows=windows)
     engine = opened(runner, queue=20, spec_type=spec_type)
     prompts = [text(random.Random(i).randrange(5, 300), i) for i in range(8)]
     runs = [

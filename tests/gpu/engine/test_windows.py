@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 @pytest.fixture
 def hand(tokenizer: Tokenizer) -> Callable[..., ManualEngine]:
     def make(**options: Any) -> ManualEngine:
-        runner = ScriptedRunner(context=800, window=WINDOW, max_rows=ROWS, **options)
+        runner = ScriptedRunner(context=800, windows=(WINDOW,), max_rows=ROWS, **options)
         return ManualEngine(runner, tokenizer)
 
     return make
@@ -114,12 +114,15 @@ def test_a_model_with_windows_writes_the_same_with_little_memory(
     options = LoadOptions(dtype="f32", slots=2, context=10 * WINDOW)
     runner = WgpuRunner(device, ModelConfig.from_folder(folder), Checkpoint.open(folder), options)
     whole = runner.limits
-    assert whole.window == WINDOW
+    assert whole.windows == (WINDOW,)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 300, n).tolist() for n in (3, 4 * WINDOW + 9)]
     params = SamplingParams(seed=3, max_tokens=5 * WINDOW, ignore_eos=True)
     found = []
-    for limits in (replace(whole, n_blocks=2 * HELD, max_rows=ROWS), replace(whole, window=None)):
+    for limits in (
+        replace(whole, n_blocks=2 * HELD, max_rows=ROWS),
+        replace(whole, windows=(None,)),
+    ):
         runner.limits = limits
         runner.close = lambda: None  # type: ignore[method-assign]
         engine = Engine(lambda: runner, Tokenizer.load(folder), replace(options, warm_up=False))

@@ -244,8 +244,8 @@ def test_the_text_ends_where_the_model_or_its_tokenizer_ends_it(tmp_path: Path, 
 class Searched(ScriptedRunner):
     """A scripted runner whose inspection slot may begin anywhere in a text."""
 
-    def set_blocks(self, slot: int, blocks: list[int]) -> None:
-        super().set_blocks(slot, blocks)
+    def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
+        super().set_blocks(slot, blocks, group)
         if slot == self.limits.inspection_slot:
             self._next[slot] = None
 

@@ -16,8 +16,9 @@ from gpu.engine.kv_copies import submit_copies
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled
-from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
+from gpu.kv.prefix_match import host_key
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
@@ -85,7 +86,8 @@ class ManualEngine:
         submit_copies(self.runner, kv.copies)
         kv.copies.clear()
         for sequence in kv.changed_tables:
-            self.runner.set_blocks(sequence.slot, sequence.blocks)
+            for group, table in enumerate(sequence.tables):
+                self.runner.set_blocks(sequence.slot, table.blocks, group)
         kv.changed_tables.clear()
 
     def collect(self) -> None:
@@ -132,12 +134,13 @@ class ManualEngine:
             self.collect()
         borrowed = self.scheduler.borrow(ids, first)
         if borrowed is None:
-            assert blocks_for(len(ids)) > self.scheduler.kv.pool.n_free
+            assert self.scheduler.kv.most_blocks(len(ids)) > self.scheduler.kv.pool.n_free
             return
         assert borrowed.n_reused <= first
         submit_copies(self.runner, borrowed.copies)
-        self.runner.set_blocks(borrowed.slot, borrowed.blocks)
-        self.check_owners([borrowed.blocks])
+        for group, blocks in enumerate(borrowed.tables):
+            self.runner.set_blocks(borrowed.slot, blocks, group)
+        self.check_owners(borrowed.owned)
         for i in range(borrowed.n_reused, len(ids)):
             sample = Sample(0, borrowed.slot, 0, 0, 0.0, 0, 1.0, 0.0, 1.0)
             logits = self.runner.logits(Step((Row(borrowed.slot, i, ids[i]),), (sample,)))
@@ -150,15 +153,21 @@ class ManualEngine:
         scheduler = self.scheduler
         check_owners(scheduler.kv, scheduler.active, scheduler.waiting, borrowed)
 
-    def texts_in_host(self) -> set[tuple[int, ...]]:
-        """Return the whole texts up to the end of each block in host memory."""
+    def texts_in_host(self) -> set[tuple[int, tuple[int, ...]]]:
+        """Return group and whole text up to the end of each block in host memory."""
         host = self.scheduler.kv.pool.host
         texts = {cells[BLOCK_TOKENS - 1] for cells in self.runner.host.values()}
         assert len(host) == len(self.runner.host) <= host.n_places
+        found, places = set(), set()
         for text in texts:
             block_hash = BlockHashes().hash_of(list(text), len(text) // BLOCK_TOKENS)
-            assert self.runner.host[host.place(block_hash)][BLOCK_TOKENS - 1] == text
-        return texts
+            for group in range(len(self.runner.limits.windows)):
+                if (key := host_key(group, block_hash)) in host:
+                    assert self.runner.host[host.place(key)][BLOCK_TOKENS - 1] == text
+                    found.add((group, text))
+                    places.add(host.place(key))
+        assert len(places) == len(host), "a block in host memory has no name"
+        return found
 
     def check(self, draw: random.Random) -> None:
         self.check_owners()

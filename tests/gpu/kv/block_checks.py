@@ -23,7 +23,7 @@ def check_owners(
 ) -> None:
     """Check that every block counts its owners, that only one run may write to it, and that
     waiting runs have none."""
-    assert not any(sequence.blocks for sequence in waiting)
+    assert not any(sequence.tables for sequence in waiting)
     running = list(running)
     named = [block for sequence in running for block in sequence.owned_blocks]
     named += [block for blocks in borrowed for block in blocks]
@@ -32,9 +32,10 @@ def check_owners(
     for sequence in running:
         owned = sequence.owned_blocks
         assert len(set(owned)) == len(owned), "a table names a block twice"
-        assert set(sequence.blocks) == set(owned), "a table names others' blocks"
-        for block in sequence.blocks[sequence.n_computed // BLOCK_TOKENS :]:
-            assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"
+        for table in sequence.tables:
+            assert set(table.blocks) == set(table.owned), "a table names others' blocks"
+            for block in table.blocks[sequence.n_computed // BLOCK_TOKENS :]:
+                assert kv.pool.ref_counts[block] == 1, f"block {block} is written and shared"
 
 
 def check_free(pool: BlockPool) -> None:
@@ -62,27 +63,45 @@ def cached_texts(pool: BlockPool, cells: Cells) -> dict[int, tuple[int, Text]]:
 
 
 def check_matches(
-    pool: BlockPool, cells: Cells, text: Text, most: int, in_host: Collection[Text] = ()
+    pool: BlockPool,
+    cells: Cells,
+    text: Text,
+    most: int,
+    in_host: Collection[tuple[int, Text]] = (),
 ) -> None:
-    """Check the longest prefix of text[:most] by looking at every cached block. `in_host`: the
-    whole texts up to the end of each block in host memory."""
-    found = cached_texts(pool, cells)
-    n_full = 0
-    full = {text for first, text in found.values() if len(text) == first + BLOCK_TOKENS}
+    """Check the longest prefix of text[:most] by looking at every cached block. `in_host`: group
+    and whole text up to the end of each block in host memory."""
+    found = [
+        (pool._group_of(block), first, text)
+        for block, (first, text) in cached_texts(pool, cells).items()
+    ]
+    full = {(g, held) for g, first, held in found if len(held) == first + BLOCK_TOKENS}
     full.update(in_host)
-    while (n_full + 1) * BLOCK_TOKENS <= most and text[: (n_full + 1) * BLOCK_TOKENS] in full:
-        n_full += 1
+    groups = list(enumerate(pool.windows))
+
+    def has_all(n: int) -> bool:
+        """Return whether every group has the blocks that a row after `n` full ones reads."""
+        return all(
+            (group, text[: (i + 1) * BLOCK_TOKENS]) in full
+            for group, window in groups
+            for i in range(n)
+            if window is None
+            or i == n - 1
+            or (i + 1) * BLOCK_TOKENS > n * BLOCK_TOKENS + 1 - window
+        )
+
+    n_full = max(n for n in range(most // BLOCK_TOKENS + 1) if has_all(n))
     start = n_full * BLOCK_TOKENS
-    longest = start
-    for first, held in found.values():
+    longest = [start] * len(groups)
+    for group, first, held in found:
         if first == start and held[:start] == text[:start]:
             n = start
             while n < min(most, len(held), start + BLOCK_TOKENS) and held[n] == text[n]:
                 n += 1
-            longest = max(longest, n)
+            longest[group or 0] = max(longest[group or 0], n)
     match = pool.match_prefix(ids_of(text), most, hashes_of(text))
-    assert match.n_tokens == longest
-    assert len(match.full) == n_full
+    assert match.n_tokens == min(longest)
+    assert match.n_full == n_full
 
 
 def ids_of(text: Text) -> list[int]:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.kv.block_pool import BlockPool
+from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.copies import BlockCopy, HostStore
 from gpu.kv.host_cache import HostCache
@@ -54,17 +55,17 @@ class TextPool:
         match = self.pool.match_prefix(ids, len(ids) - 1, hashes)
         if blocks_for(len(ids)) - len(match.blocks) > self.pool.n_free_beside(match):
             return
-        blocks = self.pool.attach(match)
+        (blocks,) = self.pool.attach(match)
         self.found += len(match.in_host)
         taken = self.pool.allocate(blocks_for(len(ids)) - len(blocks))
         assert taken is not None
         blocks += taken
         self.carry_out()
-        for i in range(len(match.full)):
+        for i in range(match.n_full):
             assert self.held[blocks[i]] == tuple(ids[: (i + 1) * BLOCK_TOKENS])
         for i, block in enumerate(blocks):
             self.held[block] = tuple(ids[: (i + 1) * BLOCK_TOKENS])
-        self.pool.insert(ids, len(ids), blocks, hashes)
+        self.pool.insert(ids, len(ids), BlockTable(blocks), hashes)
         self.pool.free(blocks)
 
     def carry_out(self) -> None:

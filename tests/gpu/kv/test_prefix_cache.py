@@ -8,8 +8,10 @@ from hashlib import blake2b
 import pytest
 
 from gpu.kv.block_pool import BlockPool
+from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.prefix_cache import BlockHashes, PrefixCache, PrefixMatch
+from gpu.kv.prefix_cache import BlockHashes, PrefixCache
+from gpu.kv.prefix_match import PrefixMatch, match_prefix
 
 TEXT = [1 + i % 7 for i in range(100)]
 
@@ -32,6 +34,11 @@ def filled(texts: dict[int, list[int]]) -> PrefixCache:
     return cache
 
 
+def matched(cache: PrefixCache, ids: list[int], most: int, hashes: BlockHashes) -> PrefixMatch:
+    (found,) = match_prefix((cache,), (None,), ids, most, hashes).groups
+    return found
+
+
 @pytest.mark.parametrize(
     ("most", "match"),
     [
@@ -46,21 +53,21 @@ def filled(texts: dict[int, list[int]]) -> PrefixCache:
     ],
 )
 def test_matches_full_blocks_and_then_the_beginning_of_one(most: int, match: PrefixMatch) -> None:
-    assert filled({10: TEXT[:40]}).match_prefix(TEXT, most, BlockHashes()) == match
+    assert matched(filled({10: TEXT[:40]}), TEXT, most, BlockHashes()) == match
 
 
 def test_a_text_that_diverges_inside_a_block_finds_the_longest_match() -> None:
     cache = filled({0: TEXT[:32], 2: [*TEXT[:20], 99, 98]})
-    assert cache.match_prefix([*TEXT[:20], 50], 21, BlockHashes()).n_tokens == 20
-    assert cache.match_prefix([*TEXT[:20], 99, 50], 22, BlockHashes()) == PrefixMatch((0,), 3, 21)
-    assert cache.match_prefix([*TEXT[:24], 50], 25, BlockHashes()) == PrefixMatch((0,), 1, 24)
+    assert matched(cache, [*TEXT[:20], 50], 21, BlockHashes()).n_tokens == 20
+    assert matched(cache, [*TEXT[:20], 99, 50], 22, BlockHashes()) == PrefixMatch((0,), 3, 21)
+    assert matched(cache, [*TEXT[:24], 50], 25, BlockHashes()) == PrefixMatch((0,), 1, 24)
 
 
 def test_the_same_tokens_after_another_text_are_not_the_same() -> None:
     """Keys and values depend on all tokens before."""
     other = [9] * BLOCK_TOKENS + TEXT[BLOCK_TOKENS:32]
     cache = filled({0: TEXT[:32]})
-    assert cache.match_prefix(other, 32, BlockHashes()) == PrefixMatch()
+    assert matched(cache, other, 32, BlockHashes()) == PrefixMatch()
     names = [BlockHashes().hash_of(ids, 2) for ids in (TEXT, other)]
     assert names[0] != names[1]
     assert BlockHashes().hash_of(TEXT[16:], 1) != BlockHashes().hash_of(TEXT, 2)
@@ -128,7 +135,7 @@ def test_blocks_are_shared_as_long_as_extra_keys_are_equal(
     of_held = block_hashes(held)
     for i in range(3):
         cache.insert(i, TEXT, 16 * i, min(16, 40 - 16 * i), of_held)
-    assert cache.match_prefix(TEXT, 99, block_hashes(asked)).n_tokens == n
+    assert matched(cache, TEXT, 99, block_hashes(asked)).n_tokens == n
 
 
 def test_blocks_with_different_extra_keys_do_not_replace_each_other() -> None:
@@ -136,8 +143,8 @@ def test_blocks_with_different_extra_keys_do_not_replace_each_other() -> None:
     assert cache.insert(1, TEXT, 0, 12, with_extra_key(4)) == []
     assert cache.insert(2, TEXT, 0, 6, with_extra_key(4)) == []
     assert (0 in cache, 1 in cache, 2 in cache) == (True, True, False)
-    assert cache.match_prefix(TEXT, 99, BlockHashes()) == PrefixMatch((), 0, 8)
-    assert cache.match_prefix(TEXT, 99, with_extra_key(4)) == PrefixMatch((), 1, 12)
+    assert matched(cache, TEXT, 99, BlockHashes()) == PrefixMatch((), 0, 8)
+    assert matched(cache, TEXT, 99, with_extra_key(4)) == PrefixMatch((), 1, 12)
 
 
 def test_a_block_with_more_tokens_replaces_one_with_fewer() -> None:
@@ -145,10 +152,10 @@ def test_a_block_with_more_tokens_replaces_one_with_fewer() -> None:
     assert cache.insert(1, TEXT, 0, 5, BlockHashes()) == []
     assert 1 not in cache
     assert cache.insert(2, TEXT, 0, 12, BlockHashes()) == [0]
-    assert cache.match_prefix(TEXT, 99, BlockHashes()) == PrefixMatch((), 2, 12)
+    assert matched(cache, TEXT, 99, BlockHashes()) == PrefixMatch((), 2, 12)
     assert cache.remove(2)
     assert not cache.remove(2)
-    assert cache.match_prefix(TEXT, 99, BlockHashes()) == PrefixMatch()
+    assert matched(cache, TEXT, 99, BlockHashes()) == PrefixMatch()
 
 
 # ---- references and eviction -----------------------------------------------------------------
@@ -158,7 +165,7 @@ def kept(pool: BlockPool, ids: list[int]) -> list[int]:
     """Free blocks that hold `ids`."""
     blocks = pool.allocate(blocks_for(len(ids)))
     assert blocks is not None
-    pool.insert(ids, len(ids), blocks, BlockHashes())
+    pool.insert(ids, len(ids), BlockTable(blocks), BlockHashes())
     pool.free(blocks)
     return blocks
 
@@ -173,13 +180,13 @@ def test_blank_blocks_go_first_then_the_least_recently_used_from_its_end() -> No
     found = pool.match_prefix([1] * 48, 20, BlockHashes())
     pool.touch(found)
     pool.free(list(found.blocks))
-    assert found == PrefixMatch((old[0],), old[1], 20)
+    assert found.groups == (PrefixMatch((old[0],), old[1], 20),)
     assert pool.allocate(6) == [old[2], new[2], new[1], new[0], old[1], old[0]]
     assert pool.n_evicted == 6
     assert (
-        pool.match_prefix([1] * 48, 48, BlockHashes())
-        == pool.match_prefix([2] * 48, 48, BlockHashes())
-        == PrefixMatch()
+        pool.match_prefix([1] * 48, 48, BlockHashes()).n_tokens
+        == pool.match_prefix([2] * 48, 48, BlockHashes()).n_tokens
+        == 0
     )
 
 

@@ -335,7 +335,7 @@ def test_logits_after_a_cached_prefix_equal_those_of_a_computed_one(
         assert borrowed.n_reused == n_found
         assert bool(borrowed.copies) == (n_found % 16 > 0)
         submit_copies(runner, borrowed.copies)
-        runner.set_blocks(borrowed.slot, borrowed.blocks)
+        runner.set_blocks(borrowed.slot, borrowed.tables[0])
         got = logits_of(runner, borrowed.slot, ids, n_found)
         scheduler.give_back(borrowed, len(ids))
     fresh_blocks = [b for b in range(N_BLOCKS) if scheduler.kv.pool.cached(b) is None]

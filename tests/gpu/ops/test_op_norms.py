@@ -136,7 +136,7 @@ def check_heads(rig: Rig, case: HeadsCase) -> None:
     gains = rng.uniform(0.5, 1.5, n_gains).astype(np.float32)
     cos_sin = rope_cos_sin(config, 100)
     cache = Cache.scattered(rig, config, case.kv, n_slots=3, n_tokens=100, seed=d)
-    batch = rig.batch(AT.step, bucket=16, blocks=cache.pools.blocks)
+    batch = rig.batch(AT.step, bucket=16, blocks=cache.pools.blocks[0])
     q = rig.output("q", n_rows, n_heads * d)
     given = rig.input("projected", projected)
     rig.run(

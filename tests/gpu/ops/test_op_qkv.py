@@ -120,7 +120,7 @@ def check(rig: Rig, case: Case) -> None:
 def run(rig: Rig, case: Case, given: Inputs, cache: Cache) -> Array:
     """Run the op on a device; return its queries (n_rows, n_heads · head_dim)."""
     n_rows, (n_heads, _, head_dim) = len(case.rows.slots), case.heads
-    batch = rig.batch(case.rows.step, bucket=case.bucket or n_rows, blocks=cache.pools.blocks)
+    batch = rig.batch(case.rows.step, bucket=case.bucket or n_rows, blocks=cache.pools.blocks[0])
     shard_rows = -(-case.all_heads // case.shards) * head_dim
     limit = shard_rows * 4 * row_words(case.dtype, case.width) if case.shards > 1 else None
     matrix, bias = rig.heads(given.weight, given.biases, case.config, case.dtype, limit)

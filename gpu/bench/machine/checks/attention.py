@@ -230,7 +230,7 @@ def check_qkv(rig: Rig, dtype: str) -> None:
         loader = WeightLoader(Arrays(arrays), rig.memory, dtype)
         matrix = loader.qkv("qkv", "q", "k", "v", config, config.rope_dim)
         biases = loader.qkv_biases("bias", "bq", "bk", "bv", config, config.rope_dim)
-        batch = rig.batch(SOMEWHERE.rows, bucket=8, blocks=cache.pools.blocks)
+        batch = rig.batch(SOMEWHERE.rows, bucket=8, blocks=cache.pools.blocks[0])
         q, given = rig.output(n_rows, heads[0] * heads[2]), rig.input("x", x)
         rope, norm = rig.memory.upload("rope", cos_sin), ops.Norm(rig.gain(gain), EPS)
         rig.run(
@@ -268,7 +268,7 @@ def check_qk_norm_rope(rig: Rig) -> None:
         n_gains = (n_heads + n_kv_heads) * d if whole else 2 * d
         gains = rng.uniform(0.5, 1.5, n_gains).astype(np.float32)
         cos_sin, cache = rope_cos_sin(config, 100), Cache.scattered(rig, config, kv, 3, 100)
-        batch = rig.batch(SOMEWHERE.rows, bucket=16, blocks=cache.pools.blocks)
+        batch = rig.batch(SOMEWHERE.rows, bucket=16, blocks=cache.pools.blocks[0])
         q, upload = rig.output(n_rows, n_heads * d), rig.memory.upload
         given = rig.input("projected", projected), upload("gains", gains), upload("rope", cos_sin)
         rig.run(

@@ -6,11 +6,13 @@ const FLOATS = { 32: "f32", 16: "f16" };
 /**
  * Return the shape of the cache: bytes per token in all layers (`perToken`) and in one
  * (`perLayer`), `bits` per number including scales, and the storage type (`stored`,
- * gpu/kv/formats.py).
+ * gpu/kv/formats.py). With groups of layers (gpu/kv/groups.py) a block is for one group only.
  */
 export function kvShape({ model, limits }) {
   const numbers = 2 * model.n_layers * model.n_kv_heads * model.head_dim;
-  const perToken = limits.kv_block_bytes / limits.block_tokens;
+  const grouped = limits.kv_groups?.length > 0;
+  const blockBytes = grouped ? model.kv_formats[model.kv_dtype] : limits.kv_block_bytes;
+  const perToken = blockBytes / limits.block_tokens;
   const bits = (8 * perToken) / numbers;
   const stored = model.kv_dtype ?? FLOATS[bits] ?? `${bits} bit`;
   return { perToken, perLayer: perToken / model.n_layers, bits, stored };
@@ -18,7 +20,13 @@ export function kvShape({ model, limits }) {
 
 /** Maximum length of one sequence in tokens: the context, or all blocks. */
 export const capacityOf = ({ limits }) =>
-  Math.min(limits.context, limits.kv_blocks * limits.block_tokens);
+  limits.kv_groups?.length
+    ? limits.context
+    : Math.min(limits.context, limits.kv_blocks * limits.block_tokens);
+
+/** Return the tokens times layers that a text of `tokens` keeps in its groups of layers. */
+const kept = (groups, tokens) =>
+  groups.reduce((sum, group) => sum + group.n_layers * Math.min(tokens, group.window ?? tokens), 0);
 
 /**
  * Return alternative cache layouts, {name, what, bytes(tokens)}; the first is the current one. Each
@@ -27,16 +35,22 @@ export const capacityOf = ({ limits }) =>
  */
 export function kvLayouts(hello) {
   const { model, limits } = hello;
-  const { perToken, bits, stored } = kvShape(hello);
-  const { n_heads: heads, n_kv_heads: kept } = model;
+  const { perToken, perLayer, bits, stored } = kvShape(hello);
+  const { n_heads: heads, n_kv_heads: kvHeads } = model;
+  const groups = limits.kv_groups ?? [];
   const times = (factor) => (tokens) => tokens * perToken * factor;
-  const here = kept === heads ? "a KV head per query head" : `${kept} KV heads for ${heads}`;
+  const here = kvHeads === heads ? "a KV head per query head" : `${kvHeads} KV heads for ${heads}`;
   const layouts = [{ name: "current", what: `${here}, ${stored}`, bytes: times(1) }];
-  if (kept < heads)
+  if (groups.length) {
+    layouts[0].what += ", layers with a window keep only that";
+    layouts[0].bytes = (tokens) => perLayer * kept(groups, tokens);
+    layouts.push({ name: "all kept", what: "every layer keeps the whole text", bytes: times(1) });
+  }
+  if (kvHeads < heads)
     layouts.push({
       name: "not grouped",
       what: `${heads} KV heads for ${heads}`,
-      bytes: times(heads / kept),
+      bytes: times(heads / kvHeads),
     });
   else if (heads % 4 === 0 && heads > 4)
     layouts.push({
@@ -44,15 +58,16 @@ export function kvLayouts(hello) {
       what: `${heads / 4} KV heads for ${heads}`,
       bytes: times(1 / 4),
     });
-  if (kept > 1)
+  if (kvHeads > 1)
     layouts.push({
       name: "one head",
       what: `1 KV head for ${heads}`,
-      bytes: times(1 / kept),
+      bytes: times(1 / kvHeads),
     });
   for (const [name, size] of Object.entries(model.kv_formats ?? {})) {
-    if (size >= limits.kv_block_bytes) continue;
-    const factor = size / limits.kv_block_bytes;
+    const blockBytes = perToken * limits.block_tokens;
+    if (size >= blockBytes) continue;
+    const factor = size / blockBytes;
     const each = Math.round(100 * bits * factor) / 100;
     layouts.push({ name, what: `${each} bits per number`, bytes: times(factor) });
   }

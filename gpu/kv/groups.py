@@ -1,0 +1,66 @@
+"""Groups of layers that share a block table. Host logic only.
+
+In a model that alternates layers with a sliding window and layers that read everything, blocks that
+left a window are free for the layers that have it, long before the others give theirs up. So the
+layers are cut into groups of one window each, with a block table for every group, as vLLM's hybrid
+KV cache manager does. All groups have as many layers (the last of a window may have fewer), so a
+block is as large in each, and one pool of blocks serves all: what one group frees another takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpu.config import ModelConfig
+
+MAX_GROUPS = 8
+"""Most groups: the host writes a table for each, and where a step's rows go."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvGroup:
+    """Layers that share a block table. `window`: keys that a row reads at most in any of them;
+    None: all."""
+
+    layers: tuple[int, ...]
+    window: int | None
+
+
+def single_group(config: ModelConfig) -> tuple[KvGroup, ...]:
+    """Return all layers as one group."""
+    return (KvGroup(tuple(range(config.n_layers)), config.largest_window),)
+
+
+def groups_by_window(config: ModelConfig) -> tuple[KvGroup, ...]:
+    """Return the layers in groups of one window each, the widest windows first."""
+    by_window: dict[int | None, list[int]] = {}
+    for layer in range(config.n_layers):
+        by_window.setdefault(config.sliding_window_of(layer), []).append(layer)
+    windows = sorted(by_window, key=lambda w: math.inf if w is None else w, reverse=True)
+    counts = [len(by_window[window]) for window in windows]
+    if len(windows) > MAX_GROUPS:
+        return single_group(config)
+    size = _group_size(counts)
+    return tuple(
+        KvGroup(tuple(by_window[window][at : at + size]), window)
+        for window in windows
+        for at in range(0, len(by_window[window]), size)
+    )
+
+
+def group_size(groups: tuple[KvGroup, ...]) -> int:
+    """Return how many layers a block is for."""
+    return max(len(group.layers) for group in groups)
+
+
+def _group_size(counts: list[int]) -> int:
+    """Return the layers of a group, for so many layers of each window. Groups that are not full
+    waste memory, those of the widest window most: their blocks are kept longest."""
+
+    def cost(size: int) -> tuple[int, int, int]:
+        padding = [-n % size for n in counts]
+        return padding[0], sum(padding), -size
+
+    sizes = range(1, max(counts) + 1)
+    return min((s for s in sizes if sum(-(-n // s) for n in counts) <= MAX_GROUPS), key=cost)
