@@ -181,9 +181,8 @@ class KvManager:
             assert taken is not None, "there are fewer free blocks than were counted"
             (block,) = taken
             if any(move.source // BLOCK_TOKENS == block for move in moves):
-                self.copies.append(
-                    TokenMoves(tuple(moves), group)
-                )  # before the block is overwritten
+                # before the block is overwritten
+                self.copies.append(TokenMoves(tuple(moves), group))
                 moves = []
             moves += token_moves(step, old, block)
             self.pool.free([old[i] for i in step.consumed])

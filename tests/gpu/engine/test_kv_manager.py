@@ -211,6 +211,18 @@ def test_the_state_lists_the_tokens_of_every_block(hand: Callable[..., ManualEng
     assert (state.copies, state.evictions) == (1, 0)
 
 
+def test_blocks_that_a_question_finds_are_not_counted_as_free_for_the_rest(
+    hand: Callable[..., ManualEngine],
+) -> None:
+    one = hand(n_slots=1, n_blocks=4)
+    one.run(TEXT[:40], 3)
+    run = one.start([9] * 20, 20)
+    one.until(lambda: run.n_written == 2)
+    assert one.scheduler.borrow([*TEXT[:40], *[8] * 10], 49) is None, "two found, and two others"
+    one.check_owners()
+    one.finish(run)
+
+
 def test_inspections_have_a_slot_while_all_others_are_taken(
     hand: Callable[..., ManualEngine],
 ) -> None:

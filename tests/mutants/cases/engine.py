@@ -396,8 +396,8 @@ MUTANTS = (
         "kv-evict-forget",
         "a block that is written anew is still found by its old tokens",
         POOL,
-        "            self._cache.remove(block)\n            self.n_evicted += 1\n",
-        "            self.n_evicted += 1\n",
+        "            for cache in self._caches:\n                cache.remove(block)\n",
+        "",
         (PREFIX_TEST, MANAGER_TEST),
     ),
     Mutant(

@@ -24,7 +24,7 @@ MUTANTS = (
         MANAGER,
         "if needed <= self.pool.n_free_beside(match):",
         "if needed <= self.pool.n_free:",
-        MACHINE_TEST,
+        ("tests/gpu/engine/test_kv_manager.py",),
     ),
     Mutant(
         "blocks-give-back",
@@ -159,8 +159,9 @@ MUTANTS = (
         "slide-order",
         "a block is overwritten before what is in it has moved",
         MANAGER,
-        "                self.copies.append(TokenMoves(tuple(moves)))  # before",
-        "                pass  # before",
+        "                self.copies.append(TokenMoves(tuple(moves), group))\n"
+        "                moves = []",
+        "                moves = []",
         ("tests/gpu/engine/test_slide.py",),
         "holds_one_context",
     ),
