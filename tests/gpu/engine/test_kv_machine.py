@@ -371,11 +371,8 @@ class BlockMachine(RuleBasedStateMachine):
 
     def _release(self, sequence: Sequence) -> None:
         """Take the blocks of a run. All that it computed can be found, if it still had it all."""
-        n, ids, whole = (
-            sequence.n_computed,
-            list(sequence.ids),
-            not any(t.n_freed for t in sequence.tables),
-        )
+        n, ids = sequence.n_computed, list(sequence.ids)
+        whole = not any(table.n_freed for table in sequence.tables)
         self.kv.release(sequence)
         self._apply_changes()
         if whole:
