@@ -8,17 +8,22 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from playwright.sync_api import Browser, Page, Route
 
+from app.http.page_data import sampling_data
+from gpu.inspection.requests import Question
 from gpu.sampling import SamplingParams
 
+Array = npt.NDArray[Any]
 SITE = "http://localhost:1/"
 """WebGPU and hashes want a page of a secure origin; nobody listens there, the browser is given all
 files."""
 STATIC = Path(__file__).parents[2] / "static"
 TYPES = {".js": "text/javascript", ".json": "application/json", ".html": "text/html"}
 
-LOAD = """async (base) => {
+LOAD = """async ([base, sampling]) => {
   const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
   const text = {
     piece: (id) => `<${id}>`,
@@ -27,7 +32,13 @@ LOAD = """async (base) => {
   };
   window.progress = [];
   window.engine = await LocalEngine.load({ base, text, onProgress: (at) => progress.push(at) });
-  const { profile, adapter, limits } = engine.info;
+  const { Inspector } = await import("/static/js/local/inspection/inspector.js");
+  const { RequestChecks } = await import("/static/js/local/request-checks.js");
+  const { plan, profile, adapter, limits } = engine.info;
+  const sizes = { vocabSize: plan.model.vocab_size, context: limits.context };
+  const checks = new RequestChecks(sampling, sizes);
+  const { recomputer } = engine;
+  window.inspector = new Inspector({ recomputer, plan, checks, endIds: plan.model.eos_ids });
   return { profile, adapter, limits };
 }"""
 
@@ -50,6 +61,13 @@ RUN = """async (requests) => {
 }"""
 
 
+ASK = """async (question) => {
+  const { info, arrays } = await engine.ask(inspector.start(question));
+  for (const array of Object.values(arrays)) array.values = [...array.values];
+  return { info, arrays };
+}"""
+
+
 class LocalEnginePage:
     """A page in which one export at a time is loaded."""
 
@@ -64,7 +82,7 @@ class LocalEnginePage:
         """Load an export; return what the engine says of itself. Raises playwright's Error with
         the engine's message."""
         self.page.evaluate("window.engine?.close()")
-        found: dict[str, Any] = self.page.evaluate(LOAD, self.serve(folder))
+        found: dict[str, Any] = self.page.evaluate(LOAD, [self.serve(folder), sampling_data()])
         return found
 
     def serve(self, folder: Path) -> str:
@@ -77,6 +95,19 @@ class LocalEnginePage:
         """Submit all requests together; return the events of each."""
         found: list[list[dict[str, Any]]] = self.page.evaluate(RUN, list(requests))
         return found
+
+    def ask(self, question: Question) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the info and the arrays of an answer. Raises playwright's Error with the
+        engine's message."""
+        asked = msgspec.to_builtins(question)
+        if "params" in asked:
+            asked["params"]["seed"] = str(asked["params"]["seed"])
+        found = self.page.evaluate(ASK, asked)
+        arrays = {
+            name: np.reshape(array["values"], array["shape"])
+            for name, array in found["arrays"].items()
+        }
+        return found["info"], arrays
 
     def close(self) -> None:
         self._browser.close()

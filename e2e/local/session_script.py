@@ -166,7 +166,7 @@ BAD: list[Step] = [
     refused(messages=[USER], continue_final=True),
     refused(prompt="a", continue_final=True),
     refused(prompt="a", truncation="auto"),
-    refused(messages=[USER], truncation="slide"),
+    refused(messages=[USER], truncation="sliding"),
     refused(prompt="x y z " * 200),
     refused(prompt="a", changes=[{"index": 1}, {"index": 0}]),
     refused(prompt="a", changes=[{"index": 1, "params": {"seed": 1}}]),

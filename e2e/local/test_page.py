@@ -102,8 +102,11 @@ def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None
     row.get_by_role("button", name="Remove").click()
     expect(dialog.locator("#kept-sum")).to_have_text("nothing")
     hosted.page.keyboard.press("Escape")
-    play.look.open("attention")
-    expect(play.look.message).to_contain_text(
-        "attention weights are not available while the model runs in this browser"
+    for name in ("attention", "filters", "lens"):
+        play.look.open(name)
+        assert play.look.table(), name
+    play.look.open("plan")
+    expect(play.look.message).to_have_text(
+        "The list of dispatches is not available while the model runs in this browser."
     )
     assert not play.messages.sent, "there is no WebSocket"

@@ -19,12 +19,22 @@ from e2e.local.text_cases import chat_of, files_of
 from e2e.playground import Playground
 from e2e.site import Site
 from gpu import SamplingParams
-from gpu.inspection.requests import Question
+from gpu.inspection.requests import (
+    CacheBlocks,
+    DevicePeaks,
+    Embedding,
+    Profile,
+    Question,
+    RecentSteps,
+    StepPlan,
+)
 from gpu.text.tokenizer import Tokenizer
 
 OPEN = """async (given) => {
   const { files, chat, hello, sampling, schema, recorded } = JSON.parse(given);
   const { LocalSession } = await import("/static/js/local/session.js");
+  const { Inspector } = await import("/static/js/local/inspection/inspector.js");
+  const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { LocalTokenizer } = await import("/static/js/local/text/tokenizer.js");
   const { ChatTemplate } = await import("/static/js/local/text/chat-template.js");
 
@@ -67,7 +77,14 @@ OPEN = """async (given) => {
   const template = new ChatTemplate(chat.chat_template, { bosToken, eosToken });
   const posted = [];
   const post = (message) => posted.push(structuredClone(message));
-  const session = new LocalSession({ engine, text, template, hello, sampling, schema, post });
+  const { model, limits } = hello;
+  const checks = new RequestChecks(sampling, {
+    vocabSize: model.vocab_size, context: limits.context,
+  });
+  const plan = { model: { ...model, n_experts: 0 }, limits };
+  const inspector = new Inspector({ recomputer: null, plan, checks, endIds: model.eos_ids });
+  const parts = { engine, inspector, text, template, hello, checks, schema, post };
+  const session = new LocalSession(parts);
   window.local = { session, posted, runs };
 }"""
 
@@ -180,12 +197,15 @@ ASK = """(messages) => {
 }"""
 
 
+REFUSED = (Embedding, StepPlan, Profile, CacheBlocks, RecentSteps, DevicePeaks)
+"""Questions that only the server answers."""
+
+
 def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
     """Each instrument by its name; the parts of a request by their field."""
-    kinds = get_args(Question)
     questions = [
         {"type": "inspect", "request": n, "question": shortest(kind)}
-        for n, kind in enumerate(kinds)
+        for n, kind in enumerate(REFUSED)
     ]
     steered = {"mlp": [{"layer": 0, "factor": 0}]}
     fields: dict[str, Any] = {
@@ -193,6 +213,7 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
         "reach": steered,
         "reached": [{"first": 0, "reach": steered}],
         "cache_reuse": 16,
+        "truncation": "slide",
         "changes": [{"index": 1, "reach": steered}],
     }
     runs = [
@@ -202,9 +223,47 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
     found = local.evaluate(ASK, [*questions, *runs])
     assert not [each for each in found if each["code"] != "not_in_browser"]
     assert all("not available while the model runs in this browser" in m["message"] for m in found)
-    assert [each["request"] for each in found[: len(kinds)]] == list(range(len(kinds)))
-    assert not [each for each in found if each["message"].startswith("this instrument")]
-    assert [each["param"] for each in found[len(kinds) :]] == list(fields)
+    assert [each["request"] for each in found[: len(REFUSED)]] == list(range(len(REFUSED)))
+    assert [each["param"] for each in found[len(REFUSED) :]] == list(fields)
+
+
+def test_an_answer_is_the_message_that_the_servers_frame_holds(local: Page) -> None:
+    """With the text of its ids; and no more than eight questions wait."""
+    question = {"kind": "losses", "ids": [5, 6]}
+    found = local.evaluate(
+        """async (question) => {
+          const { session, posted } = local;
+          posted.length = 0;
+          const arrays = { top_ids: { shape: [1, 1], values: Uint32Array.of(300) } };
+          session.engine.ask = async () => ({ info: { ms: 1 }, arrays });
+          for (let request = 1; request < 10; request++)
+            session.handle({ type: "inspect", request, question });
+          await new Promise((resolve) => setTimeout(resolve));
+          return posted.map((each) => ({ ...each, text: session.text.piece(300) }));
+        }""",
+        question,
+    )
+    full, *answers = found
+    assert (full["code"], full["request"]) == ("queue_full", 9)
+    assert [each["request"] for each in answers] == list(range(1, 9))
+    text = answers[0].pop("text")
+    assert answers[0] == {
+        "type": "answer", "request": 1, "kind": "losses",
+        "info": {"ms": 1, "pieces": {"300": text}},
+        "arrays": {"top_ids": {"shape": [1, 1], "values": [300]}},
+    }  # fmt: skip
+
+
+def test_every_kind_of_question_is_answered_or_refused(local: Page) -> None:
+    known = local.evaluate(
+        """async () => {
+          const { Inspector } = await import("/static/js/local/inspection/inspector.js");
+          return Object.getOwnPropertyNames(Inspector.prototype);
+        }"""
+    )
+    names = {str(kind.__struct_config__.tag) for kind in get_args(Question)}
+    refused = {str(kind.__struct_config__.tag) for kind in REFUSED}
+    assert refused == names - set(known)
 
 
 def shortest(kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -23,12 +23,7 @@ export class RequestChecks {
   /** Throw unless a run can be made of this. */
   check({ ids, params, updates }) {
     this.checkParams(params);
-    for (const { id } of params.logit_bias)
-      if (!(id >= 0 && id < this.vocabSize))
-        throw new InvalidRequest(
-          `logit_bias names token ${id}, but ids go from 0 to ${this.vocabSize - 1}`,
-          "logit_bias",
-        );
+    this.checkBiasedIds(params);
     this.checkIds(ids);
     if (ids.length >= this.context) throw new ContextExceeded(ids.length, this.context);
     this.checkUpdates(updates, params);
@@ -42,6 +37,16 @@ export class RequestChecks {
     }
     if (params.stop) this.checkStops(params.stop);
     if (params.logit_bias) this.checkBiases(params.logit_bias);
+  }
+
+  /** Throw InvalidRequest for biases of tokens that the model has not. */
+  checkBiasedIds(params) {
+    for (const { id } of params.logit_bias)
+      if (!(id >= 0 && id < this.vocabSize))
+        throw new InvalidRequest(
+          `logit_bias names token ${id}, but ids go from 0 to ${this.vocabSize - 1}`,
+          "logit_bias",
+        );
   }
 
   /** Throw InvalidRequest for changes of settings that cannot change, or out of range. */

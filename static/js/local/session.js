@@ -4,7 +4,7 @@
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
 import { MessageReader } from "./messages.js";
-import { expectNoInterventions, RequestChecks } from "./request-checks.js";
+import { expectNoInterventions } from "./request-checks.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
 import { promptIds } from "./text/prompts.js";
 import { tokenized } from "./text/tokenizing.js";
@@ -14,43 +14,30 @@ import { UpdateMerger } from "./updates.js";
 const MAX_FINISHED = 64;
 const FINISHED_MS = 15 * 60 * 1000;
 
-/** What `inspect` asks for, by the question's kind, as the subject of a sentence. */
-const QUESTIONS = {
-  attention_from: "attention weights are",
-  attention_to: "attention weights are",
-  logit_lens: "the lens is",
-  waterfall: "the stages of the settings are",
-  losses: "losses of a text are",
-  beam: "beam search is",
-  routing: "the routing of experts is",
-  embedding: "embeddings are",
-  plan: "the list of dispatches is",
-  profile: "times of dispatches are",
-  cache: "the content of the KV cache is",
-  steps: "the schedule of steps is",
-  peaks: "the speed of the device is",
-};
+/** Questions that are asked and unanswered at once, as on the server. */
+const MAX_QUESTIONS = 8;
+/** Arrays of an answer that hold ids of tokens. */
+const ID_ARRAYS = ["ids", "top_ids"];
 
 export class LocalSession {
   /**
    *   engine    `submit({ids, params, capture, updates, run, onEvent})` returns a run, which has
    *             `update(changes, capture)` and `cancel()`. `params` is complete, its seed a BigInt.
-   *             `onEvent` gets the events of gpu/events.py
+   *             `onEvent` gets the events of gpu/events.py. `ask(pieces)` resolves to what the
+   *             async generator `pieces` returns
+   *   inspector Inspector
    *   text      LocalTokenizer
    *   template  ChatTemplate
    *   hello     the `hello` message
-   *   sampling  declarations of the sampling settings (app/http/page_data.py)
+   *   checks    RequestChecks
    *   schema    of the page's messages: `from_page` of net/protocol-schema.json
-   *   post      sends a message to the page
+   *   post      sends a message to the page, given the buffers that move there with it
    */
-  constructor({ engine, text, template, hello, sampling, schema, post }) {
-    Object.assign(this, { text, template, hello, post });
-    const { limits, model } = hello;
+  constructor({ engine, inspector, text, template, hello, checks, schema, post }) {
+    Object.assign(this, { engine, inspector, text, template, hello, checks, post });
+    const { limits } = hello;
     this.reader = new MessageReader(schema);
-    this.checks = new RequestChecks(sampling, {
-      vocabSize: model.vocab_size,
-      context: limits.context,
-    });
+    this.nQuestions = 0;
     this.runs = new RunQueue(engine, (id) => text.piece(id), limits);
     this.updates = new UpdateMerger((id, changes) => this.applyUpdate(id, changes));
     /** id → GenerationLog */
@@ -90,11 +77,13 @@ export class LocalSession {
   generate(message) {
     const { id, params, capture, changes } = message;
     const clock = new RequestClock();
-    const { ids, dropped } = this.readPrompt(message);
     if (message.grammar) throw new NotInBrowser("grammars are", "grammar");
     if (message.reached.length) throw new NotInBrowser("interventions are", "reached");
     expectNoInterventions(message.reach, "reach");
+    if (message.truncation === "slide")
+      throw new NotInBrowser("texts that slide through a full context are", "truncation");
     if (message.cache_reuse) throw new NotInBrowser("moved chunks of the cache are", "cache_reuse");
+    const { ids, dropped } = this.readPrompt(message);
     clock.prepared = clock.now();
     const nContinued = continuationLength(message);
     const texts = this.continuationTexts(ids, nContinued);
@@ -141,11 +130,31 @@ export class LocalSession {
     this.post(tokenized(this.text, this.template, this.hello.model.name, message));
   }
 
-  inspect({ question }) {
-    throw new NotInBrowser(QUESTIONS[question.kind] ?? "this instrument is", "");
+  inspect({ request, question }) {
+    if (this.nQuestions >= MAX_QUESTIONS)
+      throw new EngineError(
+        "queue_full",
+        `${MAX_QUESTIONS} questions of this page are under way, which is the most; wait for an answer`,
+      );
+    const answer = this.engine.ask(this.inspector.start(question));
+    this.nQuestions += 1;
+    answer
+      .then((found) => this.postAnswer(request, question.kind, found))
+      .catch((error) => this.post(errorAbout(error, "", request)))
+      .finally(() => {
+        this.nQuestions -= 1;
+      });
   }
 
   // ---- their parts -------------------------------------------------------------------------
+
+  postAnswer(request, kind, { info, arrays }) {
+    const ids = new Set(ID_ARRAYS.flatMap((name) => [...(arrays[name]?.values ?? [])]));
+    const pieces = Object.fromEntries([...ids].map((id) => [id, this.text.piece(id)]));
+    const told = ids.size ? { ...info, pieces } : info;
+    const moved = Object.values(arrays).map(({ values }) => values.buffer);
+    this.post({ type: "answer", request, kind, info: told, arrays }, moved);
+  }
 
   applyUpdate(id, { params, capture }) {
     this.replyOnError({ id }, () => this.generation(id).update(params, capture));
@@ -170,7 +179,7 @@ export class LocalSession {
     }
     if (truncation !== "disabled")
       throw new InvalidRequest(
-        "truncation applies to messages only; leave it out, or send messages",
+        `truncation ${truncation} applies to messages only; leave it out, or send messages`,
         "truncation",
       );
     return { ids: encode(null), dropped: [] };

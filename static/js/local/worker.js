@@ -10,6 +10,8 @@ import { EngineError, errorAbout } from "./errors.js";
 import { LocalEngine } from "./gpu/engine.js";
 import { helloOf } from "./hello.js";
 import { HubFiles } from "./hub/hub-files.js";
+import { Inspector } from "./inspection/inspector.js";
+import { RequestChecks } from "./request-checks.js";
 import { LocalSession } from "./session.js";
 import { ChatTemplate } from "./text/chat-template.js";
 import { LocalTokenizer } from "./text/tokenizer.js";
@@ -18,7 +20,7 @@ const MEGABYTE = 1e6;
 const SCHEMA = new URL("../net/protocol-schema.json", import.meta.url);
 let session = null;
 
-const post = (message) => self.postMessage(message);
+const post = (message, moved = []) => self.postMessage(message, moved);
 
 function postStatus(state, message, progress = null) {
   post({ type: "status", state, message, progress, retry_seconds: null });
@@ -39,7 +41,13 @@ async function start({ base, hub = null, sampling }) {
     });
     const template = new ChatTemplate(text.chatTemplate, text);
     const hello = helloOf(engine.info);
-    session = new LocalSession({ engine, text, template, hello, sampling, schema, post });
+    const { plan } = engine.info;
+    const { context } = plan.limits;
+    const checks = new RequestChecks(sampling, { vocabSize: plan.model.vocab_size, context });
+    const { recomputer } = engine;
+    const inspector = new Inspector({ recomputer, plan, checks, endIds: hello.model.eos_ids });
+    const parts = { engine, inspector, text, template, hello, checks, schema, post };
+    session = new LocalSession(parts);
     session.open();
   } catch (error) {
     console.error(error);

@@ -84,7 +84,7 @@ function current() {
 /** The way out of an engine in this browser that cannot go on. */
 const toServer = () => (hasServer ? [["Go on on the server", () => moveEngine(null)]] : []);
 
-const sentence = (text) =>
+export const sentence = (text) =>
   text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
 
 const HEADS = {

@@ -48,6 +48,12 @@ export class Buffers {
     this.device.queue.writeBuffer(buffer, offset + at, source, data.byteOffset ?? 0, bytes);
   }
 
+  /** Write to the beginning of a view. */
+  writeView(view, data) {
+    const { buffer, offset } = this.binding(view);
+    this.device.queue.writeBuffer(buffer, offset, data);
+  }
+
   /** Write row `row` of a tensor whose first dimension has a row for each slot. */
   writeRow(name, row, words) {
     const [, width] = this.plan.tensors[name].shape;

@@ -6,9 +6,13 @@
 import { Buffers } from "./buffers.js";
 import { checkPlan } from "./check-plan.js";
 import { adapterName, profileFor, requestAdapter, requestDevice } from "./device.js";
+import { EngineError } from "../errors.js";
 import { ExportFiles } from "./export-files.js";
+import { InspectionPasses } from "./inspection-passes.js";
 import { Pipelines } from "./pipelines.js";
 import { PlanLookup } from "./plan-lookup.js";
+import { QuestionQueue } from "./question-queue.js";
+import { Recomputer } from "./recompute.js";
 import { Sequence } from "./sequence.js";
 import { Slots } from "./slots.js";
 import { StepQueue } from "./step-queue.js";
@@ -42,7 +46,7 @@ export class LocalEngine {
     const onBytes = (done, total) => onProgress({ stage: "weights", done, total });
     await Promise.all([
       uploadWeights(buffers, pieces, (piece) => files.bytes(piece), onBytes),
-      pipelines.compile(firstPlans(lookup, plan.limits, true), (done, total) =>
+      pipelines.compile(firstPlans(lookup, plan.limits, "captured"), (done, total) =>
         onProgress({ stage: "kernels", done, total }),
       ),
     ]);
@@ -54,7 +58,7 @@ export class LocalEngine {
       eosIds,
     });
     engine.onLost = onLost;
-    pipelines.compile(firstPlans(lookup, plan.limits, false)).catch(() => {}); // a step will say it
+    pipelines.compile(firstPlans(lookup, plan.limits, "plain")).catch(() => {}); // a step will say it
     engine.info = { plan, manifest, profile, limits: plan.limits, adapter: adapterName(adapter) };
     return engine;
   }
@@ -63,6 +67,17 @@ export class LocalEngine {
     const { plan } = buffers;
     Object.assign(this, { device, buffers, queue, text, plan, limits: plan.limits });
     this.slots = new Slots(plan);
+    this.questions = new QuestionQueue();
+    this.passes = new InspectionPasses(device, plan, buffers, queue.pipelines, queue.lookup);
+    /** Computes rows again, for instruments. */
+    this.recomputer = new Recomputer({
+      passes: this.passes,
+      slots: this.slots,
+      texts: () => this.texts(),
+      cover: (slot, position) => this.coverSlot(slot, position),
+      isIdle: () => !this.active.length,
+      maxRows: plan.limits.max_rows,
+    });
     this.waiting = [];
     this.active = [];
     this.inFlight = [];
@@ -97,25 +112,39 @@ export class LocalEngine {
     return sequence;
   }
 
+  /**
+   * Resolves to what `pieces` returns, an async generator that uses `recomputer`. It goes on between
+   * the steps of the runs, for about half of the time.
+   */
+  ask(pieces) {
+    if (this.lost) return Promise.reject(new EngineError("unavailable", this.lost));
+    const answer = this.questions.add(pieces);
+    this.run();
+    return answer;
+  }
+
   /** Free the device. Runs that are left end as cancelled. */
   close() {
     for (const sequence of [...this.active, ...this.waiting]) sequence.cancel();
     this.lost = "the engine was closed";
+    this.questions.fail(new EngineError("unavailable", this.lost));
+    this.passes.destroy();
     this.queue.destroy();
     this.buffers.destroy();
     this.device.destroy();
   }
 
-  /** Work until no run is left. */
+  /** Work until no run and no question is left. */
   async run() {
     if (this.running) return;
     this.running = true;
     try {
       while (!this.lost) {
         this.admit();
-        await this.submitSteps();
+        if (!this.questions.isDue(this.active.length > 0)) await this.submitSteps();
         const step = this.inFlight.shift();
         if (step) this.take(step, await step.result);
+        else if (this.questions.length) await this.questions.advance();
         else if (!this.waiting.length) break; // a run may have been submitted meanwhile
       }
     } catch (error) {
@@ -190,16 +219,26 @@ export class LocalEngine {
 
   /** Give a sequence the KV blocks up to `position`; without any left it ends with an error. */
   cover(sequence, position) {
-    const { slot } = sequence;
+    const covered = this.coverSlot(sequence.slot, position);
+    if (!covered) sequence.end("error", "the KV cache is full; end another run first");
+    return covered;
+  }
+
+  /** Give a slot the KV blocks up to `position`; false: there are none left. */
+  coverSlot(slot, position) {
     const first = this.slots.cover(slot, position);
     if (first === null) return true;
-    if (first === false) {
-      sequence.end("error", "the KV cache is full; end another run first");
-      return false;
-    }
+    if (first === false) return false;
     const added = new Uint32Array(this.slots.tables[slot].slice(first));
     this.buffers.write("block_tables", added, (slot * this.limits.max_blocks + first) * 4);
     return true;
+  }
+
+  /** Ids whose keys and values are in each slot, while no step is in flight. */
+  texts() {
+    const texts = [...this.slots.texts];
+    for (const sequence of this.active) texts[sequence.slot] = sequence.computed;
+    return texts;
   }
 
   /** Hand the results of a step to its sequences. */
@@ -225,12 +264,13 @@ export class LocalEngine {
     if (this.lost) return;
     this.lost = message;
     for (const sequence of [...this.active, ...this.waiting]) sequence.end("error", message);
+    this.questions.fail(new EngineError("unavailable", message));
     this.onLost(message);
   }
 }
 
 /** The plans that a text begins with: chunks of a prompt and single tokens. */
-function firstPlans(lookup, limits, captured) {
+function firstPlans(lookup, limits, kind) {
   const chunk = Math.min(FIRST_CHUNK, limits.max_rows);
-  return [chunk, 1].map((rows) => lookup.find({ rows, samples: 1, context: 1, captured }));
+  return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1 }));
 }

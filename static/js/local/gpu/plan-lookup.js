@@ -6,12 +6,12 @@ export class PlanLookup {
     this.byKey = new Map(plans.map((plan) => [keyOf(plan), plan]));
   }
 
-  /** Return the plan of a step: {rows, samples, context, captured, interventions}. */
-  find({ rows, samples, context, captured, interventions = false }) {
+  /** Return the plan of a step: {kind, rows, samples, context, interventions}. */
+  find({ kind, rows, samples, context, interventions = false }) {
     const { lookup } = this;
     const size = lookup.rows.find((bucket) => bucket >= rows);
     const key = keyOf({
-      kind: captured ? "captured" : "plain",
+      kind,
       rows: size,
       samples: lookup.samples.find((bucket) => bucket >= samples),
       splits: size > lookup.split_rows ? 1 : splitsOf(context, lookup.split_tokens),

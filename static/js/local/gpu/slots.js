@@ -1,16 +1,21 @@
 // Slots of the device and their KV blocks: which text is in which, and what of it a new run can use.
 
+import { commonPrefix } from "./common-prefix.js";
+
 export class Slots {
   constructor({ limits }) {
-    const { slots, n_blocks: nBlocks, block_tokens: blockTokens } = limits;
+    const { slots, inspection_slot: inspection, n_blocks: nBlocks, block_tokens: blockTokens } = limits;
+    const all = { length: slots + 1 }; // the last one is for questions
+    /** The slot in which questions compute texts that no run has. */
+    this.inspection = inspection;
     this.blockTokens = blockTokens;
     this.freeBlocks = Array.from({ length: nBlocks }, (_, i) => nBlocks - 1 - i);
     /** KV blocks of each slot, in order. */
-    this.tables = Array.from({ length: slots }, () => []);
+    this.tables = Array.from(all, () => []);
     /** Ids whose keys and values are in the blocks of each slot. */
-    this.texts = Array.from({ length: slots }, () => []);
+    this.texts = Array.from(all, () => []);
     this.busy = Array.from({ length: slots }, () => false);
-    this.lastUse = Array.from({ length: slots }, () => 0);
+    this.lastUse = Array.from(all, () => 0);
     this.nUses = 0;
   }
 
@@ -65,10 +70,4 @@ export class Slots {
     this.texts[slot] = [];
     return true;
   }
-}
-
-function commonPrefix(a, b) {
-  let n = 0;
-  while (n < a.length && n < b.length && a[n] === b[n]) n++;
-  return n;
 }

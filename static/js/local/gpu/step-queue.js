@@ -1,5 +1,6 @@
 // Steps in flight: packed, encoded and submitted; read back in order.
 
+import { encodePass } from "./encode-pass.js";
 import { Captured, sampleOf } from "./results.js";
 import { StepBuffer } from "./step-buffer.js";
 
@@ -32,8 +33,9 @@ export class StepQueue {
    */
   async submit({ rows, samples, captured }, tables) {
     const context = rows.reduce((most, row) => Math.max(most, row.position + 1), 1);
-    const size = { rows: rows.length, samples: samples.length, context, captured };
-    const recorded = this.lookup.find(size);
+    const kind = captured ? "captured" : "plain";
+    const size = { rows: rows.length, samples: samples.length };
+    const recorded = this.lookup.find({ kind, ...size, context });
     const dispatches = await this.pipelines.prepare(recorded);
     const begun = performance.now();
     const readback = this.free.shift();
@@ -41,20 +43,12 @@ export class StepQueue {
     this.buffers.write("step", this.step.bytes, 0, n);
     this.device.queue.submit([this.encode(recorded, dispatches, readback)]);
     const encode = performance.now() - begun;
-    return { result: this.read(readback, recorded, size, encode) };
+    return { result: this.read(readback, recorded, { ...size, captured }, encode) };
   }
 
   encode(recorded, dispatches, readback) {
     const encoder = this.device.createCommandEncoder();
-    const pass = encoder.beginComputePass();
-    let last = null;
-    for (const [pipeline, group, [x, y, z]] of dispatches) {
-      if (pipeline !== last) pass.setPipeline(pipeline);
-      last = pipeline;
-      pass.setBindGroup(0, group);
-      pass.dispatchWorkgroups(x, y, z);
-    }
-    pass.end();
+    encodePass(encoder, dispatches);
     const bytes = recorded.samples * this.plan.results.words * 4;
     if (bytes) {
       const { buffer, offset } = this.buffers.tensor("results");

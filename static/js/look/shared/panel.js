@@ -3,6 +3,7 @@
 import { byId, setText } from "../../ui/dom.js";
 import { fetchCode, Unfetched } from "../../ui/fetch-code.js";
 import { remarkOn, whyMissing } from "../../ui/lacks.js";
+import { sentence } from "../../ui/notice.js";
 import { ready, state } from "../../state.js";
 import { contextNow, Missing } from "./context.js";
 import { save } from "./save.js";
@@ -10,6 +11,8 @@ import { drawTable } from "./table.js";
 
 /** "Computing …" is shown after this time. */
 const BUSY_AFTER_MS = 200;
+/** Codes of errors that are no faults. */
+const CALM = new Set(["lost", "not_in_browser"]);
 const LOST = "The server cannot be reached. Continues automatically once it can.";
 
 const panel = byId("look");
@@ -151,9 +154,9 @@ function done(from) {
 
 /** `error`: a Missing, the server's error {code, message}, or a fault of the page. */
 function failed(error) {
-  const missing = error instanceof Missing || error.code === "lost";
+  const missing = error instanceof Missing || CALM.has(error.code);
   tell("");
-  say(missing ? error.message : `This could not be shown: ${error.message}`, !missing);
+  say(missing ? sentence(error.message) : `This could not be shown: ${error.message}`, !missing);
   if (error instanceof Error && !missing) reportError(error);
 }
 

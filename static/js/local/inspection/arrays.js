@@ -1,0 +1,10 @@
+// Arrays of an answer, as the page reads them from the server's frames (net/frames.js).
+
+/** Whole numbers; `shape`: that of a list if it is left out. */
+export const ints = (values, shape = [values.length]) => ({ shape, values: Uint32Array.from(values) });
+
+/** Numbers; a Float32Array is taken as it is. */
+export const floats = (values, shape = [values.length]) => ({
+  shape,
+  values: values instanceof Float32Array ? values : Float32Array.from(values),
+});

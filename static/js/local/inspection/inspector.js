@@ -1,0 +1,217 @@
+// Answers to questions about runs, computed piece by piece between the steps of the runs
+// (gpu/engine/inspector.py). The arrays are those of gpu/inspection/requests.py.
+
+import { InvalidRequest, NotInBrowser } from "../errors.js";
+import { floats, ints } from "./arrays.js";
+import { beamAnswer, checkBeam } from "./beam.js";
+import { LossReading, lensReading } from "./readings.js";
+import { waterfall } from "./waterfall.js";
+
+const MAX_TOP = 100;
+/** Largest answer about the attention of a text. */
+const MAX_ANSWER_BYTES = 64 * 2 ** 20;
+/** Most rows of a piece that keeps more than keys and values. */
+const PIECE_ROWS = 16;
+
+/** Questions that only the server answers, as the subject of a sentence. */
+const REFUSED = {
+  embedding: "embeddings are",
+  plan: "the list of dispatches is",
+  profile: "times of dispatches are",
+  cache: "the content of the KV cache is",
+  steps: "the schedule of steps is",
+  peaks: "the speed of the device is",
+};
+
+export class Inspector {
+  /**
+   *   recomputer  Recomputer
+   *   plan        plan file
+   *   checks      RequestChecks
+   *   endIds      ids that end a text
+   */
+  constructor({ recomputer, plan, checks, endIds }) {
+    Object.assign(this, { recomputer, plan, checks, endIds });
+    this.latest = { ids: null, logits: null };
+  }
+
+  /**
+   * Return an async generator of the answer, {info, arrays: {name: {shape, values}}}, which yields
+   * after each piece of work. Throws what makes it unanswerable.
+   */
+  start(question) {
+    const { kind } = question;
+    if (kind in REFUSED) throw new NotInBrowser(REFUSED[kind]);
+    if (question.reached.length) throw new NotInBrowser("interventions are", "reached");
+    return this[kind](question);
+  }
+
+  // ---- one method for each kind of question ------------------------------------------------
+
+  attention_from({ ids, position }) {
+    this.checkPlace(ids, position);
+    this.checkBytes(position + 1);
+    return this.attentionFrom(ids.slice(0, position + 1));
+  }
+
+  attention_to({ ids, position }) {
+    this.checkPlace(ids, position);
+    this.checkBytes(ids.length - position);
+    return this.attentionTo(ids, position);
+  }
+
+  logit_lens({ ids, position, chosen, top }) {
+    this.checkPlace(ids, position);
+    this.checkIds([chosen], "chosen");
+    checkTop(top);
+    return this.lens(ids.slice(0, position + 1), chosen, top);
+  }
+
+  waterfall(question) {
+    const { ids, position, params, index, also, top, grammar } = question;
+    this.checkPlace(ids, position);
+    this.checkIds(also, "also");
+    checkTop(top);
+    if (also.length > MAX_TOP)
+      throw new InvalidRequest(`also has ${also.length} ids, but ${MAX_TOP} are the most`, "also");
+    if (grammar) throw new NotInBrowser("grammars are", "grammar");
+    this.checks.checkParams(params);
+    this.checks.checkBiasedIds(params);
+    if (params.seed === null)
+      throw new InvalidRequest("seed should be that of the run; without it there is no draw", "seed");
+    const most = 2 ** 32 - 1 - params.first_index;
+    if (!(index >= 0 && index <= most))
+      throw new InvalidRequest(`index should be from 0 to ${most}, but is ${index}`, "index");
+    return this.stages(ids.slice(0, position + 1), { ...question, params: { ...params, seed: BigInt(params.seed) } });
+  }
+
+  losses({ ids, first, top }) {
+    this.checkPlace(ids, 0);
+    checkTop(top);
+    if (ids.length < 2)
+      throw new InvalidRequest("one token has nothing before it; give two ids", "ids");
+    this.checkPlace(ids.slice(0, -1), first, "first");
+    return this.textLosses(ids, first, top);
+  }
+
+  beam(question) {
+    this.checkPlace(question.ids, 0);
+    checkBeam(question, this.plan.limits.context);
+    return beamAnswer(question, (ids) => this.logitsAfter(ids), this.endIds);
+  }
+
+  routing({ ids, first }) {
+    if (!this.plan.model.n_experts)
+      throw new InvalidRequest("this model has no experts; ask one that has", "kind");
+    this.checkPlace(ids, first, "first");
+    return this.routes(ids, first);
+  }
+
+  // ---- their pieces ------------------------------------------------------------------------
+
+  async *attentionFrom(ids) {
+    const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
+    const found = yield* this.recomputer.attention(ids, ids.length - 1, 0, ids.length);
+    return { info: {}, arrays: { weights: floats(found, [nLayers, nHeads, ids.length]) } };
+  }
+
+  async *attentionTo(ids, position) {
+    const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
+    const most = Math.min(PIECE_ROWS, this.recomputer.passes.mostAttentionRows);
+    const found = new Float32Array((ids.length - position) * nLayers * nHeads);
+    for (let first = position; first < ids.length; first += most) {
+      const upto = ids.slice(0, first + most);
+      const part = yield* this.recomputer.attention(upto, first, position, 1);
+      found.set(part, (first - position) * nLayers * nHeads);
+      yield;
+    }
+    return { info: {}, arrays: { weights: floats(found, [ids.length - position, nLayers, nHeads]) } };
+  }
+
+  async *lens(ids, chosen, top) {
+    return lensReading(yield* this.recomputer.lens(ids), chosen, top);
+  }
+
+  /** The logits are kept, because a moving slider asks again. */
+  async *stages(ids, question) {
+    if (String(this.latest.ids) !== String(ids))
+      this.latest = { ids, logits: yield* this.logitsAfter(ids) };
+    return waterfall(this.latest.logits, ids, question);
+  }
+
+  async *textLosses(ids, first, top) {
+    const reading = new LossReading(top);
+    const most = this.plan.limits.max_samples;
+    for (let at = first; at < ids.length - 1; at += most) {
+      const end = Math.min(at + most, ids.length - 1);
+      const found = yield* this.recomputer.logits(ids.slice(0, end), at);
+      found.forEach((logits, i) => reading.add(logits, ids[at + i + 1]));
+      yield;
+    }
+    return reading.answer();
+  }
+
+  async *logitsAfter(ids) {
+    const [logits] = yield* this.recomputer.logits(ids, ids.length - 1);
+    return logits;
+  }
+
+  async *routes(ids, first) {
+    const { expert_layers: layers, experts_per_token: n, n_experts } = this.plan.model;
+    const parts = [];
+    for (let at = first; at < ids.length; at += PIECE_ROWS) {
+      parts.push(yield* this.recomputer.routes(ids.slice(0, at + PIECE_ROWS), at));
+      yield;
+    }
+    const shape = [ids.length - first, layers.length, n];
+    const joined = (name) => parts.flatMap((part) => [...part[name]]);
+    return {
+      info: { layers: [...layers], n_experts },
+      arrays: {
+        chosen: ints(joined("chosen"), shape),
+        gates: floats(joined("gates"), shape),
+        norms: floats(joined("norms"), shape),
+      },
+    };
+  }
+
+  // ---- checks ------------------------------------------------------------------------------
+
+  checkIds(ids, param) {
+    const last = this.plan.model.vocab_size - 1;
+    const wrong = ids.find((id) => !(id >= 0 && id <= last));
+    if (wrong !== undefined)
+      throw new InvalidRequest(`${param} should be from 0 to ${last}, but ${wrong} came`, param);
+  }
+
+  checkPlace(ids, position, param = "position") {
+    this.checkIds(ids, "ids");
+    const { context } = this.plan.limits;
+    if (ids.length > context)
+      throw new InvalidRequest(`${ids.length} ids are more than the context of ${context} tokens`, "ids");
+    if (!ids.length) throw new InvalidRequest("ids are missing; give those of the run", "ids");
+    if (!(position >= 0 && position < ids.length))
+      throw new InvalidRequest(
+        `${param} should be from 0 to ${ids.length - 1}, but is ${position}`,
+        param,
+      );
+  }
+
+  /** Throw InvalidRequest if an answer of `n` weights per head is too large. */
+  checkBytes(n) {
+    const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
+    const bytes = 4 * n * nLayers * nHeads;
+    if (bytes <= MAX_ANSWER_BYTES) return;
+    const most = Math.floor(MAX_ANSWER_BYTES / (4 * nLayers * nHeads));
+    throw new InvalidRequest(
+      `the answer would have ${bytes.toLocaleString("en")} bytes for the attention of ${n} tokens; ` +
+        `ask about ${most} tokens or fewer`,
+      "position",
+    );
+  }
+}
+
+function checkTop(top) {
+  if (!(top >= 1 && top <= MAX_TOP))
+    throw new InvalidRequest(`top should be from 1 to ${MAX_TOP}, but is ${top}`, "top");
+}

@@ -1,0 +1,68 @@
+// Answers computed from logits: lens and losses (gpu/inspection/readings.py).
+
+import { floats, ints } from "./arrays.js";
+import { entropy, logSoftmax, mostLikely, rankOf } from "./numbers.js";
+
+/** Return the arrays of a lens. `stages`: logits after the embedding and every layer. */
+export function lensReading(stages, chosen, top) {
+  const read = stages.map((logits) => {
+    const logs = logSoftmax(logits);
+    const ids = mostLikely(logs, top);
+    const shares = logs.map(Math.exp);
+    return {
+      ids,
+      probabilities: ids.map((id) => shares[id]),
+      entropy: entropy(shares),
+      rank: rankOf(logs, chosen),
+      probability: shares[chosen],
+    };
+  });
+  const shape = [stages.length, read[0].ids.length];
+  return {
+    info: { chosen },
+    arrays: {
+      ids: ints(read.flatMap(({ ids }) => ids), shape),
+      probabilities: floats(read.flatMap(({ probabilities }) => probabilities), shape),
+      entropy: floats(read.map((stage) => stage.entropy)),
+      rank: ints(read.map(({ rank }) => rank)),
+      probability: floats(read.map(({ probability }) => probability)),
+    },
+  };
+}
+
+/** Losses of the tokens of a text, added one after the other. */
+export class LossReading {
+  constructor(top) {
+    this.top = top;
+    this.read = [];
+  }
+
+  /** Add the logits after a token, which `id` followed. */
+  add(logits, id) {
+    const logs = logSoftmax(logits);
+    const best = mostLikely(logs, this.top);
+    this.read.push({
+      logprob: logs[id],
+      rank: rankOf(logs, id),
+      entropy: entropy(logs.map(Math.exp)),
+      best,
+      logprobs: best.map((each) => logs[each]),
+    });
+  }
+
+  answer() {
+    const { read } = this;
+    const shape = [read.length, read[0].best.length];
+    const mean = -read.reduce((sum, { logprob }) => sum + logprob, 0) / read.length;
+    return {
+      info: { mean_loss: mean, perplexity: Math.exp(mean) },
+      arrays: {
+        logprob: floats(read.map(({ logprob }) => logprob)),
+        rank: ints(read.map(({ rank }) => rank)),
+        entropy: floats(read.map((each) => each.entropy)),
+        top_ids: ints(read.flatMap(({ best }) => best), shape),
+        top_logprobs: floats(read.flatMap(({ logprobs }) => logprobs), shape),
+      },
+    };
+  }
+}

@@ -1,0 +1,76 @@
+// Stages in which settings turn logits into the distribution that a token is drawn from
+// (gpu/inspection/waterfall.py).
+
+import { floats, ints } from "./arrays.js";
+import { entropy, softmax } from "./numbers.js";
+import { distribution, draw, scaleLogits, temperatureOf, timesWritten, uniform } from "./sampler.js";
+
+const FILTERS = ["top_k", "top_p", "min_p"];
+
+/**
+ * Return {info, arrays} for the logits after `context`. `index`: tokens that the run wrote of it;
+ * `also`: tokens to list beside the `top` most likely ones.
+ */
+export function waterfall(logits, context, { params, index, top, also }) {
+  const drawn = params.first_index + index;
+  const chances = distribution(logits, context, params, drawn);
+  const greedy = temperatureOf(params) === 0;
+  const number = greedy ? 0 : uniform(params.seed, drawn);
+  const chosen = draw(chances, number);
+  const raw = softmax(logits);
+  const penalised = softmax(scaleLogits(logits, context, params, drawn, 1));
+  const stages = [...changes(raw, penalised, chances.before), ...filters(chances)];
+  const shown = [...new Set([...chances.order.subarray(0, top), chosen, ...also])];
+  const columns = { logits, raw, penalised, ...chances };
+  return {
+    info: { stages, draw: number, chosen, greedy },
+    arrays: { ...texts(shown, chances.cut, context, drawn), ...shares(shown, columns) },
+  };
+}
+
+/** Stages that change shares and remove no token. */
+function changes(raw, penalised, tempered) {
+  const named = { logits: raw, penalty: penalised, temperature: tempered };
+  return Object.entries(named).map(([name, p]) => ({
+    name,
+    n_kept: p.length,
+    kept: 1,
+    removed: 0,
+    entropy: entropy(p),
+  }));
+}
+
+/** Stages that remove tokens. */
+function filters({ before, cut, mass }) {
+  let left = 1;
+  return FILTERS.map((name, i) => {
+    const filter = i + 1;
+    const alive = before.filter((_, id) => cut[id] === 0 || cut[id] > filter);
+    const sum = alive.reduce((total, p) => total + p, 0);
+    left -= mass[filter];
+    const bits = entropy(alive.map((p) => p / sum));
+    return { name, n_kept: alive.length, kept: left, removed: mass[filter], entropy: bits };
+  });
+}
+
+function texts(shown, cut, context, nWritten) {
+  const seen = new Set(context);
+  const times = timesWritten(context, nWritten);
+  return {
+    ids: ints(shown),
+    cut: ints(shown.map((id) => cut[id])),
+    seen: ints(shown.map((id) => Number(seen.has(id)))),
+    written: ints(shown.map((id) => times.get(id) ?? 0)),
+  };
+}
+
+function shares(shown, { logits, raw, penalised, before, after, order }) {
+  const high = new Float64Array(after.length);
+  let sum = 0;
+  for (const id of order) high[id] = sum += after[id];
+  const low = high.map((end, id) => end - after[id]);
+  const columns = { logit: logits, raw, penalised, tempered: before, after, low, high };
+  return Object.fromEntries(
+    Object.entries(columns).map(([name, values]) => [name, floats(shown.map((id) => values[id]))]),
+  );
+}
