@@ -91,6 +91,7 @@ class BrowserExports:
         self._root: tempfile.TemporaryDirectory[str] | None = None
         self._key = ""
         self._states: dict[str, ExportState] = {}
+        self._needs: dict[str, Footprint] = {}
 
     def offers(self) -> Offers:
         """Return what is offered. Raises UnavailableError while the engine is not ready."""
@@ -99,11 +100,11 @@ class BrowserExports:
         if hello.upstream is not None:
             why = f"the model runs at {hello.upstream.url}, and its weights are not on this server"
             return Offers(model, dtype, why_not=why)
-        with self._lock:
-            self._follow(hello)
-            states: Mapping[str, ExportState] = dict(self._states)
         try:
-            needs = {dtype: Footprint.of(self._path, _options(hello, dtype)) for dtype in DTYPES}
+            with self._lock:
+                self._follow(hello)
+                states: Mapping[str, ExportState] = dict(self._states)
+                needs = self._needs = self._needs or self._read_needs(hello)
         except (ModelError, DeviceError) as error:
             return Offers(model, dtype, why_not=str(error))
         absent = ExportState("absent")
@@ -147,6 +148,10 @@ class BrowserExports:
                 )
             return Path(self._root.name) / key / dtype
 
+    def _read_needs(self, hello: Hello) -> dict[str, Footprint]:
+        """Return what the model needs in each storage type. Pages ask often, so it is kept."""
+        return {dtype: Footprint.of(self._path, _options(hello, dtype)) for dtype in DTYPES}
+
     @property
     def _path(self) -> Path:
         return self._engine.path or tale.model_dir()
@@ -159,7 +164,7 @@ class BrowserExports:
             return
         if self._root is not None:
             shutil.rmtree(Path(self._root.name) / self._key, ignore_errors=True)
-        self._key, self._states = key, {}
+        self._key, self._states, self._needs = key, {}, {}
 
     def _job(self, hello: Hello, dtype: str) -> Job:
         if self._root is None:

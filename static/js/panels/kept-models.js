@@ -4,6 +4,7 @@ import { forgetModel, keptModels, storageQuota } from "../local/gpu/kept-files.j
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 
+const PART = "What is missing of a model was not fetched yet, or did not fit.";
 const NOTHING = "Nothing is kept yet. A model that runs here is fetched once.";
 
 /** Draw the list anew. */
@@ -15,7 +16,9 @@ export async function drawKept() {
   const room = quota
     ? `This site uses ${bytes(quota.used)} of the ${bytes(quota.quota)} that the browser gives it.`
     : "This browser does not tell how much room it gives.";
-  setText(byId("kept-quota"), models.length ? room : `${NOTHING} ${room}`);
+  const isPart = models.some((each) => each.bytes < each.total);
+  const first = models.length ? (isPart ? PART : "") : NOTHING;
+  setText(byId("kept-quota"), `${first} ${room}`.trim());
 }
 
 function row({ model, bytes: kept, total }) {
