@@ -96,7 +96,7 @@ def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None
     expect(dialog).to_contain_text("This site has no server")
     expect(dialog.get_by_role("button", name="Run in this browser")).to_have_count(0)
     dialog.get_by_text("Kept in this browser").click()
-    row = dialog.locator("#kept-list li")
+    row = dialog.locator("#kept-models li")
     expect(row).to_contain_text(f"{tale.NAME} · {DTYPE}")
     expect(row).not_to_contain_text(" of ")  # all of it
     row.get_by_role("button", name="Remove").click()
