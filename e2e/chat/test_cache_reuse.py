@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from e2e.playground import Playground
 from e2e.site import Site
 
 STORY = "The fox went into the woods and looked for a lantern. " * 8
 LABEL = "Move cached chunks of a changed prompt"
+
+
+def unfolded(page: Page) -> Locator:
+    """Return the setting, after unfolding what it is in."""
+    page.locator("#penalties").evaluate("(fold) => void (fold.open = true)")
+    return page.get_by_label(LABEL)
 
 
 def test_what_was_moved_is_said_before_the_answer(page: Page, bundled: Site) -> None:
@@ -20,7 +26,7 @@ def test_what_was_moved_is_said_before_the_answer(page: Page, bundled: Site) -> 
     expect(note).to_be_hidden()
     play.write(STORY, 2)
     play.start_new()
-    page.get_by_label(LABEL).select_option("32")
+    unfolded(page).select_option("32")
     expect(note).to_contain_text("Approximate")
     play.write("One day a hare. " + STORY, 2)
     moved = play.messages.events("prefill")[-1]["moved"]
@@ -37,10 +43,10 @@ def test_the_setting_is_sent_with_every_request_and_survives_a_reload(
     here.write(n=2)
     assert all("cache_reuse" not in message for message in here.messages.sent)
     for choice, sent in (("256", 256), ("0", 0)):
-        here.page.get_by_label(LABEL).select_option(choice)
+        unfolded(here.page).select_option(choice)
         here.page.reload()
         here.wait_ready()
-        expect(here.page.get_by_label(LABEL)).to_have_value(choice)
+        expect(unfolded(here.page)).to_have_value(choice)
         here.write(n=2)
         requests = [m for m in here.messages.sent if m["type"] == "generate"]
         assert requests[-1]["cache_reuse"] == sent

@@ -51,7 +51,7 @@ def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground
     expect(page.locator(".layers")).to_contain_text("does not tell what happens inside its layers")
     expect(page.locator("#ltab")).to_be_hidden()
     expect(page.locator(".r-kv")).to_contain_text("does not tell how much memory it uses")
-    expect(page.get_by_label("Move cached chunks of a changed prompt")).to_be_hidden()
+    expect(page.locator("label:has(#cache-reuse)")).to_have_attribute("hidden", "")
     for name, what in (
         ("attention", "what its attention heads read"),
         ("lens", "what it would have predicted"),

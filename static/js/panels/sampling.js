@@ -28,7 +28,7 @@ let lastPreset = "";
 
 export function setUpSampling() {
   for (const setting of SLIDERS)
-    byId(setting.stage === "penalty" ? "penalties" : "sliders").append(newSlider(setting));
+    byId(setting.stage === "penalty" ? "penalty-sliders" : "sliders").append(newSlider(setting));
   for (const name of Object.keys(PRESETS)) {
     const button = el("button", "", name);
     button.type = "button";
