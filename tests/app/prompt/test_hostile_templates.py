@@ -130,7 +130,7 @@ def test_other_templates_are_rendered_meanwhile(short: None) -> None:
         seconds.append(time.monotonic() - begun)
         time.sleep(0.01)
     assert len(ended) == 3
-    assert len(seconds) > 20
+    assert len(seconds) > 2 * len(ended), "if they waited, there would be one for each attack"
     assert statistics.median(seconds) < 0.2
     assert max(seconds) < MAX_SECONDS
 
