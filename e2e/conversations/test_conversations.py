@@ -103,6 +103,26 @@ def test_a_name_is_given_by_keyboard_alone(play: Callable[..., Playground]) -> N
     assert [entry["title"] for entry in drawer.wait_stored(1)] == ["Foxes"]
 
 
+def test_a_name_that_is_being_typed_outlives_what_is_stored_meanwhile(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    here = Playground(page, own_site(delay=0.03)).open()
+    here.set(max_tokens=60)
+    here.ask(FOX)
+    here.wait_tokens(2)
+    here.drawer.wait_stored(1)
+    here.drawer.show()
+    page.keyboard.press("ArrowDown")
+    expect(here.drawer.rows.first).to_be_focused()
+    page.keyboard.press("F2")
+    page.keyboard.type("Fox")
+    here.wait_done()  # which stores the conversation again
+    page.wait_for_timeout(500)
+    page.keyboard.type("es")
+    page.keyboard.press("Enter")
+    expect(here.drawer.titles).to_have_text(["Foxes"])
+
+
 def test_a_deleted_conversation_comes_back(play: Callable[..., Playground]) -> None:
     here = play()
     here.write(FOX, 6)

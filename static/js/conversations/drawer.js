@@ -71,7 +71,7 @@ async function refresh() {
     setUnkept(error);
     complain(error.message);
   }
-  draw();
+  if (!renaming) draw(); // else what is typed would be lost; the end of renaming draws
 }
 
 /** Add those that were left before anything of them was stored. */
@@ -192,7 +192,7 @@ const actions = {
     if (title !== null && title.trim() !== nameOf(entry))
       await attempt(() => changeKept(entry.id, { title: title.trim() }));
     await refresh();
-    rows().find((row) => row.closest("li").dataset.id === entry.id)?.focus();
+    if (!renaming) rows().find((row) => row.closest("li").dataset.id === entry.id)?.focus();
   },
 
   save: (entry) => attempt(() => saveOne(entry)),
