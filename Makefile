@@ -57,7 +57,7 @@ test-all: test
 
 # 32 clients that come, go, stall and vanish for five minutes; `make test` has half a minute of them.
 soak: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests/soak --soak-seconds 300
+	$(BIN)/python -m pytest tests/soak --soak-seconds 300 --timeout 600
 
 # Every op with its memory accesses traced, and with the lanes of its workgroups in other orders.
 races: $(VENV)/test.stamp
