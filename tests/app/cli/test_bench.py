@@ -143,7 +143,13 @@ def test_ctrl_c_leaves_a_report_that_the_next_run_continues(tmp_path: Path) -> N
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "app", "bench", "--report", str(path), "--minutes", "5"]
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell that runs the tests in the background has them ignore Ctrl+C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
