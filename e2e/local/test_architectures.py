@@ -57,8 +57,9 @@ def test_logits_are_those_of_the_server(
 
 def write_manifest(folder: Path, exported: Any) -> None:
     """Write the manifest of an export without a tokenizer."""
+    chat = dict.fromkeys(("bos_token", "eos_token", "chat_template", "tool_template"))
     manifest = {
-        "format": FORMAT, "version": VERSION, "model": msgspec.to_builtins(exported), "files": {},
-        "chat": {"eos_ids": []},
+        "format": FORMAT, "version": VERSION, "name": folder.name, "files": {}, "defaults": {},
+        "model": msgspec.to_builtins(exported), "chat": {**chat, "eos_ids": []},
     }  # fmt: skip
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
