@@ -16,13 +16,12 @@ on another site cannot send.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from flask import Flask, Response, request
+from flask import Flask, Response
 
 from app.config import Dtype
 from app.engine.client import UnavailableError
+from app.http.json_bodies import answer, read_body
 from app.models.hub_errors import HubError
 from app.models.switching import ModelSwitcher
 from gpu import DeviceError, InvalidRequest, ModelError
@@ -40,13 +39,13 @@ def register(app: Flask, switching: ModelSwitcher) -> None:
 
     @app.get("/api/models")
     def model_offers() -> Response:
-        return _json(switching.offers())
+        return answer(switching.offers())
 
     @app.post("/api/models")
     def change_model() -> Response:
-        wanted = _body()
+        wanted = read_body(SwitchRequest, '{"name": "OWNER/MODEL"}', "name")
         try:
-            return _json(switching.begin(wanted.name, wanted.dtype), 202)
+            return answer(switching.begin(wanted.name, wanted.dtype), 202)
         except (ModelError, DeviceError) as error:
             raise InvalidRequest(str(error), "name") from error
         except HubError as error:
@@ -55,23 +54,4 @@ def register(app: Flask, switching: ModelSwitcher) -> None:
     @app.delete("/api/models")
     def cancel_change() -> Response:
         switching.cancel()
-        return _json({}, 202)
-
-
-def _body() -> SwitchRequest:
-    if request.mimetype != "application/json":
-        raise InvalidRequest(
-            'expected Content-Type application/json and a body such as {"name": "OWNER/MODEL"}, '
-            f"but got {request.mimetype or 'no Content-Type'}",
-            "name",
-        )
-    try:
-        return msgspec.json.decode(request.get_data(), type=SwitchRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"invalid body: {error}", "name") from error
-
-
-def _json(body: Any, status: int = 200) -> Response:
-    response = Response(msgspec.json.encode(body), status, mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    return response
+        return answer({}, 202)

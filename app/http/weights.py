@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from flask import Flask, Response, request
@@ -15,6 +14,7 @@ from flask import Flask, Response, request
 from app import tale
 from app.engine.client import EngineClient, UnavailableError
 from app.http.errors import ModelNotFoundError
+from app.http.json_bodies import answer
 from app.ws.protocol import Hello
 from gpu import Inventory, TensorSummary
 
@@ -28,13 +28,13 @@ def register(app: Flask, engine: EngineClient) -> None:
     def weights() -> Response:
         hello = _running(engine)
         inventory = Inventory.from_folder(_path(engine), _device_dtype(hello))
-        return _json({"model": hello.model.name} | msgspec.to_builtins(inventory))
+        return answer({"model": hello.model.name} | msgspec.to_builtins(inventory))
 
     @app.get("/api/weights/<path:name>")
     def tensor(name: str) -> Response:
         _running(engine)
         with reading:
-            return _json(TensorSummary.from_folder(_path(engine), name))
+            return answer(TensorSummary.from_folder(_path(engine), name))
 
 
 def _path(engine: EngineClient) -> Path:
@@ -60,9 +60,3 @@ def _device_dtype(hello: Hello) -> str | None:
     """Return the storage type of the weights on the device; None for PyTorch, which keeps rounded
     weights as float32."""
     return None if hello.device.backend == "torch" else hello.model.dtype
-
-
-def _json(body: Any) -> Response:
-    response = Response(msgspec.json.encode(body), mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    return response

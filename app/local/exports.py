@@ -34,7 +34,7 @@ State = Literal["absent", "writing", "ready", "failed"]
 
 
 class ExportState(msgspec.Struct, frozen=True):
-    """How far the export of one storage type is.
+    """State of the export of one storage type.
 
     progress  share done while it is written
     message   what is being done, or why it failed
@@ -58,7 +58,8 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Offers(msgspec.Struct, frozen=True):
-    """What a page can run itself. `why_not`: why it can run nothing, in a sentence."""
+    """Storage types in which a page can run the model itself. `why_not`: a sentence that says why
+    there is none, or ""."""
 
     model: str
     dtype: str

@@ -36,8 +36,8 @@ Progress = Callable[[float, str], None]
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """What makes a prompt of a conversation; templates are Jinja sources. `eos_ids`: the end token
-    that the tokenizer names."""
+    """Parts of a tokenizer that make a prompt of a conversation; templates are Jinja sources.
+    `eos_ids`: the end token that the tokenizer names."""
 
     bos_token: str | None
     eos_token: str | None
@@ -68,7 +68,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What a manifest says of a model beside its files."""
+    """Fields of a manifest that name the model and the version of Tokenglass, and its chat."""
 
     tokenglass: str
     name: str

@@ -1,4 +1,4 @@
-"""What is asked of the process that records plans, and what it answers."""
+"""Messages to the process that records plans, and its answers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plans(msgspec.Struct, frozen=True, tag=True):
-    """What was recorded, and the sampling settings that the model's makers recommend."""
+    """Recorded plans, and the sampling settings that the model's makers recommend."""
 
     recorded: PlansOfShapes
     defaults: SamplingParams
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
-    """Why a model cannot be run."""
+    """Refusal of a model that cannot be run; `fault` says why."""
 
     fault: str

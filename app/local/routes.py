@@ -15,19 +15,20 @@ Guarded like every route, see `app.http.security`.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import msgspec
-from flask import Flask, Response, request, send_from_directory
+from flask import Flask, Response, send_from_directory
 
 from app.config import Dtype
+from app.http.json_bodies import answer, read_body
 from app.local.exports import BrowserExports
 from app.local.hub_plans import HubPlans
 from app.local.model_files import MANIFEST
 from app.local.plan_messages import PlanRequest
-from gpu import InvalidRequest
 
-T = TypeVar("T")
+PLAN_EXAMPLE = (
+    '{"config": {…}, "generation": {}, "tensors": {"model.norm.weight": [576], …}, '
+    '"dtype": "q8", "profile": "portable"}'
+)
 
 
 class ExportRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,37 +42,20 @@ def register(app: Flask, exports: BrowserExports, plans: HubPlans) -> None:
 
     @app.get("/api/local")
     def local_offers() -> Response:
-        return _json(exports.offers())
+        return answer(exports.offers())
 
     @app.post("/api/local")
     def write_export() -> Response:
-        return _json(exports.begin(_body(ExportRequest).dtype), 202)
+        return answer(
+            exports.begin(read_body(ExportRequest, '{"dtype": "q8"}', "dtype").dtype), 202
+        )
 
     @app.post("/api/local/plans")
     def record_plans() -> Response:
-        return _json(plans.record(_body(PlanRequest)))
+        return answer(plans.record(read_body(PlanRequest, PLAN_EXAMPLE, "config")))
 
     @app.get("/api/local/<key>/<dtype>/<path:file>")
     def export_file(key: str, dtype: str, file: str) -> Response:
         response = send_from_directory(exports.folder(key, dtype), file, conditional=True)
         response.headers["Cache-Control"] = "no-cache" if file == MANIFEST else "private"
         return response
-
-
-def _body(kind: type[T]) -> T:
-    if request.mimetype != "application/json":
-        raise InvalidRequest(
-            'expected Content-Type application/json and a body such as {"dtype": "q8"}, but got '
-            f"{request.mimetype or 'no Content-Type'}",
-            "dtype",
-        )
-    try:
-        return msgspec.json.decode(request.get_data(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"invalid body: {error}", "dtype") from error
-
-
-def _json(body: Any, status: int = 200) -> Response:
-    response = Response(msgspec.json.encode(body), status, mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    return response

@@ -1,4 +1,4 @@
-"""What the known upstreams understand beside OpenAI's fields."""
+"""Fields that the known upstreams understand beside OpenAI's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upstream does not tell, in words for the page where it is missed."""
+"""Sentences about what an upstream does not tell, for the page where it is missed."""
 
 from __future__ import annotations
 

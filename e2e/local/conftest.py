@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, ConsoleMessage
 
 from e2e.local.local_engine import LocalEnginePage
+from e2e.playground import Playground
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,26 @@ def local(
     page = LocalEnginePage(launch_browser, browser_type_launch_args["args"])
     yield page
     page.close()
+
+
+@pytest.fixture
+def open_with_gpu(
+    launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+) -> Iterator[Callable[[str], Playground]]:
+    """Function that opens a page in a browser with WebGPU. Errors in its console fail the test."""
+    problems: list[str] = []
+    browser = launch_browser(args=[*browser_type_launch_args["args"], "--enable-unsafe-webgpu"])
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            problems.append(message.text)
+
+    def open_page(url: str) -> Playground:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        return Playground(page, url=url).open()
+
+    yield open_page
+    browser.close()
+    assert not problems

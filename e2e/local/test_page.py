@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from app import tale
 from app.prompt.prompts import prompt_ids
@@ -46,24 +46,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def hosted(
-    url: str, launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
-) -> Iterator[Playground]:
-    """The page, ready, in a browser with WebGPU. Fails on errors in its console."""
-    problems: list[str] = []
-
-    def on_console(message: ConsoleMessage) -> None:
-        if message.type == "error":
-            problems.append(message.text)
-
-    args = [*browser_type_launch_args["args"], "--enable-unsafe-webgpu"]
-    browser = launch_browser(args=args)
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.on("console", on_console)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    yield Playground(page, url=url).open()
-    browser.close()
-    assert not problems
+def hosted(url: str, open_with_gpu: Callable[[str], Playground]) -> Playground:
+    """The page, ready, in a browser with WebGPU."""
+    return open_with_gpu(url)
 
 
 def about_models(play: Playground) -> Locator:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from app import tale
 from app.config import Settings
@@ -45,23 +45,9 @@ def server() -> Iterator[Site]:
 
 
 @pytest.fixture
-def play(
-    server: Site, launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
-) -> Iterator[Playground]:
-    """The page, ready, in a browser with WebGPU. Fails on errors in its console."""
-    problems: list[str] = []
-
-    def on_console(message: ConsoleMessage) -> None:
-        if message.type == "error":
-            problems.append(message.text)
-
-    browser = launch_browser(args=[*browser_type_launch_args["args"], "--enable-unsafe-webgpu"])
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.on("console", on_console)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    yield Playground(page, url=server.url.replace("127.0.0.1", "localhost")).open()
-    browser.close()
-    assert not problems
+def play(server: Site, open_with_gpu: Callable[[str], Playground]) -> Playground:
+    """The page, ready, in a browser with WebGPU."""
+    return open_with_gpu(server.url.replace("127.0.0.1", "localhost"))
 
 
 def open_dialog(play: Playground) -> Locator:

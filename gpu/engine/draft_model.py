@@ -55,7 +55,7 @@ DRAFT, READ = "draft", "read"
 
 @dataclass(slots=True)
 class DraftText:
-    """What the draft model holds of one sequence: the keys and values of its first `n_computed`
+    """State of one sequence in the draft model: the keys and values of its first `n_computed`
     tokens, which were the first `n_known` of the sequence and then `drafts`."""
 
     slot: int

@@ -432,7 +432,7 @@ class KvManager:
 
 @dataclass(frozen=True, slots=True)
 class _TableSlide:
-    """What moves in one table when a context slides: `gpu.kv.slide.slide_moves`. `unread`: blocks
+    """Moves in one table when a context slides, by `gpu.kv.slide.slide_moves`. `unread`: blocks
     of the old table that nothing moves out of; `n_unread`: blocks of the new table that no row
     reads."""
 

@@ -77,6 +77,18 @@ def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sam
     )
 
 
+def _seeded(params: SamplingParams) -> SamplingParams:
+    """Return `params` with a seed, which is drawn if they have none."""
+    if params.seed is not None:
+        return params
+    return msgspec.structs.replace(params, seed=secrets.randbits(SEED_BITS))
+
+
+def _no_interventions(request: Request, n_prompt: int) -> RunInterventions:
+    """Return the interventions of a request that has none."""
+    return RunInterventions((NONE_ENCODED, *[None] * len(request.updates)), n_prompt)
+
+
 class Sequence:
     """State of one run. All methods are called by the engine's thread."""
 
@@ -95,17 +107,11 @@ class Sequence:
         """`cache_reuse`: that of `request`, or of the engine if it has none. `interventions`: those
         of `request`, validated; None: it has none. `grammar`: that of `request`, which has read
         what it has to of the prompt."""
-        params = request.params
-        if params.seed is None:
-            seed = secrets.randbits(SEED_BITS)
-            params = msgspec.structs.replace(params, seed=seed)
+        params = _seeded(request.params)
         n_written = request.n_written
         self.prompt = request.ids[: len(request.ids) - n_written]
         self.ids = list(request.ids)  # the prompt and every token read since
-        if interventions is None:
-            unchanged = [None] * len(request.updates)
-            interventions = RunInterventions((NONE_ENCODED, *unchanged), len(self.prompt))
-        self.interventions = interventions
+        self.interventions = interventions or _no_interventions(request, len(self.prompt))
         self.block_hashes = BlockHashes(self.interventions.schedule.digest_at)  # of ids
         self.params = params
         self.capture = request.capture
@@ -332,7 +338,7 @@ class Sequence:
 
     @property
     def draft_room(self) -> int:
-        """How many tokens may be drafted for the next step; 0 until all samples were read."""
+        """Number of tokens that may be drafted for the next step; 0 until all samples were read."""
         return max(0, self._room()) if self.settled and self.wants_decode else 0
 
     def drafts_wanted(self, most: int, n_beside: int) -> int:

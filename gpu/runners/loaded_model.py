@@ -21,7 +21,7 @@ from gpu.plans.plan_cache import PlanCache, StepTensors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """What steps of one model run on."""
+    """Device, weights and cache on which the steps of one model run."""
 
     config: ModelConfig
     dtype: str

@@ -86,7 +86,7 @@ class Snapshot:
 
 @dataclass
 class Record:
-    """What came of all visits. `faults`: what should not have happened."""
+    """Outcome of all visits. `faults`: what should not have happened."""
 
     visits: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)

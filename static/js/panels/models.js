@@ -3,12 +3,12 @@
 
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, parameters } from "../ui/format.js";
+import { ask } from "../net/ask.js";
 import { drawPlace, setUpPlace } from "./place.js";
 
 const PATH = "/api/models";
 const POLL_MS = 500;
 const PENDING = ["judging", "fetching", "checking", "loading"];
-const LOST = "The server cannot be reached.";
 
 const dialog = byId("models");
 const form = byId("models-form");
@@ -31,7 +31,7 @@ export function setUpModels() {
 }
 
 function setUpForm() {
-  byId("models-cancel").addEventListener("click", () => ask("DELETE"));
+  byId("models-cancel").addEventListener("click", () => asked({ method: "DELETE" }));
   typed.addEventListener("input", () => {
     if (chosen()) chosen().checked = false;
   });
@@ -50,7 +50,7 @@ async function openModels() {
   drawPlace();
   if (!switching) return;
   complain("");
-  const offers = await ask("GET");
+  const offers = await asked();
   if (!offers) return;
   drawOffers(offers);
   chosen()?.focus();
@@ -98,7 +98,7 @@ async function change() {
   }
   complain("");
   draw({ name, state: "judging" });
-  const begun = await ask("POST", { name, dtype: byId("models-dtype").value });
+  const begun = await asked({ method: "POST", body: { name, dtype: byId("models-dtype").value } });
   if (begun) follow(begun, true);
   else draw(null);
 }
@@ -109,8 +109,8 @@ function follow(found, showEnd) {
   draw(found, showEnd);
   if (!found || !PENDING.includes(found.state) || !dialog.open) return;
   timer = setTimeout(async () => {
-    const offers = await ask("GET");
-    if (!offers) return draw(null); // `ask` shows the reason
+    const offers = await asked();
+    if (!offers) return draw(null); // `asked` shows the reason
     if (!PENDING.includes(offers.change?.state)) drawOffers(offers);
     follow(offers.change, true);
   }, POLL_MS);
@@ -143,17 +143,12 @@ function complain(text) {
   place.hidden = !text;
 }
 
-/** Return the response's object, or null after showing the error. */
-async function ask(method, body = null) {
-  const headers = body ? { "Content-Type": "application/json" } : {};
+/** Return the server's answer, or null after showing the error. */
+async function asked(options) {
   try {
-    const options = { method, headers, body: body && JSON.stringify(body) };
-    const response = await fetch(PATH, options);
-    const answer = await response.json();
-    if (response.ok) return answer;
-    complain(answer.error.message);
-  } catch {
-    complain(LOST);
+    return await ask(PATH, options);
+  } catch ({ message }) {
+    complain(message);
+    return null;
   }
-  return null;
 }

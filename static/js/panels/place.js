@@ -5,6 +5,7 @@ import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 import { stop } from "../chat/session.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";
+import { ask } from "../net/ask.js";
 import { absolute, hasServer, isLocal, moveEngine } from "../net/connection.js";
 import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
@@ -16,7 +17,6 @@ const POLL_MS = 400;
 const STOP_MS = 3000;
 /** How a model of the hub can be stored where the server's own cannot run here. */
 const DTYPES = ["f32", "f16", "q8", "q4"].map((dtype) => ({ dtype }));
-const LOST = "The server cannot be reached.";
 
 const dialog = byId("models");
 /** What the server offers (app/local/exports.py), or null. */
@@ -75,7 +75,7 @@ const toldMemory = () =>
 
 async function drawOffers() {
   if (!hasServer) return;
-  offered = await ask("GET");
+  offered = await asked();
   const chooser = byId("place-dtype");
   const before = chooser.value || here?.dtype || offered?.dtype;
   const listed = offered?.offers?.length ? offered.offers : typed ? DTYPES : [];
@@ -200,11 +200,11 @@ const ofHub = (name, dtype) => ({ hub: { hub, name, dtype, plans: absolute(`${PA
 
 /** Have the server write the export of a storage type. Returns its place, or null after an error. */
 async function prepared(dtype) {
-  let found = await ask("POST", { dtype });
+  let found = await asked({ method: "POST", body: { dtype } });
   while (found?.state === "writing") {
     tell(`The server prepares the model as ${dtype}: ${found.message || "starting"}.`, found.progress);
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
-    offered = await ask("GET");
+    offered = await asked();
     found = offered?.offers.find((offer) => offer.dtype === dtype)?.export ?? null;
   }
   if (found?.state === "ready") return { base: absolute(found.base) };
@@ -237,16 +237,12 @@ function complain(text) {
   place.hidden = !text;
 }
 
-/** Return the response's object, or null after showing the error. */
-async function ask(method, body = null) {
-  const headers = body ? { "Content-Type": "application/json" } : {};
+/** Return the server's answer, or null after showing the error. */
+async function asked(options) {
   try {
-    const response = await fetch(PATH, { method, headers, body: body && JSON.stringify(body) });
-    const answer = await response.json();
-    if (response.ok) return answer;
-    complain(answer.error.message);
-  } catch {
-    complain(LOST);
+    return await ask(PATH, options);
+  } catch ({ message }) {
+    complain(sentence(message));
+    return null;
   }
-  return null;
 }

@@ -136,7 +136,7 @@ def preempt_often(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> None:
 
 
 def facts(token: Token) -> tuple[Any, ...]:
-    """What the model and the draw decided about a token."""
+    """Return what the model and the draw decided about a token."""
     shown = [(c.id, c.before, c.after, c.cut) for c in token.candidates]
     return (token.index, token.id, token.logprob, token.draw, token.rank, token.n_kept, shown)
 

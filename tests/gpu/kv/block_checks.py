@@ -1,4 +1,4 @@
-"""What must be true of KV blocks at any time, by a model that sees the text in every cell."""
+"""Invariants of KV blocks, checked by a model that sees the text in every cell."""
 
 from __future__ import annotations
 

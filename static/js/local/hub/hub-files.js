@@ -1,6 +1,7 @@
 // A model of a hub as the engine in this browser loads it, in place of an export: files and ranges of
 // the weights come from the hub, plans from the server of the page, and the rest is made here.
 
+import { ask } from "../../net/ask.js";
 import { inflated, parseJson } from "../gpu/export-files.js";
 import { digest, keepFile, keptFile } from "../gpu/kept-files.js";
 import { chatOf } from "./chat.js";
@@ -97,7 +98,7 @@ export class HubFiles {
     const tensors = Object.fromEntries([...this.tensors].map(([name, { shape }]) => [name, shape]));
     const { "config.json": config, "generation_config.json": generation = {} } = this.small;
     const asked = { config, generation, tensors, dtype: this.dtype, profile };
-    const { recorded, defaults } = await post(this.plans, asked);
+    const { recorded, defaults } = await ask(this.plans, { method: "POST", body: asked });
     const plan = parseJson(await inflated(fromBase64(recorded.plan).buffer), "the plan");
     expectRoom(plan.needs.bytes, this.name, this.dtype);
     const { model } = this.manifest;
@@ -212,14 +213,6 @@ async function get(url, name, headers = {}) {
     throw new Error(`the hub has no ${name}, or not for everybody; check the name`);
   if (!response.ok) throw new Error(`${name} could not be fetched: HTTP ${response.status}`);
   return response;
-}
-
-async function post(url, body) {
-  const headers = { "Content-Type": "application/json" };
-  const response = await fetch(url, { method: "POST", headers, body: JSON.stringify(body) });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error?.message ?? `HTTP ${response.status}`);
-  return answer;
 }
 
 const fromBase64 = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));

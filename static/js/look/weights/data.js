@@ -1,5 +1,7 @@
 // Weights API of the server, with each answer cached.
 
+import { ask } from "../../net/ask.js";
+
 const answers = new Map();
 
 /** Inventory of the running model, as described in `gpu/checkpoint/inventory.py`. */
@@ -15,7 +17,7 @@ export const forget = () => answers.clear();
 /** Return the answer, or a promise of it. A failed request is sent again next time. */
 function once(path) {
   if (!answers.has(path)) {
-    const promise = get(path);
+    const promise = ask(path);
     answers.set(path, promise);
     promise.then(
       (found) => answers.set(path, found),
@@ -23,16 +25,4 @@ function once(path) {
     );
   }
   return answers.get(path);
-}
-
-async function get(path) {
-  let response = null;
-  try {
-    response = await fetch(path);
-  } catch {
-    throw { code: "lost", message: "The server cannot be reached; open this again later." };
-  }
-  const body = await response.json();
-  if (!response.ok) throw body.error;
-  return body;
 }

@@ -1,0 +1,19 @@
+// Requests to the server's routes below /api, and what it answers.
+
+/**
+ * Resolves to the answer, parsed. Throws the server's error, {code, message}, as its messages have it;
+ * the code is "lost" if the server cannot be reached.
+ */
+export async function ask(url, { method = "GET", body } = {}) {
+  const json = body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  let response = null;
+  try {
+    response = await fetch(url, { method, ...json });
+  } catch {
+    throw { code: "lost", message: "The server cannot be reached; try again later." };
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (response.ok) return answer;
+  const message = `the server answered HTTP ${response.status}; try again, or look into its log`;
+  throw answer.error ?? { code: "unavailable", message };
+}
