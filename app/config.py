@@ -233,12 +233,15 @@ class Settings:
             )
         if self.token is not None and (not self.token or not self.token.isprintable()):
             raise SettingsError("--token must not be empty and must have printable characters only")
-        for flag, origins in (("allow-origin", self.allow_origin), ("hub-url", self.hub_url)):
+        for flag, origins, example in (
+            ("allow-origin", self.allow_origin, "https://chat.example.org or http://box.lan:8080"),
+            ("hub-url", self.hub_url, "https://huggingface.co"),
+        ):
             for origin in origins:
                 if not ORIGIN.fullmatch(origin):
                     raise SettingsError(
-                        f"--{flag} must be an address without a path, such as "
-                        f"https://chat.example.org or http://box.lan:8080, but got {origin!r}"
+                        f"--{flag} must be an address without a path, such as {example}, but got "
+                        f"{origin!r}"
                     )
         return self
 

@@ -220,7 +220,7 @@ def export_model(
 def shapes_recorder() -> RecordShapes:
     """Return the function that records the plans of a model for a profile from its config.json, its
     generation_config.json and the shapes of its tensors. It raises as `export_model`. All that it
-    imports is imported now, for processes that can open no more files afterwards."""
+    needs is imported by this call."""
     from gpu.export.shapes import record_shapes
 
     return record_shapes

@@ -231,7 +231,7 @@ def _kv_cache(hello: Hello) -> str:
 
 
 def _kv_groups(hello: Hello) -> str:
-    """Return what groups of layers with sliding windows save, if there are some."""
+    """Return what sliding windows save, as an end of the line about the KV cache; "" if nothing."""
     groups, model = hello.limits.kv_groups, hello.model
     windowed = sum(group.n_layers for group in groups if group.window is not None)
     if not windowed:
@@ -239,8 +239,8 @@ def _kv_groups(hello: Hello) -> str:
     context, n_layers = hello.limits.context, sum(group.n_layers for group in groups)
     held = sum(group.n_layers * min(context, group.window or context) for group in groups)
     return (
-        f"; {windowed} of {model.n_layers} layers free what leaves their sliding window: such a "
-        f"text keeps {100 * held / (n_layers * context):.0f} % of its keys and values"
+        f"; {windowed} of {model.n_layers} layers free what leaves their sliding window: a text of "
+        f"{context} tokens keeps {100 * held / (n_layers * context):.0f} % of its keys and values"
     )
 
 

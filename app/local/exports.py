@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from app import tale
-from app.engine.client import EngineClient, UnavailableError
+from app.engine.client import EngineClient
 from app.local.model_files import SLOTS, Chat, Named, write_model_files
 from app.ws.protocol import Hello
 from gpu import DeviceError, Footprint, InvalidRequest, LoadOptions, ModelError
@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 DTYPES = ("f32", "f16", "q8", "q4")
 SPARE_BYTES = 256 << 20
-"""Left free on the disk beside an export."""
+"""Disk space to leave free beside an export."""
 KEY_CHARS = 16
+DONE = 1.0
 
 State = Literal["absent", "writing", "ready", "failed"]
 
@@ -120,7 +121,7 @@ class BrowserExports:
 
     def begin(self, dtype: str) -> ExportState:
         """Begin to write the export of a storage type, unless it is there or being written. Raises
-        InvalidRequest for what cannot be exported."""
+        InvalidRequest if nothing can be exported; why this export failed is in its state."""
         offers = self.offers()
         if offers.why_not:
             raise InvalidRequest(offers.why_not, "dtype")
@@ -130,10 +131,10 @@ class BrowserExports:
             known = self._states.get(dtype)
             if known is not None and known.state != "failed":
                 return known
+            key, job = self._key, self._job(hello, dtype)
             state = self._states[dtype] = ExportState("writing", 0.0, "waiting for its turn")
-            job = self._job(hello, dtype)
         threading.Thread(
-            target=self._write, args=(self._key, dtype, job), name="write export", daemon=True
+            target=self._write, args=(key, dtype, job), name="write export", daemon=True
         ).start()
         return state
 
@@ -169,29 +170,32 @@ class BrowserExports:
 
     def _job(self, hello: Hello, dtype: str) -> Job:
         if self._root is None:
-            self._root = tempfile.TemporaryDirectory(
-                prefix="tokenglass-", ignore_cleanup_errors=True
-            )
+            self._root = _temporary_folder()
         named = Named(self._version, hello.model.name, Chat.of(self._engine.tokenizer))
         folder = Path(self._root.name) / self._key / dtype
         return Job(self._path, named, _options(hello, dtype), folder)
 
     def _write(self, key: str, dtype: str, job: Job) -> None:
-        def tell(state: ExportState) -> None:
+        def tell(state: ExportState) -> bool:
+            """Set the state; return False if another model runs by now."""
             with self._lock:
                 if key == self._key:
                     self._states[dtype] = state
+                return key == self._key
 
         with self._writing:
+            if not tell(ExportState("writing", 0.0, "starting")):
+                return
             try:
                 _expect_room(job)
                 job.folder.mkdir(parents=True, exist_ok=True)
                 _write_in_process(job, tell)
-            except (ModelError, DeviceError, UnavailableError, OSError) as error:
+            except (ModelError, DeviceError, OSError) as error:
                 shutil.rmtree(job.folder, ignore_errors=True)
                 tell(ExportState("failed", message=str(error)))
                 return
-        tell(ExportState("ready", 1.0, base=f"api/local/{key}/{dtype}/"))
+        if not tell(ExportState("ready", 1.0, base=f"api/local/{key}/{dtype}/")):
+            shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _options(hello: Hello, dtype: str) -> LoadOptions:
@@ -199,6 +203,18 @@ def _options(hello: Hello, dtype: str) -> LoadOptions:
     the weights are, so that the ids are the same."""
     kv_dtype = hello.model.kv_dtype if dtype == hello.model.dtype else None
     return LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=SLOTS)
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for exports. Raises InvalidRequest if none can be made."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="tokenglass-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"no folder for the export can be made in {tempfile.gettempdir()} "
+            f"({error.strerror}); set TMPDIR to one that the server may write to",
+            "dtype",
+        ) from None
 
 
 def _expect_room(job: Job) -> None:
@@ -212,7 +228,7 @@ def _expect_room(job: Job) -> None:
         )
 
 
-def _write_in_process(job: Job, tell: Callable[[ExportState], None]) -> None:
+def _write_in_process(job: Job, tell: Callable[[ExportState], object]) -> None:
     """Write an export in a process; `tell` hears how far it is. Raises ModelError."""
     context = multiprocessing.get_context("spawn")  # the server has threads
     reader, writer = context.Pipe(duplex=False)
@@ -228,6 +244,7 @@ def _write_in_process(job: Job, tell: Callable[[ExportState], None]) -> None:
             if fraction == DONE:
                 return
     except EOFError:
+        process.join()
         raise ModelError(
             f"the process that writes the export ended (exit status {process.exitcode}); the "
             "machine may be out of memory"
@@ -235,9 +252,6 @@ def _write_in_process(job: Job, tell: Callable[[ExportState], None]) -> None:
     finally:
         reader.close()
         process.join()
-
-
-DONE = 1.0
 
 
 def _child(job: Job, pipe: Connection) -> None:

@@ -11,7 +11,7 @@ from app.processes.limited_process import LimitedProcess, LimitExceeded, Process
 from gpu import InvalidRequest, QueueFull
 
 MAX_SECONDS = 60.0
-"""Models of a hundred layers take some twenty."""
+"""Time limit of a recording."""
 START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 LIMITS = ProcessLimits(memory_bytes=2048 << 20, reply_bytes=64 << 20)
@@ -50,10 +50,19 @@ class HubPlans:
         return found
 
 
+def _start(process: LimitedProcess) -> None:
+    try:
+        process.call(b"", START_SECONDS)
+    except LimitExceeded:
+        raise QueueFull(
+            "the server is too busy to record plans now; try again in a moment"
+        ) from None
+
+
 def _record(request: bytes) -> bytes:
     process = LimitedProcess("app.local.plan_process", LIMITS)
     try:
-        process.call(b"", START_SECONDS)
+        _start(process)
         return process.call(request, MAX_SECONDS)
     finally:
         process.end()

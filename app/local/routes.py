@@ -2,8 +2,8 @@
 
 GET  /api/local          `app.local.exports.Offers`: storage types, what each needs, and how far its
                          export is (pages poll it)
-POST /api/local          `{"dtype": …}`: begin to write that export. 202 with its state; 400 if it
-                         cannot be written
+POST /api/local          `{"dtype": …}`: begin to write that export. 202 with its state; 400 if
+                         nothing can be exported; why this one failed is in its state
 GET  /api/local/KEY/DTYPE/FILE
                          a file of a finished export (docs/plan-format.md), or a range of it
 POST /api/local/plans    `PlanRequest` of `app.local.plan_messages`: record the plans of a model of
@@ -32,7 +32,7 @@ PLAN_EXAMPLE = (
 
 
 class ExportRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST."""
+    """Body of `POST /api/local`."""
 
     dtype: Dtype
 

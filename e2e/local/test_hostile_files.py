@@ -171,6 +171,7 @@ def plan_page(local: LocalEnginePage, sound: Path) -> LocalEnginePage:
         ("plans.1.result_bytes", 0, "plan 1 has no room for its results"),
         ("limits.slots", 0, "limits.slots should be a whole number from 1 to 1024 and is 0"),
         ("lookup.split_tokens", 0, "lookup.split_tokens should be a whole number from 1"),
+        ("lookup.rows", [1], "no plan has as many rows as a step"),
         ("results.words", 20, "a result is smaller than its candidates"),
         ("step.bytes", 16, "the step's buffer is smaller than a step"),
         ("tensors.seen", None, "tensors.seen should be an object and is null"),
@@ -227,7 +228,7 @@ FUZZ = """async ({ kind, seed, n }) => {
     const { lookup, limits } = plan;
     const size = { rows: lookup.rows[0], samples: lookup.samples[0], context: limits.context };
     try {
-      new PlanLookup(plan).find({ ...size, captured: false });
+      new PlanLookup(plan).find({ ...size, kind: "plain" });
     } catch (error) {
       if (!/has no plan/.test(error.message)) throw error;
     }
@@ -243,6 +244,8 @@ FUZZ = """async ({ kind, seed, n }) => {
   }[kind];
   const REASONS = /cannot be used|not a plan|not the manifest|exported in format/;
   const file = structuredClone(sound);
+  const step = { kind: "plain", rows: 1, samples: 1, context: 1 };
+  if (kind === "plan") new PlanLookup(sound).find(step);  // the sound file has what is looked for
   const found = { refused: 0, accepted: 0, slowest: 0, wrong: [] };
   for (let i = 0; i < n; i++) {
     const undo = [change(file)];

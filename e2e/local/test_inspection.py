@@ -84,7 +84,7 @@ QUESTIONS: list[Question] = [
 def test_answers_are_those_of_the_server(
     small: LocalEnginePage, server: Engine, question: Question
 ) -> None:
-    """Of a text that no run has: it is computed in the slot for questions."""
+    """No run has the text, so it is computed in the slot for questions."""
     check_same(small, server, question)
 
 

@@ -469,7 +469,7 @@ def test_a_worker_that_crashes_is_a_lost_connection(
 
 
 def test_the_page_tells_the_worker_all_settings(loaded: Page) -> None:
-    """What the session needs to check a request is in the page's data."""
+    """The page's data has what the session needs to check a request."""
     data = loaded.evaluate("JSON.parse(document.getElementById('sampling-data').textContent)")
     assert data == json.loads(msgspec.json.encode(sampling_data()))
     assert data["meanings"].keys() == {

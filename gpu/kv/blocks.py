@@ -136,10 +136,10 @@ def _blocks_to_hold(groups: tuple[KvGroup, ...], n_tokens: int) -> int:
 
 
 def _groups_for(config: ModelConfig, context: int) -> tuple[KvGroup, ...]:
-    """Return the groups by window, if a text of `context` tokens takes less memory in them than in
-    one group of all layers."""
+    """Return the groups by window, if a sequence of `context` tokens needs less memory in them than
+    in one group of all layers."""
 
     def layer_blocks(groups: tuple[KvGroup, ...]) -> int:
-        return group_size(groups) * sum(text_blocks(group.window, context) for group in groups)
+        return group_size(groups) * _blocks_to_hold(groups, context)
 
     return min(single_group(config), groups_by_window(config), key=layer_blocks)

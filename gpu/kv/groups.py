@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gpu.config import ModelConfig
 
 MAX_GROUPS = 8
-"""Most groups: the host writes a table for each, and where a step's rows go."""
+"""Upper bound of groups: the host writes a block table for each, and where a step's rows go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ def groups_by_window(config: ModelConfig) -> tuple[KvGroup, ...]:
 
 
 def group_size(groups: tuple[KvGroup, ...]) -> int:
-    """Return how many layers a block is for."""
+    """Return the number of layers of a full group, whose keys and values one block holds."""
     return max(len(group.layers) for group in groups)
 
 
 def _group_size(counts: list[int]) -> int:
-    """Return the layers of a group, for so many layers of each window. Groups that are not full
-    waste memory, those of the widest window most: their blocks are kept longest."""
+    """Return the group size that wastes least, for `counts` layers of each window. Groups that are
+    not full waste memory, those of the widest window most: their blocks are kept longest."""
 
     def cost(size: int) -> tuple[int, int, int]:
         padding = [-n % size for n in counts]

@@ -199,6 +199,7 @@ const actions = {
 
   async remove(entry) {
     const next = neighbour(entry.id);
+    undo = null;
     await attempt(async () => {
       undo = await remove(entry.id);
     });

@@ -13,7 +13,7 @@ import { packConversation, segmentsOf, snapshotOf } from "./kept-file.js";
 
 /** Shortest time between two saves while text is written, ms. */
 const SAVE_EVERY_MS = 2000;
-/** The same for one that was left; the server has what came since. */
+/** The same for one that was left. After a reload the server sends what is missing. */
 const LEFT_EVERY_MS = 10_000;
 /** A save may take this share of the time at most. */
 const MAX_SHARE = 0.05;

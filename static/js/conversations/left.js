@@ -41,7 +41,7 @@ export function putLeft({ conversation, turns, answer }) {
   return one;
 }
 
-/** Have a run that was just found in storage sent from where it is there. */
+/** Ask for the events of a run that are newer than those in storage. */
 export function resumeLeft({ answer: { segment } }) {
   if (hasEngine()) send({ type: "resume", id: segment.id, after: segment.seq });
 }
@@ -121,7 +121,7 @@ export async function restoreLeft(marks, readKept) {
     const kept = await readKept(one.id);
     if (!state.left.includes(one)) continue; // it was opened meanwhile
     if (kept?.answer?.running) resumeLeft(putLeft(kept));
-    else if (kept) one.phase = "finished";
+    else if (kept) one.phase = kept.answer?.segment.reason === "error" ? "failed" : "finished";
     else takeLeft(one.id);
   }
   save();

@@ -4,7 +4,7 @@ import { forgetModel, keptModels, storageQuota } from "../local/gpu/kept-files.j
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 
-const PART = "What is missing of a model was not fetched yet, or did not fit.";
+const PART = "What is missing of a model is fetched when it runs again.";
 const NOTHING = "Nothing is kept yet. A model that runs here is fetched once.";
 
 /** Draw the list anew. */

@@ -3,8 +3,11 @@
 
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
+import { sentence } from "../ui/notice.js";
 import { stop } from "../chat/session.js";
+import { stopLeft } from "../conversations/left.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";
+import { isModelName } from "../local/hub/model-name.js";
 import { ask } from "../net/ask.js";
 import { absolute, hasServer, isLocal, moveEngine } from "../net/connection.js";
 import { on, state } from "../state.js";
@@ -37,8 +40,8 @@ let noGpu = "";
 export function setUpPlace() {
   on("hello connection", draw);
   if (!hasServer) return;
-  byId("place-to-server").addEventListener("click", toServer);
-  byId("place-to-browser").addEventListener("click", toBrowser);
+  byId("place-to-server").addEventListener("click", () => moving(toServer));
+  byId("place-to-browser").addEventListener("click", () => moving(toBrowser));
   byId("place-dtype").addEventListener("change", draw);
   typed?.addEventListener("input", draw);
 }
@@ -114,8 +117,6 @@ function drawFit() {
   return setText(byId("place-fit"), sentence(words));
 }
 
-const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (text.endsWith(".") ? "" : ".");
-
 function draw() {
   const local = isLocal();
   if (state.hello && !local) ofServer = state.hello;
@@ -156,8 +157,10 @@ function drawLoading() {
       `${sentence(state.connection === "lost" ? state.lost : message)}${instead} ` +
         "The text is kept; the server can go on with it.",
     );
-  } else if (engine === "loading") tell(sentence(message), progress);
-  else if (engine === "ready" && toldReady !== here) {
+  } else if (engine === "loading") {
+    complain("");
+    tell(sentence(message), progress);
+  } else if (engine === "ready" && toldReady !== here) {
     toldReady = here;
     tell(`It runs in this browser now, as ${here?.dtype}.`);
     drawKept();
@@ -166,14 +169,26 @@ function drawLoading() {
 
 // ---- moving ----------------------------------------------------------------------------------
 
+/** Do one move at a time. */
+async function moving(move) {
+  if (isMoving) return;
+  isMoving = true;
+  draw();
+  try {
+    await move();
+  } finally {
+    isMoving = false;
+    draw();
+  }
+}
+
 async function toServer() {
   complain("");
   tell("");
-  await stopRun();
+  await stopRuns();
   here = null;
   moveEngine(null);
   tell("It runs on the server now.");
-  draw();
 }
 
 async function toBrowser() {
@@ -181,18 +196,17 @@ async function toBrowser() {
   if (refused) return complain(sentence(refused));
   const dtype = byId("place-dtype").value;
   const name = wantedName();
+  if (name && !isModelName(name))
+    return complain(`“${name}” is not the name of a model; type it as OWNER/MODEL.`);
   complain("");
-  isMoving = true;
-  draw();
   const place = name ? ofHub(name, dtype) : await prepared(dtype);
-  isMoving = false;
-  if (!place) return draw();
+  if (!place) return undefined;
   // Else the browser may remove what it keeps when its disk is full.
   navigator.storage?.persist?.().catch(() => {});
-  await stopRun();
+  await stopRuns();
   here = { dtype, name };
   moveEngine(place);
-  return draw();
+  return undefined;
 }
 
 /** A model of the hub, as the worker loads it. */
@@ -213,11 +227,15 @@ async function prepared(dtype) {
   return null;
 }
 
-/** Stop the run of this page and wait for its end: it cannot move. */
-async function stopRun() {
+/** Stop the runs of this page and wait for their ends: they cannot move. */
+async function stopRuns() {
+  if (state.connection !== "open") return;
+  const running = () => state.left.filter(({ phase, answer }) => phase === "running" && answer);
+  stop();
+  for (const { id } of running()) stopLeft(id);
   const end = Date.now() + STOP_MS;
-  if (state.connection !== "open" || !stop()) return;
-  while (state.active && Date.now() < end) await new Promise((resolve) => setTimeout(resolve, 30));
+  while ((state.active || running().length) && Date.now() < end)
+    await new Promise((resolve) => setTimeout(resolve, 30));
 }
 
 // ---- what is said ----------------------------------------------------------------------------

@@ -77,7 +77,7 @@ MUTANTS = (
         "kept-unchecked",
         "the browser uses what was damaged on its disk",
         "static/js/local/gpu/kept-files.js",
-        "if ((await digest(data)) === found.headers.get(SHA256)) return data;",
+        "if (data && (await digest(data)) === found.headers.get(SHA256)) return data;",
         "if (data) return data;",
         ("e2e/local/test_hub.py",),
     ),

@@ -73,7 +73,7 @@ def check_shift_kv(rig: Rig, dtype: str) -> None:
 
 
 def check_shift_quantized_kv(rig: Rig, dtype: str) -> None:
-    """Check numbers, as a code may be the neighbouring one where a number is between two."""
+    """Compare numbers, not codes: a number between two codes may get either."""
     format = KV_FORMATS[dtype]
     for heads in HEADS:
         moved, case = Moved(rig, heads, dtype), f"{dtype}, heads {heads}"

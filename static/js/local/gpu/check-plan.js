@@ -10,6 +10,8 @@ const FORMAT = "tokenglass-plan";
 const VERSION = 1;
 /** Tensors that every run reads or writes. */
 const TENSORS = ["step", "results", "block_tables", "seen", "counts", "biases"];
+/** Tensors of the plans that answer questions, by their kind. */
+const QUESTION_TENSORS = { weights: ["keys", "weights"], states: ["states"], routes: ["chosen", "gates", "norms"] };
 
 /** Return `plan`; throws an Error that says what is wrong with it. */
 export function checkPlan(plan) {
@@ -68,7 +70,13 @@ function checkRecorded(plan, each, i) {
     const fits = at % 4 === 0 && at + bytes <= each.result_bytes && 4 * parts * stride <= bytes;
     expect(fits, `plan ${i} has no room for its ${name}`);
   }
-  checkTensors(plan, each.tensors ?? {});
+  const own = each.tensors ?? {};
+  checkTensors(plan, own);
+  for (const name of QUESTION_TENSORS[each.kind] ?? [])
+    expect(Object.hasOwn(own, name), `plan ${i} has no tensor ${name}`);
+  const room = own.weights?.shape[1] ?? 0;
+  if (each.kind === "weights")
+    expect(room >= each.rows * plan.model.n_heads, `plan ${i} has no room for the weights of one key`);
 }
 
 function checkLayouts({ limits, step, results, lookup }) {

@@ -90,9 +90,7 @@ export class LocalEngine {
       if (reason !== "destroyed") this.fail(`the GPU was lost: ${message || "no reason was given"}`);
     });
     // WebGPU leaves out what is not valid, and the numbers after it would be wrong.
-    device.addEventListener("uncapturederror", ({ error }) => {
-      this.fail(`the GPU refused a part of the model: ${error.message}; export the model again`);
-    });
+    device.addEventListener("uncapturederror", ({ error }) => this.fail(refusalOf(error)));
   }
 
   /**
@@ -113,8 +111,8 @@ export class LocalEngine {
   }
 
   /**
-   * Resolves to what `pieces` returns, an async generator that uses `recomputer`. It goes on between
-   * the steps of the runs, for about half of the time.
+   * Resolves to what `pieces` returns, an async generator that uses `recomputer`. Runs and questions
+   * share the GPU's time about equally.
    */
   ask(pieces) {
     if (this.lost) return Promise.reject(new EngineError("unavailable", this.lost));
@@ -268,6 +266,12 @@ export class LocalEngine {
     this.onLost(message);
   }
 }
+
+/** What to say of an error of WebGPU that no scope took. */
+const refusalOf = (error) =>
+  error instanceof GPUOutOfMemoryError
+    ? "the GPU has no memory left; close other pages, or choose a smaller model or storage type"
+    : `the GPU refused a part of the model: ${error.message}; load it again, and export it again if that does not help`;
 
 /** The plans that a text begins with: chunks of a prompt and single tokens. */
 function firstPlans(lookup, limits, kind) {

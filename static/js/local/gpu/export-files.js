@@ -26,8 +26,8 @@ export class ExportFiles {
     const data = await bytesOf(await fetch(url));
     if (data.byteLength !== size || (await digest(data)) !== sha256)
       throw new Error(
-        `${file} is not the file of the manifest: it has ${data.byteLength} bytes, expected ${size} ` +
-          "with another SHA-256; upload the whole export again",
+        `${file} is not the file of the manifest: its size or its SHA-256 is another one; upload the ` +
+          "whole export again",
       );
     await keepFile(sha256, data, sha256, keptAs(this.manifest));
     return data;

@@ -16,15 +16,16 @@ export async function keptFile(name) {
   const cache = await openCache();
   const found = await cache?.match(NAMES + name);
   if (!found) return null;
-  const data = await found.arrayBuffer();
-  if ((await digest(data)) === found.headers.get(SHA256)) return data;
+  const data = await found.arrayBuffer().catch(() => null); // the disk may be damaged
+  if (data && (await digest(data)) === found.headers.get(SHA256)) return data;
   await cache.delete(NAMES + name);
   return null;
 }
 
 /**
- * Keep a file. `sha256` is that of its bytes. `model`: what people call the model that it is of; `total`: bytes of all its files.
- * Without room the model works all the same, and is fetched again the next time.
+ * Keep a file. `sha256` is that of its bytes; `model`, the name that it is listed under; `total`, the
+ * bytes of all files of that model. Without room nothing is kept, and the file is fetched again the
+ * next time.
  */
 export async function keepFile(name, data, sha256, { model, total }) {
   const headers = {
@@ -65,10 +66,10 @@ export async function storageQuota() {
 async function entries() {
   const cache = await openCache();
   const requests = (await cache?.keys()) ?? [];
-  return Promise.all(
+  const found = await Promise.all(
     requests.map(async (request) => {
-      const { headers } = await cache.match(request);
-      return {
+      const headers = (await cache.match(request))?.headers;
+      return headers && { // else it was removed meanwhile
         request,
         model: decodeURIComponent(headers.get(MODEL) ?? "unknown"),
         total: Number(headers.get(TOTAL)),
@@ -76,6 +77,7 @@ async function entries() {
       };
     }),
   );
+  return found.filter(Boolean);
 }
 
 /** Return the SHA-256 of bytes in hexadecimal digits. */

@@ -15,7 +15,7 @@ function need(holds, value, path, expected) {
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-export const text = (value, path) => need(typeof value === "string", value, path, "a text");
+export const text = (value, path) => need(typeof value === "string", value, path, "a string");
 
 export const bool = (value, path) => need(typeof value === "boolean", value, path, "true or false");
 

@@ -5,11 +5,11 @@ import { ask } from "../../net/ask.js";
 import { inflated, parseJson } from "../gpu/export-files.js";
 import { digest, keepFile, keptFile } from "../gpu/kept-files.js";
 import { chatOf } from "./chat.js";
+import { isModelName } from "./model-name.js";
 import { rowBytes } from "./pack.js";
 import { weightBytes } from "./recipe.js";
 import { readHeader, TensorRows } from "./safetensors.js";
 
-const NAME = /^[\w-][\w.-]*\/[\w-][\w.-]*$/;
 const COMMIT = /^[0-9a-f]{40}$/;
 const WEIGHTS = "model.safetensors";
 const INDEX = "model.safetensors.index.json";
@@ -34,7 +34,7 @@ export class HubFiles {
    * plans     address that records plans (POST /api/local/plans of app/local/routes.py)
    */
   static async open({ hub, name, dtype, plans }) {
-    if (!NAME.test(name)) throw new Error(`${name} is no name of a model; expected OWNER/MODEL`);
+    if (!isModelName(name)) throw new Error(`${name} is no name of a model; expected OWNER/MODEL`);
     const listed = await get(`${hub}/api/models/${name}/revision/main?blobs=true`, name);
     const { sha, siblings } = parseJson(await listed.arrayBuffer(), name);
     if (!COMMIT.test(sha) || !Array.isArray(siblings))
@@ -139,11 +139,11 @@ export class HubFiles {
   /** Return a small file, checked against the hub's list and kept. */
   async file(name) {
     const { size, lfs, blobId } = this.sizes.get(name);
-    if (size > MAX_SMALL_BYTES) throw new Error(`${name} has ${size} bytes, too many to be right`);
+    if (size > MAX_SMALL_BYTES) throw new Error(`${name} has ${size} bytes, more than the ${MAX_SMALL_BYTES} that this page reads; let the server run the model`);
     const key = await digest(new TextEncoder().encode(this.base + name));
     const kept = await keptFile(key);
     if (kept) return kept;
-    const data = await (await get(this.base + name, name)).arrayBuffer();
+    const data = await bodyOf(await get(this.base + name, name), name);
     const right = lfs ? lfs.sha256 === (await digest(data)) : blobId === (await gitId(data));
     if (data.byteLength !== size || !right)
       throw new Error(`${name} is not the file that the hub lists: it was damaged on the way; try again`);
@@ -158,12 +158,16 @@ export class HubFiles {
     if (!bytes) return new Uint8Array();
     const headers = { Range: `bytes=${at}-${at + bytes - 1}` };
     const response = await get(this.base + file, file, headers);
-    const data = new Uint8Array(await response.arrayBuffer());
-    if (response.status !== 206 || data.length !== bytes)
+    if (response.status !== 206) {
+      await response.body?.cancel(); // it may be gigabytes
       throw new Error(
-        `${file}: ${bytes} bytes were asked for, and ${data.length} came with HTTP ` +
-          `${response.status}; the hub must answer ranges. Try again to go on where it stopped`,
+        `${file}: ${bytes} bytes were asked for, and the hub answered HTTP ${response.status} with ` +
+          "the whole file; use a hub that answers ranges",
       );
+    }
+    const data = new Uint8Array(await bodyOf(response, file));
+    if (data.length !== bytes)
+      throw new Error(`${file}: ${data.length} of ${bytes} bytes came. Try again to go on where it stopped`);
     return data;
   }
 }
@@ -172,7 +176,7 @@ export class HubFiles {
 function piecesOf(weight) {
   const { n, k = 0, dtype, bytes } = weight;
   const each = k ? rowBytes(dtype, k) : 4;
-  if (each * n !== bytes) throw new Error(`the plan gives ${weight.name} a size that it has not`);
+  if (each * n !== bytes) throw new Error(`the plan gives ${weight.name} a size that does not fit its shape; reload the page`);
   const most = weight.parts ? Math.max(1, Math.floor(PIECE_BYTES / each)) : n;
   const pieces = [];
   for (let first = 0; first < n; first += most) {
@@ -184,7 +188,7 @@ function piecesOf(weight) {
 
 function constantBytes(base64, bytes) {
   const data = fromBase64(base64 ?? "");
-  if (data.length !== bytes) throw new Error("the server sent other constants than its plan names");
+  if (data.length !== bytes) throw new Error("the constants that the server sent do not fit its plan; reload the page");
   return data.buffer;
 }
 
@@ -209,10 +213,21 @@ async function get(url, name, headers = {}) {
         "again to go on where it stopped",
     );
   }
-  if (response.status === 404 || response.status === 401)
-    throw new Error(`the hub has no ${name}, or not for everybody; check the name`);
+  if ([401, 403, 404].includes(response.status))
+    throw new Error(
+      `the hub has no public ${name}; check the name. Private and gated models run on the server only`,
+    );
   if (!response.ok) throw new Error(`${name} could not be fetched: HTTP ${response.status}`);
   return response;
+}
+
+/** Resolves to the bytes of a response. */
+async function bodyOf(response, name) {
+  try {
+    return await response.arrayBuffer();
+  } catch {
+    throw new Error(`the connection broke while ${name} was fetched. Try again to go on where it stopped`);
+  }
 }
 
 const fromBase64 = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));

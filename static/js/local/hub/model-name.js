@@ -1,0 +1,6 @@
+// The name of a model of a hub.
+
+const NAME = /^[\w-][\w.-]*\/[\w-][\w.-]*$/;
+
+/** Is this OWNER/MODEL? */
+export const isModelName = (name) => NAME.test(name);
