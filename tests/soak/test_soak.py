@@ -122,8 +122,8 @@ def test_a_server_outlives_clients_of_every_kind(
 
 def rounds_of_visits(server: Server, ask: Ask) -> list[dict[str, int]]:
     """Return the GPU objects of an idle server before and after rounds of all visits, until they
-    are settled or N_ROUNDS were done. A visit that overlaps the one before it may be the first to need
-    a plan; a leak would go on."""
+    are settled or N_ROUNDS were done. A visit that overlaps the one before it may be the first to
+    need a plan; a leak would go on."""
     found: list[dict[str, int]] = []
     while len(found) <= N_ROUNDS and not is_settled(found):
         if found:
