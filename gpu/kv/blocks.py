@@ -94,14 +94,24 @@ def fit_kv_cache(
             f"a context of {wanted} tokens was requested, but the model supports at most "
             f"{config.context}; use a shorter --context"
         )
-    groups = _groups_for(config, wanted) if hybrid else single_group(config)
-    per_block = block_bytes(config, dtype, groups)
     budget = DEFAULT_KV_MEMORY_BYTES if kv_memory_bytes is None else kv_memory_bytes
-    affordable = budget // per_block
-    if max_binding_bytes is not None:  # a layer's keys are one buffer, its values another
-        format = kv_format(dtype)
+
+    def affordable_in(groups: tuple[KvGroup, ...]) -> int:
+        n = budget // block_bytes(config, dtype, groups)
+        if max_binding_bytes is None:
+            return n
+        format = kv_format(dtype)  # a layer's keys are one buffer, its values another
         largest = max(pool_block_bytes(config, s) for s in (format.keys, format.values))
-        affordable = min(affordable, max_binding_bytes // largest)
+        return min(n, max_binding_bytes // largest)
+
+    one = single_group(config)
+    groups = _groups_for(config, wanted) if hybrid else one
+    fits = {
+        option: affordable_in(option) >= _blocks_to_hold(option, wanted) for option in (groups, one)
+    }
+    if fits[one] and not fits[groups]:  # rows of a step and padding may take more than is saved
+        groups = one
+    per_block, affordable = block_bytes(config, dtype, groups), affordable_in(groups)
     needed = _blocks_to_hold(groups, wanted)
     lengths = range(0, wanted + BLOCK_TOKENS, BLOCK_TOKENS)
     fitting = bisect_right(lengths, affordable, key=lambda n: _blocks_to_hold(groups, n)) - 1
@@ -136,10 +146,10 @@ def _blocks_to_hold(groups: tuple[KvGroup, ...], n_tokens: int) -> int:
 
 
 def _groups_for(config: ModelConfig, context: int) -> tuple[KvGroup, ...]:
-    """Return the groups by window, if a sequence of `context` tokens needs less memory in them than
-    in one group of all layers."""
+    """Return the groups by window, if a text of `context` tokens takes less memory in them than in
+    one group of all layers."""
 
     def layer_blocks(groups: tuple[KvGroup, ...]) -> int:
-        return group_size(groups) * _blocks_to_hold(groups, context)
+        return group_size(groups) * sum(text_blocks(group.window, context) for group in groups)
 
     return min(single_group(config), groups_by_window(config), key=layer_blocks)
