@@ -17,6 +17,7 @@ from app import tale
 from e2e.bundled import bundled_site
 from e2e.late import delay_page
 from e2e.playground import Playground
+from e2e.shared_context import SharedContext
 from e2e.site import Site, fake_site
 from e2e.waiting import TIMEOUT_MS
 from gpu import Engine
@@ -93,6 +94,29 @@ def context(context: BrowserContext, pytestconfig: pytest.Config) -> BrowserCont
     if late := pytestconfig.getoption("late", 0):
         delay_page(context, late)
     return context
+
+
+@pytest.fixture(scope="session")
+def shared_context(
+    browser: Browser, browser_context_args: dict[str, Any]
+) -> Iterator[SharedContext]:
+    shared = SharedContext(browser, **browser_context_args)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Page]:
+    """A page with nothing stored. It is opened in a context of its own with `--late`, and for tests
+    that use the fixture `context`, as those must that change the context itself: its clock, scripts
+    or routes.
+    """
+    if "context" in request.fixturenames or pytestconfig.getoption("late", 0):
+        yield request.getfixturevalue("context").new_page()
+        return
+    shared: SharedContext = request.getfixturevalue("shared_context")
+    yield shared.new_page()
+    shared.clear()
 
 
 @pytest.fixture(scope="session")

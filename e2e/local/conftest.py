@@ -22,24 +22,34 @@ def local(
     page.close()
 
 
+@pytest.fixture(scope="session")
+def gpu_browser(
+    launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+) -> Iterator[Browser]:
+    """A browser with WebGPU."""
+    browser = launch_browser(args=[*browser_type_launch_args["args"], "--enable-unsafe-webgpu"])
+    yield browser
+    browser.close()
+
+
 @pytest.fixture
 def open_with_gpu(
-    launch_browser: Callable[..., Browser], browser_type_launch_args: dict[str, Any]
+    gpu_browser: Browser, browser_context_args: dict[str, Any]
 ) -> Iterator[Callable[[str], Playground]]:
     """Function that opens a page in a browser with WebGPU. Errors in its console fail the test."""
     problems: list[str] = []
-    browser = launch_browser(args=[*browser_type_launch_args["args"], "--enable-unsafe-webgpu"])
+    context = gpu_browser.new_context(**browser_context_args)
 
     def on_console(message: ConsoleMessage) -> None:
         if message.type == "error":
             problems.append(message.text)
 
     def open_page(url: str) -> Playground:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
         page.on("console", on_console)
         page.on("pageerror", lambda error: problems.append(str(error)))
         return Playground(page, url=url).open()
 
     yield open_page
-    browser.close()
+    context.close()
     assert not problems

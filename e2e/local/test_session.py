@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from app import tale
 from app.http.page_data import sampling_data
@@ -387,14 +387,14 @@ self.onmessage = ({ data }) => {
 
 
 @pytest.fixture
-def scripted(page: Page, heard: list[dict[str, Any]]) -> Iterator[Page]:
+def scripted(page: Page, context: BrowserContext, heard: list[dict[str, Any]]) -> Iterator[Page]:
     """A page whose worker is scripted: it loses its device with the first generation."""
     hello = next(each for each in heard if each["type"] == "hello")
 
     def worker(route: Route) -> None:
         route.fulfill(body=WORKER % json.dumps(hello), content_type="text/javascript")
 
-    page.context.route("**/static/js/local/worker.js", worker)
+    context.route("**/static/js/local/worker.js", worker)
     return page
 
 
@@ -406,7 +406,7 @@ def local_page(page: Page, site: Site) -> Playground:
         response = route.fetch()
         route.fulfill(response=response, body=response.text().replace("<head>", f"<head>{meta}"))
 
-    page.context.route(site.url, index)
+    page.route(site.url, index)
     return Playground(page, site).open()
 
 

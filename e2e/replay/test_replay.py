@@ -319,6 +319,7 @@ def test_columns_keep_their_colours_while_it_is_scrubbed(
     assert len(set(seen[0])) > 5, "there is nothing in this column"
 
 
+@pytest.mark.usefixtures("context")  # whose clock the test sets
 def test_it_plays_at_its_recorded_times(alone: Playback, written: dict[str, Any]) -> None:
     page = alone.page
     alone.open(written["path"])

@@ -183,6 +183,7 @@ def test_the_instruments_that_need_no_engine_show_it(opened: Playback) -> None:
         assert look.table(), f"{name} has no rows"
 
 
+@pytest.mark.usefixtures("context")  # whose clock the test sets
 def test_it_plays_to_its_end(opened: Playback, saved: Saved) -> None:
     page = opened.page
     at_its_end = opened.state()
