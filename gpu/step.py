@@ -8,12 +8,13 @@ torch) carries them out; neither knows the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
-from gpu.sampling import TokenBias
+from gpu.sampling import DISTRIBUTION, SamplingParams, TokenBias
 
 FROM_GPU = -1
 """Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
@@ -23,6 +24,9 @@ MAX_TIMES_WRITTEN = 2**16 - 1
 
 MAX_ROWS = 512
 """Most rows of a step on any device; `DevicePolicy.max_rows` says how many this one takes."""
+
+GREEDY_BELOW = 1e-4
+"""Temperatures below this are greedy: the result is the same, and dividing by them overflows."""
 
 N_CANDIDATES = 20
 """Most likely tokens that a step reports for each sampled row."""
@@ -72,6 +76,22 @@ class Sample:
     n_drafts: int = 0
     verifies: bool = False
     n_allowed: int = 0
+
+    @classmethod
+    def of(cls, params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
+        """Return the draw of token `index` of a run with these settings, which include a seed."""
+        assert params.seed is not None
+        settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
+        if params.temperature < GREEDY_BELOW:
+            settings["temperature"] = 0.0
+        return cls(
+            row=row,
+            slot=slot,
+            seed=params.seed,
+            index=params.first_index + index,
+            logit_bias=params.logit_bias,
+            **settings,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import numpy as np
 from gpu.engine.drafting import ModelDrafting
 from gpu.engine.row_costs import RowCosts
 from gpu.engine.scheduler import Scheduler
-from gpu.engine.sequence import Sequence, sample_of
+from gpu.engine.sequence import Sequence
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
@@ -295,7 +295,7 @@ class DraftModel:
 def _most_likely(sequence: Sequence, row: int, i: int) -> Sample:
     """Return the draw of draft `i` after rows[row]: the most likely token under the penalties."""
     index = sequence.n_submitted + i
-    sample = sample_of(sequence.params, row=row, slot=sequence.slot, index=index)
+    sample = Sample.of(sequence.params, row=row, slot=sequence.slot, index=index)
     return replace(sample, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
 
 

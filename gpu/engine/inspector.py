@@ -14,7 +14,6 @@ import numpy.typing as npt
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduler
-from gpu.engine.sequence import sample_of
 from gpu.engine.validation import check_biased_ids
 from gpu.errors import InvalidRequest
 from gpu.inspection.beam import beam_answer
@@ -355,7 +354,7 @@ def _sample_of_question(question: Waterfall, vocab_size: int) -> Sample:
     most = 2**32 - 1 - params.first_index
     if not 0 <= question.index <= most:
         raise InvalidRequest(f"index should be from 0 to {most}, but is {question.index}", "index")
-    return sample_of(params, row=0, slot=0, index=question.index)
+    return Sample.of(params, row=0, slot=0, index=question.index)
 
 
 def _check_top(top: int) -> None:

@@ -10,30 +10,13 @@ import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from gpu.engine.drafting import Drafting
-from gpu.engine.run_clock import RunClock
-from gpu.engine.token_stats import LayerTimes, token_stats
-from gpu.events import (
-    Accepted,
-    Allowed,
-    CandidateText,
-    Done,
-    Draft,
-    Event,
-    MovedChunk,
-    Prefill,
-    Queued,
-    Reason,
-    StepTimes,
-    Token,
-    TokenStats,
-    TokenText,
-    Updated,
-)
+from gpu.engine.pending_updates import PendingUpdates
+from gpu.engine.run_events import RowResult, RunEvents
+from gpu.events import Done, Draft, Event, MovedChunk, Reason, Updated
 from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.block_table import BlockTable
@@ -42,39 +25,18 @@ from gpu.kv.chunks import Chunk
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.slide import SlidingContext
 from gpu.request import Request
-from gpu.sampling import DISTRIBUTION, SamplingParams
+from gpu.sampling import SamplingParams
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
-from gpu.text.decode_stream import DecodeStream
 from gpu.text.grammar_matcher import GrammarMatcher
-from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TokenizerLike
 
 SEED_BITS = 32
 """Bits of a seed that the engine draws: every JSON reader keeps such a number exact."""
 
-GREEDY_BELOW = 1e-4
-"""Temperatures below this are greedy: the result is the same, and dividing by them overflows."""
-
 NOT_A_NUMBER = (
     "the model's output is not a number: its activations or weights are too large for how they are "
     "stored; load it with dtype f32, and if that does not help, check the weights"
 )
-
-
-def sample_of(params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
-    """Return the draw of token `index` of a run with these settings, which include a seed."""
-    assert params.seed is not None
-    settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
-    if params.temperature < GREEDY_BELOW:
-        settings["temperature"] = 0.0
-    return Sample(
-        row=row,
-        slot=slot,
-        seed=params.seed,
-        index=params.first_index + index,
-        logit_bias=params.logit_bias,
-        **settings,
-    )
 
 
 def _seeded(params: SamplingParams) -> SamplingParams:
@@ -137,20 +99,11 @@ class Sequence:
         self.drafting: Drafting | None = None
         self.grammar = grammar
         self._n_prompt_submitted = 0
-        self._n_prompt_told = len(self.prompt) if n_written else 0  # in `Prefill` events
         self._n_written_before = n_written  # on another engine
-        self._place = 0
-        self._times: LayerTimes | None = None
-        self._updates = request.updates
-        self._n_applied = 0  # scheduled updates that act already
-        self._tokenizer = tokenizer
+        self._updates = PendingUpdates(request.updates, self.interventions)
         self._eos_ids = eos_ids
-        self._on_event = on_event
-        self._decode = DecodeStream(tokenizer, self.prompt)
-        for id in self.ids[len(self.prompt) :]:
-            self._decode.push(id)
-        self._matcher: StopMatcher[Token] = StopMatcher(params.stop)
-        self._clock = RunClock()
+        written = self.ids[len(self.prompt) :]
+        self._events = RunEvents(self.prompt, written, params.stop, tokenizer, on_event)
 
     # ---- what to submit ---------------------------------------------------------------------
 
@@ -306,23 +259,16 @@ class Sequence:
         not known which that is: they are read first."""
         if self.drafting is not None and self.drafting.in_flight:
             return
-        while self._n_applied < len(self._updates) and not self.finished:
-            change = self._updates[self._n_applied]
-            if change.index > self.n_submitted:
-                return
-            self._n_applied += 1
-            resolved = self.interventions.of_update(self._n_applied)
+        while not self.finished and (due := self._updates.take(self.n_submitted)) is not None:
+            change, resolved = due
             self.update(change.params, change.capture, resolved)
 
     def _restore_updates(self) -> None:
         """Apply the updates that acted on another engine, where they were told."""
-        n = self._n_written_before
-        while n and self._n_applied < len(self._updates):
-            change = self._updates[self._n_applied]
-            if change.index > n:
-                return
-            self._n_applied += 1
-            resolved = self.interventions.of_update(self._n_applied)
+        if not self._n_written_before:
+            return
+        while (due := self._updates.take(self._n_written_before)) is not None:
+            change, resolved = due
             self._change(change.params, change.capture, resolved, change.index)
 
     def prefill_rows(self, n: int) -> list[Row]:
@@ -370,7 +316,7 @@ class Sequence:
         which are drafts."""
         index = self.n_submitted
         self.n_submitted += 1
-        sample = sample_of(self.params, row=row, slot=self.slot, index=index)
+        sample = Sample.of(self.params, row=row, slot=self.slot, index=index)
         if self.grammar is not None:
             return replace(sample, n_allowed=self.grammar.n_allowed)
         return replace(sample, n_drafts=n_drafts, verifies=verifies) if verifies else sample
@@ -380,8 +326,8 @@ class Sequence:
         scheduled update and the next change of interventions."""
         at, n = self.next_index, self.n_submitted
         room = min(self.params.max_tokens - n - 1, self.context - self.next_position - 1)
-        if self._n_applied < len(self._updates):
-            room = min(room, self._updates[self._n_applied].index - n - 1)
+        if self._updates.next_index is not None:
+            room = min(room, self._updates.next_index - n - 1)
         if room <= 0:
             return 0
         return self.interventions.schedule.next_change(at, at + 1 + room) - at - 1
@@ -389,57 +335,29 @@ class Sequence:
     # ---- what came back ---------------------------------------------------------------------
 
     def accepted(self, position: int) -> None:
-        """Emit `Accepted`; `position` other runs are before this one."""
-        self._place = position
-        prompt = tuple(TokenText(id, self._tokenizer.piece(id)) for id in self.prompt)
-        self.emit(
-            Accepted(prompt, self.params, self.capture, position, self.context, run=self.number)
-        )
+        """Send that the run waits; `position` other runs are before it."""
+        self._events.accepted(position, self.params, self.capture, self.context, self.number)
 
     def queue_moved(self, position: int) -> None:
-        """Emit the place of a waiting run, if it changed."""
-        if position != self._place:
-            self._place = position
-            self.emit(Queued(position))
+        """Send the place of a waiting run, if it changed."""
+        self._events.moved_to(position)
 
     def started(self) -> None:
         """Note the start; a resumed run is told that it waits no longer."""
         if self.n_preemptions:
             self.queue_moved(0)
         else:
-            self._clock.start()
+            self._events.clock.start()
 
     def chunk_read(self, first: int, n: int, first_row: int, result: StepResult) -> None:
         """Handle a finished chunk: ids first … first + n − 1 were rows first_row … of the step.
-        Prompt tokens are told once, even if a preempted run computes them again."""
-        end = min(first + n, len(self.prompt))
-        first_row += max(0, self._n_prompt_told - first)
-        first = max(first, self._n_prompt_told)
-        n = end - first
-        if n <= 0:
+        Prompt tokens are sent once, even if a preempted run computes them again."""
+        last = min(first + n, len(self.prompt)) - 1
+        to_tell = max(first, self._events.n_prompt_sent)
+        if to_tell > last:
             return
-        self._n_prompt_told = end
-        stats: tuple[TokenStats, ...] = ()
-        if self.capture and result.captured:
-            self._times = LayerTimes.of(result.captured, first + n - 1) or self._times
-            stats = tuple(
-                token_stats(result.captured, first_row + i, first + i, self._times)
-                for i in range(n)
-            )
-        self.emit(
-            Prefill(
-                done=first + n,
-                total=len(self.prompt),
-                reused=self.n_reused,
-                moved=self._moved_at_start or msgspec.UNSET,
-                ms=self._clock.since_start_ms(),
-                gpu_ms=result.gpu_ms,
-                kv_blocks=self._kv_blocks(first + n - 1),
-                slid=self._slid(first + n - 1),
-                stats=stats,
-                experts=result.experts,
-            )
-        )
+        row = self._row_result(last, first_row + last - first, result)
+        self._events.prefilled(to_tell, row, self.n_reused, self._moved_at_start)
 
     def samples_read(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
         """Handle the samples of a step: that of its only row, or those that verify drafts, of which
@@ -453,20 +371,12 @@ class Sequence:
             samples = samples[: n_accepted + 1]
         for i, (sampled, row) in enumerate(zip(samples, rows, strict=False)):
             if not self.finished:
-                self._token_read(sampled, row, result, self._verdict(drafts, i, sampled.id))
+                self._token_read(sampled, row, result, self._events.draft(drafts, i, sampled.id))
         if drafts:
             self.n_submitted = self.n_written
             self.apply_scheduled_updates()
         if drafting is not None and not self.finished:
             drafting.propose(self.ids)
-
-    def _verdict(self, drafts: list[int], place: int, id: int) -> Draft | None:
-        """Return what became of the draft in place of a sampled token, if there was one."""
-        if place >= len(drafts):
-            return None
-        piece, draft = self._tokenizer.piece, drafts[place]
-        rest = () if draft == id else tuple(TokenText(d, piece(d)) for d in drafts[place + 1 :])
-        return Draft(draft, piece(draft), place, draft == id, rest)
 
     def _token_read(
         self, sampled: Sampled, row: int, result: StepResult, draft: Draft | None
@@ -474,7 +384,7 @@ class Sequence:
         """Handle the next token: emit the text that may be shown, and end the run if it must
         end."""
         if not math.isfinite(sampled.logprob):
-            self._release(self._matcher.flush())
+            self._events.flush()
             self.finish("error", NOT_A_NUMBER)
             return
         index = self.n_written
@@ -483,23 +393,27 @@ class Sequence:
         goes_on = self.params.ignore_eos and self.grammar is None
         eos = sampled.id in self._eos_ids and not goes_on
         position = len(self.prompt) + index - 1
-        token = self._token(sampled, index, position, row, result, eos)
-        if self.grammar is not None:
-            self.grammar.read(sampled.id)
-        token = msgspec.structs.replace(token, draft=draft) if draft is not None else token
+        grammar = self.grammar
+        token = self._events.token(
+            sampled,
+            index,
+            self._row_result(position, row, result),
+            eos=eos,
+            n_allowed=None if grammar is None else grammar.n_allowed,
+            draft=draft,
+        )
+        if grammar is not None:
+            grammar.read(sampled.id)
         if eos:
-            self._release(self._matcher.flush())
-            self.emit(token)
+            self._events.flush()
+            self._events.send(token)
             self.finish("eos")
             return
         reason, message = self._end_after(position)
-        text = self._decode.push(sampled.id) + (self._decode.flush() if reason else "")
-        released, stopped = self._matcher.push(token, text)
-        self._release(released)
-        if stopped:
+        if self._events.show(token, is_last=reason is not None):
             self.finish("stop")
         elif reason:
-            self._release(self._matcher.flush())
+            self._events.flush()
             self.finish(reason, message)
 
     def update(
@@ -511,9 +425,9 @@ class Sequence:
         """Apply changes to the tokens not submitted yet; return the index of the first."""
         self._change(changes, capture, resolved, self.n_submitted)
         requested = None if resolved is None else resolved.requested
-        self.emit(Updated(self.n_submitted, self.params, self.capture, requested))
+        self._events.send(Updated(self.n_submitted, self.params, self.capture, requested))
         if self.n_written >= self.params.max_tokens and not self.finished:
-            self._release(self._matcher.flush())
+            self._events.flush()
             self.finish("length")
         return self.n_submitted
 
@@ -535,7 +449,7 @@ class Sequence:
     def cancel(self) -> None:
         """End the run; text held back for a stop string is shown."""
         if not self.finished:
-            self._release(self._matcher.flush())
+            self._events.flush()
             self.finish("cancelled")
 
     def finish(self, reason: Reason, message: str = "") -> None:
@@ -545,13 +459,10 @@ class Sequence:
         submitted = self._n_prompt_submitted
         n_moved = sum(c.end - c.first for c in self._moved_at_start if c.first < submitted)
         n_computed = submitted - self.n_reused - n_moved
-        timings = self._clock.timings(self.n_reused, n_moved, n_computed, self.n_written)
+        timings = self._events.clock.timings(self.n_reused, n_moved, n_computed, self.n_written)
         if self.drafting is not None:
             timings = self.drafting.counts.added_to(timings)
-        self.emit(Done(reason, len(self.prompt), self.n_written, timings, message))
-
-    def emit(self, event: Event) -> None:
-        self._on_event(event)
+        self._events.send(Done(reason, len(self.prompt), self.n_written, timings, message))
 
     def _end_after(self, position: int) -> tuple[Reason | None, str]:
         """Reason why no token can follow the one sampled after `position`, and a message of it;
@@ -566,53 +477,16 @@ class Sequence:
             return "error", f"the grammar cannot be followed: {self.grammar.failure}"
         return None, ""
 
-    def _kv_blocks(self, index: int) -> int:
-        """Return the blocks whose tokens were read when token `index` of the text was computed."""
-        position = index if self.sliding is None else self.sliding.position(index)
-        return sum(text_blocks(window, position + 1) for window in self.windows)
-
-    def _slid(self, index: int) -> int | msgspec.UnsetType:
-        """Return how many tokens had left the cache when token `index` was computed."""
-        return (self.sliding.n_left(index) if self.sliding else 0) or msgspec.UNSET
-
-    def _release(self, tokens: list[tuple[Token, str]]) -> None:
-        for token, text in tokens:
-            self.emit(msgspec.structs.replace(token, text=text))
-
-    def _token(
-        self, s: Sampled, index: int, position: int, row: int, result: StepResult, eos: bool
-    ) -> Token:
-        stats = None
-        if self.capture and result.captured:
-            self._times = LayerTimes.of(result.captured, position) or self._times
-            stats = token_stats(result.captured, row, position, self._times)
-        piece = self._tokenizer.piece
-        grammar = self.grammar
-        allowed = msgspec.UNSET if grammar is None else Allowed(grammar.n_allowed, s.allowed)
-        return Token(
-            index=index,
-            id=s.id,
-            text="",
-            logprob=s.logprob,
-            probability=s.probability,
-            rank=s.rank,
-            n_kept=s.n_kept,
-            draw=s.draw,
-            mass=s.mass,
-            candidates=tuple(
-                CandidateText(c.id, piece(c.id), c.before, c.after, c.cut) for c in s.candidates
-            ),
-            times=StepTimes(
-                interval=self._clock.token_ms(),
-                gpu=result.gpu_ms,
-                encode=result.encode_ms,
-                wait=result.wait_ms,
-                read=result.read_ms,
-            ),
-            kv_blocks=self._kv_blocks(position),
-            slid=self._slid(position),
-            stats=stats,
-            eos=eos,
-            experts=result.experts,
-            allowed=allowed,
+    def _row_result(self, position: int, row: int, result: StepResult) -> RowResult:
+        """Return what was read of `row`, which computed the token at `position` of the text."""
+        sliding, in_cache = self.sliding, position
+        if sliding is not None:
+            in_cache = sliding.position(position)
+        return RowResult(
+            position,
+            row,
+            result,
+            captured=result.captured if self.capture else None,
+            kv_blocks=sum(text_blocks(window, in_cache + 1) for window in self.windows),
+            slid=(sliding.n_left(position) if sliding else 0) or msgspec.UNSET,
         )

@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "resumed-characters",
         "a text that goes on elsewhere does not decode what was written before",
-        SEQUENCE,
+        "gpu/engine/run_events.py",
         "            self._decode.push(id)\n",
         "            pass\n",
         (RESUMED_TEST,),

@@ -1,0 +1,190 @@
+"""Events that tell the caller of a run its place, its prompt, its text and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from gpu.engine.run_clock import RunClock
+from gpu.engine.token_stats import LayerTimes, token_stats
+from gpu.events import (
+    Accepted,
+    Allowed,
+    CandidateText,
+    Draft,
+    Event,
+    MovedChunk,
+    Prefill,
+    Queued,
+    StepTimes,
+    Token,
+    TokenStats,
+    TokenText,
+)
+from gpu.sampling import SamplingParams
+from gpu.step import Captured, Sampled, StepResult
+from gpu.text.decode_stream import DecodeStream
+from gpu.text.stop_strings import StopMatcher
+from gpu.text.token_table import TokenizerLike
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """What was read of `row` of a step.
+
+    position   that of its token in the text, from 0
+    captured   statistics of the step, if the run captures
+    kv_blocks  KV blocks whose tokens it read
+    slid       tokens that had left the cache; absent if there were none
+    """
+
+    position: int
+    row: int
+    step: StepResult
+    captured: Captured | None
+    kv_blocks: int
+    slid: int | msgspec.UnsetType
+
+
+class RunEvents:
+    """Events of one run, passed to `send`. Text that may begin a stop string is held back."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        written: list[int],
+        stop: tuple[str, ...],
+        tokenizer: TokenizerLike,
+        send: Callable[[Event], None],
+    ) -> None:
+        """`written`: tokens after `prompt` that another engine wrote, and told."""
+        self.send = send
+        self.clock = RunClock()
+        self.n_prompt_sent = len(prompt) if written else 0  # in `Prefill` events
+        self._prompt = prompt
+        self._tokenizer = tokenizer
+        self._place = 0
+        self._times: LayerTimes | None = None
+        self._decode = DecodeStream(tokenizer, prompt)
+        for id in written:
+            self._decode.push(id)
+        self._matcher: StopMatcher[Token] = StopMatcher(stop)
+
+    def accepted(
+        self, place: int, params: SamplingParams, capture: bool, context: int, number: int
+    ) -> None:
+        """Send `Accepted`; `place` other runs are before this one, which is run `number`."""
+        self._place = place
+        prompt = self._texts(self._prompt)
+        self.send(Accepted(prompt, params, capture, place, context, run=number))
+
+    def moved_to(self, place: int) -> None:
+        """Send the place of a waiting run, if it changed."""
+        if place != self._place:
+            self._place = place
+            self.send(Queued(place))
+
+    def prefilled(
+        self, first: int, last: RowResult, n_reused: int, moved: tuple[MovedChunk, ...]
+    ) -> None:
+        """Send that prompt tokens `first` up to that of `last` were computed, in as many rows of
+        one step. `n_reused`, `moved`: those found in the KV cache at the start."""
+        done = last.position + 1
+        self.n_prompt_sent = done
+        stats: tuple[TokenStats, ...] = ()
+        if last.captured:
+            self._times = LayerTimes.of(last.captured, last.position) or self._times
+            stats = tuple(
+                token_stats(last.captured, last.row - last.position + at, at, self._times)
+                for at in range(first, done)
+            )
+        self.send(
+            Prefill(
+                done=done,
+                total=len(self._prompt),
+                reused=n_reused,
+                moved=moved or msgspec.UNSET,
+                ms=self.clock.since_start_ms(),
+                gpu_ms=last.step.gpu_ms,
+                kv_blocks=last.kv_blocks,
+                slid=last.slid,
+                stats=stats,
+                experts=last.step.experts,
+            )
+        )
+
+    def token(
+        self,
+        sampled: Sampled,
+        index: int,
+        row: RowResult,
+        *,
+        eos: bool,
+        n_allowed: int | None,
+        draft: Draft | None,
+    ) -> Token:
+        """Return the event of token `index`, without its text. `n_allowed`: the number of tokens
+        that the grammar allowed there; None without one. Each token is asked for once."""
+        stats = None
+        if row.captured:
+            self._times = LayerTimes.of(row.captured, row.position) or self._times
+            stats = token_stats(row.captured, row.row, row.position, self._times)
+        piece, step = self._tokenizer.piece, row.step
+        return Token(
+            index=index,
+            id=sampled.id,
+            text="",
+            logprob=sampled.logprob,
+            probability=sampled.probability,
+            rank=sampled.rank,
+            n_kept=sampled.n_kept,
+            draw=sampled.draw,
+            mass=sampled.mass,
+            candidates=tuple(
+                CandidateText(c.id, piece(c.id), c.before, c.after, c.cut)
+                for c in sampled.candidates
+            ),
+            times=StepTimes(
+                interval=self.clock.token_ms(),
+                gpu=step.gpu_ms,
+                encode=step.encode_ms,
+                wait=step.wait_ms,
+                read=step.read_ms,
+            ),
+            kv_blocks=row.kv_blocks,
+            slid=row.slid,
+            stats=stats,
+            eos=eos,
+            experts=step.experts,
+            draft=draft,
+            allowed=msgspec.UNSET if n_allowed is None else Allowed(n_allowed, sampled.allowed),
+        )
+
+    def draft(self, drafts: list[int], place: int, id: int) -> Draft | None:
+        """Return what became of the draft in place of a sampled token, if there was one."""
+        if place >= len(drafts):
+            return None
+        draft = drafts[place]
+        rest = () if draft == id else self._texts(drafts[place + 1 :])
+        return Draft(draft, self._tokenizer.piece(draft), place, draft == id, rest)
+
+    def show(self, token: Token, *, is_last: bool) -> bool:
+        """Send a token with its text, and those held back that are decided now; return whether a
+        stop string ends the text."""
+        text = self._decode.push(token.id) + (self._decode.flush() if is_last else "")
+        released, stopped = self._matcher.push(token, text)
+        self._release(released)
+        return stopped
+
+    def flush(self) -> None:
+        """Send the tokens that were held back: the text ends without a stop string."""
+        self._release(self._matcher.flush())
+
+    def _release(self, tokens: list[tuple[Token, str]]) -> None:
+        for token, text in tokens:
+            self.send(msgspec.structs.replace(token, text=text))
+
+    def _texts(self, ids: list[int]) -> tuple[TokenText, ...]:
+        return tuple(TokenText(id, self._tokenizer.piece(id)) for id in ids)
