@@ -21,6 +21,7 @@ from app.config import Settings
 from app.engine.client import OnEvent, Progress
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
+from app.models.model_source import ModelSource
 from app.ws.protocol import Hello, Status
 from e2e.site import Site
 from gpu import Engine, Request, SamplingParams, ScheduledUpdate, Tokenizer
@@ -53,7 +54,7 @@ class PacedEngine:
 def load_paced_engine(
     settings: Settings, folder: Path, progress: Progress, *, loras: Mapping[str, Path]
 ) -> PacedEngine:
-    return PacedEngine(load_engine(settings, folder, progress, loras=loras))
+    return PacedEngine(load_engine(settings, ModelSource(folder), progress, loras=loras))
 
 
 @contextmanager

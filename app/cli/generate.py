@@ -36,13 +36,7 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
         check_lora(lora, folder, model.path)
     ids = _prompt_ids(model.tokenizer, prompt, chat)
     engine = load_engine(
-        settings,
-        model.path,
-        lambda done, message: None,
-        name=model.name,
-        loras=loras,
-        draft=draft,
-        tokenizer=model.engine_tokenizer,
+        settings, model.source, lambda done, message: None, loras=loras, draft=draft
     )
     try:
         params.setdefault("seed", secrets.randbits(32))

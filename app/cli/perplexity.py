@@ -103,13 +103,7 @@ def _position_rows(result: Perplexity) -> Iterator[str]:
 
 
 def _load(settings: Settings, model: Model) -> Engine:
-    return load_engine(
-        settings,
-        model.path,
-        lambda done, message: None,
-        name=model.name,
-        tokenizer=model.engine_tokenizer,
-    )
+    return load_engine(settings, model.source, lambda done, message: None)
 
 
 def _figures(result: PerplexityResult) -> str:

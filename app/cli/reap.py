@@ -10,7 +10,8 @@ from pathlib import Path
 from app import version
 from app.config import Settings
 from app.engine.loading import load_engine
-from app.models.find_model import Model, find_model
+from app.models.find_model import find_model
+from app.models.model_source import ModelSource
 from app.models.progress_line import ProgressLine, fetch_with_line
 from gpu import (
     Engine,
@@ -71,7 +72,7 @@ def report_lines(settings: Settings, options: PruneOptions) -> Iterator[str]:
         f"{len(config.expert_layers)} layers, "
         f"{config.experts.experts_per_token} of them for each token"
     )
-    engine = _load_engine(settings, model, model.path, size)
+    engine = _load_engine(settings, model.source, size)
     try:
         before = text_perplexity(engine, tested)
         yield f"perplexity before  {before:.4f}"
@@ -83,17 +84,16 @@ def report_lines(settings: Settings, options: PruneOptions) -> Iterator[str]:
     _write(model.path, options, scores, kept)
     left = config.experts.n_experts - dropped
     yield f"written to {options.out}: {left} experts in each of these layers"
-    engine = _load_engine(settings, model, options.out, size)
+    engine = _load_engine(settings, replace(model.source, path=options.out, name=None), size)
     try:
         yield f"perplexity after   {text_perplexity(engine, tested):.4f}"
     finally:
         engine.close()
 
 
-def _load_engine(settings: Settings, model: Model, path: Path, context: int) -> Engine:
-    """Load `model` from `path`, the original or the pruned one."""
+def _load_engine(settings: Settings, source: ModelSource, context: int) -> Engine:
     settings = replace(settings, context=context, slots=1)
-    return load_engine(settings, path, lambda done, message: None, tokenizer=model.engine_tokenizer)
+    return load_engine(settings, source, lambda done, message: None)
 
 
 def _scores(engine: Engine, config: ModelConfig, spans: Sequence[TextSpan]) -> ExpertScores:

@@ -70,7 +70,7 @@ class Cluster:
                     **DEPLOYMENT, name="engine", ray_actor_options=self._resources
                 )(EngineReplica)
                 self._own.add(name)
-                app = deployment.bind(load, self._log_level)
+                app = deployment.bind(load, number, self._log_level)
                 serve.run(app, name=name, route_prefix=None, blocking=False)
             return serve.get_app_handle(name)
 

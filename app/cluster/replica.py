@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import ray
 
 from app.engine.client import Engine, EngineRun, Load, OnEvent, Progress
+from app.engine.loading import ReplicaPlace
 from app.engine.main import EngineMain
 from gpu import EngineInfo, EngineStats, Request
 from gpu.inspection.requests import Answer, Question
@@ -50,9 +51,9 @@ class Opened(NamedTuple):
 class EngineReplica:
     """An engine that several servers may use. It is loaded when the first one connects."""
 
-    def __init__(self, load: Load, log_level: str) -> None:
+    def __init__(self, load: Callable[..., Engine], number: int, log_level: str) -> None:
         logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
-        self._load = _on_given_gpu(load)
+        self._load = _on_given_gpu(load, number)
         self._loading = threading.Lock()
         self._engine: Engine | None = None
         self._links: dict[int, Link] = {}
@@ -89,10 +90,11 @@ class EngineReplica:
             return SharedEngine(self._engine, link)
 
 
-def _on_given_gpu(load: Callable[..., Engine]) -> Load:
-    """Return the function that loads an engine on the GPU that Ray gave this actor, if it did."""
+def _on_given_gpu(load: Callable[..., Engine], number: int) -> Load:
+    """Return the function that loads engine `number`, on the GPU that Ray gave this actor if it
+    did."""
     gpus = ray.get_gpu_ids()
-    return functools.partial(load, gpu=str(gpus[0])) if gpus else load
+    return functools.partial(load, place=ReplicaPlace(number, str(gpus[0]))) if gpus else load
 
 
 class SharedEngine:

@@ -4,7 +4,7 @@ tools and the engine's process can use it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import tale
@@ -13,46 +13,57 @@ from app.engine.client import Progress
 from app.engine.options import load_options
 from app.models.drafts import Draft, compatible_draft
 from app.models.loras import compatible_loras
+from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import Engine, Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaPlace:
+    """Place of one engine of a server: its number, from 0, and the number of the GPU that a cluster
+    gave it, which counts unless the settings name one."""
+
+    number: int = 0
+    gpu: str | None = None
+
+    def settings(self, settings: Settings) -> Settings:
+        """Return the settings of this engine, of those of the server."""
+        own = settings.for_replica(self.number)
+        return own if own.adapter is not None else replace(own, adapter=self.gpu)
+
+
+ONLY_ENGINE = ReplicaPlace()
+
+
 def load_engine(
     settings: Settings,
-    path: Path,
+    source: ModelSource,
     progress: Progress,
     *,
-    name: str | None = None,
     loras: Mapping[str, Path] | None = None,
     draft: Draft | None = None,
     warm_up: bool = False,
-    tokenizer: LimitedTokenizer | None = None,
-    replica: int = 0,
-    gpu: str | None = None,
+    place: ReplicaPlace = ONLY_ENGINE,
 ) -> Engine:
-    """Load the model at `path`.
+    """Load the model of `source`.
 
-    name       of the model; that of its folder if None
-    loras      folders of adapters by name; those that do not fit the model are left out
-    draft      draft model; left out if it does not fit the model
-    warm_up    compile the kernels of the first requests while the engine is idle
-    tokenizer  the model's tokenizer if it is open already
-    replica    number of this engine among those of the server
-    gpu        number of the GPU that it was given, unless the settings name one
+    loras    folders of adapters by name; those that do not fit the model are left out
+    draft    draft model; left out if it does not fit the model
+    warm_up  compile the kernels of the first requests while the engine is idle
     """
-    settings = settings.for_replica(replica)
-    if settings.adapter is None:
-        settings = replace(settings, adapter=gpu)
-    known: LimitedTokenizer | Tokenizer | None = tokenizer
+    path = source.path
+    tokenizer: LimitedTokenizer | Tokenizer | None = source.tokenizer
     draft_path = None
     if draft is not None:
-        known = tokenizer or Tokenizer.load(path)  # the bundled model's, which is trusted
-        draft_path = compatible_draft(draft, path, known)
-    options = load_options(settings, compatible_loras(path, loras or {}), draft_path)
+        tokenizer = tokenizer or Tokenizer.load(path)  # the bundled model's, which is trusted
+        draft_path = compatible_draft(draft, path, tokenizer)
+    options = load_options(
+        place.settings(settings), compatible_loras(path, loras or {}), draft_path
+    )
     return Engine.load(
         path,
         replace(options, warm_up=warm_up),
-        name=name or (tale.NAME if path == tale.model_dir() else None),
-        tokenizer=known,
+        name=source.name or (tale.NAME if path == tale.model_dir() else None),
+        tokenizer=tokenizer,
         progress=progress,
     )

@@ -25,7 +25,7 @@ from app.cluster.engine import cluster_engine
 from app.config import Settings, SettingsError
 from app.engine.client import Engine, EngineClient, Load, ServedModel
 from app.engine.heartbeat import Timeouts
-from app.engine.loading import load_engine
+from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import Fetch, SupervisedEngine
 from app.http.http_server import http_server
 from app.models.drafts import check_draft, find_draft
@@ -174,7 +174,7 @@ def _ray_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> Engine
 def _load_replica(load: Callable[..., Engine], number: int) -> Load:
     """Return the function that loads the engine with this number. `load`: a partial of
     `load_engine`."""
-    return functools.partial(load, replica=number)
+    return functools.partial(load, place=ReplicaPlace(number))
 
 
 def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None]) -> str | None:

@@ -27,6 +27,7 @@ from app.models.hub_gguf import (
     write_outlines,
 )
 from app.models.memory import expect_fit
+from app.models.model_source import ModelSource
 from app.models.transfer import Transfer
 from app.prompt.limited_tokenizer import LimitedTokenizer, load_tokenizer
 from gpu import ModelConfig, ModelError, Shapes, gguf_part
@@ -61,10 +62,11 @@ class Model:
     snapshot: Snapshot | None = None
 
     @property
-    def engine_tokenizer(self) -> LimitedTokenizer | None:
-        """Tokenizer to pass to the engine, so that it does not read the files again; None for the
-        bundled model, whose files are trusted."""
-        return self.tokenizer if isinstance(self.tokenizer, LimitedTokenizer) else None
+    def source(self) -> ModelSource:
+        """What the engine is told of this model. It gets the tokenizer, so that it does not read
+        the files again, unless the model is the bundled one, whose files are trusted."""
+        tokenizer = self.tokenizer if isinstance(self.tokenizer, LimitedTokenizer) else None
+        return ModelSource(self.path, self.name, tokenizer)
 
     def fetch(
         self,

@@ -209,8 +209,6 @@ def engine_loader(
     """Return `make_load` for `load_engine`; its result can be sent to the engine's process."""
 
     def make_load(settings: Settings, model: Model) -> Load:
-        return functools.partial(
-            load, settings, model.path, name=model.name, tokenizer=model.engine_tokenizer
-        )
+        return functools.partial(load, settings, model.source)
 
     return make_load

@@ -59,7 +59,7 @@ def main(
     if bundled:
         model = find_model(settings)
         tokenizer = model.tokenizer
-        load = functools.partial(load_engine, settings, model.path, name=model.name, warm_up=True)
+        load = functools.partial(load_engine, settings, model.source, warm_up=True)
     engine: EngineClient = LocalEngine(load, tokenizer)
     if process:
         engine = SupervisedEngine(

@@ -19,6 +19,7 @@ from app.engine.client import Progress
 from app.engine.loading import load_engine
 from app.engine.options import load_options
 from app.http.server import PortError, address, bind
+from app.models.model_source import ModelSource
 from gpu import (
     AdapterInfo,
     AutotuneResult,
@@ -350,7 +351,7 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
         "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
     )
     settings = Settings(activations="q8")
-    load_engine(settings, tmp_path, lambda fraction, message: None)
+    load_engine(settings, ModelSource(tmp_path), lambda fraction, message: None)
     assert asked["autotune"] is True
     assert asked["activations"] == "q8"
 
@@ -378,7 +379,7 @@ def test_the_server_loads_with_or_without_the_prefix_cache(
         "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
     )
     settings = Settings(prefix_cache=prefix_cache)
-    load_engine(settings, tmp_path, lambda fraction, message: None)
+    load_engine(settings, ModelSource(tmp_path), lambda fraction, message: None)
     assert asked["prefix_cache"] is prefix_cache
 
 
@@ -402,7 +403,7 @@ def test_only_a_server_compiles_ahead_of_requests(
     app.http.server.serve(Settings(port=0), lambda line: None)
     loads[0](lambda fraction, message: None)
     assert asked["warm_up"] is True
-    load_engine(Settings(), tmp_path, lambda fraction, message: None)
+    load_engine(Settings(), ModelSource(tmp_path), lambda fraction, message: None)
     assert asked["warm_up"] is False
 
 

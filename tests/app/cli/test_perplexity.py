@@ -34,7 +34,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Settings of the engines that were loaded."""
     found: list[Settings] = []
 
-    def load(settings: Settings, path: Path, progress: Any, **_: Any) -> Sure:
+    def load(settings: Settings, source: Any, progress: Any, **_: Any) -> Sure:
         found.append(settings)
         return Sure(settings)
 

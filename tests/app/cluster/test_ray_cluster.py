@@ -19,7 +19,7 @@ from app.cluster.engine import cluster_engine
 from app.cluster.scaled import ScaledEngine
 from app.config import Settings
 from app.engine.client import ServedModel
-from app.engine.loading import load_engine
+from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import SupervisedEngine
 from app.models.find_model import find_model
 from app.models.switching import engine_loader
@@ -50,7 +50,7 @@ def connect(address: str) -> ScaledEngine:
     load = engine_loader(functools.partial(load_engine, loras={}))(settings, model)
 
     def load_for(load: Callable[..., Any], number: int) -> Any:
-        return functools.partial(load, replica=number)
+        return functools.partial(load, place=ReplicaPlace(number))
 
     engine = cluster_engine(settings, ServedModel(load, model.tokenizer, model.path), load_for)
     engine.start()

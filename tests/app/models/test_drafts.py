@@ -10,6 +10,7 @@ import pytest
 from app.config import Settings, SettingsError
 from app.engine.loading import load_engine
 from app.models.drafts import check_draft, find_draft
+from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.tale import draft_dir, model_dir
 from gpu import Engine, LoadOptions, ModelError
@@ -27,9 +28,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[LoadOptions]:
 def load(model: Path, draft: str) -> None:
     settings = Settings(model=str(model), draft=draft)
     tokenizer = None if model == model_dir() else load_tokenizer(model)
-    load_engine(
-        settings, model, lambda done, message: None, draft=find_draft(settings), tokenizer=tokenizer
-    )
+    source = ModelSource(model, tokenizer=tokenizer)
+    load_engine(settings, source, lambda done, message: None, draft=find_draft(settings))
 
 
 def test_no_draft_model_is_the_default() -> None:

@@ -374,16 +374,16 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
     settings = Settings(model=str(copy), context=64, slots=1, weight_cache=0)
     model = find_model(settings, must_fit=False)
     steered = model.tokenizer.encode("The forest")
-    sent = pickle.loads(pickle.dumps(model.engine_tokenizer))
+    sent = pickle.loads(pickle.dumps(model.source))
     (copy / "tokenizer.json").write_text("{}")
-    engine = load_engine(settings, copy, lambda done, message: None, tokenizer=sent)
+    engine = load_engine(settings, sent, lambda done, message: None)
     try:
         ids = model.tokenizer.encode("Once upon a time")
         greedy = SamplingParams(temperature=0.0, max_tokens=8)
         steer = Interventions(steer=(Steer(1, "The forest", 2.0),))
         written = list(engine.submit(Request(ids, greedy, interventions=steer)))
-        assert sent.encode("The forest") == steered
-        assert sent._pool._idle == []
+        assert sent.tokenizer.encode("The forest") == steered
+        assert sent.tokenizer._pool._idle == []
         text = "".join(token.text for token in written)
         assert text == model.tokenizer.decode([token.id for token in written])
     finally:

@@ -12,6 +12,7 @@ import pytest
 from app import tale
 from app.config import Settings
 from app.engine.loading import load_engine
+from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.upstream.dialect import MAX_LOGPROBS
 from app.upstream.engine import UpstreamEngine
@@ -36,7 +37,9 @@ def front(start_site: StartSite) -> Front:
 @pytest.fixture
 def bundled(start_site: StartSite) -> Site:
     """The bundled model behind HTTP."""
-    load = partial(load_engine, Settings(weight_cache=0, context=256), tale.model_dir())
+    load = partial(
+        load_engine, Settings(weight_cache=0, context=256), ModelSource(tale.model_dir())
+    )
     site = start_site(load=load, wait=False)
     site.engine.tokenizer = load_tokenizer(tale.model_dir())
     site.page().drop()

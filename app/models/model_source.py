@@ -1,0 +1,22 @@
+"""What an engine's process is told of the model to load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.prompt.limited_tokenizer import LimitedTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Files of a model.
+
+    path       its folder or GGUF file
+    name       name to display; None: that of the folder
+    tokenizer  its tokenizer, if that is open already
+    """
+
+    path: Path
+    name: str | None = None
+    tokenizer: LimitedTokenizer | None = field(default=None, repr=False)
