@@ -31,7 +31,7 @@ from gpu.errors import (
     ModelError,
     QueueFull,
 )
-from gpu.export.manifest import ExportedModel, Piece, PlansOfShapes, RecordShapes
+from gpu.export.manifest import ExportedFile, ExportedModel, PlansOfShapes, RecordShapes
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import MAX_GRAMMAR_CHARS, Grammar
@@ -114,6 +114,7 @@ __all__ = [
     "EngineLimits",
     "EngineStats",
     "ExpertScores",
+    "ExportedFile",
     "ExportedModel",
     "Footprint",
     "GenerationDefaults",
@@ -137,7 +138,6 @@ __all__ = [
     "Patch",
     "Perplexity",
     "PerplexityResult",
-    "Piece",
     "PlansOfShapes",
     "PolicyChoice",
     "QueueFull",

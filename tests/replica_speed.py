@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from app.config import Settings
 from app.upstream.address import Address
 from app.upstream.chunks import Chunk
-from app.upstream.transport import Exchange
+from app.upstream.transport import HttpExchange
 from tests.serving import serving
 
 SERVERS = {
@@ -71,7 +71,7 @@ def speed(address: Address, n_streams: int, n_tokens: int) -> tuple[float, float
 
 def first_token(address: Address, number: int, n_tokens: int) -> float:
     """Read a whole text; return the seconds to its first token."""
-    exchange = Exchange(address, SECONDS)
+    exchange = HttpExchange(address, SECONDS)
     began, first = time.perf_counter(), 0.0
     body = {
         "prompt": f"Once upon a time there were {number} foxes who",

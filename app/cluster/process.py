@@ -12,7 +12,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from app.cluster.cluster import Cluster
-from app.cluster.replica import PING_SECONDS, Opened
+from app.cluster.replica import PING_SECONDS, ConnectionOpened
 from app.engine.client import Load
 
 log = logging.getLogger(__name__)
@@ -62,13 +62,13 @@ class ReplicaPipe:
             self._handle.send.remote(self.opened.link, b"")
 
 
-def _open(handle: Any) -> tuple[Any, Opened]:
+def _open(handle: Any) -> tuple[Any, ConnectionOpened]:
     """Connect to a replica, as soon as one is there."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         stream = handle.options(stream=True).connect.remote()
         try:
-            return stream, Opened(*next(stream))
+            return stream, ConnectionOpened(*next(stream))
         except (RayError, StopIteration) as error:  # it died, and its successor is not there yet
             if time.monotonic() > deadline:
                 raise OSError(f"the replica does not answer ({type(error).__name__})") from None

@@ -40,7 +40,7 @@ END = b""
 ASKERS_OF_A_LINK = 1 << 32
 
 
-class Opened(NamedTuple):
+class ConnectionOpened(NamedTuple):
     """First message of a connection: its number, and the process and name of the actor."""
 
     link: int
@@ -56,16 +56,18 @@ class EngineReplica:
         self._load = _on_given_gpu(load, number)
         self._loading = threading.Lock()
         self._engine: Engine | None = None
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, ServerConnection] = {}
         self._numbers = itertools.count(1)
 
     async def connect(self) -> AsyncIterator[Any]:
-        """Yield `Opened`, then lists of messages of the engine, until the server closes."""
+        """Yield `ConnectionOpened`, then the engine's messages in lists, until it is closed."""
         number = next(self._numbers)
-        link = self._links[number] = Link(asyncio.get_running_loop())
+        link = self._links[number] = ServerConnection(asyncio.get_running_loop())
         link.start(functools.partial(self._share, number))
         try:
-            yield Opened(number, os.getpid(), ray.get_runtime_context().get_actor_name() or "")
+            yield ConnectionOpened(
+                number, os.getpid(), ray.get_runtime_context().get_actor_name() or ""
+            )
             while (messages := await link.receive()) is not None:
                 yield messages
         finally:
@@ -141,7 +143,7 @@ class SharedEngine:
         return self._link * ASKERS_OF_A_LINK + asker
 
 
-class Link:
+class ServerConnection:
     """Connection of a server: the ends of a pipe, of which `EngineMain` serves the other one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -25,10 +25,10 @@ from app.engine.pipe import (
     Cancel,
     CancelQuestions,
     Close,
-    Failed,
     FromEngine,
     Heartbeat,
     InspectRun,
+    LoadFailed,
     Loading,
     Ready,
     RunEvent,
@@ -134,7 +134,7 @@ class EngineHandle:
         self._runs: dict[int, RemoteRun] = {}
         self.stats: EngineStats | None = None
         """Those of the last heartbeat; None until the model is loaded."""
-        self._reports: queue.SimpleQueue[Loading | Ready | Failed | None] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Loading | Ready | LoadFailed | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
         self._child = start(load, log_level)
         try:
@@ -218,7 +218,7 @@ class EngineHandle:
 
     # ---- from the engine ---------------------------------------------------------------------
 
-    def receive(self) -> Iterator[Loading | Ready | Failed]:
+    def receive(self) -> Iterator[Loading | Ready | LoadFailed]:
         """Yield what the process reports about itself, until it ends."""
         while (message := self._reports.get()) is not None:
             yield message

@@ -30,10 +30,10 @@ from app.engine.pipe import (
     Cancel,
     CancelQuestions,
     Close,
-    Failed,
     FromEngine,
     Heartbeat,
     InspectRun,
+    LoadFailed,
     Loading,
     Ready,
     RunEvent,
@@ -113,11 +113,11 @@ class EngineMain:
         try:
             engine = self._engine = load(self._report_progress)
         except EngineError as error:
-            self._outbox.put(Failed(str(error), device=isinstance(error, DeviceError)))
+            self._outbox.put(LoadFailed(str(error), device=isinstance(error, DeviceError)))
             return None
         except Exception as error:
             log.exception("the model could not be loaded")
-            self._outbox.put(Failed(f"{type(error).__name__}: {error}"))
+            self._outbox.put(LoadFailed(f"{type(error).__name__}: {error}"))
             return None
         self._outbox.put(Ready(engine.info))
         return engine

@@ -83,7 +83,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: EngineInfo
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class LoadFailed(msgspec.Struct, frozen=True, tag="failed"):
     """The model cannot be loaded; the process ends. Another would fail in the same way, unless
     `device`: a GPU that is gone or full may come back."""
 
@@ -127,7 +127,9 @@ class CallFailed(msgspec.Struct, frozen=True, tag="refused"):
     context: int = 0
 
 
-FromEngine = Loading | Ready | Failed | Heartbeat | RunEvent | Acknowledged | Answered | CallFailed
+FromEngine = (
+    Loading | Ready | LoadFailed | Heartbeat | RunEvent | Acknowledged | Answered | CallFailed
+)
 
 
 def call_failed(call: int, error: EngineError) -> CallFailed:

@@ -14,7 +14,7 @@ from app.engine.backoff import Backoff, RestartPolicy
 from app.engine.client import EngineClient, Load, OnEvent, ServedModel, Tokenizer
 from app.engine.handle import EngineHandle, RemoteRun, StartProcess, start_child
 from app.engine.heartbeat import Timeouts
-from app.engine.pipe import Failed, Loading, Ready
+from app.engine.pipe import LoadFailed, Loading, Ready
 from app.models.transfer import Cancelled, Transfer
 from app.ws.protocol import Hello, Status
 from gpu import EngineError, EngineStats, Request
@@ -181,7 +181,7 @@ class SupervisedEngine(EngineClient):
         """True if the server closes or another model is to be loaded."""
         return self._closing.is_set() or self._next_model is not None
 
-    def _relay_status(self, handle: EngineHandle) -> tuple[Failed | None, float | None]:
+    def _relay_status(self, handle: EngineHandle) -> tuple[LoadFailed | None, float | None]:
         """Publish the states of a process until its end. Return why it could not load and when it
         was ready, None if neither happened."""
         failed = ready_at = None
@@ -196,7 +196,7 @@ class SupervisedEngine(EngineClient):
                     ready_at = time.monotonic()
                     self._was_ready = self._could_load = True
                     self._set_state(Status("ready", "ready"), Hello.of(info, self.chat))
-                case Failed():
+                case LoadFailed():
                     failed = message
         return failed, ready_at
 

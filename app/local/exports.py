@@ -19,7 +19,7 @@ import msgspec
 
 from app import tale
 from app.engine.client import EngineClient
-from app.local.model_files import SLOTS, Chat, Named, write_model_files
+from app.local.model_files import SLOTS, ChatFormat, ManifestHead, write_model_files
 from app.ws.protocol import Hello
 from gpu import DeviceError, Footprint, InvalidRequest, LoadOptions, ModelError
 
@@ -48,7 +48,7 @@ class ExportState(msgspec.Struct, frozen=True):
     base: str = ""
 
 
-class Offer(msgspec.Struct, frozen=True):
+class DtypeOffer(msgspec.Struct, frozen=True):
     """The running model in one storage type: `weights` to fetch, `memory` that it needs in all, in
     bytes."""
 
@@ -58,22 +58,22 @@ class Offer(msgspec.Struct, frozen=True):
     export: ExportState
 
 
-class Offers(msgspec.Struct, frozen=True):
+class DtypeOffers(msgspec.Struct, frozen=True):
     """Storage types in which a page can run the model itself. `why_not`: a sentence that says why
     there is none, or ""."""
 
     model: str
     dtype: str
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[DtypeOffer, ...] = ()
     why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ExportJob:
     """An export to write: arguments of `write_model_files`."""
 
     path: Path
-    named: Named
+    head: ManifestHead
     options: LoadOptions
     folder: Path
 
@@ -95,26 +95,26 @@ class BrowserExports:
         self._states: dict[str, ExportState] = {}
         self._needs: dict[str, Footprint] = {}
 
-    def offers(self) -> Offers:
+    def offers(self) -> DtypeOffers:
         """Return what is offered. Raises UnavailableError while the engine is not ready."""
         hello = self._engine.require_ready()
         model, dtype = hello.model.name, hello.model.dtype
         if hello.upstream is not None:
             why = f"the model runs at {hello.upstream.url}, and its weights are not on this server"
-            return Offers(model, dtype, why_not=why)
+            return DtypeOffers(model, dtype, why_not=why)
         try:
             with self._lock:
                 self._follow(hello)
                 states: Mapping[str, ExportState] = dict(self._states)
                 needs = self._needs = self._needs or self._read_needs(hello)
         except (ModelError, DeviceError) as error:
-            return Offers(model, dtype, why_not=str(error))
+            return DtypeOffers(model, dtype, why_not=str(error))
         absent = ExportState("absent")
-        return Offers(
+        return DtypeOffers(
             model,
             dtype,
             tuple(
-                Offer(name, need.weights, need.total, states.get(name, absent))
+                DtypeOffer(name, need.weights, need.total, states.get(name, absent))
                 for name, need in needs.items()
             ),
         )
@@ -168,14 +168,14 @@ class BrowserExports:
             shutil.rmtree(Path(self._root.name) / self._key, ignore_errors=True)
         self._key, self._states, self._needs = key, {}, {}
 
-    def _job(self, hello: Hello, dtype: str) -> Job:
+    def _job(self, hello: Hello, dtype: str) -> ExportJob:
         if self._root is None:
             self._root = _temporary_folder()
-        named = Named(self._version, hello.model.name, Chat.of(self._engine.tokenizer))
+        head = ManifestHead(self._version, hello.model.name, ChatFormat.of(self._engine.tokenizer))
         folder = Path(self._root.name) / self._key / dtype
-        return Job(self._path, named, _options(hello, dtype), folder)
+        return ExportJob(self._path, head, _options(hello, dtype), folder)
 
-    def _write(self, key: str, dtype: str, job: Job) -> None:
+    def _write(self, key: str, dtype: str, job: ExportJob) -> None:
         def tell(state: ExportState) -> bool:
             """Set the state; return False if another model runs by now."""
             with self._lock:
@@ -217,7 +217,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
         ) from None
 
 
-def _expect_room(job: Job) -> None:
+def _expect_room(job: ExportJob) -> None:
     """Raise ModelError if the disk has no room for an export."""
     needed = Footprint.of(job.path, job.options).weights + SPARE_BYTES
     free = shutil.disk_usage(tempfile.gettempdir()).free
@@ -228,7 +228,7 @@ def _expect_room(job: Job) -> None:
         )
 
 
-def _write_in_process(job: Job, tell: Callable[[ExportState], object]) -> None:
+def _write_in_process(job: ExportJob, tell: Callable[[ExportState], object]) -> None:
     """Write an export in a process; `tell` hears how far it is. Raises ModelError."""
     context = multiprocessing.get_context("spawn")  # the server has threads
     reader, writer = context.Pipe(duplex=False)
@@ -254,14 +254,14 @@ def _write_in_process(job: Job, tell: Callable[[ExportState], object]) -> None:
         process.join()
 
 
-def _child(job: Job, pipe: Connection) -> None:
+def _child(job: ExportJob, pipe: Connection) -> None:
     """Write an export, and send (share done, what is done) on the way, or (None, error)."""
 
     def progress(fraction: float, message: str) -> None:
         pipe.send((min(fraction, 0.999), message))
 
     try:
-        write_model_files(job.path, job.named, job.options, job.folder, progress)
+        write_model_files(job.path, job.head, job.options, job.folder, progress)
     except (ModelError, DeviceError) as error:
         pipe.send((None, str(error)))
     except OSError as error:

@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 
-from app.local.plan_messages import Fault, PlanRequest, Plans
+from app.local.plan_messages import PlanRefusal, PlanRequest, Plans
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from gpu import InvalidRequest, QueueFull
 
@@ -16,7 +16,9 @@ START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 LIMITS = ProcessLimits(memory_bytes=2048 << 20, reply_bytes=64 << 20)
 
-_decoder: msgspec.msgpack.Decoder[Plans | Fault] = msgspec.msgpack.Decoder(Plans | Fault)
+_decoder: msgspec.msgpack.Decoder[Plans | PlanRefusal] = msgspec.msgpack.Decoder(
+    Plans | PlanRefusal
+)
 
 
 class HubPlans:
@@ -45,7 +47,7 @@ class HubPlans:
             ) from None
         finally:
             self._recording.release()
-        if isinstance(found, Fault):
+        if isinstance(found, PlanRefusal):
             raise InvalidRequest(found.fault, "config")
         return found
 

@@ -11,11 +11,11 @@ import msgspec
 
 from app.engine.client import Tokenizer
 from gpu import (
+    ExportedFile,
     ExportedModel,
     GenerationDefaults,
     LoadOptions,
     ModelError,
-    Piece,
     SamplingParams,
     export_model,
     recommended_settings,
@@ -35,7 +35,7 @@ COPIED = (TOKENIZER, "tokenizer_config.json", "config.json", "generation_config.
 Progress = Callable[[float, str], None]
 
 
-class Chat(msgspec.Struct, frozen=True):
+class ChatFormat(msgspec.Struct, frozen=True):
     """Parts of a tokenizer that make a prompt of a conversation; templates are Jinja sources.
     `eos_ids`: the end token that the tokenizer names."""
 
@@ -46,7 +46,7 @@ class Chat(msgspec.Struct, frozen=True):
     tool_template: str | None
 
     @classmethod
-    def of(cls, t: Tokenizer) -> Chat:
+    def of(cls, t: Tokenizer) -> ChatFormat:
         return cls(t.bos_token, t.eos_token, t.eos_ids, t.chat_template, t.tool_template)
 
 
@@ -62,22 +62,22 @@ class Manifest(msgspec.Struct, frozen=True):
     tokenglass: str
     name: str
     model: ExportedModel
-    files: dict[str, Piece]
-    chat: Chat
+    files: dict[str, ExportedFile]
+    chat: ChatFormat
     defaults: SamplingParams
 
 
-class Named(msgspec.Struct, frozen=True):
+class ManifestHead(msgspec.Struct, frozen=True):
     """Fields of a manifest that name the model and the version of Tokenglass, and its chat."""
 
     tokenglass: str
     name: str
-    chat: Chat
+    chat: ChatFormat
 
 
 def write_model_files(
     path: Path,
-    named: Named,
+    head: ManifestHead,
     options: LoadOptions,
     folder: Path,
     progress: Progress = lambda fraction, message: None,
@@ -95,15 +95,15 @@ def write_model_files(
         if (path / name).is_file():
             copy = folder / MODEL / name
             shutil.copyfile(path / name, copy)
-            files[name] = Piece.of(folder, copy)
+            files[name] = ExportedFile.of(folder, copy)
     manifest = Manifest(
         format=FORMAT,
         version=VERSION,
-        tokenglass=named.tokenglass,
-        name=named.name,
+        tokenglass=head.tokenglass,
+        name=head.name,
         model=export_model(path, folder, options, progress),
         files=files,
-        chat=named.chat,
+        chat=head.chat,
         defaults=recommended_settings(GenerationDefaults.from_folder(path)),
     )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)

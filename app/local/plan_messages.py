@@ -28,7 +28,7 @@ class Plans(msgspec.Struct, frozen=True, tag=True):
     defaults: SamplingParams
 
 
-class Fault(msgspec.Struct, frozen=True, tag=True):
+class PlanRefusal(msgspec.Struct, frozen=True, tag=True):
     """Refusal of a model that cannot be run; `fault` says why."""
 
     fault: str

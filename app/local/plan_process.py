@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from app.local.model_files import SLOTS
-from app.local.plan_messages import Fault, PlanRequest, Plans
+from app.local.plan_messages import PlanRefusal, PlanRequest, Plans
 from gpu import (
     DeviceError,
     GenerationDefaults,
@@ -20,7 +20,7 @@ record_shapes = shapes_recorder()  # imported here, as its time would count as t
 
 
 def answer(request: bytes) -> bytes:
-    """Return `Plans` or `Fault` for a `PlanRequest`, all in msgpack."""
+    """Return `Plans` or `PlanRefusal` for a `PlanRequest`, all in msgpack."""
     asked = msgspec.msgpack.decode(request, type=PlanRequest)
     options = LoadOptions(dtype=asked.dtype, slots=SLOTS)
     try:
@@ -29,5 +29,5 @@ def answer(request: bytes) -> bytes:
             asked.config, asked.generation, asked.tensors, options, asked.profile
         )
     except (ModelError, DeviceError) as error:
-        return msgspec.msgpack.encode(Fault(str(error)))
+        return msgspec.msgpack.encode(PlanRefusal(str(error)))
     return msgspec.msgpack.encode(Plans(recorded, defaults))

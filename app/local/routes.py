@@ -1,7 +1,7 @@
 """`/api/local`: the running model for the engine in a visitor's browser.
 
-GET  /api/local          `app.local.exports.Offers`: storage types, what each needs, and how far its
-                         export is (pages poll it)
+GET  /api/local          `app.local.exports.DtypeOffers`: storage types, what each needs, and how
+                         far its export is (pages poll it)
 POST /api/local          `{"dtype": …}`: begin to write that export. 202 with its state; 400 if
                          nothing can be exported; why this one failed is in its state
 GET  /api/local/KEY/DTYPE/FILE

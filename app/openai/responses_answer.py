@@ -139,7 +139,7 @@ def whole(choices: Choices, response: ResponseObject) -> dict[str, Any]:
 
 def stream(choices: Choices, response: ResponseObject) -> Iterator[bytes]:
     """Yield the events of a stream. Comments keep it alive while there are no tokens."""
-    events = Events(response)
+    events = ResponseEvents(response)
     yield from events.begin()
     try:
         for found in choices:
@@ -155,7 +155,7 @@ def stream(choices: Choices, response: ResponseObject) -> Iterator[bytes]:
         yield from events.fail(error)
 
 
-class Events:
+class ResponseEvents:
     """Server-sent events of one response, numbered, in the order that OpenAI documents."""
 
     def __init__(self, response: ResponseObject) -> None:

@@ -11,7 +11,7 @@ from app.openai.body import decode_body
 from app.openai.generations import Generations
 from app.openai.responses_answer import ResponseObject, stream, whole
 from app.openai.responses_request import ResponsesRequest
-from app.openai.serving import Answering, serve
+from app.openai.serving import AnswerOptions, serve
 from app.prompt.prompts import message_ids
 from app.prompt.truncation import Room, read_conversation
 
@@ -35,7 +35,7 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
         request = body.run(prompt.ids, params, interventions, truncation)
         name = body.model or hello.model.name
         response = ResponseObject(body, params, name, len(prompt.dropped))
-        answering = Answering(
+        answering = AnswerOptions(
             response.id,
             partial(whole, response=response),
             partial(stream, response=response) if body.stream else None,

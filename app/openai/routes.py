@@ -23,7 +23,7 @@ from app.openai.schema import (
     check_logprobs,
     expect_served,
 )
-from app.openai.serving import Answering, serve
+from app.openai.serving import AnswerOptions, serve
 from app.openai.structured_outputs import Constraint
 from app.openai.tool_calls import ToolCallWriter
 from app.openai.tools import required_tools
@@ -156,7 +156,7 @@ def _answer(
 ) -> Response:
     """Run the request, and answer with the whole text or with a stream."""
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    answering = Answering(
+    answering = AnswerOptions(
         response.id,
         partial(whole, response=response, n=body.n or 1),
         partial(stream, response=response, with_usage=with_usage) if body.stream else None,

@@ -22,7 +22,7 @@ from gpu import Request, SamplingParams
 
 
 @dataclass(frozen=True)
-class Answering:
+class AnswerOptions:
     """How a request is answered.
 
     id          of the answer, by which its settings can be changed
@@ -42,7 +42,7 @@ class Answering:
 
 
 def serve(
-    engine: EngineClient, generations: Generations, request: Request, answering: Answering
+    engine: EngineClient, generations: Generations, request: Request, answering: AnswerOptions
 ) -> Response:
     """Run the request and answer it. Raises what `ClientLimits.submit` raises, and InvalidRequest
     for a grammar that cannot be used, naming the field that it comes from."""

@@ -23,9 +23,9 @@ from app.local.model_files import (
     FORMAT,
     MANIFEST,
     SLOTS,
-    Chat,
+    ChatFormat,
     Manifest,
-    Named,
+    ManifestHead,
     Progress,
     write_model_files,
 )
@@ -37,7 +37,7 @@ INPUTS = "inputs.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedSite:
     """A finished export: its folder, its manifest and the bytes of all files."""
 
     folder: Path
@@ -50,7 +50,7 @@ def export(
     model: Model,
     out: Path,
     progress: Progress = lambda fraction, message: None,
-) -> Exported:
+) -> ExportedSite:
     """Write the export of a model to `out`; an older export there is replaced.
 
     Raises ModelError for a model that cannot be exported, and for an `out` that is something else
@@ -63,14 +63,14 @@ def export(
     try:
         _begin(partial, _inputs(model, options))
         write_page(partial, assets("static"), assets("templates"), version())
-        named = Named(version(), model.name, Chat.of(model.tokenizer))
-        manifest = write_model_files(model.path, named, options, partial, progress)
+        head = ManifestHead(version(), model.name, ChatFormat.of(model.tokenizer))
+        manifest = write_model_files(model.path, head, options, partial, progress)
         (partial / INPUTS).unlink()
         _put_in_place(partial, out)
     except OSError as error:
         raise ModelError(f"{out}: cannot be written ({error.strerror or error})") from error
     n_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    return Exported(out, manifest, n_bytes)
+    return ExportedSite(out, manifest, n_bytes)
 
 
 def expect_replaceable(out: Path) -> None:

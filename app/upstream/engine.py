@@ -19,7 +19,7 @@ from app.upstream.lacks import lacks_of, why_not
 from app.upstream.request_body import BodyWriter
 from app.upstream.run import UpstreamRun
 from app.upstream.tokenizer import TokenIds, WordTokenizer
-from app.upstream.transport import Exchange
+from app.upstream.transport import HttpExchange
 from app.ws.protocol import Hello, Status, Upstream
 from gpu import (
     DeviceInfo,
@@ -104,7 +104,7 @@ class UpstreamEngine(EngineClient):
     def _ask_model(self) -> ServedModel:
         """Return the model of `--model`, or the first. Raises ModelError if there is none, and what
         `Exchange.get` raises."""
-        exchange = Exchange(self.address, ASK_SECONDS)
+        exchange = HttpExchange(self.address, ASK_SECONDS)
         try:
             models = exchange.get("/v1/models", ModelList).data
         finally:
@@ -182,7 +182,7 @@ class UpstreamEngine(EngineClient):
 
     def _start(self, request: Request, on_event: OnEvent, writer: BodyWriter) -> Run:
         limits = self.require_ready().limits
-        open_exchange = partial(Exchange, self.address, float(self._settings.engine_timeout))
+        open_exchange = partial(HttpExchange, self.address, float(self._settings.engine_timeout))
 
         def on_end(error: EngineError | None) -> None:
             with self._lock:

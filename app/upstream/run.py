@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from app.engine.client import OnEvent
 from app.upstream.chunks import Chunk, WrittenToken, tokens_of
 from app.upstream.request_body import BodyWriter
-from app.upstream.transport import Exchange, error_message
+from app.upstream.transport import HttpExchange, error_message
 from gpu import (
     NO_INTERVENTIONS,
     EngineError,
@@ -62,7 +62,7 @@ class UpstreamRun:
         request: Request,
         on_event: OnEvent,
         writer: BodyWriter,
-        open_exchange: Callable[[], Exchange],
+        open_exchange: Callable[[], HttpExchange],
         on_end: Callable[[EngineError | None], None],
     ) -> None:
         self._request = request
@@ -75,7 +75,7 @@ class UpstreamRun:
         self._opened = threading.Event()
         self._refusal: EngineError | None = None
         self._accepted = self._cancelled = self._restart = False
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
         self._written: list[int] = []
         self._scheduled = deque(sorted(request.updates, key=lambda update: update.index))
         self._began = time.perf_counter()
@@ -192,7 +192,7 @@ class UpstreamRun:
                 self._exchange = None
             exchange.release()
 
-    def _read(self, exchange: Exchange, path: str, body: dict[str, Any]) -> None:
+    def _read(self, exchange: HttpExchange, path: str, body: dict[str, Any]) -> None:
         response = exchange.open_stream(path, body)
         with self._lock:
             self._accept()

@@ -32,7 +32,7 @@ DONE = b"[DONE]"
 T = TypeVar("T")
 
 
-class Exchange:
+class HttpExchange:
     """One request and its answer. `close` may be called on any thread and interrupts the others.
 
     `silence_seconds`: longest time without a byte of the answer.

@@ -32,7 +32,7 @@ from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weight_cache import is_cacheable, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
-from gpu.checkpoint.writer import Entry, write_safetensors
+from gpu.checkpoint.writer import TensorToWrite, write_safetensors
 from gpu.config import ModelConfig
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
@@ -54,10 +54,10 @@ def write_random(config: ModelConfig, folder: Path) -> int:
     """Write a model.safetensors of bfloat16 weights; return its size in bytes."""
     source = RandomCheckpoint(config)
 
-    def entry(name: str) -> Entry:
+    def entry(name: str) -> TensorToWrite:
         bits = source.read_f32(name).view(np.uint32)
         halves = ((bits + np.uint32(0x8000)) >> np.uint32(16)).astype(np.uint16)
-        return Entry(name, "BF16", source.shape(name), [halves.reshape(-1).view(np.uint8)])
+        return TensorToWrite(name, "BF16", source.shape(name), [halves.reshape(-1).view(np.uint8)])
 
     path = folder / WEIGHTS
     write_safetensors(path, [entry(name) for name in source.names()])

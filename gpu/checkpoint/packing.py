@@ -36,7 +36,7 @@ F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class StorageFormat:
     """A storage type.
 
     block_words  words of a block's weights
@@ -61,10 +61,10 @@ class Format:
 FORMATS = {
     format.name: format
     for format in (
-        Format("f32", block_words=32, scale_bytes=0, vocabulary="f32", kv="f32"),
-        Format("f16", block_words=16, scale_bytes=0, vocabulary="f16", kv="f16"),
-        Format("q8", block_words=8, scale_bytes=2, vocabulary="q8", kv="f16"),
-        Format("q4", block_words=4, scale_bytes=4, vocabulary="q8", kv="f16"),
+        StorageFormat("f32", block_words=32, scale_bytes=0, vocabulary="f32", kv="f32"),
+        StorageFormat("f16", block_words=16, scale_bytes=0, vocabulary="f16", kv="f16"),
+        StorageFormat("q8", block_words=8, scale_bytes=2, vocabulary="q8", kv="f16"),
+        StorageFormat("q4", block_words=4, scale_bytes=4, vocabulary="q8", kv="f16"),
     )
 }
 
@@ -194,7 +194,7 @@ def _blocks(k: int) -> int:
     return -(-k // BLOCK)
 
 
-def _scale_words(format: Format, blocks: int) -> int:
+def _scale_words(format: StorageFormat, blocks: int) -> int:
     group_bytes = 4 * SCALE_GROUP_WORDS
     return -(-format.scale_bytes * blocks // group_bytes) * SCALE_GROUP_WORDS
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpu.checkpoint.files import INDEX, WEIGHTS, Tensor
 from gpu.checkpoint.reader import Checkpoint, Progress
-from gpu.checkpoint.writer import Entry, write_safetensors
+from gpu.checkpoint.writer import TensorToWrite, write_safetensors
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject
 from gpu.gguf.file import is_gguf
@@ -86,11 +86,11 @@ def expect_empty(out: Path) -> None:
 # ---- tensors ---------------------------------------------------------------------------------
 
 
-def _entries(checkpoint: Checkpoint, kept: KeptExperts) -> dict[str, list[Entry]]:
+def _entries(checkpoint: Checkpoint, kept: KeptExperts) -> dict[str, list[TensorToWrite]]:
     """Return the tensors of each file by file name. A file with only pruned experts is left out."""
     numbers = {layer: {old: new for new, old in enumerate(kept[layer])} for layer in kept}
     routers: set[int] = set()
-    files: dict[str, list[Entry]] = {}
+    files: dict[str, list[TensorToWrite]] = {}
     for tensor in checkpoint.tensors.values():
         name, shape, data = tensor.name, tensor.shape, [tensor.data]
         if row_each := _ROW_EACH.fullmatch(name):
@@ -106,7 +106,9 @@ def _entries(checkpoint: Checkpoint, kept: KeptExperts) -> dict[str, list[Entry]
             if new is None:
                 continue
             name = f"{before}{new}{after}"
-        files.setdefault(tensor.path.name, []).append(Entry(name, tensor.dtype, shape, data))
+        files.setdefault(tensor.path.name, []).append(
+            TensorToWrite(name, tensor.dtype, shape, data)
+        )
     if routers != set(kept):
         raise ModelError(
             f"{checkpoint.folder}: expected experts to keep for the layers {sorted(routers)}, but "
@@ -127,7 +129,9 @@ def _places(tensor: Tensor, kept: Sequence[int] | None) -> Sequence[int]:
     return kept
 
 
-def _write_weights(folder: Path, entries: dict[str, list[Entry]], progress: Progress) -> None:
+def _write_weights(
+    folder: Path, entries: dict[str, list[TensorToWrite]], progress: Progress
+) -> None:
     sizes = {file: sum(entry.n_bytes for entry in of_file) for file, of_file in entries.items()}
     done, total = 0, sum(sizes.values())
     for file, of_file in entries.items():
@@ -152,7 +156,7 @@ def _config(config: JsonObject, kept: KeptExperts) -> dict[str, object]:
     return config.values | dict.fromkeys(names, counts.pop())
 
 
-def _index(index: JsonObject, entries: dict[str, list[Entry]]) -> dict[str, object]:
+def _index(index: JsonObject, entries: dict[str, list[TensorToWrite]]) -> dict[str, object]:
     weight_map = {entry.name: file for file, of_file in entries.items() for entry in of_file}
     tensors = [entry for of_file in entries.values() for entry in of_file]
     metadata = dict(index.object("metadata").values)

@@ -16,7 +16,7 @@ from gpu.webgpu.buffers import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorRows:
     """Rows of one tensor of the checkpoint.
 
     runs        (first, n): rows first … first + n − 1 of the tensor, one run after the other; all
@@ -47,7 +47,7 @@ class Recipe:
     dtype: str
     n: int
     k: int
-    parts: tuple[Part, ...]
+    parts: tuple[TensorRows, ...]
     each: int = 1
     plus: float = 0.0
 
@@ -68,13 +68,15 @@ class Placement:
     interleaved: int = 1
 
 
-def parts_of(row_sources: list[RowSource], arrange: Arrangement) -> tuple[Part, ...]:
+def parts_of(row_sources: list[RowSource], arrange: Arrangement) -> tuple[TensorRows, ...]:
     """Return the sources of a weight as parts of its recipe."""
     order = arrange.head_order
     is_ordered = order is not None and (np.diff(order) != 1).any()
     head_order = tuple(order.tolist()) if order is not None and is_ordered else ()
     return tuple(
-        Part(source.source, runs_of(source.order), source.transposed, head_order if i < 2 else ())
+        TensorRows(
+            source.source, runs_of(source.order), source.transposed, head_order if i < 2 else ()
+        )
         for i, source in enumerate(row_sources)
     )
 

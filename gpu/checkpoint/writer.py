@@ -27,7 +27,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorToWrite:
     """A tensor to write. `data`: its bytes, as one or more contiguous arrays."""
 
     name: str
@@ -40,7 +40,7 @@ class Entry:
         return sum(part.nbytes for part in self.data)
 
 
-def write_safetensors(path: Path, entries: Sequence[Entry]) -> None:
+def write_safetensors(path: Path, entries: Sequence[TensorToWrite]) -> None:
     """Write a file and flush it to disk. Raises OSError."""
     joined = [_joined(entry, path.parent) for entry in entries]  # the library reads addresses
     specs = {
@@ -61,7 +61,7 @@ def write_safetensors(path: Path, entries: Sequence[Entry]) -> None:
         os.fsync(file.fileno())
 
 
-def _joined(entry: Entry, folder: Path) -> Bytes:
+def _joined(entry: TensorToWrite, folder: Path) -> Bytes:
     """Return a tensor's bytes as one array. Several arrays are joined in an unnamed file in
     `folder`, because together they may exceed the memory."""
     if len(entry.data) == 1 or entry.n_bytes == 0:
@@ -75,7 +75,7 @@ def _joined(entry: Entry, folder: Path) -> Bytes:
     return whole
 
 
-def _storage_shape(entry: Entry) -> Sequence[int]:
+def _storage_shape(entry: TensorToWrite) -> Sequence[int]:
     """Return the shape in units of the library's type; one F4 unit holds two numbers."""
     if entry.dtype != "F4":
         return entry.shape

@@ -23,7 +23,7 @@ from gpu.engine.backends import (
     recommended_settings,
 )
 from gpu.engine.info import describe
-from gpu.engine.run import Events, Run
+from gpu.engine.run import EventReceiver, Run
 from gpu.engine.sequence import Sequence
 from gpu.engine.thread import (
     CancelQuestions,
@@ -162,7 +162,7 @@ class Engine:
         if request.grammar is not None:
             after_written = request.grammar.after(request.n_written)
             grammar = self._grammars.matcher(after_written, request.ids)
-        events = Events(on_event, self._release_place)
+        events = EventReceiver(on_event, self._release_place)
         sequence = Sequence(
             request,
             self.tokenizer,

@@ -22,7 +22,7 @@ class Run:
         self,
         engine: EngineThread,
         sequence: Sequence,
-        events: Events,
+        events: EventReceiver,
         encode: Callable[[Interventions], EncodedInterventions],
     ) -> None:
         self._engine = engine
@@ -74,7 +74,7 @@ class Run:
             raise EngineError(self.done.message)
 
 
-class Events:
+class EventReceiver:
     """Receiver of a run's events: the caller's function, or a queue to iterate."""
 
     def __init__(

@@ -12,7 +12,7 @@ from itertools import takewhile
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled
 from gpu.inspection.requests import StepPart
-from gpu.inspection.steps import Part, StepRecord
+from gpu.inspection.steps import RunRows, StepRecord
 from gpu.step import StepResult
 
 MAX_STEPS = 512
@@ -26,7 +26,7 @@ class _InFlight:
     """A submitted step, and the runs that waited then."""
 
     scheduled: Scheduled
-    waiting: tuple[Part, ...]
+    waiting: tuple[RunRows, ...]
 
 
 class StepLog:
@@ -60,16 +60,16 @@ class StepLog:
         self._steps.append(StepRecord(self._n, ms, parts))
 
 
-def _waiting_part(sequence: Sequence) -> Part:
+def _waiting_part(sequence: Sequence) -> RunRows:
     kind = StepPart.PREEMPTED if sequence.n_preemptions else StepPart.WAITING
-    return Part(sequence.number, kind, 0, 0)
+    return RunRows(sequence.number, kind, 0, 0)
 
 
-def _parts(scheduled: Scheduled, result: StepResult) -> Iterator[Part]:
+def _parts(scheduled: Scheduled, result: StepResult) -> Iterator[RunRows]:
     """Yield the rows of each sequence. The first sample of a prompt comes from its chunk."""
     chunked = {chunk.sequence for chunk in scheduled.chunks}
     for chunk in scheduled.chunks:
-        yield Part(chunk.sequence.number, StepPart.PREFILL, chunk.n, 0)
+        yield RunRows(chunk.sequence.number, StepPart.PREFILL, chunk.n, 0)
     first = 0
     for sequence, drafts in zip(scheduled.samplers, scheduled.drafts, strict=True):
         sampled = [result.samples[first + i].id for i in range(len(drafts))]
@@ -78,4 +78,4 @@ def _parts(scheduled: Scheduled, result: StepResult) -> Iterator[Part]:
             continue
         pairs = zip(drafts, sampled, strict=True)
         n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        yield Part(sequence.number, StepPart.DECODE, 1 + len(drafts), n_accepted)
+        yield RunRows(sequence.number, StepPart.DECODE, 1 + len(drafts), n_accepted)

@@ -10,7 +10,7 @@ import numpy as np
 from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
-from gpu.export.manifest import ExportedModel, ExportedWeights, Piece
+from gpu.export.manifest import ExportedFile, ExportedModel, ExportedWeights
 from gpu.export.plan_builder import build_plan
 from gpu.export.plan_format import PlanFile, encode_plan
 from gpu.export.recording import PROFILES, open_model, record
@@ -53,7 +53,7 @@ def export_model(
         for name, plan in plans.items():
             path = out / PLANS / f"{name}.plan"
             path.write_bytes(encode_plan(plan))
-            files[name] = Piece.of(out, path)
+            files[name] = ExportedFile.of(out, path)
         written = _write_weights(config, checkpoint, options, weights, constants, out, progress)
     except OSError as error:
         raise ModelError(f"{out}: cannot be written ({error.strerror or error})") from error

@@ -13,7 +13,7 @@ import msgspec
 from gpu.load_options import LoadOptions
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ExportedFile(msgspec.Struct, frozen=True):
     """One file of an export; `file` is relative to its folder."""
 
     file: str
@@ -21,7 +21,7 @@ class Piece(msgspec.Struct, frozen=True):
     sha256: str
 
     @classmethod
-    def of(cls, folder: Path, path: Path) -> Piece:
+    def of(cls, folder: Path, path: Path) -> ExportedFile:
         """Return the description of a file below `folder`."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -32,7 +32,7 @@ class ExportedWeights(msgspec.Struct, frozen=True):
     """The weights of an export: `bytes` in `pieces`, one after the other."""
 
     bytes: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ExportedFile, ...]
 
 
 class ExportedModel(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class ExportedModel(msgspec.Struct, frozen=True):
     dtype: str
     kv_dtype: str
     parameters: int
-    plans: dict[str, Piece]
+    plans: dict[str, ExportedFile]
     weights: ExportedWeights
 
 

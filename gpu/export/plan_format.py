@@ -96,7 +96,7 @@ class Needs(msgspec.Struct, frozen=True):
 
 
 class PlanPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rows of one tensor of the checkpoint; see `gpu.checkpoint.recipe.Part`."""
+    """Rows of one tensor of the checkpoint; see `gpu.checkpoint.recipe.TensorRows`."""
 
     tensor: str
     runs: tuple[Run, ...]

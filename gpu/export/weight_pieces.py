@@ -20,7 +20,7 @@ from gpu.checkpoint.recipe import Recipe
 from gpu.checkpoint.row_layout import Arrangement, RowSource
 from gpu.checkpoint.uploader import PackJob, read_f32
 from gpu.checkpoint.weights import WeightLoader
-from gpu.export.manifest import Piece
+from gpu.export.manifest import ExportedFile
 from gpu.export.plan_format import PlanWeight
 from gpu.webgpu.buffers import Memory, Tensor
 
@@ -57,12 +57,12 @@ class PieceWriter:
             if self._at % PIECE_BYTES == 0 or self._at == self._n_bytes:
                 self._end_piece()
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[ExportedFile, ...]:
         """Return all files with their hashes. Raises ValueError if bytes are missing."""
         if self._at != self._n_bytes:
             raise ValueError(f"{self._at} of {self._n_bytes} bytes of weights were written")
         n = -(-self._n_bytes // PIECE_BYTES)
-        return tuple(Piece.of(self._folder.parent, self._path(i)) for i in range(n))
+        return tuple(ExportedFile.of(self._folder.parent, self._path(i)) for i in range(n))
 
     def _end_piece(self) -> None:
         assert self._file is not None

@@ -11,7 +11,7 @@ from gpu.inspection.requests import Answer, Array, StepPart
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunRows:
     """What a run had in a step. `n`: rows; `n_accepted`: drafts among them that were accepted."""
 
     run: int
@@ -26,7 +26,7 @@ class StepRecord:
 
     number: int
     ms: float
-    parts: tuple[Part, ...]
+    parts: tuple[RunRows, ...]
 
 
 def step_reading(steps: Sequence[StepRecord]) -> Answer:

@@ -24,7 +24,7 @@ N_FORBIDDEN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class WaterfallStage:
     """A stage, which removed tokens of the share `removed` and kept `n_kept` tokens of the share
     `kept`. The stage before kept kept + removed. `entropy`: bits, of what is kept, renormalised.
     """
@@ -49,8 +49,8 @@ def waterfall(
     `allowed` (vocab_size,): tokens that a grammar allows, which everything is about then; None:
     there is no grammar.
 
-    info    stages (see `Stage`), draw (the random number), chosen, greedy; with a grammar also
-            `allowed`: n tokens and their probability by the model alone
+    info    stages (see `WaterfallStage`), draw (the random number), chosen, greedy; with a grammar
+            also `allowed`: n tokens and their probability by the model alone
     arrays  one entry for each of the `top` most likely tokens and, if not among them, the chosen
             and those of `also` (with a grammar, the allowed ones of them): ids, cut (an index of
             `gpu.step.CUTS`), seen (0 or 1), written (how often by the run) as u32; logit; the
@@ -112,13 +112,13 @@ def _of_grammar(inside: Answer, logits: Doubles, ids: npt.NDArray[np.intp]) -> A
     )
 
 
-def _changes(raw: Doubles, penalised: Doubles, chances: Distribution) -> list[Stage]:
+def _changes(raw: Doubles, penalised: Doubles, chances: Distribution) -> list[WaterfallStage]:
     """Return the stages that change shares and remove no token."""
     named = (("logits", softmax(raw)), ("penalty", penalised), ("temperature", chances.before))
-    return [Stage(name, len(raw), 1.0, 0.0, float(entropy(p))) for name, p in named]
+    return [WaterfallStage(name, len(raw), 1.0, 0.0, float(entropy(p))) for name, p in named]
 
 
-def _filters(chances: Distribution) -> list[Stage]:
+def _filters(chances: Distribution) -> list[WaterfallStage]:
     """Return the stages that remove tokens."""
     stages, left = [], 1.0
     for i, name in enumerate(CUTS[1:], 1):
@@ -127,7 +127,7 @@ def _filters(chances: Distribution) -> list[Stage]:
         left -= removed
         shares = np.where(alive, chances.before, 0.0)
         bits = float(entropy(shares / shares.sum()))
-        stages.append(Stage(name, int(alive.sum()), left, removed, bits))
+        stages.append(WaterfallStage(name, int(alive.sum()), left, removed, bits))
     return stages
 
 

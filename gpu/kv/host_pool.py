@@ -15,7 +15,7 @@ import numpy as np
 from gpu.kv.pools import KvPools
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, Readback, StepCommands
+from gpu.webgpu.commands import BufferCopy, Readback, StepCommands
 
 READBACK_BYTES, MAX_READBACKS = 16 << 20, 64
 """Most bytes and most readback buffers; there are two at least."""
@@ -46,7 +46,7 @@ class HostPool:
             self._read_oldest()
         readback = self._free.popleft()
         copies = tuple(
-            Copy(part.pool.buffer, part.n_bytes, part.at, block * part.n_bytes)
+            BufferCopy(part.pool.buffer, part.n_bytes, part.at, block * part.n_bytes)
             for part in self._parts
         )
         commands = self._calls.prepare(StepCommands(((),), copies))

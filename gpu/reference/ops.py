@@ -51,7 +51,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class AttentionScoring:
     """Settings of attention scores. `scale` None: 1 / √head_dim."""
 
     scale: float | None = None
@@ -244,7 +244,7 @@ def position_embedding(x: Array, table: Array, positions: Ids) -> Array:
     return x + table[positions]
 
 
-def scores(q: Array, keys: Array, scoring: Scoring) -> Array:
+def scores(q: Array, keys: Array, scoring: AttentionScoring) -> Array:
     """Return soft_cap(keys · q · scale) of one query (head_dim,) and all keys (n, head_dim) up to
     its own; −∞ for keys before the last `window`."""
     scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
@@ -255,7 +255,7 @@ def scores(q: Array, keys: Array, scoring: Scoring) -> Array:
 
 
 def attention(
-    q: Array, rows: StepRows, cache: KvArrays, scoring: Scoring = Scoring()
+    q: Array, rows: StepRows, cache: KvArrays, scoring: AttentionScoring = AttentionScoring()
 ) -> tuple[Array, Array]:
     """Return softmax(scores) · v over the positions up to each row's own (n_rows, n_heads,
     head_dim), and the entropy of each head's weights in bits (n_rows, n_heads).
@@ -272,7 +272,12 @@ def attention(
 
 
 def attention_weights(
-    q: Array, rows: StepRows, keys: Array, first: int, n: int, scoring: Scoring = Scoring()
+    q: Array,
+    rows: StepRows,
+    keys: Array,
+    first: int,
+    n: int,
+    scoring: AttentionScoring = AttentionScoring(),
 ) -> Array:
     """Return the weights of `attention` for the keys at positions first … first + n − 1: (n_rows,
     n_heads, n), 0 after each row's own position."""
@@ -283,7 +288,7 @@ def attention_weights(
     return weights[:, :, first:]
 
 
-def _weights(q: Array, keys: Array, rows: StepRows, scoring: Scoring) -> Iterator[Array]:
+def _weights(q: Array, keys: Array, rows: StepRows, scoring: AttentionScoring) -> Iterator[Array]:
     """Yield softmax(scores) of each row: (n_heads, positions up to the row's own)."""
     n_rows, n_heads, _ = q.shape
     group = n_heads // keys.shape[1]

@@ -19,11 +19,11 @@ import numpy as np
 from gpu.models.layer import Moe
 from gpu.ops.moe import NOT_RESIDENT
 from gpu.plans.plan_cache import PlanKey, RecordedPlan
-from gpu.runners.expert_slots import ExpertSlots, Round
+from gpu.runners.expert_slots import ExpertSlots, ResidentExperts
 from gpu.step import ExpertUse
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, PassDispatch, StepCommands
+from gpu.webgpu.commands import BufferCopy, PassDispatch, StepCommands
 from gpu.webgpu.plan import Dispatch, Plan
 
 ROUTING, EXPERT_MATMUL = "moe_topk", "moe_matmul"
@@ -33,7 +33,7 @@ Segment = tuple[PassDispatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class OffloadedLayer:
     """An MoE layer in a plan. `before`: commands from the expert matmuls of the MoE layer before up
     to this one's routing, which they copy to the host; `matmuls`: this layer's expert matmuls
     alone."""
@@ -57,21 +57,21 @@ class ExpertOffload:
         n_bytes = 4 * memory.max_rows * experts_per_token
         self._routed = self._calls.readback(n_bytes, "routed")
         memory.n_bytes["work"] += n_bytes
-        self._stops: dict[PlanKey, list[Stop]] = {}
+        self._offloaded: dict[PlanKey, list[OffloadedLayer]] = {}
 
     def run_offloaded(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
         """Run a plan up to what `rest` returns, for the first `n_rows` rows; blocks."""
-        if recorded.key not in self._stops:
-            self._stops[recorded.key] = self._split(recorded.plan)
+        if recorded.key not in self._offloaded:
+            self._offloaded[recorded.key] = self._split(recorded.plan)
         used = ExpertUse()
-        for stop in self._stops[recorded.key]:
-            self._calls.submit(self._calls.encode(stop.before, self._routed), self._routed)
-            *others, last = rounds = self._slots[stop.layer].rounds(self._chosen(n_rows))
+        for moe in self._offloaded[recorded.key]:
+            self._calls.submit(self._calls.encode(moe.before, self._routed), self._routed)
+            *others, last = rounds = self._slots[moe.layer].rounds(self._chosen(n_rows))
             for part in others:
-                self._load_experts(stop.layer, part)
-                self._calls.submit(self._calls.encode(stop.matmuls))
-            self._load_experts(stop.layer, last)
-            used = used.plus(self._usage(stop.layer, rounds))
+                self._load_experts(moe.layer, part)
+                self._calls.submit(self._calls.encode(moe.matmuls))
+            self._load_experts(moe.layer, last)
+            used = used.plus(self._usage(moe.layer, rounds))
         return used
 
     def rest(self, plan: Plan) -> Segment:
@@ -79,23 +79,23 @@ class ExpertOffload:
         first = max((run.start for run in _expert_matmuls(plan)), default=0)
         return tuple(dispatch.in_pass for dispatch in plan.dispatches[first:])
 
-    def _split(self, plan: Plan) -> list[Stop]:
+    def _split(self, plan: Plan) -> list[OffloadedLayer]:
         """Split a plan before and after the expert matmuls of each layer."""
-        stops, first = [], 0
+        layers, first = [], 0
         for run in _expert_matmuls(plan):
             of_layer = plan.dispatches[run]
             chosen = _last(ROUTING, plan.dispatches[: run.start]).tensors["expert_ids"]
-            copy = Copy(chosen.buffer, chosen.n_bytes, 0, chosen.offset)
+            copy = BufferCopy(chosen.buffer, chosen.n_bytes, 0, chosen.offset)
             before = plan.dispatches[first : run.start]
-            stops.append(
-                Stop(
+            layers.append(
+                OffloadedLayer(
                     self._layer_of[_last(EXPERT_MATMUL, of_layer).tensors["slots"].name],
                     self._calls.prepare(StepCommands((_in_pass(before),), (copy,))),
                     self._calls.prepare(StepCommands((_in_pass(of_layer),))),
                 )
             )
             first = run.start
-        return stops
+        return layers
 
     def _chosen(self, n_rows: int) -> list[int]:
         """Return the experts that the rows of the step were routed to."""
@@ -103,13 +103,13 @@ class ExpertOffload:
         found: list[int] = np.unique(np.frombuffer(data, np.uint32)).tolist()
         return found
 
-    def _usage(self, layer: int, rounds: list[Round]) -> ExpertUse:
+    def _usage(self, layer: int, rounds: list[ResidentExperts]) -> ExpertUse:
         n_wanted = sum(len(part.places) for part in rounds)
         n_loaded = sum(len(part.loads) for part in rounds)
         expert_bytes = sum(stack.expert_bytes for stack in self._moes[layer].stacks)
         return ExpertUse(n_wanted - n_loaded, n_loaded, n_loaded * expert_bytes)
 
-    def _load_experts(self, layer: int, part: Round) -> None:
+    def _load_experts(self, layer: int, part: ResidentExperts) -> None:
         """Upload the experts of a round that are not resident, and the table of their slots."""
         moe = self._moes[layer]
         for expert in part.loads:

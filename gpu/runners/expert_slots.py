@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ResidentExperts:
     """Experts that are resident at the same time. `places`: the slot of each; `loads`: those that
     must be uploaded first."""
 
@@ -25,7 +25,7 @@ class ExpertSlots:
         self.n = n
         self._slots: OrderedDict[int, int] = OrderedDict()  # by expert, least recently used first
 
-    def rounds(self, wanted: Sequence[int]) -> list[Round]:
+    def rounds(self, wanted: Sequence[int]) -> list[ResidentExperts]:
         """Return the rounds in which a step uses the experts `wanted`, each named once: one round
         if all fit, else several, each finished before the next begins. Resident experts come first.
         The slots count as filled from now on."""
@@ -33,14 +33,14 @@ class ExpertSlots:
         order = [*there, *(expert for expert in wanted if expert not in self._slots)]
         return [self._round(order[at : at + self.n]) for at in range(0, len(order), self.n)]
 
-    def _round(self, experts: list[int]) -> Round:
+    def _round(self, experts: list[int]) -> ResidentExperts:
         loads = tuple(expert for expert in experts if expert not in self._slots)
         for expert in experts:
             if expert in self._slots:
                 self._slots.move_to_end(expert)
         for expert in loads:
             self._slots[expert] = self._free()
-        return Round({expert: self._slots[expert] for expert in experts}, loads)
+        return ResidentExperts({expert: self._slots[expert] for expert in experts}, loads)
 
     def _free(self) -> int:
         """Return a slot that was never used, or that of the least recently used expert, which is

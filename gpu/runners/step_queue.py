@@ -23,7 +23,7 @@ from gpu.runners.expert_offload import ExpertOffload
 from gpu.step import ExpertUse, Step, Times
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, StepCommands
+from gpu.webgpu.commands import BufferCopy, StepCommands
 from gpu.webgpu.plan import Dispatch
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
@@ -228,10 +228,10 @@ class StepQueue:
     def _commands(self, recorded: RecordedPlan, n_queries: int) -> StepCommands:
         copies, at = [], recorded.sample_bytes
         if at:
-            copies.append(Copy(self._tensors.results.buffer, at, 0))
+            copies.append(BufferCopy(self._tensors.results.buffer, at, 0))
         if capture := recorded.capture:
             for tensor in capture.kept:
-                copies.append(Copy(tensor.buffer, tensor.n_bytes, at))
+                copies.append(BufferCopy(tensor.buffer, tensor.n_bytes, at))
                 at += tensor.n_bytes
         if self._offload is not None:
             return StepCommands((self._offload.rest(recorded.plan),), tuple(copies))

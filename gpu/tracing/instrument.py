@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from gpu.webgpu.wgsl_types import XYZW, Space, Type, Variable, shared_variables
+from gpu.webgpu.wgsl_types import XYZW, SharedVariable, Space, WgslType, shared_variables
 
 TRACE = "trace"
 """Name of the binding: a header of `HEADER_WORDS` words, then the events, two words each.
@@ -110,7 +110,7 @@ def instrumented(source: str) -> Instrumented:
 class _Body:
     """Rewrites the accesses of a source, and numbers them."""
 
-    def __init__(self, source: str, variables: dict[str, Variable]) -> None:
+    def __init__(self, source: str, variables: dict[str, SharedVariable]) -> None:
         self._source = source
         self._variables = variables
         self.sites: list[Site] = []
@@ -144,7 +144,9 @@ class _Body:
                 at = match.end()
         return out + text[at:]
 
-    def _element(self, variable: Variable, kind: Kind, written: str, index: str, after: str) -> str:
+    def _element(
+        self, variable: SharedVariable, kind: Kind, written: str, index: str, after: str
+    ) -> str:
         """Return the traced access to an element, or to the part of it that follows in `after`."""
         part = _part(variable.element, after)
         if part is None:
@@ -154,7 +156,7 @@ class _Body:
         n_parts = len(variable.element.parts)
         return f"{variable.name}[traced_part({number}u, {index}, {n_parts}u, {part})]"
 
-    def _whole(self, variable: Variable, text: str, end: int, before: str) -> str:
+    def _whole(self, variable: SharedVariable, text: str, end: int, before: str) -> str:
         """Return `before` with an access to a variable that is no array traced ahead of its
         statement."""
         start = max(before.rfind(mark) for mark in ";{}") + 1
@@ -165,12 +167,12 @@ class _Body:
         number = self._number(variable, kind, variable.element.n_bytes, variable.name)
         return before[:start] + f" traced({number}u, 0u); " + before[start:]
 
-    def _number(self, variable: Variable, kind: Kind, n_bytes: int, text: str) -> int:
+    def _number(self, variable: SharedVariable, kind: Kind, n_bytes: int, text: str) -> int:
         self.sites.append(Site(variable.name, variable.space, kind, n_bytes, text))
         return len(self.sites) - 1
 
 
-def _part(element: Type, after: str) -> str | None:
+def _part(element: WgslType, after: str) -> str | None:
     """Return the number of the part that is accessed, as WGSL, or None for the whole element."""
     if not element.parts:
         return None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gpu.tuning.matmul_timer import SHAPES, Shape, Trial
+from gpu.tuning.matmul_timer import SHAPES, MatmulTrial, Shape
 from gpu.tuning.results import MARGIN, AutotuneRow
 from gpu.webgpu.tiling import Tuning
 
@@ -25,8 +25,8 @@ ROUNDS = 5
 class Timer(Protocol):
     """The part of `gpu.tuning.matmul_timer.MatmulTimer` used here, with q8 weights."""
 
-    def begin(self, trial: Trial) -> str: ...
-    def seconds(self, trial: Trial) -> float: ...
+    def begin(self, trial: MatmulTrial) -> str: ...
+    def seconds(self, trial: MatmulTrial) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def measure_activations(
     the float32 matmul does not run."""
     timings = ActivationTimings()
     for shape in SHAPES:
-        floats = Trial.of(shape, replace(tuning, q8_activations=False))
-        as_q8 = Trial.of(shape, replace(tuning, q8_activations=True))
+        floats = MatmulTrial.of(shape, replace(tuning, q8_activations=False))
+        as_q8 = MatmulTrial.of(shape, replace(tuning, q8_activations=True))
         fault = timer.begin(floats) or timer.begin(as_q8)
         if fault:
             return replace(timings, fault=fault)

@@ -27,9 +27,9 @@ from gpu.info import AdapterInfo
 from gpu.ops.matmul_input import q8_lib
 from gpu.tuning import store
 from gpu.tuning.activations import measure_activations
-from gpu.tuning.matmul_timer import SHAPES, MatmulTimer, Trial
-from gpu.tuning.results import AutotuneResult, Measured, Speed, choose
-from gpu.tuning.store import Key, Measurement
+from gpu.tuning.matmul_timer import SHAPES, MatmulTimer, MatmulTrial
+from gpu.tuning.results import AutotuneResult, CandidateSpeeds, MatmulSpeed, choose
+from gpu.tuning.store import Measurement, MeasurementKey
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
@@ -51,13 +51,13 @@ log = logging.getLogger(__name__)
 class Timer(Protocol):
     """The part of `gpu.tuning.matmul_timer.MatmulTimer` used here."""
 
-    def begin(self, trial: Trial) -> str: ...
-    def seconds(self, trial: Trial) -> float: ...
+    def begin(self, trial: MatmulTrial) -> str: ...
+    def seconds(self, trial: MatmulTrial) -> float: ...
 
 
 def measure(
     default: Tuning, timer: Timer, deadline: float, clock: Callable[[], float] = time.perf_counter
-) -> Measured:
+) -> CandidateSpeeds:
     """Time the candidates beside `default` until `deadline` by `clock`.
 
     The default is always timed. Another candidate only starts if it would meet the deadline when it
@@ -65,8 +65,8 @@ def measure(
     run.
     """
     tunings = candidates(default)
-    times: dict[Trial, float] = {}
-    faults: dict[Trial, str] = {}
+    times: dict[MatmulTrial, float] = {}
+    faults: dict[MatmulTrial, str] = {}
     compiled_by = clock() + COMPILE_SHARE * (deadline - clock())
     slowest = dict.fromkeys(SHAPES, 0.0)
     for trial in _trials(tunings):
@@ -81,12 +81,12 @@ def measure(
     _refine(times, default, timer, deadline, clock)
     speeds, wrong = {}, {}
     for tuning in tunings:
-        trials = [Trial.of(shape, tuning) for shape in SHAPES]
+        trials = [MatmulTrial.of(shape, tuning) for shape in SHAPES]
         if found := [faults[trial] for trial in trials if trial in faults]:
             wrong[tuning] = found[0]
         elif all(trial in times for trial in trials):
-            speeds[tuning] = Speed(*(times[trial] for trial in trials))
-    return Measured(speeds, wrong, choose(default, speeds), len(tunings))
+            speeds[tuning] = MatmulSpeed(*(times[trial] for trial in trials))
+    return CandidateSpeeds(speeds, wrong, choose(default, speeds), len(tunings))
 
 
 def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
@@ -170,10 +170,10 @@ def stored_measurement(info: AdapterInfo) -> Measurement | None:
     return store.read(key_of(info), candidates(DevicePolicy.of(info).tuning))
 
 
-def key_of(info: AdapterInfo) -> Key:
+def key_of(info: AdapterInfo) -> MeasurementKey:
     """Return the key of a measurement on this adapter."""
     policy = DevicePolicy.of(info)
-    return Key(
+    return MeasurementKey(
         info.name,
         info.driver,
         info.backend,
@@ -195,19 +195,19 @@ def _digest(default: Tuning, **of_device: str) -> str:
     return digest.hexdigest()
 
 
-def _trials(tunings: Iterable[Tuning]) -> Iterator[Trial]:
+def _trials(tunings: Iterable[Tuning]) -> Iterator[MatmulTrial]:
     """Yield every trial that these tunings need, once, in their order."""
-    seen: set[Trial] = set()
+    seen: set[MatmulTrial] = set()
     for tuning in tunings:
         for shape in SHAPES:
-            trial = Trial.of(shape, tuning)
+            trial = MatmulTrial.of(shape, tuning)
             if trial not in seen:
                 seen.add(trial)
                 yield trial
 
 
 def _refine(
-    times: dict[Trial, float],
+    times: dict[MatmulTrial, float],
     default: Tuning,
     timer: Timer,
     deadline: float,

@@ -25,7 +25,7 @@ from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.step import Floats, Row, Step
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, StepCommands
+from gpu.webgpu.commands import BufferCopy, StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Recorder
@@ -52,7 +52,7 @@ SHAPES: tuple[Shape, ...] = ("decode", "prefill")
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class MatmulSizes:
     """Sizes of the matmuls. `k`: 8, 16 and 32 parts of split k share its blocks evenly;
     `prefill_rows`; `prefill_n`: columns that the tile is chosen for; `most_copies` of `BASE_N` rows
     of a weight."""
@@ -63,21 +63,23 @@ class Sizes:
     most_copies: int
 
     @classmethod
-    def of(cls, tuning: Tuning) -> Sizes:
+    def of(cls, tuning: Tuning) -> MatmulSizes:
         return COALESCED_SIZES if tuning.coalesced else OTHER_SIZES
 
     def rows(self, shape: Shape) -> int:
         return 1 if shape == "decode" else self.prefill_rows
 
 
-OTHER_SIZES = Sizes(k=1024, prefill_rows=64, prefill_n=BASE_N // PREFILL_SHARE, most_copies=64)
-COALESCED_SIZES = Sizes(k=2048, prefill_rows=128, prefill_n=1 << 14, most_copies=128)
+OTHER_SIZES = MatmulSizes(
+    k=1024, prefill_rows=64, prefill_n=BASE_N // PREFILL_SHARE, most_copies=64
+)
+COALESCED_SIZES = MatmulSizes(k=2048, prefill_rows=128, prefill_n=1 << 14, most_copies=128)
 """For GPUs: the largest weight, 256 MiB, exceeds their caches, and there are enough workgroups for
 the largest shared tiles."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class MatmulTrial:
     """One matmul with one tile, of float32 or int8 rows. `tuning`: any that gives this tile."""
 
     shape: Shape
@@ -86,8 +88,8 @@ class Trial:
     tuning: Tuning = field(compare=False)
 
     @classmethod
-    def of(cls, shape: Shape, tuning: Tuning) -> Trial:
-        sizes = Sizes.of(tuning)
+    def of(cls, shape: Shape, tuning: Tuning) -> MatmulTrial:
+        sizes = MatmulSizes.of(tuning)
         n = BASE_N if shape == "decode" else sizes.prefill_n
         tile = tuning.tile(sizes.rows(shape), n, sizes.k // 32, may_share=shape == "prefill")
         return cls(shape, tile, tuning.q8_activations, tuning)
@@ -114,7 +116,7 @@ class MatmulTimer:
     def __init__(self, device: Device, default: Tuning, dtype: str = "f16") -> None:
         self._device = device
         self._dtype = dtype
-        self._sizes = Sizes.of(default)
+        self._sizes = MatmulSizes.of(default)
         k = self._sizes.k
         self._kernels = Kernels(device)
         self._calls = open_calls(device)
@@ -130,9 +132,9 @@ class MatmulTimer:
         self._n_interleaved = rows_interleaved(device, dtype, k, BASE_N, 1)
         self._packed = interleave(dtype, k, packed, self._n_interleaved, np.empty_like(packed))
         self._make_matmuls(1)
-        self._make_matmuls(self._copies_to_see(Trial.of("decode", default)))
+        self._make_matmuls(self._copies_to_see(MatmulTrial.of("decode", default)))
 
-    def begin(self, trial: Trial) -> str:
+    def begin(self, trial: MatmulTrial) -> str:
         """Compile and run a trial; return what is wrong with its result, or "". The first trial of
         each shape sets the expected result."""
         matmul = self._matmuls[trial.shape]
@@ -152,7 +154,7 @@ class MatmulTimer:
         self._prepared[trial] = self._prepare(trial, matmul.repeats)
         return fault(result, matmul.expected, Q8_TOLERANCE if trial.q8 else TOLERANCE)
 
-    def seconds(self, trial: Trial) -> float:
+    def seconds(self, trial: MatmulTrial) -> float:
         """Return the seconds of one matmul of a trial that has begun."""
         return self._run(trial) / self._matmuls[trial.shape].repeats
 
@@ -164,7 +166,7 @@ class MatmulTimer:
     def close(self) -> None:
         self._weight.buffer.destroy()
 
-    def _copies_to_see(self, trial: Trial) -> int:
+    def _copies_to_see(self, trial: MatmulTrial) -> int:
         """Return how many copies of `BASE_N` rows take `SEEN_S`."""
         self.begin(trial)
         seconds = min(self.seconds(trial) for _ in range(2))
@@ -180,7 +182,7 @@ class MatmulTimer:
         )
         for copy in range(copies):
             self._memory.write(self._weight, self._packed, at=copy * self._packed.nbytes)
-        self._prepared: dict[Trial, Any] = {}
+        self._prepared: dict[MatmulTrial, Any] = {}
         self._matmuls: dict[Shape, _Matmul] = {
             "decode": self._matmul("decode", n),
             "prefill": self._matmul("prefill", n // PREFILL_SHARE),
@@ -202,7 +204,7 @@ class MatmulTimer:
             memory.zeros(f"autotune.{shape}", (rows, n)),
         )
 
-    def _prepare(self, trial: Trial, repeats: int) -> Any:
+    def _prepare(self, trial: MatmulTrial, repeats: int) -> Any:
         matmul = self._matmuls[trial.shape]
         batch = matmul.batch
         if trial.q8:
@@ -212,10 +214,10 @@ class MatmulTimer:
         ops.matmul(rec, batch, "autotune", self._x, matmul.weight, matmul.y, norm=self._norm)
         dispatches = tuple(dispatch.in_pass for dispatch in rec.plan.dispatches) * repeats
         timing = self._timestamps.timing(FIRST_MARK, 0) if self._timestamps else None
-        copies = () if timing else (Copy(matmul.y.buffer, READBACK_BYTES, 0),)
+        copies = () if timing else (BufferCopy(matmul.y.buffer, READBACK_BYTES, 0),)
         return self._calls.prepare(StepCommands((dispatches,), copies, timing))
 
-    def _run(self, trial: Trial) -> float:
+    def _run(self, trial: MatmulTrial) -> float:
         """Return the seconds of the whole pass, by the device's clock if it has one."""
         commands = self._calls.encode(self._prepared[trial], self._readback)
         began = time.perf_counter()

@@ -15,14 +15,14 @@ MARGIN = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class MatmulSpeed:
     """Seconds of a matmul of one row, and of one of many."""
 
     decode: float
     prefill: float
 
 
-def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
+def choose(default: Tuning, speeds: Mapping[Tuning, MatmulSpeed]) -> Tuning:
     """Return the tuning that decodes fastest, unless it loses more in prefill than it wins.
 
     Among equals (within `MARGIN`) the fastest in prefill; among equals there, too, the one that
@@ -30,7 +30,7 @@ def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
     """
     usual = speeds[default]
 
-    def cost(speed: Speed) -> float:
+    def cost(speed: MatmulSpeed) -> float:
         return speed.decode / usual.decode * max(1.0, speed.prefill / usual.prefill)
 
     least = min(cost(speed) for speed in speeds.values())
@@ -41,7 +41,7 @@ def choose(default: Tuning, speeds: Mapping[Tuning, Speed]) -> Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CandidateSpeeds:
     """Measurement of the candidates.
 
     speeds        candidates with right results, the default first
@@ -50,7 +50,7 @@ class Measured:
     n_candidates  all candidates, measured or not
     """
 
-    speeds: Mapping[Tuning, Speed]
+    speeds: Mapping[Tuning, MatmulSpeed]
     faults: Mapping[Tuning, str]
     chosen: Tuning
     n_candidates: int
@@ -100,7 +100,13 @@ class AutotuneResult:
 
     @classmethod
     def of(
-        cls, device: AdapterInfo, measured: Measured, decode: int, prefill: int, *, stored: bool
+        cls,
+        device: AdapterInfo,
+        measured: CandidateSpeeds,
+        decode: int,
+        prefill: int,
+        *,
+        stored: bool,
     ) -> AutotuneResult:
         """Make the table; `decode` and `prefill` are the multiply-adds of the matmuls."""
         rows = (

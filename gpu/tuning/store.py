@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class MeasurementKey:
     """Conditions of a measurement. `kernels`: digest of the candidates and shader sources."""
 
     adapter: str
@@ -51,10 +51,10 @@ class Measurement(msgspec.Struct, frozen=True):
     timestamp_us: float | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasurementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of a file."""
 
-    key: Key
+    key: MeasurementKey
     tuning: Tuning
     timestamp_us: float | None = None
 
@@ -71,7 +71,7 @@ def writable() -> bool:
     return os.access(where, os.W_OK | os.X_OK)
 
 
-def read(key: Key, allowed: Collection[Tuning]) -> Measurement | None:
+def read(key: MeasurementKey, allowed: Collection[Tuning]) -> Measurement | None:
     """Return the measurement stored for `key` if its tiles are those of one of `allowed`, else
     None."""
     where = cache_folder()
@@ -90,7 +90,7 @@ def read(key: Key, allowed: Collection[Tuning]) -> Measurement | None:
     return Measurement(entry.tuning, entry.timestamp_us)
 
 
-def write(key: Key, measured: Measurement) -> bool:
+def write(key: MeasurementKey, measured: Measurement) -> bool:
     """Store a measurement for `key`. Returns False, and logs why, if the folder cannot be
     written."""
     where = cache_folder()
@@ -98,7 +98,7 @@ def write(key: Key, measured: Measurement) -> bool:
         if where is None:
             raise OSError("this user has no home folder")
         where.mkdir(parents=True, exist_ok=True)
-        entry = Entry(key, measured.tuning, measured.timestamp_us)
+        entry = MeasurementFile(key, measured.tuning, measured.timestamp_us)
         _replace(where / key.file_name, msgspec.json.encode(entry))
     except OSError as error:
         log.warning("measurements cannot be stored in %s: %s", where, error)
@@ -106,14 +106,14 @@ def write(key: Key, measured: Measurement) -> bool:
     return True
 
 
-def _parse(path: Path) -> Entry:
+def _parse(path: Path) -> MeasurementFile:
     if not path.is_file():  # opening a pipe would wait for its writer
         raise ValueError("it is not a file")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-    return msgspec.json.decode(data, type=Entry, strict=True)
+    return msgspec.json.decode(data, type=MeasurementFile, strict=True)
 
 
 def _replace(path: Path, data: bytes) -> None:

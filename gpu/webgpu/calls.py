@@ -9,7 +9,7 @@ import wgpu
 from wgpu.backends.wgpu_native import extras
 
 from gpu.errors import DeviceError
-from gpu.webgpu.commands import Calls, StepCommands, Timing
+from gpu.webgpu.commands import Calls, PassTimestamps, StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.native import NativeCalls
 
@@ -76,7 +76,7 @@ class PublicCalls:
         self._fence.read(4)
 
 
-def _pass_writes(timing: Timing) -> dict[str, Any]:
+def _pass_writes(timing: PassTimestamps) -> dict[str, Any]:
     return {
         "query_set": timing.query_set,
         "beginning_of_pass_write_index": 0,

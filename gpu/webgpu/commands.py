@@ -17,7 +17,7 @@ PassDispatch = tuple[Any, Any, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class BufferCopy:
     """Copy of `n_bytes` of a buffer, from `offset`, to the readback buffer at `at`."""
 
     source: Any
@@ -27,7 +27,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class PassTimestamps:
     """Timestamps of a pass: queries 0 and 1 at its begin and end, the next ones between its
     segments. The first `n` are resolved into a buffer and copied to the readback at `at`."""
 
@@ -46,8 +46,8 @@ class StepCommands:
     """
 
     segments: tuple[tuple[PassDispatch, ...], ...]
-    copies: tuple[Copy, ...] = ()
-    timing: Timing | None = None
+    copies: tuple[BufferCopy, ...] = ()
+    timing: PassTimestamps | None = None
     first_mark: int | None = None
 
 

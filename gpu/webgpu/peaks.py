@@ -17,7 +17,7 @@ import numpy as np
 from gpu.errors import DeviceError
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, StepCommands
+from gpu.webgpu.commands import BufferCopy, StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Recorder
@@ -109,7 +109,7 @@ class FmaTimer:
         """Return how long `workgroups` workgroups take."""
         pipeline, bind_group, *_ = self._plan.dispatches[0].in_pass
         dispatch = (pipeline, bind_group, workgroups, 1, 1)
-        copies = (Copy(self.out.buffer, 4, 0),)
+        copies = (BufferCopy(self.out.buffer, 4, 0),)
         prepared = self._calls.prepare(StepCommands(((dispatch,),), copies))
         commands = self._calls.encode(prepared, self._done)
         began = time.perf_counter()

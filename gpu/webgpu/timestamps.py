@@ -7,7 +7,7 @@ import wgpu
 
 from gpu.step import Times
 from gpu.webgpu import native
-from gpu.webgpu.commands import Timing
+from gpu.webgpu.commands import PassTimestamps
 from gpu.webgpu.device import Device
 
 FIRST_MARK = 2
@@ -31,9 +31,9 @@ class Timestamps:
         )
         self._tick_ms = native.timestamp_period_ns(device.wgpu) / 1e6
 
-    def timing(self, n: int, at: int) -> Timing:
+    def timing(self, n: int, at: int) -> PassTimestamps:
         """Return the commands that write a step's first `n` times to its readback at byte `at`."""
-        return Timing(self._query_set, n, self._resolved, at)
+        return PassTimestamps(self._query_set, n, self._resolved, at)
 
     def milliseconds(self, data: bytes, n: int, at: int) -> Times:
         """Return the `n` times that a step wrote at `at`, in ms of the device's clock."""

@@ -22,7 +22,7 @@ _NUMBER_BYTES = {"f32": 4, "u32": 4, "i32": 4, "u64": 8, "bool": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class WgslType:
     """A type: its bytes, and where its parts have four bytes each (a vector, a struct of numbers),
     their names."""
 
@@ -31,7 +31,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class SharedVariable:
     """A variable that several lanes share.
 
     element  type of the variable, or of its elements if it is an array
@@ -40,7 +40,7 @@ class Variable:
 
     name: str
     space: Space
-    element: Type
+    element: WgslType
     length: str | None
 
     @property
@@ -48,24 +48,24 @@ class Variable:
         return self.length is not None
 
 
-def shared_variables(source: str) -> Iterator[Variable]:
+def shared_variables(source: str) -> Iterator[SharedVariable]:
     """Yield the variables of a source in storage and workgroup memory. Raises ValueError for a type
     that is not known."""
     source = _COMMENT.sub("", source)
     aliases, structs = dict(_ALIAS.findall(source)), dict(_STRUCT.findall(source))
     for space, name, kind in _VARIABLE.findall(source):
         element, length = _element(kind.strip())
-        yield Variable(name, space, _type(element, aliases, structs), length)
+        yield SharedVariable(name, space, _type(element, aliases, structs), length)
 
 
-def _type(name: str, aliases: dict[str, str], structs: dict[str, str]) -> Type:
+def _type(name: str, aliases: dict[str, str], structs: dict[str, str]) -> WgslType:
     """Return a type. Members of a struct are taken to leave no gaps."""
     name = name.strip()
     if name in _NUMBER_BYTES:
-        return Type(_NUMBER_BYTES[name])
+        return WgslType(_NUMBER_BYTES[name])
     if vector := re.fullmatch(r"vec(\d)(?:[fui]|<\w+>)", name):
         n, n_bytes = int(vector[1]), 8 if "u64" in name else 4
-        return Type(n * n_bytes, XYZW[:n] if n_bytes == 4 else ())
+        return WgslType(n * n_bytes, XYZW[:n] if n_bytes == 4 else ())
     if atomic := re.fullmatch(r"atomic<(\w+)>", name):
         return _type(atomic[1], aliases, structs)
     if name in aliases:
@@ -73,7 +73,7 @@ def _type(name: str, aliases: dict[str, str], structs: dict[str, str]) -> Type:
     if name in structs:
         members = dict(_MEMBER.findall(structs[name]))
         sizes = [_type(kind, aliases, structs).n_bytes for kind in members.values()]
-        return Type(sum(sizes), tuple(members) if set(sizes) == {4} else ())
+        return WgslType(sum(sizes), tuple(members) if set(sizes) == {4} else ())
     raise ValueError(f"the type {name} is not known")
 
 

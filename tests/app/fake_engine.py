@@ -49,7 +49,7 @@ from gpu.events import (
 )
 from gpu.info import DeviceInfo, EngineLimits, EngineStats, LoraInfo, MemoryInfo, ModelInfo
 from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
-from gpu.inspection.steps import Part, StepRecord, step_reading
+from gpu.inspection.steps import RunRows, StepRecord, step_reading
 from gpu.interventions.messages import check_no_new_patch
 from gpu.kv.slide import SlidingContext
 from gpu.step import ExpertUse
@@ -365,8 +365,8 @@ class FakeEngine:
         for run in self.active:
             n = min(PREFILL_CHUNK, len(run.prompt) - run.prefilled)
             kind = StepPart.PREFILL if n else StepPart.DECODE
-            parts.append(Part(run.number, kind, n or 1, 0))
-        parts += [Part(run.number, StepPart.WAITING, 0, 0) for run in self.waiting]
+            parts.append(RunRows(run.number, kind, n or 1, 0))
+        parts += [RunRows(run.number, StepPart.WAITING, 0, 0) for run in self.waiting]
         self.n_steps += 1
         self.steps.append(StepRecord(self.n_steps, 1000 * self.options.delay, tuple(parts)))
 

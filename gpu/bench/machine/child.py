@@ -19,7 +19,7 @@ import msgspec
 from gpu.bench.machine import attention_speed, model_checks, peers, speed, stress, sweep
 from gpu.bench.machine.checks import CHECKS
 from gpu.bench.machine.context import Case, Context, Outcome, PartCases, rounded
-from gpu.bench.machine.messages import RESTART, At, Begun, Done, Message, Order
+from gpu.bench.machine.messages import RESTART, CaseProgress, DeviceReady, Done, Message, PartOrder
 from gpu.bench.machine.results import TIME_IS_UP, Result
 from gpu.bench.machine.rig import Finding, Rig
 from gpu.webgpu.device import Device
@@ -32,10 +32,10 @@ Say = Callable[[Message], None]
 
 
 def main() -> None:
-    """Run the part that an `Order` on standard input names; exit with `RESTART` if another process
-    should run the rest."""
+    """Run the part that a `PartOrder` on standard input names; exit with `RESTART` if another
+    process should run the rest."""
     say = _own_output()
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=PartOrder)
     logging.basicConfig(level=logging.ERROR)
     deadline = time.perf_counter() + order.seconds
     context = Context(Device.open(order.adapter), order.adapter, deadline, order.free)
@@ -48,14 +48,14 @@ def main() -> None:
 def run(cases: Iterator[Case], done: list[str], context: Context, say: Say) -> bool:
     """Run the cases that are not done; return False after one that raised an error."""
     found = list(cases)
-    say(Begun([name for name, _ in found]))
+    say(DeviceReady([name for name, _ in found]))
     for name, function in found:
         if name in done:
             continue
         if context.seconds_left <= 0:
             say(Done(Result(name, "pending", note=TIME_IS_UP)))
             continue
-        say(At(name))
+        say(CaseProgress(name))
         context.say = _limited(partial(_say_at, say, name))
         began = time.perf_counter()
         try:
@@ -114,7 +114,7 @@ def _write(write: Callable[[bytes], int | None], data: bytes) -> None:
 
 
 def _say_at(say: Say, name: str, doing: str) -> None:
-    say(At(name, doing))
+    say(CaseProgress(name, doing))
 
 
 def _limited(say: Callable[[str], None]) -> Callable[[str], None]:

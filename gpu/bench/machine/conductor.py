@@ -18,7 +18,7 @@ from typing import IO
 
 import msgspec
 
-from gpu.bench.machine.messages import RESTART, At, Begun, Message, Order
+from gpu.bench.machine.messages import RESTART, CaseProgress, DeviceReady, Message, PartOrder
 from gpu.bench.machine.results import PARTS, TIME_IS_UP, PartReport, Report, Result
 from gpu.bench.machine.results import START as START_CASE
 
@@ -131,7 +131,7 @@ class _Listener:
     is_last: bool = False
 
     def run(self) -> None:
-        order = Order(self.name, self.of.adapter, self.seconds, self.part.done, self.of.free)
+        order = PartOrder(self.name, self.of.adapter, self.seconds, self.part.done, self.of.free)
         with _Process(self.of.command, order) as process:
             ended = self._listen(process)
             if ended:
@@ -174,9 +174,9 @@ class _Listener:
                 self.of.keep()
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Begun):
+        if isinstance(message, DeviceReady):
             self.cases = message.cases
-        elif isinstance(message, At):
+        elif isinstance(message, CaseProgress):
             self.case = message.case
         else:
             self.case = ""
@@ -191,7 +191,7 @@ class _Listener:
 class _Process:
     """A process that runs cases, and a thread that reads what it says."""
 
-    def __init__(self, command: Sequence[str], order: Order) -> None:
+    def __init__(self, command: Sequence[str], order: PartOrder) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         self._process = subprocess.Popen(
             list(command),
@@ -270,6 +270,6 @@ def _exit_name(status: int) -> str:
 
 
 def _doing(message: Message) -> str:
-    if not isinstance(message, At):
+    if not isinstance(message, CaseProgress):
         return ""
     return f", now {message.case}" + (f" ({message.doing})" if message.doing else "")

@@ -24,14 +24,14 @@ NUMPY = {"f32": np.float32, "f16": np.float16}
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class RowPlaces:
     """Slots and positions of the rows of a step."""
 
     slots: Array
     positions: Array
 
     @classmethod
-    def of(cls, *at: tuple[int, int]) -> At:
+    def of(cls, *at: tuple[int, int]) -> RowPlaces:
         """Return rows from (slot, position) pairs."""
         slots, positions = zip(*at, strict=True)
         return cls(np.array(slots), np.array(positions))
@@ -50,7 +50,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class LayerCache:
     """One layer's cache on the device, and a copy on the host.
 
     keys, values  as attention computes with them
@@ -66,7 +66,7 @@ class Cache:
     @classmethod
     def scattered(
         cls, rig: Rig, config: ModelConfig, dtype: str, n_slots: int, n_tokens: int
-    ) -> Cache:
+    ) -> LayerCache:
         """Return a cache of slots of up to `n_tokens` tokens with randomly assigned blocks, two of
         them unused; all poisoned."""
         per_slot = blocks_for(n_tokens)
@@ -100,7 +100,7 @@ class Cache:
         """Copies in double precision, as the reference takes them."""
         return KvArrays(self.keys.astype(np.float64), self.values.astype(np.float64))
 
-    def rows(self, at: At) -> StepRows:
+    def rows(self, at: RowPlaces) -> StepRows:
         """Return the rows as the reference takes them."""
         return StepRows(at.slots, at.positions, self.tables)
 

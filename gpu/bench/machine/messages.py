@@ -10,7 +10,7 @@ RESTART = 75
 """Exit status of a process that left the rest of its cases to a fresh one."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class PartOrder(msgspec.Struct, frozen=True):
     """A part to run on an adapter, for `seconds`. `done`: cases to skip; `free`: free bytes of the
     device's memory."""
 
@@ -21,13 +21,13 @@ class Order(msgspec.Struct, frozen=True):
     free: int | None = None
 
 
-class Begun(msgspec.Struct, frozen=True, tag="begun"):
+class DeviceReady(msgspec.Struct, frozen=True, tag="begun"):
     """The device is open; `cases`: all of the part, done ones included."""
 
     cases: list[str]
 
 
-class At(msgspec.Struct, frozen=True, tag="at"):
+class CaseProgress(msgspec.Struct, frozen=True, tag="at"):
     """A case begins, or goes on: `doing` says with what."""
 
     case: str
@@ -40,5 +40,5 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     result: Result
 
 
-Message = Begun | At | Done
+Message = DeviceReady | CaseProgress | Done
 """Union of everything a process says."""

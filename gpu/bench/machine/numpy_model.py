@@ -22,7 +22,7 @@ from gpu.models.rope import rope_cos_sin
 from gpu.ops import Norm
 from gpu.reference import kv, moe
 from gpu.reference import ops as reference
-from gpu.reference.ops import Array, Epilogue, KvArrays, Scoring, StepRows
+from gpu.reference.ops import Array, AttentionScoring, Epilogue, KvArrays, StepRows
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.webgpu.buffers import Memory, Tensor
 
@@ -85,7 +85,9 @@ class NumpyModel:
                 projected, gains, cos_sin, rows, cache, config.n_heads, eps=config.norm_eps,
                 whole=len(gains) != 2 * d,
             )  # fmt: skip
-        scoring = Scoring(config.attn_scale, config.attn_logit_softcap, config.sliding_window_of(i))
+        scoring = AttentionScoring(
+            config.attn_scale, config.attn_logit_softcap, config.sliding_window_of(i)
+        )
         out, _ = reference.attention(q, rows, self._stored(cache), scoring)
         return out.reshape(len(x), -1)
 

@@ -14,7 +14,7 @@ from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.step import Row, Step
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Copy, StepCommands
+from gpu.webgpu.commands import BufferCopy, StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Plan, Recorder
@@ -67,7 +67,7 @@ class PlanTimer:
     def _prepared(self, repeats: int) -> Any:
         assert self._plan is not None
         (segment,) = self._plan.segments()
-        copies = (Copy(self._step.buffer, 4, 0),)
+        copies = (BufferCopy(self._step.buffer, 4, 0),)
         return self._calls.prepare(StepCommands((segment * repeats,), copies))
 
     def _run(self, prepared: Any) -> float:

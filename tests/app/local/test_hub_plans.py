@@ -16,7 +16,7 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.client import LocalEngine
 from app.local import hub_plans
-from app.local.plan_messages import Fault
+from app.local.plan_messages import PlanRefusal
 from app.local.plan_process import answer
 from app.processes.limited_process import ProcessLimits
 from gpu.checkpoint.reader import Checkpoint
@@ -66,7 +66,7 @@ def refusal(http: FlaskClient, body: Any) -> str:
 
 def fault(body: dict[str, Any]) -> str:
     """Return why the process refuses a model; it runs in this one here."""
-    reply = msgspec.msgpack.decode(answer(msgspec.msgpack.encode(body)), type=Fault)
+    reply = msgspec.msgpack.decode(answer(msgspec.msgpack.encode(body)), type=PlanRefusal)
     return reply.fault
 
 
@@ -158,7 +158,7 @@ def test_another_model_waits(http: FlaskClient, monkeypatch: pytest.MonkeyPatch)
 
     def busy() -> bytes:
         answers.append(http.post("/api/local/plans", json=asked()).status_code)
-        return msgspec.msgpack.encode(Fault("done"))
+        return msgspec.msgpack.encode(PlanRefusal("done"))
 
     answers: list[int] = []
     refusal(http, asked())

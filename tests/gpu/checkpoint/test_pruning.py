@@ -175,10 +175,10 @@ def test_every_type_of_number_is_written_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / WEIGHTS
     rng = np.random.default_rng(1)
     entries = [
-        writer.Entry(dtype, dtype, (3, 4), (rng.integers(0, 2, 12 * bits // 8, np.uint8),))
+        writer.TensorToWrite(dtype, dtype, (3, 4), (rng.integers(0, 2, 12 * bits // 8, np.uint8),))
         for dtype, bits in BITS.items()
     ]
-    writer.write_safetensors(path, [*entries, writer.Entry("none", "F32", (0, 4), ())])
+    writer.write_safetensors(path, [*entries, writer.TensorToWrite("none", "F32", (0, 4), ())])
     read = open_safetensors(path)
     assert read["none"].shape == (0, 4)
     for entry in entries:
@@ -191,8 +191,8 @@ def test_no_tensor_is_copied_into_memory(tmp_path: Path) -> None:
     path.write_bytes(bytes(range(256)) * (n // 256))
     whole = np.memmap(path, np.uint8, "r")
     entries = [
-        writer.Entry("a", "U8", (n,), (whole,)),
-        writer.Entry("b", "U8", (2, n // 2), (whole[n // 2 :], whole[: n // 2])),
+        writer.TensorToWrite("a", "U8", (n,), (whole,)),
+        writer.TensorToWrite("b", "U8", (2, n // 2), (whole[n // 2 :], whole[: n // 2])),
     ]
     tracemalloc.start()
     writer.write_safetensors(tmp_path / WEIGHTS, entries)

@@ -129,7 +129,7 @@ def expected(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
     rows = Rows.of(*case.rows)
     n_heads, _, head_dim = case.heads
     heads = q.astype(np.float64).reshape(-1, n_heads, head_dim)
-    scoring = reference.Scoring(case.scale, case.cap, case.window)
+    scoring = reference.AttentionScoring(case.scale, case.cap, case.window)
     out, entropy = reference.attention(heads, rows.on(cache), cache.arrays(), scoring)
     return out @ cache.hadamard, entropy
 
@@ -151,7 +151,7 @@ def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
             query = q[row].astype(np.float64).reshape(n_heads, head_dim)[head]
             first = max(0, position + 1 - case.window) if case.window else 0
             keys, values = k[first:, head // group], v[first:, head // group]
-            scores = reference.scores(query, keys, reference.Scoring(scale, case.cap))
+            scores = reference.scores(query, keys, reference.AttentionScoring(scale, case.cap))
             off = 8 * scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
             off += 4 * (case.cap or 0)  # 1 − e of the cap cancels where scores are small
             p, below = reference.softmax(scores), scores.max() - scores

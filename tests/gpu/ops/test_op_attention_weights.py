@@ -88,7 +88,7 @@ def expected(case: Case, cache: Cache, q: Array) -> Array:
         rows.on(cache),
         cache.keys.astype(np.float64),
         *case.keys,
-        reference.Scoring(cap=case.cap, window=case.window),
+        reference.AttentionScoring(cap=case.cap, window=case.window),
     )
 
 

@@ -13,7 +13,7 @@ from gpu.errors import ModelError
 from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning.activations import measure_activations
-from gpu.tuning.matmul_timer import Trial
+from gpu.tuning.matmul_timer import MatmulTrial
 from gpu.webgpu.device import Device
 from gpu.webgpu.tiling import GPU
 from tests.gpu.models import random_llama
@@ -30,11 +30,11 @@ class FakeTimer:
     wrong: Mapping[Part, str] = field(default_factory=dict)
     begun: list[Part] = field(default_factory=list)
 
-    def begin(self, trial: Trial) -> str:
+    def begin(self, trial: MatmulTrial) -> str:
         self.begun.append((trial.shape, trial.q8))
         return self.wrong.get((trial.shape, trial.q8), "")
 
-    def seconds(self, trial: Trial) -> float:
+    def seconds(self, trial: MatmulTrial) -> float:
         return self.seconds_of.get((trial.shape, trial.q8), 1.0)
 
 

@@ -20,8 +20,15 @@ from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning import autotune as tuning_module
 from gpu.tuning import store
 from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_measurement
-from gpu.tuning.matmul_timer import BASE_N, COALESCED_SIZES, MatmulTimer, Sizes, Trial, fault
-from gpu.tuning.results import AutotuneResult, Speed, choose
+from gpu.tuning.matmul_timer import (
+    BASE_N,
+    COALESCED_SIZES,
+    MatmulSizes,
+    MatmulTimer,
+    MatmulTrial,
+    fault,
+)
+from gpu.tuning.results import AutotuneResult, MatmulSpeed, choose
 from gpu.tuning.store import Measurement
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
@@ -41,15 +48,15 @@ class FakeTimer:
     wrong: Mapping[Any, str] = field(default_factory=dict)
     compiling: float = 0.0
     now: float = 0.0
-    begun: list[Trial] = field(default_factory=list)
+    begun: list[MatmulTrial] = field(default_factory=list)
     n_timed: int = 0
 
-    def begin(self, trial: Trial) -> str:
+    def begin(self, trial: MatmulTrial) -> str:
         self.begun.append(trial)
         self.now += self.compiling
         return self.wrong.get(part(trial), "")
 
-    def seconds(self, trial: Trial) -> float:
+    def seconds(self, trial: MatmulTrial) -> float:
         assert trial in self.begun
         self.n_timed += 1
         self.now += 1e-3
@@ -59,7 +66,7 @@ class FakeTimer:
         return self.now
 
 
-def part(trial: Trial) -> tuple[Any, ...]:
+def part(trial: MatmulTrial) -> tuple[Any, ...]:
     """A matmul's tile: key of the fake's speeds."""
     tile = trial.tile
     return (trial.shape, tile.loads, tile.split_k, tile.m, tile.n)
@@ -104,8 +111,8 @@ def test_no_candidate_exceeds_what_every_device_has(default: Tuning) -> None:
 
 def test_a_candidate_that_is_hardly_faster_does_not_replace_the_default() -> None:
     other = replace(GPU, few_n=8)
-    assert choose(GPU, {GPU: Speed(1.0, 1.0), other: Speed(0.98, 0.98)}) == GPU
-    assert choose(GPU, {GPU: Speed(1.0, 1.0), other: Speed(0.96, 1.0)}) == other
+    assert choose(GPU, {GPU: MatmulSpeed(1.0, 1.0), other: MatmulSpeed(0.98, 0.98)}) == GPU
+    assert choose(GPU, {GPU: MatmulSpeed(1.0, 1.0), other: MatmulSpeed(0.96, 1.0)}) == other
 
 
 def test_few_and_many_rows_are_chosen_independently() -> None:
@@ -185,7 +192,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-KEY = store.Key("a card", "driver 1", "Vulkan", "0.32.0", "abc")
+KEY = store.MeasurementKey("a card", "driver 1", "Vulkan", "0.32.0", "abc")
 ALLOWED = candidates(GPU)
 
 
@@ -308,13 +315,13 @@ def test_autotuning_a_real_device_finds_a_valid_candidate(
 @pytest.mark.parity
 def test_every_candidate_is_compared_with_the_defaults_result(device: Device) -> None:
     timer = MatmulTimer(device, device.tuning)
-    assert timer.begin(Trial.of("prefill", device.tuning)) == ""
+    assert timer.begin(MatmulTrial.of("prefill", device.tuning)) == ""
     expected = timer._matmuls["prefill"].expected
     assert expected is not None
     assert 0.5 < expected.std() < 2
-    assert expected.shape[0] == Sizes.of(device.tuning).prefill_rows
+    assert expected.shape[0] == MatmulSizes.of(device.tuning).prefill_rows
     timer._matmuls["prefill"].expected = expected + np.float32(1e-3)
-    assert "instead of" in timer.begin(Trial.of("prefill", device.tuning))
+    assert "instead of" in timer.begin(MatmulTrial.of("prefill", device.tuning))
     timer.close()
 
 
@@ -324,10 +331,10 @@ def test_q8_activations_are_compared_with_f32(device: Device) -> None:
         MatmulTimer(device, device.tuning, "q8"),
         replace(device.tuning, q8_activations=True),
     )
-    assert timer.begin(Trial.of("decode", device.tuning)) == ""
-    assert timer.begin(Trial.of("decode", as_q8)) == ""
+    assert timer.begin(MatmulTrial.of("decode", device.tuning)) == ""
+    assert timer.begin(MatmulTrial.of("decode", as_q8)) == ""
     timer._matmuls["decode"].expected += np.float32(0.1)
-    assert "instead of" in timer.begin(Trial.of("decode", as_q8))
+    assert "instead of" in timer.begin(MatmulTrial.of("decode", as_q8))
     timer.close()
 
 
@@ -341,10 +348,10 @@ def test_the_cost_of_a_timestamp_is_measured_where_one_can_be_taken(device: Devi
 
 
 def test_weights_that_are_measured_for_gpus_exceed_their_caches() -> None:
-    sizes = Sizes.of(GPU)
+    sizes = MatmulSizes.of(GPU)
     assert sizes == COALESCED_SIZES
     assert 2 * BASE_N * sizes.most_copies * sizes.k == 256 << 20
-    assert Trial.of("prefill", GPU).tile.m == GPU.shared_m
+    assert MatmulTrial.of("prefill", GPU).tile.m == GPU.shared_m
 
 
 def test_a_result_that_was_not_written_is_wrong() -> None:

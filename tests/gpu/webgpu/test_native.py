@@ -19,7 +19,7 @@ from gpu.step import Sampled
 from gpu.webgpu import buffers, native
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import Calls, Copy, Readback, StepCommands
+from gpu.webgpu.commands import BufferCopy, Calls, Readback, StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.native import NativeReadback
 from gpu.webgpu.timestamps import Timestamps
@@ -70,7 +70,7 @@ def calls(request: pytest.FixtureRequest, device: Device) -> Calls:
 
 def submit_copy(calls: Calls, tensor: Tensor, readback: Readback) -> None:
     """Submit a copy of a tensor into the readback buffer."""
-    commands = StepCommands(((),), (Copy(tensor.buffer, tensor.n_bytes, 0),))
+    commands = StepCommands(((),), (BufferCopy(tensor.buffer, tensor.n_bytes, 0),))
     calls.submit(calls.encode(calls.prepare(commands), readback), readback)
 
 
@@ -92,7 +92,7 @@ def test_the_first_bytes_of_a_readback_are_enough(calls: Calls, memory: Memory) 
 
 def test_a_copy_begins_where_it_says(calls: Calls, memory: Memory) -> None:
     tensor, readback = memory.upload("source", np.arange(16, dtype="u4")), calls.readback(64, "it")
-    commands = StepCommands(((),), (Copy(tensor.buffer, 8, 4, offset=20),))
+    commands = StepCommands(((),), (BufferCopy(tensor.buffer, 8, 4, offset=20),))
     calls.submit(calls.encode(calls.prepare(commands), readback), readback)
     assert np.frombuffer(readback.read(12), "u4")[1:].tolist() == [5, 6]
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from gpu import ops
-from gpu.bench.machine.kv_cache import LAYER, At, Cache, pool_words, token_words
+from gpu.bench.machine.kv_cache import LAYER, LayerCache, RowPlaces, pool_words, token_words
 from gpu.bench.machine.rig import (
     POISON,
     ROUNDING,
@@ -39,7 +39,7 @@ LOG2_E = 1 / np.log(2)
 SHARE = 0.4
 """Share of the worst case that the bound allows: errors of many roundings seldom add up. Three
 times the largest error on two drivers."""
-SOMEWHERE = At.of((0, 0), (1, 15), (2, 16), (0, 1), (1, 17), (2, 47), (0, 99), (1, 48))
+SOMEWHERE = RowPlaces.of((0, 0), (1, 15), (2, 16), (0, 1), (1, 17), (2, 47), (0, 99), (1, 48))
 """Positions around the borders of blocks."""
 PACKED = [name for name, format in KV_FORMATS.items() if format.packed]
 
@@ -58,7 +58,7 @@ def _config(heads: Heads, **changes: object) -> ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AttentionCase:
     """`at`: (slot, position) of each row; `bucket`: rows of the plan."""
 
     heads: Heads
@@ -80,11 +80,11 @@ class Case:
 
 SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
 ATTENTION_CASES = (
-    Case((9, 3, 64), SOME_ROWS),
-    Case((9, 3, 64), SOME_ROWS, bucket=2 * FEW_ROWS),
-    Case((13, 1, 8), tuple((0, i) for i in range(60)), bucket=64),
-    Case((2, 1, 64), ((0, 600), (1, 255), (2, 256)), splits=8, window=300, cap=30.0),
-    Case((6, 2, 128), ((0, 1022),), bucket=1, splits=8),
+    AttentionCase((9, 3, 64), SOME_ROWS),
+    AttentionCase((9, 3, 64), SOME_ROWS, bucket=2 * FEW_ROWS),
+    AttentionCase((13, 1, 8), tuple((0, i) for i in range(60)), bucket=64),
+    AttentionCase((2, 1, 64), ((0, 600), (1, 255), (2, 256)), splits=8, window=300, cap=30.0),
+    AttentionCase((6, 2, 128), ((0, 1022),), bucket=1, splits=8),
 )
 
 
@@ -93,11 +93,11 @@ def check_attention(rig: Rig, dtype: str) -> None:
         _check_attention(rig, dtype, case)
 
 
-def _check_attention(rig: Rig, dtype: str, case: Case) -> None:
+def _check_attention(rig: Rig, dtype: str, case: AttentionCase) -> None:
     n_heads, _, head_dim = case.heads
-    config, at = case.config, At.of(*case.at)
+    config, at = case.config, RowPlaces.of(*case.at)
     n_rows, rng, lengths = len(case.at), np.random.default_rng(1), at.lengths
-    cache = Cache.scattered(rig, config, dtype, max(lengths) + 1, max(lengths.values()))
+    cache = LayerCache.scattered(rig, config, dtype, max(lengths) + 1, max(lengths.values()))
     cache.fill(rig, lengths, rng)
     q = normal(rng, n_rows, n_heads * head_dim)
     batch = rig.batch(at.rows, bucket=max(case.bucket, n_rows))
@@ -114,7 +114,7 @@ def _check_attention(rig: Rig, dtype: str, case: Case) -> None:
             entropy.tensor,
         )
     )  # fmt: skip
-    scoring = reference.Scoring(None, case.cap, case.window)
+    scoring = reference.AttentionScoring(None, case.cap, case.window)
     heads = q.astype(np.float64).reshape(-1, n_heads, head_dim)
     want, want_entropy = reference.attention(heads, cache.rows(at), cache.arrays(), scoring)
     want = (want @ cache.hadamard).reshape(n_rows, -1)
@@ -123,7 +123,7 @@ def _check_attention(rig: Rig, dtype: str, case: Case) -> None:
     rig.compare(f"entropy, {dtype}, {case}", entropy.read(), want_entropy, entropy_bound)
 
 
-def _attention_bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
+def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple[Array, Array]:
     """Return the error bounds of float32. A score is off by 8 roundings of ‖q‖‖k‖/√d, which moves
     its weight p by that and by the error of exp (3 + 2t roundings at distance t below the top)."""
     n_heads, n_kv_heads, head_dim = case.heads
@@ -135,7 +135,7 @@ def _attention_bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]
             query = q[row].astype(np.float64).reshape(n_heads, head_dim)[head]
             first = max(0, position + 1 - case.window) if case.window else 0
             keys, values = (x[first:, head * n_kv_heads // n_heads] for x in (k, v))
-            scores = reference.scores(query, keys, reference.Scoring(None, case.cap))
+            scores = reference.scores(query, keys, reference.AttentionScoring(None, case.cap))
             off = 8 * head_dim**-0.5 * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
             off += 4 * (case.cap or 0)  # 1 - e of the cap cancels where scores are small
             p, below = reference.softmax(scores), scores.max() - scores
@@ -184,9 +184,9 @@ def check_attention_merge(rig: Rig) -> None:
 
 def check_attention_weights(rig: Rig, dtype: str) -> None:
     heads, first, n = (6, 3, 16), 5, 290
-    at = At.of((0, 299), (1, 300), (0, 20))
+    at = RowPlaces.of((0, 299), (1, 300), (0, 20))
     config, rng = _config(heads), np.random.default_rng(2)
-    cache = Cache.scattered(rig, config, dtype, 2, 301)
+    cache = LayerCache.scattered(rig, config, dtype, 2, 301)
     cache.fill(rig, at.lengths, rng)
     q = normal(rng, 3, 96)
     keys = rig.memory.zeros("keys", (2,), "u32", uniform=True)
@@ -223,7 +223,7 @@ def check_qkv(rig: Rig, dtype: str) -> None:
         x, bias = normal(rng, n_rows, width), normal(rng, n)
         weight = normal(rng, n, width) / np.float32(np.sqrt(width))
         gain, cos_sin = rng.uniform(0.5, 1.5, width).astype(np.float32), rope_cos_sin(config, 100)
-        cache = Cache.scattered(rig, config, kv, 3, 100)
+        cache = LayerCache.scattered(rig, config, kv, 3, 100)
         at = np.cumsum([heads[0], heads[1]]) * heads[2]
         arrays = dict(zip("qkv", np.split(weight, at), strict=True))
         arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, at), strict=True))
@@ -267,7 +267,7 @@ def check_qk_norm_rope(rig: Rig) -> None:
         projected = normal(rng, n_rows, (n_heads + 2 * n_kv_heads) * d)
         n_gains = (n_heads + n_kv_heads) * d if whole else 2 * d
         gains = rng.uniform(0.5, 1.5, n_gains).astype(np.float32)
-        cos_sin, cache = rope_cos_sin(config, 100), Cache.scattered(rig, config, kv, 3, 100)
+        cos_sin, cache = rope_cos_sin(config, 100), LayerCache.scattered(rig, config, kv, 3, 100)
         batch = rig.batch(SOMEWHERE.rows, bucket=16, blocks=cache.pools.blocks[0])
         q, upload = rig.output(n_rows, n_heads * d), rig.memory.upload
         given = rig.input("projected", projected), upload("gains", gains), upload("rope", cos_sin)
@@ -290,7 +290,7 @@ def check_qk_norm_rope(rig: Rig) -> None:
 
 
 def _compare_cache(
-    rig: Rig, case: str, cache: Cache, filled: reference.KvArrays, bound: float
+    rig: Rig, case: str, cache: LayerCache, filled: reference.KvArrays, bound: float
 ) -> None:
     """Compare what was written to the cache, and where."""
     is_half = cache.pools.dtype == "f16"
@@ -313,7 +313,7 @@ def check_quantize_kv(rig: Rig, dtype: str) -> None:
     for heads in ((2, 1, 8), (9, 3, 64), (3, 3, 80), (6, 2, 128)):
         config, d = _config(heads), heads[2]
         rng, n_rows = np.random.default_rng(d), len(SOMEWHERE.slots)
-        cache = Cache.scattered(rig, config, dtype, 3, 100)
+        cache = LayerCache.scattered(rig, config, dtype, 3, 100)
         k, v = (_kv_numbers((n_rows, heads[1], d), rng) for _ in range(2))
         q = normal(rng, n_rows, heads[0] * d)
         waiting = KvStaging.make(config, n_rows + 2, rig.memory)
@@ -343,7 +343,7 @@ def _kv_numbers(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return x.astype(np.float32)
 
 
-def _check_words(rig: Rig, words: Array, x: Array, storage: KvStorage, cache: Cache) -> None:
+def _check_words(rig: Rig, words: Array, x: Array, storage: KvStorage, cache: LayerCache) -> None:
     """Compare what was stored of x (n_rows, n_kv_heads, head_dim) with the twin."""
     name, d = storage.name, x.shape[-1]
     block, case = pack_block(d), f"{storage.name}, {x.shape}"

@@ -28,7 +28,7 @@ SLOPE = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MatmulCase:
     """A matmul of `rows` rows in a plan for `bucket`."""
 
     k: int
@@ -52,22 +52,22 @@ class Case:
 
 
 CASES = (
-    Case(1, 1, 1, 1),
-    Case(33, 15, 1, 1, norm=True),
-    Case(74, 37, residual=True),
-    Case(500, 17, 5, 8, norm=True, bias=True),
-    Case(64, 258, 1, 1, norm=True, gated=True, bias=True),
-    Case(97, 66, 13, 16, norm=True, gated=True),
-    Case(70, 66, 4, 4, bias=True, activation="gelu_tanh"),
-    Case(70, 66, 4, 4, bias=True, activation="gelu"),
-    Case(40, 36, 7, 8, norm=True, gather=True),
-    Case(300, 270, 101, 128, norm=True, residual=True),
+    MatmulCase(1, 1, 1, 1),
+    MatmulCase(33, 15, 1, 1, norm=True),
+    MatmulCase(74, 37, residual=True),
+    MatmulCase(500, 17, 5, 8, norm=True, bias=True),
+    MatmulCase(64, 258, 1, 1, norm=True, gated=True, bias=True),
+    MatmulCase(97, 66, 13, 16, norm=True, gated=True),
+    MatmulCase(70, 66, 4, 4, bias=True, activation="gelu_tanh"),
+    MatmulCase(70, 66, 4, 4, bias=True, activation="gelu"),
+    MatmulCase(40, 36, 7, 8, norm=True, gather=True),
+    MatmulCase(300, 270, 101, 128, norm=True, residual=True),
 )
 
 
 def check_matmul(rig: Rig, dtype: str) -> None:
     most = rig.memory.max_rows
-    for case in (*CASES, Case(70, 1100, most - 3, most, norm=True, residual=True)):
+    for case in (*CASES, MatmulCase(70, 1100, most - 3, most, norm=True, residual=True)):
         _check(rig, dtype, case)
 
 
@@ -78,14 +78,14 @@ def check_q8_activations(rig: Rig, dtype: str) -> None:
     q8 = Rig(replace(rig.device, tuning=tuning), rig.kernels)
     q8.found = rig.found
     for case in (
-        Case(33, 34, 1, 1),
-        Case(251, 127, 5, 8, norm=True),
-        Case(70, 66, 60, 64, bias=True, residual=True),
+        MatmulCase(33, 34, 1, 1),
+        MatmulCase(251, 127, 5, 8, norm=True),
+        MatmulCase(70, 66, 60, 64, bias=True, residual=True),
     ):
         _check(q8, dtype, case)
 
 
-def _check(rig: Rig, dtype: str, case: Case) -> None:
+def _check(rig: Rig, dtype: str, case: MatmulCase) -> None:
     rng = np.random.default_rng(case.k)
     weight = normal(rng, case.n, case.k) / np.float32(np.sqrt(case.k))
     width = case.n // 2 if case.gated else case.n
@@ -129,7 +129,7 @@ def _check(rig: Rig, dtype: str, case: Case) -> None:
     rig.compare(f"{dtype}, {case}", y.read(), want, bound)
 
 
-def _bound(case: Case, rows: Array, stored: Array, bias: Array) -> Array:
+def _bound(case: MatmulCase, rows: Array, stored: Array, bias: Array) -> Array:
     """Return the error bound of float32 without the residual's."""
     before = rows @ stored.T + bias
     size = np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(stored, axis=1)
@@ -149,7 +149,7 @@ def _bound(case: Case, rows: Array, stored: Array, bias: Array) -> Array:
     return gated
 
 
-def _int8_rows(rig: Rig, dtype: str, case: Case) -> Array:
+def _int8_rows(rig: Rig, dtype: str, case: MatmulCase) -> Array:
     """Return the int8 rows of the last matmul as numbers, (rows, k)."""
     assert rig.quantized_rows is not None
     n = quantized_row_words(case.k)

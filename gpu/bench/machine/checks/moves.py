@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from gpu import ops
-from gpu.bench.machine.kv_cache import LAYER, Cache, pool_words, token_words
+from gpu.bench.machine.kv_cache import LAYER, LayerCache, pool_words, token_words
 from gpu.bench.machine.rig import ROUNDING, Array, Rig, op_config, recording
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.copies import TokenMove
@@ -25,7 +25,7 @@ HEADS = ((2, 1, 8), (9, 3, 64), (3, 3, 80))
 """n_heads, n_kv_heads, head_dim"""
 
 
-class Moved:
+class MovedCache:
     """A cache whose tokens are moved.
 
     cache     as it was before
@@ -36,7 +36,7 @@ class Moved:
     def __init__(self, rig: Rig, heads: tuple[int, int, int], dtype: str) -> None:
         n_heads, n_kv_heads, head_dim = heads
         config = op_config(n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
-        self.cache = Cache.scattered(rig, config, dtype, 3, CONTEXT)
+        self.cache = LayerCache.scattered(rig, config, dtype, 3, CONTEXT)
         self.cache.fill(rig, FILLED, np.random.default_rng(head_dim))
         self.moves = [
             TokenMove(self._place(source), self._place(to), to[1] - source[1])
@@ -57,7 +57,7 @@ class Moved:
 
 def check_shift_kv(rig: Rig, dtype: str) -> None:
     for heads in HEADS:
-        moved, case = Moved(rig, heads, dtype), f"{dtype}, heads {heads}"
+        moved, case = MovedCache(rig, heads, dtype), f"{dtype}, heads {heads}"
         want, pools = moved.cache.arrays(), moved.cache.pools
         kv_reference.shift_kv(want, moved.moves, moved.cos_sin, 1.0)
         keys, values = (
@@ -76,7 +76,7 @@ def check_shift_quantized_kv(rig: Rig, dtype: str) -> None:
     """Compare numbers, not codes: a number between two codes may get either."""
     format = KV_FORMATS[dtype]
     for heads in HEADS:
-        moved, case = Moved(rig, heads, dtype), f"{dtype}, heads {heads}"
+        moved, case = MovedCache(rig, heads, dtype), f"{dtype}, heads {heads}"
         for kind, pool, old, storage in (
             ("keys", moved.cache.pools.keys, moved.cache.stored[0], format.keys),
             ("values", moved.cache.pools.values, moved.cache.stored[1], format.values),
@@ -107,7 +107,7 @@ def _token(
 
 
 def _compare_key(
-    rig: Rig, case: str, moved: Moved, words: Array, move: TokenMove, storage: KvStorage
+    rig: Rig, case: str, moved: MovedCache, words: Array, move: TokenMove, storage: KvStorage
 ) -> None:
     """Compare a rotated key with what the reference's rotation and quantisation leave of it."""
     cache, name = moved.cache, storage.name

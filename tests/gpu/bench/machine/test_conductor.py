@@ -14,7 +14,7 @@ import pytest
 from gpu.bench.machine import child
 from gpu.bench.machine.conductor import Conductor, Limits
 from gpu.bench.machine.context import Context, Outcome
-from gpu.bench.machine.messages import At, Begun, Done, Message
+from gpu.bench.machine.messages import CaseProgress, DeviceReady, Done, Message
 from gpu.bench.machine.results import PARTS, Report, Result
 from gpu.webgpu.device import Device
 from tests.gpu.bench.machine.made_reports import made_report, right
@@ -194,8 +194,8 @@ def ran(cases: dict[str, Callable[[], Outcome]], seconds: float, device: Device)
 def test_a_process_says_what_it_does(device: Device) -> None:
     cases = {"done": lambda: Outcome({}), "a": lambda: Outcome({"x": 1.0}, "wrong", "no")}
     said = ran(cases, 60, device)
-    assert said[0] == Begun(["done", "a"])
-    assert said[1] == At("a")
+    assert said[0] == DeviceReady(["done", "a"])
+    assert said[1] == CaseProgress("a")
     assert isinstance(said[2], Done)
     result = said[2].result
     assert (result.name, result.status, result.figures, result.note) == (
