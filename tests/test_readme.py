@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.cases import ROOMS
 from tests.serving import CHECKOUT, ROOT, serving
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -43,6 +44,23 @@ def test_the_generate_command_writes_a_story_for_the_prompt() -> None:
     text = printed(*CHECKOUT, "generate", line[1], line[2], "--seed", 7)
     assert "fox" in text
     assert "lantern" in text
+
+
+def test_the_figures_are_those_of_the_documents() -> None:
+    """They cannot stay behind when a table is measured again."""
+    speed = (ROOT / "docs/benchmarks.md").read_text("utf-8")
+    row = re.search(r"^\| tale \| f16 \| \S+ \| (\d+) \| (\d+) \| .* \| ([\d.]+) \|$", speed, re.M)
+    assert row is not None
+    assert f"{row[1]} tokens a second in f16, {float(row[3]):.1f} times PyTorch" in README
+    assert f"{row[2]} tokens a second with every layer's statistics" in README
+    accuracy = (ROOT / "docs/models.md").read_text("utf-8")
+    bound = re.search(r"^\| architecture \| models \| f32, ≤ (\S+) \|", accuracy, re.M)
+    assert bound is not None
+    assert f"by more than {bound[1]} of the largest" in README
+    faults = re.search(r"more than (\d+) deliberate faults", README)
+    assert faults is not None
+    n_faults = sum(len(mutants) for mutants in ROOMS.values())
+    assert int(faults[1]) < n_faults < int(faults[1]) + 100
 
 
 def test_the_export_command_writes_a_page(tmp_path: Path) -> None:
