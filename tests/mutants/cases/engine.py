@@ -25,8 +25,8 @@ MUTANTS = (
         "step-log-drafts",
         "the log of steps counts a draft fewer than a step verified",
         "gpu/engine/step_log.py",
-        "yield Part(sequence.number, StepPart.DECODE, 1 + len(drafts), n_accepted)",
-        "yield Part(sequence.number, StepPart.DECODE, len(drafts), n_accepted)",
+        "yield RunRows(sequence.number, StepPart.DECODE, 1 + len(drafts), n_accepted)",
+        "yield RunRows(sequence.number, StepPart.DECODE, len(drafts), n_accepted)",
         ("tests/gpu/engine/test_step_log.py",),
     ),
     Mutant(
