@@ -35,16 +35,19 @@ def small(local: LocalEnginePage, tmp_path_factory: pytest.TempPathFactory) -> L
     return local
 
 
-def exported(model: Trained, folder: Path, dtype: str) -> Path:
-    settings = Settings(model=str(model.folder), dtype=dtype)
+def exported(model: Trained, folder: Path, dtype: str, kv_dtype: str | None = None) -> Path:
+    settings = Settings(model=str(model.folder), dtype=dtype, kv_dtype=kv_dtype)
     return export(settings, find_model(settings), folder / model.name).folder
 
 
-def server_tokens(model: Trained, dtype: str, ids: list[int], **asked: Any) -> list[Any]:
+def server_tokens(
+    model: Trained, dtype: str, ids: list[int], kv_dtype: str | None = None, **asked: Any
+) -> list[Any]:
     """Return what the server's engine writes. `asked`: settings, and `capture` or `updates`."""
     request = {name: asked.pop(name) for name in ("capture", "updates") if name in asked}
     params = SamplingParams(**{"seed": 5, "ignore_eos": True, **asked})
-    engine = Engine.load(model.folder, LoadOptions(dtype=dtype, slots=2))
+    options = LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=2)
+    engine = Engine.load(model.folder, options)
     try:
         return list(engine.submit(Request(ids, params, **request)))
     finally:
@@ -117,6 +120,32 @@ def test_a_bias_acts(small: LocalEnginePage) -> None:
     assert ids_of(small.run(asked)[0]) == [300, 300, 300]
 
 
+LOSE = """async () => {
+  const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
+  let lose;
+  const device = { lost: new Promise((resolve) => (lose = resolve)), addEventListener() {} };
+  const step = { sample: [], row: [], header: [], bytes: 4 };
+  const limits = { slots: 2, inspection_slot: 2, n_blocks: 4, block_tokens: 16, max_rows: 8 };
+  const engine = new LocalEngine(device, { plan: { limits, step } }, {}, {});
+  const heard = [];
+  engine.onLost = (message) => heard.push(message);
+  async function* pieces() {
+    lose({ reason: "unknown", message: "reset" });
+    await new Promise(() => {}); // what waits for the device never comes
+  }
+  const told = ({ code, message }) => [code, message];
+  const asked = await engine.ask(pieces()).catch(told);
+  const after = await engine.ask(pieces()).catch(told);
+  return { heard, asked, after };
+}"""
+
+
+def test_a_question_fails_when_the_device_is_lost(loaded: Any) -> None:
+    """Also one that is asked afterwards; neither waits for ever."""
+    lost = ["unavailable", "the GPU was lost: reset"]
+    assert loaded.evaluate(LOSE) == {"heard": [lost[1]], "asked": lost, "after": lost}
+
+
 @pytest.mark.parametrize(
     "dtype",
     ["q8", *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("f32", "f16", "q4"))],
@@ -135,6 +164,3 @@ def test_the_bundled_model_in_every_storage_type(
     assert ids_of(greedy) == [token.id for token in want]
     want = server_tokens(TALE, dtype, prompt, max_tokens=24, **ALL_SETTINGS)
     assert ids_of(seeded) == [token.id for token in want]
-
-
-# ---- files that are not right ----------------------------------------------------------------
