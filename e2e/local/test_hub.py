@@ -98,7 +98,7 @@ def test_what_was_fetched_is_kept_checked_and_not_fetched_again(
     assert not set(first[:-2]) & set(again), "what had come was kept"
     [kept] = found["kept"]
     assert kept["model"] == f"{NAME} · f16"
-    assert 0 < kept["bytes"] <= kept["total"]
+    assert kept["bytes"] == kept["total"], "all that is kept is there"
 
     n_asked = len(hub.asked)
     assert page.evaluate(OPEN, [hub.url, NAME, "f16"])["manifest"]["model"]["kv_dtype"] == "f16"
@@ -171,6 +171,10 @@ def refused(hub: FakeHub) -> None:
     hub.faults.status = 503
 
 
+def without_ranges(hub: FakeHub) -> None:
+    hub.faults.whole = True
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -182,6 +186,7 @@ def refused(hub: FakeHub) -> None:
         (with_file(WEIGHTS, b"\xff" * 64), "its header would have"),
         (with_file(WEIGHTS, b"\x02" + bytes(7) + b"[]"), "its header is no JSON object"),
         (refused, "HTTP 503"),
+        (without_ranges, "with the whole file; use a hub that answers ranges"),
     ],
 )
 def test_a_bad_model_is_refused_with_a_reason(

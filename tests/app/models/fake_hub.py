@@ -36,11 +36,13 @@ class Faults:
     cut     close the connection after this number of bytes, once for each entry
     damage  change a byte in the middle
     status  HTTP status of every response
+    whole   ranges are ignored: every file comes whole
     """
 
     cut: dict[str, list[int]] = field(default_factory=dict)
     damage: set[str] = field(default_factory=set)
     status: int | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         if name in faults.damage:
             data = data[: len(data) // 2] + b"\xa5" + data[len(data) // 2 + 1 :]
         start = 0
-        if found := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+        asked = "" if faults.whole else self.headers.get("Range", "")
+        if found := re.fullmatch(r"bytes=(\d+)-(\d*)", asked):
             start, end = int(found[1]), min(int(found[2] or len(data)), len(data) - 1)
             headers["Content-Range"] = f"bytes {start}-{end}/{len(data)}"
             data = data[start : end + 1]

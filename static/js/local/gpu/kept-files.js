@@ -8,6 +8,9 @@ const MODEL = "x-model";
 const SHA256 = "x-sha256";
 const TOTAL = "x-total";
 
+/** Return the name under which the files of a model are listed. */
+export const keptName = (model, dtype) => `${model} · ${dtype}`;
+
 /** The cache, or null where the browser has none: private windows, full disks, plain http. */
 const openCache = () => globalThis.caches?.open(CACHE).catch(() => null) ?? null;
 

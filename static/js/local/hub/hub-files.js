@@ -3,7 +3,7 @@
 
 import { ask } from "../../net/ask.js";
 import { inflated, parseJson } from "../gpu/export-files.js";
-import { digest, keepFile, keptFile } from "../gpu/kept-files.js";
+import { digest, keepFile, keptFile, keptName } from "../gpu/kept-files.js";
 import { chatOf } from "./chat.js";
 import { isModelName } from "./model-name.js";
 import { rowBytes } from "./pack.js";
@@ -52,6 +52,7 @@ export class HubFiles {
   constructor(base, sizes, { name, dtype, plans }) {
     Object.assign(this, { base, sizes, name, dtype, plans });
     this.small = {};
+    this.smallBytes = 0;
     this.tensors = new Map();
     // Both profiles can be recorded; the engine picks one (gpu/device.js).
     const model = { dtype, plans: { portable: {}, software: {} } };
@@ -107,7 +108,8 @@ export class HubFiles {
     this.manifest.defaults = defaults;
     this.constants = recorded.constants;
     model.weights = { pieces: plan.weights.flatMap(piecesOf) };
-    this.total = model.weights.pieces.reduce((sum, { bytes }) => sum + bytes, 0);
+    const made = model.weights.pieces.filter(({ weight }) => weight.parts); // the others are not kept
+    this.total = made.reduce((sum, { bytes }) => sum + bytes, 0);
     return plan;
   }
 
@@ -130,8 +132,7 @@ export class HubFiles {
   }
 
   keptAs() {
-    const small = Object.keys(this.small).reduce((sum, name) => sum + this.sizes.get(name).size, 0);
-    return { model: `${this.name} · ${this.dtype}`, total: this.total + small };
+    return { model: keptName(this.name, this.dtype), total: (this.total ?? 0) + this.smallBytes };
   }
 
   // ---- what comes from the hub -----------------------------------------------------------------
@@ -140,6 +141,7 @@ export class HubFiles {
   async file(name) {
     const { size, lfs, blobId } = this.sizes.get(name);
     if (size > MAX_SMALL_BYTES) throw new Error(`${name} has ${size} bytes, more than the ${MAX_SMALL_BYTES} that this page reads; let the server run the model`);
+    this.smallBytes += size;
     const key = await digest(new TextEncoder().encode(this.base + name));
     const kept = await keptFile(key);
     if (kept) return kept;
@@ -147,9 +149,7 @@ export class HubFiles {
     const right = lfs ? lfs.sha256 === (await digest(data)) : blobId === (await gitId(data));
     if (data.byteLength !== size || !right)
       throw new Error(`${name} is not the file that the hub lists: it was damaged on the way; try again`);
-    const total = this.total ?? 0;
-    const model = `${this.name} · ${this.dtype}`;
-    await keepFile(key, data, await digest(data), { model, total });
+    await keepFile(key, data, await digest(data), this.keptAs());
     return data;
   }
 
