@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage
 
+from app import tale
+from app.config import Settings
+from app.engine.client import LocalEngine
+from e2e.bundled import load_paced_engine
 from e2e.local.local_engine import LocalEnginePage
 from e2e.playground import Playground
+from e2e.site import Site
+from gpu import Tokenizer
+from tests.app.conftest import wait_ready
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +41,29 @@ def gpu_browser(
     browser.close()
 
 
+@pytest.fixture(scope="session")
+def f32_server() -> Iterator[Site]:
+    """A server that runs the bundled model in f32, with a pause after every token."""
+    folder = tale.model_dir()
+    load = functools.partial(load_paced_engine, Settings(port=0, dtype="f32"), folder, loras={})
+    site = Site(LocalEngine(load, Tokenizer.load(folder), folder)).start()
+    wait_ready(site.engine)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def moving(f32_server: Site, open_with_gpu: Callable[[str], Playground]) -> Playground:
+    """The page of that server, ready, in a browser with WebGPU."""
+    return open_with_gpu(f32_server.url.replace("127.0.0.1", "localhost"))
+
+
 @pytest.fixture
 def open_with_gpu(
-    gpu_browser: Browser, browser_context_args: dict[str, Any]
+    gpu_browser: Browser, browser_context_args: dict[str, Any], allowed_console: list[str]
 ) -> Iterator[Callable[[str], Playground]]:
-    """Function that opens a page in a browser with WebGPU. Errors in its console fail the test."""
+    """Function that opens a page in a browser with WebGPU. Errors in its console fail the test,
+    except allowed ones."""
     problems: list[str] = []
     context = gpu_browser.new_context(**browser_context_args)
 
@@ -52,4 +79,4 @@ def open_with_gpu(
 
     yield open_page
     context.close()
-    assert not problems
+    assert not [p for p in problems if not any(re.search(each, p) for each in allowed_console)]

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import json
+import re
+import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Page, expect
 
 from app import tale
-from app.config import Settings
-from app.engine.client import LocalEngine
-from app.engine.loading import load_engine
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.bundled import engine_tokens
+from e2e.local.place_dialog import MOVE_MS, PlaceDialog
 from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
-from gpu import SamplingParams, Tokenizer
-from tests.app.conftest import wait_ready
+from gpu import SamplingParams
 
 PROMPT = "Tell me a story about a fox"
 N = 12
 """Tokens of each part of the answer."""
-MOVE_MS = 60_000
 GIB = 2**30
 OFFERS = [
     {"dtype": dtype, "memory": n * GIB, "weights": n * GIB}
@@ -33,55 +32,31 @@ OFFERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Site]:
-    """A server that runs the bundled model in f32."""
-    folder = tale.model_dir()
-    load = functools.partial(load_engine, Settings(port=0, dtype="f32"), folder, loras={})
-    site = Site(LocalEngine(load, Tokenizer.load(folder), folder)).start()
-    wait_ready(site.engine)
-    yield site
-    site.close()
-
-
-@pytest.fixture
-def play(server: Site, open_with_gpu: Callable[[str], Playground]) -> Playground:
-    """The page, ready, in a browser with WebGPU."""
-    return open_with_gpu(server.url.replace("127.0.0.1", "localhost"))
-
-
-def open_dialog(play: Playground) -> Locator:
-    play.page.get_by_test_id("about-open").click()
-    play.page.get_by_role("button", name="Where it runs").click()
-    dialog = play.page.get_by_role("dialog", name="Where the model runs")
-    expect(dialog.get_by_role("option").first).to_be_attached()
-    return dialog
-
-
-def test_the_conversation_goes_on_in_the_browser_and_back(play: Playground, server: Site) -> None:
-    page = play.page
+def test_the_conversation_goes_on_in_the_browser_and_back(
+    moving: Playground, f32_server: Site
+) -> None:
+    play, page, place = moving, moving.page, PlaceDialog(moving)
     play.set(temperature=0, max_tokens=N, seed=7)
     play.ask(PROMPT)
     play.wait_done()
-    dialog = open_dialog(play)
+    dialog = place.open()
     expect(dialog.locator("#place-server")).to_contain_text("f32")
     expect(dialog.locator("#place-browser-facts")).to_contain_text("buffers up to")
     assert violations(page) == []
     dialog.get_by_role("button", name="Run in this browser").press("Enter")
-    said = dialog.locator("#place-say")
-    expect(said).to_have_text("It runs in this browser now, as f32.", timeout=MOVE_MS)
+    expect(place.said).to_have_text("It runs in this browser now, as f32.", timeout=MOVE_MS)
     expect(dialog.get_by_role("button", name="It runs here")).to_be_disabled()
     page.keyboard.press("Escape")
 
     play.continue_button.click()
     play.wait_tokens(2 * N)
     play.wait_done()
-    ids = prompt_ids(server.engine.tokenizer, messages=[Message("user", PROMPT)])
+    ids = prompt_ids(f32_server.engine.tokenizer, messages=[Message("user", PROMPT)])
     params = SamplingParams(temperature=0, max_tokens=3 * N, seed=7)
-    want = [token.text for token in engine_tokens(server, ids, params)]
+    want = [token.text for token in engine_tokens(f32_server, ids, params)]
     assert play.text() == "".join(want[: 2 * N])
 
-    dialog = open_dialog(play)
+    dialog = place.open()
     dialog.get_by_text("Kept in this browser").click()
     row = dialog.locator("#kept-models li")
     expect(row).to_contain_text(f"{tale.NAME} · f32")
@@ -113,6 +88,50 @@ def test_what_does_not_fit_is_refused_with_what_would(call: Callable[..., Any]) 
     assert len(fit("fitting", OFFERS, None)) == len(OFFERS)
     assert fit("smallerThan", "f16", OFFERS) == ["q8", "q4"]
     assert fit("smallerThan", "q4", OFFERS) == []
+
+
+MADE_GPU = """(gib) => {
+  const limits = { maxBufferSize: 2 ** 28, maxStorageBufferBindingSize: 2 ** 27 };
+  const adapter = { limits, info: { description: "Made GPU" }, features: new Set() };
+  const requestAdapter = async () => (gib ? adapter : null);
+  Object.defineProperty(navigator, "gpu", { value: { requestAdapter } });
+  Object.defineProperty(navigator, "deviceMemory", { value: gib });
+}"""
+"""Script of a page whose device has `gib` GiB of memory, or no GPU if that is null."""
+
+
+def open_place(page: Page, here: Site, gib: float | None) -> PlaceDialog:
+    page.add_init_script(f"({MADE_GPU})({json.dumps(gib)})")
+    place = PlaceDialog(Playground(page, here).open())
+    place.open()
+    return place
+
+
+def test_a_browser_without_a_gpu_is_said_in_the_dialog(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    place = open_place(page, site(), None)
+    facts = place.dialog.locator("#place-browser-facts")
+    expect(facts).to_contain_text("Not possible: this browser gives no access to a GPU")
+    expect(place.run_here).to_be_disabled()
+    assert violations(page) == []
+
+
+def test_what_does_not_fit_is_refused_in_the_dialog(page: Page, site: Callable[..., Site]) -> None:
+    """With the storage types that would fit; nothing is fetched."""
+    here = site()
+    with urllib.request.urlopen(f"{here.url}api/local") as reply:
+        needs = {each["dtype"]: each["memory"] for each in json.load(reply)["offers"]}
+    place = open_place(page, here, (needs["f16"] + 1) / GIB)
+    place.dialog.get_by_label("Stored as").select_option("f32")
+    fit = place.dialog.locator("#place-fit")
+    words = re.compile(r"^As f32 it needs .+, and this device has .+; f16 or q8 or q4 would fit\.$")
+    expect(fit).to_have_text(words)
+    place.run_here.click()
+    expect(place.error).to_have_text(words)
+    assert page.workers == []
+    place.dialog.get_by_label("Stored as").select_option("f16")
+    expect(fit).to_contain_text("of weights are fetched once")
 
 
 WHY = """async ([offers, i, memory]) => {

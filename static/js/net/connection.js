@@ -1,6 +1,12 @@
 // The connection of this page: to the server, or to an engine in this browser. A page says
 // <meta name="tokenglass-engine" content="local" data-base="model/"> if it has no server.
 
+import {
+  findRememberedPlace,
+  isPlaceRemembered,
+  rememberLoaded,
+  rememberPlace,
+} from "./remembered-place.js";
 import { Socket, socketUrl } from "./socket.js";
 import { WorkerSocket } from "./worker-socket.js";
 
@@ -8,8 +14,8 @@ const meta = document.querySelector('meta[name="tokenglass-engine"][content="loc
 /** Has this page a server that can run the model? */
 export const hasServer = meta === null;
 /**
- * The model that runs in this browser: {base}, the address of an export, or {hub} (local/hub); null: it
- * runs on the server.
+ * The model that runs in this browser: {base}, the address of an export, or {hub} (local/hub), with
+ * its `dtype` and its `name` of a hub, else ""; null: it runs on the server.
  */
 let here = hasServer ? null : { base: absolute(meta.dataset.base ?? "") };
 let socket = null;
@@ -18,8 +24,20 @@ let listener = null;
 /** Does the model run in this browser? */
 export const isLocal = () => here !== null;
 
-export function connect(onMessage, onConnection) {
+/** What runs or is to run in this browser, or null. */
+export const placeHere = () => here;
+
+/**
+ * Connect to where the model ran before a reload. `onStayed(problem)` is called if that was in this
+ * browser and it cannot go on there.
+ */
+export async function connect(onMessage, onConnection, onStayed) {
   listener = { onMessage, onConnection };
+  if (hasServer && isPlaceRemembered()) {
+    const { place, problem } = await findRememberedPlace();
+    here = place;
+    if (problem) onStayed(problem);
+  }
   open();
 }
 
@@ -27,8 +45,13 @@ function open() {
   const { onMessage, onConnection } = listener;
   // A closed connection may still have messages under way.
   const mine = (handle) => (...args) => socket === opened && handle(...args);
+  const place = here;
+  const onLocalMessage = (message) => {
+    if (message.type === "hello" && hasServer) rememberLoaded(place, message.model);
+    onMessage(message);
+  };
   const opened = isLocal()
-    ? new WorkerSocket(localModel(), mine(onMessage), mine(onConnection))
+    ? new WorkerSocket(localModel(), mine(onLocalMessage), mine(onConnection))
     : new Socket(socketUrl(), mine(onMessage), mine(onConnection));
   socket = opened;
   socket.open();
@@ -40,12 +63,13 @@ export function absolute(address) {
 }
 
 /**
- * Let a model run in this browser, {base} or {hub}, or the server's there (null). The conversation
- * stays; a run of the other side is over.
+ * Let a model run in this browser, a `here`, or the server's there (null). The conversation stays; a
+ * run of the other side is over.
  */
 export function moveEngine(place) {
   socket.close();
   here = place;
+  rememberPlace(place);
   listener.onConnection("connecting", 0);
   open();
 }
@@ -56,7 +80,7 @@ function localModel() {
 }
 
 /** Send a message; false while disconnected. */
-export const send = (message) => socket.send(message);
+export const send = (message) => socket?.send(message) ?? false;
 
 /** id of a generation outside the conversation → listener for its messages */
 const listeners = new Map();
@@ -70,4 +94,4 @@ export function listenTo(id, receive) {
 export const notifyListener = (message) => listeners.get(message.id)?.(message);
 
 /** Reconnect now, if disconnected. */
-export const reconnect = () => socket.retry();
+export const reconnect = () => socket?.retry();

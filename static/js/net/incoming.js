@@ -32,7 +32,7 @@ export function start(onRefused) {
     restoreKept(turns);
     restoreLeftConversations(kept.left);
   }
-  connect(onMessage, onConnection);
+  connect(onMessage, onConnection, onStayedOnServer);
   addEventListener("pagehide", save);
   document.addEventListener("visibilitychange", () => document.hidden && keepNow());
   changed("turns", "tokens", "connection", "interventions");
@@ -47,6 +47,12 @@ function onConnection(connection, retryAt, message = "") {
     rejectAll();
   }
   changed("connection");
+}
+
+/** The model ran in this browser before a reload, and cannot now. */
+function onStayedOnServer(message) {
+  state.problem = { code: "place", message };
+  changed("turns");
 }
 
 const HANDLERS = {

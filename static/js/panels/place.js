@@ -9,7 +9,7 @@ import { stopLeft } from "../conversations/left.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";
 import { isModelName } from "../local/hub/model-name.js";
 import { ask } from "../net/ask.js";
-import { absolute, hasServer, isLocal, moveEngine } from "../net/connection.js";
+import { absolute, hasServer, isLocal, moveEngine, placeHere } from "../net/connection.js";
 import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
 import { memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
@@ -26,10 +26,8 @@ const dialog = byId("models");
 let offered = null;
 /** The `hello` of the server's engine. */
 let ofServer = null;
-/** What runs or is to run here: {dtype, name}, `name` a model of the hub or ""; or null. */
-let here = null;
 let isMoving = false;
-/** The `here` whose start was told already. */
+/** The place here whose start was told already. */
 let toldReady = null;
 /** Field for a model of the hub, and the hub; null where the server names none. */
 const typed = byId("place-hub");
@@ -49,6 +47,7 @@ export function setUpPlace() {
 /** Draw this part of the dialog, which has just been opened. */
 export async function drawPlace() {
   complain("");
+  if (typed) typed.value ||= placeHere()?.name ?? "";
   draw();
   await Promise.all([drawBrowser(), drawOffers(), drawKept()]);
   draw();
@@ -80,7 +79,7 @@ async function drawOffers() {
   if (!hasServer) return;
   offered = await asked();
   const chooser = byId("place-dtype");
-  const before = chooser.value || here?.dtype || offered?.dtype;
+  const before = chooser.value || placeHere()?.dtype || offered?.dtype;
   const listed = offered?.offers?.length ? offered.offers : typed ? DTYPES : [];
   const options = listed.map(({ dtype, memory }) => {
     const option = el("option", "", memory ? `${dtype}, ${bytes(memory)}` : dtype);
@@ -121,12 +120,9 @@ function draw() {
   const local = isLocal();
   if (state.hello && !local) ofServer = state.hello;
   if (!dialog.open || !hasServer) return;
-  const { model, device } = ofServer ?? {};
-  const facts = model
-    ? `${device.name} · ${device.backend} · ${[model.name, model.dtype].filter(Boolean).join(" as ")}`
-    : "";
-  setText(byId("place-server-facts"), facts);
+  setText(byId("place-server-facts"), serverFacts());
   mark("place-server", "place-to-server", "Run on the server", !local);
+  const here = placeHere();
   const sameHere = here?.dtype === byId("place-dtype").value && here.name === wantedName();
   mark("place-browser", "place-to-browser", "Run in this browser", local && sameHere && !broken());
   byId("place-browser").toggleAttribute("data-here", local);
@@ -134,6 +130,14 @@ function draw() {
   byId("place-to-browser").disabled ||= isMoving || !(chosen() || wantedName()) || !!noGpu;
   drawFit();
   if (local) drawLoading();
+}
+
+/** The server's device, which a page does not know before it was connected, and its model. */
+function serverFacts() {
+  const { model, device } = ofServer ?? {};
+  const [name, dtype] = model ? [model.name, model.dtype] : [offered?.model, offered?.dtype];
+  const runs = [name, dtype].filter(Boolean).join(" as ");
+  return [device?.name, device?.backend, runs].filter(Boolean).join(" · ");
 }
 
 /** Has the engine of this page failed or gone? */
@@ -149,6 +153,7 @@ function mark(side, button, label, isHere) {
 /** Show how far the engine in this browser is. */
 function drawLoading() {
   const { state: engine, message, progress } = state.engine;
+  const here = placeHere();
   if (broken()) {
     const less = here?.name ? [] : smallerThan(here?.dtype, offered?.offers ?? []);
     const instead = less.length ? ` ${less.join(" or ")} need less memory.` : "";
@@ -162,7 +167,7 @@ function drawLoading() {
     tell(sentence(message), progress);
   } else if (engine === "ready" && toldReady !== here) {
     toldReady = here;
-    tell(`It runs in this browser now, as ${here?.dtype}.`);
+    tell(`It runs in this browser now, as ${here.dtype}.`);
     drawKept();
   }
 }
@@ -186,7 +191,6 @@ async function toServer() {
   complain("");
   tell("");
   await stopRuns();
-  here = null;
   moveEngine(null);
   tell("It runs on the server now.");
 }
@@ -204,8 +208,7 @@ async function toBrowser() {
   // Else the browser may remove what it keeps when its disk is full.
   navigator.storage?.persist?.().catch(() => {});
   await stopRuns();
-  here = { dtype, name };
-  moveEngine(place);
+  moveEngine({ ...place, dtype, name });
   return undefined;
 }
 

@@ -94,6 +94,7 @@ const HEADS = {
   unavailable: "The engine is not ready",
   bad_message: "The request was refused",
   not_in_browser: "Not in this browser",
+  place: "The model runs on the server now",
   too_long: "The conversation is too long to send",
   attachment: "Not attached",
   markdown: "Not shown as Markdown",

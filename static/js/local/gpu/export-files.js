@@ -1,19 +1,26 @@
 // Files of an export (docs/plan-format.md): fetched, checked against the manifest, kept in the browser.
 
 import { checkManifest } from "./check-manifest.js";
-import { digest, keepFile, keptFile } from "./kept-files.js";
+import { digest, keepFile, keptFile, keptName } from "./kept-files.js";
 
 export class ExportFiles {
-  /** Fetch the manifest of the export at `base`, a URL that ends with a slash. */
+  /**
+   * Open the export at `base`, a URL that ends with a slash. Its manifest is kept too: a server that
+   * was started again has the export no more, but this browser may have all files.
+   */
   static async open(base) {
     const url = new URL("manifest.json", base);
-    const manifest = parseJson(await bytesOf(await fetch(url, { cache: "no-cache" })), url);
-    return new ExportFiles(base, checkManifest(manifest, url));
+    const name = `manifest/${encodeURIComponent(url.href)}`;
+    const { data, isNew } = await fetchedOrKept(url, name);
+    const files = new ExportFiles(base, checkManifest(parseJson(data, url), url), data.byteLength);
+    if (isNew) await keepFile(name, data, await digest(data), files.keptAs());
+    return files;
   }
 
-  constructor(base, manifest) {
+  constructor(base, manifest, manifestBytes) {
     this.base = base;
     this.manifest = manifest;
+    this.manifestBytes = manifestBytes;
   }
 
   /** Return the bytes of a file that the manifest names: {file, bytes, sha256}. */
@@ -29,7 +36,7 @@ export class ExportFiles {
         `${file} is not the file of the manifest: its size or its SHA-256 is another one; upload the ` +
           "whole export again",
       );
-    await keepFile(sha256, data, sha256, keptAs(this.manifest));
+    await keepFile(sha256, data, sha256, this.keptAs());
     return data;
   }
 
@@ -53,6 +60,27 @@ export class ExportFiles {
     const parsed = await Promise.all(names.map((name) => this.json(this.manifest.files[name])));
     return Object.fromEntries(names.map((name, i) => [name, parsed[i]]));
   }
+
+  /** What the kept files of the model are called, and the bytes that all of them take. */
+  keptAs() {
+    const { name, model, files } = this.manifest;
+    // A browser fetches the plan of one profile, at least the smallest.
+    const plan = Math.min(...Object.values(model.plans).map(({ bytes }) => bytes));
+    const others = Object.values(files).reduce((sum, { bytes }) => sum + bytes, 0);
+    const total = model.weights.bytes + others + plan + this.manifestBytes;
+    return { model: keptName(name, model.dtype), total };
+  }
+}
+
+/** Resolves to {data, isNew}: a file as it is now, or, if it cannot be fetched, as it was kept. */
+async function fetchedOrKept(url, name) {
+  try {
+    return { data: await bytesOf(await fetch(url, { cache: "no-cache" })), isNew: true };
+  } catch (error) {
+    const data = await keptFile(name);
+    if (!data) throw error;
+    return { data, isNew: false };
+  }
 }
 
 /** Bytes of a gzip file, or of one that the server has decompressed on the way. */
@@ -74,12 +102,4 @@ export function parseJson(data, name) {
   } catch {
     throw new Error(`${name} is not JSON`);
   }
-}
-
-/** What the kept files of a model are called, and the bytes that all of them take. */
-function keptAs({ name, model, files }) {
-  // A browser fetches the plan of one profile, at least the smallest.
-  const plan = Math.min(...Object.values(model.plans).map(({ bytes }) => bytes));
-  const others = Object.values(files).reduce((sum, { bytes }) => sum + bytes, 0);
-  return { model: `${name} · ${model.dtype}`, total: model.weights.bytes + others + plan };
 }
