@@ -42,7 +42,8 @@ export async function requestDevice(adapter, { bytes, features, limits }) {
 
 /** Return how an adapter is called, for people. */
 export function adapterName({ info }) {
-  return info.description || [info.vendor, info.architecture].filter(Boolean).join(" ") || "GPU";
+  const told = info.description || [info.vendor, info.architecture].filter(Boolean).join(" ");
+  return told || (info.isFallbackAdapter ? "software adapter" : "GPU");
 }
 
 const megabytes = (bytes) => `${Math.ceil(bytes / 2 ** 20)} MiB`;
