@@ -1,0 +1,574 @@
+"""GGUF files give the same model as a folder, or are refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from app import tale
+from gpu import Engine, Inventory, TensorSummary
+from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
+from gpu.errors import ModelError
+from gpu.gguf import file as file_module
+from gpu.gguf.file import is_gguf, open_gguf
+from gpu.gguf.types import TYPES_BY_NAME
+from gpu.load_options import LoadOptions
+from gpu.models.registry import MODELS
+from gpu.text.tokenizer import Tokenizer
+from gpu.webgpu.buffers import Memory
+from gpu.webgpu.device import Device
+from tests.gpu.gguf import gguf_models
+from tests.gpu.models import random_llama
+from tests.gpu.on_device import stored_numbers
+from tests.gpu.text import made_tokenizers
+
+BIASES = random_llama.Shape(
+    "gguf_bias", 4, 2, 16, 64, 96, 301, attention_bias=True, mlp_bias=True, n_layers=2
+)
+QUANT_TYPES = random_llama.Shape("gguf_blocks", 4, 2, 64, 256, 512, 401, tied=True, n_layers=1)
+LLAMA3 = random_llama.Shape(
+    "gguf_llama3", 4, 1, 128, 64, 64, 260, n_layers=1,
+    rope={"rope_theta": 5e5, **random_llama.LLAMA3, "original_max_position_embeddings": 8192},
+)  # fmt: skip
+LINEAR = random_llama.Shape(
+    "gguf_linear", 2, 2, 32, 64, 64, 260, n_layers=1, rope={"rope_type": "linear", "factor": 4.0}
+)
+
+IM_END = "<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: Any) -> Callable[..., tuple[Path, Path]]:
+    """Return a model folder of a shape, and the same model as a GGUF file."""
+
+    def made(shape: random_llama.Shape, kind: str = "F32", **changes: Any) -> tuple[Path, Path]:
+        path = tmp_path_factory.mktemp(shape.name)
+        folder = random_llama.write(path, shape)
+        return folder, gguf_models.write(folder, path / "model.gguf", kind, **changes)
+
+    return made
+
+
+Make = Callable[..., tuple[Path, Path]]
+
+
+# ---- the same model --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [BIASES, QUANT_TYPES, LINEAR, LLAMA3], ids=lambda s: s.name)
+def test_the_config_equals_the_folders(make: Make, shape: random_llama.Shape) -> None:
+    extra: dict[str, Any] = {}
+    if shape is LINEAR:
+        extra = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+    folder, path = make(shape, **extra)
+    if shape is LLAMA3:
+        path = with_rope_factors(folder, path)
+    got, want = ModelConfig.from_folder(path), ModelConfig.from_folder(folder)
+    for name in want.__dataclass_fields__:
+        if name not in ("torch_dtype", "eos_ids", "bos_id"):
+            assert getattr(got, name) == getattr(want, name), name
+    tokenizer = Tokenizer.load(folder)
+    assert got.eos_ids == tokenizer.eos_ids
+
+
+def test_known_end_of_turn_tokens_end_the_text(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma's files name only <eos>, which never occurs in a chat; here it is <|begin|>, 0."""
+    folder, _ = make(BIASES)
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|begin|>"}')
+    special = gguf_models.write(folder, tmp_path / "special.gguf")
+    assert ModelConfig.from_folder(special).eos_ids == (0, made_tokenizers.SPECIALS.index(IM_END))
+    monkeypatch.setattr(gguf_models, "CONTROL", gguf_models.NORMAL)
+    text = gguf_models.write(folder, tmp_path / "text.gguf")
+    assert ModelConfig.from_folder(text).eos_ids == (0,)
+
+
+def test_the_weights_are_the_folders(make: Make) -> None:
+    folder, path = make(BIASES)
+    got, want = Checkpoint.open(path), Checkpoint.open(folder)
+    assert set(got.names()) == set(want.names())
+    assert got.parameters() == want.parameters()
+    for name in want.names():
+        assert got.shape(name) == want.shape(name)
+        assert np.array_equal(got.read_f32(name), want.read_f32(name)), name
+        some = slice(3, 17)
+        assert np.array_equal(got.read_f32(name, some), want.read_f32(name, some)), name
+        assert np.array_equal(got.read_f16(name), want.read_f16(name)), name
+
+
+@pytest.mark.parametrize("kind", gguf_models.KINDS)
+def test_every_type_is_read_as_by_the_gguf_package(make: Make, kind: str) -> None:
+    _, path = make(QUANT_TYPES, kind)
+    got = Checkpoint.open(path)
+    known = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    name = "model.layers.0.mlp.down_proj.weight"
+    stored = known["blk.0.ffn_down.weight"]
+    want = gguf.quants.dequantize(stored.data, stored.tensor_type)
+    assert got.dtype(name) == kind
+    assert got.shape(name) == (256, 512)
+    assert np.array_equal(got.read_f32(name), want)
+    assert np.array_equal(got.read_f32(name, slice(5, 9)), want[5:9])
+    assert np.array_equal(np.concatenate(list(got.pieces(name, 1000))), want.reshape(-1))
+    assert np.unique(want).size > 10
+    gguf_type = TYPES_BY_NAME[kind]
+    assert got.n_bytes(name) == want.size // gguf_type.block_size * gguf_type.type_size
+    summary = TensorSummary.from_folder(path, name)
+    assert summary.n == want.size
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_K"])
+def test_an_engine_gives_the_same_text_for_a_file_as_for_a_folder(
+    make: Make, tmp_path: Path, kind: str
+) -> None:
+    folder, path = make(QUANT_TYPES, kind)
+    checkpoint = Checkpoint.open(path)
+    same = Path(shutil.copytree(folder, tmp_path / "same"))
+    save_file(
+        {name: checkpoint.read_f32(name) for name in checkpoint.names()},
+        same / "model.safetensors",
+    )
+    ids = random_llama.ids("tiny", 20)
+    logits = []
+    for place in (path, same):
+        engine = Engine.load(place, LoadOptions(dtype="f32", backend="torch", context=64))
+        logits.append(engine.logits(ids))
+        assert engine.info.model.parameters == Inventory.from_folder(folder).parameters
+        is_quantised = place == path and kind != "F32"
+        assert engine.info.model.conversion == (f"{kind} converted to f32" if is_quantised else "")
+        engine.close()
+    assert np.array_equal(*logits)
+    assert np.ptp(logits[0]) > 0.1
+
+
+def with_rope_factors(folder: Path, path: Path, factor: float | None = None) -> Path:
+    """Copy the file at `path` and add the tensor of rotary factors that llama.cpp writes."""
+    from gpu.bench.peers.gguf_file import rope_factors
+
+    factors = rope_factors(ModelConfig.from_folder(folder))
+    assert factors is not None
+    if factor is not None:
+        factors = factors * np.float32(factor)
+    reader = gguf.GGUFReader(path)
+    target = path.with_name("factors.gguf")
+    writer = gguf.GGUFWriter(target, "llama")
+    for field in reader.fields.values():
+        if field.name.startswith("llama."):
+            value = field.contents()
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(
+                field.name, value
+            )
+    gguf_models.add_tokenizer(writer, folder)
+    writer.add_tensor("rope_freqs.weight", factors)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data))
+    gguf_models.finish(writer)
+    return target
+
+
+def test_rope_factors_other_than_llama_3s_are_refused(make: Make) -> None:
+    folder, path = make(LLAMA3)
+    with pytest.raises(ModelError, match=r"expected rope_freqs.weight to be Llama 3"):
+        ModelConfig.from_folder(with_rope_factors(folder, path, factor=1.5))
+
+
+# ---- tokenizers ------------------------------------------------------------------------------
+
+TEXTS = [
+    *made_tokenizers.CORPUS[:3],
+    "Hello, World! It's 12345 o'clock; don't\n\n  indent\t\ttabs   ",
+    "<|im_start|>user\nhi<|im_end|>",
+    "",
+    " ",
+    "é́ 🙂‍🇩🇪 ﬁ Å",
+]
+
+
+def same_tokens(got: Tokenizer, want: Tokenizer, texts: list[str] = TEXTS) -> None:
+    for text in texts:
+        for options in ({}, {"bos": False}):
+            ids = got.encode(text, **options)
+            assert ids == want.encode(text, **options), text
+            assert got.decode(ids) == want.decode(ids)
+    assert got.vocab_size == want.vocab_size
+    assert [got.is_special(id) for id in range(want.vocab_size)] == [
+        want.is_special(id) for id in range(want.vocab_size)
+    ]
+    assert [got.token_bytes(id) for id in range(want.vocab_size)] == [
+        want.token_bytes(id) for id in range(want.vocab_size)
+    ]
+    assert (got.bos_token, got.eos_token, got.eos_ids) == (
+        want.bos_token,
+        want.eos_token,
+        want.eos_ids,
+    )
+
+
+def tokenizer_file(folder: Path, **values: Any) -> Path:
+    """A GGUF file with only a folder's tokenizer."""
+    path = folder / "tokenizer.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    gguf_models.add_tokenizer(writer, folder)
+    for key, value in values.items():
+        writer.add_string(f"tokenizer.ggml.{key}", value)
+    gguf_models.finish(writer)
+    return path
+
+
+def test_byte_level_bpe(tmp_path: Path) -> None:
+    config = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>", "add_bos_token": True}
+    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), config)
+    same_tokens(Tokenizer.load(tokenizer_file(folder)), Tokenizer.load(folder))
+
+
+def test_the_bundled_models_tokenizer_and_chat_template_are_read(tmp_path: Path) -> None:
+    path = gguf_models.write(tale.model_dir(), tmp_path / "tale.gguf", "F16", pre="qwen2")
+    got, want = Tokenizer.load(path), Tokenizer.load(tale.model_dir())
+    same_tokens(got, want, TEXTS[:-1])  # without the text that Qwen's tokenizer normalises
+    assert want.chat_template is not None
+    assert got.chat_template == want.chat_template
+
+
+def test_a_template_for_tools_is_read(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+    folder = made_tokenizers.save(
+        tmp_path, made_tokenizers.byte_level(), {"eos_token": "<|im_end|>", "chat_template": named}
+    )
+    for tokenizer in (Tokenizer.load(folder), Tokenizer.load(tokenizer_file(folder))):
+        assert (tokenizer.chat_template, tokenizer.tool_template) == ("one", "two")
+
+
+def test_llama_3s_pretokenizer(tmp_path: Path) -> None:
+    made = made_tokenizers.llama3()
+    config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "add_bos_token": True}
+    folder = made_tokenizers.save(tmp_path, made, config)
+    got = Tokenizer.load(tokenizer_file(folder, pre="llama-bpe"))
+    want = Tokenizer.load(folder)
+    for text in (" one two", "12345", "a\r\nb", "  x", "naïve café"):  # no contractions there
+        assert got.encode(text) == want.encode(text), text
+
+
+def test_sentence_pieces_merge_by_their_scores(tmp_path: Path) -> None:
+    made = made_tokenizers.byte_fallback()
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    folder = made_tokenizers.save(tmp_path, made, config)
+    state = json.loads(made.to_str())
+    vocab = state["model"]["vocab"]
+    rank = {"".join(merge): i for i, merge in enumerate(state["model"]["merges"])}
+    tokens = sorted(vocab, key=lambda token: vocab[token])
+    path = folder / "pieces.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-1.0 - rank.get(token, -1000) for token in tokens])
+    types = {"<unk>": 2, "<s>": 3, "</s>": 3}
+    writer.add_token_types([types.get(t, 6 if t.startswith("<0x") else 1) for t in tokens])
+    writer.add_bos_token_id(vocab["<s>"])
+    writer.add_eos_token_id(vocab["</s>"])
+    gguf_models.finish(writer)
+    same_tokens(Tokenizer.load(path), Tokenizer.load(folder))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"pre": "unheard-of"}, "tokenizer.ggml.pre must be one of"),
+        ({"model": "bert"}, "tokenizer.ggml.model"),
+    ],
+)
+def test_other_tokenizers_are_refused(tmp_path: Path, values: Any, words: str) -> None:
+    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), {})
+    path = folder / "t.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(values.get("model", "gpt2"))
+    writer.add_token_list(["a", "b", "ab"])
+    writer.add_token_merges(["a b"])
+    if "pre" in values:
+        writer.add_tokenizer_pre(values["pre"])
+    gguf_models.finish(writer)
+    with pytest.raises(ModelError, match=words):
+        Tokenizer.load(path)
+
+
+# ---- malformed files -------------------------------------------------------------------------
+
+
+def header(n_tensors: int = 0, n_values: int = 0, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_values)
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def tensor(name: str = "t", dims: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0) -> bytes:
+    sizes = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
+    return string(name) + sizes + struct.pack("<IQ", kind, offset)
+
+
+def value(key: str, kind: int, data: bytes) -> bytes:
+    return string(key) + struct.pack("<I", kind) + data
+
+
+FULL = bytes(4096)
+MALFORMED = {
+    "nothing": (b"", "too few"),
+    "another format": (b"PK\3\4" + FULL, "not a GGUF file"),
+    "an old version": (header(version=1) + FULL, "GGUF version 1"),
+    "big-endian": (header(version=3 << 24) + FULL, "little-endian"),
+    "tensors without end": (header(n_tensors=2**63) + FULL, "of each are supported"),
+    "values without end": (header(n_values=2**40) + FULL, "of each are supported"),
+    "more values than there are": (
+        header(n_values=3) + value("k", 4, struct.pack("<I", 1)), "are left"),
+    "a key without end": (header(n_values=1) + struct.pack("<Q", 2**60) + FULL, "are left"),
+    "a key that is not text": (header(n_values=1) + struct.pack("<Q", 2) + b"\xff\xfe" + FULL,
+                               "not UTF-8"),
+    "an unknown value": (header(n_values=1) + value("k", 99, b"") + FULL, "value type 99"),
+    "an array without end": (
+        header(n_values=1) + value("k", 9, struct.pack("<IQ", 4, 2**62)) + FULL, "are left"),
+    "strings without end": (
+        header(n_values=1) + value("k", 9, struct.pack("<IQ", 8, 2**61)) + FULL, "ends before"),
+    "an array of arrays": (
+        header(n_values=1) + value("k", 9, struct.pack("<IQ", 9, 1)) + FULL,
+        "expected strings or numbers"),
+    "a key twice": (
+        header(n_values=2) + 2 * value("k", 4, struct.pack("<I", 1)) + FULL, "given twice"),
+    "an alignment of 0": (
+        header(n_values=1) + value("general.alignment", 4, struct.pack("<I", 0)) + FULL,
+        "general.alignment"),
+    "five dimensions": (header(n_tensors=1) + tensor(dims=(1,) * 5) + FULL, "5 dimensions"),
+    "an unknown type": (header(n_tensors=1) + tensor(kind=4) + FULL, "type 4; supported: F32"),
+    "a product past 2^64": (
+        header(n_tensors=1) + tensor(dims=(2**32, 2**32)) + FULL, "below 2\\^48"),
+    "a product past 2^64 beside a zero": (
+        header(n_tensors=1) + tensor(dims=(2**61, 0)) + FULL, "below 2\\^48"),
+    "half a block": (header(n_tensors=1) + tensor(dims=(33,), kind=8) + FULL, "multiple of 32"),
+    "a tensor past the end": (
+        header(n_tensors=1) + tensor(dims=(32, 1 << 20)) + FULL, "it is truncated"),
+    "an offset past the end": (
+        header(n_tensors=1) + tensor(offset=2**63) + FULL, "it is truncated"),
+    "an odd offset": (header(n_tensors=1) + tensor(offset=8) + FULL, "multiple of 32"),
+    "tensors over each other": (
+        header(n_tensors=2) + tensor("a") + tensor("b", offset=96) + FULL, "where tensor 'a' ends"),
+    "a tensor twice": (header(n_tensors=2) + 2 * tensor() + FULL, "given twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_an_inconsistent_file_is_refused(tmp_path: Path, fault: str) -> None:
+    data, words = MALFORMED[fault]
+    path = tmp_path / "malformed.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=words) as refused:
+        open_gguf(path)
+    assert str(refused.value).startswith(str(path))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be read"):
+        ModelConfig.from_folder(tmp_path / "none.gguf")
+    (tmp_path / "folder.gguf").mkdir()
+    assert not is_gguf(tmp_path / "folder.gguf")
+
+
+@pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count"])
+def test_a_model_without_its_sizes_is_refused(make: Make, key: str) -> None:
+    _, path = make(BIASES, **{key: None})
+    with pytest.raises(ModelError, match="is missing"):
+        ModelConfig.from_folder(path)
+
+
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "part.gguf"
+    entries = value("general.architecture", 8, string("llama")) + value("split.count", 2, b"\3\0")
+    path.write_bytes(header(n_values=2) + entries + FULL)
+    with pytest.raises(ModelError, match="one of 3 files of a model"):
+        ModelConfig.from_folder(path)
+
+
+def test_another_architecture_is_refused_by_name(make: Make) -> None:
+    _, path = make(BIASES, architecture="mamba")
+    for open_ in (ModelConfig.from_folder, Checkpoint.open):
+        with pytest.raises(ModelError, match="'mamba' is not supported in a GGUF file"):
+            open_(path)
+
+
+def test_an_unknown_tensor_is_refused(make: Make) -> None:
+    """Here: biases that only Llama has, which would be left out."""
+    _, path = make(BIASES, architecture="qwen2")
+    with pytest.raises(ModelError, match=r"'blk\.0\.\w+\.bias' is not known for qwen2 models"):
+        Checkpoint.open(path)
+
+
+N_MUTANTS = 150
+
+
+def test_mutated_headers_are_read_or_refused(make: Make, tmp_path: Path) -> None:
+    """Bytes of the header are replaced, removed or doubled: the result is a model or a ModelError,
+    never another error, and never a read past the end."""
+    _, path = make(BIASES, "Q8_0")
+    original = path.read_bytes()
+    end = min(len(original), 30_000)
+    rng = np.random.default_rng(5)
+    n_refused = 0
+    target = tmp_path / "mutated.gguf"
+    for _ in range(N_MUTANTS):
+        data = bytearray(original)
+        for _ in range(int(rng.integers(1, 4))):
+            at, size = int(rng.integers(0, end)), int(rng.integers(1, 9))
+            match int(rng.integers(0, 4)):
+                case 0:
+                    data[at : at + size] = rng.bytes(size)
+                case 1:
+                    del data[at : at + size]
+                case 2:
+                    data[at:at] = data[at : at + size]
+                case 3:  # a length or a count
+                    data[at : at + 8] = struct.pack("<Q", int(2 ** rng.uniform(0, 64)) % 2**64)
+        target.write_bytes(data)
+        try:
+            ModelConfig.from_folder(target)
+            Tokenizer.load(target)
+            checkpoint = Checkpoint.open(target)
+            for name in checkpoint.names():
+                checkpoint.read_f32(name)
+        except ModelError:
+            n_refused += 1
+    assert 30 < n_refused < N_MUTANTS
+
+
+# ---- models in several files -------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(make: Make, tmp_path: Path) -> tuple[Path, list[Path]]:
+    """A whole file, and the same model in three."""
+    _, whole = make(BIASES, "Q8_0")
+    return whole, gguf_models.split(whole, tmp_path / "model", 3)
+
+
+@pytest.mark.parametrize("named", [0, 2])
+def test_any_part_opens_the_whole_model(parts: tuple[Path, list[Path]], named: int) -> None:
+    whole, files = parts
+    got, want = Checkpoint.open(files[named]), Checkpoint.open(whole)
+    assert set(got.names()) == set(want.names())
+    for name in want.names():
+        assert np.array_equal(got.read_f32(name), want.read_f32(name))
+    assert got.paths() == tuple(files)
+    assert ModelConfig.from_folder(files[named]) == ModelConfig.from_folder(whole)
+    assert Tokenizer.load(files[named]).encode("a b") == Tokenizer.load(whole).encode("a b")
+
+
+def test_many_parts_are_read_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Config, tokenizer and weights share the opened files."""
+    _, whole = make(BIASES, "Q8_0")
+    files = gguf_models.split(whole, tmp_path / "model", 12)
+    opened: list[Path] = []
+    read_header = file_module.read_header
+
+    def noted(path: Path, data: Any) -> Any:
+        opened.append(path)
+        return read_header(path, data)
+
+    monkeypatch.setattr(file_module, "read_header", noted)
+    ModelConfig.from_folder(files[0])
+    Tokenizer.load(files[0])
+    Checkpoint.open(files[5])
+    assert opened == files
+
+
+def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[Path]]) -> None:
+    _, files = parts
+    first, second, third = (path.read_bytes() for path in files)
+    files[2].unlink()
+    with pytest.raises(ModelError, match=r"00003-of-00003\.gguf: cannot be read"):
+        open_gguf(files[0])
+    files[2].write_bytes(second)
+    with pytest.raises(ModelError, match=r"split\.no is 1 of 3; expected 2 of 3"):
+        open_gguf(files[0])
+    files[2].write_bytes(third.replace(b"split.no", b"split.xx"))
+    with pytest.raises(ModelError, match=r"split\.no is null of 3"):
+        open_gguf(files[0])
+    number = struct.pack("<H", 1)
+    at = second.index(b"split.no") + len(b"split.no") + 4
+    assert second[at : at + 2] == number
+    files[2].write_bytes(second[:at] + struct.pack("<H", 2) + second[at + 2 :])
+    with pytest.raises(ModelError, match="is also in another file of the model"):
+        open_gguf(files[0])
+    files[2].write_bytes(third)
+    key = b"split.tensors.count"
+    at = first.index(key) + len(key) + 4
+    files[0].write_bytes(first[:at] + struct.pack("<i", 99) + first[at + 4 :])
+    with pytest.raises(
+        ModelError, match="expected 99 tensors in all files together, but they have"
+    ):
+        open_gguf(files[0])
+
+
+# ---- blocks stored without conversion ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4")])
+def test_blocks_are_stored_as_they_are(
+    make: Make, device: Device, kind: str, dtype: str, packed: list[str]
+) -> None:
+    """The numbers of the file to the bit, in the order of the device; nothing is quantised except
+    the embedding of a q4 model, which has eight bits."""
+    _, path = make(BIASES, kind)
+    config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
+    memory = Memory(device)
+    model = MODELS["llama"](config, WeightLoader(checkpoint, memory, dtype), memory, 64)
+    ends = {"model.embed_tokens.weight", "lm_head.weight"}
+    assert set(packed) == (ends if dtype == "q4" else set())
+    exact = MODELS["llama"](config, WeightLoader(checkpoint, memory, "f32"), memory, 64)
+    for got, want in zip(model.layer_matrices(), exact.layer_matrices(), strict=True):
+        assert np.array_equal(stored_numbers(memory, got), stored_numbers(memory, want)), got.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "said"),
+    [
+        ("Q8_0", "q8", "Q8_0 as they are"),
+        ("Q8_0", "q4", "Q8_0 as they are and converted to q4"),  # the vocabulary has eight bits
+        ("Q4_0", "q4", "Q4_0 as they are and converted to q8"),
+        ("Q5_1", "f16", "Q5_1 converted to f16"),
+        ("F16", "q8", ""),
+    ],
+)
+def test_the_conversion_of_types_is_reported(
+    make: Make, device: Device, kind: str, dtype: str, said: str
+) -> None:
+    _, path = make(BIASES, kind)
+    config, memory = ModelConfig.from_folder(path), Memory(device)
+    load = WeightLoader(Checkpoint.open(path), memory, dtype)
+    MODELS["llama"](config, load, memory, 64)
+    assert str(load.conversion) == said
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("Q8_0", np.inf), ("Q8_0", np.nan), ("Q4_0", 9000)])
+def test_a_non_finite_scale_is_refused_without_conversion(
+    make: Make, kind: str, scale: float
+) -> None:
+    _, path = make(BIASES, kind)
+    checkpoint = Checkpoint.open(path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    data = checkpoint._tensors[name].data.copy()
+    data[:2] = np.array([scale], np.float16).view(np.uint8)
+    checkpoint._tensors[name] = replace(checkpoint._tensors[name], data=data)
+    with pytest.raises(ModelError, match=r"'model\.layers\.0\.mlp\.up_proj\.weight': the scale"):
+        checkpoint.read_packed(name, slice(0, 4))
+    assert checkpoint.read_packed(name, slice(1, 4)).shape[0] == 3
