@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import ask_engine
-from e2e.chat.test_branch import force, look_at, other_than_drawn, sent, wrote
+from e2e.chat.branching import force, look_at, other_than_drawn, sent, wrote
 from e2e.look.panel import LookPanel
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground

@@ -19,7 +19,7 @@ from app.openai.operations import OPERATIONS
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Reason, StepTimes, Timings, Token
 from tests.app.conftest import StartSite
-from tests.app.openai.test_openai import GREEDY, HELLO, chat, chunks, complete
+from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete
 
 # ---- when the runs start and end -------------------------------------------------------------
 

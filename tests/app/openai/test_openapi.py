@@ -12,7 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from app.openai.operations import OPERATIONS, Operation
 from gpu import SAMPLING_SETTINGS
-from tests.app.openai.test_openai import HELLO
+from tests.app.openai.requests import HELLO
 
 OF_THE_PAGE = ("/", "/favicon.ico", "/static/", "/api/", "/ws")
 """Routes that programs have no use for."""

@@ -1,8 +1,7 @@
-"""GGUF files give the same model as a folder, or are refused with the reason."""
+"""GGUF files give the same model as a folder."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
 from collections.abc import Callable
@@ -15,14 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from app import tale
 from gpu import Engine, Inventory, TensorSummary
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf import file as file_module
-from gpu.gguf.file import is_gguf, open_gguf
+from gpu.gguf.file import open_gguf
 from gpu.gguf.types import TYPES_BY_NAME
 from gpu.load_options import LoadOptions
 from gpu.models.registry import MODELS
@@ -30,13 +28,11 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu.gguf import gguf_models
+from tests.gpu.gguf.shapes import BIASES
 from tests.gpu.models import random_llama
 from tests.gpu.on_device import stored_numbers
 from tests.gpu.text import made_tokenizers
 
-BIASES = random_llama.Shape(
-    "gguf_bias", 4, 2, 16, 64, 96, 301, attention_bias=True, mlp_bias=True, n_layers=2
-)
 QUANT_TYPES = random_llama.Shape("gguf_blocks", 4, 2, 64, 256, 512, 401, tied=True, n_layers=1)
 LLAMA3 = random_llama.Shape(
     "gguf_llama3", 4, 1, 128, 64, 64, 260, n_layers=1,
@@ -47,19 +43,6 @@ LINEAR = random_llama.Shape(
 )
 
 IM_END = "<|im_end|>"
-
-
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: Any) -> Callable[..., tuple[Path, Path]]:
-    """Return a model folder of a shape, and the same model as a GGUF file."""
-
-    def made(shape: random_llama.Shape, kind: str = "F32", **changes: Any) -> tuple[Path, Path]:
-        path = tmp_path_factory.mktemp(shape.name)
-        folder = random_llama.write(path, shape)
-        return folder, gguf_models.write(folder, path / "model.gguf", kind, **changes)
-
-    return made
-
 
 Make = Callable[..., tuple[Path, Path]]
 
@@ -182,271 +165,6 @@ def test_rope_factors_other_than_llama_3s_are_refused(make: Make) -> None:
     folder, path = make(LLAMA3)
     with pytest.raises(ModelError, match=r"expected rope_freqs.weight to be Llama 3"):
         ModelConfig.from_folder(with_rope_factors(folder, path, factor=1.5))
-
-
-# ---- tokenizers ------------------------------------------------------------------------------
-
-TEXTS = [
-    *made_tokenizers.CORPUS[:3],
-    "Hello, World! It's 12345 o'clock; don't\n\n  indent\t\ttabs   ",
-    "<|im_start|>user\nhi<|im_end|>",
-    "",
-    " ",
-    "é́ 🙂‍🇩🇪 ﬁ Å",
-]
-
-
-def same_tokens(got: Tokenizer, want: Tokenizer, texts: list[str] = TEXTS) -> None:
-    for text in texts:
-        for options in ({}, {"bos": False}):
-            ids = got.encode(text, **options)
-            assert ids == want.encode(text, **options), text
-            assert got.decode(ids) == want.decode(ids)
-    assert got.vocab_size == want.vocab_size
-    assert [got.is_special(id) for id in range(want.vocab_size)] == [
-        want.is_special(id) for id in range(want.vocab_size)
-    ]
-    assert [got.token_bytes(id) for id in range(want.vocab_size)] == [
-        want.token_bytes(id) for id in range(want.vocab_size)
-    ]
-    assert (got.bos_token, got.eos_token, got.eos_ids) == (
-        want.bos_token,
-        want.eos_token,
-        want.eos_ids,
-    )
-
-
-def tokenizer_file(folder: Path, **values: Any) -> Path:
-    """A GGUF file with only a folder's tokenizer."""
-    path = folder / "tokenizer.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    gguf_models.add_tokenizer(writer, folder)
-    for key, value in values.items():
-        writer.add_string(f"tokenizer.ggml.{key}", value)
-    gguf_models.finish(writer)
-    return path
-
-
-def test_byte_level_bpe(tmp_path: Path) -> None:
-    config = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>", "add_bos_token": True}
-    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), config)
-    same_tokens(Tokenizer.load(tokenizer_file(folder)), Tokenizer.load(folder))
-
-
-def test_the_bundled_models_tokenizer_and_chat_template_are_read(tmp_path: Path) -> None:
-    path = gguf_models.write(tale.model_dir(), tmp_path / "tale.gguf", "F16", pre="qwen2")
-    got, want = Tokenizer.load(path), Tokenizer.load(tale.model_dir())
-    same_tokens(got, want, TEXTS[:-1])  # without the text that Qwen's tokenizer normalises
-    assert want.chat_template is not None
-    assert got.chat_template == want.chat_template
-
-
-def test_a_template_for_tools_is_read(tmp_path: Path) -> None:
-    named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
-    folder = made_tokenizers.save(
-        tmp_path, made_tokenizers.byte_level(), {"eos_token": "<|im_end|>", "chat_template": named}
-    )
-    for tokenizer in (Tokenizer.load(folder), Tokenizer.load(tokenizer_file(folder))):
-        assert (tokenizer.chat_template, tokenizer.tool_template) == ("one", "two")
-
-
-def test_llama_3s_pretokenizer(tmp_path: Path) -> None:
-    made = made_tokenizers.llama3()
-    config = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "add_bos_token": True}
-    folder = made_tokenizers.save(tmp_path, made, config)
-    got = Tokenizer.load(tokenizer_file(folder, pre="llama-bpe"))
-    want = Tokenizer.load(folder)
-    for text in (" one two", "12345", "a\r\nb", "  x", "naïve café"):  # no contractions there
-        assert got.encode(text) == want.encode(text), text
-
-
-def test_sentence_pieces_merge_by_their_scores(tmp_path: Path) -> None:
-    made = made_tokenizers.byte_fallback()
-    config = {"bos_token": "<s>", "eos_token": "</s>"}
-    folder = made_tokenizers.save(tmp_path, made, config)
-    state = json.loads(made.to_str())
-    vocab = state["model"]["vocab"]
-    rank = {"".join(merge): i for i, merge in enumerate(state["model"]["merges"])}
-    tokens = sorted(vocab, key=lambda token: vocab[token])
-    path = folder / "pieces.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([-1.0 - rank.get(token, -1000) for token in tokens])
-    types = {"<unk>": 2, "<s>": 3, "</s>": 3}
-    writer.add_token_types([types.get(t, 6 if t.startswith("<0x") else 1) for t in tokens])
-    writer.add_bos_token_id(vocab["<s>"])
-    writer.add_eos_token_id(vocab["</s>"])
-    gguf_models.finish(writer)
-    same_tokens(Tokenizer.load(path), Tokenizer.load(folder))
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"pre": "unheard-of"}, "tokenizer.ggml.pre must be one of"),
-        ({"model": "bert"}, "tokenizer.ggml.model"),
-    ],
-)
-def test_other_tokenizers_are_refused(tmp_path: Path, values: Any, words: str) -> None:
-    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), {})
-    path = folder / "t.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model(values.get("model", "gpt2"))
-    writer.add_token_list(["a", "b", "ab"])
-    writer.add_token_merges(["a b"])
-    if "pre" in values:
-        writer.add_tokenizer_pre(values["pre"])
-    gguf_models.finish(writer)
-    with pytest.raises(ModelError, match=words):
-        Tokenizer.load(path)
-
-
-# ---- malformed files -------------------------------------------------------------------------
-
-
-def header(n_tensors: int = 0, n_values: int = 0, version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_values)
-
-
-def string(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def tensor(name: str = "t", dims: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0) -> bytes:
-    sizes = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
-    return string(name) + sizes + struct.pack("<IQ", kind, offset)
-
-
-def value(key: str, kind: int, data: bytes) -> bytes:
-    return string(key) + struct.pack("<I", kind) + data
-
-
-FULL = bytes(4096)
-MALFORMED = {
-    "nothing": (b"", "too few"),
-    "another format": (b"PK\3\4" + FULL, "not a GGUF file"),
-    "an old version": (header(version=1) + FULL, "GGUF version 1"),
-    "big-endian": (header(version=3 << 24) + FULL, "little-endian"),
-    "tensors without end": (header(n_tensors=2**63) + FULL, "of each are supported"),
-    "values without end": (header(n_values=2**40) + FULL, "of each are supported"),
-    "more values than there are": (
-        header(n_values=3) + value("k", 4, struct.pack("<I", 1)), "are left"),
-    "a key without end": (header(n_values=1) + struct.pack("<Q", 2**60) + FULL, "are left"),
-    "a key that is not text": (header(n_values=1) + struct.pack("<Q", 2) + b"\xff\xfe" + FULL,
-                               "not UTF-8"),
-    "an unknown value": (header(n_values=1) + value("k", 99, b"") + FULL, "value type 99"),
-    "an array without end": (
-        header(n_values=1) + value("k", 9, struct.pack("<IQ", 4, 2**62)) + FULL, "are left"),
-    "strings without end": (
-        header(n_values=1) + value("k", 9, struct.pack("<IQ", 8, 2**61)) + FULL, "ends before"),
-    "an array of arrays": (
-        header(n_values=1) + value("k", 9, struct.pack("<IQ", 9, 1)) + FULL,
-        "expected strings or numbers"),
-    "a key twice": (
-        header(n_values=2) + 2 * value("k", 4, struct.pack("<I", 1)) + FULL, "given twice"),
-    "an alignment of 0": (
-        header(n_values=1) + value("general.alignment", 4, struct.pack("<I", 0)) + FULL,
-        "general.alignment"),
-    "five dimensions": (header(n_tensors=1) + tensor(dims=(1,) * 5) + FULL, "5 dimensions"),
-    "an unknown type": (header(n_tensors=1) + tensor(kind=4) + FULL, "type 4; supported: F32"),
-    "a product past 2^64": (
-        header(n_tensors=1) + tensor(dims=(2**32, 2**32)) + FULL, "below 2\\^48"),
-    "a product past 2^64 beside a zero": (
-        header(n_tensors=1) + tensor(dims=(2**61, 0)) + FULL, "below 2\\^48"),
-    "half a block": (header(n_tensors=1) + tensor(dims=(33,), kind=8) + FULL, "multiple of 32"),
-    "a tensor past the end": (
-        header(n_tensors=1) + tensor(dims=(32, 1 << 20)) + FULL, "it is truncated"),
-    "an offset past the end": (
-        header(n_tensors=1) + tensor(offset=2**63) + FULL, "it is truncated"),
-    "an odd offset": (header(n_tensors=1) + tensor(offset=8) + FULL, "multiple of 32"),
-    "tensors over each other": (
-        header(n_tensors=2) + tensor("a") + tensor("b", offset=96) + FULL, "where tensor 'a' ends"),
-    "a tensor twice": (header(n_tensors=2) + 2 * tensor() + FULL, "given twice"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", MALFORMED)
-def test_an_inconsistent_file_is_refused(tmp_path: Path, fault: str) -> None:
-    data, words = MALFORMED[fault]
-    path = tmp_path / "malformed.gguf"
-    path.write_bytes(data)
-    with pytest.raises(ModelError, match=words) as refused:
-        open_gguf(path)
-    assert str(refused.value).startswith(str(path))
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be read"):
-        ModelConfig.from_folder(tmp_path / "none.gguf")
-    (tmp_path / "folder.gguf").mkdir()
-    assert not is_gguf(tmp_path / "folder.gguf")
-
-
-@pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count"])
-def test_a_model_without_its_sizes_is_refused(make: Make, key: str) -> None:
-    _, path = make(BIASES, **{key: None})
-    with pytest.raises(ModelError, match="is missing"):
-        ModelConfig.from_folder(path)
-
-
-def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "part.gguf"
-    entries = value("general.architecture", 8, string("llama")) + value("split.count", 2, b"\3\0")
-    path.write_bytes(header(n_values=2) + entries + FULL)
-    with pytest.raises(ModelError, match="one of 3 files of a model"):
-        ModelConfig.from_folder(path)
-
-
-def test_another_architecture_is_refused_by_name(make: Make) -> None:
-    _, path = make(BIASES, architecture="mamba")
-    for open_ in (ModelConfig.from_folder, Checkpoint.open):
-        with pytest.raises(ModelError, match="'mamba' is not supported in a GGUF file"):
-            open_(path)
-
-
-def test_an_unknown_tensor_is_refused(make: Make) -> None:
-    """Here: biases that only Llama has, which would be left out."""
-    _, path = make(BIASES, architecture="qwen2")
-    with pytest.raises(ModelError, match=r"'blk\.0\.\w+\.bias' is not known for qwen2 models"):
-        Checkpoint.open(path)
-
-
-N_MUTANTS = 150
-
-
-def test_mutated_headers_are_read_or_refused(make: Make, tmp_path: Path) -> None:
-    """Bytes of the header are replaced, removed or doubled: the result is a model or a ModelError,
-    never another error, and never a read past the end."""
-    _, path = make(BIASES, "Q8_0")
-    original = path.read_bytes()
-    end = min(len(original), 30_000)
-    rng = np.random.default_rng(5)
-    n_refused = 0
-    target = tmp_path / "mutated.gguf"
-    for _ in range(N_MUTANTS):
-        data = bytearray(original)
-        for _ in range(int(rng.integers(1, 4))):
-            at, size = int(rng.integers(0, end)), int(rng.integers(1, 9))
-            match int(rng.integers(0, 4)):
-                case 0:
-                    data[at : at + size] = rng.bytes(size)
-                case 1:
-                    del data[at : at + size]
-                case 2:
-                    data[at:at] = data[at : at + size]
-                case 3:  # a length or a count
-                    data[at : at + 8] = struct.pack("<Q", int(2 ** rng.uniform(0, 64)) % 2**64)
-        target.write_bytes(data)
-        try:
-            ModelConfig.from_folder(target)
-            Tokenizer.load(target)
-            checkpoint = Checkpoint.open(target)
-            for name in checkpoint.names():
-                checkpoint.read_f32(name)
-        except ModelError:
-            n_refused += 1
-    assert 30 < n_refused < N_MUTANTS
 
 
 # ---- models in several files -------------------------------------------------------------------

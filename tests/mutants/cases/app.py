@@ -15,6 +15,7 @@ SECURITY_TEST = "tests/app/http/test_security.py"
 LIVE_TEST = "tests/app/ws/test_live.py"
 SESSIONS_TEST = "tests/app/ws/test_sessions.py"
 OPENAI_TEST = "tests/app/openai/test_openai.py"
+OPENAI_ERRORS_TEST = "tests/app/openai/test_openai_errors.py"
 CHOICES_TEST = "tests/app/openai/test_choices.py"
 
 MUTANTS = (
@@ -255,7 +256,7 @@ MUTANTS = (
         SCHEMA,
         "            if value not in neutral:\n",
         "            if False:\n",
-        (OPENAI_TEST,),
+        (OPENAI_ERRORS_TEST,),
         "test_a_bad",
     ),
     Mutant(
@@ -273,7 +274,7 @@ MUTANTS = (
         SCHEMA,
         "if n_top > 0 and params.logit_bias:",
         "if False:",
-        (OPENAI_TEST,),
+        (OPENAI_ERRORS_TEST,),
         "logit_bias",
     ),
     Mutant(

@@ -160,7 +160,7 @@ MUTANTS = (
         "gpu/gguf/file.py",
         "if info.offset % alignment or info.offset < end:",
         "if info.offset % alignment:",
-        (GGUF_TEST,),
+        ("tests/gpu/gguf/test_gguf_malformed.py",),
         "test_an_inconsistent_file",
     ),
     Mutant(
