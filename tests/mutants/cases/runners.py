@@ -181,7 +181,7 @@ MUTANTS = (
         "gpu/sampling.py",
         "not minimum <= value <= maximum:",
         "not minimum <= value:",
-        ("tests/gpu/engine/test_engine.py", "tests/app/openai/test_openai.py"),
+        ("tests/gpu/engine/test_engine.py", "tests/app/openai/test_openai_errors.py"),
         "bad",
     ),
     Mutant(
