@@ -131,11 +131,28 @@ class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
     files: Annotated[tuple[AttachedFile, ...], Meta(max_length=MAX_FILES)] | UnsetType = UNSET
 
 
+class EditedText(msgspec.Struct):
+    """Text that a person put in place of that of version number `version`."""
+
+    version: int
+    text: str
+
+
+class Summary(msgspec.Struct):
+    """Says that a turn sums up the first `covers` messages of the person and their answers."""
+
+    covers: int
+    edited: EditedText | UnsetType = UNSET
+
+
 class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
+    """Turn of the model. `summary`: it is not an answer but stands for the oldest turns."""
+
     mode: Mode
     given: str
     shown: int
     answers: Annotated[tuple[Answer, ...], Meta(min_length=1, max_length=MAX_TURNS)]
+    summary: Summary | UnsetType = UNSET
 
 
 class Replay(msgspec.Struct):
@@ -221,6 +238,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "Patch.token": (0, MAX_TOKENS),
     "timed_at": (0, MAX_TOKENS),
     "factor": FACTORS,
+    "covers": (1, MAX_TURNS),
     "Steer.strength": STRENGTHS,
     "LoraStrength.strength": FACTORS,
     "TokenBias.bias": (-MAX_BIAS, MAX_BIAS),

@@ -27,7 +27,10 @@ export const state = {
   left: [],
   /** Title of a copy that was made because another tab changed the conversation, or "". */
   copied: "",
-  /** The turns of the conversation: {role: "user", text} and {role: "model", mode, given, answers, shown}. */
+  /**
+   * The turns of the conversation: {role: "user", text} and {role: "model", mode, given, answers, shown};
+   * a summary of the oldest turns (chat/summary.js) also has a field `summary`.
+   */
   turns: [],
   /** The answer being generated, or null. */
   active: null,
@@ -40,7 +43,10 @@ export const state = {
   /** Sampling settings, see panels/sampling-settings.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
-  /** What becomes of a chat that is too long: "disabled" or "auto", see chat/truncation.js. */
+  /**
+   * What becomes of a chat that is too long: "disabled", "auto", "summarize" or "slide", see
+   * chat/truncation.js.
+   */
   truncation: "disabled",
   /** Fewest tokens of a chunk that is moved, see chat/cache-reuse.js; null: as the server says. */
   cacheReuse: null,

@@ -5,7 +5,7 @@ import { el, setText } from "../ui/dom.js";
 import { describeChange } from "../panels/sampling-settings.js";
 import { TextChunks } from "./text-chunks.js";
 import { describeMoved } from "./cache-reuse.js";
-import { describeDropped, describeSlid } from "./truncation.js";
+import { describeDropped, describeSlid, describeSummarized } from "./truncation.js";
 
 /** Probabilities at or below which a token gets one, two or three underlines. */
 const UNDERLINE = [0.4, 0.2, 0.08];
@@ -61,11 +61,11 @@ export class AnswerText {
   }
 
   /**
-   * Say before the answer which turns it was written without, known once it is accepted, how many
-   * tokens have left the context since, and how many of its prompt were moved.
+   * Say before the answer which turns it was written without, known once it is accepted, or with a
+   * summary of, how many tokens have left the context since, and how many of its prompt were moved.
    */
   #drawDropped() {
-    const left = [describeDropped(this.answer), describeSlid(this.answer)];
+    const left = [describeDropped, describeSummarized, describeSlid].map((say) => say(this.answer));
     const words = [...left, describeMoved(this.answer)].filter(Boolean).join("; ");
     if (words === (this.#dropped?.textContent ?? "")) return;
     if (!this.#dropped) {

@@ -14,6 +14,7 @@ import {
 } from "./attachments.js";
 import { saveDraft, savedDraft, saveSettings } from "./persist.js";
 import { submitPrompt, messagesBefore } from "./session.js";
+import { isMakingRoom, makesRoom, sendWithRoom } from "./summarize.js";
 import { startNew } from "../conversations/library.js";
 import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { goToEnd } from "./transcript.js";
@@ -79,11 +80,17 @@ function onSubmit(event) {
   event.preventDefault();
   const text = promptNow();
   if (text === "" || !ready() || state.active) return;
-  if (!submitPrompt(text, {}, state.capture, fileMarks(attachedFiles()))) return;
+  const send = () => sendNow(text, fileMarks(attachedFiles()));
+  if (makesRoom()) sendWithRoom(text, send);
+  else send();
+  goToEnd();
+}
+
+function sendNow(text, files) {
+  if (!submitPrompt(text, {}, state.capture, files)) return;
   field.value = "";
   setAttached([]);
   onInput();
-  goToEnd();
 }
 
 function onKey(event) {
@@ -147,7 +154,9 @@ function draw() {
   setText(byId("prompt-label"), chat ? "Message" : "Text to continue");
   field.placeholder = chat ? "Write a message" : "Write the beginning of a text";
   const empty = promptNow() === "";
-  byId("send").disabled = !ready() || !!state.active || empty;
+  const waits = isMakingRoom();
+  field.readOnly = byId("attach").disabled = waits;
+  byId("send").disabled = !ready() || !!state.active || empty || waits;
   drawCount(empty);
 }
 

@@ -5,6 +5,7 @@ import { differences } from "../panels/sampling-settings.js";
 import { normalize, sameInterventions } from "../interventions/interventions.js";
 import { toWire } from "../interventions/intervention-wire.js";
 import { liveState, steered } from "../state.js";
+import { ownSettings } from "./summary.js";
 
 /** Shortest time between two updates while a slider is dragged; the last value is always sent. */
 const UPDATE_EVERY_MS = 100;
@@ -30,15 +31,17 @@ export function settleSettings() {
 function sendUpdate() {
   updateTimer = 0;
   const { settings, capture, interventions } = liveState();
-  const segment = steered(liveState())?.segment;
+  const answer = steered(liveState());
+  const segment = answer?.segment;
   if (!segment?.running) return;
   const before = sent.get(segment) ?? {
     ...(segment.params ?? segment.request.params),
     capture: segment.capture,
     reach: segment.interventions,
   };
-  const wanted = { ...settings, capture };
-  wanted.max_tokens = Math.max(1, settings.max_tokens - segment.alreadyCounted);
+  const turn = liveState().turns.find(({ answers }) => answers?.includes(answer));
+  const wanted = { ...settings, ...(turn && ownSettings(turn)), capture };
+  wanted.max_tokens = Math.max(1, wanted.max_tokens - segment.alreadyCounted);
   // A token that was computed cannot be patched any more; new patches act in the next version.
   wanted.reach = { ...toWire(interventions.setting), patch: before.reach.patch ?? [] };
   const message = { type: "update", id: segment.id, ...changesOf(before, wanted) };

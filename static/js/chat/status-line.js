@@ -6,6 +6,7 @@ import { count, duration, figure, plural } from "../ui/format.js";
 import { continueAnswer, regenerate, showVersion, stop } from "./session.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { startNewChat } from "./composer.js";
+import { editOf } from "./summary.js";
 import { goToEnd } from "./transcript.js";
 
 const COPIED_MS = 1500;
@@ -67,7 +68,8 @@ function draw() {
   const idle = ready() && !writing && !!answer;
   byId("stop").disabled = !writing || state.connection !== "open" || !!state.replay;
   byId("again").disabled = !idle;
-  byId("more").disabled = !idle || segment?.reason === "context";
+  const isEdited = !!turn?.summary && editOf(turn) !== null;
+  byId("more").disabled = !idle || segment?.reason === "context" || isEdited;
   byId("copy").disabled = !answer || answer.empty;
   byId("new").disabled = state.turns.length === 0 || !!state.replay;
   const versions = turn?.answers.length ?? 0;

@@ -7,6 +7,8 @@ import { AnswerText } from "./answer-text.js";
 import { partsOf } from "./attachments.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
+import { nCovered } from "./summary.js";
+import { SummaryView } from "./summary-view.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
 
 const log = byId("log");
@@ -42,14 +44,18 @@ export function setUpTranscript(openNext) {
   new ResizeObserver(scrollToEnd).observe(scroller);
 }
 
-let last = { top: 0, height: 0 };
+let last = { top: 0, height: 0, clientHeight: 0 };
 
-/** Scrolling up stops following, reaching the end resumes it; a text that shrank does neither. */
+/**
+ * Scrolling up stops following, reaching the end resumes it; a text that shrank or a window that grew
+ * does neither.
+ */
 function onScroll() {
   const { scrollTop: top, scrollHeight: height, clientHeight } = scroller;
   if (height - top - clientHeight < NEAR_END_PX) stick ||= top > last.top;
-  if (top < last.top - 1 && height >= last.height) stick = false;
-  last = { top, height };
+  const isLess = height < last.height || clientHeight > last.clientHeight;
+  if (top < last.top - 1 && !isLess) stick = false;
+  last = { top, height, clientHeight };
 }
 
 /** Keep the end of the text in view. Set up last: scrolling forces the layout of the frame. */
@@ -72,6 +78,7 @@ function draw() {
   document.body.toggleAttribute("data-writing", !!state.active);
   state.turns.forEach(drawTurn);
   for (const { box } of drawn.splice(state.turns.length)) box.remove();
+  drawCovered();
   // The caret stays after the last word, hidden: without it a final line break would collapse.
   if (lastTurn()) drawn.at(-1).text.box.append(caret);
   else caret.remove();
@@ -102,9 +109,28 @@ function newTurn(turn) {
     return { box };
   }
   const text = new AnswerText();
+  if (turn.summary) {
+    const views = new SummaryView(turn, text.box);
+    box.classList.add("summary");
+    box.append(el("h3", "who", "Summary"), views.box);
+    return { box, text, views };
+  }
   const views = new MarkdownView(turn, text.box);
   box.append(el("h3", "who", name), ...views.nodes, text.box);
   return { box, text, views };
+}
+
+/** Mark the turns in whose place a summary is sent. */
+function drawCovered() {
+  const n = nCovered(state.turns);
+  drawn.forEach(({ box, turn }, i) => {
+    const isCovered = i < n && turn.mode === "chat" && !turn.summary;
+    if (isCovered === box.hasAttribute("data-covered")) return;
+    box.toggleAttribute("data-covered", isCovered);
+    const who = box.querySelector(".who");
+    if (isCovered) who.append(el("span", "covered", "summarised"));
+    else who.querySelector(".covered").remove();
+  });
 }
 
 /** An attached file: its name, and what was put into the prompt for it. */

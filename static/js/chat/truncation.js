@@ -1,10 +1,12 @@
 // What becomes of a text that is longer than the context: it is refused or ends ("disabled"); a chat
-// is written without its oldest turns ("auto"), as the server decides (app/prompt/truncation.py);
+// is written without its oldest turns ("auto"), as the server decides (app/prompt/truncation.py), or
+// with a summary in their place ("summarize", of this page alone, see chat/summarize.js);
 // or its oldest tokens but the first leave the context while it goes on ("slide").
 
 import { byId } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { saveSettings } from "./persist.js";
+import { oldestTurns, summaryIn } from "./summary.js";
 import { changed, on, state } from "../state.js";
 
 export function setUpTruncation() {
@@ -18,9 +20,9 @@ export function setTruncation(value) {
   changed("settings");
 }
 
-/** The field of a request: turns are dropped of `messages` only. */
-export const truncationField = ({ messages }) =>
-  state.truncation === "slide" || (messages && state.truncation === "auto")
+/** The field of a request that has none: turns are dropped of `messages` only. */
+export const truncationField = ({ messages, truncation }) =>
+  !truncation && (state.truncation === "slide" || (messages && state.truncation === "auto"))
     ? { truncation: state.truncation }
     : {};
 
@@ -34,8 +36,12 @@ export function describeDropped({ segments }) {
   const { request, dropped } = segments.find((segment) => segment.dropped.length) ?? {};
   if (!dropped) return "";
   const n = dropped.filter((i) => request.messages[i]?.role === "user").length || 1;
-  return n === 1 ? "without the oldest turn" : `without the ${plural(n, "oldest turn")}`;
+  return `without ${oldestTurns(n)}`;
 }
+
+/** Say that an answer was written with a summary of the oldest turns; or "". */
+export const describeSummarized = ({ segments: [first] }) =>
+  first && summaryIn(first.originalRequest) ? "the oldest turns as their summary" : "";
 
 /** Number of tokens that stay at the beginning: ATTENTION_SINKS of gpu/kv/slide.py. */
 export const SINKS = 4;

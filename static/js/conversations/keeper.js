@@ -207,8 +207,11 @@ const textOf = (turns) =>
     .filter((text) => text !== "")
     .join("\n");
 
-const textsOfTurn = ({ role, text, given, answers }) =>
-  role === "user" ? [text] : [given, ...answers.map(({ segments }) => textOfSegments(segments))];
+function textsOfTurn({ role, text, given, answers, summary }) {
+  if (role === "user") return [text];
+  const written = answers.map(({ segments }) => textOfSegments(segments));
+  return [given, ...written, summary?.edited?.text ?? ""];
+}
 
 /** Text of an answer; the tokens are those of its events, as a snapshot has them. */
 const textOfSegments = (segments) =>

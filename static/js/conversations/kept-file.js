@@ -65,8 +65,8 @@ function* piecesOf(conversation, mostBytes) {
   yield "]}";
 }
 
-function* piecesOfTurn({ role, mode, given, shown, answers }, hello, measured) {
-  yield `${JSON.stringify({ role, mode, given, shown }).slice(0, -1)},"answers":[`;
+function* piecesOfTurn({ role, mode, given, shown, summary, answers }, hello, measured) {
+  yield `${JSON.stringify({ role, mode, given, shown, summary }).slice(0, -1)},"answers":[`;
   for (const [i, answer] of answers.entries()) {
     yield `${i ? "," : ""}{"segments":[`;
     for (const [k, segment] of ownSegments(answer).entries()) {

@@ -4,6 +4,7 @@ import { count } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { palette } from "../ui/palette.js";
 import { describeChange } from "../panels/sampling-settings.js";
+import { summarySpan } from "../chat/summary.js";
 import { SINKS } from "../chat/truncation.js";
 import { state } from "../state.js";
 
@@ -42,6 +43,7 @@ export function drawLabels(context, core, answer) {
   drawRuler(context, core, answer?.tokens.length ?? 0);
   if (!answer) return;
   drawPrompt(context, core, answer.segments[0]);
+  drawSummary(context, core, answer.segments[0]);
   drawSlid(context, core, answer);
   drawSentences(context, core, answer);
   drawMarks(context, core, answer);
@@ -85,6 +87,21 @@ function drawPrompt(context, { prompt, scroll }, segment) {
     context.fillText(label, Math.max(0, -scroll), grid.flag + grid.text / 2);
   if (reused && room > 60 && scroll === 0)
     context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
+}
+
+/** Put a bar over the prompt tokens that are a summary of the oldest turns. */
+function drawSummary(context, { prompt, scroll }, segment) {
+  const span = segment?.prompt.length ? summarySpan(segment) : null;
+  if (!span) return;
+  const left = Math.max(0, span.first * prompt - scroll);
+  const width = span.end * prompt - scroll - left;
+  if (width <= 0) return;
+  context.fillStyle = palette.data;
+  context.fillRect(left, grid.top - 4, width - 1, 3);
+  const label = `summary ${count(span.end - span.first)}`;
+  context.font = `400 ${grid.small}px ${SANS}`;
+  context.fillStyle = palette["ink-2"];
+  if (width > context.measureText(label).width) context.fillText(label, left, grid.top - 12);
 }
 
 /**

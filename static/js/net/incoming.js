@@ -13,6 +13,7 @@ import { restoreKept, restoreLeftConversations } from "../conversations/library.
 import { newStore } from "../interventions/intervention-store.js";
 import { endRefill, onUnknownGeneration, pauseRefill, resumeRun, refill } from "./resume.js";
 import { withdrawRequest } from "../chat/session.js";
+import { goOn } from "../chat/summarize.js";
 import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
 
@@ -161,5 +162,6 @@ function onDone(answer, segment) {
   if (conversation.active === answer && answer.segment === segment) {
     conversation.active = null;
     changed("turns");
+    goOn();
   }
 }

@@ -3,7 +3,7 @@
 
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
-import { sentence } from "../ui/notice.js";
+import { sentence } from "../ui/format.js";
 import { stop } from "../chat/session.js";
 import { stopLeft } from "../conversations/left.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";

@@ -16,6 +16,18 @@ export function checkTurn({ answers = [], shown }, of, path) {
   );
 }
 
+/** Check that summaries stand for turns before them. */
+export function checkSummaries(turns, path) {
+  let nAsked = 0;
+  turns.forEach(({ role, summary, answers }, i) => {
+    if (role === "user") nAsked += 1;
+    if (!summary) return;
+    integer(1, nAsked)(summary.covers, `${path}[${i}].summary.covers`);
+    const { version = 0 } = summary.edited ?? {};
+    integer(0, answers.length - 1)(version, `${path}[${i}].summary.edited.version`);
+  });
+}
+
 /** Check that the events of a generation are in an order that an engine sends. */
 function checkRun(events, of, path) {
   let [index, ended] = [0, false];

@@ -15,7 +15,7 @@ import {
   tagged,
   text,
 } from "./field-checks.js";
-import { checkTurn } from "./runs.js";
+import { checkSummaries, checkTurn } from "./runs.js";
 
 const SCHEMA = JSON.parse(document.getElementById("replay-schema").textContent);
 const DEFINITIONS = SCHEMA.$defs;
@@ -104,5 +104,6 @@ export function validateReplay(value, path = "replay") {
   if (checked.turns.at(-1).role !== "model")
     throw new BadReplay(`${path}.turns must end with an answer of the model.`);
   checked.turns.forEach((each, i) => checkTurn(each, checked.hello, `${path}.turns[${i}]`));
+  checkSummaries(checked.turns, `${path}.turns`);
   return checked;
 }

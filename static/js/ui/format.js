@@ -7,6 +7,10 @@ export const count = (n) => grouped.format(n);
 /** "1 token", "2 tokens". */
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
+/** A text as a sentence: with a capital letter and a full stop. */
+export const sentence = (text) =>
+  text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
+
 /** Milliseconds with a unit: "84 ms", "2.95 s", "3 min 20 s". */
 export function duration(ms) {
   if (ms < 10) return `${ms.toFixed(1)} ms`;

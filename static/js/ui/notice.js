@@ -1,12 +1,14 @@
 // Notice over the composer: errors and long waits.
 
 import { byId, el, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, sentence } from "./format.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
 import { saveReplay } from "../replay/dialog.js";
 import { sendAgain } from "../chat/session.js";
+import { awaitedSummary } from "../chat/summarize.js";
+import { oldestTurns } from "../chat/summary.js";
 import { setTruncation } from "../chat/truncation.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
@@ -67,6 +69,7 @@ function current() {
   if (engine === "failed")
     return { tone: "bad", head: "The engine has failed", text: sentence(message) };
   if (state.problem) return problem();
+  if (awaitedSummary()) return makingRoom(awaitedSummary());
   const segment = shownAnswer(lastTurn())?.segment;
   const end = segment && !state.active && ended(segment);
   if (end) return end;
@@ -81,11 +84,16 @@ function current() {
   return null;
 }
 
+const makingRoom = ({ summary: { covers } }) => ({
+  tone: "wait",
+  head: "The context is full",
+  text:
+    `The model is summarising ${oldestTurns(covers)}. ` +
+    "Your message is sent when the summary is written.",
+});
+
 /** The way out of an engine in this browser that cannot go on. */
 const toServer = () => (hasServer ? [["Go on on the server", () => moveEngine(null)]] : []);
-
-export const sentence = (text) =>
-  text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
 
 const HEADS = {
   queue_full: "The queue is full",
@@ -99,6 +107,7 @@ const HEADS = {
   attachment: "Not attached",
   markdown: "Not shown as Markdown",
   walk: "The tour could not start",
+  summary: "There is no room for your message",
 };
 
 function problem() {
@@ -117,11 +126,14 @@ function problem() {
 /** What may be done with a text that was refused because it is too long for the context. */
 function waysOut() {
   const { code, inTurns } = state.problem;
+  const drop = ["Drop the oldest turns", () => truncateAndSend("auto")];
+  if (code === "summary") return [["Try again", () => truncateAndSend("summarize")], drop];
   if (code !== "context_exceeded" || state.truncation !== "disabled")
     return inTurns ? [["Send again", sendAgain]] : [];
   const slide = ["Let the oldest tokens leave", () => truncateAndSend("slide")];
   if (state.mode !== "chat" || state.turns.length < (inTurns ? 3 : 1)) return [slide];
-  return [["Drop the oldest turns", () => truncateAndSend("auto")], slide];
+  if (inTurns) return [drop, slide];
+  return [["Summarise the oldest turns", () => truncateAndSend("summarize")], drop, slide];
 }
 
 function truncateAndSend(truncation) {
@@ -129,6 +141,12 @@ function truncateAndSend(truncation) {
   if (state.problem.inTurns) sendAgain();
   else byId("composer").requestSubmit();
 }
+
+/** What becomes of the next message, by the page's `truncation`. */
+const NEXT = {
+  auto: " The next message is sent without the oldest turns.",
+  summarize: " Before the next message is sent, the model summarises the oldest turns.",
+};
 
 /** Return the notice for a generation that ended early, or null. */
 function ended({ reason, message, context }) {
@@ -140,8 +158,7 @@ function ended({ reason, message, context }) {
     };
   }
   if (reason === "context") {
-    const drops = state.mode === "chat" && state.truncation === "auto";
-    const next = drops ? " The next message is sent without the oldest turns." : "";
+    const next = state.mode === "chat" ? (NEXT[state.truncation] ?? "") : "";
     return {
       tone: "bad",
       head: "The context is full",

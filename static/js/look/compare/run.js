@@ -23,10 +23,10 @@ import { allColumns, isRunning, select, selectedNumber, settingOf, settingsOf } 
  */
 let asked = null;
 
-/** The prompt that a comparison begins with: that of the last turn, without its files. */
+/** The prompt that a comparison begins with: that of the last turn, without its files; or "". */
 export function lastPrompt() {
   const turn = lastTurn();
-  if (!turn) return "";
+  if (!turn || turn.summary) return "";
   return turn.mode === "chat" ? partsOf(state.turns.at(-2)).text : turn.given;
 }
 

@@ -3,7 +3,7 @@
 import { byId, setText } from "../../ui/dom.js";
 import { fetchCode, Unfetched } from "../../ui/fetch-code.js";
 import { remarkOn, whyMissing } from "../../ui/lacks.js";
-import { sentence } from "../../ui/notice.js";
+import { sentence } from "../../ui/format.js";
 import { ready, state } from "../../state.js";
 import { contextNow, Missing } from "./context.js";
 import { save } from "./save.js";

@@ -1,0 +1,106 @@
+// A summary in the transcript: its text, which can be folded away, edited and removed.
+
+import { el, setText } from "../ui/dom.js";
+import { plural } from "../ui/format.js";
+import { growWithText } from "../ui/grow.js";
+import { lastTurn, shownAnswer, state } from "../state.js";
+import { editSummary, removeSummary } from "./summarize.js";
+import { actingSummary, editOf, isWhole, oldestTurns, summaryText } from "./summary.js";
+
+export class SummaryView {
+  box = el("details", "summary-fold");
+  #turn;
+  #written;
+  #head = el("summary");
+  #edited = el("p", "said");
+  #field = el("textarea");
+  #acts = el("div", "summary-acts");
+  #edit = newButton("Edit", () => this.#beginEdit());
+  #undo = newButton("Undo edit", () => editSummary(this.#turn, null));
+  #remove = newButton("Remove", () => removeSummary(this.#turn));
+  #save = newButton("Save", () => this.#endEdit(true));
+  #cancel = newButton("Cancel", () => this.#endEdit(false));
+  #isEditing = false;
+  /** Was it the last turn when it was drawn last? It folds when the conversation goes on. */
+  #wasLast = false;
+
+  /** `written`: element of the text that the model wrote. */
+  constructor(turn, written) {
+    this.#turn = turn;
+    this.#written = written;
+    this.#field.setAttribute("aria-label", "Summary");
+    this.#field.addEventListener("input", () => this.#drawField());
+    this.#field.addEventListener("keydown", (event) => this.#onKey(event));
+    this.#acts.append(this.#edit, this.#undo, this.#remove, this.#save, this.#cancel);
+    this.box.append(this.#head, written, this.#edited, this.#field, this.#acts);
+  }
+
+  draw(answer) {
+    const isLast = lastTurn() === this.#turn;
+    if (isLast !== this.#wasLast) this.box.open = isLast || this.#isEditing;
+    this.#wasLast = isLast;
+    setText(this.#head, `of ${oldestTurns(this.#turn.summary.covers)} · ${this.#describe(answer)}`);
+    this.#drawText();
+    this.#drawActs(answer.running);
+  }
+
+  #describe(answer) {
+    const turn = this.#turn;
+    if (state.active === answer) return "being written";
+    if (!isWhole(turn)) return "not finished, so it is not used";
+    if (actingSummary(state.turns) !== turn) return "part of a later summary";
+    if (editOf(turn) !== null) return "edited";
+    const cut = answer.segment.reason === "length" ? ", cut at its limit" : "";
+    return plural(answer.tokens.length, "token") + cut;
+  }
+
+  #drawText() {
+    const edit = editOf(this.#turn);
+    this.#written.hidden = this.#isEditing || edit !== null;
+    this.#edited.hidden = this.#isEditing || edit === null;
+    this.#field.hidden = !this.#isEditing;
+    setText(this.#edited, edit ?? "");
+  }
+
+  #drawActs(isRunning) {
+    this.#acts.hidden = isRunning || state.replay !== null;
+    this.#edit.hidden = this.#remove.hidden = this.#isEditing;
+    this.#undo.hidden = this.#isEditing || editOf(this.#turn) === null;
+    this.#save.hidden = this.#cancel.hidden = !this.#isEditing;
+  }
+
+  #beginEdit() {
+    this.#isEditing = true;
+    this.#field.value = summaryText(this.#turn);
+    this.draw(shownAnswer(this.#turn));
+    this.#drawField();
+    this.#field.focus();
+  }
+
+  #drawField() {
+    growWithText(this.#field);
+    this.#save.disabled = this.#field.value.trim() === "";
+  }
+
+  #endEdit(isKept) {
+    const text = this.#field.value.trim();
+    this.#isEditing = false;
+    if (isKept && text !== summaryText(this.#turn)) editSummary(this.#turn, text);
+    this.draw(shownAnswer(this.#turn));
+    this.#edit.focus();
+  }
+
+  #onKey(event) {
+    if (event.key === "Escape") this.#endEdit(false);
+    else if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    else if (!this.#save.disabled) this.#endEdit(true);
+    event.preventDefault(); // else Escape would stop the run
+  }
+}
+
+function newButton(label, act) {
+  const button = el("button", "text", label);
+  button.type = "button";
+  button.addEventListener("click", act);
+  return button;
+}
