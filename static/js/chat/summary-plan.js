@@ -4,7 +4,7 @@
 // A summary leaves another quarter free, so that the prompts after it begin alike for a while and the
 // prefix cache finds them.
 
-import { plural } from "../ui/format.js";
+import { count as tally, plural } from "../ui/format.js";
 import { actingSummary, indexOfMessage, instruction, messagesWith, summaryText } from "./summary.js";
 
 const SHARES = 4;
@@ -51,7 +51,7 @@ export async function planSummary({ turns, system, text }, { context, maxTokens 
   if (least >= context)
     throw new NoRoom(
       `your message, a summary of ${plural(nSummary, "token")} and the system prompt are ` +
-        `${plural(least, "token")} together, but the context has ${context}`,
+        `${plural(least, "token")} together, but the context has ${tally(context)}`,
     );
   const needed = await firstOf(first, last, async (n) => (await rest(n)) <= room - step);
   const covers = await firstOf(first, needed, async (n) => !(await isReadable(n + 1)));

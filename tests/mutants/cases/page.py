@@ -7,6 +7,7 @@ CANDIDATES = f"{JS}/panels/candidates.js"
 WRITING = "e2e/chat/test_writing.py"
 MODULES = "e2e/ui/test_modules.py"
 SAMPLING = "e2e/chat/test_sampling.py"
+SUMMARY_PLAN = "e2e/chat/test_summary_plan.py"
 CONNECTION = "e2e/net/test_connection.py"
 
 MUTANTS = (
@@ -176,6 +177,30 @@ MUTANTS = (
         "max_tokens: limit,",
         ("e2e/chat/test_continuing.py",),
         "test_a_stopped_run",
+    ),
+    Mutant(
+        "summary-twice",
+        "the turns that a summary covers are sent beside it",
+        f"{JS}/chat/summary.js",
+        "...said(turns.slice(indexOfMessage(turns, covers))),",
+        "...said(turns),",
+        (SUMMARY_PLAN,),
+    ),
+    Mutant(
+        "summary-broken",
+        "a summary that was stopped half-way stands for the turns",
+        f"{JS}/chat/summary.js",
+        "(segment?.reason && !BROKEN.has(segment.reason))",
+        "segment?.reason",
+        (SUMMARY_PLAN,),
+    ),
+    Mutant(
+        "summary-pieces",
+        "more turns are summarised at once than fit into the context",
+        f"{JS}/chat/summary-plan.js",
+        "async (n) => !(await isReadable(n + 1))",
+        "async () => false",
+        (SUMMARY_PLAN,),
     ),
     Mutant(
         "stop-escapes",
