@@ -1,4 +1,4 @@
-"""A chat that outgrows the context goes on with a summary that the model wrote of its oldest turns."""
+"""A chat that outgrows the context goes on with a summary of its oldest turns by the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many turns a summary covers so that the next message fits, where every character is a token."""
+"""How many turns a summary covers so that a message fits. Every character is a token here."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_summary_is_found_in_a_prompt_whose_characters_are_split(loaded: Pag
     prompt = [*before, *pieces, "<|end|>", "<|user|>", "Der", " rest"]
     span = loaded.evaluate(
         """async ([asked, text, prompt]) => {
-          const { summarySpan } = await import("/static/js/chat/summary.js");
+          const { summarySpan } = await import("/static/js/chat/summary-span.js");
           const user = { role: "user", content: asked };
           const messages = [user, { role: "assistant", content: text }];
           const of = (originalRequest) =>

@@ -6,7 +6,7 @@ import { keepSoon } from "../conversations/keeper.js";
 import { count } from "../net/inspect.js";
 import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { sentence } from "../ui/format.js";
-import { showAnswer } from "../view.js";
+import { showAnswer, view } from "../view.js";
 import { whyTooLong } from "./generate-message.js";
 import { save } from "./persist.js";
 import { startSummary, systemPrompt } from "./session.js";
@@ -75,7 +75,8 @@ async function tokensOf(messages) {
   return (await count({ messages })).tokens;
 }
 
-const mayGoOn = () => ready() && !state.active && state.turns === waiting.turns;
+const mayGoOn = () =>
+  ready() && !state.active && state.turns === waiting.turns && state.mode === "chat";
 
 /** Forget the message that waits; it stays in the composer. */
 function giveUp() {
@@ -117,7 +118,7 @@ export function editSummary(turn, text) {
 /** Remove a summary: the turns that it covers are sent themselves again. */
 export function removeSummary(turn) {
   state.turns.splice(state.turns.indexOf(turn), 1);
-  showAnswer(shownAnswer(lastTurn()));
+  if (turn.answers.includes(view.answer)) showAnswer(shownAnswer(lastTurn()));
   keep();
 }
 

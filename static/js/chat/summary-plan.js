@@ -4,7 +4,7 @@
 // A summary leaves another quarter free, so that the prompts after it begin alike for a while and the
 // prefix cache finds them.
 
-import { count as tally, plural } from "../ui/format.js";
+import { count, plural } from "../ui/format.js";
 import { actingSummary, indexOfMessage, instruction, messagesWith, summaryText } from "./summary.js";
 
 const SHARES = 4;
@@ -17,17 +17,17 @@ export class NoRoom extends Error {}
 
 /**
  * Return the run that writes a summary before `text` is sent: {messages, covers, maxTokens, slides};
- * null if there is room. Throws NoRoom, and what `count` throws.
+ * null if there is room. Throws NoRoom, and what `tokensOf` throws.
  *
  *   turns, system  the conversation
  *   limits         {context, maxTokens}: of the engine, and of the answer to `text`
- *   count          resolves to the number of tokens of messages
+ *   tokensOf       resolves to the number of tokens of messages
  *
  * Turns that do not fit into one request for a summary are summarised in pieces: the plan covers as
  * many as do, and is asked for again after it. A single turn that does not fit `slides`: its oldest
  * tokens leave the context while it is read.
  */
-export async function planSummary({ turns, system, text }, { context, maxTokens }, count) {
+export async function planSummary({ turns, system, text }, { context, maxTokens }, tokensOf) {
   const asked = { role: "user", content: text };
   const acting = actingSummary(turns);
   const before = acting ? [acting.summary.covers, summaryText(acting)] : [0, ""];
@@ -38,20 +38,20 @@ export async function planSummary({ turns, system, text }, { context, maxTokens 
   const first = before[0] + 1;
 
   const rest = async (covers) =>
-    nSummary + (await count([...messagesWith(turns, system, covers, "…"), asked]));
+    nSummary + (await tokensOf([...messagesWith(turns, system, covers, "…"), asked]));
   const request = (covers) => [
     ...messagesWith(turns.slice(0, indexOfMessage(turns, covers)), system, ...before),
     { role: "user", content: instruction(nSummary) },
   ];
-  const isReadable = async (covers) => nSummary + (await count(request(covers))) <= context;
+  const isReadable = async (covers) => nSummary + (await tokensOf(request(covers))) <= context;
 
   if (first > last) return null;
-  if ((await count([...messagesWith(turns, system, ...before), asked])) <= room) return null;
+  if ((await tokensOf([...messagesWith(turns, system, ...before), asked])) <= room) return null;
   const least = await rest(last);
   if (least >= context)
     throw new NoRoom(
       `your message, a summary of ${plural(nSummary, "token")} and the system prompt are ` +
-        `${plural(least, "token")} together, but the context has ${tally(context)}`,
+        `${plural(least, "token")} together, but the context has ${count(context)}`,
     );
   const needed = await firstOf(first, last, async (n) => (await rest(n)) <= room - step);
   const covers = await firstOf(first, needed, async (n) => !(await isReadable(n + 1)));

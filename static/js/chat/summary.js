@@ -13,7 +13,7 @@ import { plural } from "../ui/format.js";
 import { shownAnswer } from "../state.js";
 
 /** What the person says in place of the covered turns; the summary is the answer. */
-const ASKED = "Summarise our conversation so far.";
+export const ASKED = "Summarise our conversation so far.";
 /** Why a run ended whose text is no whole summary. */
 const BROKEN = new Set(["cancelled", "error"]);
 const WORDS_PER_TOKEN = 0.6;
@@ -109,50 +109,3 @@ export function ownSettings({ summary, answers }) {
 
 /** "the oldest turn", "the 3 oldest turns". */
 export const oldestTurns = (n) => (n === 1 ? "the oldest turn" : `the ${plural(n, "oldest turn")}`);
-
-/** Most characters that a template puts between two messages. */
-const MAX_BETWEEN = 200;
-const SPLIT = "\ufffd";
-const spans = new WeakMap();
-
-/**
- * Return which tokens of a run's prompt are the summary and the request for it: {first, end}; null:
- * none, or not found.
- */
-export function summarySpan({ prompt, originalRequest }) {
-  if (!spans.has(prompt)) spans.set(prompt, findSpan(prompt, summaryIn(originalRequest)));
-  return spans.get(prompt);
-}
-
-function findSpan(prompt, text) {
-  if (!text) return null;
-  const whole = prompt.map((token) => token.text).join("");
-  const start = whole.indexOf(ASKED);
-  const after = start + ASKED.length;
-  for (let at = after; start >= 0 && at < after + MAX_BETWEEN; at += 1) {
-    const end = endOfText(whole, at, text);
-    if (end > 0) return { first: tokenAt(prompt, start), end: tokenAt(prompt, end - 1) + 1 };
-  }
-  return null;
-}
-
-/** Return where `text` ends in `whole`, in which characters may be split, if it begins at `at`; or -1. */
-function endOfText(whole, at, text) {
-  let [i, j] = [at, 0];
-  while (j < text.length) {
-    if (whole[i] === SPLIT) {
-      while (whole[i] === SPLIT) i += 1;
-      const next = text.indexOf(whole[i], j);
-      if (next < 0) return i;
-      j = next;
-    } else if (whole[i] === text[j]) [i, j] = [i + 1, j + 1];
-    else return -1;
-  }
-  return i;
-}
-
-/** Number of the token that has character number `at` of the whole text. */
-function tokenAt(prompt, at) {
-  let end = 0;
-  return prompt.findIndex(({ text }) => (end += text.length) > at);
-}

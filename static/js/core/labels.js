@@ -4,7 +4,7 @@ import { count } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { palette } from "../ui/palette.js";
 import { describeChange } from "../panels/sampling-settings.js";
-import { summarySpan } from "../chat/summary.js";
+import { summarySpan } from "../chat/summary-span.js";
 import { SINKS } from "../chat/truncation.js";
 import { state } from "../state.js";
 
