@@ -101,15 +101,26 @@ one."""
 # package: who may import it; a name ending in a dot stands for every module below it
 OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
-    "torch": {"gpu.pytorch.", "gpu.bench.peers.scripts.run_transformers", "app.tale.make."},
-    "transformers": {"gpu.bench.peers.scripts.run_transformers"},
+    "torch": {
+        "gpu.pytorch.",
+        "gpu.bench.peers.scripts.run_transformers",
+        "gpu.bench.peers.scripts.run_continuous_batching",
+        "app.tale.make.",
+    },
+    "transformers": {
+        "gpu.bench.peers.scripts.run_transformers",
+        "gpu.bench.peers.scripts.run_continuous_batching",
+    },
     "huggingface_hub": {"app.models.hub", "app.models.hub_cache", "app.models.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
     "llguidance": {"gpu.text.grammar_matcher"},
     "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},
-    "llama_cpp": {"gpu.bench.peers.scripts.run_llama_cpp"},
+    "llama_cpp": {
+        "gpu.bench.peers.scripts.run_llama_cpp",
+        "gpu.bench.peers.scripts.run_llama_cpp_server",
+    },
     "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},
     "flask": {"app", "app.http.", "app.local.routes", "app.openai.", "app.ws."},
     "werkzeug": {"app.http.", "app.ws."},

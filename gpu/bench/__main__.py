@@ -16,7 +16,7 @@ from gpu.bench import __doc__ as purpose
 from gpu.bench import context, quality
 from gpu.bench.contestants import Contestant, RunnerContestant, in_turns
 from gpu.bench.floor import Floor
-from gpu.bench.peers import PEERS, PeerMissing
+from gpu.bench.peers import PEERS, PeerMissing, add_peer_options
 from gpu.bench.report import Report
 from gpu.bench.subject import BenchModel
 from gpu.checkpoint.packing import FORMATS
@@ -97,15 +97,6 @@ def _others(args: argparse.Namespace, runner: WgpuRunner) -> list[Contestant]:
     return found
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, found, program = text.partition("=")
-    if not found or name not in PEERS:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} should be PEER=PROGRAM, where PEER is one of {', '.join(PEERS)}"
-        )
-    return name, program
-
-
 def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
@@ -148,17 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also compare the logits with those of f32 weights, on this many tokens of text that "
         f"the model writes itself (default: {quality.N_TOKENS})",
     )
-    add(
-        "--peer", action="append", default=[], choices=tuple(PEERS), help="also measure this engine"
-    )
-    add(
-        "--peer-python",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="PEER=PROGRAM",
-        help="Python in which the peer is installed (default: this one)",
-    )
+    add_peer_options(parser, PEERS)
     add("--append", type=Path, metavar="FILE", help="also append the JSON line to this file")
     return parser
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def _times(value: float | None) -> str:
 
 def serving(results: Sequence[Result]) -> str:
     """Return Markdown of the lines of `gpu.bench.serving`: streams, then the long prompts."""
-    lines = serving_table(results)
+    lines = serving_table(results) + peer_lines(results)
     long_prompts = [result for result in results if "long_prompt" in result]
     if long_prompts:
         lines += ["", "A long prompt that arrives beside running streams:", ""]
@@ -103,11 +103,12 @@ def serving(results: Sequence[Result]) -> str:
 
 
 def serving_table(results: Sequence[Result]) -> list[str]:
-    """Return a row for every model and number of streams, without and with drafts."""
+    """Return a row for every model, engine and number of streams; of this engine without and with
+    drafts. A gain is over one stream: of this engine without drafts, or of the peer."""
     head = [
         "model",
         "weights",
-        "drafts",
+        "engine",
         "streams",
         "tokens/s",
         "× one",
@@ -119,24 +120,41 @@ def serving_table(results: Sequence[Result]) -> list[str]:
     ]
     rows = []
     for result in results:
-        of_one = result["streams"][0]
-        one = of_one["tok_s"] / of_one["streams"]
-        for drafts, found in {"none": result["streams"], **result["with_drafts"]}.items():
-            for row in found:
-                times = ("ttft_p50", "ttft_p95", "inter_token_p50", "inter_token_p95")
-                rows.append(
-                    [
-                        result["model"],
-                        result["dtype"],
-                        drafts,
-                        str(row["streams"]),
-                        _speed(row["tok_s"]),
-                        _times(row["tok_s"] / one),
-                        _times(row["cpu_ms"]),
-                        *(f"{row[name]:.1f}" for name in times),
-                    ]
-                )
+        own = result["streams"]
+        drafted = {f"tokenglass, {name}": rows for name, rows in result["with_drafts"].items()}
+        peers = {name: peer["streams"] for name, peer in result.get("peers", {}).items()}
+        for name, found in {"tokenglass": own, **drafted, **peers}.items():
+            of_one = (found if name in peers else own)[0]
+            one = of_one["tok_s"] / of_one["streams"]
+            rows += [
+                [result["model"], result["dtype"], name, *_streams_cells(row, one)] for row in found
+            ]
     return markdown(head, rows)
+
+
+def _streams_cells(row: Result, one: float) -> Iterator[str]:
+    yield str(row["streams"])
+    yield _speed(row["tok_s"])
+    yield _times(row["tok_s"] / one)
+    yield _times(row["cpu_ms"])
+    for name in ("ttft_p50", "ttft_p95", "inter_token_p50", "inter_token_p95"):
+        yield f"{row[name]:.1f}"
+
+
+def peer_lines(results: Sequence[Result]) -> list[str]:
+    """Return what each peer ran on, and why others were not measured."""
+    ran = {
+        f"{name}: {peer['device']}"
+        for result in results
+        for name, peer in result.get("peers", {}).items()
+    }
+    missing = {
+        f"{name} was not measured: {reason}"
+        for result in results
+        for name, reason in result.get("missing", {}).items()
+    }
+    found = [f"- {text}" for text in [*sorted(ran), *sorted(missing)]]
+    return ["", *found] if found else []
 
 
 def long_prompt_table(results: Sequence[Result]) -> list[str]:

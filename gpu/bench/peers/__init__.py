@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu.bench.peers import llama_cpp, onnxruntime, torch, transformers
-from gpu.bench.peers.peer import Peer, PeerMissing
+from gpu.bench.peers.options import add_peer_options
+from gpu.bench.peers.peer import ChildPeer, Peer, PeerMissing
 from gpu.bench.subject import BenchModel
 
 Start = Callable[[BenchModel, str, int, str | None], Peer]
@@ -22,4 +23,14 @@ PEERS: dict[str, Start] = {
     "onnxruntime": onnxruntime.start,
 }
 
-__all__ = ["PEERS", "Peer", "PeerMissing"]
+StartServing = Callable[[BenchModel, str, int, int, str | None], ChildPeer]
+"""start(subject, dtype, context, most streams, Python to run it with or None) -> a peer with
+`streams`. Raises PeerMissing as `Start`."""
+
+SERVING_PEERS: dict[str, StartServing] = {
+    "llama.cpp": llama_cpp.batched,
+    "llama-cpp-python": llama_cpp.server,
+    "transformers": transformers.continuous_batching,
+}
+
+__all__ = ["PEERS", "SERVING_PEERS", "Peer", "PeerMissing", "add_peer_options"]

@@ -2,8 +2,9 @@
 
 The format and the names are those of llama.cpp's `gguf` package (MODEL_ARCH.LLAMA). llama.cpp
 rotates the pairs (2j, 2j + 1) of a head where Hugging Face rotates (j, j + head_dim / 2), so the
-rows of the query and key projections are reordered, as its converter does. There is no vocabulary:
-the benchmark uses ids.
+rows of the query and key projections are reordered, as its converter does. The benchmark uses ids:
+the vocabulary names them, `<0>`, `<1>` and so on, with the tokenizer that takes the longest word of
+a list (llama.cpp calls it RWKV's), and no token ends a text.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _write_header(writer: Any, config: ModelConfig, context: int) -> None:
     writer.add_rope_freq_base(config.rope.theta)
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    writer.add_tokenizer_model("rwkv")
+    writer.add_token_list([f"<{id}>" for id in range(config.vocab_size)])
 
 
 def _kind(gguf: Any, dtype: str, entry: Entry, shape: tuple[int, ...]) -> Any:

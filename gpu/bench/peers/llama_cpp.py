@@ -12,8 +12,35 @@ from gpu.bench.subject import BenchModel
 
 def start(subject: BenchModel, dtype: str, context: int, python: str | None) -> ChildPeer:
     """Start with all layers on its GPU backend if it was built with one; `device` names it."""
+    return batched(subject, dtype, context, 1, python)
+
+
+def batched(
+    subject: BenchModel, dtype: str, context: int, n_streams: int, python: str | None
+) -> ChildPeer:
+    """Start the library with up to `n_streams` sequences in a step."""
+    arguments = [str(context), str(n_streams)]
+    return _start("llama.cpp", "run_llama_cpp.py", subject, dtype, arguments, python)
+
+
+def server(
+    subject: BenchModel, dtype: str, context: int, n_streams: int, python: str | None
+) -> ChildPeer:
+    """Start llama-cpp-python's server, which writes one stream at a time however many ask."""
+    script = "run_llama_cpp_server.py"
+    return _start("llama-cpp-python's server", script, subject, dtype, [str(context)], python)
+
+
+def _start(
+    name: str,
+    script: str,
+    subject: BenchModel,
+    dtype: str,
+    arguments: list[str],
+    python: str | None,
+) -> ChildPeer:
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-gguf-")
     path = Path(folder.name) / "model.gguf"
     gguf_file.write(subject, dtype, path)
-    script = Path(__file__).parent / "scripts" / "run_llama_cpp.py"
-    return ChildPeer("llama.cpp", script, [str(path), str(context)], python, folder)
+    scripts = Path(__file__).parent / "scripts"
+    return ChildPeer(name, scripts / script, [str(path), *arguments], python, folder)

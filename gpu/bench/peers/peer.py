@@ -3,7 +3,9 @@
 Each child script is standalone: another Python with only the peer and NumPy can run it. It prints
 one JSON object per line: first `{"device": …}` when its model is loaded, or `{"missing": reason}`;
 then, for each request `{"prompt": [id, …], "tokens": n}`,
-`{"prefill_s": …, "decode_s": …}`, and for `{"logits": [id, …]}` the logits after every token.
+`{"prefill_s": …, "decode_s": …}`, and for `{"logits": [id, …]}` the logits after every token. Those
+of the serving benchmark answer `{"prompts": [[id, …], …], "tokens": n}` with the fields of
+`StreamTimes`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +25,16 @@ from gpu.errors import EngineError
 
 class PeerMissing(EngineError):
     """The peer cannot run here; the message says what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTimes:
+    """Streams that were started together. `asked`, `times`: seconds by one clock, of each request
+    and of each token of it; `cpu_s`: processor seconds of all threads."""
+
+    asked: list[float]
+    times: list[list[float]]
+    cpu_s: float
 
 
 class Peer(Protocol):
@@ -75,6 +88,11 @@ class ChildPeer:
         """Return logits (len(ids), vocab_size) after every token, to check the model."""
         found: list[list[float]] = self._ask({"logits": ids})["logits"]
         return found
+
+    def streams(self, prompts: list[list[int]], n_tokens: int) -> StreamTimes:
+        """Write `n_tokens` after each prompt, all started together. Raises PeerMissing if the
+        process ends."""
+        return StreamTimes(**self._ask({"prompts": prompts, "tokens": n_tokens}))
 
     def close(self) -> None:
         assert self._child.stdin

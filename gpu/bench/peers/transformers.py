@@ -1,5 +1,5 @@
-"""Hugging Face transformers in PyTorch, on CUDA if available, else on the CPU: eager, and with a
-compiled decode step."""
+"""Hugging Face transformers in PyTorch, on CUDA if available, else on the CPU: eager, with a
+compiled decode step, and with continuous batching."""
 
 from __future__ import annotations
 
@@ -15,11 +15,31 @@ from gpu.bench.subject import BenchModel
 def _start(
     mode: str, name: str, subject: BenchModel, dtype: str, context: int, python: str | None
 ) -> ChildPeer:
-    folder = tempfile.TemporaryDirectory(prefix="tokenglass-transformers-")
-    hf_folder.write(subject, dtype, Path(folder.name))
-    script = Path(__file__).parent / "scripts" / "run_transformers.py"
-    return ChildPeer(name, script, [folder.name, mode, dtype, str(context)], python, folder)
+    arguments = [mode, dtype, str(context)]
+    return _child(name, "run_transformers.py", subject, dtype, arguments, python)
 
 
 eager = partial(_start, "eager", "transformers")
 compiled = partial(_start, "compiled", "torch-compiled")
+
+
+def continuous_batching(
+    subject: BenchModel, dtype: str, context: int, n_streams: int, python: str | None
+) -> ChildPeer:
+    """Start with pages for `n_streams` requests of `context` tokens."""
+    arguments = [dtype, str(context), str(n_streams)]
+    return _child("transformers", "run_continuous_batching.py", subject, dtype, arguments, python)
+
+
+def _child(
+    name: str,
+    script: str,
+    subject: BenchModel,
+    dtype: str,
+    arguments: list[str],
+    python: str | None,
+) -> ChildPeer:
+    folder = tempfile.TemporaryDirectory(prefix="tokenglass-transformers-")
+    hf_folder.write(subject, dtype, Path(folder.name))
+    scripts = Path(__file__).parent / "scripts"
+    return ChildPeer(name, scripts / script, [folder.name, *arguments], python, folder)

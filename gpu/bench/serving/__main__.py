@@ -6,15 +6,26 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
+from gpu.bench.peers import SERVING_PEERS, PeerMissing, add_peer_options
+from gpu.bench.peers.peer import ChildPeer
 from gpu.bench.serving import __doc__ as purpose
-from gpu.bench.serving.streams import Load, LongPromptResult, StreamsResult
+from gpu.bench.serving.streams import (
+    Load,
+    LongPromptResult,
+    Streaming,
+    StreamsResult,
+    random_prompt,
+)
 from gpu.bench.subject import BenchModel
-from gpu.bench.table import long_prompt_table, serving_table
+from gpu.bench.table import long_prompt_table, peer_lines, serving_table
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.engine.engine import Engine
@@ -26,6 +37,7 @@ from gpu.text.token_table import TokenizerLike
 from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.device import Device
 
+WARM_UP_TOKENS = 8
 UNBOUNDED = 1e9
 """Slowdown by a prompt's chunk that no chunk reaches."""
 
@@ -50,26 +62,18 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     subject = (
         BenchModel.from_shape(args.shape) if args.shape else BenchModel.from_folder(args.model)
     )
-    n_streams = max([*args.streams, args.beside + 1])
-    context = max(args.prompt + args.tokens, args.long + 1, 16 + args.long_tokens)
-    options = LoadOptions(
-        dtype=args.dtype,
-        context=context,
-        slots=n_streams,
-        queue=0,
-        prefix_cache=False,
-        kv_memory_bytes=n_streams
-        * blocks_for(context)
-        * block_bytes(subject.config, FORMATS[args.dtype].kv),
-    )
+    options = _options(subject, args)
     spec_types = list(dict.fromkeys(("none", args.spec_type)))
-    engines: dict[str, Engine] = {}
-    try:
+    with ExitStack() as stack:
+        engines: dict[str, Engine] = {}
         for spec_type in spec_types:
             with_drafts = replace(options, spec_type=spec_type)
             engines[spec_type] = open_engine(subject, with_drafts, args.adapter)
+            stack.callback(engines[spec_type].close)
+        peers, missing = _peers(subject, args, stack)
         info = engines["none"].info.device
-        found = streams(engines, args)
+        measured = {name: Load(engine) for name, engine in engines.items()} | peers
+        found = streams(measured, subject.config.vocab_size, args, missing)
         result = {
             "kind": "serving",
             "model": subject.name,
@@ -79,10 +83,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "tokens": args.tokens,
             "streams": found["none"],
             "with_drafts": {name: found[name] for name in spec_types[1:]},
+            "peers": {
+                peer.name: {"device": peer.device, "streams": found[name]}
+                for name, peer in peers.items()
+                if name in found
+            },
+            "missing": missing,
         }
-    finally:
-        for engine in engines.values():
-            engine.close()
     if args.long:
         result["long_prompt"] = [
             _long_prompt(
@@ -94,6 +101,41 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             )
         ]
     return result
+
+
+def _options(subject: BenchModel, args: argparse.Namespace) -> LoadOptions:
+    n_streams = max([*args.streams, args.beside + 1])
+    context = max(args.prompt + args.tokens, args.long + 1, 16 + args.long_tokens)
+    return LoadOptions(
+        dtype=args.dtype,
+        context=context,
+        slots=n_streams,
+        queue=0,
+        prefix_cache=False,
+        kv_memory_bytes=n_streams
+        * blocks_for(context)
+        * block_bytes(subject.config, FORMATS[args.dtype].kv),
+    )
+
+
+def _peers(
+    subject: BenchModel, args: argparse.Namespace, stack: ExitStack
+) -> tuple[dict[str, ChildPeer], dict[str, str]]:
+    """Return the peers that run here, which `stack` closes, and why the others do not."""
+    pythons = dict(args.peer_python)
+    found: dict[str, ChildPeer] = {}
+    missing: dict[str, str] = {}
+    context = args.prompt + args.tokens
+    for name in dict.fromkeys(args.peer):
+        start = SERVING_PEERS[name]
+        try:
+            peer = start(subject, args.dtype, context, max(args.streams), pythons.get(name))
+        except PeerMissing as reason:
+            missing[name] = str(reason)
+            continue
+        stack.callback(peer.close)
+        found[name] = peer
+    return found, missing
 
 
 def open_engine(subject: BenchModel, options: LoadOptions, adapter: str | None) -> Engine:
@@ -123,19 +165,33 @@ class NoText:
         return b""
 
 
-def streams(engines: dict[str, Engine], args: argparse.Namespace) -> dict[str, list[Any]]:
+def streams(
+    measured: Mapping[str, Streaming],
+    vocab_size: int,
+    args: argparse.Namespace,
+    missing: dict[str, str],
+) -> dict[str, list[Any]]:
     """Return for each engine and number of streams the median of `args.repeat` measurements, in
-    turns."""
-    loads = {name: Load(engine) for name, engine in engines.items()}
-    for load in loads.values():
-        load.warm_up(args.streams, args.prompt)
+    turns, after a warm-up that compiles. An engine that fails is in `missing` instead, with the
+    reason."""
+    rng = np.random.default_rng(0)
     found: dict[str, dict[int, list[StreamsResult]]] = {
-        name: {n: [] for n in args.streams} for name in engines
+        name: {n: [] for n in args.streams} for name in measured
     }
-    for _ in range(args.repeat):
+    for turn in range(-1, args.repeat):
         for n in args.streams:
-            for name, load in loads.items():
-                found[name][n].append(load.together(n, args.prompt, args.tokens))
+            prompts = [random_prompt(rng, vocab_size, args.prompt) for _ in range(n)]
+            for name in list(found):
+                try:
+                    times = measured[name].streams(
+                        prompts, WARM_UP_TOKENS if turn < 0 else args.tokens
+                    )
+                except PeerMissing as reason:
+                    missing[name] = str(reason)
+                    del found[name]
+                    continue
+                if turn >= 0:
+                    found[name][n].append(StreamsResult.of(times))
     return {
         name: [_median(results).as_json() for results in by_number.values()]
         for name, by_number in found.items()
@@ -153,6 +209,7 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
     yield f"{result['model']}, {result['dtype']}, {result['device']}"
     yield ""
     yield from serving_table([result])
+    yield from peer_lines([result])
     if "long_prompt" in result:
         yield ""
         yield from long_prompt_table([result])
@@ -192,6 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--spec-type", choices=SPEC_TYPES, default="none", help="measure with drafts too"
     )
+    add_peer_options(parser, SERVING_PEERS)
     parser.add_argument("--append", type=Path, metavar="FILE", help="add the line of JSON here")
     parser.add_argument("--long", type=int, default=0, help="tokens of a long prompt")
     parser.add_argument("--beside", type=int, default=1, help="streams that it arrives beside")

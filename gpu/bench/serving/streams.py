@@ -1,4 +1,5 @@
-"""Streams of one engine, started together or beside others, and the times of their tokens."""
+"""Streams of an engine or a peer, started together or beside others, and the times of their
+tokens."""
 
 from __future__ import annotations
 
@@ -8,17 +9,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from gpu.bench.peers.peer import StreamTimes
 from gpu.engine.engine import Engine
 from gpu.errors import EngineError
 from gpu.events import Done, Event, Token
 from gpu.request import Request
 from gpu.sampling import SamplingParams
 
-WARM_UP_TOKENS = 8
+
+class Streaming(Protocol):
+    """An engine or a peer that writes several streams."""
+
+    def streams(self, prompts: list[list[int]], n_tokens: int) -> StreamTimes: ...
 
 
 @dataclass
@@ -46,10 +52,6 @@ class Stream:
     def ttft_ms(self) -> float:
         return 1e3 * (self.times[0] - self.asked)
 
-    @property
-    def inter_token_ms(self) -> list[float]:
-        return [1e3 * (b - a) for a, b in pairwise(self.times)]
-
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Token):
             self.times.append(time.perf_counter())
@@ -71,6 +73,23 @@ class StreamsResult:
     ttft_p95: float
     inter_token_p50: float
     inter_token_p95: float
+
+    @classmethod
+    def of(cls, found: StreamTimes) -> StreamsResult:
+        times = found.times
+        n_tokens = sum(len(stream) for stream in times)
+        seconds = max(stream[-1] for stream in times) - min(found.asked)
+        ttft = [1e3 * (stream[0] - asked) for stream, asked in zip(times, found.asked, strict=True)]
+        inter = [1e3 * (b - a) for stream in times for a, b in pairwise(stream)]
+        return cls(
+            len(times),
+            n_tokens / seconds,
+            1e3 * found.cpu_s / n_tokens,
+            statistics.median(ttft),
+            percentile(ttft, 95),
+            statistics.median(inter),
+            percentile(inter, 95),
+        )
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -95,41 +114,29 @@ class LongPromptResult:
 
 
 class Load:
-    """Sends requests with random prompts to an engine."""
+    """Sends requests to an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._rng = np.random.default_rng(0)
 
     def prompt(self, n: int) -> list[int]:
-        found: list[int] = self._rng.integers(0, self._engine.config.vocab_size, n).tolist()
-        return found
+        return random_prompt(self._rng, self._engine.config.vocab_size, n)
 
-    def together(self, n_streams: int, n_prompt: int, n_tokens: int) -> StreamsResult:
-        """Start `n_streams` streams at once and wait for all."""
+    def streams(self, prompts: list[list[int]], n_tokens: int) -> StreamTimes:
+        """Write `n_tokens` after each prompt, all started at once."""
         processor = time.process_time()
-        streams = self._started(n_streams, n_prompt, n_tokens)
+        streams = self._started(prompts, n_tokens)
         for stream in streams:
             stream.wait()
         processor = time.process_time() - processor
-        seconds = max(s.times[-1] for s in streams) - min(s.asked for s in streams)
-        ttft = [s.ttft_ms for s in streams]
-        inter = [ms for s in streams for ms in s.inter_token_ms]
-        return StreamsResult(
-            n_streams,
-            n_streams * n_tokens / seconds,
-            1e3 * processor / (n_streams * n_tokens),
-            statistics.median(ttft),
-            percentile(ttft, 95),
-            statistics.median(inter),
-            percentile(inter, 95),
-        )
+        return StreamTimes([s.asked for s in streams], [s.times for s in streams], processor)
 
     def long_prompt(
         self, chunks: str, n_streams: int, n_prompt: int, n_tokens: int
     ) -> LongPromptResult:
         """Let a long prompt arrive once every stream has written a quarter of `n_tokens`."""
-        streams = self._started(n_streams, 16, n_tokens)
+        streams = self._started([self.prompt(16) for _ in range(n_streams)], n_tokens)
         while min(len(s.times) for s in streams) < n_tokens // 4:
             time.sleep(0.005)
         late = Stream()
@@ -154,13 +161,7 @@ class Load:
             late.ttft_ms,
         )
 
-    def warm_up(self, n_streams: Sequence[int], n_prompt: int) -> None:
-        """Compile what the measurements need."""
-        for n in n_streams:
-            self.together(n, n_prompt, WARM_UP_TOKENS)
-
-    def _started(self, n_streams: int, n_prompt: int, n_tokens: int) -> list[Stream]:
-        prompts = [self.prompt(n_prompt) for _ in range(n_streams)]
+    def _started(self, prompts: list[list[int]], n_tokens: int) -> list[Stream]:
         streams = [Stream() for _ in prompts]
         for stream, ids in zip(streams, prompts, strict=True):
             stream.start(self._engine, ids, n_tokens)
@@ -169,3 +170,8 @@ class Load:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(np.array(values), percent))
+
+
+def random_prompt(rng: np.random.Generator, vocab_size: int, n: int) -> list[int]:
+    found: list[int] = rng.integers(0, vocab_size, n).tolist()
+    return found

@@ -4,6 +4,7 @@ docs/benchmarks.md."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from gpu.bench import table
 from gpu.bench.__main__ import main
 from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, speedup
 from gpu.bench.floor import Floor, touch_kv
+from gpu.bench.peers.peer import StreamTimes
 from gpu.bench.serving.__main__ import main as serving
+from gpu.bench.serving.streams import StreamsResult
 from gpu.bench.subject import BenchModel
 from gpu.bench.work import kv_bytes, prefill_flops
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape
@@ -261,6 +264,10 @@ SERVED = {
     "kind": "serving", "model": "tiny", "dtype": "q8", "device": "a device", "prompt": 32,
     "tokens": 64, "streams": [streams_of(2, 400.0), streams_of(8, 900.0)],
     "with_drafts": {"ngram": [streams_of(8, 1000.0)]},
+    "peers": {
+        "another": {"device": "a CPU", "streams": [streams_of(1, 50.0), streams_of(8, 75.0)]}
+    },
+    "missing": {"a third": "not installed (pip install third)"},
     "long_prompt": [{
         "chunks": "short", "streams": 4, "n_prompt": 4000, "before_p50": 10.0, "beside_p50": 17.0,
         "beside_p95": 19.0, "beside_max": 30.0, "ttft": 12_345.0,
@@ -277,10 +284,14 @@ def test_a_line_of_the_serving_benchmark_becomes_a_section_of_its_own(tmp_path: 
     models, _, served = document.read_text("utf-8").partition("<!-- /bench -->")
     assert "| tiny | q4 | 1,234 |" in models
     assert "ngram" not in models
+    assert "another" not in models
     times = "2.35 | 20.0 | 41.0 | 5.0 | 9.0 |\n"
-    assert f"| tiny | q8 | none | 2 | 400 | 2.00 | {times}" in served
-    assert f"| tiny | q8 | none | 8 | 900 | 4.50 | {times}" in served, "of 200 for one"
-    assert f"| tiny | q8 | ngram | 8 | 1,000 | 5.00 | {times}" in served
+    assert f"| tiny | q8 | tokenglass | 2 | 400 | 2.00 | {times}" in served
+    assert f"| tiny | q8 | tokenglass | 8 | 900 | 4.50 | {times}" in served, "of 200 for one"
+    assert f"| tiny | q8 | tokenglass, ngram | 8 | 1,000 | 5.00 | {times}" in served
+    assert f"| tiny | q8 | another | 8 | 75.0 | 1.50 | {times}" in served, "of its own 50"
+    assert "- another: a CPU\n" in served
+    assert "- a third was not measured: not installed (pip install third)\n" in served
     assert "| 4 | 4,000 | short | 10.0 | 17.0 | 19.0 | 30.0 | 1.90 | 12.3 |" in served
 
 
@@ -295,7 +306,62 @@ def test_streams_are_measured_without_and_with_drafts(
     assert [row["streams"] for row in result["streams"]] == [1, 3]
     assert [row["streams"] for row in result["with_drafts"]["ngram"]] == [1, 3]
     assert all(row["tok_s"] > 0 and row["cpu_ms"] > 0 for row in result["streams"])
-    assert "| tiny | f16 | ngram | 3 |" in capsys.readouterr().out
+    assert "| tiny | f16 | tokenglass, ngram | 3 |" in capsys.readouterr().out
+
+
+ANSWERS = """
+import json, sys
+print(json.dumps({"device": "a device"}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    streams = [[1.0 + i for i in range(asked["tokens"])] for _ in asked["prompts"]]
+    print(json.dumps({"asked": [0.5] * len(streams), "times": streams, "cpu_s": 2}), flush=True)
+"""
+ENDS = """
+import sys
+print('{"device": "a device"}', flush=True)
+sys.stdin.readline()
+sys.exit("broken")
+"""
+
+
+def test_streams_are_measured_in_other_engines_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An engine that is not there, and one that ends while it is measured, are said with the
+    reason."""
+    options = "--shape tiny --streams 1,3 --prompt 8 --tokens 4 --repeat 1"
+    stand_ins = {
+        "transformers": ANSWERS,
+        "llama.cpp": "import sys; sys.exit('no such luck')",
+        "llama-cpp-python": ENDS,
+    }
+    for peer, code in stand_ins.items():
+        program = tmp_path / peer
+        program.write_text(f"#!{sys.executable} -S\n{code}", "utf-8")
+        program.chmod(0o755)
+        options += f" --peer {peer} --peer-python {peer}={program}"
+    lines = tmp_path / "bench.jsonl"
+    assert serving([*options.split(), "--append", str(lines)]) == 0
+    (result,) = map(json.loads, lines.read_text("utf-8").splitlines())
+    rows = result["peers"].pop("transformers")["streams"]
+    assert [(row["streams"], row["tok_s"]) for row in rows] == [(1, 4 / 3.5), (3, 12 / 3.5)]
+    assert not result["peers"]
+    assert "ended with status 1: no such luck" in result["missing"]["llama.cpp"]
+    assert "ended with status 1: broken" in result["missing"]["llama-cpp-python"]
+    text = capsys.readouterr().out
+    assert "| tiny | f16 | transformers | 3 | 3.4 | 3.00 |" in text
+    assert "- llama.cpp was not measured: llama.cpp's process ended with status 1" in text
+
+
+def test_the_times_of_streams_become_figures() -> None:
+    """Two streams asked for at 10 and 11 s: tokens at 12 and 13, and at 12, 14 and 16."""
+    found = StreamsResult.of(StreamTimes([10.0, 11.0], [[12.0, 13.0], [12.0, 14.0, 16.0]], 2.5))
+    assert found.streams == 2
+    assert found.tok_s == pytest.approx(5 / 6), "from the first request to the last token"
+    assert found.cpu_ms == pytest.approx(500)
+    assert found.ttft_p50 == pytest.approx(1500)
+    assert found.inter_token_p50 == pytest.approx(2000)
 
 
 def test_a_document_without_markers_is_left_alone() -> None:

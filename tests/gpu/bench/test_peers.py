@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from gpu.bench import quality
-from gpu.bench.peers import PEERS, PeerMissing, gguf_file, hf_folder, onnx_file
+from gpu.bench.peers import PEERS, SERVING_PEERS, PeerMissing, gguf_file, hf_folder, onnx_file
 from gpu.bench.peers.peer import ChildPeer
 from gpu.bench.subject import BenchModel
 from gpu.checkpoint.reader import Checkpoint
@@ -190,18 +190,48 @@ CHILDREN = ["llama.cpp", "onnxruntime", "transformers"]
 SLOW = ["transformers", "torch-compiled"]
 
 
-@pytest.mark.parametrize("peer", CHILDREN)
-def test_an_engine_that_is_not_installed_is_named(peer: str, tmp_path: Path) -> None:
+@pytest.fixture
+def bare_python(tmp_path: Path) -> str:
+    """Python that has NumPy only."""
     for package in (Path(np.__file__).parent, Path(np.__file__).parents[1] / "numpy.libs"):
         if package.exists():
             (tmp_path / package.name).symlink_to(package)
-    bare = tmp_path / "python"  # has NumPy only
+    bare = tmp_path / "python"
     bare.write_text(
         f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" -S "$@"\n', "utf-8"
     )
     bare.chmod(0o755)
+    return str(bare)
+
+
+@pytest.mark.parametrize("peer", CHILDREN)
+def test_an_engine_that_is_not_installed_is_named(peer: str, bare_python: str) -> None:
     with pytest.raises(PeerMissing, match=r"not installed \(pip install"):
-        PEERS[peer](subject("tiny"), "f16", 16, str(bare))
+        PEERS[peer](subject("tiny"), "f16", 16, bare_python)
+
+
+@pytest.mark.parametrize("peer", SERVING_PEERS)
+def test_a_serving_engine_that_is_not_installed_is_named(peer: str, bare_python: str) -> None:
+    with pytest.raises(PeerMissing, match=r"not installed \(pip install"):
+        SERVING_PEERS[peer](subject("tiny"), "f16", 16, 2, bare_python)
+
+
+@pytest.mark.parametrize("peer", SERVING_PEERS)
+def test_a_serving_engine_writes_every_stream(peer: str) -> None:
+    """Three streams of prompts of unlike lengths, then fewer again; each token has its time."""
+    try:
+        engine = SERVING_PEERS[peer](subject("head128_llama3"), "f32", 64, 3, PYTHONS.get(peer))
+    except PeerMissing as missing:
+        pytest.skip(f"{peer}: {missing}")
+    prompts = [random_llama.ids("head128_llama3", n) for n in (9, 1, 24)]
+    for asked in (prompts, prompts[:1]):
+        found = engine.streams(asked, 6)
+        assert [len(times) for times in found.times] == [6] * len(asked)
+        for start, times in zip(found.asked, found.times, strict=True):
+            assert times == sorted(times)
+            assert times[0] > start
+        assert found.cpu_s > 0
+    engine.close()
 
 
 def test_an_engine_that_fails_is_quoted(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Runs a GGUF file with llama-cpp-python and times it; see gpu/bench/peers/peer.py for the
 protocol. Uses the library's C interface, because the high-level class requires a vocabulary.
 
-    python run_llama_cpp.py model.gguf CONTEXT
+    python run_llama_cpp.py model.gguf CONTEXT [STREAMS]
+
+CONTEXT are tokens of each of up to STREAMS sequences that share a step.
 """
 
 from __future__ import annotations
@@ -16,10 +18,20 @@ from typing import Any
 MISSING = "not installed (pip install llama-cpp-python, built with CMAKE_ARGS=-DGGML_VULKAN=ON)"
 
 
-class Model:
-    """One sequence in one context."""
+SAMPLING = {"temperature": 0.8, "seed": 0}
 
-    def __init__(self, api: Any, path: str, n_context: int) -> None:
+
+def n_processors() -> int:
+    """Return how many processors this process may use (`taskset`), where the system says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Model:
+    """Up to `n_streams` sequences of `n_context` tokens each."""
+
+    def __init__(self, api: Any, path: str, n_context: int, n_streams: int) -> None:
         self.api = api
         self.said: list[str] = []
         # A reference keeps ctypes from freeing it.
@@ -30,14 +42,15 @@ class Model:
         params.n_gpu_layers = 999
         self.model = api.llama_model_load_from_file(path.encode(), params)
         settings = api.llama_context_default_params()
-        settings.n_ctx = settings.n_batch = n_context
-        settings.n_threads = settings.n_threads_batch = os.cpu_count() or 1
+        settings.n_ctx = settings.n_batch = n_context * n_streams
+        settings.n_seq_max = n_streams
+        settings.n_threads = settings.n_threads_batch = n_processors()
         self.context = api.llama_init_from_model(self.model, settings) if self.model else None
         if not self.context:
             raise SystemExit("llama.cpp could not load the model: " + "".join(self.said[-3:]))
         self.n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
         self.greedy = api.llama_sampler_init_greedy()
-        self.batch = api.llama_batch_init(n_context, 0, 1)
+        self.batch = api.llama_batch_init(n_context * n_streams, 0, 1)
 
     def device(self) -> str:
         """Return the GPU that its log names and the number of layers on it; else the CPU."""
@@ -59,16 +72,43 @@ class Model:
             batch.token[i], batch.pos[i] = id, first + i
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
             batch.logits[i] = every or i + 1 == len(ids)
-        if status := self.api.llama_decode(self.context, batch):
-            raise SystemExit(f"llama_decode failed with {status}: " + "".join(self.said[-3:]))
+        self._decode()
 
-    def choose(self) -> int:
-        id: int = self.api.llama_sampler_sample(self.greedy, self.context, -1)
+    def run_together(self, runs: list[tuple[list[int], int]]) -> list[int]:
+        """Run the next tokens of each sequence, given with the position of the first, in one batch;
+        return the row of each sequence's last token."""
+        batch, n, last = self.batch, 0, []
+        for sequence, (ids, first) in enumerate(runs):
+            for i, id in enumerate(ids):
+                batch.token[n], batch.pos[n] = id, first + i
+                batch.n_seq_id[n], batch.seq_id[n][0] = 1, sequence
+                batch.logits[n] = i + 1 == len(ids)
+                n += 1
+            last.append(n - 1)
+        batch.n_tokens = n
+        self._decode()
+        return last
+
+    def choose(self, row: int = -1, sampler: Any = None) -> int:
+        id: int = self.api.llama_sampler_sample(sampler or self.greedy, self.context, row)
         return id
+
+    def sampler(self) -> Any:
+        """Return a sampler with the temperature of `SAMPLING`; to be freed."""
+        chain = self.api.llama_sampler_chain_init(self.api.llama_sampler_chain_default_params())
+        self.api.llama_sampler_chain_add(
+            chain, self.api.llama_sampler_init_temp(SAMPLING["temperature"])
+        )
+        self.api.llama_sampler_chain_add(chain, self.api.llama_sampler_init_dist(SAMPLING["seed"]))
+        return chain
 
     def logits(self, i: int) -> list[float]:
         found: list[float] = self.api.llama_get_logits_ith(self.context, i)[: self.n_vocab]
         return found
+
+    def _decode(self) -> None:
+        if status := self.api.llama_decode(self.context, self.batch):
+            raise SystemExit(f"llama_decode failed with {status}: " + "".join(self.said[-3:]))
 
     def _note(self, text: bytes) -> None:
         self.said.append(text.decode(errors="replace"))
@@ -86,7 +126,27 @@ def timed(model: Model, prompt: list[int], n_tokens: int) -> dict[str, float]:
     return {"prefill_s": prefilled - began, "decode_s": time.perf_counter() - prefilled}
 
 
+def streams(model: Model, prompts: list[list[int]], n_tokens: int) -> dict[str, Any]:
+    """Write `n_tokens` after each prompt, one of each a step."""
+    model.begin()
+    samplers = [model.sampler() for _ in prompts]
+    times: list[list[float]] = [[] for _ in prompts]
+    processor, asked = time.process_time(), time.perf_counter()
+    runs = [(ids, 0) for ids in prompts]
+    for _ in range(n_tokens):
+        last = model.run_together(runs)
+        for stream, (row, (ids, first)) in enumerate(zip(last, runs, strict=True)):
+            runs[stream] = ([model.choose(row, samplers[stream])], first + len(ids))
+            times[stream].append(time.perf_counter())
+    cpu_s = time.process_time() - processor
+    for sampler in samplers:
+        model.api.llama_sampler_free(sampler)
+    return {"asked": [asked] * len(prompts), "times": times, "cpu_s": cpu_s}
+
+
 def answer(model: Model, request: dict[str, Any]) -> dict[str, Any]:
+    if "prompts" in request:
+        return streams(model, request["prompts"], request["tokens"])
     if "logits" not in request:
         return timed(model, request["prompt"], request["tokens"])
     model.begin()
@@ -94,7 +154,7 @@ def answer(model: Model, request: dict[str, Any]) -> dict[str, Any]:
     return {"logits": [model.logits(i) for i in range(len(request["logits"]))]}
 
 
-def main(path: str, n_context: str) -> None:
+def main(path: str, n_context: str, n_streams: str = "1") -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keeps the library's output out of the answers
 
@@ -108,7 +168,7 @@ def main(path: str, n_context: str) -> None:
     except ModuleNotFoundError:
         say({"missing": MISSING})
         return
-    model = Model(llama_cpp, path, int(n_context))
+    model = Model(llama_cpp, path, int(n_context), int(n_streams))
     say({"device": f"{model.device()}, llama-cpp-python {llama_cpp.__version__}"})
     for line in sys.stdin:
         say(answer(model, json.loads(line)))
