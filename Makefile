@@ -94,7 +94,8 @@ bench: $(VENV)/test.stamp
 		$(BENCH) --shape smol135 --dtype $$dtype --tokens 16 --repeat 15 --peer torch \
 			--context 128,1024,4096,8192 || exit 1; \
 	done
-	$(SERVING) --model app/tale/model --spec-type ngram --repeat 7
+	$(SERVING) --model app/tale/model --spec-type ngram --repeat 7 \
+		--peer llama.cpp --peer llama-cpp-python --peer transformers
 	$(SERVING) --shape tiny --long 4000 --beside 4
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl docs/benchmarks.md
 
