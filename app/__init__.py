@@ -47,7 +47,7 @@ def create_app(
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, metrics, pages, security, weights
+    from app.http import errors, metrics, pages, replicas, security, weights
     from app.http import models as model_routes
     from app.http.client_limits import EXTENSION, ClientLimits
     from app.local import routes as local_routes
@@ -70,6 +70,7 @@ def create_app(
     text_routes.register(app, engine)
     openapi.register(app, version())
     weights.register(app, engine)
+    replicas.register(app, engine)
     local_routes.register(app, BrowserExports(engine, version()), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)

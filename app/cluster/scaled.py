@@ -8,7 +8,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from app.engine.client import EngineClient, OnEvent, Run, ServedModel, UnavailableError
+from app.engine.client import (
+    EngineClient,
+    OnEvent,
+    ReplicaStatus,
+    Run,
+    ServedModel,
+    UnavailableError,
+)
 from app.replicas.engine import ReplicatedEngine
 from app.ws.protocol import Status
 from gpu import EngineStats, Request
@@ -60,6 +67,9 @@ class ScaledReplica(EngineClient):
             engine.close()
             self._remove()
             self._set_state(AWAY)
+
+    def replica_status(self) -> ReplicaStatus:
+        return super().replica_status() if self.is_here else ReplicaStatus("away")
 
     @property
     def stats(self) -> EngineStats | None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from app.ws.protocol import Hello, Status
 from gpu import EngineClosed, EngineError, EngineInfo, EngineStats, Request, TextChunk, TextEncoding
 from gpu.events import Done, Event
@@ -108,6 +110,14 @@ class Engine(Protocol):
 Load = Callable[[Progress], Engine]
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """One of the engines that serve the model. `state`: as in `Status`, or "away" while the load
+    does not need it. `stats`: None before it is ready."""
+
+    state: str
+    stats: EngineStats | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model to serve: how its engine is loaded, and what is read of it here."""
@@ -145,6 +155,14 @@ class EngineClient(ABC):
     @abstractmethod
     def stats(self) -> EngineStats | None:
         """Figures of the engine, at most a second old; None while there is no engine."""
+
+    def replica_status(self) -> ReplicaStatus:
+        """Return the state of this engine as one of several."""
+        return ReplicaStatus(self.status.state, self.stats)
+
+    def replica_statuses(self) -> Sequence[ReplicaStatus]:
+        """Return the state of each engine that serves the model: of this one."""
+        return (self.replica_status(),)
 
     @property
     def chat(self) -> bool:

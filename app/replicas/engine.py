@@ -22,6 +22,7 @@ from app.engine.client import (
     EngineClient,
     Load,
     OnEvent,
+    ReplicaStatus,
     ServedModel,
     UnavailableError,
     describe_unavailable,
@@ -101,6 +102,9 @@ class ReplicatedEngine(EngineClient):
         """Sums of all replicas."""
         found = [msgspec.structs.astuple(r.stats) for r in self.replicas if r.stats is not None]
         return EngineStats(*map(sum, zip(*found, strict=True))) if found else None
+
+    def replica_statuses(self) -> Sequence[ReplicaStatus]:
+        return [replica.replica_status() for replica in self.replicas]
 
     # ---- runs --------------------------------------------------------------------------------
 

@@ -7,10 +7,14 @@ from collections.abc import Callable
 
 from playwright.sync_api import Browser, Page, expect
 
+from app.engine.client import LocalEngine
+from app.replicas.engine import ReplicatedEngine
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
+from tests.app.fake_engine import FakeOptions, loader
+from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 
 def opened_beside_another(page: Page, browser: Browser, here: Site) -> Playground:
@@ -68,6 +72,41 @@ def test_a_closed_strip_asks_nothing(page: Page, site: Callable[..., Site]) -> N
     page.set_viewport_size({"width": 360, "height": 740})
     look.open("schedule")
     assert play.overflow() == 0
+
+
+def test_every_engine_tells_its_load(page: Page) -> None:
+    """Three engines, of which one writes; with a single engine there is no such table."""
+    load, tokenizer = loader(delay=0.05, n_slots=2), FakeTokenizer(CHAT_TEMPLATE)
+    failing = LocalEngine(loader(fail="no such device"), tokenizer)
+    engine = ReplicatedEngine([LocalEngine(load, tokenizer), LocalEngine(load, tokenizer), failing])
+    here = Site(engine, FakeOptions(n_slots=2)).start()
+    try:
+        play = open_page(page, here)
+        play.set(max_tokens=200)
+        play.ask()
+        play.wait_tokens(2)
+        play.look.open("schedule")
+        rows = page.get_by_role("table", name="Load of each engine").locator("tbody tr")
+        expect(rows).to_have_count(3)
+        states = [status.stats for status in engine.replica_statuses()]
+        for i, stats in enumerate(states[:2]):
+            assert stats is not None
+            expect(rows.nth(i).locator("td").first).to_have_text(str(stats.n_running))
+            expect(rows.nth(i)).to_contain_text(f"of {stats.n_blocks}")
+        assert sum(stats.n_running for stats in states[:2] if stats) == 1
+        expect(rows.nth(2)).to_have_text("3has failed")
+        assert violations(page) == []
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert play.overflow() == 0
+    finally:
+        here.close()
+
+
+def test_a_single_engine_has_no_table_of_loads(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.02))
+    with page.expect_response("**/api/replicas"):
+        play.look.open("schedule")
+    expect(page.locator(".st-replicas")).to_be_hidden()
 
 
 def questions(play: Playground) -> list[object]:

@@ -86,6 +86,14 @@ def test_engines_are_wanted_for_all_texts(n_runs: int, wanted: int) -> None:
     assert wanted_engines(n_runs, 4, least=2, most=5) == wanted
 
 
+def test_an_engine_that_is_not_needed_is_away(start: Start) -> None:
+    engine = start()
+    here, away = engine.replica_statuses()
+    assert (here.state, away.state) == ("ready", "away")
+    assert here.stats is not None
+    assert away.stats is None
+
+
 def test_another_engine_comes_when_texts_wait_for_some_time(start: Start, scene: Scene) -> None:
     engine = start()
     assert (engine.n_here, len(scene.made)) == (1, 1)

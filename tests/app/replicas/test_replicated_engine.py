@@ -74,6 +74,32 @@ def test_requests_are_shared_and_a_conversation_stays_where_it_is_cached(start: 
         assert replica.requests[-1].ids == ids
 
 
+def test_the_load_of_every_replica_is_told(start: Start) -> None:
+    """Two long texts go to one replica each; what was found in a cache is of that replica."""
+    engine, (first, second) = start(n_slots=1)
+    text = Written()
+    engine.submit(request(PROMPT, 3), text)
+    text.wait_done()
+    has = home([first, second])
+    again, other = Written(), Written()
+    engine.submit(request(PROMPT, 150), again)
+    engine.submit(request([5] * 20, 150), other)
+    for written in (again, other):
+        after(written, 2)
+    one, two = engine.replica_statuses()
+    assert [status.state for status in (one, two)] == ["ready", "ready"]
+    assert one.stats is not None
+    assert two.stats is not None
+    assert one.stats.n_running == two.stats.n_running == 1
+    busy, fresh = (one.stats, two.stats) if has is first else (two.stats, one.stats)
+    assert busy.reused_tokens >= 32
+    assert fresh.reused_tokens == 0
+    assert fresh.used_blocks >= 2
+    has.die()
+    states = [status.state for status in engine.replica_statuses()]
+    assert states == (["restarting", "ready"] if has is first else ["ready", "restarting"])
+
+
 def test_an_engine_that_started_again_has_nothing_cached(start: Start) -> None:
     engine, replicas = start()
     text = Written()

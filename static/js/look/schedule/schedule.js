@@ -9,6 +9,7 @@ import { latest } from "../../net/inspect.js";
 import { changed } from "../../state.js";
 import { runNames } from "../shared/run-names.js";
 import { drawSteps, heightOf, layOut, PITCH } from "./draw.js";
+import { buildReplicas, drawReplicas, followReplicas, leaveReplicas } from "./replicas.js";
 import { describeStep, partsOf, readSteps, rowsOf } from "./steps.js";
 
 /** Pause between questions (ms). */
@@ -43,6 +44,7 @@ export const schedule = {
     canvas = field.appendChild(el("canvas"));
     canvas.setAttribute("aria-hidden", "true");
     root.append(buildKey());
+    buildReplicas(root);
     field.addEventListener("pointermove", (event) => {
       if (event.pointerType !== "touch") lookAt(numberAt(event));
     });
@@ -56,6 +58,8 @@ export const schedule = {
     if (hello !== context.hello) forget(context.hello);
     isOpen = true;
     if (!asking && !timer) ask();
+    followReplicas();
+    drawReplicas();
     if (fault) throw fault;
     draw();
     return "Counted by the engine. Runs of other clients are drawn as one row, without names.";
@@ -63,6 +67,7 @@ export const schedule = {
 
   hide() {
     isOpen = false;
+    leaveReplicas();
     clearTimeout(timer);
     timer = 0;
     focus = fault = null;

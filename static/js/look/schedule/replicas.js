@@ -1,0 +1,92 @@
+// Load of every engine that serves the model: hidden if there is only one.
+
+import { el, setText } from "../../ui/dom.js";
+import { count, percent } from "../../ui/format.js";
+import { ask } from "../../net/ask.js";
+import { isLocal } from "../../net/connection.js";
+import { changed } from "../../state.js";
+
+/** Pause between questions (ms): the engines tell their figures once a second. */
+const REST_MS = 1000;
+/** Names of the columns, and whether they are numbers. */
+const HEAD = [
+  ["engine", false],
+  ["running", true],
+  ["waiting", true],
+  ["KV blocks in use", true],
+  ["prompt tokens found", true],
+];
+const STATES = {
+  loading: "loads the model",
+  restarting: "starts again",
+  failed: "has failed",
+  away: "not needed now",
+};
+
+let table = null;
+/** {state, stats} of every engine (app/engine/client.py); []: not known, or no server. */
+let replicas = [];
+let timer = 0;
+let isOpen = false;
+
+export function buildReplicas(root) {
+  table = root.appendChild(el("table", "st-replicas"));
+  table.hidden = true;
+  table.append(el("caption", "vh", "Load of each engine"));
+  const head = table.createTHead().insertRow();
+  for (const [name, isNumber] of HEAD) {
+    const cell = head.appendChild(el("th", isNumber ? "n" : "", name));
+    cell.scope = "col";
+  }
+  table.createTBody();
+}
+
+/** Ask again and again until `leaveReplicas`; once only if there is one engine. */
+export function followReplicas() {
+  if (isOpen || isLocal()) return;
+  isOpen = true;
+  load();
+}
+
+export function leaveReplicas() {
+  isOpen = false;
+  clearTimeout(timer);
+}
+
+async function load() {
+  const answer = await ask("/api/replicas").catch(() => ({ replicas: [] }));
+  if (!isOpen) return;
+  replicas = answer.replicas;
+  if (replicas.length > 1) timer = setTimeout(load, REST_MS);
+  changed("look");
+}
+
+export function drawReplicas() {
+  table.hidden = replicas.length < 2;
+  if (table.hidden) return;
+  const [body] = table.tBodies;
+  if (body.rows.length !== replicas.length) body.replaceChildren(...replicas.map(newRow));
+  replicas.forEach((replica, i) => {
+    cellsOf(replica).forEach((text, j) => setText(body.rows[i].cells[j + 1], text));
+  });
+}
+
+function newRow(_, i) {
+  const row = el("tr");
+  const name = row.appendChild(el("th", "", String(i + 1)));
+  name.scope = "row";
+  for (const [, isNumber] of HEAD.slice(1)) row.append(el("td", isNumber ? "n" : ""));
+  return row;
+}
+
+function cellsOf({ state, stats }) {
+  if (state !== "ready" || !stats) return [STATES[state] ?? "ready", "", "", ""];
+  const { n_running, n_waiting, used_blocks, n_blocks, prompt_tokens, reused_tokens } = stats;
+  const share = prompt_tokens ? ` (${percent(reused_tokens / prompt_tokens)} %)` : "";
+  return [
+    count(n_running),
+    count(n_waiting),
+    `${count(used_blocks)} of ${count(n_blocks)}`,
+    `${count(reused_tokens)} of ${count(prompt_tokens)}${share}`,
+  ];
+}
