@@ -15,10 +15,17 @@ from app.engine.client import LocalEngine
 from e2e.site import Site
 from gpu.engine.validation import RequestValidator
 from gpu.text.tokenizer import Tokenizer
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
 from tests.app.page import PageClient
+from tests.app.replicas.mortal import wait_until
 
 OPTIONS = FakeOptions(n_slots=2, delay=0.015, context=256, n_layers=2, n_heads=2)
+
+
+N_STOPPED, N_HELD = 40, 20
+"""The script stops the runs of at least `N_STOPPED` tokens. They write `N_HELD` and wait for it,
+however late it comes on a busy machine."""
+PATIENCE_S = 60.0
 
 
 class BundledFakeEngine(FakeEngine):
@@ -33,6 +40,10 @@ class BundledFakeEngine(FakeEngine):
         self.info = msgspec.structs.replace(self.info, model=model)
         self.validator = RequestValidator(model, OPTIONS.context, (), tokenizer.encode)
 
+    def _decode(self, run: FakeRun) -> None:
+        if run.index < N_HELD or run.params.max_tokens < N_STOPPED:
+            super()._decode(run)
+
 
 def load(tokenizer: Tokenizer, progress: Any) -> FakeEngine:
     return BundledFakeEngine(tokenizer)
@@ -40,10 +51,11 @@ def load(tokenizer: Tokenizer, progress: Any) -> FakeEngine:
 
 @contextmanager
 def server() -> Iterator[int]:
-    """A server with this engine; its port."""
+    """A server with this engine, which is ready; its port."""
     tokenizer = Tokenizer.load(tale.model_dir())
     site = Site(LocalEngine(functools.partial(load, tokenizer), tokenizer), OPTIONS).start()
     try:
+        wait_until(lambda: site.engine.hello is not None, PATIENCE_S)
         yield site._server.port
     finally:
         site.close()
@@ -200,7 +212,7 @@ def wire(message: dict[str, Any]) -> str:
 def play(port: int) -> list[dict[str, Any]]:
     """Return all messages of the server for the script and the bad messages."""
     page = PageClient(port)
-    page.until("status", state="ready")
+    page.until("status", PATIENCE_S, state="ready")
     for step, message in SCRIPT:
         if step == "send":
             page.send(wire(message))
@@ -208,11 +220,11 @@ def play(port: int) -> list[dict[str, Any]]:
             fields = dict(message)
             seen = any(matches(each, message) for each in page.messages)
             if not seen:
-                page.until(fields.pop("type"), **fields)
+                page.until(fields.pop("type"), PATIENCE_S, **fields)
     for n, (_, message) in enumerate(BAD):
         page.send(wire(message))
         page.send(wire({"type": "count", "request": 1000 + n, "prompt": "a"}))
-        page.until("counted", request=1000 + n)
+        page.until("counted", PATIENCE_S, request=1000 + n)
     page.close()
     return page.messages
 
