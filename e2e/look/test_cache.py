@@ -20,6 +20,7 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
 from gpu import InvalidRequest
+from gpu.info import KvGroupInfo
 from gpu.inspection.requests import CacheBlocks
 from gpu.kv.state import KvState
 from tests.app import fake_inspection
@@ -133,6 +134,37 @@ def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) ->
     assert figures.locator("dd:visible").all_inner_texts() == ["40.0 %", "1", "3"]
 
 
+def test_a_block_tells_the_layers_it_is_for(page: Page, site: Callable[..., Site]) -> None:
+    """In a model whose groups of layers have blocks of their own; the strip counts those found."""
+    groups = (KvGroupInfo(2, None), KvGroupInfo(3, 64), KvGroupInfo(3, 64))
+    play = open_page(page, site(kv_groups=groups, reused=2 * 16))
+    play.set(max_tokens=4)
+    play.ask("Tell me a long story about the sea, the wind, a lantern and a fox " * 2)
+    play.wait_tokens(4)
+    play.wait_done()
+    expect(page.locator("#r-kv")).to_contain_text("6 reused")
+    look = play.look.open("cache")
+    choose(page, "All blocks")
+    expect(page.locator(".kv-summary small")).to_have_text(
+        "2 for 2 layers that keep the whole text, 2 for 6 layers with a window of 64 tokens"
+    )
+    field(page).focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".kv-summary")).to_contain_text(
+        "tokens 17 to 32 of its text, for 3 layers with a window of 64 tokens"
+    )
+    found = [row["group of layers"] for row in look.csv() if row["block"]]
+    assert found == ["1", "2"] * 3 + [""] * (len(found) - 6)
+    assert violations(page) == []
+
+
+def test_a_model_without_groups_says_nothing_of_them(page: Page, site: Callable[..., Site]) -> None:
+    _, look = opened(page, site())
+    expect(page.locator(".kv-summary small")).to_have_count(0)
+    assert {row["group of layers"] for row in look.csv()} == {""}
+
+
 def test_blocks_in_host_memory_are_counted(
     page: Page, site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +250,7 @@ def test_thousands_of_blocks_are_read_and_drawn_in_time(
             Object.assign(canvas, { width: 640, height: 300 });
             const context = canvas.getContext("2d");
             const start = performance.now();
-            const pool = readPool({ arrays, info }, 65536, names);
+            const pool = readPool({ arrays, info }, { kv_block_bytes: 65536 }, names);
             paintBlocks(context, pool, layOut(n, 640, 300), 0, 0);
             context.getImageData(0, 0, 1, 1); // waits for what was drawn
             return performance.now() - start;

@@ -300,10 +300,11 @@ class KvManager:
         pool = self.pool
         held = [pool.cached(block) for block in range(pool.n_blocks)]
         first = [-1 if h is None else h.first for h in held]
+        groups = [pool.group_of(block) for block in range(pool.n_blocks)]
         for sequence in self._running:
-            for table in sequence.tables:
+            for group, table in enumerate(sequence.tables):
                 for i, block in enumerate(table.owned, table.n_freed):
-                    first[block] = i * BLOCK_TOKENS
+                    first[block], groups[block] = i * BLOCK_TOKENS, group
         return KvState(
             BLOCK_TOKENS,
             owners=tuple(pool.ref_counts),
@@ -320,6 +321,7 @@ class KvManager:
             loaded=pool.n_loaded,
             moved_tokens=self.n_moved,
             tables=tuple((s.number, tuple(s.owned_blocks)) for s in self._running),
+            groups=tuple(-1 if g is None else g for g in groups) if len(self.windows) > 1 else (),
         )
 
     # ---- inside -----------------------------------------------------------------------------
@@ -352,7 +354,7 @@ class KvManager:
         if not sequence.n_preemptions:
             self.n_reused += match.n_tokens - sequence.n_matched
             self.n_loaded += len(match.in_host) * BLOCK_TOKENS
-        sequence.reuse_prefix(match.n_tokens)
+        sequence.reuse_prefix(match.n_tokens, len(match.blocks) + len(match.in_host))
         self._note_changed(sequence)
 
     def _loadable(self, sequence: Sequence, match: PrefixMatches) -> PrefixMatches:

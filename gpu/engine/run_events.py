@@ -48,6 +48,16 @@ class RowResult:
     slid: int | msgspec.UnsetType
 
 
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """What of a prompt was in the KV cache at the start: `n_tokens` where they are wanted, and the
+    chunks `moved`. `n_blocks`: as `gpu.events.Prefill.reused_blocks`."""
+
+    n_tokens: int
+    n_blocks: int | msgspec.UnsetType
+    moved: tuple[MovedChunk, ...]
+
+
 class RunEvents:
     """Events of one run, passed to `send`. Text that may begin a stop string is held back."""
 
@@ -86,11 +96,9 @@ class RunEvents:
             self._place = place
             self.send(Queued(place))
 
-    def prefilled(
-        self, first: int, last: RowResult, n_reused: int, moved: tuple[MovedChunk, ...]
-    ) -> None:
+    def prefilled(self, first: int, last: RowResult, found: FoundPrefix) -> None:
         """Send that prompt tokens `first` up to that of `last` were computed, in as many rows of
-        one step. `n_reused`, `moved`: those found in the KV cache at the start."""
+        one step."""
         done = last.position + 1
         self.n_prompt_sent = done
         stats: tuple[TokenStats, ...] = ()
@@ -104,12 +112,13 @@ class RunEvents:
             Prefill(
                 done=done,
                 total=len(self._prompt),
-                reused=n_reused,
-                moved=moved or msgspec.UNSET,
+                reused=found.n_tokens,
+                moved=found.moved or msgspec.UNSET,
                 ms=self.clock.since_start_ms(),
                 gpu_ms=last.step.gpu_ms,
                 kv_blocks=last.kv_blocks,
                 slid=last.slid,
+                reused_blocks=found.n_blocks,
                 stats=stats,
                 experts=last.step.experts,
             )

@@ -15,7 +15,7 @@ import msgspec
 
 from gpu.engine.drafting import Drafting
 from gpu.engine.pending_updates import PendingUpdates
-from gpu.engine.run_events import RowResult, RunEvents
+from gpu.engine.run_events import FoundPrefix, RowResult, RunEvents
 from gpu.events import Done, Draft, Event, MovedChunk, Reason, Updated
 from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
@@ -92,6 +92,7 @@ class Sequence:
         self.moved: tuple[MovedChunk, ...] = ()  # chunks of the prompt found after another text
         self._moved_at_start: tuple[MovedChunk, ...] = ()  # those before any preemption
         self.n_reused = 0  # prompt tokens found in the KV cache at the start
+        self.n_reused_blocks = 0  # full blocks, of all groups, that held them
         self.n_prefilled = 0  # known ids found or submitted
         self.n_submitted = n_written  # samples submitted
         self.n_written = n_written  # samples read
@@ -216,12 +217,13 @@ class Sequence:
             return self.n_prefilled
         return min(self.next_index, len(self.ids))
 
-    def reuse_prefix(self, n: int) -> None:
-        """Skip the first `n` known ids, found in the KV cache. To be called before any row is
-        made."""
+    def reuse_prefix(self, n: int, n_blocks: int) -> None:
+        """Skip the first `n` known ids, found in the KV cache, of all groups in `n_blocks` full
+        blocks. To be called before any row is made."""
         self.n_matched = self.n_prefilled = n
         if not self.n_preemptions:
             self.n_reused = self._n_prompt_submitted = min(n, len(self.prompt))
+            self.n_reused_blocks = n_blocks
 
     def reuse_chunks(self, chunks: Iterable[Chunk]) -> None:
         """Skip chunks of the prompt whose keys and values are moved from another text. All from the
@@ -357,7 +359,9 @@ class Sequence:
         if to_tell > last:
             return
         row = self._row_result(last, first_row + last - first, result)
-        self._events.prefilled(to_tell, row, self.n_reused, self._moved_at_start)
+        n_blocks = self.n_reused_blocks if len(self.windows) > 1 else msgspec.UNSET
+        found = FoundPrefix(self.n_reused, n_blocks, self._moved_at_start)
+        self._events.prefilled(to_tell, row, found)
 
     def samples_read(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
         """Handle the samples of a step: that of its only row, or those that verify drafts, of which

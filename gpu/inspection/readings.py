@@ -84,6 +84,8 @@ def kv_reading(state: KvState) -> Answer:
     blocks = [block for _, own in tables for block in own]
     arrays = {name: np.array(info.pop(name)) for name in ("owners", "n_found", "used", "first")}
     arrays["first"] = arrays["first"].astype(np.float32)
+    if groups := info.pop("groups"):
+        arrays["group"] = np.array(groups, np.float32)
     arrays["runs"] = np.array([run for run, _ in tables], np.uint32)
     arrays["n_run_blocks"] = np.array([len(own) for _, own in tables], np.uint32)
     arrays["run_blocks"] = np.array(blocks, np.uint32)

@@ -192,6 +192,8 @@ class CacheBlocks(_Question, frozen=True, tag="cache"):
 
     owners, n_found, used  u32 (n_blocks,)
     first                  f32 (n_blocks,): −1 where the block holds no text's tokens
+    group                  f32 (n_blocks,): index into `EngineLimits.kv_groups`, −1 for no group's;
+                           only if there are groups
     runs, n_run_blocks     u32 (n_runs,): runs that have blocks (`gpu.events.Accepted.run`), and how
                            many each
     run_blocks             u32 (sum of n_run_blocks,): these blocks, in the order of each text

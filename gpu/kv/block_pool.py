@@ -130,8 +130,12 @@ class BlockPool:
 
     def cached(self, block: int) -> CachedBlock | None:
         """Return the prefix cache's entry of a block, or None."""
-        group = self._group_of(block)
+        group = self.group_of(block)
         return None if group is None else self._caches[group].cached(block)
+
+    def group_of(self, block: int) -> int | None:
+        """Return the group whose prefix cache has a block; None if it is not cached."""
+        return next((g for g, cache in enumerate(self._caches) if block in cache), None)
 
     def insert(
         self,
@@ -155,10 +159,6 @@ class BlockPool:
                         del self._evictable[lost]
                         self._uncached.append(lost)
 
-    def _group_of(self, block: int) -> int | None:
-        """Return the group whose prefix cache has a block; None if it is not cached."""
-        return next((g for g, cache in enumerate(self._caches) if block in cache), None)
-
     def _allocate(self) -> int:
         if self._uncached:
             block = self._uncached.pop()
@@ -175,7 +175,7 @@ class BlockPool:
 
     def _store(self, block: int) -> None:
         """Have a cached block copied to host memory before it is overwritten, if it is full."""
-        group, cached = self._group_of(block), self.cached(block)
+        group, cached = self.group_of(block), self.cached(block)
         if group is None or cached is None or cached.block_hash is None:
             return
         if (place := self.host.store(host_key(group, cached.block_hash))) is not None:
@@ -190,7 +190,7 @@ class BlockPool:
         return block
 
     def _release(self, block: int) -> None:
-        if self._group_of(block) is not None:
+        if self.group_of(block) is not None:
             self._evictable[block] = None
         else:
             self._uncached.append(block)

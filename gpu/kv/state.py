@@ -22,6 +22,8 @@ class KvState(msgspec.Struct, frozen=True):
     stored, loaded  blocks copied to host memory so far, and back
     moved_tokens  prompt tokens so far whose keys were moved from other positions (`gpu.kv.chunks`)
     tables    of every run that has blocks, its number and its blocks in the order of its text
+    groups    of every block, the group of layers that it is for (`gpu.kv.groups`); −1: none. () if
+              all layers share their blocks
     """
 
     block_tokens: int
@@ -39,3 +41,4 @@ class KvState(msgspec.Struct, frozen=True):
     loaded: int = 0
     moved_tokens: int = 0
     tables: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    groups: tuple[int, ...] = ()

@@ -47,7 +47,15 @@ from gpu.events import (
     TokenText,
     Updated,
 )
-from gpu.info import DeviceInfo, EngineLimits, EngineStats, LoraInfo, MemoryInfo, ModelInfo
+from gpu.info import (
+    DeviceInfo,
+    EngineLimits,
+    EngineStats,
+    KvGroupInfo,
+    LoraInfo,
+    MemoryInfo,
+    ModelInfo,
+)
 from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
 from gpu.inspection.steps import RunRows, StepRecord, step_reading
 from gpu.interventions.messages import check_no_new_patch
@@ -83,6 +91,7 @@ class FakeOptions:
     conversion    conversion of the types of a file, as shown to users
     drafts        of every four tokens two are accepted drafts and the third was guessed wrong
     marks         special tokens of the model beside the usual ones
+    kv_groups     groups of layers with blocks of their own
     hangs_with    seed of runs that hang forever before token `HANGS_AT`
     """
 
@@ -105,6 +114,7 @@ class FakeOptions:
     conversion: str = ""
     drafts: bool = False
     marks: tuple[str, ...] = ()
+    kv_groups: tuple[KvGroupInfo, ...] = ()
     hangs_with: int | None = None
 
 
@@ -401,7 +411,11 @@ class FakeEngine:
         used = self._experts()
         # Measured, not invented: the page aligns clocks with it and would notice.
         ms = 1000 * (time.perf_counter() - run.started)
-        run.on_event(Prefill(done, total, run.reused, ms, 0.8 * ms, n_blocks(done), stats, used))
+        found = Prefill(done, total, run.reused, ms, 0.8 * ms, n_blocks(done), stats, used)
+        if groups := self.options.kv_groups:
+            reused_blocks = len(groups) * (run.reused // BLOCK_TOKENS)
+            found = msgspec.structs.replace(found, reused_blocks=reused_blocks)
+        run.on_event(found)
 
     def _decode(self, run: FakeRun) -> None:
         run.settle()
@@ -533,6 +547,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
             block_tokens=BLOCK_TOKENS,
             block_bytes=KV_BLOCK_BYTES,
             in_flight=IN_FLIGHT,
+            kv_groups=options.kv_groups,
         ),
         memory=MemoryInfo(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
         dispatches_per_token=8 * options.n_layers + 5,

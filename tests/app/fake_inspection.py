@@ -123,6 +123,7 @@ def _kv_state(info: EngineInfo, run: int = 1) -> KvState:
         reused_tokens=40,
         copies=1,
         evictions=3,
+        groups=(0, 1, 0, 1, 0, 1, *[-1] * (n - 6)) if info.limits.kv_groups else (),
     )
 
 

@@ -38,6 +38,7 @@ export class Segment {
     this.interventions = request?.reach ?? {};
     this.interventionSpans = [];
     this.prefill = { done: 0, total: 0, reused: 0, moved: 0, ms: 0, gpuMs: null };
+    this.prefill.reusedBlocks = null; // of all groups of layers; null: all layers share theirs
     /** Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
     this.promptStats = [];
@@ -251,6 +252,7 @@ const HANDLERS = {
     prefill.done = event.done;
     prefill.total = event.total;
     prefill.reused = event.reused;
+    prefill.reusedBlocks = event.reused_blocks ?? null;
     const moved = event.moved ?? [];
     prefill.moved = moved.reduce((sum, { first, end }) => sum + end - first, 0);
     prefill.ms = event.ms; // since the start; gpu_ms is of this chunk alone

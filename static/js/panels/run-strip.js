@@ -110,10 +110,7 @@ function drawKv() {
   if (!limits?.kv_blocks) setText(byId("r-kv"), "");
   if (!limits?.kv_blocks || !width) return;
   const used = segment?.kvBlocks ?? 0;
-  // Each group of layers has found blocks of its own, of a sliding window only the last.
-  const grouped = limits.kv_groups?.length > 0;
-  const found = grouped ? 0 : (segment?.prefill.reused ?? 0);
-  const reused = Math.floor(found / limits.block_tokens);
+  const reused = reusedBlocks(segment?.prefill, limits);
   const size = bytes(limits.kv_block_bytes * used);
   const words = [`${count(used)} of ${count(limits.kv_blocks)} blocks`];
   if (used) words.push(size);
@@ -131,6 +128,14 @@ function drawKv() {
     const filled = Math.min(1, Math.max(0, (used - i * perCell) / perCell));
     drawBlock(context, x, y, side, filled, (i + 1) * perCell <= reused);
   }
+}
+
+/** Return how many full blocks of this run were found in the cache, of all groups of layers. */
+function reusedBlocks(prefill, limits) {
+  if (!prefill) return 0;
+  // Old recordings of models with groups do not say: of a sliding window only the last are found.
+  if (limits.kv_groups?.length) return prefill.reusedBlocks ?? 0;
+  return Math.floor(prefill.reused / limits.block_tokens);
 }
 
 function drawBlock(context, x, y, side, filled, reused) {

@@ -19,9 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from app.config import Settings
-from app.http.server import PortError, address, bind, http_server
+from app.http.server import PortError, _StatusPrinter, address, bind, http_server
+from app.ws.protocol import Hello, Status
+from gpu.info import KvGroupInfo
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited
+from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.app.page import PageClient
 
 StartServer = Callable[..., "Server"]
@@ -228,6 +231,25 @@ def _ends_in_time(server: Server, *numbers: signal.Signals) -> None:
         server.process.send_signal(number)
         time.sleep(0.2)
     assert server.process.wait(ENDS_WITHIN_S) == 0
+
+
+def test_the_start_line_tells_what_sliding_windows_save() -> None:
+    """Of a model as Gemma 3: five layers with a window for each that reads everything."""
+    groups = (KvGroupInfo(1, None), *[KvGroupInfo(1, 64)] * 5)
+    for kv_groups, more in (
+        ((), ""),
+        (
+            groups,
+            "; 5 of 6 layers free what leaves their sliding window: a text of 512 tokens keeps "
+            "27 % of its keys and values",
+        ),
+    ):
+        engine = FakeEngine(FakeOptions(n_layers=6, kv_groups=kv_groups))
+        lines: list[str] = []
+        printer = _StatusPrinter(None, lines.append)  # type: ignore[arg-type]
+        printer.on_state(Status("ready", "ready"), Hello.of(engine.info, chat=True))
+        (line,) = (line for line in lines if line.startswith("KV cache: "))
+        assert line.endswith(f" of 16 tokens; up to 512 tokens for each of 4 at once{more}")
 
 
 def test_ctrl_c_while_loading(start_server: StartServer) -> None:

@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
+from gpu.events import Event, Prefill
 from gpu.inspection.requests import AttentionFrom, Beam, Losses, Question
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.load_options import LoadOptions
@@ -73,13 +75,47 @@ def test_the_map_of_blocks_names_the_owners_of_every_group(hand: Hand) -> None:
     assert firsts[:n_full] == [i * BLOCK_TOKENS for i in range(n_full)]
     assert min(firsts[n_full:]) > 100 - WINDOW - BLOCK_TOKENS
     assert len(firsts) < 2 * n_full
+    assert [state.groups[block] for block in blocks[:n_full]] == [0] * n_full
+    assert {state.groups[block] for block in blocks[n_full:]} == {1}
+    assert len(state.groups) == one.scheduler.kv.pool.n_blocks
+    free = [state.groups[b] for b, n in enumerate(state.n_found) if not n and not state.owners[b]]
+    assert set(free) == {-1}
     one.finish(run)
+    cached = one.scheduler.kv_state()
+    assert [cached.groups[block] for block in blocks] == [state.groups[block] for block in blocks]
+
+
+def test_a_model_without_groups_says_nothing_of_them(hand: Hand) -> None:
+    one = hand(n_slots=1, n_blocks=80, windows=(None,))
+    one.run([1] * 40, 2)
+    assert one.scheduler.kv_state().groups == ()
+    assert [event.reused_blocks for event in prefills(one, [1] * 40)] == [msgspec.UNSET]
+
+
+def prefills(one: ManualEngine, prompt: list[int]) -> list[Prefill]:
+    """Run a prompt for one token; return its events."""
+    heard: list[Event] = []
+    run = one.start(prompt, 1)
+    run._events.send = heard.append
+    one.finish(run)
+    return [event for event in heard if isinstance(event, Prefill)]
+
+
+def test_a_run_says_how_many_blocks_it_found_in_all_groups(hand: Hand) -> None:
+    """Of the layers that read everything all of them, of the others those of the window."""
+    one = hand(n_slots=1, n_blocks=80)
+    text = one.run([1 + i % 50 for i in range(160)], 2).ids
+    assert [event.reused_blocks for event in prefills(one, [7] * 20)] == [0, 0]
+    found = prefills(one, text[:161])
+    n_full = 160 // BLOCK_TOKENS
+    n_window = n_full - (160 + 1 - WINDOW) // BLOCK_TOKENS
+    assert [(event.reused, event.reused_blocks) for event in found] == [(160, n_full + n_window)]
 
 
 def evict_group(one: ManualEngine, group: int) -> None:
     """Overwrite the cached blocks of a group, as others would that need them."""
     pool = one.scheduler.kv.pool
-    blocks = [b for b in range(pool.n_blocks) if pool._group_of(b) == group]
+    blocks = [b for b in range(pool.n_blocks) if pool.group_of(b) == group]
     assert blocks
     for block in blocks:
         pool._evictable.move_to_end(block, last=False)

@@ -72,7 +72,7 @@ def check_matches(
     """Check the longest prefix of text[:most] by looking at every cached block. `in_host`: group
     and whole text up to the end of each block in host memory."""
     found = [
-        (pool._group_of(block), first, text)
+        (pool.group_of(block), first, text)
         for block, (first, text) in cached_texts(pool, cells).items()
     ]
     full = {(g, held) for g, first, held in found if len(held) == first + BLOCK_TOKENS}

@@ -20,6 +20,9 @@ const FREE = 4;
  * Parse the answer into what follows; `names`: run → name, of this page's runs.
  *   n, blockTokens, blockBytes   number of blocks; tokens and bytes per block
  *   owners, found, first, used   per block, as in gpu/kv/state.py
+ *   groupOf    per block, the group of layers that it is for, an index into groups, or −1
+ *   groups     {n_layers, window} of each group (gpu/kv/groups.py); []: all layers share their blocks
+ *   byWindow   of the layers of each window, {n_layers, window, used}: blocks in use
  *   ownNames   per block, names of this page's runs that use it
  *   byRun      [name, number of blocks] of each run of this page, then of all others
  *   states     per block, an index into STATES
@@ -29,7 +32,7 @@ const FREE = 4;
  *   hostBlocks, usedHostBlocks, stored, loaded   places in host memory, those in use, and blocks
  *                                                copied there and back so far
  */
-export function readPool({ arrays, info }, blockBytes, names) {
+export function readPool({ arrays, info }, limits, names) {
   const [owners, found, first, used] = ["owners", "n_found", "first", "used"].map(
     (name) => arrays[name].values,
   );
@@ -39,12 +42,13 @@ export function readPool({ arrays, info }, blockBytes, names) {
   return {
     n: owners.length,
     blockTokens: info.block_tokens,
-    blockBytes,
+    blockBytes: limits.kv_block_bytes,
     owners,
     found,
     first,
     used,
     ...readOwners(arrays, names),
+    ...readGroups(arrays, limits.kv_groups ?? [], states),
     states,
     counts,
     nRead: counts[PRIVATE] + counts[SHARED],
@@ -59,6 +63,21 @@ export function readPool({ arrays, info }, blockBytes, names) {
     stored: info.stored ?? 0,
     loaded: info.loaded ?? 0,
   };
+}
+
+/** Return {groupOf, groups, byWindow} of `readPool`. */
+function readGroups({ owners, group }, groups, states) {
+  const groupOf = group?.values ?? new Float32Array(owners.values.length).fill(-1);
+  const byWindow = new Map();
+  for (const { n_layers: n, window } of groups) {
+    const before = byWindow.get(window)?.n_layers ?? 0;
+    byWindow.set(window, { n_layers: before + n, window, used: 0 });
+  }
+  states.forEach((state, i) => {
+    const its = byWindow.get(groups[groupOf[i]]?.window);
+    if (its && (state === PRIVATE || state === SHARED)) its.used += 1;
+  });
+  return { groupOf, groups, byWindow: [...byWindow.values()] };
 }
 
 /** Return {ownNames, byRun} of `readPool`. */
@@ -91,9 +110,23 @@ export const isOthers = ({ states, ownNames }, i) =>
 export const isShared = ({ states }, i) => states[i] === SHARED;
 export const isFree = ({ states }, i) => states[i] === FREE;
 
-/** Describe a block: "shared by 2 runs, tokens 1 to 16 of their texts". */
+/**
+ * Describe a block: "shared by 2 runs, tokens 1 to 16 of their texts", and in a model with groups of
+ * layers "…, for 4 layers with a window of 512 tokens".
+ */
 export const describeBlock = (pool, i) =>
-  [holder(pool, i), tokensOf(pool, i)].filter(Boolean).join(", ");
+  [holder(pool, i), tokensOf(pool, i), layersOf(pool, i)].filter(Boolean).join(", ");
+
+function layersOf({ groups, groupOf, states }, i) {
+  const group = states[i] === FREE ? null : groups[groupOf[i]];
+  return group ? `for ${describeGroup(group)}` : "";
+}
+
+/** "4 layers with a window of 512 tokens", "2 layers that keep the whole text" */
+export const describeGroup = ({ n_layers: n, window }) =>
+  window === null
+    ? `${plural(n, "layer")} that ${n === 1 ? "keeps" : "keep"} the whole text`
+    : `${plural(n, "layer")} with a window of ${plural(window, "token")}`;
 
 function holder(pool, i) {
   const { states } = pool;

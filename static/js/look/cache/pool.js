@@ -5,7 +5,7 @@ import { bytes, count, percent, plural } from "../../ui/format.js";
 import { latest } from "../../net/inspect.js";
 import { allFollowed } from "../../net/followed-runs.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
-import { describeBlock, ownersOf, readPool, recencyOf, STATES } from "./blocks.js";
+import { describeBlock, describeGroup, ownersOf, readPool, recencyOf, STATES } from "./blocks.js";
 import { runNames } from "../shared/run-names.js";
 import { BlockGrid } from "./grid.js";
 
@@ -54,8 +54,8 @@ export const cachePool = {
   },
 
   table() {
-    const { owners, found, first, used, states } = pool;
-    const none = [null, null, null, null, null];
+    const { owners, found, first, used, states, groups, groupOf } = pool;
+    const none = [null, null, null, null, null, null];
     const sums = STATES.map(({ name }, i) => {
       return [null, name, ...none, pool.counts[i], pool.counts[i] * pool.blockBytes];
     });
@@ -67,7 +67,9 @@ export const cachePool = {
     const totals = named.map(([name, of]) => [null, name, ...none, of(pool), null]);
     const blocks = Array.from(states, (at, i) => {
       const from = first[i] < 0 ? null : first[i] + 1;
-      return [i, STATES[at].name, owners[i], ownersOf(pool, i), from, found[i], used[i], null, null];
+      const group = groups[groupOf[i]] ? groupOf[i] + 1 : null;
+      const about = [owners[i], ownersOf(pool, i), group, from, found[i], used[i]];
+      return [i, STATES[at].name, ...about, null, null];
     });
     return { columns: COLUMNS, rows: [...sums, ...totals, ...blocks] };
   },
@@ -79,6 +81,7 @@ const COLUMNS = [
   "state",
   whole("runs"),
   "owners",
+  whole("group of layers"),
   whole("from token"),
   whole("tokens found"),
   whole("used"),
@@ -128,7 +131,7 @@ async function ask(now) {
   asked = mine;
   const settle = await latest("cache", { kind: "cache" }).then(
     (answer) => () => {
-      pool = readPool(answer, now.hello.limits.kv_block_bytes, runNames());
+      pool = readPool(answer, now.hello.limits, runNames());
       fault = null;
     },
     (error) => () => {
@@ -161,7 +164,9 @@ function drawSummary(block) {
   }
   const owners = pool.byRun.map(([name, n]) => `${name} ${count(n)}`).join(", ");
   const who = owners ? `: ${owners}` : "";
-  setText(summary, `${count(pool.nRead)} of ${plural(pool.n, "block")} in use${who}.`);
+  const inUse = `${count(pool.nRead)} of ${plural(pool.n, "block")} in use${who}.`;
+  const layers = pool.byWindow.map((its) => `${count(its.used)} for ${describeGroup(its)}`);
+  summary.replaceChildren(inUse, ...(layers.length ? [el("small", "", layers.join(", "))] : []));
 }
 
 function buildSide(root) {

@@ -66,7 +66,8 @@ export const cacheRun = {
 /**
  * Return the data to draw:
  *   tokens, reused  number of tokens in the cache now, and of those reused from it
- *   blocks  blocks of the sequence: {from, to, reused} in tokens
+ *   blocks  blocks of the sequence: {from, to, reused} in tokens; nBlocks: how many it has, in all
+ *           groups of layers
  *   range   of the chart in tokens: the limit, halved while the run fits
  */
 function measure(context) {
@@ -89,6 +90,7 @@ function measure(context) {
     context: limits.context,
     layers: hello.model.n_layers,
     blocks: blocksOf(segment, limits, tokens),
+    nBlocks: segment.kvBlocks,
     blockTokens: limits.block_tokens,
     position: token ? sequenceOf(context).position : null,
     token,
@@ -97,9 +99,10 @@ function measure(context) {
   };
 }
 
-/** Return the blocks of this sequence, in order. */
-function blocksOf({ kvBlocks, prefill }, { block_tokens: size }, tokens) {
-  return Array.from({ length: kvBlocks }, (_, i) => ({
+/** Return the blocks of this sequence in order, once for all groups of layers that have some. */
+function blocksOf({ kvBlocks, prefill }, { block_tokens: size, kv_groups: groups }, tokens) {
+  const length = groups?.length ? Math.ceil(tokens / size) : kvBlocks;
+  return Array.from({ length }, (_, i) => ({
     from: i * size,
     to: Math.min((i + 1) * size, tokens),
     reused: (i + 1) * size <= prefill.reused,
@@ -140,7 +143,7 @@ function drawAxes(context, full) {
   }
   const beside = (text, at) => label(context, text, left - 10, at, { align: "end" });
   beside("tokens", height - RULER / 2 + 3);
-  beside(left > 80 ? plural(now.blocks.length, "block") : "blocks", foot + GAP + BLOCKS / 2);
+  beside(left > 80 ? plural(now.nBlocks, "block") : "blocks", foot + GAP + BLOCKS / 2);
   for (const tokens of ticks(now.range, room, 90)) {
     rule(context, x(tokens), height - RULER + 2, 1, 5, "edge");
     label(context, count(tokens), x(tokens), height - RULER / 2 + 3, { align: "center" });
