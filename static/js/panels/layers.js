@@ -83,7 +83,7 @@ function build() {
 /** Measure the cells once per change of size: measuring in every frame would force a layout. */
 function findPlaces() {
   const origin = canvas.getBoundingClientRect();
-  const first = cells.get("out");
+  const first = cells.get(0) ?? cells.get("out"); // an upstream server tells of no layers
   const boxes = first.parts.map((part) => {
     const box = part.parentElement.getBoundingClientRect();
     return { x: box.left - origin.left, width: box.width - CELL_GAP };
