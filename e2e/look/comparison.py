@@ -6,6 +6,9 @@ from playwright.sync_api import Locator, Page, expect
 
 from e2e.waiting import TWO_FRAMES
 
+RUNS_MS = 60_000
+"""Time for the runs of all columns, which the pictures take with the real engine."""
+
 
 class Comparison:
     """Page object of *Compare*. Columns are numbered from 0."""
@@ -60,7 +63,7 @@ class Comparison:
 
     def wait_done(self) -> None:
         self.page.evaluate(TWO_FRAMES)  # a request shows after a frame
-        expect(self.stop_all).to_have_count(0)
+        expect(self.stop_all).to_have_count(0, timeout=RUNS_MS)
 
     def run(self) -> None:
         self.go.click()
