@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from app import tale
 from app.config import Settings
 from app.engine.client import LocalEngine
 from e2e.bundled import load_paced_engine
+from e2e.local.exports import SMALL, exported
 from e2e.local.local_engine import LocalEnginePage
 from e2e.playground import Playground
 from e2e.site import Site
-from gpu import Tokenizer
+from gpu import Engine, Tokenizer
+from gpu.load_options import LoadOptions
 from tests.app.conftest import wait_ready
 
 
@@ -56,6 +59,28 @@ def f32_server() -> Iterator[Site]:
 def moving(f32_server: Site, open_with_gpu: Callable[[str], Playground]) -> Playground:
     """The page of that server, ready, in a browser with WebGPU."""
     return open_with_gpu(f32_server.url.replace("127.0.0.1", "localhost"))
+
+
+@pytest.fixture(scope="session")
+def small_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model in f32."""
+    return exported(SMALL, tmp_path_factory.mktemp("exports"), "f32")
+
+
+@pytest.fixture
+def small(local: LocalEnginePage, small_export: Path) -> LocalEnginePage:
+    """The page with that model, loaded again if a test between had another one there."""
+    if local.loaded != small_export:
+        local.load(small_export)
+    return local
+
+
+@pytest.fixture(scope="session")
+def small_server() -> Iterator[Engine]:
+    """The server's engine with that model."""
+    engine = Engine.load(SMALL.folder, LoadOptions(dtype="f32", slots=2))
+    yield engine
+    engine.close()
 
 
 @pytest.fixture

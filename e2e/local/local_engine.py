@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, Route
 
 from app.http.page_data import sampling_data
 from gpu.inspection.requests import Question
+from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.sampling import SamplingParams
 
 Array = npt.NDArray[Any]
@@ -35,27 +36,34 @@ LOAD = """async ([base, sampling]) => {
   const { Inspector } = await import("/static/js/local/inspection/inspector.js");
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { plan, profile, adapter, limits } = engine.info;
-  const sizes = { vocabSize: plan.model.vocab_size, context: limits.context };
-  const checks = new RequestChecks(sampling, sizes);
-  const { recomputer } = engine;
-  window.inspector = new Inspector({ recomputer, plan, checks, endIds: plan.model.eos_ids });
+  const { vocab_size, n_layers, n_heads, eos_ids: endIds } = plan.model;
+  window.checks = new RequestChecks(sampling, {
+    vocabSize: vocab_size, nLayers: n_layers, nHeads: n_heads, context: limits.context,
+    tokenize: (text) => texts[text],
+  });
+  const { recomputer, activations } = engine;
+  window.inspector = new Inspector({ recomputer, activations, plan, checks, endIds });
   return { profile, adapter, limits };
 }"""
 
 RUN = """async (requests) => {
-  const run = ({ ids, params, capture, updates, live }) =>
-    new Promise((resolve) => {
+  const run = ({ ids, params, capture, updates, reach, reached, live }) =>
+    new Promise((resolve, reject) => {
       const events = [];
       const seeded = { ...params, seed: BigInt(params.seed) };
       const onEvent = (event) => {
         events.push(event);
         if (live && event.type === "token" && event.index === live.after) {
           if (live.cancel) handle.cancel();
-          else handle.update(live.params, live.capture ?? null);
+          else change(live).catch(reject);
         }
         if (event.type === "done") resolve(events);
       };
-      const handle = engine.submit({ ids, params: seeded, capture, updates, onEvent });
+      const change = async ({ params: set, capture: on = null, reach: wanted = null }) =>
+        handle.update(set, on, wanted && checks.interventions.encode(wanted));
+      const interventions = checks.check({ ids, params: seeded, updates, reach, reached });
+      const asked = { ids, params: seeded, capture, updates, interventions, onEvent };
+      const handle = engine.submit(asked);
     });
   return Promise.all(requests.map(run));
 }"""
@@ -75,15 +83,22 @@ class LocalEnginePage:
         self._browser = launch(args=[*args, "--enable-unsafe-webgpu"])
         self.page: Page = self._browser.new_page()
         self._exports: dict[str, Path] = {}
+        self.loaded: Path | None = None
         self.page.route(f"{SITE}**", self._answer)
         self.page.goto(SITE)
 
     def load(self, folder: Path) -> dict[str, Any]:
         """Load an export; return what the engine says of itself. Raises playwright's Error with
         the engine's message."""
+        self.loaded = None
         self.page.evaluate("window.engine?.close()")
         found: dict[str, Any] = self.page.evaluate(LOAD, [self.serve(folder), sampling_data()])
+        self.loaded = folder
         return found
+
+    def set_texts(self, texts: dict[str, list[int]]) -> None:
+        """Set the ids of the texts that interventions name."""
+        self.page.evaluate("(given) => void (window.texts = given)", texts)
 
     def serve(self, folder: Path) -> str:
         """Give the page the files of a folder; return its address."""
@@ -133,15 +148,18 @@ def request(
     capture: bool = False,
     updates: list[dict[str, Any]] | None = None,
     live: dict[str, Any] | None = None,
+    interventions: Interventions = NO_INTERVENTIONS,
+    spans: Sequence[InterventionSpan] = (),
     **params: Any,
 ) -> dict[str, Any]:
-    """Return a request as `LocalEnginePage.run` takes it. `live`: {after, params} or {after,
-    cancel}, done when the token with the index `after` arrives."""
+    """Return a request as `LocalEnginePage.run` takes it. `live`: {after, params, capture, reach}
+    or {after, cancel}, done when the token with the index `after` arrives."""
     settings = {"seed": 5, "ignore_eos": True, **params}
     encoded = msgspec.to_builtins(SamplingParams(**settings))
     encoded["seed"] = str(settings["seed"])
     return {
         "ids": ids, "params": encoded, "capture": capture, "updates": updates or [], "live": live,
+        "reach": msgspec.to_builtins(interventions), "reached": msgspec.to_builtins(tuple(spans)),
     }  # fmt: skip
 
 

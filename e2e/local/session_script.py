@@ -69,6 +69,9 @@ TALK = [USER, {"role": "assistant", "content": " There was a fox. "}]
 LONG = [{"role": "user", "content": "x y z " * 25}, {"role": "assistant", "content": "q " * 30}]
 SEED = str(2**64 - 1)
 GREEDY = {"temperature": 0, "seed": "7"}
+HEAD_OFF = {"heads": [{"layer": 1, "head": 0, "factor": 0}]}
+STEER = {"layer": 0, "toward": "Foxes 🦊", "strength": 2}
+PATCH = {"layer": 1, "position": 1, "prompt": "Twice", "token": 0}
 
 
 def generate(id: str, /, max_tokens: int = 12, **fields: Any) -> Step:
@@ -97,6 +100,7 @@ SCRIPT: list[Step] = [
     until("prefill", "again"),
     ask("update", id="again", params={"temperature": 0.5, "top_k": 5}, capture=False),
     until("updated", "again"),
+    ask("update", id="again", reach=HEAD_OFF),
     ask("stop", id="again"),
     until("done", "again"),
     ask("resume", id="chat", after=2),
@@ -105,8 +109,16 @@ SCRIPT: list[Step] = [
     ask("update", id="chat", params={"temperature": 1}),
     ask("stop", id="chat"),
     ask("stop", id="nobody"),
-    generate("changes", prompt="Once", changes=[{"index": 2, "params": {"temperature": 1.5}}]),
+    generate("changes", prompt="Once", changes=[
+        {"index": 2, "params": {"temperature": 1.5}}, {"index": 4, "reach": HEAD_OFF},
+    ]),
     until("done", "changes"),
+    generate("under", ids=[300, 301, 302], reach={"steer": [STEER], "patch": [PATCH]}),
+    until("done", "under"),
+    generate("spans", ids=[300, 301, 302, 303], written=1, reach=HEAD_OFF, reached=[
+        {"first": 0, "reach": {"patch": [PATCH]}}, {"first": 2, "reach": {}},
+    ]),
+    until("done", "spans"),
     generate("over", ids=[5, 6, 2], written=2),
     until("done", "over"),
     generate("branch", ids=[300, 301, 302, 303], written=2),
@@ -120,7 +132,7 @@ SCRIPT: list[Step] = [
     generate("third", prompt="Once"),
     generate("fourth", prompt="Once"),
     until("accepted", "fourth"),
-    ask("update", id="third", params={"min_p": 0.25}),
+    ask("update", id="third", params={"min_p": 0.25}, reach={"steer": [{**STEER, "away": ""}]}),
     until("updated", "third"),
     ask("stop", id="fourth"),
     until("done", "fourth"),
@@ -138,7 +150,7 @@ SCRIPT: list[Step] = [
     ask("tokenize", request=7, text="<|im_start|>user\nÄ 🦊\x85b"),
     ask("tokenize", request=8, text="a", prompt="b"),
     ask("tokenize", request=9, text="a", continue_final=True),
-]
+]  # fmt: skip
 
 
 def refused(**fields: Any) -> Step:
@@ -149,7 +161,67 @@ def settings(**params: Any) -> Step:
     return refused(prompt="a", params=params)
 
 
+def under(reach: object, **fields: Any) -> Step:
+    return refused(**{"ids": [300, 301, 302], "reach": reach, **fields})
+
+
+def factors(name: str, *entries: dict[str, Any]) -> dict[str, Any]:
+    return {name: [{"layer": 0, "factor": 0.5, **entry} for entry in entries]}
+
+
+def steers(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"steer": [{**STEER, **entry} for entry in entries]}
+
+
+def patches(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"patch": [{**PATCH, **entry} for entry in entries]}
+
+
+def spans(*entries: tuple[int, object], **fields: Any) -> Step:
+    reached = [{"first": first, "reach": reach} for first, reach in entries]
+    return refused(**{"ids": [300, 301, 302], "reached": reached, **fields})
+
+
+BAD_INTERVENTIONS: list[Step] = [
+    *(under(reach) for reach in (
+        5, {"head": []}, {"heads": [{"layer": 0, "head": 0}]},
+        factors("heads", {"head": 0, "factor": None}), factors("heads", {"head": "a"}),
+        factors("heads", {"head": 2}), factors("heads", {"head": -1}),
+        factors("heads", {"head": 0, "layer": 2}), factors("heads", {"head": 1, "factor": 8.5}),
+        factors("heads", {"head": 1}, {"head": 0}, {"head": 1, "factor": 2}),
+        factors("attention", {"factor": 9}), factors("attention", {"factor": -1e300}),
+        factors("attention", {}, {"layer": 1}, {}), factors("mlp", {"layer": 10**9}),
+        factors("mlp", {"layer": 0.5}),
+        factors("mlp", {"factor": "1"}), factors("mlp", {}, {}),
+        {"loras": [{"name": "it's", "strength": 1}]},
+        {"loras": [{"name": "x" * 90, "strength": 99}]},
+        steers({"layer": 7}), steers({"strength": -16.5}), steers({"toward": ""}),
+        steers({"toward": "x y z " * 200}), steers({"away": "x y z " * 200}), steers({"away": 1}),
+        steers(*[{}] * 9), patches({"layer": 2}), patches({"position": 3}),
+        patches({"position": -1}), patches({"prompt": ""}), patches({"token": 99}),
+        patches({"token": -1}), patches({}, {}), patches(*[{"token": i} for i in range(17)]),
+        {**patches({"position": 9}), **factors("mlp", {"factor": 9})},
+    )),
+    spans((0, HEAD_OFF), prompt="Once", ids=None),
+    spans((2, HEAD_OFF)),
+    spans((1, HEAD_OFF), (1, {})),
+    spans((-1, HEAD_OFF)),
+    spans((0, factors("mlp", {"layer": 9}))),
+    spans((0, patches({"position": 5}))),
+    spans((0, HEAD_OFF), reach={"patch": [PATCH]}),
+    spans((0, patches({"token": 1})), reach={"patch": [PATCH]}),
+    refused(prompt="a", changes=[{"index": 1, "reach": factors("mlp", {"layer": 9})}]),
+    refused(prompt="a", changes=[{"index": 1, "reach": {"patch": [PATCH]}}]),
+    refused(prompt="a", changes=[{"index": 1, "reach": 5}]),
+    refused(prompt="a", changes=[{"index": 2, "reach": HEAD_OFF}, {"index": 1, "reach": 5}]),
+    ask("update", id="prompt", reach=HEAD_OFF),
+    ask("update", id="prompt", reach=5),
+    ask("update", id="nobody", reach=HEAD_OFF),
+]  # fmt: skip
+"""Interventions that are refused."""
+
 BAD: list[Step] = [
+    *BAD_INTERVENTIONS,
     *(settings(**{name: value}) for name, value in (
         ("temperature", -1), ("temperature", 10.5), ("top_k", -1), ("top_k", 2**31), ("top_p", 1.5),
         ("min_p", -0.1), ("repetition_penalty", 0), ("frequency_penalty", 3), ("max_tokens", 0),

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.config import Settings
-from app.models.find_model import find_model
-from app.site.export import export
+from e2e.local.exports import SMALL, TALE, exported, server_tokens
 from e2e.local.local_engine import LocalEnginePage, ids_of, request, tokens_of
-from gpu import Engine, Request, SamplingParams, ScheduledUpdate
-from gpu.load_options import LoadOptions
-from tests.golden import Trained, trained_models
+from gpu import ScheduledUpdate
 
-TALE = trained_models()[0]
-SMALL = trained_models()[-1]
-"""stories260k, if it lies beside the project; else the bundled model."""
 N = 64
 """Tokens of a greedy text."""
 ALL_SETTINGS = {
@@ -26,32 +19,6 @@ ALL_SETTINGS = {
 }  # fmt: skip
 STATISTICS_BOUND = 1e-4
 """Relative difference of a statistic between two drivers."""
-
-
-@pytest.fixture(scope="module")
-def small(local: LocalEnginePage, tmp_path_factory: pytest.TempPathFactory) -> LocalEnginePage:
-    """The page with the small model in f32."""
-    local.load(exported(SMALL, tmp_path_factory.mktemp("exports"), "f32"))
-    return local
-
-
-def exported(model: Trained, folder: Path, dtype: str, kv_dtype: str | None = None) -> Path:
-    settings = Settings(model=str(model.folder), dtype=dtype, kv_dtype=kv_dtype)
-    return export(settings, find_model(settings), folder / model.name).folder
-
-
-def server_tokens(
-    model: Trained, dtype: str, ids: list[int], kv_dtype: str | None = None, **asked: Any
-) -> list[Any]:
-    """Return what the server's engine writes. `asked`: settings, and `capture` or `updates`."""
-    request = {name: asked.pop(name) for name in ("capture", "updates") if name in asked}
-    params = SamplingParams(**{"seed": 5, "ignore_eos": True, **asked})
-    options = LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=2)
-    engine = Engine.load(model.folder, options)
-    try:
-        return list(engine.submit(Request(ids, params, **request)))
-    finally:
-        engine.close()
 
 
 def test_golden_ids_of_three_texts_at_once(small: LocalEnginePage) -> None:
@@ -126,7 +93,7 @@ LOSE = """async () => {
   const device = { lost: new Promise((resolve) => (lose = resolve)), addEventListener() {} };
   const step = { sample: [], row: [], header: [], bytes: 4 };
   const limits = { slots: 2, inspection_slot: 2, n_blocks: 4, block_tokens: 16, max_rows: 8 };
-  const engine = new LocalEngine(device, { plan: { limits, step } }, {}, {});
+  const engine = new LocalEngine({ device, plan: { limits, step } }, {});
   const heard = [];
   engine.onLost = (message) => heard.push(message);
   async function* pieces() {

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Error
 
+from e2e.local.exports import SMALL, exported
 from e2e.local.local_engine import LocalEnginePage, request, tokens_of
-from e2e.local.test_gpu_engine import SMALL, exported
 
 N_CHANGES = 1000
 MOST_MS = 1500

@@ -13,7 +13,7 @@ from app.config import Settings
 from app.engine.client import LocalEngine
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
-from e2e.local.test_gpu_engine import TALE, server_tokens
+from e2e.local.exports import TALE, server_tokens
 from e2e.playground import Playground
 from e2e.site import Site
 from gpu import Tokenizer

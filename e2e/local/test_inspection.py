@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Error
 
+from e2e.local.exports import SMALL
 from e2e.local.local_engine import LocalEnginePage, ids_of, request
 from e2e.local.test_architectures import write_manifest
-from e2e.local.test_gpu_engine import SMALL, exported
 from gpu import Engine, SamplingParams
 from gpu.export.exporter import export_model
 from gpu.inspection.requests import (
@@ -37,20 +36,6 @@ PARAMS = SamplingParams(
     temperature=0.8, top_k=40, top_p=0.9, min_p=0.03, repetition_penalty=1.2,
     frequency_penalty=0.3, presence_penalty=0.1, seed=2**40 + 3, first_index=2,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def small(local: LocalEnginePage, tmp_path_factory: pytest.TempPathFactory) -> LocalEnginePage:
-    """The page with the small model in f32."""
-    local.load(exported(SMALL, tmp_path_factory.mktemp("exports"), "f32"))
-    return local
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Engine]:
-    engine = Engine.load(SMALL.folder, LoadOptions(dtype="f32", slots=2))
-    yield engine
-    engine.close()
 
 
 def check_same(page: LocalEnginePage, server: Engine, question: Question) -> dict[str, Any]:
@@ -82,13 +67,15 @@ QUESTIONS: list[Question] = [
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(each.__class__.__name__))
 def test_answers_are_those_of_the_server(
-    small: LocalEnginePage, server: Engine, question: Question
+    small: LocalEnginePage, small_server: Engine, question: Question
 ) -> None:
     """No run has the text, so it is computed in the slot for questions."""
-    check_same(small, server, question)
+    check_same(small, small_server, question)
 
 
-def test_a_run_goes_on_beside_questions_about_it(small: LocalEnginePage, server: Engine) -> None:
+def test_a_run_goes_on_beside_questions_about_it(
+    small: LocalEnginePage, small_server: Engine
+) -> None:
     """Its text stays, and another one shares its first blocks."""
     prompt = SMALL.texts[1].prompt_ids
     found = small.page.evaluate(
@@ -116,10 +103,10 @@ def test_a_run_goes_on_beside_questions_about_it(small: LocalEnginePage, server:
     assert len(found["weights"]) == 8
     for n, weights in zip((8, 16, 24, 32), found["weights"][::2], strict=True):
         ids = prompt + found["ids"][:n]
-        want = server.inspect(AttentionFrom(ids, len(ids) - 1)).result()["weights"]
+        want = small_server.inspect(AttentionFrom(ids, len(ids) - 1)).result()["weights"]
         np.testing.assert_allclose(weights, want.ravel(), BOUND, BOUND)
     ids = [*prompt, *found["ids"][:29], 9, 9, 9]
-    want = server.inspect(AttentionFrom(ids, len(ids) - 1)).result()["weights"]
+    want = small_server.inspect(AttentionFrom(ids, len(ids) - 1)).result()["weights"]
     np.testing.assert_allclose(found["weights"][-1], want.ravel(), BOUND, BOUND)
     again = small.run(request(prompt, temperature=0, max_tokens=32))[0]
     assert ids_of(again) == found["ids"]
@@ -140,13 +127,13 @@ BAD: list[tuple[Question, str]] = [
 
 @pytest.mark.parametrize(("question", "message"), BAD)
 def test_a_bad_question_is_refused_in_the_servers_words(
-    small: LocalEnginePage, server: Engine, question: Question, message: str
+    small: LocalEnginePage, small_server: Engine, question: Question, message: str
 ) -> None:
     with pytest.raises(Error, match=message):
         small.ask(question)
     if not isinstance(question, Embedding):
         with pytest.raises(Exception, match=message):
-            server.inspect(question).result()
+            small_server.inspect(question).result()
 
 
 @pytest.mark.slow  # compiles the kernels of another model

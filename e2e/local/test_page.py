@@ -14,9 +14,10 @@ from playwright.sync_api import Locator, expect
 from app import tale
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
-from e2e.local.test_gpu_engine import TALE, exported, server_tokens
+from e2e.local.exports import TALE, exported, server_tokens
 from e2e.playground import Playground
 from gpu import Tokenizer
+from gpu.interventions.messages import Interventions, LayerFactor
 
 DTYPE = "f16"
 PROMPT = "Tell me a story about a fox"
@@ -87,6 +88,14 @@ def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None
     row.get_by_role("button", name="Remove").click()
     expect(dialog.locator("#kept-sum")).to_have_text("nothing")
     hosted.page.keyboard.press("Escape")
+    play.set(max_tokens=N)
+    play.reach.open().cell("mlp 2").click()
+    play.reach.button("Run again").click()
+    play.wait_tokens(N)
+    play.wait_done()
+    off = Interventions(mlp=(LayerFactor(2, 0.0),))
+    asked = {"temperature": 0, "max_tokens": N, "ignore_eos": False, "interventions": off}
+    assert play.text() == "".join(t.text for t in server_tokens(TALE, DTYPE, ids, **asked))
     for name in ("attention", "filters", "lens"):
         play.look.open(name)
         assert play.look.table(), name

@@ -45,10 +45,12 @@ OPEN = """async (given) => {
       const asked = updates.map((update) => update.params);
       Object.assign(this, { events: [...events], params, onEvent, asked });
       this.cancelled = false;
+      this.encoded = [];
       this.next();
     }
-    update(changes) {
+    update(changes, capture, encoded) {
       this.asked.push(changes);
+      this.encoded.push(encoded);
     }
     cancel() {
       this.cancelled = true;
@@ -79,10 +81,11 @@ OPEN = """async (given) => {
   const post = (message) => posted.push(structuredClone(message));
   const { model, limits } = hello;
   const checks = new RequestChecks(sampling, {
-    vocabSize: model.vocab_size, context: limits.context,
+    vocabSize: model.vocab_size, nLayers: model.n_layers, nHeads: model.n_heads,
+    context: limits.context, tokenize: (each) => text.encode(each),
   });
   const plan = { model: { ...model, n_experts: 0 }, limits };
-  const inspector = new Inspector({ recomputer: null, plan, checks, endIds: model.eos_ids });
+  const inspector = new Inspector({ plan, checks, endIds: model.eos_ids });
   const parts = { engine, inspector, text, template, hello, checks, schema, post };
   const session = new LocalSession(parts);
   window.local = { session, posted, runs };
@@ -207,14 +210,10 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
         {"type": "inspect", "request": n, "question": shortest(kind)}
         for n, kind in enumerate(REFUSED)
     ]
-    steered = {"mlp": [{"layer": 0, "factor": 0}]}
     fields: dict[str, Any] = {
         "grammar": {"kind": "regex", "text": "a"},
-        "reach": steered,
-        "reached": [{"first": 0, "reach": steered}],
         "cache_reuse": 16,
         "truncation": "slide",
-        "changes": [{"index": 1, "reach": steered}],
     }
     runs = [
         {"type": "generate", "id": "a", "ids": [5, 6], name: value}
@@ -280,6 +279,28 @@ def test_more_runs_than_may_wait_are_refused(local: Page) -> None:
     positions = [m["event"]["position"] for m in found if m["type"] == "event"]
     assert positions == [0, 0, *range(1, 9)]
     assert [(m["code"], m["id"]) for m in found if m["type"] == "error"] == [("queue_full", "r10")]
+
+
+def test_refused_interventions_do_not_discard_settings_merged_with_them(local: Page) -> None:
+    """All updates but the first wait and are merged; a bad one is answered by an error."""
+    off = {"heads": [{"layer": 1, "head": 0, "factor": 0}]}
+    fields: list[dict[str, Any]] = [
+        {"params": {"temperature": 0.5}},
+        {"params": {"top_k": 5}},
+        {"reach": off},
+        {"reach": {"mlp": [{"layer": 99, "factor": 0}]}},
+    ]
+    updates = [{"type": "update", "id": "a", **each} for each in fields]
+    run = {"type": "generate", "id": "a", "prompt": "Once", "params": {"seed": "1"}}
+    stop = {"type": "stop", "id": "a"}
+    found = local.evaluate(ASK, [run, *updates, stop])
+    assert [m["param"] for m in found if m["type"] == "error"] == ["reach.mlp"]
+    asked = local.evaluate(
+        "window.local.runs[0].encoded.map((each) => each?.requested.heads ?? null)"
+    )
+    assert asked == [None, None, off["heads"]]
+    [params] = local.evaluate("[window.local.runs[0].asked]")
+    assert params == [{"temperature": 0.5}, {"top_k": 5}, {}]
 
 
 SMALLEST: list[dict[str, Any]] = [

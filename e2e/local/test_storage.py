@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.local.exports import SMALL, TALE, exported, server_tokens
 from e2e.local.local_engine import LocalEnginePage, ids_of, request
-from e2e.local.test_gpu_engine import ALL_SETTINGS, SMALL, TALE, exported, server_tokens
+from e2e.local.test_gpu_engine import ALL_SETTINGS
 from gpu.export import recording, weight_pieces
 from gpu.export.plan_format import PlanFile, decode_plan
 from tests.golden import Trained, trained_models

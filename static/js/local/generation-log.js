@@ -89,10 +89,10 @@ export class GenerationLog {
     if (!this.done) this.run?.cancel();
   }
 
-  /** Change settings; the run acknowledges with an `updated` event. */
-  update(changes, capture) {
+  /** The run, whose settings can change. Throws InvalidRequest if it has ended. */
+  get liveRun() {
     if (this.done || !this.run)
       throw new InvalidRequest("this generation has ended; its settings cannot change any more");
-    this.run.update(changes, capture);
+    return this.run;
   }
 }

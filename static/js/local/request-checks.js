@@ -1,15 +1,19 @@
 // Checks of a request against the model and the ranges of the settings (gpu/sampling.py,
 // gpu/engine/validation.py).
 
-import { ContextExceeded, InvalidRequest, NotInBrowser } from "./errors.js";
-import { countChars, general, quoted } from "./text/python-text.js";
+import { ContextExceeded, InvalidRequest } from "./errors.js";
+import { checkNoNewPatch, checkSpans, InterventionEncoder } from "./interventions/encode.js";
+import { RunInterventions } from "./interventions/resolved.js";
+import { countChars, decimal, general, quoted } from "./text/python-text.js";
 
 export class RequestChecks {
   /**
-   * `sampling`: declarations of the settings (app/http/page_data.py); `context`: tokens of a text.
+   * `sampling`: declarations of the settings (app/http/page_data.py); `context`: tokens of a text;
+   * `tokenize`: encodes the texts of interventions as plain prompts.
    */
-  constructor(sampling, { vocabSize, context }) {
+  constructor(sampling, { vocabSize, context, nLayers, nHeads, tokenize }) {
     this.sampling = sampling;
+    this.interventions = new InterventionEncoder({ nLayers, nHeads, context, tokenize });
     this.vocabSize = vocabSize;
     this.context = context;
     this.settings = [
@@ -20,13 +24,18 @@ export class RequestChecks {
     this.live = sampling.settings.filter(({ live }) => live).map(({ name }) => name);
   }
 
-  /** Throw unless a run can be made of this. */
-  check({ ids, params, updates }) {
+  /** Return the RunInterventions of a request. Throws unless a run can be made of it. */
+  check({ ids, params, updates, reach, reached }) {
     this.checkParams(params);
     this.checkBiasedIds(params);
     this.checkIds(ids);
     if (ids.length >= this.context) throw new ContextExceeded(ids.length, this.context);
-    this.checkUpdates(updates, params);
+    this.checkUpdates(updates);
+    const encodedUpdates = this.encodeUpdates(updates, reach);
+    checkSpans(reached, reach, ids.length - 1);
+    const spans = this.interventions.encodeSpans(reached, ids.length);
+    const first = this.interventions.encode(reach, "reach", ids.length);
+    return new RunInterventions(first, ids.length, { updates: encodedUpdates, spans });
   }
 
   /** Throw InvalidRequest for settings that are out of range. */
@@ -63,7 +72,7 @@ export class RequestChecks {
   checkSetting({ name, integer, min, max }, value) {
     if (value >= min && value <= max) return; // NaN fails the comparison as well
     const kind = integer ? "an integer" : "a number";
-    const given = !integer && Number.isInteger(value) ? value.toFixed(1) : String(value);
+    const given = integer ? String(value) : decimal(value);
     throw new InvalidRequest(
       `${name} must be ${kind} from ${general(Number(min))} to ${general(Number(max))} ` +
         `(${this.sampling.meanings[name]}), but got ${given}`,
@@ -101,7 +110,7 @@ export class RequestChecks {
       if (!(Math.abs(bias) <= largest))
         throw new InvalidRequest(
           `logit_bias of token ${id} must be a number from ${-largest} to ${largest}, but got ` +
-            (Number.isInteger(bias) ? bias.toFixed(1) : String(bias)),
+            decimal(bias),
           "logit_bias",
         );
     }
@@ -124,27 +133,37 @@ export class RequestChecks {
    */
   checkUpdates(updates) {
     let earliest = 0;
-    updates.forEach(({ index, params, reach }, n) => {
-      const refuse = (why) =>
-        new InvalidRequest(`change ${n + 1} of the request: ${why}`, "changes");
+    updates.forEach(({ index, params }, n) => {
       if (index < earliest)
-        throw refuse(
+        throw refusedUpdate(
+          n,
           `its index must be ${earliest} or more, because changes come in the order of the tokens ` +
             `they act on, but got ${index}`,
         );
       earliest = index;
-      expectNoInterventions(reach, "changes");
       try {
         this.checkChanges(params);
       } catch (error) {
-        throw refuse(error.message);
+        throw refusedUpdate(n, error.message);
+      }
+    });
+  }
+
+  /** Return the encoded interventions of each update, null for one that changes none. */
+  encodeUpdates(updates, first) {
+    let now = first;
+    return updates.map(({ reach }, n) => {
+      if (!reach) return null;
+      try {
+        checkNoNewPatch(now, reach);
+        now = reach;
+        return this.interventions.encode(reach);
+      } catch (error) {
+        throw refusedUpdate(n, error.message);
       }
     });
   }
 }
 
-/** Throw NotInBrowser for interventions; null and empty ones change nothing. */
-export function expectNoInterventions(reach, param) {
-  const some = Object.values(reach ?? {}).some((entries) => entries.length);
-  if (some) throw new NotInBrowser("interventions are", param);
-}
+const refusedUpdate = (n, why) =>
+  new InvalidRequest(`change ${n + 1} of the request: ${why}`, "changes");

@@ -1,6 +1,7 @@
 // Runs that share the engine: at most so many at once, the others wait in the order they came.
 
 import { EngineError } from "./errors.js";
+import { told } from "./interventions/encode.js";
 
 /** `timings` of a run that computed nothing. */
 export const ZERO_TIMINGS = {
@@ -34,9 +35,9 @@ export class RunQueue {
   }
 
   /**
-   * Start a run of {ids, params, capture, updates}, now or when one ends. Returns it:
-   * `update(changes, capture)` and `cancel()`. Throws what the engine throws, and when too many
-   * wait.
+   * Start a run of {ids, params, capture, updates, interventions}, now or when one ends. Returns it:
+   * `update(changes, capture, encoded)` and `cancel()`. Throws what the engine throws, and when too
+   * many wait.
    */
   submit(request, onEvent) {
     if (this.running.size + this.waiting.length >= this.most)
@@ -122,12 +123,20 @@ class QueuedRun {
     });
   }
 
-  update(changes, capture) {
-    if (this.run) return this.run.update(changes, capture);
+  /** As `update` of gpu/run.js. */
+  update(changes, capture, encoded = null) {
+    if (this.run) return this.run.update(changes, capture, encoded);
     const { request } = this;
+    if (encoded) request.interventions.changeWaiting(encoded);
     const params = { ...request.params, ...changes };
     this.request = { ...request, params, capture: capture ?? request.capture };
-    return this.onEvent({ type: "updated", index: 0, params, capture: this.request.capture });
+    return this.onEvent({
+      type: "updated",
+      index: 0,
+      params,
+      capture: this.request.capture,
+      ...(encoded && { reach: told(encoded.requested) }),
+    });
   }
 
   cancel() {

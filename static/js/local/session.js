@@ -4,12 +4,11 @@
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
 import { MessageReader } from "./messages.js";
-import { expectNoInterventions } from "./request-checks.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
 import { promptIds } from "./text/prompts.js";
 import { tokenized } from "./text/tokenizing.js";
 import { readConversation } from "./text/truncation.js";
-import { UpdateMerger } from "./updates.js";
+import { merged, UpdateMerger } from "./updates.js";
 
 const MAX_FINISHED = 64;
 const FINISHED_MS = 15 * 60 * 1000;
@@ -21,8 +20,9 @@ const ID_ARRAYS = ["ids", "top_ids"];
 
 export class LocalSession {
   /**
-   *   engine    `submit({ids, params, capture, updates, run, onEvent})` returns a run, which has
-   *             `update(changes, capture)` and `cancel()`. `params` is complete, its seed a BigInt.
+   *   engine    `submit({ids, params, capture, updates, interventions, run, onEvent})` returns a run,
+   *             which has `cancel()` and `update(changes, capture, encoded)`: that may be a promise.
+   *             `params` is complete, its seed a BigInt; `interventions` are RunInterventions.
    *             `onEvent` gets the events of gpu/events.py. `ask(pieces)` resolves to what the
    *             async generator `pieces` returns
    *   inspector Inspector
@@ -39,7 +39,7 @@ export class LocalSession {
     this.reader = new MessageReader(schema);
     this.nQuestions = 0;
     this.runs = new RunQueue(engine, (id) => text.piece(id), limits);
-    this.updates = new UpdateMerger((id, changes) => this.applyUpdate(id, changes));
+    this.updates = new UpdateMerger((id, updates) => this.applyUpdates(id, updates));
     /** id → GenerationLog */
     this.generations = new Map();
   }
@@ -75,15 +75,15 @@ export class LocalSession {
   // ---- one method for each type of message -------------------------------------------------
 
   generate(message) {
-    const { id, params, capture, changes } = message;
+    const { id, params, capture, changes, reach, reached } = message;
     const clock = new RequestClock();
     if (message.grammar) throw new NotInBrowser("grammars are", "grammar");
-    if (message.reached.length) throw new NotInBrowser("interventions are", "reached");
-    expectNoInterventions(message.reach, "reach");
     if (message.truncation === "slide")
       throw new NotInBrowser("texts that slide through a full context are", "truncation");
     if (message.cache_reuse) throw new NotInBrowser("moved chunks of the cache are", "cache_reuse");
     const { ids, dropped } = this.readPrompt(message);
+    if (reached.length && message.ids === null)
+      throw new InvalidRequest("reached says what ids were computed under; give ids", "reached");
     clock.prepared = clock.now();
     const nContinued = continuationLength(message);
     const texts = this.continuationTexts(ids, nContinued);
@@ -94,13 +94,14 @@ export class LocalSession {
     const onEvent = (event) => log.onEvent(event);
     if (nContinued && this.hasEnded(ids, params)) this.reportEnded(ids, params, onEvent);
     else {
-      this.checks.check({ ids, params, updates: changes });
+      const checked = { ids, params, updates: changes, reach, reached };
+      const interventions = this.checks.check(checked);
       const updates = changes.map(({ index, params: set, capture: on }) => ({
         index,
         params: set,
         capture: on,
       }));
-      const request = { ids, params: withSeed(params), capture, updates };
+      const request = { ids, params: withSeed(params), capture, updates, interventions };
       log.run = this.runs.submit(request, onEvent);
     }
     this.generations.set(id, log);
@@ -108,7 +109,6 @@ export class LocalSession {
   }
 
   update(message) {
-    expectNoInterventions(message.reach, "reach");
     this.checks.checkParams(message.params);
     this.updates.add(message);
   }
@@ -156,8 +156,24 @@ export class LocalSession {
     this.post({ type: "answer", request, kind, info: told, arrays }, moved);
   }
 
-  applyUpdate(id, { params, capture }) {
-    this.replyOnError({ id }, () => this.generation(id).update(params, capture));
+  /** Apply updates together; each alone if their interventions are refused, so that good ones act. */
+  applyUpdates(id, updates) {
+    const refused = (error) => {
+      if (updates.length > 1 && error.param?.startsWith("reach"))
+        for (const update of updates) this.applyUpdates(id, [update]);
+      else this.post(errorAbout(error, id));
+    };
+    try {
+      this.applyUpdate(id, merged(updates))?.catch(refused);
+    } catch (error) {
+      refused(error);
+    }
+  }
+
+  applyUpdate(id, { params, capture, reach }) {
+    const run = this.generation(id).liveRun;
+    const encoded = reach === null ? null : this.checks.interventions.encode(reach);
+    return run.update(params, capture, encoded);
   }
 
   generation(id) {

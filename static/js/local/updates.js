@@ -6,7 +6,7 @@ const UPDATE_MS = 20;
 
 /** The first update acts at once; those that follow within `UPDATE_MS` act together. */
 export class UpdateMerger {
-  /** `act(id, {params, capture})` applies the merged updates of a generation. */
+  /** `act(id, updates)` applies updates of a generation, {params, capture, reach} each, together. */
   constructor(act) {
     this.act = act;
     this.waiting = new Map();
@@ -15,13 +15,9 @@ export class UpdateMerger {
   }
 
   /** Keep an update until it is due. */
-  add({ id, params, capture }) {
-    const given = Object.entries(params).filter(([, value]) => value !== null);
-    const merged = this.waiting.get(id) ?? { params: {}, capture: null };
-    this.waiting.set(id, {
-      params: { ...merged.params, ...Object.fromEntries(given) },
-      capture: capture ?? merged.capture,
-    });
+  add(update) {
+    const { id } = update;
+    this.waiting.set(id, [...(this.waiting.get(id) ?? []), update]);
     const left = this.freeAt - performance.now();
     if (left <= 0) this.flush();
     else this.timer ||= setTimeout(() => this.flush(), left);
@@ -35,6 +31,19 @@ export class UpdateMerger {
     this.freeAt = performance.now() + UPDATE_MS;
     const waiting = [...this.waiting];
     this.waiting.clear();
-    for (const [id, changes] of waiting) this.act(id, changes);
+    for (const [id, updates] of waiting) this.act(id, updates);
   }
+}
+
+/** Return one update for several of a generation: the latest value of each setting. */
+export function merged(updates) {
+  const given = updates.flatMap(({ params }) =>
+    Object.entries(params).filter(([, value]) => value !== null),
+  );
+  const latest = (name) => updates.findLast((each) => each[name] !== null)?.[name] ?? null;
+  return {
+    params: Object.fromEntries(given),
+    capture: latest("capture"),
+    reach: latest("reach"),
+  };
 }

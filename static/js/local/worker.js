@@ -42,10 +42,10 @@ async function start({ base, hub = null, sampling }) {
     const template = new ChatTemplate(text.chatTemplate, text);
     const hello = helloOf(engine.info);
     const { plan } = engine.info;
-    const { context } = plan.limits;
-    const checks = new RequestChecks(sampling, { vocabSize: plan.model.vocab_size, context });
-    const { recomputer } = engine;
-    const inspector = new Inspector({ recomputer, plan, checks, endIds: hello.model.eos_ids });
+    const checks = new RequestChecks(sampling, sizesOf(plan, text));
+    const { recomputer, activations } = engine;
+    const endIds = hello.model.eos_ids;
+    const inspector = new Inspector({ recomputer, activations, plan, checks, endIds });
     const parts = { engine, inspector, text, template, hello, checks, schema, post };
     session = new LocalSession(parts);
     session.open();
@@ -54,6 +54,15 @@ async function start({ base, hub = null, sampling }) {
     postStatus("failed", error.message);
   }
 }
+
+/** What a request is checked against. */
+const sizesOf = ({ model, limits }, text) => ({
+  vocabSize: model.vocab_size,
+  nLayers: model.n_layers,
+  nHeads: model.n_heads,
+  context: limits.context,
+  tokenize: (each) => text.encode(each),
+});
 
 /**
  * Return a function that tells the page how far weights and kernels are, which load side by side.

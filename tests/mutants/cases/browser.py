@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 LOCAL = "static/js/local"
 TEXT = "e2e/local/test_text.py"
 SESSION = "e2e/local/test_session.py"
+INTERVENTIONS = "e2e/local/test_interventions.py"
 
 MUTANTS = (
     Mutant(
@@ -42,5 +43,23 @@ MUTANTS = (
         "this.messages.slice(after + 1)",
         (SESSION,),
         "all_messages",
+    ),
+    Mutant(
+        "browser-intervention-slot",
+        "in the browser an intervention acts on the texts of the first slot",
+        f"{LOCAL}/gpu/intervention-tables.js",
+        "(layer * stride + slot * width) * 4",
+        "layer * stride * 4",
+        (INTERVENTIONS,),
+        "tables",
+    ),
+    Mutant(
+        "browser-intervention-prefix",
+        "in the browser a text goes on from keys that were computed under other interventions",
+        f"{LOCAL}/gpu/cached-text.js",
+        "return Math.min(n, ...parted);",
+        "return n;",
+        (INTERVENTIONS,),
+        "writes_the_servers and all",
     ),
 )

@@ -9,10 +9,14 @@ import { adapterName, profileFor, requestAdapter, requestDevice } from "./device
 import { EngineError } from "../errors.js";
 import { ExportFiles } from "./export-files.js";
 import { InspectionPasses } from "./inspection-passes.js";
+import { ActivationCache } from "../interventions/activation-cache.js";
+import { InterventionTables } from "./intervention-tables.js";
+import { PieceQueue } from "./piece-queue.js";
 import { Pipelines } from "./pipelines.js";
 import { PlanLookup } from "./plan-lookup.js";
 import { QuestionQueue } from "./question-queue.js";
 import { Recomputer } from "./recompute.js";
+import { Run } from "./run.js";
 import { Sequence } from "./sequence.js";
 import { Slots } from "./slots.js";
 import { StepQueue } from "./step-queue.js";
@@ -52,7 +56,9 @@ export class LocalEngine {
     ]);
     const made = typeof text === "function" ? text(await files.modelFiles(), manifest.chat) : text;
     const eosIds = [...new Set([...plan.model.eos_ids, ...manifest.chat.eos_ids])];
-    const engine = new LocalEngine(device, buffers, new StepQueue(device, plan, buffers, pipelines, lookup), {
+    const interventions = new InterventionTables(buffers, plan);
+    const parts = { device, plan, buffers, pipelines, lookup, interventions };
+    const engine = new LocalEngine({ ...parts, queue: new StepQueue(parts) }, {
       piece: (id) => made.piece(id),
       decodeStream: (ids) => made.decodeStream(ids),
       eosIds,
@@ -63,12 +69,14 @@ export class LocalEngine {
     return engine;
   }
 
-  constructor(device, buffers, queue, text) {
-    const { plan } = buffers;
+  constructor(parts, text) {
+    const { device, buffers, queue, plan, pipelines, lookup } = parts;
     Object.assign(this, { device, buffers, queue, text, plan, limits: plan.limits });
     this.slots = new Slots(plan);
     this.questions = new QuestionQueue();
-    this.passes = new InspectionPasses(device, plan, buffers, queue.pipelines, queue.lookup);
+    /** What runs wait for. */
+    this.background = new PieceQueue();
+    this.passes = new InspectionPasses(parts);
     /** Computes rows again, for instruments. */
     this.recomputer = new Recomputer({
       passes: this.passes,
@@ -78,6 +86,10 @@ export class LocalEngine {
       isIdle: () => !this.active.length,
       maxRows: plan.limits.max_rows,
     });
+    /** Resolves interventions. */
+    this.activations = new ActivationCache(this.recomputer, () =>
+      pipelines.compile(firstPlans(lookup, plan.limits, "plain", true)),
+    );
     this.waiting = [];
     this.active = [];
     this.inFlight = [];
@@ -94,20 +106,31 @@ export class LocalEngine {
   }
 
   /**
-   * Start a run: {ids, params, capture, updates, run, onEvent}. Return it: `update(changes, capture)`
-   * changes live settings, `cancel()` ends it.
+   * Start a run: {ids, params, capture, updates, interventions, run, onEvent}, as Sequence takes them.
    */
   submit(request) {
     const sequence = new Sequence(request, this.text, this.limits);
+    const run = new Run(sequence, this.activations, (pieces) => this.work(pieces));
     if (this.lost) {
       sequence.end("error", this.lost);
-      return sequence;
+      return run;
     }
     this.waiting.push(sequence);
-    const idle = this.limits.slots - this.active.length;
-    sequence.accepted(Math.max(0, this.waiting.length - idle));
+    sequence.accepted(this.place(this.waiting.length));
+    if (!sequence.interventions.ready) this.work(this.resolve(sequence));
     this.run();
-    return sequence;
+    return run;
+  }
+
+  /** The place in the queue of the `n`-th run that waits, from 1; 0: it starts now. */
+  place(n) {
+    return Math.max(0, n - (this.limits.slots - this.active.length));
+  }
+
+  /** Have an async generator worked off between steps. */
+  work(pieces) {
+    this.background.add(pieces).catch(() => {}); // the device is lost, which every run is told
+    this.run();
   }
 
   /**
@@ -125,30 +148,49 @@ export class LocalEngine {
   close() {
     for (const sequence of [...this.active, ...this.waiting]) sequence.cancel();
     this.lost = "the engine was closed";
-    this.questions.fail(new EngineError("unavailable", this.lost));
+    this.failWork(this.lost);
     this.passes.destroy();
     this.queue.destroy();
     this.buffers.destroy();
     this.device.destroy();
   }
 
-  /** Work until no run and no question is left. */
+  /** Work until no run, no question and nothing else is left. */
   async run() {
     if (this.running) return;
     this.running = true;
     try {
       while (!this.lost) {
+        if (this.background.length) await this.advanceBackground();
         this.admit();
         if (!this.questions.isDue(this.active.length > 0)) await this.submitSteps();
-        const step = this.inFlight.shift();
-        if (step) this.take(step, await step.result);
+        if (this.inFlight.length) await this.collect();
         else if (this.questions.length) await this.questions.advance();
-        else if (!this.waiting.length) break; // a run may have been submitted meanwhile
+        else if (!this.waiting.length && !this.background.length) break; // some may have come meanwhile
       }
     } catch (error) {
       this.fail(error.message);
     } finally {
       this.running = false;
+    }
+  }
+
+  /** Do a piece of what runs wait for. */
+  async advanceBackground() {
+    while (this.inFlight.length) await this.collect();
+    await this.background.advance();
+  }
+
+  /** Compute what the interventions of a run need. */
+  async *resolve(sequence) {
+    for (;;) {
+      try {
+        return yield* this.activations.resolveRun(sequence.interventions);
+      } catch (error) {
+        const mayHaveRoom = error.code === "queue_full" && this.active.length > 0;
+        if (!mayHaveRoom) return sequence.end("error", error.message);
+      }
+      yield; // other runs give up their blocks
     }
   }
 
@@ -170,9 +212,9 @@ export class LocalEngine {
       return !sequence.finished;
     });
     this.waiting = this.waiting.filter((sequence) => !sequence.finished);
-    while (this.waiting.length) {
+    while (this.waiting[0]?.interventions.ready) {
       const [sequence] = this.waiting;
-      const taken = this.slots.take(sequence.ids);
+      const taken = this.slots.take(sequence.upTo(sequence.ids.length));
       if (!taken) break;
       this.waiting.shift();
       sequence.start(taken.slot, taken.reused);
@@ -180,7 +222,7 @@ export class LocalEngine {
       writeText(this.buffers, slot, ids, nCounted, params.logit_bias);
       this.active.push(sequence);
     }
-    this.waiting.forEach((sequence, i) => sequence.queueMoved(i + 1));
+    this.waiting.forEach((sequence, i) => sequence.queueMoved(this.place(i + 1)));
   }
 
   /** Return the next step, or null if there is nothing to submit. */
@@ -188,10 +230,11 @@ export class LocalEngine {
     for (const sequence of this.active) sequence.applyScheduledUpdates();
     const captured = this.active.some((sequence) => sequence.capture && !sequence.finished);
     const most = captured ? this.limits.max_captured_rows : this.limits.max_rows;
-    const step = { rows: [], samples: [], parts: [], captured };
+    const step = { rows: [], samples: [], parts: [], captured, active: new Map() };
     for (const sequence of this.active) {
       if (!sequence.wantsDecode || !this.cover(sequence, sequence.nextPosition)) continue;
       const row = step.rows.length;
+      step.active.set(sequence.slot, sequence.activeAt(sequence.nextPosition));
       step.rows.push(sequence.decodeRow());
       step.samples.push(sequence.sample(row));
       step.parts.push({ sequence, sampledRow: row });
@@ -203,9 +246,10 @@ export class LocalEngine {
 
   addChunk(step, sequence, most) {
     const first = sequence.nPrefilled;
-    const n = Math.min(most, sequence.prompt.length - first);
+    const n = sequence.chunkSize(most);
     if (n <= 0 || !this.cover(sequence, first + n - 1)) return;
     const firstRow = step.rows.length;
+    step.active.set(sequence.slot, sequence.activeAt(first));
     step.rows.push(...sequence.prefillRows(n));
     const part = { sequence, chunk: { first, n, firstRow }, sampledRow: null };
     if (!sequence.prefilling) {
@@ -232,15 +276,17 @@ export class LocalEngine {
     return true;
   }
 
-  /** Ids whose keys and values are in each slot, while no step is in flight. */
+  /** The CachedText of each slot, while no step is in flight. */
   texts() {
     const texts = [...this.slots.texts];
     for (const sequence of this.active) texts[sequence.slot] = sequence.computed;
     return texts;
   }
 
-  /** Hand the results of a step to its sequences. */
-  take({ parts, submittedAt }, result) {
+  /** Read the oldest step, and hand its results to its sequences. */
+  async collect() {
+    const { parts, submittedAt, result: reading } = this.inFlight.shift();
+    const result = await reading;
     const now = performance.now();
     const ms = now - Math.max(submittedAt, this.lastRead);
     this.lastRead = now;
@@ -262,8 +308,15 @@ export class LocalEngine {
     if (this.lost) return;
     this.lost = message;
     for (const sequence of [...this.active, ...this.waiting]) sequence.end("error", message);
-    this.questions.fail(new EngineError("unavailable", message));
+    this.failWork(message);
     this.onLost(message);
+  }
+
+  /** Answer all that was asked with an error. */
+  failWork(message) {
+    const error = new EngineError("unavailable", message);
+    this.questions.fail(error);
+    this.background.fail(error);
   }
 }
 
@@ -274,7 +327,7 @@ const refusalOf = (error) =>
     : `the GPU refused a part of the model: ${error.message}; load it again, and export it again if that does not help`;
 
 /** The plans that a text begins with: chunks of a prompt and single tokens. */
-function firstPlans(lookup, limits, kind) {
+function firstPlans(lookup, limits, kind, interventions = false) {
   const chunk = Math.min(FIRST_CHUNK, limits.max_rows);
-  return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1 }));
+  return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1, interventions }));
 }

@@ -1,7 +1,11 @@
 // Passes that answer instruments: rows of a text run again, through plans that keep more
 // (gpu/runners/inspection_passes.py). No step may be in flight.
+//
+// A part of a text is {rows, active, tables}: its rows, the ActiveInterventions on all of them, and the
+// KV blocks of each slot.
 
 import { encodePass } from "./encode-pass.js";
+import { padded } from "./padded.js";
 import { StepBuffer } from "./step-buffer.js";
 
 /** States whose logits are computed together. */
@@ -12,8 +16,8 @@ const LEAST_STATES_ROWS = 2;
 const NO_DRAW = { seed: 0n, first_index: 0, temperature: 0, logit_bias: [] };
 
 export class InspectionPasses {
-  constructor(device, plan, buffers, pipelines, lookup) {
-    Object.assign(this, { device, plan, buffers, pipelines, lookup });
+  constructor({ device, plan, buffers, pipelines, lookup, interventions }) {
+    Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
     this.step = new StepBuffer(plan);
     this.readback = null;
   }
@@ -23,28 +27,29 @@ export class InspectionPasses {
     this.readback?.destroy();
   }
 
-  /** Compute keys and values of `rows`. */
-  async fill(rows, tables) {
-    await this.run(this.planOf("plain", rows), { rows, samples: [] }, tables, []);
+  /** Compute keys and values of a part. */
+  async fill(part) {
+    await this.run(this.planOf("plain", part), part, [], []);
   }
 
-  /** Return attention weights of `rows` to the keys first … first + n − 1: (rows, layers, heads, n). */
-  async attention(rows, tables, first, n) {
+  /** Return attention weights of the rows to the keys first … first + n − 1: (rows, layers, heads, n). */
+  async attention(part, first, n) {
+    const { rows } = part;
     const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
-    const recorded = this.planOf("weights", rows);
+    const recorded = this.planOf("weights", part);
     const { keys, weights } = recorded.tensors;
     const atOnce = Math.floor(weights.shape[1] / (rows.length * nHeads));
     const found = new Float32Array(rows.length * nLayers * nHeads * n);
     for (let at = 0; at < n; at += atOnce) {
-      const part = Math.min(atOnce, n - at);
-      this.buffers.writeView(keys.view, new Uint32Array([first + at, part]));
-      const ranges = partsOf(weights, rows.length * nHeads * part);
-      const values = await this.run(recorded, { rows, samples: [] }, tables, ranges);
+      const nKeys = Math.min(atOnce, n - at);
+      this.buffers.writeView(keys.view, new Uint32Array([first + at, nKeys]));
+      const ranges = partsOf(weights, rows.length * nHeads * nKeys);
+      const values = await this.run(recorded, part, [], ranges);
       for (let layer = 0, from = 0; layer < nLayers; layer++)
         for (let row = 0; row < rows.length; row++)
-          for (let head = 0; head < nHeads; head++, from += part) {
+          for (let head = 0; head < nHeads; head++, from += nKeys) {
             const to = ((row * nLayers + layer) * nHeads + head) * n + at;
-            found.set(new Float32Array(values, from * 4, part), to);
+            found.set(new Float32Array(values, from * 4, nKeys), to);
           }
     }
     return found;
@@ -56,18 +61,35 @@ export class InspectionPasses {
     return Math.floor(weights.shape[1] / this.plan.model.n_heads);
   }
 
-  /** Return the logits after each row of `rows` that `places` names, a Float32Array each. */
-  async logits(rows, places, tables) {
-    const samples = places.map((row) => sampleOf(row, rows[0].slot));
-    return this.readLogits(this.planOf("logits", rows, places.length), { rows, samples }, tables);
+  /** Return the logits after each row, a Float32Array each. */
+  async logits(part) {
+    const samples = part.rows.map(({ slot }, row) => sampleOf(row, slot));
+    return this.readLogits(this.planOf("logits", part, samples.length), part, samples);
   }
 
-  /** Return the logits after every layer at the last of `rows`: layers + 1 Float32Arrays. */
-  async lens(rows, tables) {
-    const context = rows.at(-1).position + 1;
-    const nRows = Math.max(rows.length, LEAST_STATES_ROWS);
-    const kept = this.lookup.find({ kind: "states", rows: nRows, samples: 0, context });
-    await this.run(kept, { rows, samples: [] }, tables, []);
+  /**
+   * Return the residual stream at the last row before every layer and after the last: layers + 1
+   * Float32Arrays.
+   */
+  async states(part) {
+    const recorded = this.statesPlan(part);
+    const { hidden_size: width } = this.plan.model;
+    const { view, shape: [nStates, stride] } = recorded.tensors.states;
+    const last = (part.rows.length - 1) * padded(width);
+    const ranges = Array.from({ length: nStates }, (_, i) => ({
+      view,
+      at: (i * stride + last) * 4,
+      bytes: width * 4,
+    }));
+    const data = await this.run(recorded, part, [], ranges);
+    return ranges.map((_, i) => new Float32Array(data, i * width * 4, width));
+  }
+
+  /** Return the logits after every layer at the last row: layers + 1 Float32Arrays. */
+  async lens(part) {
+    const { rows } = part;
+    const kept = this.statesPlan(part);
+    await this.run(kept, part, [], []);
     const { slot } = rows.at(-1);
     const found = [];
     const nStates = this.plan.model.n_layers + 1;
@@ -77,19 +99,20 @@ export class InspectionPasses {
         sampleOf((first + i) * kept.rows + rows.length - 1, slot),
       );
       const recorded = this.lookup.find({ kind: "lens", rows: kept.rows, samples: n, context: 1 });
-      found.push(...(await this.readLogits(recorded, { rows: [], samples }, tables)));
+      found.push(...(await this.readLogits(recorded, { ...part, rows: [] }, samples)));
     }
     return found;
   }
 
-  /** Return the experts of `rows`: {chosen, gates, norms}, (rows, expert layers, experts) each. */
-  async routes(rows, tables) {
+  /** Return the experts of the rows: {chosen, gates, norms}, (rows, expert layers, experts) each. */
+  async routes(part) {
+    const { rows } = part;
     const { expert_layers: layers, experts_per_token: nExperts } = this.plan.model;
-    const recorded = this.planOf("routes", rows);
+    const recorded = this.planOf("routes", part);
     const names = ["chosen", "gates", "norms"];
     const n = rows.length * nExperts;
     const ranges = names.flatMap((name) => partsOf(recorded.tensors[name], n));
-    const data = await this.run(recorded, { rows, samples: [] }, tables, ranges);
+    const data = await this.run(recorded, part, [], ranges);
     return Object.fromEntries(
       names.map((name, i) => {
         const Words = name === "chosen" ? Uint32Array : Float32Array;
@@ -130,24 +153,29 @@ export class InspectionPasses {
 
   // ---- their parts -------------------------------------------------------------------------
 
-  planOf(kind, rows, samples = 0) {
+  planOf(kind, { rows, active }, samples = 0, nRows = rows.length) {
     const context = rows.at(-1).position + 1;
-    return this.lookup.find({ kind, rows: rows.length, samples, context });
+    return this.lookup.find({ kind, rows: nRows, samples, context, interventions: active.acts });
   }
 
-  async readLogits(recorded, step, tables) {
+  statesPlan(part) {
+    return this.planOf("states", part, 0, Math.max(part.rows.length, LEAST_STATES_ROWS));
+  }
+
+  async readLogits(recorded, part, samples) {
     const { view, shape } = this.plan.tensors.logits;
     const { vocab_size: vocabSize } = this.plan.model;
-    const ranges = step.samples.map((_, i) => ({ view, at: i * shape.at(-1) * 4, bytes: vocabSize * 4 }));
-    const data = await this.run(recorded, step, tables, ranges);
-    return step.samples.map((_, i) => new Float32Array(data, i * vocabSize * 4, vocabSize));
+    const ranges = samples.map((_, i) => ({ view, at: i * shape.at(-1) * 4, bytes: vocabSize * 4 }));
+    const data = await this.run(recorded, part, samples, ranges);
+    return samples.map((_, i) => new Float32Array(data, i * vocabSize * 4, vocabSize));
   }
 
   /** Run a plan; resolves to the bytes of `ranges` of views, {view, at, bytes}, one after the other. */
-  async run(recorded, { rows, samples }, tables, ranges) {
+  async run(recorded, { rows, active, tables }, samples, ranges) {
     const dispatches = await this.pipelines.prepare(recorded);
     const n = this.step.pack(rows, samples, tables);
     this.buffers.write("step", this.step.bytes, 0, n);
+    if (rows.length) this.interventions.set(rows[0].slot, active);
     const total = ranges.reduce((sum, { bytes }) => sum + bytes, 0);
     const encoder = this.device.createCommandEncoder();
     encodePass(encoder, dispatches);

@@ -1,13 +1,11 @@
-// Questions that wait for the engine: answered one after the other, piece by piece between steps.
+// Questions that wait for the engine. Runs get as much time as questions do.
 
-export class QuestionQueue {
+import { PieceQueue } from "./piece-queue.js";
+
+export class QuestionQueue extends PieceQueue {
   constructor() {
-    this.waiting = [];
+    super();
     this.nextAt = 0;
-  }
-
-  get length() {
-    return this.waiting.length;
   }
 
   /**
@@ -15,7 +13,7 @@ export class QuestionQueue {
    * the first piece to the end.
    */
   add(pieces) {
-    return new Promise((resolve, reject) => this.waiting.push({ pieces, resolve, reject }));
+    return super.add(timed(pieces));
   }
 
   /** Whether a piece should be computed now. Runs get as much time as the piece before took. */
@@ -23,32 +21,16 @@ export class QuestionQueue {
     return this.waiting.length > 0 && (!runsWrite || performance.now() >= this.nextAt);
   }
 
-  /** Compute one piece of the first question. No step may be in flight. */
   async advance() {
-    const [question] = this.waiting;
     const begun = performance.now();
-    question.since ??= begun;
-    try {
-      const { done, value } = await question.pieces.next();
-      if (done) this.settle(question, () => question.resolve(timed(value, question.since)));
-    } catch (error) {
-      this.settle(question, () => question.reject(error));
-    }
+    await super.advance();
     const now = performance.now();
     this.nextAt = now + (now - begun);
   }
-
-  /** Reject all: the engine cannot answer any more. */
-  fail(error) {
-    for (const { reject } of this.waiting.splice(0)) reject(error);
-  }
-
-  settle(question, act) {
-    this.waiting = this.waiting.filter((other) => other !== question);
-    act();
-  }
 }
 
-function timed(answer, since) {
-  return { ...answer, info: { ...answer.info, ms: performance.now() - since } };
+async function* timed(pieces) {
+  const begun = performance.now();
+  const answer = yield* pieces;
+  return { ...answer, info: { ...answer.info, ms: performance.now() - begun } };
 }

@@ -1,8 +1,12 @@
 // Rows of texts computed outside of any run, piece by piece (gpu/engine/recompute.py). No step is in
 // flight while a piece runs; between pieces the runs go on.
+//
+// A `schedule` has the interventions that a text is computed under. Rows that are asked for together
+// must be under the same ones.
 
 import { EngineError } from "../errors.js";
-import { commonPrefix } from "./common-prefix.js";
+import { EMPTY_SCHEDULE, activeAt, nextChange } from "../interventions/active.js";
+import { CachedText } from "./cached-text.js";
 
 /** Most rows of a piece beside runs: they wait for it no longer than for a small chunk of a prompt. */
 const PIECE_ROWS = 16;
@@ -11,7 +15,7 @@ export class Recomputer {
   /**
    *   passes  InspectionPasses
    *   slots   Slots
-   *   texts   returns the ids whose keys and values are in each slot
+   *   texts   returns the CachedText of each slot
    *   cover   (slot, position): gives a slot its KV blocks; false: there are none left
    *   isIdle  whether no run writes
    *   maxRows most rows of a step
@@ -26,98 +30,111 @@ export class Recomputer {
   }
 
   /** Return the attention of ids[first:] to the keys `key` … `key + n − 1`. Yields after each piece. */
-  attention(ids, first, key, n) {
-    return this.computed(ids, first, (rows, tables) => this.passes.attention(rows, tables, key, n));
+  attention(ids, first, key, n, schedule = EMPTY_SCHEDULE) {
+    return this.computed(ids, first, schedule, (part) => this.passes.attention(part, key, n));
   }
 
   /** Return the logits after each of ids[first:]. */
-  logits(ids, first) {
-    const places = Array.from({ length: ids.length - first }, (_, i) => i);
-    return this.computed(ids, first, (rows, tables) => this.passes.logits(rows, places, tables));
+  logits(ids, first, schedule = EMPTY_SCHEDULE) {
+    return this.computed(ids, first, schedule, (part) => this.passes.logits(part));
   }
 
   /** Return the logits after every layer at the last of `ids`. */
-  lens(ids) {
-    return this.computed(ids, ids.length - 1, (rows, tables) => this.passes.lens(rows, tables));
+  lens(ids, schedule = EMPTY_SCHEDULE) {
+    return this.computed(ids, ids.length - 1, schedule, (part) => this.passes.lens(part));
+  }
+
+  /** Return the residual stream at the last of `ids` before every layer and after the last. */
+  states(ids) {
+    return this.computed(ids, ids.length - 1, EMPTY_SCHEDULE, (part) => this.passes.states(part));
   }
 
   /** Return the experts of ids[first:]. */
-  routes(ids, first) {
-    return this.computed(ids, first, (rows, tables) => this.passes.routes(rows, tables));
+  routes(ids, first, schedule = EMPTY_SCHEDULE) {
+    return this.computed(ids, first, schedule, (part) => this.passes.routes(part));
   }
 
   /**
-   * Fill a slot with ids[:first] piece by piece, then return what `ask(rows, tables)` resolves to of
-   * the rest. Texts that were evicted between two pieces are computed in one.
+   * Fill a slot with ids[:first] piece by piece, then return what `ask(part)` resolves to of the rest.
+   * Texts that were evicted between two pieces are computed in one.
    */
-  async *computed(ids, first, ask) {
+  async *computed(ids, first, { spans }, ask) {
+    const text = new CachedText(ids, spans);
     let filled = 0;
     for (;;) {
-      const { slot, n } = this.place(ids, first);
+      const { slot, n } = this.place(text, first);
       if (n === first) {
-        const answer = await ask(rowsOf(slot, ids, first, ids.length), this.slots.tables);
-        this.keep(slot, ids, ids.length);
+        const answer = await ask(this.part(slot, text, first, ids.length));
+        this.keep(slot, text, ids.length);
         return answer;
       }
       const lost = n < filled;
       filled = lost ? first : Math.min(first, n + this.mostRows);
-      for (let at = n; at < filled; at += this.maxRows) {
-        const end = Math.min(filled, at + this.maxRows);
-        await this.passes.fill(rowsOf(slot, ids, at, end), this.slots.tables);
-        this.keep(slot, ids, end);
-      }
+      await this.fill(slot, text, n, filled);
       if (filled < first || !this.isIdle()) yield;
     }
   }
 
-  /**
-   * Return {slot, n}: the slot in which ids[first:] can be computed and how many of ids[:first] it
-   * has. That is the slot of a run whose text they belong to, for the rows that are computed again
-   * get the same bits; else the slot for questions.
-   */
-  place(ids, first) {
-    const texts = this.texts();
-    const own = texts.findIndex((text) => belongs(ids, first, text));
-    const slot = own < 0 ? this.slots.inspection : own;
-    if (!this.cover(slot, ids.length - 1))
-      throw new EngineError(
-        "queue_full",
-        `no KV cache is free for ${ids.length} tokens; wait for the runs to end`,
-      );
-    return { slot, n: own < 0 ? Math.min(first, this.borrowed(ids)) : first };
+  /** Compute keys and values of the tokens `first` … `end − 1`. */
+  async fill(slot, text, first, end) {
+    for (let at = first; at < end; ) {
+      const next = nextChange(text.spans, at, Math.min(end, at + this.maxRows));
+      await this.passes.fill(this.part(slot, text, at, next));
+      this.keep(slot, text, next);
+      at = next;
+    }
   }
 
-  /** Give the slot for questions what it or another slot has of `ids`; return how many these are. */
-  borrowed(ids) {
-    const { inspection, blockTokens, tables } = this.slots;
+  /** The part of a text that `passes` take. */
+  part(slot, { ids, spans }, first, end) {
+    const rows = ids.slice(first, end).map((token, i) => ({ slot, position: first + i, token }));
+    return { rows, active: activeAt(spans, first), tables: this.slots.tables };
+  }
+
+  /**
+   * Return {slot, n}: the slot in which the tokens from `first` on can be computed and how many of
+   * those before it has. That is the slot of a run whose text they belong to, for the rows that are
+   * computed again get the same bits; else the slot for questions.
+   */
+  place(text, first) {
     const texts = this.texts();
-    const shared = texts.map((text) => commonPrefix(text, ids));
+    const own = texts.findIndex((other) => belongs(text, first, other));
+    const slot = own < 0 ? this.slots.inspection : own;
+    if (!this.cover(slot, text.length - 1))
+      throw new EngineError(
+        "queue_full",
+        `no KV cache is free for ${text.length} tokens; wait for the runs to end`,
+      );
+    return { slot, n: own < 0 ? Math.min(first, this.borrowed(text)) : first };
+  }
+
+  /** Give the slot for questions what it or another slot has of a text; return how many tokens. */
+  borrowed(text) {
+    const { inspection, blockTokens, tables } = this.slots;
+    const shared = this.texts().map((other) => text.commonPrefix(other));
     const mine = shared[inspection];
     const best = shared.indexOf(Math.max(...shared));
     const first = Math.floor(mine / blockTokens);
     const end = Math.floor(shared[best] / blockTokens);
     if (end <= first) {
-      this.slots.texts[inspection] = ids.slice(0, mine);
+      this.slots.texts[inspection] = text.upTo(mine);
       return mine;
     }
     this.passes.copyBlocks(tables[best].slice(first, end), tables[inspection].slice(first, end));
-    this.slots.texts[inspection] = ids.slice(0, end * blockTokens);
+    this.slots.texts[inspection] = text.upTo(end * blockTokens);
     return end * blockTokens;
   }
 
-  /** Note that a slot has ids[:n]; a run knows its own text. */
-  keep(slot, ids, n) {
+  /** Note that a slot has the first `n` tokens of a text; a run knows its own text. */
+  keep(slot, text, n) {
     const { busy, texts } = this.slots;
-    if (!busy[slot] && texts[slot].length < n) texts[slot] = ids.slice(0, n);
+    if (!busy[slot] && texts[slot].length < n) texts[slot] = text.upTo(n);
   }
 }
 
-/** Whether computing ids[first:] in the slot of a text takes nothing from the text. */
-function belongs(ids, first, text) {
-  const common = commonPrefix(text, ids);
-  return common >= first && common >= Math.min(text.length, ids.length) && ids.length <= text.length + 1;
-}
-
-function rowsOf(slot, ids, first, end) {
-  return ids.slice(first, end).map((token, i) => ({ slot, position: first + i, token }));
+/** Whether computing the tokens of `text` from `first` on in the slot of `other` takes nothing from it. */
+function belongs(text, first, other) {
+  const common = text.commonPrefix(other);
+  const isWhole = common >= Math.min(text.length, other.length);
+  return common >= first && isWhole && text.length <= other.length + 1;
 }

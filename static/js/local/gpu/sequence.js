@@ -3,6 +3,9 @@
 // The engine submits ahead of what it reads. Samples past a stop are discarded. The events are those
 // of gpu/events.py.
 
+import { told as toldInterventions, NONE_ENCODED } from "../interventions/encode.js";
+import { RunInterventions } from "../interventions/resolved.js";
+import { CachedText } from "./cached-text.js";
 import { RunClock } from "./run-clock.js";
 import { FROM_GPU } from "./step-buffer.js";
 import { StopMatcher } from "../text/stop-strings.js";
@@ -13,16 +16,17 @@ const NOT_A_NUMBER =
 
 export class Sequence {
   /**
-   * request   {ids, params, capture, updates, run, onEvent}; updates: [{index, params, capture}];
-   *           run: its number
+   * request   {ids, params, capture, updates, interventions, run, onEvent}; updates: [{index, params,
+   *           capture}]; interventions: RunInterventions, with those of the updates; run: its number
    * text      {piece(id), decodeStream(ids), eosIds}
    * limits    of the plan
    */
-  constructor({ ids, params, capture, updates = [], run = 0, onEvent }, text, limits) {
+  constructor({ ids, params, capture, updates = [], interventions, run = 0, onEvent }, text, limits) {
     this.prompt = ids;
     this.ids = [...ids];
     this.params = params;
     this.capture = capture;
+    this.interventions = interventions ?? new RunInterventions(NONE_ENCODED, ids.length);
     this.run = run;
     this.limits = limits;
     this.text = text;
@@ -57,10 +61,15 @@ export class Sequence {
     return !this.finished && !this.prefilling && room;
   }
 
-  /** The ids whose keys and values are on the device or on their way. */
+  /** The first `n` tokens and what acts on them. */
+  upTo(n) {
+    return new CachedText(this.ids.slice(0, n), this.interventions.schedule.spans);
+  }
+
+  /** The tokens whose keys and values are on the device or on their way. */
   get computed() {
     const n = this.prefilling || !this.nSubmitted ? this.nPrefilled : this.nextPosition;
-    return this.ids.slice(0, Math.min(n, this.ids.length));
+    return this.upTo(Math.min(n, this.ids.length));
   }
 
   /** Number of the last ids that count as written, for penalties. */
@@ -72,6 +81,18 @@ export class Sequence {
     this.slot = slot;
     this.nReused = this.nPrefilled = reused;
     this.clock.start();
+  }
+
+  /** What acts on the row at `position`. */
+  activeAt(position) {
+    return this.interventions.schedule.at(position);
+  }
+
+  /** Rows of the prompt that come next and are under the same interventions, at most `most`. */
+  chunkSize(most) {
+    const first = this.nPrefilled;
+    const end = first + Math.min(most, this.prompt.length - first);
+    return this.interventions.schedule.nextChange(first, end) - first;
   }
 
   /** Rows of the next `n` prompt tokens. */
@@ -95,8 +116,9 @@ export class Sequence {
   /** Apply the scheduled updates of the next token to submit. */
   applyScheduledUpdates() {
     while (!this.finished && this.updates[this.nApplied]?.index <= this.nSubmitted) {
-      const { params, capture } = this.updates[this.nApplied++];
-      this.update(params, capture);
+      const n = this.nApplied++;
+      const { params, capture } = this.updates[n];
+      this.update(params, capture, this.interventions.ofUpdate(n));
     }
   }
 
@@ -209,13 +231,20 @@ export class Sequence {
     };
   }
 
-  /** Apply changes to the tokens not submitted yet. */
-  update(changes, capture) {
+  /** Apply changes to the tokens not submitted yet. `resolved`: interventions, null: as before. */
+  update(changes, capture, resolved = null) {
+    if (resolved) this.interventions.change(this.nextPosition, resolved);
     const given = Object.entries(changes ?? {}).filter(([, value]) => value !== null);
     this.params = { ...this.params, ...Object.fromEntries(given) };
     this.capture = capture ?? this.capture;
     const { params } = this;
-    this.emit({ type: "updated", index: this.nSubmitted, params: told(params), capture: this.capture });
+    this.emit({
+      type: "updated",
+      index: this.nSubmitted,
+      params: told(params),
+      capture: this.capture,
+      ...(resolved && { reach: toldInterventions(resolved.requested) }),
+    });
     if (this.nWritten >= params.max_tokens && !this.finished) {
       this.release(this.matcher.flush());
       this.finish("length");

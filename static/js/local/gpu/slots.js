@@ -1,6 +1,6 @@
 // Slots of the device and their KV blocks: which text is in which, and what of it a new run can use.
 
-import { commonPrefix } from "./common-prefix.js";
+import { CachedText } from "./cached-text.js";
 
 export class Slots {
   constructor({ limits }) {
@@ -12,33 +12,33 @@ export class Slots {
     this.freeBlocks = Array.from({ length: nBlocks }, (_, i) => nBlocks - 1 - i);
     /** KV blocks of each slot, in order. */
     this.tables = Array.from(all, () => []);
-    /** Ids whose keys and values are in the blocks of each slot. */
-    this.texts = Array.from(all, () => []);
+    /** CachedText in the blocks of each slot. */
+    this.texts = Array.from(all, () => new CachedText());
     this.busy = Array.from({ length: slots }, () => false);
     this.lastUse = Array.from(all, () => 0);
     this.nUses = 0;
   }
 
   /**
-   * Take a slot for a run with these `ids`: the one that has most of them already, else the one that
+   * Take a slot for a run with this CachedText: the one that has most of it already, else the one that
    * was idle longest. Return {slot, reused}, or null while all are busy. The last id is never
    * counted as reused: its logits are needed.
    */
-  take(ids) {
+  take(text) {
     const idle = this.busy.flatMap((busy, slot) => (busy ? [] : [slot]));
     if (!idle.length) return null;
     const found = idle.map((slot) => ({
       slot,
-      reused: Math.min(commonPrefix(this.texts[slot], ids), ids.length - 1),
+      reused: Math.min(text.commonPrefix(this.texts[slot]), text.length - 1),
     }));
     found.sort((a, b) => b.reused - a.reused || this.lastUse[a.slot] - this.lastUse[b.slot]);
     const [best] = found;
     this.busy[best.slot] = true;
-    this.texts[best.slot].length = best.reused;
+    this.texts[best.slot] = this.texts[best.slot].upTo(best.reused);
     return best;
   }
 
-  /** Keep the text of a finished run; `computed`: its ids whose keys and values are there. */
+  /** Keep the text of a finished run; `computed`: the part whose keys and values are there. */
   release(slot, computed) {
     this.texts[slot] = computed;
     this.busy[slot] = false;
@@ -67,7 +67,7 @@ export class Slots {
     idle.sort((a, b) => this.lastUse[a.slot] - this.lastUse[b.slot]);
     const { slot, table } = idle[0];
     this.freeBlocks.push(...table.splice(0).reverse());
-    this.texts[slot] = [];
+    this.texts[slot] = new CachedText();
     return true;
   }
 }

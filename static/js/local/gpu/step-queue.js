@@ -8,8 +8,8 @@ import { StepBuffer } from "./step-buffer.js";
 export const DEPTH = 2;
 
 export class StepQueue {
-  constructor(device, plan, buffers, pipelines, lookup) {
-    Object.assign(this, { device, plan, buffers, pipelines, lookup });
+  constructor({ device, plan, buffers, pipelines, lookup, interventions }) {
+    Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
     this.step = new StepBuffer(plan);
     const size = Math.max(...plan.plans.map((each) => each.result_bytes), 8);
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
@@ -28,19 +28,22 @@ export class StepQueue {
   }
 
   /**
-   * Submit a step, {rows, samples, captured}; `tables` has the KV blocks of each slot. Resolves once
-   * it is submitted, to {result}: a promise of what `read` returns.
+   * Submit a step, {rows, samples, captured, active}; `active` has the ActiveInterventions of each of
+   * its slots, and `tables` the KV blocks of all. Resolves once it is submitted, to {result}: a promise
+   * of what `read` returns.
    */
-  async submit({ rows, samples, captured }, tables) {
+  async submit({ rows, samples, captured, active }, tables) {
     const context = rows.reduce((most, row) => Math.max(most, row.position + 1), 1);
     const kind = captured ? "captured" : "plain";
     const size = { rows: rows.length, samples: samples.length };
-    const recorded = this.lookup.find({ kind, ...size, context });
+    const interventions = [...active.values()].some(({ acts }) => acts);
+    const recorded = this.lookup.find({ kind, ...size, context, interventions });
     const dispatches = await this.pipelines.prepare(recorded);
     const begun = performance.now();
     const readback = this.free.shift();
     const n = this.step.pack(rows, samples, tables);
     this.buffers.write("step", this.step.bytes, 0, n);
+    for (const [slot, each] of active) this.interventions.set(slot, each);
     this.device.queue.submit([this.encode(recorded, dispatches, readback)]);
     const encode = performance.now() - begun;
     return { result: this.read(readback, recorded, { ...size, captured }, encode) };

@@ -26,13 +26,14 @@ const REFUSED = {
 export class Inspector {
   /**
    *   recomputer  Recomputer
+   *   activations ActivationCache
    *   plan        plan file
    *   checks      RequestChecks
    *   endIds      ids that end a text
    */
-  constructor({ recomputer, plan, checks, endIds }) {
-    Object.assign(this, { recomputer, plan, checks, endIds });
-    this.latest = { ids: null, logits: null };
+  constructor({ recomputer, activations, plan, checks, endIds }) {
+    Object.assign(this, { recomputer, activations, plan, checks, endIds });
+    this.latest = { asked: null, logits: null };
   }
 
   /**
@@ -42,29 +43,34 @@ export class Inspector {
   start(question) {
     const { kind } = question;
     if (kind in REFUSED) throw new NotInBrowser(REFUSED[kind]);
-    if (question.reached.length) throw new NotInBrowser("interventions are", "reached");
-    return this[kind](question);
+    const ask = this[kind](question);
+    return this.under(this.checks.interventions.encodeSpans(question.reached), ask);
   }
 
-  // ---- one method for each kind of question ------------------------------------------------
+  /** Answer with the interventions of `spans`, [{first, encoded}]: `ask(schedule)`. */
+  async *under(spans, ask) {
+    return yield* ask(yield* this.activations.schedule(spans));
+  }
+
+  // ---- one method for each kind of question, which checks it and returns how it is answered ----
 
   attention_from({ ids, position }) {
     this.checkPlace(ids, position);
     this.checkBytes(position + 1);
-    return this.attentionFrom(ids.slice(0, position + 1));
+    return (schedule) => this.attentionFrom(ids.slice(0, position + 1), schedule);
   }
 
   attention_to({ ids, position }) {
     this.checkPlace(ids, position);
     this.checkBytes(ids.length - position);
-    return this.attentionTo(ids, position);
+    return (schedule) => this.attentionTo(ids, position, schedule);
   }
 
   logit_lens({ ids, position, chosen, top }) {
     this.checkPlace(ids, position);
     this.checkIds([chosen], "chosen");
     checkTop(top);
-    return this.lens(ids.slice(0, position + 1), chosen, top);
+    return (schedule) => this.lens(ids.slice(0, position + 1), chosen, top, schedule);
   }
 
   waterfall(question) {
@@ -82,7 +88,8 @@ export class Inspector {
     const most = 2 ** 32 - 1 - params.first_index;
     if (!(index >= 0 && index <= most))
       throw new InvalidRequest(`index should be from 0 to ${most}, but is ${index}`, "index");
-    return this.stages(ids.slice(0, position + 1), { ...question, params: { ...params, seed: BigInt(params.seed) } });
+    const seeded = { ...question, params: { ...params, seed: BigInt(params.seed) } };
+    return (schedule) => this.stages(ids.slice(0, position + 1), seeded, schedule);
   }
 
   losses({ ids, first, top }) {
@@ -91,76 +98,81 @@ export class Inspector {
     if (ids.length < 2)
       throw new InvalidRequest("one token has nothing before it; give two ids", "ids");
     this.checkPlace(ids.slice(0, -1), first, "first");
-    return this.textLosses(ids, first, top);
+    return (schedule) => this.textLosses(ids, first, top, schedule);
   }
 
   beam(question) {
     this.checkPlace(question.ids, 0);
     checkBeam(question, this.plan.limits.context);
-    return beamAnswer(question, (ids) => this.logitsAfter(ids), this.endIds);
+    return (schedule) =>
+      beamAnswer(question, (ids) => this.logitsAfter(ids, schedule), this.endIds);
   }
 
   routing({ ids, first }) {
     if (!this.plan.model.n_experts)
       throw new InvalidRequest("this model has no experts; ask one that has", "kind");
     this.checkPlace(ids, first, "first");
-    return this.routes(ids, first);
+    return (schedule) => this.routes(ids, first, schedule);
   }
 
   // ---- their pieces ------------------------------------------------------------------------
 
-  async *attentionFrom(ids) {
+  async *attentionFrom(ids, schedule) {
     const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
-    const found = yield* this.recomputer.attention(ids, ids.length - 1, 0, ids.length);
+    const found = yield* this.recomputer.attention(ids, ids.length - 1, 0, ids.length, schedule);
     return { info: {}, arrays: { weights: floats(found, [nLayers, nHeads, ids.length]) } };
   }
 
-  async *attentionTo(ids, position) {
+  async *attentionTo(ids, position, schedule) {
     const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
     const most = Math.min(PIECE_ROWS, this.recomputer.passes.mostAttentionRows);
     const found = new Float32Array((ids.length - position) * nLayers * nHeads);
-    for (let first = position; first < ids.length; first += most) {
-      const upto = ids.slice(0, first + most);
-      const part = yield* this.recomputer.attention(upto, first, position, 1);
+    for (let first = position; first < ids.length; ) {
+      const end = schedule.nextChange(first, Math.min(first + most, ids.length));
+      const part = yield* this.recomputer.attention(ids.slice(0, end), first, position, 1, schedule);
       found.set(part, (first - position) * nLayers * nHeads);
+      first = end;
       yield;
     }
     return { info: {}, arrays: { weights: floats(found, [ids.length - position, nLayers, nHeads]) } };
   }
 
-  async *lens(ids, chosen, top) {
-    return lensReading(yield* this.recomputer.lens(ids), chosen, top);
+  async *lens(ids, chosen, top, schedule) {
+    return lensReading(yield* this.recomputer.lens(ids, schedule), chosen, top);
   }
 
   /** The logits are kept, because a moving slider asks again. */
-  async *stages(ids, question) {
-    if (String(this.latest.ids) !== String(ids))
-      this.latest = { ids, logits: yield* this.logitsAfter(ids) };
+  async *stages(ids, question, schedule) {
+    const asked = `${ids} ${schedule.digestUpTo(ids.length)}`;
+    if (this.latest.asked !== asked)
+      this.latest = { asked, logits: yield* this.logitsAfter(ids, schedule) };
     return waterfall(this.latest.logits, ids, question);
   }
 
-  async *textLosses(ids, first, top) {
+  async *textLosses(ids, first, top, schedule) {
     const reading = new LossReading(top);
     const most = this.plan.limits.max_samples;
-    for (let at = first; at < ids.length - 1; at += most) {
-      const end = Math.min(at + most, ids.length - 1);
-      const found = yield* this.recomputer.logits(ids.slice(0, end), at);
-      found.forEach((logits, i) => reading.add(logits, ids[at + i + 1]));
+    for (let at = first; at < ids.length - 1; ) {
+      const end = schedule.nextChange(at, Math.min(at + most, ids.length - 1));
+      const found = yield* this.recomputer.logits(ids.slice(0, end), at, schedule);
+      for (const logits of found) reading.add(logits, ids[++at]);
       yield;
     }
     return reading.answer();
   }
 
-  async *logitsAfter(ids) {
-    const [logits] = yield* this.recomputer.logits(ids, ids.length - 1);
+  async *logitsAfter(ids, schedule) {
+    const [logits] = yield* this.recomputer.logits(ids, ids.length - 1, schedule);
     return logits;
   }
 
-  async *routes(ids, first) {
+  async *routes(ids, first, schedule) {
     const { expert_layers: layers, experts_per_token: n, n_experts } = this.plan.model;
     const parts = [];
-    for (let at = first; at < ids.length; at += PIECE_ROWS) {
-      parts.push(yield* this.recomputer.routes(ids.slice(0, at + PIECE_ROWS), at));
+    for (let at = first; at < ids.length; ) {
+      const end = schedule.nextChange(at, Math.min(at + PIECE_ROWS, ids.length));
+      parts.push(yield* this.recomputer.routes(ids.slice(0, end), at, schedule));
+      at = end;
       yield;
     }
     const shape = [ids.length - first, layers.length, n];

@@ -34,6 +34,15 @@ export function general(value) {
   return `${Number(digits)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
 }
 
+/** A number as `repr` writes a float. */
+export function decimal(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e16) return value.toFixed(1);
+  const [digits, exponent] = value.toExponential().split("e");
+  const power = Number(exponent);
+  if (!(Math.abs(value) > 0) || (power >= -4 && power < 16)) return String(value);
+  return `${digits}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
+}
+
 /** A string as `repr` writes it, for the characters that occur in names. */
 export function quoted(text) {
   const mark = text.includes("'") && !text.includes('"') ? '"' : "'";

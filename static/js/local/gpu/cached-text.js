@@ -1,0 +1,28 @@
+import { activeAt } from "../interventions/active.js";
+
+/** Ids whose keys and values are on the device, and the interventions they were computed under. */
+export class CachedText {
+  /** `spans`: those of an InterventionSchedule. */
+  constructor(ids = [], spans = []) {
+    Object.assign(this, { ids, spans });
+  }
+
+  get length() {
+    return this.ids.length;
+  }
+
+  /** The first `n` tokens. */
+  upTo(n) {
+    return new CachedText(this.ids.slice(0, n), this.spans);
+  }
+
+  /** How many tokens both texts begin with whose keys and values are the same. */
+  commonPrefix({ ids, spans }) {
+    let n = 0;
+    while (n < ids.length && n < this.length && ids[n] === this.ids[n]) n++;
+    const digest = (own, first) => activeAt(own, first).digest;
+    const edges = [...this.spans, ...spans].map(({ first }) => first);
+    const parted = edges.filter((first) => digest(this.spans, first) !== digest(spans, first));
+    return Math.min(n, ...parted);
+  }
+}

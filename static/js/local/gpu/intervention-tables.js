@@ -1,0 +1,68 @@
+// Interventions on the device: tables that the shaders look up by the slot of a row
+// (gpu/plans/intervention_buffers.py; `interventions.*` in docs/plan-format.md).
+
+import { NONE_ACTIVE } from "../interventions/active.js";
+import { padded } from "./padded.js";
+
+/** Factors of a layer's updates, in the order of a row. */
+const SUBLAYERS = ["attention", "mlp"];
+
+export class InterventionTables {
+  /** `buffers`: Buffers, or what writes to tensors in their place; `plan`: plan file. */
+  constructor(buffers, { limits, model }) {
+    Object.assign(this, { buffers, model });
+    /** What acts on each slot. */
+    this.held = Array(limits.slots + 1).fill(NONE_ACTIVE);
+  }
+
+  /** Set the interventions on a slot's rows for all steps submitted from now on. */
+  set(slot, active) {
+    const before = this.held[slot];
+    if (active.digest === before.digest) return;
+    const [old, rows] = [before, active].map((each) => this.rowsOf(each));
+    for (const [name, width] of Object.entries(this.widths))
+      this.write(name, slot, width, rows[name], old[name]);
+    this.held[slot] = active;
+  }
+
+  /** Numbers of a slot in a layer of each table. */
+  get widths() {
+    const { n_heads: heads, hidden_size: hidden } = this.model;
+    return { heads, updates: SUBLAYERS.length, vectors: padded(hidden), keeps: 1 };
+  }
+
+  /** Write the rows of a slot in the layers where they are not as before. */
+  write(name, slot, width, rows, old) {
+    const [, stride] = this.buffers.plan.tensors[`interventions.${name}`].shape;
+    for (let layer = 0; layer < this.model.n_layers; layer++) {
+      const at = layer * width;
+      const row = rows.subarray(at, at + width);
+      if (row.every((value, i) => value === old[at + i])) continue;
+      this.buffers.write(`interventions.${name}`, row, (layer * stride + slot * width) * 4);
+    }
+  }
+
+  /** A slot's rows of every table, layer after layer. */
+  rowsOf({ heads, attention, mlp, steer, patch }) {
+    const { n_layers: nLayers } = this.model;
+    const { widths } = this;
+    const filled = (name, value) => new Float32Array(nLayers * widths[name]).fill(value);
+    const rows = {
+      heads: filled("heads", 1),
+      updates: filled("updates", 1),
+      vectors: filled("vectors", 0),
+      keeps: filled("keeps", 1),
+    };
+    for (const { layer, head, factor } of heads) rows.heads[layer * widths.heads + head] = factor;
+    [attention, mlp].forEach((factors, part) => {
+      for (const { layer, factor } of factors) rows.updates[layer * widths.updates + part] = factor;
+    });
+    for (const [layer, { vector }] of patch) {
+      rows.vectors.set(vector, layer * widths.vectors);
+      rows.keeps[layer] = 0;
+    }
+    for (const [layer, { vector }] of steer)
+      vector.forEach((value, i) => (rows.vectors[layer * widths.vectors + i] += value));
+    return rows;
+  }
+}

@@ -1,0 +1,5 @@
+/** Numbers of a block, to which rows are padded (gpu/webgpu/buffers.py). */
+const BLOCK = 32;
+
+/** A row's length rounded up to whole blocks. */
+export const padded = (n) => Math.ceil(n / BLOCK) * BLOCK;
