@@ -134,6 +134,17 @@ def test_what_does_not_fit_is_refused_in_the_dialog(page: Page, site: Callable[.
     expect(fit).to_contain_text("of weights are fetched once")
 
 
+def test_adapters_are_said_to_stay_on_the_server(
+    page: Page, site: Callable[..., Site], call: Callable[..., Any]
+) -> None:
+    place = open_place(page, site(loras=("story", "rhyme")), 8)
+    fit = place.dialog.locator("#place-fit")
+    expect(fit).to_contain_text("The adapters story, rhyme stay on the server.")
+    assert call("panels/place-fit", "staysBehind", []) == ""
+    one = call("panels/place-fit", "staysBehind", [{"name": "story"}])
+    assert one == "The adapter story stays on the server."
+
+
 WHY = """async ([offers, i, memory]) => {
   const { whyNotFit } = await import("/static/js/panels/place-fit.js");
   return whyNotFit(offers[i], offers, memory, (n) => `${n / 2 ** 30} GiB`);

@@ -29,6 +29,15 @@ export function whyNotFit(offer, offers, memory, say) {
   return `as ${offer.dtype} it needs ${say(offer.memory)}, and this device has ${say(memory)}; ${instead}`;
 }
 
+/** Return the sentence that says which adapters a browser does not get, or "". */
+export function staysBehind(loras) {
+  const names = loras.map(({ name }) => name).join(", ");
+  if (!names) return "";
+  return loras.length === 1
+    ? `The adapter ${names} stays on the server.`
+    : `The adapters ${names} stay on the server.`;
+}
+
 /** Return what to try when the device ran out of memory with an offer: the ones that need less. */
 export function smallerThan(dtype, offers) {
   const failed = offers.find((offer) => offer.dtype === dtype);

@@ -12,7 +12,7 @@ import { ask } from "../net/ask.js";
 import { absolute, hasServer, isLocal, moveEngine, placeHere } from "../net/connection.js";
 import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
-import { memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
+import { memoryOf, smallerThan, staysBehind, whyNotFit } from "./place-fit.js";
 
 const PATH = "/api/local";
 const POLL_MS = 400;
@@ -113,7 +113,8 @@ function drawFit() {
       `The model needs ${bytes(offer.memory)} of memory; ${bytes(offer.weights)} of weights are ` +
         "fetched once"
     : (offered?.why_not ?? "");
-  return setText(byId("place-fit"), sentence(words));
+  const adapters = staysBehind(ofServer?.model.loras ?? []);
+  return setText(byId("place-fit"), [sentence(words), adapters].filter(Boolean).join(" "));
 }
 
 function draw() {
