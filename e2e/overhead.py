@@ -14,15 +14,14 @@ shares its cores with the browser, and this figure excludes the cost of drawing.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from playwright.sync_api import Browser
 
 from e2e.playground import Playground
+from e2e.processor_time import descendants_seconds
 from e2e.screenshots import DESKTOP, chromium
 from e2e.waiting import until
 from tests.serving import serving
@@ -73,27 +72,7 @@ class Measurement:
 
 def engine_seconds() -> float | None:
     """Return the CPU time of the engines that this process started; None without /proc."""
-    proc = Path("/proc")
-    if not (proc / "self" / "stat").exists():
-        return None
-    parents, ticks = {}, {}
-    for stat in proc.glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            command = (stat.parent / "cmdline").read_bytes()
-        except OSError:  # the process has ended
-            continue
-        pid = int(stat.parent.name)
-        parents[pid] = int(fields[1])
-        if b"spawn_main" in command:
-            ticks[pid] = int(fields[11]) + int(fields[12])
-    ours = (n for pid, n in ticks.items() if os.getpid() in _ancestors(pid, parents))
-    return sum(ours) / os.sysconf("SC_CLK_TCK")
-
-
-def _ancestors(pid: int, parents: dict[int, int]) -> Iterable[int]:
-    while pid := parents.get(pid, 0):
-        yield pid
+    return descendants_seconds(b"spawn_main")
 
 
 def write(browser: Browser, url: str, state: PanelState, n_tokens: int) -> Measurement:

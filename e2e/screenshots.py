@@ -185,13 +185,14 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """Launch TOKENGLASS_CHROMIUM or the system's Chromium if there is one, else Playwright's."""
+def chromium(*args: str) -> Iterator[Browser]:
+    """Launch TOKENGLASS_CHROMIUM or the system's Chromium if there is one, else Playwright's.
+    `args`: more arguments of its command line."""
     path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    args = ["--disable-dev-shm-usage", *(["--no-sandbox"] if root else [])]
+    mine = ["--disable-dev-shm-usage", *(["--no-sandbox"] if root else []), *args]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=args)
+        browser = playwright.chromium.launch(executable_path=path, args=mine)
         yield browser
         browser.close()
 

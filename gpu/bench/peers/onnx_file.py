@@ -7,10 +7,14 @@ and an output; quantised matmuls as MatMulNBits.
     input_ids (1, n) int64, seqlens_k (1,) int32: tokens so far - 1, total_sequence_length () int32,
     past_key_values.I.key and .value (1, n_kv_heads, past, head_dim)
     → logits (1, n, vocab_size) or with `last_only` (1, 1, vocab_size), present.I.key and .value
+
+transformers.js gives an attention_mask (1, total) int64 instead of the two lengths, and the graph
+makes them of it.
 """
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +36,16 @@ Array = npt.NDArray[Any]
 
 
 def write(
-    subject: BenchModel, dtype: str, path: Path, context: int, last_only: bool = True
+    subject: BenchModel,
+    dtype: str,
+    path: Path,
+    context: int,
+    last_only: bool = True,
+    masked: bool = False,
 ) -> None:
-    """Write the graph to `path` and its weights to `path`.data. Raises PeerMissing if the `onnx`
-    package is not installed or the graph does not support the model."""
+    """Write the graph to `path` and its weights to `path`.data. `masked`: with an attention mask
+    as input, for transformers.js. Raises PeerMissing if the `onnx` package is not installed or the
+    graph does not support the model."""
     try:
         import onnx
     except ModuleNotFoundError:
@@ -44,8 +54,18 @@ def write(
         raise PeerMissing("models with biases are not written as ONNX")
     with Path(f"{path}.data").open("wb") as data:
         graph = _Graph(onnx, dtype, data)
-        _record(graph, subject, context, last_only)
+        _record(graph, subject, context, last_only, masked)
         onnx.save_model(graph.model(), path)
+
+
+def write_for_transformers_js(subject: BenchModel, dtype: str, path: Path, context: int) -> None:
+    """Write the graph and its weights to one file. Raises PeerMissing as `write` does."""
+    with tempfile.TemporaryDirectory(prefix="tokenglass-onnx-") as folder:
+        apart = Path(folder) / "model.onnx"
+        write(subject, dtype, apart, context, masked=True)
+        import onnx  # `write` has said it if this is missing
+
+        onnx.save_model(onnx.load(apart), path)
 
 
 def quantised(weight: Array, bits: int) -> tuple[Array, Array]:
@@ -142,12 +162,17 @@ class _Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
-def _record(graph: _Graph, subject: BenchModel, context: int, last_only: bool) -> None:
+def _record(
+    graph: _Graph, subject: BenchModel, context: int, last_only: bool, masked: bool
+) -> None:
     config, read = subject.config, subject.checkpoint.read_f32
     types = graph.onnx.TensorProto
     ids = graph.input("input_ids", types.INT64, 1, "n")
-    graph.input("seqlens_k", types.INT32, 1)
-    graph.input("total_sequence_length", types.INT32)
+    if masked:
+        _lengths_of_mask(graph)
+    else:
+        graph.input("seqlens_k", types.INT32, 1)
+        graph.input("total_sequence_length", types.INT32)
     _rope_cos_sin(graph, config, context)
     embedding = read("model.embed_tokens.weight")
     table = graph.weight("embedding", embedding.astype(graph.number))
@@ -164,6 +189,18 @@ def _record(graph: _Graph, subject: BenchModel, context: int, last_only: bool) -
         normed = graph.node("Gather", [normed, last], ["last_row"], axis=1)
     graph.matmul(normed, embedding if config.tie_embeddings else read("lm_head.weight"), "logits")
     graph.output("logits", 1, "rows", config.vocab_size)
+
+
+def _lengths_of_mask(graph: _Graph) -> None:
+    """Append the two lengths of a text without padding, from its attention mask."""
+    types = graph.onnx.TensorProto
+    mask = graph.input("attention_mask", types.INT64, 1, "total")
+    one = graph.weight("one", np.array([1], np.int64))
+    n_tokens = graph.node("ReduceSum", [mask, one], ["n_tokens"], keepdims=0)
+    before = graph.node("Sub", [n_tokens, one], ["n_before"])
+    graph.node("Cast", [before], ["seqlens_k"], to=types.INT32)
+    n_all = graph.node("Size", [mask], ["n_all"])
+    graph.node("Cast", [n_all], ["total_sequence_length"], to=types.INT32)
 
 
 def _rope_cos_sin(graph: _Graph, config: ModelConfig, context: int) -> None:

@@ -113,6 +113,9 @@ def test_gguf_rotates_neighbours_where_this_engine_rotates_halves() -> None:
 # ---- ONNX ------------------------------------------------------------------------------------
 
 
+LENGTHS = {"seqlens_k", "total_sequence_length"}
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_onnx_graph_holds_every_weight(name: str, dtype: str, tmp_path: Path) -> None:
@@ -151,6 +154,20 @@ def _product(weights: dict[str, Any], name: str, k: int) -> Any:
 def test_models_with_biases_are_not_written_as_onnx(tmp_path: Path) -> None:
     with pytest.raises(PeerMissing, match="biases"):
         onnx_file.write(subject("head100_all_bias"), "f32", tmp_path / "model.onnx", context=64)
+
+
+def test_the_graph_of_transformers_js_makes_the_lengths_of_a_mask(tmp_path: Path) -> None:
+    """In one file, with the same operators otherwise."""
+    model = subject(NAMES[0])
+    onnx_file.write_for_transformers_js(model, "f32", tmp_path / "masked.onnx", context=64)
+    onnx_file.write(model, "f32", tmp_path / "model.onnx", context=64)
+    masked, graph = (onnx.load(tmp_path / f"{name}.onnx").graph for name in ("masked", "model"))
+    names = {each.name for each in masked.input}
+    assert names == {each.name for each in graph.input} - LENGTHS | {"attention_mask"}
+    made = {output for node in masked.node for output in node.output}
+    assert made >= LENGTHS
+    assert [node.op_type for node in masked.node][5:] == [node.op_type for node in graph.node]
+    assert not any(weight.external_data for weight in masked.initializer)
 
 
 # ---- Hugging Face ----------------------------------------------------------------------------
