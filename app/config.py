@@ -30,8 +30,8 @@ GIB = 1024 * MIB
 
 
 NOT_WITH_UPSTREAM = (
-    "revision", "kv_dtype", "adapter", "data_parallel_size", "ray", "lora", "expert_slots",
-    "kv_memory", "kv_offload", "spec_type", "draft",
+    "revision", "kv_dtype", "adapter", "data_parallel_size", "pipeline_parallel_size", "ray",
+    "lora", "expert_slots", "kv_memory", "kv_offload", "spec_type", "draft",
 )  # fmt: skip
 """Settings of an engine here that someone who sets them would miss behind an upstream."""
 
@@ -68,12 +68,20 @@ class Settings:
     adapter: Annotated[
         str | None,
         "GPU to use: its number or part of its name, as listed by `tokenglass devices`. With "
-        "--data-parallel-size several numbers, such as 0,1: the engines take them in turn.",
+        "--data-parallel-size or --pipeline-parallel-size several numbers, such as 0,1: the "
+        "engines or their stages take them in turn.",
     ] = None
     data_parallel_size: Annotated[
         int,
         "Number of engines, each in a process of its own with its own copy of the model. Requests "
         "are divided among them; if one stops, its texts go on at another.",
+        (1, 64),
+    ] = 1
+    pipeline_parallel_size: Annotated[
+        int,
+        "Number of stages into which each engine cuts the layers of the model, each on a GPU of "
+        "its own (--adapter 0,1), for a model too large for one. Stages work at the same time on "
+        "different texts.",
         (1, 64),
     ] = 1
     max_data_parallel_size: Annotated[
@@ -210,10 +218,12 @@ class Settings:
                 f"--host {self.host} makes this server reachable from other machines, so it needs "
                 "a token: set --token or TOKENGLASS_TOKEN, or leave --host out"
             )
-        if len(self.adapters) > self.n_engines:
+        n_devices = self.n_engines * self.pipeline_parallel_size
+        if len(self.adapters) > n_devices:
             raise SettingsError(
                 f"--adapter names more GPUs ({self.adapter}) than there are engines "
-                f"({self.n_engines}); start one for each with --data-parallel-size"
+                f"({n_devices}, with their stages); start one for each with --data-parallel-size, "
+                "or one on all of them with --pipeline-parallel-size"
             )
         self._validate_upstream()
         self._validate_cluster()
@@ -277,13 +287,17 @@ class Settings:
 
     @property
     def adapters(self) -> tuple[str | None, ...]:
-        """GPUs that the engines take in turn; (None,) for the default one."""
+        """GPUs that the engines, or their stages, take in turn; (None,) for the default one."""
         several = self.adapter is not None and SEVERAL_NUMBERS.fullmatch(self.adapter)
         return tuple(self.adapter.split(",")) if self.adapter and several else (self.adapter,)
 
     def for_replica(self, number: int) -> Settings:
         """Return the settings of one of the engines, counted from 0."""
-        return replace(self, adapter=self.adapters[number % len(self.adapters)])
+        n, adapters = self.pipeline_parallel_size, self.adapters
+        if len(adapters) == 1:
+            return self
+        own = [adapters[i % len(adapters)] for i in range(number * n, (number + 1) * n)]
+        return replace(self, adapter=",".join(str(adapter) for adapter in own))
 
     @property
     def kv_memory_bytes(self) -> int | None:

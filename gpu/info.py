@@ -71,6 +71,7 @@ class RunnerLimits:
     windows              of each group of layers with a block table of its own (`gpu.kv.groups`):
                          keys that a row reads at most in any of them; None: all
     n_host_blocks        KV blocks in host memory, for those that are evicted from the device
+    n_stages             devices that work at the same time on steps of different sequences
     """
 
     slots: int
@@ -83,11 +84,22 @@ class RunnerLimits:
     max_captured_rows: int
     windows: tuple[int | None, ...] = (None,)
     n_host_blocks: int = 0
+    n_stages: int = 1
 
     @property
     def inspection_slot(self) -> int:
         """The slot after those of the runs, for recomputing tokens while all others are taken."""
         return self.slots
+
+
+class StageInfo(msgspec.Struct, frozen=True):
+    """A stage of a model that runs on several devices: its layers, its device and what it has
+    there."""
+
+    first_layer: int
+    n_layers: int
+    device: str
+    memory: MemoryInfo
 
 
 class KvGroupInfo(msgspec.Struct, frozen=True):
@@ -186,7 +198,8 @@ class EngineStats(msgspec.Struct, frozen=True):
 class EngineInfo(msgspec.Struct, frozen=True):
     """Description of a running engine. `defaults`: the sampling settings that the model's makers
     recommend. `dispatches_per_token`: those of a decode step of one sequence. `activations`: input
-    of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None without a draft model."""
+    of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None without a draft model. `stages`:
+    those of a model that runs on several devices; () on one."""
 
     model: ModelInfo
     device: DeviceInfo
@@ -196,3 +209,4 @@ class EngineInfo(msgspec.Struct, frozen=True):
     dispatches_per_token: int
     activations: str = "f32"
     draft: DraftInfo | None = None
+    stages: tuple[StageInfo, ...] = ()

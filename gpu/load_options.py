@@ -22,6 +22,9 @@ class LoadOptions:
                         with weights in f32, else f16
     backend             "wgpu" or "torch"
     adapter             GPU by number or part of its name; None: the best one
+    pipeline_parallel_size
+                        stages in which the layers run, each on a device of its own
+    stage_adapters      GPUs of the stages, which take them in turn; (): all on `adapter`
     context             tokens of one sequence; None: the model's own, or what the KV cache holds
     kv_memory_bytes     size of the KV cache of all sequences; None: the engine's choice
     kv_offload_bytes    host memory for KV blocks that are evicted from the prefix cache and copied
@@ -58,6 +61,8 @@ class LoadOptions:
     kv_dtype: str | None = None
     backend: str = "wgpu"
     adapter: str | None = None
+    pipeline_parallel_size: int = 1
+    stage_adapters: tuple[str | None, ...] = ()
     context: int | None = None
     kv_memory_bytes: int | None = None
     kv_offload_bytes: int = 0
@@ -75,6 +80,14 @@ class LoadOptions:
     draft: Path | None = None
     warm_up: bool = False
     autotune: bool = False
+
+    def adapter_of_stage(self, i: int) -> str | None:
+        """Return the GPU of stage i."""
+        return (
+            self.stage_adapters[i % len(self.stage_adapters)]
+            if self.stage_adapters
+            else self.adapter
+        )
 
 
 DEFAULT_OPTIONS = LoadOptions()

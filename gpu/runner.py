@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.config import ModelConfig
-from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits
+from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits, StageInfo
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.copies import TokenMove
 from gpu.step import Floats, InspectionRequest, InspectionResult, Step, StepResult
@@ -40,6 +40,11 @@ class Runner(Protocol):
     in_flight: int
     loras: tuple[LoraInfo, ...]
     conversion: str
+
+    @property
+    def stages(self) -> tuple[StageInfo, ...]:
+        """Stages of a model that runs on several devices; () on one."""
+        ...
 
     @property
     def memory(self) -> MemoryInfo: ...

@@ -8,7 +8,7 @@ torch) carries them out; neither knows the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -273,6 +273,13 @@ class ExpertUse:
         )
 
 
+class Span(NamedTuple):
+    """Milliseconds at which work began and ended, by the host's clock (`time.perf_counter`)."""
+
+    began: float
+    ended: float
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Results and times of a step.
@@ -284,6 +291,9 @@ class StepResult:
                   and in waiting for the result
     read_ms       host time for fetching the result
     experts       None unless experts are offloaded
+    stage_spans   times in which each stage of a model had the step; () of a whole model
+    sent          float32 (n_rows, width): the residual stream after the layers of a stage of a
+                  model, for the next stage; None of a whole model and of the last stage
     """
 
     samples: tuple[Sampled, ...]
@@ -296,3 +306,5 @@ class StepResult:
     finish_ms: float = 0.0
     submit_ms: float = 0.0
     experts: ExpertUse | None = None
+    stage_spans: tuple[Span, ...] = ()
+    sent: Floats | None = None

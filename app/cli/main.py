@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
-    "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "lora", "expert_slots",
-    "activations", "context", "kv_memory", "weight_cache", "draft",
+    "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "pipeline_parallel_size",
+    "lora", "expert_slots", "activations", "context", "kv_memory", "weight_cache", "draft",
 )  # fmt: skip
 
 

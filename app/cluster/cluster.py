@@ -49,13 +49,14 @@ class Cluster:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         self._is_local = settings.ray == LOCAL
         if self._is_local:
-            n_cpus = max(os.cpu_count() or 1, settings.n_engines)
+            n_devices = settings.n_engines * settings.pipeline_parallel_size
+            n_cpus = max(os.cpu_count() or 1, n_devices)
             ray.init(LOCAL, num_cpus=n_cpus, include_dashboard=False, **quiet)
         else:
             ray.init(settings.ray, **quiet)
         serve.start(proxy_location="Disabled")  # texts come through this server
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        self._resources = {"num_gpus": 1} if has_gpus else {"num_cpus": 1}
+        self._resources = {"num_gpus" if has_gpus else "num_cpus": settings.pipeline_parallel_size}
 
     def deploy(self, number: int, load: Load) -> Any:
         """Return the handle of engine `number`, which `load` loads; it is started unless it is

@@ -93,10 +93,10 @@ class EngineReplica:
 
 
 def _on_given_gpu(load: Callable[..., Engine], number: int) -> Load:
-    """Return the function that loads engine `number`, on the GPU that Ray gave this actor if it
-    did."""
-    gpus = ray.get_gpu_ids()
-    return functools.partial(load, place=ReplicaPlace(number, str(gpus[0]))) if gpus else load
+    """Return the function that loads engine `number`, on the GPUs that Ray gave this actor if it
+    did: one, or one for each stage."""
+    gpus = ",".join(str(gpu) for gpu in ray.get_gpu_ids())
+    return functools.partial(load, place=ReplicaPlace(number, gpus)) if gpus else load
 
 
 class SharedEngine:

@@ -21,7 +21,8 @@ from gpu import Engine, Tokenizer
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
     """Place of one engine of a server: its number, from 0, and the number of the GPU that a cluster
-    gave it, which counts unless the settings name one."""
+    gave it, or several with commas between for its stages. That counts unless the settings name
+    one."""
 
     number: int = 0
     gpu: str | None = None

@@ -27,23 +27,27 @@ TOOL_SECONDS = 10
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Free bytes for an engine, None if unknown. `shared`: the device uses the host's memory.
-    `n_engines`: engines that the memory is divided among."""
+    """Free bytes for an engine, or for a stage of one, None if unknown. `shared`: the device uses
+    the host's memory. `n_engines`, `n_stages`: engines that the memory is divided among, and stages
+    of each."""
 
     device: int | None
     host: int | None
     shared: bool
     n_engines: int = 1
+    n_stages: int = 1
 
     def divided(self, settings: Settings) -> FreeMemory:
-        """Return the share of one of the engines that these settings start."""
-        n_engines = settings.data_parallel_size
-        on_device = n_engines if self.shared else math.ceil(n_engines / len(settings.adapters))
+        """Return the share of one of the engines, or stages, that these settings start."""
+        n_engines, n_stages = settings.data_parallel_size, settings.pipeline_parallel_size
+        n = n_engines * n_stages
+        on_device = n if self.shared else math.ceil(n / len(settings.adapters))
         return FreeMemory(
             None if self.device is None else self.device // on_device,
-            None if self.host is None else self.host // n_engines,
+            None if self.host is None else self.host // n,
             self.shared,
             n_engines,
+            n_stages,
         )
 
     def plus(self, spare_bytes: int) -> FreeMemory:

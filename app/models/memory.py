@@ -88,7 +88,8 @@ def _describe_need(need: Footprint) -> str:
         parts.append(f"and {_gb(need.waiting)} of host memory for all experts")
     if need.kv_offload:
         parts.append(f"and {_gb(need.kv_offload)} of host memory for evicted KV blocks")
-    return f"{_gb(need.total)}: {', '.join(parts)}"
+    each = f" for each of {need.n_stages} stages" if need.n_stages > 1 else ""
+    return f"{_gb(need.total)}{each}: {', '.join(parts)}"
 
 
 def _describe_free(free: FreeMemory, need: Footprint) -> str:
@@ -97,7 +98,9 @@ def _describe_free(free: FreeMemory, need: Footprint) -> str:
         parts.append("which it shares with the host")
     elif need.host and free.host is not None:
         parts.append(f"the host {_gb(free.host)}")
-    if parts and free.n_engines > 1:
+    if parts and free.n_stages > 1:
+        parts[-1] += f" for each of {free.n_engines * free.n_stages} stages"
+    elif parts and free.n_engines > 1:
         parts[-1] += f" for each of {free.n_engines} engines"
     return ", ".join(parts)
 

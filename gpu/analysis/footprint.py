@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu.checkpoint.inventory import Inventory
+from gpu.checkpoint.inventory import Inventory, TensorEntry
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_names import tensor_map_of
-from gpu.config import ModelConfig
+from gpu.config import ModelConfig, Stage, cut_stages
 from gpu.errors import ModelError
 from gpu.kv.blocks import block_bytes, fit_kv_cache
+from gpu.kv.groups import groups_of_stage
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import Lora
 from gpu.lora.size import lora_bytes
@@ -30,7 +31,7 @@ OVERHEAD = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of a model, in bytes.
+    """Memory of a model, or of its largest stage if it has several, in bytes.
 
     dense         weights that are always on the device
     expert_bytes  one expert of every layer that has experts
@@ -40,6 +41,7 @@ class Footprint:
     kv_cache      KV cache in the format `kv_dtype`, with room for a text of `context` tokens
     counts        how often each slot's run wrote each token of the vocabulary, for penalties
     kv_offload    host memory for evicted KV blocks
+    n_stages      stages of the model, on a device each
     """
 
     dense: int
@@ -52,6 +54,7 @@ class Footprint:
     expert_slots: int | None = None
     counts: int = 0
     kv_offload: int = 0
+    n_stages: int = 1
 
     @property
     def resident_experts(self) -> int:
@@ -107,36 +110,63 @@ class Footprint:
             Checkpoint.open(path) if shapes is None else Checkpoint.of_shapes(Path(path), shapes)
         )
         of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
-        weights, experts = _weights(config, checkpoint, "f32" if of_torch else dtype)
+        stages = cut_stages(config.n_layers, options.pipeline_parallel_size)
+        inventory = Inventory.of(config, checkpoint, "f32" if of_torch else dtype)
         adapters = tuple(_usable(options.loras, config, checkpoint))
         n_experts = config.experts.n_experts if config.experts else 0
-        return cls(
-            dense=weights - experts,
-            kv_cache=cut.n_blocks * block_bytes(config, kv, cut.groups),
+
+        def of_stage(stage: Stage) -> Footprint:
+            weights, experts = _weights(config, checkpoint, inventory, stage)
+            groups = groups_of_stage(cut.groups, stage)
+            return replace(
+                whole,
+                dense=weights - experts,
+                kv_cache=cut.n_blocks * block_bytes(config.of_stage(stage), kv, groups),
+                expert_bytes=experts // n_experts if n_experts else 0,
+                counts=whole.counts if stage.is_last else 0,
+            )
+
+        whole = cls(
+            dense=0,
+            kv_cache=0,
             context=cut.context,
             kv_dtype=kv,
             adapters=sum(4 * lora.info.parameters for lora in adapters)
             if of_torch
             else lora_bytes(adapters, config, checkpoint),
-            expert_bytes=experts // n_experts if n_experts else 0,
             n_experts=n_experts,
             expert_slots=None if of_torch else options.expert_slots,
             counts=0 if of_torch else COUNT_BYTES * config.vocab_size * (options.slots + 1),
-            kv_offload=options.kv_offload_bytes,
+            kv_offload=options.kv_offload_bytes // len(stages),
+            n_stages=len(stages),
         )
+        return max(map(of_stage, stages), key=lambda footprint: footprint.total)
 
 
-def _weights(config: ModelConfig, checkpoint: Checkpoint, dtype: str) -> tuple[int, int]:
-    """Return the device bytes of all weights, and of those of experts."""
-    inventory = Inventory.of(config, checkpoint, dtype)
+def _weights(
+    config: ModelConfig, checkpoint: Checkpoint, inventory: Inventory, stage: Stage
+) -> tuple[int, int]:
+    """Return the device bytes of all weights of a stage, and of those of experts."""
     tensors = tensor_map_of(config, checkpoint)
-    assert inventory.device_bytes is not None
-    experts = 0
+    n_bytes = experts = 0
     for tensor in inventory.tensors:
+        if not _is_of_stage(tensor, stage):
+            continue
         found = tensors.find(tensor.name)
+        n_bytes += tensor.device_bytes or 0
         if found and found.role.routed:
             experts += tensor.device_bytes or 0
-    return inventory.device_bytes, experts
+    return n_bytes, experts
+
+
+def _is_of_stage(tensor: TensorEntry, stage: Stage) -> bool:
+    """Return whether a stage has a tensor: of a layer, before the layers or after them. A tied
+    embedding is both."""
+    if tensor.layer is not None:
+        return tensor.layer in stage.layers
+    before = bool({"embed", "positions"} & set(tensor.read_by))
+    after = bool(set(tensor.read_by) - {"embed", "positions"}) or not before
+    return (before and stage.is_first) or (after and stage.is_last)
 
 
 def _usable(

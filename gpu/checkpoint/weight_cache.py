@@ -111,6 +111,23 @@ def is_cacheable(dtype: str) -> bool:
     return FORMATS[dtype].scale_bytes > 0
 
 
+class AddedElsewhere:
+    """A `WeightCache` for a stage of a model that has a matrix which another stage adds."""
+
+    def __init__(self, cache: WeightCache, name: str) -> None:
+        self._cache = cache
+        self._name = name
+
+    def find(self, name: str, shape: Shape) -> U32 | None:
+        if name == self._name and isinstance(self._cache, WeightCacheWriter):
+            return None
+        return self._cache.find(name, shape)
+
+    def add(self, name: str, shape: Shape, rows: U32) -> None:
+        if name != self._name:
+            self._cache.add(name, shape, rows)
+
+
 class CachedWeights:
     """A `WeightCache` that reads a complete file."""
 

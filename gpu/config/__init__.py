@@ -10,7 +10,16 @@ from gpu.architectures.common.moe import MoeConfig
 from gpu.architectures.common.rope import RopeConfig
 from gpu.config.generation import GenerationDefaults
 from gpu.config.model import ModelConfig
+from gpu.config.stage import Stage, cut_stages
 
 MODEL_TYPES = tuple(ARCHITECTURES)
 
-__all__ = ["MODEL_TYPES", "GenerationDefaults", "ModelConfig", "MoeConfig", "RopeConfig"]
+__all__ = [
+    "MODEL_TYPES",
+    "GenerationDefaults",
+    "ModelConfig",
+    "MoeConfig",
+    "RopeConfig",
+    "Stage",
+    "cut_stages",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from gpu.architectures import ARCHITECTURES, Architecture
@@ -10,6 +10,7 @@ from gpu.architectures.common.hyperparameters import Hyperparameters
 from gpu.architectures.common.readers import Sizes
 from gpu.architectures.common.rope import MAX_CONTEXT
 from gpu.config.gguf import gguf_config
+from gpu.config.stage import Stage
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject, shown
 from gpu.gguf.file import is_gguf
@@ -32,6 +33,8 @@ class ModelConfig(Hyperparameters):
     norm_eps     epsilon that norms add to the variance
     eos_ids      tokens that end a text, those of generation_config.json before config.json's
     torch_dtype  dtype of the saved weights as the config names it, or None
+    first_layer  number that layer 0 has in the model: more than 0 in the config of a stage
+                 (`of_stage`)
     """
 
     model_type: str
@@ -48,6 +51,7 @@ class ModelConfig(Hyperparameters):
     eos_ids: tuple[int, ...]
     bos_id: int | None
     torch_dtype: str | None
+    first_layer: int = 0
 
     @property
     def largest_window(self) -> int | None:
@@ -96,6 +100,23 @@ class ModelConfig(Hyperparameters):
             bos_id=_bos_id(config, vocab_size),
             torch_dtype=config.string("dtype", config.string("torch_dtype", "")) or None,
         )
+
+    def of_stage(self, stage: Stage) -> ModelConfig:
+        """Return the configuration of a stage's layers, which are counted from 0."""
+        layers = stage.layers
+        experts = self.experts
+        return replace(
+            self,
+            n_layers=len(layers),
+            first_layer=self.first_layer + stage.first,
+            nope_layers=stage.own(self.nope_layers),
+            sliding_windows=self.sliding_windows[stage.first : stage.end],
+            experts=experts and replace(experts, dense_layers=stage.own(experts.dense_layers)),
+        )
+
+    def layer_name(self, i: int) -> str:
+        """Return the name of layer i in labels of dispatches and tensors, e.g. layer03."""
+        return f"layer{self.first_layer + i:02}"
 
     @property
     def rope_dim(self) -> int:

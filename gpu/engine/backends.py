@@ -34,6 +34,10 @@ def open_runner(folder: Path, options: LoadOptions, progress: Progress) -> Runne
                 "`pip install 'tokenglass[torch]'`"
             ) from error
         return TorchRunner.load(folder, options, progress=progress)
+    if options.pipeline_parallel_size > 1:
+        from gpu.runners.staged_runner import StagedRunner
+
+        return StagedRunner.load(folder, options, progress=progress)
     from gpu.runners.wgpu_runner import WgpuRunner
 
     return WgpuRunner.load(folder, options, progress=progress)
@@ -91,6 +95,7 @@ def check_options(options: LoadOptions) -> None:
             "kv_offload_bytes keeps evicted blocks of the prefix cache, which prefix_cache False "
             "turns off; set one of the two"
         )
+    _check_stages(options)
     if options.backend != "torch":
         return
     if options.expert_slots is not None:
@@ -102,6 +107,25 @@ def check_options(options: LoadOptions) -> None:
         raise ModelError(
             "--activations q8 is for --backend wgpu: PyTorch computes with float32; leave it out"
         )
+
+
+def _check_stages(options: LoadOptions) -> None:
+    """Raise ModelError for options that a model in stages does not support."""
+    size = options.pipeline_parallel_size
+    if size < 1:
+        raise ModelError(f"--pipeline-parallel-size should be 1 or more, but is {size}")
+    if size == 1:
+        return
+    for name, is_set, why in (
+        ("--backend torch", options.backend == "torch", "PyTorch runs on one device"),
+        ("--lora", bool(options.loras), "adapters are not cut into stages yet"),
+        ("--draft", options.draft is not None, "a draft model needs the model's device"),
+    ):
+        if is_set:
+            raise ModelError(
+                f"--pipeline-parallel-size {size} does not go with {name}: {why}; leave one of the "
+                "two out"
+            )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

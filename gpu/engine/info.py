@@ -44,6 +44,7 @@ def describe(
         dispatches_per_token=runner.dispatches_per_token,
         activations=runner.activations,
         draft=_describe_draft(draft) if draft is not None else None,
+        stages=runner.stages,
     )
 
 

@@ -3,9 +3,10 @@
 A step takes one row of each decoding sequence, then chunks of prompts that are not in the cache
 yet, in order, as many rows as `gpu.engine.chunk_size` allows (Agrawal et al. 2023, "Sarathi"). If
 more sequences decode than a step can sample, those that were served longest ago come first; a
-prompt whose last token is next counts from when it got its slot. Sequences wait, by priority and
-then in order, until a slot is free and the KV cache has room for their prompt. Tokens in the prefix
-cache are not computed again (`gpu.engine.kv_manager`).
+prompt whose last token is next counts from when it got its slot. Of a model in stages, a step takes
+one share of them; there are as many shares as stages. Sequences wait, by priority and then in
+order, until a slot is free and the KV cache has room for their prompt. Tokens in the prefix cache
+are not computed again (`gpu.engine.kv_manager`).
 
 Blocks for what is written are taken when they are needed. If none is free, the last in order of the
 running sequences is preempted: it gives its blocks and slot back and waits, and later prefills what
@@ -247,11 +248,21 @@ class Scheduler:
         """Return the sequences that get a row of the next step, least recently served first. Some
         rows are left for the first prompt, if there is one."""
         line = sorted((s for s in self.active if s.wants_decode), key=lambda s: s.served)
-        writers = line[: self.limits.max_samples]
+        writers = self._micro_batch(line)[: self.limits.max_samples]
         most = self._most_rows(writers, prompts)
         if prompts:
             most -= max(1, most // PROMPT_SHARE)
         return writers[:most]
+
+    def _micro_batch(self, line: list[Sequence]) -> list[Sequence]:
+        """Return those of `line` that one stage gets next, if a model has several: as many for each
+        stage, so that all work at the same time. A sequence whose last sample is in flight has no
+        token to feed: another device has it."""
+        n_stages = self.limits.n_stages
+        if n_stages == 1:
+            return line
+        n_writing = sum(not (s.prefilling or s.finished) for s in self.active)
+        return [s for s in line if s.settled][: -(-n_writing // n_stages)]
 
     def _share_rows(self, prompts: list[Sequence], writers: list[Sequence]) -> dict[Sequence, int]:
         """Return how many rows each prompt gets beside one row for each of `writers`. A prompt

@@ -309,8 +309,9 @@ class Sequence:
     def decode_rows(self, drafts: list[int]) -> list[Row]:
         """Return the row that feeds the next sample, of the last sampled token, read back or not;
         then those of `drafts`."""
-        known = self.drafting is not None and self.settled  # the device may have rejected it
-        tokens = [self.ids[-1] if known else FROM_GPU, *drafts]
+        # An id that was read is named: the device may have chosen another one after a rejected
+        # draft, and of a model in stages the first device does not have it.
+        tokens = [self.ids[-1] if self.settled else FROM_GPU, *drafts]
         return [Row(self.slot, self.next_position + i, token) for i, token in enumerate(tokens)]
 
     def sample(self, row: int, n_drafts: int = 0, verifies: bool = False) -> Sample:

@@ -44,7 +44,8 @@ from gpu.runner import Runner
 from gpu.speculation.draft_length import Cost
 
 PREFILL_IN_FLIGHT = 2
-"""Most steps with a prompt chunk in flight: few, so that a cancel acts soon."""
+"""Most steps with a prompt chunk in flight: few, so that a cancel acts soon. Every further stage of
+a model may have one more."""
 
 CLOSED = "the engine was closed; load it again"
 
@@ -339,7 +340,8 @@ class EngineThread:
         """Submit the next step; return False if there is none now."""
         if self._draft_model is not None:
             self._draft_model.advance(self._scheduler)
-        room = sum(bool(s.chunks) for s in self._in_flight) < PREFILL_IN_FLIGHT
+        most = PREFILL_IN_FLIGHT + runner.limits.n_stages - 1
+        room = sum(bool(s.chunks) for s in self._in_flight) < most
         scheduled = self._scheduler.next_step(prefill=room)
         self._apply_kv_changes(runner)
         if scheduled is None:

@@ -244,16 +244,16 @@ class PlanBuilder:
 
     def _tensors(self, loaded: LoadedModel) -> Iterator[tuple[str, PlanTensor]]:
         """Yield the tensors that the host writes or reads itself."""
-        t, pools = loaded.tensors, loaded.pools
+        pools, sampler = loaded.pools, loaded.tensors.sampler
         for name, tensor in (
-            ("step", t.step),
-            ("chosen", t.chosen),
-            ("seen", t.texts.seen),
-            ("counts", t.texts.counts),
-            ("biases", t.texts.biases),
-            ("allowed", t.allowed),
-            ("logits", t.logits),
-            ("results", t.results),
+            ("step", loaded.tensors.step),
+            ("chosen", loaded.tensors.chosen),
+            ("seen", sampler.texts.seen),
+            ("counts", sampler.texts.counts),
+            ("biases", sampler.texts.biases),
+            ("allowed", sampler.allowed),
+            ("logits", sampler.logits),
+            ("results", sampler.results),
             ("block_tables", pools.block_tables[0]),
             *((f"layer{i:02}.keys", pool) for i, pool in enumerate(pools.keys)),
             *((f"layer{i:02}.values", pool) for i, pool in enumerate(pools.values)),

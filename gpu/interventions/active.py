@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpu.config import ModelConfig
+from gpu.config import ModelConfig, Stage
 from gpu.errors import InvalidRequest
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -21,6 +21,7 @@ DIGEST_BYTES = 16
 
 Vector = npt.NDArray[np.float32]
 Place = TypeVar("Place", int, tuple[int, int])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +49,36 @@ class ActiveInterventions:
     patch: Mapping[int, Vector] = field(default_factory=dict)
     loras: Mapping[str, float] = field(default_factory=dict)
 
-    def validate(self, config: ModelConfig) -> None:
+    def of_stage(self, stage: Stage) -> ActiveInterventions:
+        """Return those that a stage applies, by its own numbers of layers. It also steers and
+        patches the stream that it sends to the next stage, as the statistics of its last layer
+        include that."""
+
+        def own(by_layer: Mapping[int, T]) -> dict[int, T]:
+            return {i - stage.first: of for i, of in by_layer.items() if i in stage.layers}
+
+        def before(by_layer: Mapping[int, T]) -> dict[int, T]:
+            first = stage.first if stage.is_first else stage.first + 1
+            return {i - stage.first: of for i, of in by_layer.items() if first <= i <= stage.end}
+
+        heads = {(i - stage.first, h): f for (i, h), f in self.heads.items() if i in stage.layers}
+        return ActiveInterventions(
+            heads,
+            own(self.attention),
+            own(self.mlp),
+            before(self.steer),
+            before(self.patch),
+            self.loras,
+        )
+
+    def validate(self, config: ModelConfig, n_inputs: int | None = None) -> None:
         """Raises InvalidRequest for a layer or head that the model lacks, a number that is not
-        finite in float32, or a vector of another width."""
+        finite in float32, or a vector of another width. `n_inputs`: layers before which the stream
+        can be steered; None: all."""
         factors = (self.heads, self.attention, self.mlp, self.loras)
-        layers = [*self.attention, *self.mlp, *self.steer, *self.patch]
-        _expect_below("layer", [*layers, *(layer for layer, _ in self.heads)], config.n_layers)
+        layers = [*self.attention, *self.mlp, *(layer for layer, _ in self.heads)]
+        _expect_below("layer", layers, config.n_layers)
+        _expect_below("layer", [*self.steer, *self.patch], n_inputs or config.n_layers)
         _expect_below("head", (head for _, head in self.heads), config.n_heads)
         for places in factors:
             for place, factor in places.items():

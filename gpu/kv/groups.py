@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpu.config import ModelConfig
+from gpu.config import ModelConfig, Stage
 
 MAX_GROUPS = 8
 """Upper bound of groups: the host writes a block table for each, and where a step's rows go."""
@@ -47,6 +47,12 @@ def groups_by_window(config: ModelConfig) -> tuple[KvGroup, ...]:
         for window in windows
         for at in range(0, len(by_window[window]), size)
     )
+
+
+def groups_of_stage(groups: tuple[KvGroup, ...], stage: Stage) -> tuple[KvGroup, ...]:
+    """Return of every group the layers that are in a stage, counted from its first; a group may
+    have none there."""
+    return tuple(KvGroup(stage.own(group.layers), group.window) for group in groups)
 
 
 def group_size(groups: tuple[KvGroup, ...]) -> int:

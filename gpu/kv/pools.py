@@ -51,8 +51,10 @@ class KvPools:
             pool = (shape.n_blocks, config.n_kv_heads, BLOCK_TOKENS, config.head_dim)
             return replace(tensor, shape=pool, dtype=storage.name)
 
-        name = "layer" if len(groups) == 1 else "group.layer"
-        names = [f"{name}{i:02}" for i in range(group_size(groups))]
+        size = group_size(groups)
+        names = [f"group.layer{i:02}" for i in range(size)]
+        if len(groups) == 1:
+            names = [config.layer_name(i) for i in range(size)]
         keys = [make(name, "keys", self.format.keys) for name in names]
         values = [make(name, "values", self.format.values) for name in names]
         place_of = {layer: i for group in groups for i, layer in enumerate(group.layers)}

@@ -50,11 +50,22 @@ class Pass:
         rec.mark("embed")
         return x
 
+    @property
+    def received(self) -> Tensor:
+        """Where the rows that the stage before has sent are written."""
+        return self._stream.resid_pre(0)
+
+    def receive(self) -> Tensor:
+        """Return the residual stream before the first layer of a stage that is not the first: the
+        host writes it before the step."""
+        self.rec.mark("receive")
+        return self.received
+
     def resid_pre(self, i: int, x: Tensor) -> Tensor:
         """Return the residual stream that layer i reads: x, steered or patched."""
         if interventions := self.instruments.interventions:
             vectors, keeps = interventions.vectors(i), interventions.keeps(i)
-            ops.steer(self.rec, self.batch, f"layer{i:02}.steer", vectors, keeps, x)
+            ops.steer(self.rec, self.batch, f"{self.config.layer_name(i)}.steer", vectors, keeps, x)
         return x
 
     def add_residual(
@@ -98,7 +109,7 @@ class Pass:
             ops.scale_residual(
                 self.rec, self.batch, f"{label}.scale", sublayer, x, update, factors, after
             )
-        self.rec.mark(f"layer{i:02}.{sublayer}")
+        self.rec.mark(f"{self.config.layer_name(i)}.{sublayer}")
         return after
 
     # ---- attention --------------------------------------------------------------------------
@@ -128,7 +139,7 @@ class Pass:
         """Do `qkv` with an RMSNorm of queries and keys before RoPE: of each head, or of all heads
         as one row if `gains` is that long."""
         projected = self.linear(qkv, x, self.work.scratch["projected"], norm=norm)
-        q, label = self.work.q, f"layer{i:02}.attn.qk_norm_rope"
+        q, label = self.work.q, f"{self.config.layer_name(i)}.attn.qk_norm_rope"
         batch = self.batch.of_group(self.pools.group_of(i))
         ops.qk_norm_rope(
             self.rec, batch, label, self.config, projected, gains, rope, self.pools, i, q,
@@ -139,7 +150,7 @@ class Pass:
     def attention(self, i: int, q: Tensor) -> Tensor:
         """Return softmax(q · kᵀ · scale) · v over the cache of layer i, heads side by side."""
         rec, batch, config, attn_out = self.rec, self.batch, self.config, self.work.attn_out
-        name = f"layer{i:02}.attn"
+        name = f"{self.config.layer_name(i)}.attn"
         weights, capture = self.instruments.attention, self.instruments.capture
         if weights:
             ops.attention_weights(
@@ -204,10 +215,10 @@ class Pass:
         return out
 
     def last_hidden(self, norm: Norm, x: Tensor) -> None:
-        """Record the final norm of every row, if it is to be kept."""
-        if (out := self.instruments.last_hidden) is not None:
-            width = self.config.hidden_size
-            ops.norm(self.rec, self.batch, "last_hidden", norm, width, x, out)
+        """Record the final norm of every row, which is kept."""
+        out, width = self.instruments.last_hidden, self.config.hidden_size
+        assert out is not None
+        ops.norm(self.rec, self.batch, "last_hidden", norm, width, x, out)
 
     def layer_stats(self) -> None:
         """Record the statistics of a captured pass, after its last layer."""

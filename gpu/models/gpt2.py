@@ -22,7 +22,7 @@ class Gpt2(Decoder):
     """The forward pass. `x` is the residual stream, (rows, hidden_size)."""
 
     def forward(self, run: Pass) -> Tensor:
-        x = run.embed(self.embedding, self.positions)
+        x = self.resid_pre(run)
         for i, layer in enumerate(self.layers):
             x = run.resid_pre(i, x)
             x = self.attention(run, i, layer, x)
@@ -33,14 +33,14 @@ class Gpt2(Decoder):
     def attention(self, run: Pass, i: int, layer: Layer, x: Tensor) -> Tensor:
         """x + out(heads of norm(x))."""
         assert layer.pre_attention is not None
-        normed = run.norm(f"layer{i:02}.attn.norm", layer.pre_attention, x)
+        normed = run.norm(f"{run.config.layer_name(i)}.attn.norm", layer.pre_attention, x)
         heads = run.attention(i, run.qkv(i, layer.qkv, normed, rope=self.rope(i)))
         return run.add_residual(i, "attention", x, heads, layer.out)
 
     def mlp_hidden(self, run: Pass, i: int, layer: Layer, x: Tensor) -> Tensor:
         """gelu(up(norm(x)))."""
         assert layer.pre_mlp is not None
-        normed = run.norm(f"layer{i:02}.mlp.norm", layer.pre_mlp, x)
+        normed = run.norm(f"{run.config.layer_name(i)}.mlp.norm", layer.pre_mlp, x)
         return run.ffn_hidden(layer.mlp.up, normed)
 
     def logits(self, run: Pass, x: Tensor, out: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class ExpertPass:
 
     @property
     def name(self) -> str:
-        return f"layer{self.i:02}.mlp"
+        return f"{self.run.config.layer_name(self.i)}.mlp"
 
     def route(self, weights: Moe, x: Tensor, norm: Norm | None) -> None:
         """Choose the experts of each row."""

@@ -54,8 +54,12 @@ class InterventionBuffers:
     """Interventions of every slot of one model, none at first. Memory is allocated when the first
     is set."""
 
-    def __init__(self, config: ModelConfig, n_slots: int, memory: Memory) -> None:
+    def __init__(
+        self, config: ModelConfig, n_slots: int, memory: Memory, n_inputs: int | None = None
+    ) -> None:
+        """`n_inputs`: layers before which the stream can be steered; None: all of `config`."""
         self._config = config
+        self._n_inputs = n_inputs or config.n_layers
         self._n_slots = n_slots
         self._memory = memory
         self._tables: tuple[_Table, ...] = ()
@@ -65,7 +69,7 @@ class InterventionBuffers:
         """Return the tables on the device, allocated at the first call."""
         if self._tensors is None:
             config, memory = self._config, self._memory
-            n_layers, n_slots = config.n_layers, self._n_slots
+            n_layers, n_inputs, n_slots = config.n_layers, self._n_inputs, self._n_slots
             width = padded(config.hidden_size)
             heads, updates, vectors, keeps = self._tables = (
                 _Table.make(
@@ -74,8 +78,8 @@ class InterventionBuffers:
                 _Table.make(
                     "interventions.updates", memory, (n_layers, n_slots, len(SUBLAYERS)), 1.0
                 ),
-                _Table.make("interventions.vectors", memory, (n_layers, n_slots, width), 0.0),
-                _Table.make("interventions.keeps", memory, (n_layers, n_slots, 1), 1.0),
+                _Table.make("interventions.vectors", memory, (n_inputs, n_slots, width), 0.0),
+                _Table.make("interventions.keeps", memory, (n_inputs, n_slots, 1), 1.0),
             )
             update = memory.zeros("interventions.update", (memory.max_rows, width))
             self._tensors = PassInterventions(
@@ -93,7 +97,7 @@ class InterventionBuffers:
         """Set the interventions on a slot's rows for all steps submitted from now on. Raises
         InvalidRequest if they name a layer or a head that the model does not have."""
         active = active or NONE_ACTIVE
-        active.validate(self._config)
+        active.validate(self._config, self._n_inputs)
         if self._tensors is None and not active.acts_on_base:
             return
         self.tensors()
@@ -113,11 +117,11 @@ class InterventionBuffers:
         return heads, updates
 
     def _before(self, active: ActiveInterventions) -> tuple[Rows, Rows]:
-        """Return the vectors before each layer (n_layers, width), and 1 or 0 for keeping or
-        replacing what is there (n_layers, 1)."""
+        """Return the vectors before each layer (n_inputs, width), and 1 or 0 for keeping or
+        replacing what is there (n_inputs, 1)."""
         width = self._config.hidden_size
-        vectors = np.zeros((self._config.n_layers, padded(width)), np.float32)
-        keeps = np.ones((self._config.n_layers, 1), np.float32)
+        vectors = np.zeros((self._n_inputs, padded(width)), np.float32)
+        keeps = np.ones((self._n_inputs, 1), np.float32)
         for layer, vector in active.patch.items():
             vectors[layer, :width] = vector
             keeps[layer] = 0

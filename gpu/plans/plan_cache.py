@@ -16,7 +16,13 @@ from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
 from gpu.models.forward_pass import Pass
-from gpu.models.workspace import Capture, Instruments, PassLora, Workspace
+from gpu.models.workspace import (
+    AttentionCapture,
+    Capture,
+    Instruments,
+    PassLora,
+    Workspace,
+)
 from gpu.ops import Batch, KvSplits, KvStaging, RmsNormSplit
 from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.layer_stats import n_stats
@@ -72,12 +78,18 @@ class PlanKey(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RecordedPlan:
     """A plan and the places of its results in the readback buffer: samples, then what a captured
-    plan kept, then timestamps (begin, end, marks)."""
+    plan kept, then the rows that go to the next stage, then timestamps (begin, end, marks).
+
+    received  (rows, width): where the rows of the stage before are written; None in the first stage
+    sent      (rows, width): rows of the next stage; None in the last stage
+    """
 
     key: PlanKey
     plan: Plan
     instruments: Instruments
     n_queries: int
+    received: Tensor | None = None
+    sent: Tensor | None = None
 
     @property
     def capture(self) -> Capture | None:
@@ -88,11 +100,18 @@ class RecordedPlan:
         return self.key.samples * RESULT_WORDS * 4
 
     @property
+    def sent_at(self) -> int:
+        """Place of the rows of the next stage."""
+        kept = self.capture.kept if self.capture else ()
+        return self.sample_bytes + sum(tensor.n_bytes for tensor in kept)
+
+    @property
+    def sent_bytes(self) -> int:
+        return 0 if self.sent is None else 4 * self.key.rows * self.sent.shape[-1]
+
+    @property
     def query_at(self) -> int:
-        n = self.sample_bytes
-        if self.capture:
-            n += sum(tensor.n_bytes for tensor in self.capture.kept)
-        return -(-n // 8) * 8
+        return -(-(self.sent_at + self.sent_bytes) // 8) * 8
 
     @property
     def n_bytes(self) -> int:
@@ -100,49 +119,78 @@ class RecordedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTensors:
-    """Tensors that every step shares.
+class SamplerTensors:
+    """Tensors of the output head and the sampler.
 
-    step     uniform, see gpu.ops.step_buffer  chosen   (n_slots,) u32
     texts    see gpu.ops.sampling              logits   (max_samples, padded vocab_size)
     allowed  (n_slots, vocab_size / 32) u32    results  (max_samples, RESULT_WORDS) u32
-    keys     see gpu.ops.sampling              group_steps  see `gpu.ops.batch.Batch`
+    keys     see gpu.ops.sampling
     """
 
-    step: Tensor
-    chosen: Tensor
     texts: ops.SlotTexts
     allowed: Tensor
     logits: Tensor
     keys: Tensor
     results: Tensor
-    group_steps: tuple[Tensor, ...] = ()
 
     @classmethod
     def make(
-        cls, config: ModelConfig, n_slots: int, memory: Memory, n_groups: int = 1
+        cls, vocab_size: int, n_slots: int, max_samples: int, memory: Memory
+    ) -> SamplerTensors:
+        return cls(
+            ops.SlotTexts.make(memory, n_slots, vocab_size),
+            memory.zeros("allowed", (n_slots, -(-vocab_size // 32)), "u32"),
+            memory.zeros("logits", (max_samples, padded(vocab_size))),
+            ops.sort_keys_tensor(memory, max_samples, vocab_size),
+            memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """Tensors that every step shares.
+
+    step     uniform, see gpu.ops.step_buffer  chosen       (n_slots,) u32
+    group_steps  see `gpu.ops.batch.Batch`     max_samples  most samples of a step
+    """
+
+    step: Tensor
+    chosen: Tensor
+    group_steps: tuple[Tensor, ...]
+    max_samples: int
+    _sampler: SamplerTensors | None
+
+    @classmethod
+    def make(
+        cls,
+        config: ModelConfig,
+        n_slots: int,
+        memory: Memory,
+        n_groups: int = 1,
+        *,
+        samples: bool = True,
     ) -> StepTensors:
-        """`n_groups`: KV groups that new keys and values are written to directly."""
+        """`n_groups`: KV groups that new keys and values are written to directly. `samples` False:
+        for a stage that samples nothing."""
         n_runs = n_slots - 1  # one slot is for inspection
         max_samples = _bucket(min(MAX_SAMPLES, max(LEAST_SAMPLES, n_runs)), SAMPLE_BUCKETS)
         return cls(
             memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True),
             memory.zeros("chosen", (n_slots,), "u32"),
-            ops.SlotTexts.make(memory, n_slots, config.vocab_size),
-            memory.zeros("allowed", (n_slots, -(-config.vocab_size // 32)), "u32"),
-            memory.zeros("logits", (max_samples, padded(config.vocab_size))),
-            ops.sort_keys_tensor(memory, max_samples, config.vocab_size),
-            memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
             tuple(
                 memory.zeros(f"step.{group}", (STEP_BYTES // 4,), "u32", uniform=True)
                 for group in range(1, n_groups)
             ),
+            max_samples,
+            SamplerTensors.make(config.vocab_size, n_slots, max_samples, memory)
+            if samples
+            else None,
         )
 
     @property
-    def max_samples(self) -> int:
-        """Most samples of a step."""
-        return self.results.shape[0]
+    def sampler(self) -> SamplerTensors:
+        assert self._sampler is not None, "only the last stage samples"
+        return self._sampler
 
 
 class PlanCache:
@@ -180,7 +228,10 @@ class PlanCache:
         most = _power_of_two(-(-pools.shape.context // self._split))
         self._splits = KvSplits.make(model.config, most, memory) if most > 1 else None
         self._capture_buffers = CaptureBuffers(model.config, pools.shape.context, memory)
-        self.intervention_buffers = InterventionBuffers(model.config, pools.n_slots, memory)
+        n_inputs = model.config.n_layers + (not model.stage.is_last)
+        self.intervention_buffers = InterventionBuffers(
+            model.config, pools.n_slots, memory, n_inputs
+        )
         self._plans: dict[PlanKey, RecordedPlan] = {}
 
     @property
@@ -199,6 +250,11 @@ class PlanCache:
         return self._capture_buffers.weights_room
 
     @property
+    def attention_capture(self) -> AttentionCapture:
+        """Buffers of the attention weights that plans of kind "weights" keep."""
+        return self._capture_buffers.weights()
+
+    @property
     def max_result_bytes(self) -> int:
         """Size in bytes of the largest step's results in a readback buffer."""
         config, rows = self._model.config, self.max_captured_rows
@@ -206,8 +262,12 @@ class PlanCache:
         experts_per_token = config.experts.experts_per_token if config.experts else 0
         routings = 2 * len(config.expert_layers) * aligned(rows * experts_per_token)
         captured = rows * n_stats(config) + entropies + routings
+        sent = (
+            0 if self._model.stage.is_last else self._memory.max_rows * padded(config.hidden_size)
+        )
+        words = self._tensors.max_samples * RESULT_WORDS + captured + sent
         queries = FIRST_MARK + 1 + 2 * config.n_layers
-        return -(-(self._tensors.max_samples * RESULT_WORDS + captured) * 4 // 8) * 8 + 8 * queries
+        return -(-words * 4 // 8) * 8 + 8 * queries
 
     @property
     def recorded(self) -> Mapping[PlanKey, RecordedPlan]:
@@ -250,14 +310,26 @@ class PlanCache:
             x = instruments.states.as_rows
         else:
             x = model.forward(run)
+            if not model.stage.is_last:  # statistics of the last layer include what steers the next
+                x = run.resid_pre(model.config.n_layers, x)
             run.layer_stats()
-            run.last_hidden(model.norm, x)
+            if instruments.last_hidden is not None:
+                run.last_hidden(model.norm, x)
             _expect_adapted(rec.plan, instruments)
         if n_samples:
-            model.logits(run, x, tensors.logits)
+            model.logits(run, x, tensors.sampler.logits)
         if n_samples and kind in SAMPLING:
             self._sample(rec, batch)
-        return RecordedPlan(key, rec.plan, instruments, self._n_queries(kind, rec.plan))
+        n_queries = self._n_queries(kind, rec.plan)
+        stage = model.stage
+        return RecordedPlan(
+            key,
+            rec.plan,
+            instruments,
+            n_queries,
+            received=None if stage.is_first or kind == "lens" else run.received,
+            sent=None if stage.is_last or kind not in SAMPLING else x,
+        )
 
     def _instruments(self, kind: str, n_rows: int, interventions: bool, loras: bool) -> Instruments:
         return Instruments(
@@ -273,9 +345,13 @@ class PlanCache:
         )
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:
-        vocab, t = self._model.config.vocab_size, self._tensors
+        vocab, chosen, t = (
+            self._model.config.vocab_size,
+            self._tensors.chosen,
+            self._tensors.sampler,
+        )
         ops.logit_sort_keys(rec, batch, "sample.keys", vocab, t.logits, t.texts, t.allowed, t.keys)
-        ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.texts, t.chosen, t.results)
+        ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.texts, chosen, t.results)
 
     def _n_queries(self, kind: str, plan: Plan) -> int:
         if kind not in SAMPLING or not self._device.has_timestamps:
@@ -296,7 +372,7 @@ def _expect_adapted(plan: Plan, instruments: Instruments) -> None:
 def _make_rms_norm_split(model: Decoder, memory: Memory) -> RmsNormSplit | None:
     """Allocate the partial sums of RMSNorms that run split from their matmul; None for a model
     with LayerNorm, which is never split."""
-    if not model.norm.is_rms:
+    if not model.norms_are_rms:
         return None
     return RmsNormSplit.make(model.config.hidden_size, memory.max_rows, memory)
 

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Protocol
+
+import msgspec
 
 from gpu.info import RunnerLimits
 from gpu.ops.cost import StepSize
@@ -36,6 +39,25 @@ def plan_report(recorded: RecordedPlan, size: StepSize) -> PlanReport:
         kernels=tuple(_kernel(kernel) for kernel in kernels),
         n_bytes=total.n_bytes,
         flops=total.flops,
+    )
+
+
+def join_reports(reports: Sequence[PlanReport]) -> PlanReport:
+    """Return the report of a model in stages of those of its stages, in order."""
+    dispatches: list[PlanDispatch] = []
+    kernels: list[PlanKernel] = []
+    for report in reports:
+        first = len(kernels)
+        kernels += report.kernels
+        dispatches += (
+            msgspec.structs.replace(d, kernel=first + d.kernel) for d in report.dispatches
+        )
+    return msgspec.structs.replace(
+        reports[-1],
+        dispatches=tuple(dispatches),
+        kernels=tuple(kernels),
+        n_bytes=sum(report.n_bytes for report in reports),
+        flops=sum(report.flops for report in reports),
     )
 
 

@@ -57,6 +57,7 @@ class TorchRunner:
     in_flight = 2
     dispatches_per_token = 0
     activations = "f32"
+    stages = ()
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,25 @@ Places = npt.NDArray[np.intp]
 """Indices of rows in a step."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a step. `rows`: their indices in it; `received`: what the stage before has sent
+    for them."""
+
+    rows: Places
+    step: Step
+    received: Floats | None
+
+    def parts(self, most_rows: int) -> Iterator[_Part]:
+        """Yield parts of at most `most_rows` rows, in the order of positions."""
+        order = np.argsort([row.position for row in self.step.rows], kind="stable")
+        for at in range(0, len(order), most_rows):
+            some = order[at : at + most_rows]
+            step = replace(self.step, rows=tuple(self.step.rows[i] for i in some), samples=())
+            received = None if self.received is None else self.received[some]
+            yield _Part(self.rows[some], step, received)
+
+
 class InspectionPasses:
     """Passes that answer inspection requests for one model. No steps may be in flight."""
 
@@ -48,23 +67,52 @@ class InspectionPasses:
         self._tensors = tensors
         self._memory = memory
 
-    def run(self, step: Step, request: InspectionRequest) -> InspectionResult:
-        """Run `step` and return what `request` asks for. Raises InvalidRequest if memory does not
-        even hold the attention of one row to one key."""
-        attention = self._attention(step, *request.keys) if request.keys is not None else None
-        states = self._all_states(step) if request.states else None
-        lens = self._lens(step) if request.lens else None
-        routes = self._routes(step) if request.routes else None
-        last_hidden = self._last_hidden(step) if request.last_hidden else None
+    def run(
+        self, step: Step, request: InspectionRequest, received: Floats | None = None
+    ) -> InspectionResult:
+        """Run `step` and return what `request` asks for. `received`: as in `StepQueue.submit`.
+        Raises InvalidRequest if memory does not even hold the attention of one row to one key."""
+        asked = _Part(np.arange(len(step.rows)), replace(step, capture=False), received)
+        attention = self._attention(asked, *request.keys) if request.keys is not None else None
+        states = self._all_states(asked) if request.states else None
+        lens = self._lens(asked) if request.lens else None
+        routes = self._routes(asked) if request.routes else None
+        last_hidden = self._last_hidden(asked) if request.last_hidden else None
         return InspectionResult(attention, lens, states, routes, last_hidden)
 
-    def first_plans(self) -> list[RecordedPlan]:
-        """Return the plans whose kernels the first inspection needs."""
-        return [self._plans.plan(1, 0, "weights"), self._plans.plan(1, LENS_SAMPLES, "lens")]
+    def unembed(self, states: Floats) -> Floats:
+        """Return the logits (n, vocab_size) of states of the residual stream (n, hidden_size)."""
+        recorded = self._plans.plan(1, LENS_SAMPLES, "lens")
+        kept = recorded.instruments.states
+        assert kept is not None
+        padded_states = np.zeros((len(states), kept.width), np.float32)
+        padded_states[:, : states.shape[1]] = states
+        samples = [Sample(i, 0, 0, 0) for i in range(LENS_SAMPLES)]
+        found = []
+        for at in range(0, len(states), LENS_SAMPLES):
+            some = padded_states[at : at + LENS_SAMPLES]
+            self._memory.write(kept.as_rows, some)
+            found.append(self._read_logits(kept, samples[: len(some)]))
+        return np.concatenate(found)
+
+    def first_plans(self, *, lens: bool) -> list[RecordedPlan]:
+        """Return the plans whose kernels the first inspection needs; `lens`: the output head is
+        here."""
+        weights = self._plans.plan(1, 0, "weights")
+        return [weights, self._plans.plan(1, LENS_SAMPLES, "lens")] if lens else [weights]
+
+    def _run(self, kind: str, part: _Part) -> RecordedPlan:
+        """Run a plan of `kind` for the rows of a part, and return it."""
+        step = part.step
+        recorded = self._plans.plan(
+            len(step.rows), 0, kind, step.context, step.interventions, step.loras
+        )
+        self._queue.run(recorded, step, part.received)
+        return recorded
 
     # ---- attention --------------------------------------------------------------------------
 
-    def _attention(self, step: Step, first: int, n: int) -> Floats:
+    def _attention(self, asked: _Part, first: int, n: int) -> Floats:
         """Return attention weights, (n_rows, n_layers, n_heads, n)."""
         n_layers, n_heads = self._config.n_layers, self._config.n_heads
         room = self._plans.weights_room
@@ -75,20 +123,17 @@ class InspectionPasses:
                 "device",
                 "keys",
             )
-        found = np.empty((len(step.rows), n_layers, n_heads, n), np.float32)
-        for rows, part in _parts(step, room // n_heads):
-            recorded = self._plans.plan(
-                len(rows), 0, "weights", part.context, part.interventions, part.loras
-            )
-            weights = recorded.instruments.attention
-            assert weights is not None
+        found = np.empty((len(asked.rows), n_layers, n_heads, n), np.float32)
+        weights = self._plans.attention_capture
+        for part in asked.parts(room // n_heads):
+            rows = part.rows
             at_once = room // (len(rows) * n_heads)
             for at in range(0, n, at_once):
                 keys = slice(at, min(at + at_once, n))
-                asked = np.array([first + keys.start, keys.stop - keys.start], np.uint32)
-                self._memory.write(weights.keys, asked)
-                self._queue.run(recorded, part)
-                found[rows, :, :, keys] = self._read_weights(weights, len(rows), int(asked[1]))
+                n_keys = keys.stop - keys.start
+                self._memory.write(weights.keys, np.array([first + at, n_keys], np.uint32))
+                self._run("weights", part)
+                found[rows, :, :, keys] = self._read_weights(weights, len(rows), n_keys)
         return found
 
     def _read_weights(self, weights: AttentionCapture, n_rows: int, n_keys: int) -> Floats:
@@ -101,16 +146,12 @@ class InspectionPasses:
 
     # ---- experts ----------------------------------------------------------------------------
 
-    def _routes(self, step: Step) -> ExpertChoices:
+    def _routes(self, asked: _Part) -> ExpertChoices:
         experts, layers = self._config.experts, self._config.expert_layers
         if experts is None:
             raise InvalidRequest(f"{self._config.model_type} models have no experts", "routes")
-        n_rows, experts_per_token = len(step.rows), experts.experts_per_token
-        recorded = self._plans.plan(
-            n_rows, 0, "routes", step.context, step.interventions, step.loras
-        )
-        self._queue.run(recorded, step)
-        routed = recorded.instruments.routing_capture
+        n_rows, experts_per_token = len(asked.rows), experts.experts_per_token
+        routed = self._run("routes", asked).instruments.routing_capture
         assert routed is not None
 
         def read(tensor: Tensor) -> npt.NDArray[Any]:
@@ -122,43 +163,35 @@ class InspectionPasses:
 
     # ---- the residual stream ----------------------------------------------------------------
 
-    def _last_hidden(self, step: Step) -> Floats:
+    def _last_hidden(self, asked: _Part) -> Floats:
         """Return the final norm of the stream after the last layer, (n_rows, hidden_size)."""
-        recorded = self._plans.plan(
-            len(step.rows), 0, "last_hidden", step.context, step.interventions, step.loras
-        )
-        self._queue.run(recorded, step)
-        kept = recorded.instruments.last_hidden
+        kept = self._run("last_hidden", asked).instruments.last_hidden
         assert kept is not None
-        found: Floats = self._memory.read(slice_of(kept, 0, (len(step.rows), kept.shape[1])))
+        found: Floats = self._memory.read(slice_of(kept, 0, (len(asked.rows), kept.shape[1])))
         return found[:, : self._config.hidden_size]
 
-    def _all_states(self, step: Step) -> Floats:
+    def _all_states(self, asked: _Part) -> Floats:
         """Return the residual stream, (n_rows, n_layers + 1, hidden_size)."""
         n_states, width = self._config.n_layers + 1, self._config.hidden_size
-        found = np.empty((len(step.rows), n_states, width), np.float32)
-        for rows, part in _parts(step, self._plans.max_captured_rows):
+        found = np.empty((len(asked.rows), n_states, width), np.float32)
+        for part in asked.parts(self._plans.max_captured_rows):
             states = self._keep_states(part)
             kept = self._memory.read(states.as_rows).reshape(n_states, states.n_rows, -1)
-            found[rows] = kept[:, : len(rows), :width].swapaxes(0, 1)
+            found[part.rows] = kept[:, : len(part.rows), :width].swapaxes(0, 1)
         return found
 
-    def _keep_states(self, step: Step) -> States:
-        recorded = self._plans.plan(
-            len(step.rows), 0, "states", step.context, step.interventions, step.loras
-        )
-        self._queue.run(recorded, step)
-        states = recorded.instruments.states
+    def _keep_states(self, part: _Part) -> States:
+        states = self._run("states", part).instruments.states
         assert states is not None
         return states
 
-    def _lens(self, step: Step) -> Floats:
+    def _lens(self, asked: _Part) -> Floats:
         """Return the logits of every state, (n_layers + 1, vocab_size)."""
-        sample, found = step.samples[0], []
-        for rows, part in _parts(step, self._plans.max_captured_rows):
+        sample, found = asked.step.samples[0], []
+        for part in asked.parts(self._plans.max_captured_rows):
             states = self._keep_states(part)
-            if sample.row in rows:
-                place = rows.tolist().index(sample.row)
+            if sample.row in part.rows:
+                place = part.rows.tolist().index(sample.row)
                 n_states = self._config.n_layers + 1
                 of_row = [replace(sample, row=i * states.n_rows + place) for i in range(n_states)]
                 found = [
@@ -172,14 +205,5 @@ class InspectionPasses:
         vocab_size)."""
         lens = self._plans.plan(states.n_rows, len(samples), "lens")
         self._queue.run(lens, Step((), tuple(samples)))
-        logits: Floats = self._memory.read(self._tensors.logits)
+        logits: Floats = self._memory.read(self._tensors.sampler.logits)
         return logits[: len(samples), : self._config.vocab_size]
-
-
-def _parts(step: Step, most_rows: int) -> Iterator[tuple[Places, Step]]:
-    """Yield steps of at most `most_rows` rows, in the order of positions, each with the indices of
-    its rows in `step`."""
-    order = np.argsort([row.position for row in step.rows], kind="stable")
-    for at in range(0, len(order), most_rows):
-        rows = order[at : at + most_rows]
-        yield rows, replace(step, rows=tuple(step.rows[i] for i in rows), samples=(), capture=False)

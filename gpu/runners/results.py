@@ -8,6 +8,7 @@ import numpy.typing as npt
 from gpu.config import ModelConfig
 from gpu.ops.layer_stats import STATS_PER_LAYER, n_stats
 from gpu.ops.sampling import RESULT_FIELDS, RESULT_WORDS
+from gpu.plans.plan_cache import RecordedPlan
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled, Times
 
 HEADER_WORDS = len(RESULT_FIELDS)
@@ -19,6 +20,15 @@ def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:
     words = words.reshape(n_samples, RESULT_WORDS)
     floats = words.view(np.float32)
     return tuple(_sampled(w, f) for w, f in zip(words.tolist(), floats.tolist(), strict=True))
+
+
+def parse_sent(data: bytes, recorded: RecordedPlan, n_rows: int) -> Floats | None:
+    """Return the rows for the next stage (n_rows, width); None if there is none."""
+    if recorded.sent is None:
+        return None
+    width = recorded.sent.shape[-1]
+    sent: Floats = np.frombuffer(data, np.float32, n_rows * width, recorded.sent_at)
+    return sent.reshape(n_rows, width)
 
 
 def _sampled(words: list[int], floats: list[float]) -> Sampled:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from gpu.ops.step_buffer import STEP_BYTES, pack_row_blocks, pack_step
 from gpu.plans.plan_cache import PlanKey, RecordedPlan, StepTensors
 from gpu.runners.dispatch_timer import DispatchTimer
 from gpu.runners.expert_offload import ExpertOffload
-from gpu.step import ExpertUse, Step, Times
+from gpu.step import MAX_ROWS, ExpertUse, Floats, Step, Times
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import BufferCopy, StepCommands
@@ -105,20 +106,31 @@ class StepQueue:
             ReadbackSlot(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
         )
         self._in_flight: deque[ReadbackSlot] = deque()
+        self._received = bytearray()
+        self._write_received: dict[int, Callable[[int], None]] = {}  # by the identity of a buffer
         n_times = self._timestamps.n_bytes if self._timestamps else 0
         memory.n_bytes["work"] += depth * result_bytes + n_times
 
     def __len__(self) -> int:
         return len(self._in_flight)
 
-    def submit(self, recorded: RecordedPlan, step: Step, *, marks: bool = True) -> None:
-        """Submit a step. `marks` False: without timestamps inside the pass. Raises IndexError if
-        `depth` steps are in flight already."""
+    def submit(
+        self,
+        recorded: RecordedPlan,
+        step: Step,
+        received: Floats | None = None,
+        *,
+        marks: bool = True,
+    ) -> None:
+        """Submit a step. `received` (n_rows, width): what the stage before has sent; None in the
+        first. `marks` False: without timestamps inside the pass. Raises IndexError if `depth` steps
+        are in flight already."""
         asked = time.perf_counter()
         n_queries = self._n_queries(recorded, marks)
         prepared = self._prepare(recorded, n_queries)
         readback_slot = self._free.popleft()
         self._write_step(step)
+        self._write_rows(recorded, received)
         readback_slot.experts = self._run_offloaded(recorded, step)
         readback_slot.n_queries = n_queries
         began = time.perf_counter()
@@ -150,15 +162,18 @@ class StepQueue:
             readback_slot, data, times, readback_slot.submit_ms + (waited - began) * 1e3, read_ms
         )
 
-    def run(self, recorded: RecordedPlan, step: Step) -> None:
+    def run(self, recorded: RecordedPlan, step: Step, received: Floats | None = None) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
         prepared = self._prepare(recorded, self._n_queries(recorded))
         self._write_step(step)
+        self._write_rows(recorded, received)
         self._run_offloaded(recorded, step)
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 
-    def dispatch_times(self, recorded: RecordedPlan, step: Step, repeat: int) -> Times | None:
+    def dispatch_times(
+        self, recorded: RecordedPlan, step: Step, repeat: int, received: Floats | None = None
+    ) -> Times | None:
         """Return the milliseconds of each dispatch on the GPU, (repeat, n_dispatches), in `repeat`
         runs of a step after one that is not counted; None if the device has no clock or experts are
         offloaded. No steps may be in flight."""
@@ -166,6 +181,7 @@ class StepQueue:
             return None
         timer = DispatchTimer(self._device, self._calls, recorded.plan)
         self._write_step(step)
+        self._write_rows(recorded, received)
         timer.run()  # the first run of a pipeline compiles it
         return np.stack([timer.run() for _ in range(repeat)])
 
@@ -188,6 +204,22 @@ class StepQueue:
             for write, blocks in zip(self._write_groups, tables[1:], strict=True):
                 pack_row_blocks(step, self._step_bytes, blocks)
                 write(n_bytes)
+
+    def _write_rows(self, recorded: RecordedPlan, rows: Floats | None) -> None:
+        """Write the rows that the stage before has sent to where the plan reads them."""
+        to = recorded.received
+        if to is None or rows is None:
+            assert to is None
+            assert rows is None
+            return
+        if not self._received:
+            self._received = bytearray(4 * MAX_ROWS * to.shape[-1])
+        key = id(to.buffer)
+        if key not in self._write_received:
+            assert to.offset == 0, f"{to!r} is not at the beginning of its buffer"
+            self._write_received[key] = self._calls.writer(to.buffer, self._received)
+        self._received[: rows.nbytes] = np.ascontiguousarray(rows).data.cast("B")
+        self._write_received[key](rows.nbytes)
 
     def _start(self, dispatch: Dispatch) -> bool:
         """Do what `warm` does, without waiting."""
@@ -228,11 +260,13 @@ class StepQueue:
     def _commands(self, recorded: RecordedPlan, n_queries: int) -> StepCommands:
         copies, at = [], recorded.sample_bytes
         if at:
-            copies.append(BufferCopy(self._tensors.results.buffer, at, 0))
+            copies.append(BufferCopy(self._tensors.sampler.results.buffer, at, 0))
         if capture := recorded.capture:
             for tensor in capture.kept:
                 copies.append(BufferCopy(tensor.buffer, tensor.n_bytes, at))
                 at += tensor.n_bytes
+        if sent := recorded.sent:
+            copies.append(BufferCopy(sent.buffer, recorded.sent_bytes, at, sent.offset))
         if self._offload is not None:
             return StepCommands((self._offload.rest(recorded.plan),), tuple(copies))
         if self._timestamps is None or not n_queries:

@@ -36,6 +36,8 @@ class TokenMover:
     def move(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         """Move tokens of a group, after the steps submitted so far and before the next. No
         destination may be a source."""
+        if not self._pools.groups[group].layers:
+            return  # the group has no layers in this stage
         if group not in self._prepared:
             self._prepared[group] = self._calls.prepare(StepCommands(self.plan(group).segments()))
         for at in range(0, len(moves), MAX_MOVES):
@@ -48,7 +50,9 @@ class TokenMover:
         config = self._model.config
         for i in self._pools.groups[group].layers:
             rope = _rope(config, self._model, i)
-            ops.shift_kv(rec, f"layer{i:02}.kv.shift", config, self._moves, rope, self._pools, i)
+            ops.shift_kv(
+                rec, f"{config.layer_name(i)}.kv.shift", config, self._moves, rope, self._pools, i
+            )
         return rec.plan
 
 

@@ -20,7 +20,7 @@ from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, weight_pro
 from gpu.checkpoint.weight_cache import WeightCache, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
-from gpu.info import DeviceInfo, MemoryInfo
+from gpu.info import DeviceInfo, MemoryInfo, StageInfo
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.copies import TokenMove
 from gpu.kv.host_pool import HostPool
@@ -29,11 +29,12 @@ from gpu.lora.adapter import Lora, open_loras
 from gpu.models.decoder import Decoder
 from gpu.plans.cost import step_size
 from gpu.plans.plan_cache import RecordedPlan
+from gpu.plans.plan_report import PlanReport
 from gpu.plans.report_builder import plan_report
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.inspection_passes import InspectionPasses
-from gpu.runners.loaded_model import LoadedModel
-from gpu.runners.results import parse_captured, parse_samples
+from gpu.runners.loaded_model import LoadedModel, StagePart
+from gpu.runners.results import parse_captured, parse_samples, parse_sent
 from gpu.runners.step_queue import Collected, StepQueue
 from gpu.runners.token_mover import TokenMover
 from gpu.sampling import TokenBias
@@ -63,7 +64,14 @@ concurrent runs (tiles grow with the rows, up to 16), then long contexts, which 
 
 
 class WgpuRunner:
-    """A model on a GPU. Implements `gpu.runner.Runner`."""
+    """A model on a GPU. Implements `gpu.runner.Runner`.
+
+    With `part`, a stage of a model: `config` is that of its layers. Unless it is the first, its
+    steps come with the rows that the stage before has sent (`received`). Unless it is the last, it
+    samples nothing, and its results have the rows for the next stage (`StepResult.sent`).
+    """
+
+    stages: tuple[StageInfo, ...] = ()
 
     def __init__(
         self,
@@ -75,10 +83,10 @@ class WgpuRunner:
         loras: Sequence[Lora] = (),
         on_weights: Callable[[int], None] = lambda n: None,
         weight_cache: WeightCache | None = None,
+        part: StagePart | None = None,
     ) -> None:
-        """`loras`: the adapters of `options.loras`, opened. `on_weights` gets the number of weights
-        of each tensor that was uploaded."""
-        self.config = config
+        """`config`: that of the whole model. `loras`: the adapters of `options.loras`, opened.
+        `on_weights` gets the number of weights of each tensor that was uploaded."""
         self.dtype = dtype = options.dtype
         self.loras = tuple(lora.info for lora in loras)
         self.gpu = device
@@ -87,9 +95,10 @@ class WgpuRunner:
         with WeightLoader(
             checkpoint, memory, dtype, on_weights, weight_cache, options.expert_slots
         ) as load:
-            loaded = LoadedModel.make(config, options, load, loras)
+            loaded = LoadedModel.make(config, options, load, loras, part)
         self.conversion = str(load.conversion)
         self.model, self.pools = loaded.model, loaded.pools
+        self.config, self.stage = self.model.config, self.model.stage
         self.plans, self.limits = loaded.plans, loaded.limits
         self._loras, self._tensors = loaded.loras, loaded.tensors
         self._host_pool = HostPool(self.pools, self.limits.n_host_blocks, memory)
@@ -99,7 +108,9 @@ class WgpuRunner:
         # With offloaded experts, all but the last part of a step is done when `submit` returns.
         self.in_flight = depth if offload is None else 1
         self._queue = self._make_queue(depth, offload)
-        self._inspection = InspectionPasses(config, self.plans, self._queue, self._tensors, memory)
+        self._inspection = InspectionPasses(
+            self.config, self.plans, self._queue, self._tensors, memory
+        )
         self._biases: dict[int, tuple[TokenBias, ...]] = {}  # of each slot, as uploaded
         self._peaks: dict[str, float] | None = None
         self._n_captured = 0
@@ -132,7 +143,7 @@ class WgpuRunner:
         config = ModelConfig.from_folder(folder)
         checkpoint = Checkpoint.open(folder)
         loras = open_loras(options.loras, config, checkpoint)
-        device = beside.gpu if beside else _open_device(options, checked, progress)
+        device = beside.gpu if beside else open_device(options, checked, progress)
         cache = open_weight_cache(checkpoint, config, options.dtype, options.weight_cache_bytes)
         with cache as weight_cache:
             runner = cls(
@@ -167,12 +178,11 @@ class WgpuRunner:
         self.set_interventions(slot, None)
 
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
-        self._tensors.texts.set_text(self._memory, slot, tokens, n_written)
+        self._tensors.sampler.texts.set_text(self._memory, slot, tokens, n_written)
 
     def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
-        self._memory.write(
-            self._tensors.allowed, mask, at=slot * self._tensors.allowed.shape[1] * 4
-        )
+        allowed = self._tensors.sampler.allowed
+        self._memory.write(allowed, mask, at=slot * allowed.shape[1] * 4)
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self.pools.set_blocks(slot, blocks, group)
@@ -193,16 +203,17 @@ class WgpuRunner:
         self._loras.set(slot, active.loras if active else {})
         self.plans.intervention_buffers.set(slot, active)
 
-    def submit(self, step: Step) -> None:
-        self._set_biases(step)
+    def submit(self, step: Step, received: Floats | None = None) -> None:
+        if self.stage.is_last:
+            self._set_biases(step)
         recorded = self._plan_of(step, "captured" if step.capture else "plain")
-        self._queue.submit(recorded, step, marks=self._is_timed(step))
+        self._queue.submit(recorded, step, received, marks=self._is_timed(step))
 
     def collect(self) -> StepResult:
         done = self._queue.collect()
         readback_slot, times = done.readback_slot, done.times
         return StepResult(
-            samples=parse_samples(done.data, len(readback_slot.step.samples)),
+            samples=parse_samples(done.data, self._n_samples(len(readback_slot.step.samples))),
             captured=self._captured(done),
             gpu_ms=float(times[1] - times[0]) if times is not None else None,
             gpu_began_ms=float(times[0]) if times is not None else None,
@@ -212,27 +223,32 @@ class WgpuRunner:
             finish_ms=readback_slot.finish_ms,
             submit_ms=readback_slot.submit_ms,
             experts=readback_slot.experts,
+            sent=parse_sent(done.data, readback_slot.recorded, len(readback_slot.step.rows)),
         )
 
-    def logits(self, step: Step) -> Floats:
+    def logits(self, step: Step, received: Floats | None = None) -> Floats:
         assert not self._queue, "collect the steps in flight first"
-        self._queue.run(self._plan_of(step, "logits"), step)
-        logits = self._memory.read(self._tensors.logits)
+        self._queue.run(self._plan_of(step, "logits"), step, received)
+        logits = self._memory.read(self._tensors.sampler.logits)
         return np.ascontiguousarray(logits[: len(step.samples), : self.config.vocab_size])
 
-    def profile(self, step: Step, repeat: int) -> Floats | None:
+    def profile(self, step: Step, repeat: int, received: Floats | None = None) -> Floats | None:
         assert not self._queue, "collect the steps in flight first"
         recorded = self._plan_of(step, "captured" if step.capture else "plain")
-        times = self._queue.dispatch_times(recorded, step, repeat)
+        times = self._queue.dispatch_times(recorded, step, repeat, received)
         if times is None or not times.any():  # drivers without a working clock leave zeros
             return None
         return np.median(times, axis=0).astype(np.float32)
 
     def list_plan(self, n_rows: int, context: int) -> dict[str, Any] | None:
+        plan: dict[str, Any] = msgspec.to_builtins(self.report_plan(n_rows, context))
+        return plan
+
+    def report_plan(self, n_rows: int, context: int) -> PlanReport:
+        """Return what `list_plan` returns, as a struct."""
         size = step_size(n_rows, context, self.limits)
         recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
-        plan: dict[str, Any] = msgspec.to_builtins(plan_report(recorded, size))
-        return plan
+        return plan_report(recorded, size)
 
     def peaks(self) -> dict[str, float]:
         assert not self._queue, "collect the steps in flight first"
@@ -240,10 +256,18 @@ class WgpuRunner:
             self._peaks = asdict(measure_peaks(self.gpu))
         return self._peaks
 
-    def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
+    def inspect(
+        self, step: Step, request: InspectionRequest, received: Floats | None = None
+    ) -> InspectionResult:
         assert not self._queue, "collect the steps in flight first"
         request.validate(step, self.limits.context)
-        return self._inspection.run(step, request)
+        return self._inspection.run(step, request, received)
+
+    def unembed(self, states: Floats) -> Floats:
+        """Return float32 (n, vocab_size): what final norm and output head make of states of the
+        residual stream (n, hidden_size). No steps may be in flight."""
+        assert not self._queue, "collect the steps in flight first"
+        return self._inspection.unembed(states)
 
     def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
         """Compile one kernel at a time, so that a request that arrives meanwhile waits for no
@@ -270,11 +294,15 @@ class WgpuRunner:
             yield self.plans.plan(rows, samples, kind, context)
             if self.loras:
                 yield self.plans.plan(rows, samples, kind, context, loras=True)
-        yield from self._inspection.first_plans()
+        yield from self._inspection.first_plans(lens=self.stage.is_last)
 
     def _most_samples(self, n_rows: int) -> int:
         """Return the samples of the largest step of `n_rows` rows."""
-        return min(n_rows, self.limits.slots, self.limits.max_samples)
+        return self._n_samples(min(n_rows, self.limits.slots, self.limits.max_samples))
+
+    def _n_samples(self, n: int) -> int:
+        """Return how many of a step's `n` samples are computed here."""
+        return n if self.stage.is_last else 0
 
     def close(self) -> None:
         while self._queue:
@@ -288,14 +316,15 @@ class WgpuRunner:
     ) -> RecordedPlan:
         """Return the plan for a step of this size, recorded now if it is the first. `context`:
         tokens of its longest sequence."""
-        return self.plans.plan(n_rows, n_samples, "captured" if capture else "plain", context)
+        kind = "captured" if capture else "plain"
+        return self.plans.plan(n_rows, self._n_samples(n_samples), kind, context)
 
     def _set_biases(self, step: Step) -> None:
         """Upload the biases of samples whose slot has others."""
         for sample in step.samples:
             biases = sample.logit_bias
             if biases and self._biases.get(sample.slot) is not biases:
-                self._tensors.texts.set_biases(self._memory, sample.slot, biases)
+                self._tensors.sampler.texts.set_biases(self._memory, sample.slot, biases)
                 self._biases[sample.slot] = biases
 
     def _is_timed(self, step: Step) -> bool:
@@ -311,7 +340,13 @@ class WgpuRunner:
         n_rows, n_samples = len(step.rows), len(step.samples)
         apart = n_rows == n_samples == len({sample.slot for sample in step.samples})
         return self.plans.plan(
-            n_rows, n_samples, kind, step.context, step.interventions, step.loras, apart
+            n_rows,
+            self._n_samples(n_samples),
+            kind,
+            step.context,
+            step.interventions,
+            step.loras,
+            apart,
         )
 
     def _captured(self, done: Collected) -> Captured | None:
@@ -331,7 +366,7 @@ class WgpuRunner:
         )
 
 
-def _open_device(options: LoadOptions, checked: bool | None, progress: Progress) -> Device:
+def open_device(options: LoadOptions, checked: bool | None, progress: Progress) -> Device:
     """Return the open device of `options`, with the kernels that they ask for."""
     device = Device.open(options.adapter, checked=checked)
     if options.autotune:

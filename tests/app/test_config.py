@@ -76,6 +76,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "backend": (["torch"], "torch"),
     "adapter": (["llvm"], "llvm"),
     "data_parallel_size": (["2"], 2),
+    "pipeline_parallel_size": (["3"], 3),
     "max_data_parallel_size": (["3"], 3),
     "ray": (["head:6379"], "head:6379"),
     "upstream": (["http://localhost:8080"], "http://localhost:8080"),
@@ -425,3 +426,16 @@ def test_engines_take_the_named_gpus_in_turn() -> None:
         assert [settings.for_replica(n).adapter for n in range(2)] == [name, name]
     with pytest.raises(SettingsError, match=r"names more GPUs \(0,1\) than"):
         Settings(adapter="0,1").validate()
+
+
+def test_stages_of_engines_take_the_named_gpus_in_turn() -> None:
+    settings = Settings(adapter="0,1,2", data_parallel_size=2, pipeline_parallel_size=2).validate()
+    assert [settings.for_replica(n).adapter for n in range(2)] == ["0,1", "2,0"]
+    options = load_options(settings.for_replica(1))
+    assert [options.adapter_of_stage(i) for i in range(2)] == ["2", "0"]
+    on_one = load_options(Settings(adapter="llvm", pipeline_parallel_size=2).validate())
+    assert [on_one.adapter_of_stage(i) for i in range(2)] == ["llvm", "llvm"]
+    with pytest.raises(SettingsError, match=r"names more GPUs \(0,1,2\) than"):
+        Settings(adapter="0,1,2", pipeline_parallel_size=2).validate()
+    with pytest.raises(SettingsError, match="--pipeline-parallel-size is about an engine on this"):
+        Settings(upstream="http://localhost:1", pipeline_parallel_size=2).validate()

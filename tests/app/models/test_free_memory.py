@@ -44,6 +44,8 @@ def test_engines_on_one_device_share_its_free_memory(monkeypatch: pytest.MonkeyP
     assert free_memory(two_cards) == FreeMemory(30, 30, False, 3), "two engines on one of them"
     software = Settings(data_parallel_size=3, adapter="1")
     assert free_memory(software) == FreeMemory(30, 30, True, 3)
+    stages = Settings(pipeline_parallel_size=2, adapter="0,2")
+    assert free_memory(stages) == FreeMemory(60, 45, False, 1, 2), "a card for each stage"
 
 
 def test_free_memory_of_nvidia_cards_is_read_from_nvidia_smi(

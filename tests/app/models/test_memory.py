@@ -57,6 +57,20 @@ def llama8b(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_stages_make_room_for_a_model_that_is_too_large_for_one_device(llama8b: Path) -> None:
+    card, weights = FreeMemory(12 << 30, 64 << 30, shared=False), shapes(LLAMA8B)
+    with pytest.raises(DeviceError, match="needs 18"):
+        expect_fit("llama", llama8b, Settings(), weights, free=card)
+    in_two = Settings(pipeline_parallel_size=2)
+    need = expect_fit("llama", llama8b, in_two, weights, free=card)
+    layers, matrix = 6.98e9 * 2, 128256 * 4096 * 2
+    assert need.weights == pytest.approx(layers / 2 + matrix, rel=0.005)
+    assert need.kv_cache == 256 << 20
+    small = replace(card, device=8 << 30, n_stages=2)
+    with pytest.raises(DeviceError, match=r"for each of 2 stages: .* free for each of 2 stages"):
+        expect_fit("llama", llama8b, in_two, weights, free=small)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 def test_the_footprint_equals_the_inventory(dtype: str) -> None:
     found = Footprint.of(TALE, LoadOptions(dtype=dtype))

@@ -86,6 +86,7 @@ class ScriptedRunner:
         self.loras = ()
         self.conversion = ""
         self.activations = "f32"
+        self.stages = ()
         self.steps: list[Step] = []
         self.closed = False
         self.warmed = self.warmed_interventions = 0

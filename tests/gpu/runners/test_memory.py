@@ -67,7 +67,7 @@ def test_the_footprint_has_the_counts_of_tokens(device: Device) -> None:
     folder = random_llama.folder("odd100_tied")  # 301 tokens: counts are in groups of four
     options = LoadOptions(dtype="f32", slots=5)
     runner = driving.load(device, folder, "f32", n_slots=5)
-    n_bytes = runner._tensors.texts.counts.n_bytes
+    n_bytes = runner._tensors.sampler.texts.counts.n_bytes
     assert n_bytes == pytest.approx(Footprint.of(folder, options).counts, rel=4 / 301)
 
 

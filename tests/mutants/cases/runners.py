@@ -7,6 +7,7 @@ STEP = "gpu/ops/step_buffer.py"
 RESULTS = "gpu/runners/results.py"
 WEIGHT_CACHE = "gpu/checkpoint/weight_cache.py"
 RUNNER_TEST = "tests/gpu/runners/test_wgpu_runner.py"
+STAGED_TEST = "tests/gpu/runners/test_staged_runner.py"
 CACHE_TEST = "tests/gpu/checkpoint/test_weight_cache.py"
 
 MUTANTS = (
@@ -166,6 +167,24 @@ MUTANTS = (
         "** 0)",
         ("tests/gpu/inspection/test_beam.py",),
         "test_an_ended_text or test_a_beam",
+    ),
+    Mutant(
+        "stage-border",
+        "what steers the first layer of a stage is added by the stage before too",
+        "gpu/interventions/active.py",
+        "first = stage.first if stage.is_first else stage.first + 1",
+        "first = stage.first",
+        (STAGED_TEST,),
+        "test_interventions_act_on_any_layer and llama",
+    ),
+    Mutant(
+        "stage-shares",
+        "a step takes all texts that write, so that one stage of a model works at a time",
+        "gpu/engine/scheduler.py",
+        "[: -(-n_writing // n_stages)]",
+        "[:n_writing]",
+        ("tests/gpu/engine/test_stages.py",),
+        "test_every_stage_gets_a_share",
     ),
     Mutant(
         "waterfall-share",
