@@ -1,7 +1,7 @@
 // Controls of the core sample: metric buttons, legend, row names, pointer and keys.
 
 import { cellValue, onScale } from "./column.js";
-import { follow, core, under, zoom } from "./core.js";
+import { cellUnder, core, follow, zoom } from "./core.js";
 import { byId, el, setText, setVars } from "../ui/dom.js";
 import { ordinal, probability, tokenLabel } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
@@ -63,12 +63,12 @@ export function setMetric(key) {
 
 function onMove(event) {
   if (event.pointerType === "touch") return;
-  const at = under(event);
+  const at = cellUnder(event);
   point(at?.index ?? null, at?.row ?? null);
 }
 
 function onClick(event) {
-  const at = under(event);
+  const at = cellUnder(event);
   if (at) pin(at.index, at.row);
 }
 

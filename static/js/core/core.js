@@ -241,7 +241,7 @@ function indexAt(x) {
 }
 
 /** The token and row under a point of the plot, or null. */
-export function under(event) {
+export function cellUnder(event) {
   const box = pane.getBoundingClientRect();
   const index = indexAt(event.clientX - box.left + core.scroll);
   const y = event.clientY - box.top;

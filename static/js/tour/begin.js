@@ -22,7 +22,7 @@ const PROMPTS = {
  * {walk}: start now; {wait: text}: not yet; {ask}: a prompt can be sent; {stop: text}: not
  * possible.
  */
-export function beginning(asked) {
+export function tourStart(asked) {
   if (state.replay)
     return { stop: "A replay is open. The tour needs the live model: leave the replay first." };
   if (lackOf("layers")) return { stop: lackOf("layers") };

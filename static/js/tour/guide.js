@@ -6,7 +6,7 @@
 import { Missing } from "../look/shared/context.js";
 import { whenPrepared } from "../look/frame.js";
 import { on, ready } from "../state.js";
-import { askForRun, beginning } from "./begin.js";
+import { askForRun, tourStart } from "./begin.js";
 import { cardHas, closeCard, drawCard, focusCard, openCard, point, setUpCard } from "./card.js";
 import { notAnswered } from "./missing.js";
 import { Stage } from "./stage.js";
@@ -56,7 +56,7 @@ function endTour() {
 
 /** Start as soon as there is a run to show. */
 function proceed() {
-  const { walk, wait, stop, ask } = beginning(tour.asked);
+  const { walk, wait, stop, ask } = tourStart(tour.asked);
   if (walk) {
     tour.walk = walk;
     return show(0);

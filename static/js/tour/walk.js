@@ -4,7 +4,7 @@ import { inspect, tokenize } from "../net/inspect.js";
 import { meanScores, placesOf, scoresOf } from "../look/attention/scores.js";
 import { Missing, sequenceOf } from "../look/shared/context.js";
 import { askOnce } from "../look/shared/answer-cache.js";
-import { measurePeaks, knownPeaks, fault } from "../look/plan/roofline-costs.js";
+import { measurePeaks, knownPeaks, costsError } from "../look/plan/roofline-costs.js";
 import { SLIDERS } from "../panels/sampling-settings.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { state } from "../state.js";
@@ -112,7 +112,7 @@ export class Walk {
     if (knownPeaks()) return knownPeaks();
     if (state.active) throw new Missing("a run is in progress");
     await measurePeaks();
-    if (!knownPeaks()) throw new Missing(fault);
+    if (!knownPeaks()) throw new Missing(costsError);
     return knownPeaks();
   }
 

@@ -10,7 +10,7 @@ let peaks = null;
 /** "rows/context" → {flops, bytes}; null while the query is pending. */
 let costs = new Map();
 let asking = false;
-export let fault = "";
+export let costsError = "";
 
 /** Drop everything when the engine changed: device and plans differ. */
 function forget() {
@@ -18,7 +18,7 @@ function forget() {
   hello = state.hello;
   peaks = null;
   costs = new Map();
-  fault = "";
+  costsError = "";
 }
 
 /** The device's peak rates, or null if not measured. */
@@ -35,9 +35,9 @@ export async function measurePeaks() {
   try {
     const { info } = await inspect({ kind: "peaks" });
     peaks = info;
-    fault = "";
+    costsError = "";
   } catch (error) {
-    fault = error.message;
+    costsError = error.message;
   }
   asking = false;
   changed("look");
@@ -81,7 +81,7 @@ async function ask(rows, context) {
     if (info.flops) known.set(key, { flops: info.flops, bytes: info.n_bytes });
   } catch (error) {
     known.delete(key);
-    fault = error.message;
+    costsError = error.message;
   }
   changed("look");
 }

@@ -6,7 +6,7 @@ import { bytes, percent } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { ready } from "../../state.js";
 import { label, rule } from "../shared/chart.js";
-import { costsOf, fault, isMeasuring, measurePeaks, knownPeaks } from "./roofline-costs.js";
+import { costsOf, costsError, isMeasuring, measurePeaks, knownPeaks } from "./roofline-costs.js";
 import { quantile } from "../timeline/spans.js";
 
 const FOOT = 20;
@@ -60,8 +60,8 @@ export class Roofline {
   #say(peaks, { running }, timed) {
     this.button.hidden = peaks !== null || isMeasuring();
     this.button.disabled = running || !ready();
-    const why = fault
-      ? `The roofline is missing: ${fault}`
+    const why = costsError
+      ? `The roofline is missing: ${costsError}`
       : isMeasuring()
         ? "Measuring, half a second …"
         : peaks === null

@@ -5,14 +5,14 @@ import { ask } from "../../net/ask.js";
 const answers = new Map();
 
 /** Inventory of the running model, as described in `gpu/checkpoint/inventory.py`. */
-export const inventory = (model) => once(`/api/weights?model=${encodeURIComponent(model)}`);
+export const askInventory = (model) => once(`/api/weights?model=${encodeURIComponent(model)}`);
 
 /** Summary of one tensor, as described in `gpu/checkpoint/tensor_summary.py`. */
-export const summary = (model, name) =>
+export const askSummary = (model, name) =>
   once(`/api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
 
 /** Clear the cache after a change of model, device or storage type. */
-export const forget = () => answers.clear();
+export const forgetAnswers = () => answers.clear();
 
 /** Return the answer, or a promise of it. A failed request is sent again next time. */
 function once(path) {

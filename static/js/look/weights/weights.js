@@ -3,7 +3,7 @@
 import { el } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { changed } from "../../state.js";
-import { forget, inventory as askInventory, summary as askSummary } from "./data.js";
+import { askInventory, askSummary, forgetAnswers } from "./data.js";
 import { WeightsKinds } from "./kinds.js";
 import { WeightsMap } from "./map.js";
 import { Rotary, ropeScale } from "./rotary.js";
@@ -58,7 +58,7 @@ export const weights = {
 
 /** Start over for another model, device or storage type. */
 function begin(id) {
-  if (known) forget();
+  if (known) forgetAnswers();
   known = id;
   now = chosen = null;
   pane = "tensors";
