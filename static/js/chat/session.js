@@ -105,9 +105,10 @@ export function sendAgain() {
   const answer = shownAnswer(turn);
   if (!answer || !ready() || state.active) return;
   if (!answer.empty) return void continueAnswer();
+  const [request, overrides] = [requestOf(turn), ownSettings(turn)];
   answer.segments = [];
   answer.edition += 1;
-  startRun(answer, requestOf(turn));
+  startRun(answer, request, overrides);
 }
 
 /** Continue the last answer from its end. */

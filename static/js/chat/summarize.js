@@ -100,7 +100,7 @@ export function goOn() {
   if (segment.running || state.active) return;
   waiting.summary = null;
   if (isWhole(summary)) advance();
-  else fail({ code: segment.reason, message: whyNotWhole(segment) });
+  else fail({ code: "summary", message: whyNotWhole(segment) });
 }
 
 const whyNotWhole = ({ reason, message }) =>
