@@ -78,6 +78,15 @@ MUTANTS = (
         "before_those_of_other_texts",
     ),
     Mutant(
+        "groups-map-one",
+        "the map of blocks says that all blocks of a run are for the first group of layers",
+        MANAGER,
+        "first[block], groups[block] = i * BLOCK_TOKENS, group\n",
+        "first[block], groups[block] = i * BLOCK_TOKENS, 0\n",
+        ("tests/gpu/engine/test_kv_groups.py",),
+        "names_the_owners",
+    ),
+    Mutant(
         "groups-step-rows",
         "the keys of the second group of layers are written to blocks of the first",
         "gpu/ops/batch.py",
