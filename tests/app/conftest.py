@@ -28,7 +28,7 @@ from tests.app.engine.processes import start_engine
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 from tests.app.models.fake_hub import FakeHub, Repo
-from tests.app.page import PageClient
+from tests.app.page import PATIENCE_S, PageClient
 
 __all__ = ["start_engine"]
 
@@ -158,4 +158,4 @@ def http() -> Iterator[FlaskClient]:
 def wait_ready(engine: EngineClient) -> None:
     ready = threading.Event()
     engine.listen(lambda status, hello: ready.set() if hello else None)
-    assert ready.wait(20), engine.status
+    assert ready.wait(PATIENCE_S), engine.status

@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 from simple_websocket import Client
 
+PATIENCE_S = 60.0
+"""Longest wait for a message, or for an engine's process, on a busy machine. Nothing is claimed of
+it: what must be quick is measured."""
+
 
 class PageClient(Client):
     """Client with the Host and Origin of a browser; `messages` is everything received."""
@@ -39,14 +43,14 @@ class PageClient(Client):
     def send_message(self, type: str, **fields: Any) -> None:
         self.send(json.dumps({"type": type, **fields}))
 
-    def next(self, timeout: float = 10.0) -> dict[str, Any]:
+    def next(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         raw = self.receive(timeout)
         assert raw is not None, f"nothing came within {timeout} s; before: {self.messages[-3:]}"
         message = decode_frame(raw) if isinstance(raw, bytes) else json.loads(raw)
         self.messages.append(message)
         return message
 
-    def until(self, type: str, timeout: float = 10.0, **fields: Any) -> dict[str, Any]:
+    def until(self, type: str, timeout: float = PATIENCE_S, **fields: Any) -> dict[str, Any]:
         """Wait for the next message (or event) of a type with these fields."""
         end = time.monotonic() + timeout
         while True:

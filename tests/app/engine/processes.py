@@ -19,6 +19,7 @@ from app.ws.protocol import Status
 from gpu.events import Done, Event
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.page import PATIENCE_S
 
 IDS = [0, 262]
 StartEngine = Callable[..., SupervisedEngine]
@@ -50,7 +51,7 @@ def start_engine() -> Iterator[StartEngine]:
 
 
 def wait_for(engine: SupervisedEngine, *states: str) -> Status:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while engine.status.state not in states:
         assert time.monotonic() < deadline, engine.status
         time.sleep(0.01)

@@ -23,6 +23,7 @@ from app.http.server import bind
 from tests.app.conftest import Site
 from tests.app.http.raw_socket import CLOSE, RawSocket, frame, n_descriptors
 from tests.app.http.test_server import Server
+from tests.app.page import PATIENCE_S
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -52,7 +53,7 @@ def start_server(site: Site) -> Iterator[StartServer]:
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 def ask(port: int, data: bytes) -> bytes:

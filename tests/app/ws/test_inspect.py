@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from app.engine.client import Progress
 from app.engine.pipe import InspectRun
 from app.engine.supervisor import SupervisedEngine
 from app.ws.incoming import decode
@@ -26,7 +28,7 @@ from tests.app import fake_inspection
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, FakeOptions, info_of
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.page import LateReader, PageClient
+from tests.app.page import PATIENCE_S, LateReader, PageClient
 
 IDS = [0, 262, 263, 264, 265]
 INFO = info_of(FakeOptions())
@@ -53,7 +55,7 @@ def ask(page: PageClient, request: int, kind: str = "losses", **fields: Any) -> 
     page.send_message("inspect", request=request, question=question)
 
 
-def outcome(page: PageClient, request: int, timeout: float = 10.0) -> dict[str, Any]:
+def outcome(page: PageClient, request: int, timeout: float = PATIENCE_S) -> dict[str, Any]:
     """Return the answer to a question, or the error."""
     end = time.monotonic() + timeout
     while True:
@@ -215,16 +217,25 @@ def test_a_question_may_name_every_token_of_a_long_context(start_site: StartSite
 
 
 def test_without_an_engine_questions_are_refused(start_site: StartSite) -> None:
-    for site, hint in (
-        (start_site(load_seconds=2, wait=False), "loading"),
-        (start_site(fail="weights.safetensors: truncated", wait=False), ""),
-    ):
-        page = PageClient(site.port)
-        site.pages.append(page)
-        ask(page, 1)
-        error = outcome(page, 1)
-        assert error["code"] == "unavailable"
-        assert hint in error["message"]
+    asked = threading.Event()
+
+    def load_late(progress: Progress) -> FakeEngine:
+        asked.wait(PATIENCE_S)
+        return FakeEngine(FakeOptions())
+
+    try:
+        for site, hint in (
+            (start_site(load=load_late, wait=False), "loading"),
+            (start_site(fail="weights.safetensors: truncated", wait=False), ""),
+        ):
+            page = PageClient(site.port)
+            site.pages.append(page)
+            ask(page, 1)
+            error = outcome(page, 1)
+            assert error["code"] == "unavailable"
+            assert hint in error["message"]
+    finally:
+        asked.set()
 
 
 def test_one_page_cannot_flood_the_engine(start_site: StartSite) -> None:
