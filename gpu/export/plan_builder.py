@@ -9,12 +9,14 @@ from typing import Any, Generic, TypeVar
 
 from gpu.checkpoint.recipe import Recipe
 from gpu.config import ModelConfig
+from gpu.export.cost_terms import plan_cost
 from gpu.export.plan_format import (
     FORMAT,
     VERSION,
     KeptResult,
     Needs,
     PlanBuffer,
+    PlanCost,
     PlanDispatch,
     PlanFile,
     PlanKernel,
@@ -91,6 +93,7 @@ class PlanBuilder:
         self._views: _Table[PlanView] = _Table()
         self._sources: _Table[str] = _Table()
         self._kernels: _Table[PlanKernel] = _Table()
+        self._costs: _Table[PlanCost] = _Table()
         self._dispatches: _Table[PlanDispatch] = _Table()
         self._weight_bytes = 0
         self._limits: Counter[str] = Counter()
@@ -121,6 +124,7 @@ class PlanBuilder:
             views=tuple(self._views.entries),
             sources=tuple(self._sources.entries),
             kernels=tuple(self._kernels.entries),
+            costs=tuple(self._costs.entries),
             dispatches=tuple(self._dispatches.entries),
             plans=plans,
         )
@@ -147,8 +151,12 @@ class PlanBuilder:
         kernel = self._kernel(dispatch.kernel)
         bindings = dispatch.kernel.bindings
         views = tuple(self._view(dispatch.tensors[b.name], b.kind) for b in bindings)
-        entry = PlanDispatch(dispatch.label, kernel, dispatch.grid, views)
+        entry = PlanDispatch(dispatch.label, kernel, dispatch.grid, views, self._cost(dispatch))
         return self._dispatches.place((entry.label, kernel, entry.grid, views), lambda: entry)
+
+    def _cost(self, dispatch: Dispatch) -> int | None:
+        cost = plan_cost(dispatch)
+        return None if cost is None else self._costs.place(cost, lambda: cost)
 
     def _kernel(self, kernel: Kernel) -> int:
         def make() -> PlanKernel:
@@ -197,10 +205,11 @@ class PlanBuilder:
 
     def _view(self, tensor: Tensor, kind: str = "storage") -> int:
         buffer = self._buffer(tensor, uniform=kind == "uniform")
+        what = (tensor.name, tensor.dtype, tensor.shape)
         key = (buffer, tensor.offset, tensor.n_bytes)
         if kind != "uniform":
             self._need("maxStorageBufferBindingSize", tensor.n_bytes)
-        return self._views.place(key, lambda: PlanView(*key))
+        return self._views.place((key, what), lambda: PlanView(*key, *what))
 
     def _buffer(self, tensor: Tensor, *, uniform: bool) -> int:
         def make() -> PlanBuffer:

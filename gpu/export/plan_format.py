@@ -134,11 +134,15 @@ class PlanBuffer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PlanView(msgspec.Struct, frozen=True, array_like=True):
-    """A range of a buffer that is bound: buffer, offset, bytes."""
+    """A range of a buffer that is bound: buffer, offset, bytes; then, for information, the tensor
+    there: its name, type and dimensions."""
 
     buffer: int
     offset: int
     bytes: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 class PlanTensor(msgspec.Struct, frozen=True):
@@ -161,12 +165,28 @@ class PlanKernel(msgspec.Struct, frozen=True):
 
 
 class PlanDispatch(msgspec.Struct, frozen=True, array_like=True):
-    """label, kernel, workgroups (x, y, z), views."""
+    """label, kernel, workgroups (x, y, z), views, and its cost: None is not known."""
 
     label: str
     kernel: int
     grid: tuple[int, int, int]
     views: tuple[int, ...]
+    cost: int | None
+
+
+class CostTerm(msgspec.Struct, frozen=True, array_like=True):
+    """coefficient × size: a size of a step by its name and arguments."""
+
+    coefficient: float
+    size: str
+    arguments: tuple[float, ...]
+
+
+class PlanCost(msgspec.Struct, frozen=True, array_like=True):
+    """Operations and bytes of a dispatch in a step of any size (`gpu.ops.cost`): sums of terms."""
+
+    flops: tuple[CostTerm, ...]
+    n_bytes: tuple[CostTerm, ...]
 
 
 class KeptResult(msgspec.Struct, frozen=True):
@@ -217,6 +237,7 @@ class PlanFile(msgspec.Struct, frozen=True):
     views: tuple[PlanView, ...]
     sources: tuple[str, ...]
     kernels: tuple[PlanKernel, ...]
+    costs: tuple[PlanCost, ...]
     dispatches: tuple[PlanDispatch, ...]
     plans: tuple[RecordedStep, ...]
 

@@ -79,7 +79,7 @@ class Player:
         step itself has `rows` and samples of the rows `sampled`. Returns the plan."""
         plan = self.find(kind, n_rows, len(sampled), keys)
         if "keys" in plan.get("tensors", {}):
-            buffer, offset, _ = self.plan["views"][plan["tensors"]["keys"]["view"]]
+            buffer, offset, *_ = self.plan["views"][plan["tensors"]["keys"]["view"]]
             self.device.queue.write_buffer(
                 self.buffers[buffer], offset, struct.pack("<2I", 0, keys)
             )
@@ -89,7 +89,7 @@ class Player:
 
     def read(self, tensor: dict[str, Any]) -> bytes:
         """Return the contents of a tensor of a plan or of the file."""
-        buffer, offset, size = self.plan["views"][tensor["view"]]
+        buffer, offset, size, *_ = self.plan["views"][tensor["view"]]
         return bytes(self.device.queue.read_buffer(self.buffers[buffer], offset, size))
 
     def _write_step(self, rows: list[tuple[int, int]], samples: list[dict[str, Any]]) -> None:
@@ -142,7 +142,7 @@ class Player:
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         for first, n in plan["dispatches"]:
-            for label, kernel, grid, views in self.plan["dispatches"][first : first + n]:
+            for label, kernel, grid, views, _ in self.plan["dispatches"][first : first + n]:
                 pipeline, layout = self._pipeline(kernel)
                 entries = [
                     {"binding": binding, "resource": self._resource(view)}
@@ -164,7 +164,7 @@ class Player:
             buffer, offset, _ = self._view("results")
             encoder.copy_buffer_to_buffer(self.buffers[buffer], offset, self.readback, 0, size)
         for kept in plan.get("kept", []):
-            buffer, offset, n = self.plan["views"][kept["view"]]
+            buffer, offset, n, *_ = self.plan["views"][kept["view"]]
             encoder.copy_buffer_to_buffer(
                 self.buffers[buffer], offset, self.readback, kept["at"], n
             )
@@ -211,11 +211,11 @@ class Player:
         return self.pipelines[kernel], self.layouts[kernel]
 
     def _resource(self, view: int) -> dict[str, Any]:
-        buffer, offset, size = self.plan["views"][view]
+        buffer, offset, size, *_ = self.plan["views"][view]
         return {"buffer": self.buffers[buffer], "offset": offset, "size": size}
 
     def _view(self, tensor: str) -> tuple[int, int, int]:
-        buffer, offset, size = self.plan["views"][self.plan["tensors"][tensor]["view"]]
+        buffer, offset, size, *_ = self.plan["views"][self.plan["tensors"][tensor]["view"]]
         return buffer, offset, size
 
     def _write(self, tensor: str, data: bytes) -> None:

@@ -29,6 +29,7 @@ from gpu.webgpu.buffers import Memory
 from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
 from gpu.webgpu.null_device import open_null_device
+from tests.gpu.export.costs import check_costs
 from tests.gpu.export.recipes import interleave, made_by_recipe
 from tests.gpu.models import random_llama, random_models
 
@@ -76,6 +77,7 @@ def test_without_a_device(device: Device, llama: Path, name: str, dtype: str, pr
     plan, constants = build_plan(recorded, profile)
     real, placements = on_device(device, config, checkpoint, options, profile, set(constants))
     assert plan == real
+    check_costs(recorded)
     assert decode_plan(encode_plan(plan)) == plan
     memory = Memory(device)
     weights = {weight.name: weight for weight in plan.weights}
