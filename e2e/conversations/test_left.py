@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from e2e.conversations.test_conversations import STORAGE_FULL
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
@@ -23,6 +24,9 @@ ASK_AND_LEAVE = """async (text) => {
   startNew();
 }"""
 """Leaves a conversation before the server has answered."""
+
+UNKEPT = "async () => (await import('/static/js/state.js')).state.unkept?.code"
+UNSAVED = "async () => (await import('/static/js/conversations/keeper.js')).isUnsaved()"
 
 
 @pytest.fixture
@@ -101,6 +105,27 @@ def test_a_run_that_was_left_survives(play: Playground, lost: str) -> None:
     expect(row_of(play, FOX)).to_have_attribute("data-phase", "running")
     play.drawer.open(FOX)
     expect_whole(play)
+
+
+def test_one_that_cannot_be_stored_is_not_the_pages_and_is_stored_later(
+    page: Page, slow: Site
+) -> None:
+    """What another tab writes in the page's conversation is followed all the same."""
+    page.add_init_script(STORAGE_FULL)
+    play = Playground(page, slow).open()
+    page.evaluate("() => { globalThis.storageIsFull = false }")
+    play.set(max_tokens=40)
+    play.ask(FOX)
+    play.wait_tokens(4)
+    play.start_new()
+    play.drawer.wait_stored(1)
+    page.evaluate("() => { globalThis.storageIsFull = true }")
+    expect(page.locator("#live-status")).to_have_text(f"“{FOX}” is finished")
+    until(page, lambda: page.evaluate(UNKEPT) == "storage_full", "the failed save")
+    assert not page.evaluate(UNSAVED)
+    page.evaluate("() => { globalThis.storageIsFull = false }")
+    until(page, lambda: play.drawer.entries()[0]["nTokens"] == 40, "the whole text")
+    assert not page.evaluate(UNSAVED)
 
 
 def test_one_is_stopped_from_the_drawer_or_deleted_and_brought_back(play: Playground) -> None:

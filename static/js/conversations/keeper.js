@@ -102,7 +102,8 @@ function store({ turns, conversation }) {
     .then(() => setUnkept(null))
     .catch((error) => {
       conversation.own ||= snapshot.own;
-      reportUnkept(error);
+      reportUnkept(error, conversation.id);
+      if (conversation !== state.conversation) setTimeout(retryLeft, LEFT_EVERY_MS, { turns, conversation });
     })
     .finally(() => {
       nSaving -= 1;
@@ -127,6 +128,13 @@ export function keepLeft({ turns, conversation }, now) {
   leftStoredAt.set(conversation, performance.now());
   conversation.own = true;
   store({ turns, conversation });
+}
+
+/** Store a conversation that was left and could not be stored, unless it was deleted meanwhile. */
+function retryLeft({ turns, conversation }) {
+  if (conversation === state.conversation) keepSoon();
+  else if (state.left.some((one) => one.conversation === conversation))
+    keepLeft({ turns, conversation }, true);
 }
 
 /** Keep another conversation from now on. */
@@ -242,14 +250,15 @@ export async function changeKept(id, fields) {
       }
       announce(id);
     })
-    .catch(reportUnkept);
+    .catch((error) => reportUnkept(error, id));
   return saving;
 }
 
 // ---- errors ------------------------------------------------------------------------------------
 
-function reportUnkept(error) {
-  due = true; // the next change tries again
+/** Say that the conversation `id` could not be stored. */
+function reportUnkept(error, id) {
+  due ||= id === state.conversation.id; // the next change tries again
   if (!(error instanceof StorageError)) reportError(error);
   const { code = "storage_off", message } = error;
   setUnkept({ code, message });
