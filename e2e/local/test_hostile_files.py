@@ -99,7 +99,7 @@ def with_plan(sound: Path, folder: Path, change: Callable[[dict[str, Any]], None
 def narrow_step(plan: dict[str, Any]) -> None:
     """Bind less of the step's buffer than its shaders declare."""
     view = plan["tensors"]["step"]["view"]
-    plan["views"].append([*plan["views"][view][:2], 16])
+    plan["views"].append([*plan["views"][view][:2], 16, *plan["views"][view][3:]])
     for dispatch in plan["dispatches"]:
         dispatch[3] = [len(plan["views"]) - 1 if each == view else each for each in dispatch[3]]
 
@@ -161,12 +161,14 @@ def plan_page(local: LocalEnginePage, sound: Path) -> LocalEnginePage:
         ("format", "other", "not a plan of Tokenglass"),
         ("version", 9, "version is 9, expected 1"),
         ("views", None, "views should be a list of 0 to 1048576 values and is null"),
-        ("views.0", [0, 2**40, 16], "view 0 is outside of its buffer"),
+        ("views.0", [0, 2**40, 16, "x", "f32", [4]], "view 0 is outside of its buffer"),
         ("buffers.1.bytes", -4, "buffers[1].bytes should be a whole number"),
         ("buffers.1.bytes", 1e18, "buffers[1].bytes should be a whole number"),
         ("buffers.2.interleaved", 0, "buffers[2].interleaved should be a whole number from 1"),
         ("kernels.0.source", 10**6, "kernel 0 has no source"),
-        ("dispatches.0", ["embed", 0, [1, 1, 1], [10**6] * 4], "dispatch 0 does not fit"),
+        ("dispatches.0", ["embed", 0, [1, 1, 1], [10**6] * 4, None], "dispatch 0 does not fit"),
+        ("dispatches.0.4", 10**6, "dispatch 0 has no cost"),
+        ("costs.0.0", [[1, "constructor", []]], 'should be one of "one", "rows"'),
         ("plans.0.dispatches", [[0, 10**6]], "plan 0 has dispatches that do not exist"),
         ("plans.1.result_bytes", 0, "plan 1 has no room for its results"),
         ("limits.slots", 0, "limits.slots should be a whole number from 1 to 1024 and is 0"),

@@ -21,6 +21,7 @@ from gpu.interventions.messages import Interventions, LayerFactor
 
 DTYPE = "f16"
 PROMPT = "Tell me a story about a fox"
+HELLO = "async () => (await import('/static/js/state.js')).state.hello"
 N = 24
 """Tokens of the compared answer."""
 
@@ -99,8 +100,8 @@ def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None
     for name in ("attention", "filters", "lens"):
         play.look.open(name)
         assert play.look.table(), name
-    play.look.open("plan")
-    expect(play.look.message).to_have_text(
-        "The list of dispatches is not available while the model runs in this browser."
-    )
+    rows = play.look.open("plan").csv()
+    assert len(rows) == play.page.evaluate(HELLO)["dispatches_per_token"]
+    assert all(int(row["bytes"]) > 0 for row in rows)
+    assert sum(int(row["operations"]) for row in rows) > 0
     assert not play.messages.sent, "there is no WebSocket"

@@ -33,10 +33,11 @@ export function checkPlan(plan) {
   plan.kernels.forEach((kernel, i) => {
     expect(kernel.source < plan.sources.length, `kernel ${i} has no source`);
   });
-  plan.dispatches.forEach(([, kernel, , views], i) => {
+  plan.dispatches.forEach(([, kernel, , views, cost], i) => {
     const bound = plan.kernels[kernel]?.bindings.length;
     const known = views.length === bound && views.every((view) => view < plan.views.length);
     expect(known, `dispatch ${i} does not fit its kernel`);
+    expect(cost === null || cost < plan.costs.length, `dispatch ${i} has no cost`);
   });
   plan.plans.forEach((each, i) => checkRecorded(plan, each, i));
   checkLayouts(plan);

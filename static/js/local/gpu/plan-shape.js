@@ -4,6 +4,7 @@
 // make the page allocate or repeat; WebGPU itself checks what a shader may touch.
 
 import { bool, list, mapOf, nullable, number, oneOf, optional, struct, text, tuple, whole } from "./shape.js";
+import { SIZE_NAMES } from "./step-cost.js";
 
 const MANY = 2 ** 20;
 const MAX_BUFFER_BYTES = 4 * 2 ** 30;
@@ -99,6 +100,7 @@ const kernel = struct({
   source: index,
   constants: mapOf(number, 256),
   bindings: list(tuple(upTo(2 ** 10), oneOf("uniform", "storage", "read-only-storage")), 64),
+  workgroup: tuple(...Array(3).fill(from1(2 ** 10))),
 });
 
 const recorded = struct({
@@ -126,6 +128,8 @@ const recorded = struct({
   tensors: optional(tensors),
 });
 
+const terms = list(tuple(number, oneOf(...SIZE_NAMES), list(number, 2)), 64);
+
 export const planShape = struct({
   profile: text,
   needs: struct({ bytes: count, features: list(text, 64), limits: mapOf(count, 64) }),
@@ -137,9 +141,19 @@ export const planShape = struct({
   tensors,
   weights: list(weight, MANY),
   buffers: list(buffer, MANY),
-  views: list(tuple(index, count, count), MANY),
+  views: list(tuple(index, count, count, text, text, list(count, 8)), MANY),
   sources: list(text, MANY),
   kernels: list(kernel, MANY),
-  dispatches: list(tuple(text, index, tuple(...Array(3).fill(from1(MAX_GROUPS))), list(index, 64)), MANY),
+  costs: list(tuple(terms, terms), MANY),
+  dispatches: list(
+    tuple(
+      text,
+      index,
+      tuple(...Array(3).fill(from1(MAX_GROUPS))),
+      list(index, 64),
+      nullable(index),
+    ),
+    MANY,
+  ),
   plans: list(recorded, MANY, 1),
 });

@@ -4,6 +4,7 @@
 import { InvalidRequest, NotInBrowser } from "../errors.js";
 import { floats, ints } from "./arrays.js";
 import { beamAnswer, checkBeam } from "./beam.js";
+import { planReport } from "./plan-report.js";
 import { LossReading, lensReading } from "./readings.js";
 import { waterfall } from "./waterfall.js";
 
@@ -16,7 +17,6 @@ const PIECE_ROWS = 16;
 /** Questions that only the server answers, as the subject of a sentence. */
 const REFUSED = {
   embedding: "embeddings are",
-  plan: "the list of dispatches is",
   profile: "times of dispatches are",
   cache: "the content of the KV cache is",
   steps: "the schedule of steps is",
@@ -32,7 +32,7 @@ export class Inspector {
    *   endIds      ids that end a text
    */
   constructor({ recomputer, activations, plan, checks, endIds }) {
-    Object.assign(this, { recomputer, activations, plan, checks, endIds });
+    Object.assign(this, { recomputer, activations, planFile: plan, checks, endIds });
     this.latest = { asked: null, logits: null };
   }
 
@@ -44,7 +44,7 @@ export class Inspector {
     const { kind } = question;
     if (kind in REFUSED) throw new NotInBrowser(REFUSED[kind]);
     const ask = this[kind](question);
-    return this.under(this.checks.interventions.encodeSpans(question.reached), ask);
+    return this.under(this.checks.interventions.encodeSpans(question.reached ?? []), ask);
   }
 
   /** Answer with the interventions of `spans`, [{first, encoded}]: `ask(schedule)`. */
@@ -103,28 +103,33 @@ export class Inspector {
 
   beam(question) {
     this.checkPlace(question.ids, 0);
-    checkBeam(question, this.plan.limits.context);
+    checkBeam(question, this.planFile.limits.context);
     return (schedule) =>
       beamAnswer(question, (ids) => this.logitsAfter(ids, schedule), this.endIds);
   }
 
   routing({ ids, first }) {
-    if (!this.plan.model.n_experts)
+    if (!this.planFile.model.n_experts)
       throw new InvalidRequest("this model has no experts; ask one that has", "kind");
     this.checkPlace(ids, first, "first");
     return (schedule) => this.routes(ids, first, schedule);
   }
 
+  plan({ n_rows: rows, context }) {
+    const { report } = planReport(this.planFile, this.recomputer.passes.lookup, { rows, context });
+    return () => answered({ info: report, arrays: {} });
+  }
+
   // ---- their pieces ------------------------------------------------------------------------
 
   async *attentionFrom(ids, schedule) {
-    const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
+    const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const found = yield* this.recomputer.attention(ids, ids.length - 1, 0, ids.length, schedule);
     return { info: {}, arrays: { weights: floats(found, [nLayers, nHeads, ids.length]) } };
   }
 
   async *attentionTo(ids, position, schedule) {
-    const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
+    const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const most = Math.min(PIECE_ROWS, this.recomputer.passes.mostAttentionRows);
     const found = new Float32Array((ids.length - position) * nLayers * nHeads);
     for (let first = position; first < ids.length; ) {
@@ -151,7 +156,7 @@ export class Inspector {
 
   async *textLosses(ids, first, top, schedule) {
     const reading = new LossReading(top);
-    const most = this.plan.limits.max_samples;
+    const most = this.planFile.limits.max_samples;
     for (let at = first; at < ids.length - 1; ) {
       const end = schedule.nextChange(at, Math.min(at + most, ids.length - 1));
       const found = yield* this.recomputer.logits(ids.slice(0, end), at, schedule);
@@ -167,7 +172,7 @@ export class Inspector {
   }
 
   async *routes(ids, first, schedule) {
-    const { expert_layers: layers, experts_per_token: n, n_experts } = this.plan.model;
+    const { expert_layers: layers, experts_per_token: n, n_experts } = this.planFile.model;
     const parts = [];
     for (let at = first; at < ids.length; ) {
       const end = schedule.nextChange(at, Math.min(at + PIECE_ROWS, ids.length));
@@ -190,7 +195,7 @@ export class Inspector {
   // ---- checks ------------------------------------------------------------------------------
 
   checkIds(ids, param) {
-    const last = this.plan.model.vocab_size - 1;
+    const last = this.planFile.model.vocab_size - 1;
     const wrong = ids.find((id) => !(id >= 0 && id <= last));
     if (wrong !== undefined)
       throw new InvalidRequest(`${param} should be from 0 to ${last}, but ${wrong} came`, param);
@@ -198,7 +203,7 @@ export class Inspector {
 
   checkPlace(ids, position, param = "position") {
     this.checkIds(ids, "ids");
-    const { context } = this.plan.limits;
+    const { context } = this.planFile.limits;
     if (ids.length > context)
       throw new InvalidRequest(`${ids.length} ids are more than the context of ${context} tokens`, "ids");
     if (!ids.length) throw new InvalidRequest("ids are missing; give those of the run", "ids");
@@ -211,7 +216,7 @@ export class Inspector {
 
   /** Throw InvalidRequest if an answer of `n` weights per head is too large. */
   checkBytes(n) {
-    const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
+    const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const bytes = 4 * n * nLayers * nHeads;
     if (bytes <= MAX_ANSWER_BYTES) return;
     const most = Math.floor(MAX_ANSWER_BYTES / (4 * nLayers * nHeads));
@@ -226,4 +231,9 @@ export class Inspector {
 function checkTop(top) {
   if (!(top >= 1 && top <= MAX_TOP))
     throw new InvalidRequest(`top should be from 1 to ${MAX_TOP}, but is ${top}`, "top");
+}
+
+/** An answer that is there at once. */
+async function* answered(answer) {
+  return answer;
 }
