@@ -46,6 +46,6 @@ export async function findRememberedPlace() {
   const what = found ? "not all of its files are kept" : "its files are not kept";
   const problem =
     `before this page was loaded again, it ran in this browser, as ${place.dtype}, but ${what} there; ` +
-    "choose “Where it runs” in the model’s dialog to fetch them again";
+    "press “Run in this browser” in the dialog of the model to fetch them again";
   return { place: null, problem };
 }
