@@ -66,7 +66,7 @@ class Decoder(ABC):
     def forward(self, run: Pass) -> Tensor:
         """Record the pass up to the last layer; return the residual stream after it."""
 
-    def resid_pre(self, run: Pass) -> Tensor:
+    def embed(self, run: Pass) -> Tensor:
         """Return the residual stream before the first layer: the embeddings of the rows' tokens,
         or what the stage before has sent."""
         if self._embedding is None:

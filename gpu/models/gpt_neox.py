@@ -16,7 +16,7 @@ class GptNeoX(Gpt2):
     """If `config.parallel_residual`, attention and the MLP of a layer both read its input."""
 
     def forward(self, run: Pass) -> Tensor:
-        x = self.resid_pre(run)
+        x = self.embed(run)
         for i, layer in enumerate(self.layers):
             x = run.resid_pre(i, x)
             with_attention = self.attention(run, i, layer, x)

@@ -26,7 +26,7 @@ class Llama(Decoder):
     """The forward pass. `x` is the residual stream, (rows, hidden_size)."""
 
     def forward(self, run: Pass) -> Tensor:
-        x = self.resid_pre(run)
+        x = self.embed(run)
         for i, layer in enumerate(self.layers):
             x = run.resid_pre(i, x)
             x = self.attention(run, i, layer, x)

@@ -12,7 +12,7 @@ from gpu.webgpu.buffers import Tensor
 
 class ParallelPostNorm(Llama):
     def forward(self, run: Pass) -> Tensor:
-        x = self.resid_pre(run)
+        x = self.embed(run)
         for i, layer in enumerate(self.layers):
             x = run.resid_pre(i, x)
             with_attention = self.attention(run, i, layer, x)
