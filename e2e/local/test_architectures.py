@@ -11,10 +11,16 @@ import pytest
 
 from app.local.model_files import FORMAT, VERSION
 from e2e.local.local_engine import LocalEnginePage, request
+from gpu import Engine
 from gpu.export.exporter import export_model
+from gpu.interventions.messages import (
+    NO_INTERVENTIONS,
+    HeadFactor,
+    Interventions,
+    InterventionSpan,
+    LayerFactor,
+)
 from gpu.load_options import LoadOptions
-from gpu.webgpu.device import Device
-from tests.gpu.engine import driving
 from tests.gpu.models import random_models
 from tests.gpu.models.logit_checks import check_logits
 
@@ -35,24 +41,29 @@ LOGITS = """async () => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def server_device() -> Device:
-    return Device.open()
+INTERVENTIONS = Interventions(
+    heads=(HeadFactor(0, 0, 0.0),), attention=(LayerFactor(1, 0.5),), mlp=(LayerFactor(0, -1.5),)
+)
 
 
 @pytest.mark.slow  # each compiles some twenty kernels
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_the_server(
-    local: LocalEnginePage, server_device: Device, tmp_path: Path, name: str
-) -> None:
+def test_logits_are_those_of_the_server(local: LocalEnginePage, tmp_path: Path, name: str) -> None:
+    """Also under interventions."""
     folder, ids = random_models.folder(name), random_models.ids(N_TOKENS)
     write_manifest(tmp_path, export_model(folder, tmp_path, LoadOptions(dtype="f32", slots=2)))
     local.load(tmp_path)
-    [events] = local.run(request(ids, temperature=0, max_tokens=1))
-    assert events[-1]["reason"] == "length"
-    got = np.array(local.page.evaluate(LOGITS), np.float32)
-    want = driving.all_logits(driving.load(server_device, folder), ids)[-1]
-    check_logits("browser.logits.f32", got[None], want[None], name)
+    engine = Engine.load(folder, LoadOptions(dtype="f32", slots=2))
+    try:
+        for interventions in (NO_INTERVENTIONS, INTERVENTIONS):
+            asked = request(ids, temperature=0, max_tokens=1, interventions=interventions)
+            [events] = local.run(asked)
+            assert events[-1]["reason"] == "length"
+            got = np.array(local.page.evaluate(LOGITS), np.float32)
+            want = engine.logits(ids, (InterventionSpan(0, interventions),))[-1]
+            check_logits("browser.logits.f32", got[None], want[None], name)
+    finally:
+        engine.close()
 
 
 def write_manifest(folder: Path, exported: Any) -> None:
