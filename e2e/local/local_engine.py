@@ -42,7 +42,7 @@ LOAD = """async ([base, sampling]) => {
     tokenize: (text) => texts[text],
   });
   const { recomputer, activations } = engine;
-  window.inspector = new Inspector({ recomputer, activations, plan, checks, endIds });
+  window.inspector = new Inspector({ recomputer, activations, engine, plan, checks, endIds });
   return { profile, adapter, limits };
 }"""
 

@@ -20,12 +20,10 @@ from e2e.playground import Playground
 from e2e.site import Site
 from gpu import SamplingParams
 from gpu.inspection.requests import (
-    CacheBlocks,
     DevicePeaks,
     Embedding,
     Profile,
     Question,
-    RecentSteps,
 )
 from gpu.text.tokenizer import Tokenizer
 
@@ -199,7 +197,7 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Embedding, Profile, CacheBlocks, RecentSteps, DevicePeaks)
+REFUSED = (Embedding, Profile, DevicePeaks)
 """Questions that only the server answers."""
 
 

@@ -56,6 +56,11 @@ export class RunQueue {
     return run;
   }
 
+  /** Numbers of the runs that wait, in their order. */
+  get waitingRuns() {
+    return this.waiting.map(({ request }) => request.run);
+  }
+
   /** A run has ended: let the next one begin, and tell the others their places. */
   onEnd(run) {
     this.running.delete(run);

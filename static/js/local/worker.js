@@ -45,9 +45,10 @@ async function start({ base, hub = null, sampling }) {
     const checks = new RequestChecks(sampling, sizesOf(plan, text));
     const { recomputer, activations } = engine;
     const endIds = hello.model.eos_ids;
-    const inspector = new Inspector({ recomputer, activations, plan, checks, endIds });
+    const inspector = new Inspector({ recomputer, activations, engine, plan, checks, endIds });
     const parts = { engine, inspector, text, template, hello, checks, schema, post };
     session = new LocalSession(parts);
+    engine.alsoWaiting = () => session.runs.waitingRuns;
     session.open();
   } catch (error) {
     console.error(error);

@@ -19,6 +19,7 @@ import { Recomputer } from "./recompute.js";
 import { Run } from "./run.js";
 import { Sequence } from "./sequence.js";
 import { Slots } from "./slots.js";
+import { StepLog } from "./step-log.js";
 import { StepQueue } from "./step-queue.js";
 import { writeText } from "./text-memory.js";
 import { uploadWeights } from "./weights.js";
@@ -74,6 +75,9 @@ export class LocalEngine {
     Object.assign(this, { device, buffers, queue, text, plan, limits: plan.limits });
     this.slots = new Slots(plan);
     this.questions = new QuestionQueue();
+    this.steps = new StepLog();
+    /** Returns the numbers of runs that wait elsewhere, until they are submitted here. */
+    this.alsoWaiting = () => [];
     /** What runs wait for. */
     this.background = new PieceQueue();
     this.passes = new InspectionPasses(parts);
@@ -199,6 +203,7 @@ export class LocalEngine {
       const step = this.nextStep();
       if (!step) break;
       step.submittedAt = performance.now();
+      this.steps.submitted(step, () => this.waitingRuns());
       ({ result: step.result } = await this.queue.submit(step, this.slots.tables));
       step.result.catch(() => {}); // it is awaited later; until then a failure is no unhandled one
       this.inFlight.push(step);
@@ -283,13 +288,26 @@ export class LocalEngine {
     return texts;
   }
 
+  /** The runs that have a slot, {run, slot}. */
+  runs() {
+    return this.active.filter(({ finished }) => !finished).map(({ run, slot }) => ({ run, slot }));
+  }
+
+  /** Numbers of the runs that have none. */
+  waitingRuns() {
+    const waiting = this.waiting.filter(({ finished }) => !finished).map(({ run }) => run);
+    return [...waiting, ...this.alsoWaiting()];
+  }
+
   /** Read the oldest step, and hand its results to its sequences. */
   async collect() {
-    const { parts, submittedAt, result: reading } = this.inFlight.shift();
-    const result = await reading;
+    const step = this.inFlight.shift();
+    const { parts, submittedAt } = step;
+    const result = await step.result;
     const now = performance.now();
     const ms = now - Math.max(submittedAt, this.lastRead);
     this.lastRead = now;
+    this.steps.collected(step, ms);
     const samples = result.samples.values();
     for (const { sequence, chunk, sampledRow } of parts) {
       if (chunk) sequence.chunkRead(chunk.first, chunk.n, chunk.firstRow, result);

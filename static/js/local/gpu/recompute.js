@@ -65,7 +65,7 @@ export class Recomputer {
       const { slot, n } = this.place(text, first);
       if (n === first) {
         const answer = await ask(this.part(slot, text, first, ids.length));
-        this.keep(slot, text, ids.length);
+        this.slots.keep(slot, text, ids.length);
         return answer;
       }
       const lost = n < filled;
@@ -80,7 +80,7 @@ export class Recomputer {
     for (let at = first; at < end; ) {
       const next = nextChange(text.spans, at, Math.min(end, at + this.maxRows));
       await this.passes.fill(this.part(slot, text, at, next));
-      this.keep(slot, text, next);
+      this.slots.keep(slot, text, next);
       at = next;
     }
   }
@@ -123,12 +123,6 @@ export class Recomputer {
     this.passes.copyBlocks(tables[best].slice(first, end), tables[inspection].slice(first, end));
     this.slots.texts[inspection] = text.upTo(end * blockTokens);
     return end * blockTokens;
-  }
-
-  /** Note that a slot has the first `n` tokens of a text; a run knows its own text. */
-  keep(slot, text, n) {
-    const { busy, texts } = this.slots;
-    if (!busy[slot] && texts[slot].length < n) texts[slot] = text.upTo(n);
   }
 }
 

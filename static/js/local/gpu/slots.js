@@ -9,14 +9,21 @@ export class Slots {
     /** The slot in which questions compute texts that no run has. */
     this.inspection = inspection;
     this.blockTokens = blockTokens;
+    this.nBlocks = nBlocks;
     this.freeBlocks = Array.from({ length: nBlocks }, (_, i) => nBlocks - 1 - i);
     /** KV blocks of each slot, in order. */
     this.tables = Array.from(all, () => []);
     /** CachedText in the blocks of each slot. */
     this.texts = Array.from(all, () => new CachedText());
     this.busy = Array.from({ length: slots }, () => false);
+    /** Number of the last use of each slot, and of each block: larger is later, 0 is never. */
     this.lastUse = Array.from(all, () => 0);
+    this.lastBlockUse = new Uint32Array(nBlocks);
     this.nUses = 0;
+    /** Totals: tokens of all prompts, those that were found, and cached blocks that were lost. */
+    this.nPrompt = 0;
+    this.nReused = 0;
+    this.nEvicted = 0;
   }
 
   /**
@@ -34,7 +41,10 @@ export class Slots {
     found.sort((a, b) => b.reused - a.reused || this.lastUse[a.slot] - this.lastUse[b.slot]);
     const [best] = found;
     this.busy[best.slot] = true;
-    this.texts[best.slot] = this.texts[best.slot].upTo(best.reused);
+    this.evict(best.slot, best.reused);
+    this.touch(best.slot);
+    this.nPrompt += text.length;
+    this.nReused += best.reused;
     return best;
   }
 
@@ -42,7 +52,15 @@ export class Slots {
   release(slot, computed) {
     this.texts[slot] = computed;
     this.busy[slot] = false;
-    this.lastUse[slot] = ++this.nUses;
+    this.cut(slot, computed.length);
+    this.touch(slot);
+  }
+
+  /** Note that a slot has the first `n` tokens of a text; a run knows its own text. */
+  keep(slot, text, n) {
+    if (this.busy[slot] || this.texts[slot].length >= n) return;
+    this.texts[slot] = text.upTo(n);
+    this.touch(slot);
   }
 
   /**
@@ -51,23 +69,52 @@ export class Slots {
    */
   cover(slot, position) {
     const table = this.tables[slot];
-    const wanted = Math.floor(position / this.blockTokens) + 1;
+    const wanted = this.blocksOf(position + 1);
     const before = table.length;
     if (before >= wanted) return null;
-    while (this.freeBlocks.length < wanted - before) if (!this.evict(slot)) return false;
+    while (this.freeBlocks.length < wanted - before) if (!this.evictOne(slot)) return false;
     while (table.length < wanted) table.push(this.freeBlocks.pop());
+    this.touch(slot);
     return before;
   }
 
-  evict(except) {
+  /** Number of blocks that hold `n` tokens. */
+  blocksOf(n) {
+    return Math.ceil(n / this.blockTokens);
+  }
+
+  // ---- their parts -------------------------------------------------------------------------
+
+  evictOne(except) {
     const idle = this.tables
       .map((table, slot) => ({ table, slot }))
       .filter(({ table, slot }) => slot !== except && !this.busy[slot] && table.length);
     if (!idle.length) return false;
     idle.sort((a, b) => this.lastUse[a.slot] - this.lastUse[b.slot]);
-    const { slot, table } = idle[0];
-    this.freeBlocks.push(...table.splice(0).reverse());
-    this.texts[slot] = new CachedText();
+    this.evict(idle[0].slot, 0);
     return true;
+  }
+
+  /** Give up what a slot has cached after its first `most` tokens. */
+  evict(slot, most) {
+    const cached = this.texts[slot].length;
+    const n = Math.min(most, cached);
+    this.nEvicted += this.blocksOf(cached) - this.blocksOf(n);
+    this.texts[slot] = this.texts[slot].upTo(n);
+    this.cut(slot, n);
+  }
+
+  /**
+   * Free the blocks after those of the first `n` tokens. Steps in flight may still write to them: what
+   * another slot does with them comes after that.
+   */
+  cut(slot, n) {
+    this.freeBlocks.push(...this.tables[slot].splice(this.blocksOf(n)).reverse());
+  }
+
+  /** Note a use of a slot and its blocks. */
+  touch(slot) {
+    this.lastUse[slot] = ++this.nUses;
+    for (const block of this.tables[slot]) this.lastBlockUse[block] = this.nUses;
   }
 }

@@ -4,6 +4,7 @@
 import { InvalidRequest, NotInBrowser } from "../errors.js";
 import { floats, ints } from "./arrays.js";
 import { beamAnswer, checkBeam } from "./beam.js";
+import { cacheAnswer, stepsAnswer } from "./engine-state.js";
 import { planReport } from "./plan-report.js";
 import { LossReading, lensReading } from "./readings.js";
 import { waterfall } from "./waterfall.js";
@@ -18,8 +19,6 @@ const PIECE_ROWS = 16;
 const REFUSED = {
   embedding: "embeddings are",
   profile: "times of dispatches are",
-  cache: "the content of the KV cache is",
-  steps: "the schedule of steps is",
   peaks: "the speed of the device is",
 };
 
@@ -27,12 +26,13 @@ export class Inspector {
   /**
    *   recomputer  Recomputer
    *   activations ActivationCache
+   *   engine      LocalEngine: `slots`, `texts()`, `runs()` and `steps`
    *   plan        plan file
    *   checks      RequestChecks
    *   endIds      ids that end a text
    */
-  constructor({ recomputer, activations, plan, checks, endIds }) {
-    Object.assign(this, { recomputer, activations, planFile: plan, checks, endIds });
+  constructor({ recomputer, activations, engine, plan, checks, endIds }) {
+    Object.assign(this, { recomputer, activations, engine, planFile: plan, checks, endIds });
     this.latest = { asked: null, logits: null };
   }
 
@@ -118,6 +118,15 @@ export class Inspector {
   plan({ n_rows: rows, context }) {
     const { report } = planReport(this.planFile, this.recomputer.passes.lookup, { rows, context });
     return () => answered({ info: report, arrays: {} });
+  }
+
+  cache() {
+    const { slots } = this.engine;
+    return () => answered(cacheAnswer(slots, this.engine.texts(), this.engine.runs()));
+  }
+
+  steps({ after }) {
+    return () => answered(stepsAnswer(this.engine.steps.read(after)));
   }
 
   // ---- their pieces ------------------------------------------------------------------------
