@@ -62,4 +62,13 @@ MUTANTS = (
         (INTERVENTIONS,),
         "writes_the_servers and all",
     ),
+    Mutant(
+        "browser-blocks",
+        "in the browser a run keeps a KV block of the text that was in its slot before",
+        f"{LOCAL}/gpu/slots.js",
+        "splice(this.blocksOf(n))",
+        "splice(this.blocksOf(n) + 1)",
+        ("e2e/local/test_engine_state.py",),
+        "two_runs",
+    ),
 )
