@@ -221,9 +221,10 @@ def test_sending_to_a_process_that_does_not_read_does_not_block(
 
 
 def _ask_much(engine: SupervisedEngine) -> None:
-    """More than a pipe holds, and more than may wait for it."""
+    """Send more than a pipe holds, and more than may wait for it. The engine refuses each question,
+    which takes no time: there is no such token."""
     for _ in range(20):
-        engine.inspect(Losses([262] * 30_000))
+        engine.inspect(Losses([1_000_000] * 30_000))
 
 
 def test_the_model_of_a_frozen_engine_can_be_switched(start_engine: StartEngine) -> None:
