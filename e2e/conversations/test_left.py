@@ -30,8 +30,9 @@ UNSAVED = "async () => (await import('/static/js/conversations/keeper.js')).isUn
 
 
 @pytest.fixture
-def slow(site: Callable[..., Site]) -> Site:
-    return site(delay=0.03)
+def slow(request: pytest.FixtureRequest, site: Callable[..., Site]) -> Site:
+    """A site that writes a token in 0.03 s, or in the seconds that a test is parametrized with."""
+    return site(delay=getattr(request, "param", 0.03))
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def expect_whole(play: Playground) -> None:
     assert play.playback.state()["layers"], "the layers of its newest token"
 
 
+@pytest.mark.parametrize("slow", [0.1], indirect=True)  # it must still write after all this
 def test_one_goes_on_while_another_is_written(play: Playground) -> None:
     play.write(HARE, 6)
     own = play.text()
