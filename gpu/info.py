@@ -24,7 +24,8 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """The device that a runner uses. `lacks`: wanted features that it does not have."""
+    """The device that a runner uses. `lacks`: wanted features that it does not have. `clock_ms`: a
+    browser rounds GPU times to multiples of it; 0: they are not rounded."""
 
     name: str
     driver: str
@@ -33,6 +34,7 @@ class DeviceInfo:
     software: bool
     features: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    clock_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

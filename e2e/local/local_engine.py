@@ -13,7 +13,7 @@ import numpy.typing as npt
 from playwright.sync_api import Browser, Page, Route
 
 from app.http.page_data import sampling_data
-from gpu.inspection.requests import Question
+from gpu.inspection.requests import NUMPY_TYPES, Question
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.sampling import SamplingParams
 
@@ -71,7 +71,10 @@ RUN = """async (requests) => {
 
 ASK = """async (question) => {
   const { info, arrays } = await engine.ask(inspector.start(question));
-  for (const array of Object.values(arrays)) array.values = [...array.values];
+  for (const array of Object.values(arrays)) {
+    array.dtype = array.values instanceof Uint32Array ? "u32" : "f32";
+    array.values = [...array.values];
+  }
   return { info, arrays };
 }"""
 
@@ -119,7 +122,7 @@ class LocalEnginePage:
             asked["params"]["seed"] = str(asked["params"]["seed"])
         found = self.page.evaluate(ASK, asked)
         arrays = {
-            name: np.reshape(array["values"], array["shape"])
+            name: np.array(array["values"], NUMPY_TYPES[array["dtype"]]).reshape(array["shape"])
             for name, array in found["arrays"].items()
         }
         return found["info"], arrays

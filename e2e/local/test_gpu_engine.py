@@ -47,6 +47,7 @@ def test_draws_and_statistics_are_those_of_the_server(small: LocalEnginePage) ->
             for name in ("residual", "attention", "mlp"):
                 assert layer[name] == pytest.approx(getattr(other, name), rel=STATISTICS_BOUND)
             assert layer["entropy"] == pytest.approx(list(other.entropy), abs=STATISTICS_BOUND)
+    check_times(run)
     prefills = [event for event in run if event["type"] == "prefill"]
     positions = [stats["position"] for event in prefills for stats in event["stats"]]
     assert positions == list(range(prefills[0]["reused"], len(prompt)))
@@ -131,3 +132,22 @@ def test_the_bundled_model_in_every_storage_type(
     assert ids_of(greedy) == [token.id for token in want]
     want = server_tokens(TALE, dtype, prompt, max_tokens=24, **ALL_SETTINGS)
     assert ids_of(seeded) == [token.id for token in want]
+
+
+def check_times(events: list[dict[str, Any]]) -> None:
+    """Assert that every layer was timed, and that the parts of a step are no more than the whole,
+    nor the steps than the run."""
+    steps = [
+        (event["gpu_ms"], event["stats"][-1]) for event in events if event["type"] == "prefill"
+    ]
+    steps += [(token["times"]["gpu"], token["stats"]) for token in tokens_of(events)[1:]]
+    assert len(steps) > 20
+    for whole, stats in steps:
+        assert stats["timed_at"] == stats["position"]
+        parts = [stats["embed_ms"], stats["head_ms"]]
+        parts += [layer[name] for layer in stats["layers"] for name in ("attention_ms", "mlp_ms")]
+        assert all(ms >= 0 for ms in parts)
+        assert 0 < sum(parts) <= whole * (1 + 1e-5), "a layer's times have six digits"
+        assert sum(parts) == pytest.approx(whole, rel=1e-4)
+    timings = events[-1]["timings"]
+    assert sum(whole for whole, _ in steps) <= timings["prompt_ms"] + timings["predicted_ms"]

@@ -10,19 +10,25 @@ import pytest
 from playwright.sync_api import Error
 
 from e2e.local.exports import SMALL
-from e2e.local.local_engine import LocalEnginePage, ids_of, request
+from e2e.local.local_engine import Array, LocalEnginePage, ids_of, request
 from e2e.local.test_architectures import write_manifest
 from gpu import Engine, SamplingParams
 from gpu.export.exporter import export_model
 from gpu.inspection.requests import (
+    Answer,
     AttentionFrom,
     AttentionTo,
     Beam,
+    CacheBlocks,
     Embedding,
     LogitLens,
     Losses,
+    Profile,
     Question,
+    RecentSteps,
     Routing,
+    StepPart,
+    StepPlan,
     Waterfall,
 )
 from gpu.load_options import LoadOptions
@@ -42,7 +48,7 @@ def check_same(page: LocalEnginePage, server: Engine, question: Question) -> dic
     """Assert that both answer alike; return the browser's info."""
     info, arrays = page.ask(question)
     want = server.inspect(question).result()
-    assert list(arrays) == [array.name for array in want.arrays]
+    check_schema(info, arrays, want)
     for array in want.arrays:
         theirs, mine = array.numpy(), arrays[array.name]
         assert mine.shape == theirs.shape, array.name
@@ -50,8 +56,16 @@ def check_same(page: LocalEnginePage, server: Engine, question: Question) -> dic
             np.testing.assert_array_equal(mine, theirs, array.name)
         else:
             np.testing.assert_allclose(mine, theirs, BOUND, BOUND, err_msg=array.name)
-    assert info.keys() == want.info.keys()
     return info
+
+
+def check_schema(info: dict[str, Any], arrays: dict[str, Array], want: Answer) -> None:
+    """Assert that an answer has the fields, arrays, types and dimensions of the server's."""
+    assert info.keys() == want.info.keys()
+    assert list(arrays) == [array.name for array in want.arrays]
+    for array in want.arrays:
+        mine = arrays[array.name]
+        assert (mine.dtype, mine.ndim) == (array.numpy().dtype, len(array.shape)), array.name
 
 
 QUESTIONS: list[Question] = [
@@ -112,6 +126,91 @@ def test_a_run_goes_on_beside_questions_about_it(
     assert ids_of(again) == found["ids"]
 
 
+WATCHED = """async (requests) => {
+  const ask = async (kind) => (await engine.ask(inspector.start({ kind, after: 0 }))).arrays;
+  await ask("steps");
+  const blocks = [];
+  let during = null;
+  const counted = async () => {
+    const { runs, n_run_blocks: n } = await ask("cache");
+    return [...runs.values].map((run, i) => [run, n.values[i]]);
+  };
+  const run = (request, i) =>
+    new Promise((resolve) => {
+      const params = { ...request.params, seed: BigInt(request.params.seed) };
+      const onEvent = (event) => {
+        if (event.type === "token") blocks[i] = event.kv_blocks;
+        if (i === 0 && event.index === 20) during ??= counted();
+        if (event.type === "done") resolve(event.timings.cache_n);
+      };
+      engine.submit({ ...request, params, run: i + 1, onEvent });
+    });
+  const ended = Promise.all(requests.map(run));
+  let found = null;
+  ended.then((all) => (found = all));
+  while (!found) {
+    await ask("steps"); // they are recorded while somebody asks
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+  return { found, blocks, during: await during };
+}"""
+
+
+def test_the_cache_and_the_steps_are_those_of_the_runs(
+    small: LocalEnginePage, small_server: Engine
+) -> None:
+    """Three runs for two slots, the third with the text of the first. Its blocks are used again."""
+    prompts = [text.prompt_ids for text in SMALL.texts[:2]]
+    requests = [request(ids, temperature=0, max_tokens=40) for ids in [*prompts, prompts[0]]]
+    before, _ = small.ask(CacheBlocks())
+    found = small.page.evaluate(WATCHED, requests)
+    info, arrays = small.ask(CacheBlocks())
+    check_schema(info, arrays, small_server.inspect(CacheBlocks()).result())
+    assert [run for run, _ in found["during"]] == [1, 2]
+    for (_, mine), last in zip(found["during"], found["blocks"], strict=False):
+        assert 0 < mine <= last
+    assert found["found"][2] == len(prompts[0]) - 1
+    assert info["prompt_tokens"] - before["prompt_tokens"] == sum(len(r["ids"]) for r in requests)
+    assert info["reused_tokens"] - before["reused_tokens"] == sum(found["found"])
+    assert not arrays["owners"].any()
+    assert not arrays["run_blocks"].size, "no run is left"
+    n_cached = sum(len(ids) + 39 for ids in prompts)  # the last token of a text is not computed
+    cached = arrays["n_found"].sum()
+    assert n_cached <= cached, "with what questions before computed"
+
+    info, arrays = small.ask(RecentSteps(after=0))
+    check_schema(info, arrays, small_server.inspect(RecentSteps()).result())
+    assert arrays["numbers"].tolist() == list(range(1, len(arrays["numbers"]) + 1))
+    assert arrays["n_parts"].sum() == len(arrays["parts"])
+    assert (arrays["ms"] > 0).all()
+    rows = {kind: np.zeros(4, int) for kind in StepPart}
+    for run, kind, n, accepted in arrays["parts"].tolist():
+        rows[StepPart(kind)][run] += n
+        assert accepted == 0
+    computed = [len(r["ids"]) - n for r, n in zip(requests, found["found"], strict=True)]
+    assert rows[StepPart.PREFILL].tolist() == [0, *computed]
+    assert (rows[StepPart.DECODE][1:] >= 39).all(), "the first token comes from the prompt"
+    waited = [run for run, kind, *_ in arrays["parts"].tolist() if kind == StepPart.WAITING]
+    assert set(waited) == {3}
+
+
+def test_every_dispatch_is_timed(small: LocalEnginePage, small_server: Engine) -> None:
+    """The text of a question before it is computed again, because the step overwrites it."""
+    check_same(small, small_server, AttentionFrom(IDS, AT))
+    for n_rows in (1, 8):
+        asked = Profile(n_rows=n_rows, context=5, repeat=3)
+        info, arrays = small.ask(asked)
+        want = small_server.inspect(asked).result()
+        check_schema(info, arrays, want)
+        assert len(arrays["ms"]) == len(info["dispatches"])
+        assert (arrays["ms"] >= 0).all()
+        assert 0 < arrays["ms"].sum() * asked.repeat <= info["ms"]
+        assert [each["label"] for each in info["dispatches"]] == [
+            each["label"] for each in small.ask(StepPlan(n_rows, 5))[0]["dispatches"]
+        ]
+    check_same(small, small_server, AttentionFrom(IDS, AT))
+
+
 BAD: list[tuple[Question, str]] = [
     (AttentionFrom(IDS, len(IDS)), f"position should be from 0 to {len(IDS) - 1}, but is"),
     (AttentionFrom([], 0), "ids are missing"),
@@ -120,6 +219,8 @@ BAD: list[tuple[Question, str]] = [
     (LogitLens(IDS, 0, 1, top=101), "top should be from 1 to 100, but is 101"),
     (Losses([1]), "one token has nothing before it; give two ids"),
     (Beam(IDS, width=17), "width should be from 1 to 16, but is 17"),
+    (Profile(repeat=101), "repeat is 101, expected 1 to 100"),
+    (StepPlan(n_rows=0), "n_rows is 0, expected 1 to"),
     (Routing(IDS), "this model has no experts; ask one that has"),
     (Embedding(IDS), "embeddings are not available while the model runs in this browser"),
 ]

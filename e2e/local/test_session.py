@@ -22,7 +22,6 @@ from gpu import SamplingParams
 from gpu.inspection.requests import (
     DevicePeaks,
     Embedding,
-    Profile,
     Question,
 )
 from gpu.text.tokenizer import Tokenizer
@@ -197,7 +196,7 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Embedding, Profile, DevicePeaks)
+REFUSED = (Embedding, DevicePeaks)
 """Questions that only the server answers."""
 
 
@@ -369,7 +368,13 @@ def test_the_hello_says_of_a_plan_what_the_server_says_of_its_engine(
     theirs = next(each for each in heard if each["type"] == "hello")
     found = loaded.evaluate(
         "async (info) => (await import('/static/js/local/hello.js')).helloOf(info)",
-        {"plan": PLAN, "manifest": MANIFEST, "adapter": "acme x1"},
+        {
+            "plan": PLAN,
+            "manifest": MANIFEST,
+            "adapter": "acme x1",
+            "features": ["timestamp-query"],
+            "clockMs": 0.0625,
+        },
     )
     assert found.keys() == theirs.keys()
     for part in ("device", "limits", "memory"):
@@ -378,6 +383,9 @@ def test_the_hello_says_of_a_plan_what_the_server_says_of_its_engine(
     assert found["model"]["eos_ids"] == [2, 7]
     assert found["model"]["chat"] is False
     assert found["device"]["name"] == "acme x1"
+    assert found["device"]["features"] == ["timestamp-query"]
+    assert found["device"]["lacks"] == []
+    assert (found["device"]["clock_ms"], theirs["device"]["clock_ms"]) == (0.0625, 0)
     assert found["memory"] == {"weights": 4000, "kv_cache": 2048, "work": 3952}
     assert found["limits"]["kv_block_bytes"] == 256
     assert found["dispatches_per_token"] == 6

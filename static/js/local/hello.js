@@ -1,6 +1,8 @@
 // The `hello` message of an engine in this browser: what the server says of its own
 // (app/ws/protocol.py).
 
+import { WANTED } from "./gpu/device.js";
+
 const VERSION = 1;
 /** Runs that may wait, as on the server. */
 const QUEUE = 16;
@@ -9,8 +11,11 @@ const IN_FLIGHT = 2;
 const MESSAGE_BYTES = 64 * 1024;
 const MAX_MESSAGE_BYTES = 2 * 1024 * 1024;
 
-/** Return the message. `info`: {plan, manifest, adapter} of the engine; `adapter` is a name. */
-export function helloOf({ plan, manifest, adapter }) {
+/**
+ * Return the message. `info` of the engine: {plan, manifest, adapter, features, clockMs}; `adapter` is
+ * a name, `features` those of `WANTED` that the device has.
+ */
+export function helloOf({ plan, manifest, adapter, features, clockMs }) {
   const { limits, model } = plan;
   const memory = memoryOf(plan);
   const blockBytes = memory.kv_cache / limits.n_blocks;
@@ -18,7 +23,7 @@ export function helloOf({ plan, manifest, adapter }) {
     type: "hello",
     version: VERSION,
     model: modelOf(model, manifest, blockBytes),
-    device: deviceOf(plan, adapter),
+    device: deviceOf(plan, adapter, features, clockMs),
     limits: {
       context: limits.context,
       active: limits.slots,
@@ -52,7 +57,7 @@ function modelOf(sizes, { name, model, chat }, blockBytes) {
 }
 
 /** Browsers tell no more of a device than its name. */
-function deviceOf({ profile, needs }, adapter) {
+function deviceOf({ profile, needs }, adapter, features, clockMs) {
   const software = profile === "software";
   return {
     name: adapter,
@@ -60,8 +65,9 @@ function deviceOf({ profile, needs }, adapter) {
     backend: "WebGPU",
     kind: software ? "CPU" : "GPU",
     software,
-    features: [...needs.features],
-    lacks: [],
+    features: [...needs.features, ...features],
+    lacks: WANTED.filter((name) => !features.includes(name)),
+    clock_ms: clockMs,
   };
 }
 

@@ -1,7 +1,7 @@
 // Totals over the layer table: the time of the step that sampled the focused token.
 
 import { byId, el, setText, splitBar } from "../ui/dom.js";
-import { count, duration } from "../ui/format.js";
+import { clockRounding, count, duration } from "../ui/format.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, view } from "../view.js";
 
@@ -42,8 +42,10 @@ function drawGpu(token, stats) {
   const sum = (name) => stats.layers.reduce((total, layer) => total + layer[name], 0);
   const times = [sum("attention_ms"), sum("mlp_ms"), (stats.embed_ms ?? 0) + (stats.head_ms ?? 0)];
   splitBar(bar, times);
+  const rounded = clockRounding(state.hello.device);
   return words.replaceChildren(
     ...["attention", "MLP", "other"].map((name, i) => named(name, times[i])),
+    ...(rounded ? [el("span", "", rounded)] : []),
   );
 }
 

@@ -19,6 +19,10 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
+/** "rounded by the browser to 0.1 ms", of the GPU times of a device; "" where they are exact. */
+export const clockRounding = ({ clock_ms: ms = 0 }) =>
+  ms ? `rounded by the browser to ${figure(ms)} ms` : "";
+
 /** Three significant digits for a figure: "24.3", "0.62", "1,240". */
 export function figure(value) {
   if (!Number.isFinite(value)) return "–";

@@ -24,6 +24,9 @@ export function profileFor(adapter, profiles) {
   return software && "software" in profiles ? "software" : "portable";
 }
 
+/** Features that instruments use where the adapter has them. */
+export const WANTED = ["timestamp-query"];
+
 /** Return a device with what a plan needs. Throws an Error that names what the adapter lacks. */
 export async function requestDevice(adapter, { bytes, features, limits }) {
   for (const feature of features)
@@ -37,7 +40,8 @@ export async function requestDevice(adapter, { bytes, features, limits }) {
       );
     requiredLimits[name] = wanted;
   }
-  return adapter.requestDevice({ requiredFeatures: features, requiredLimits });
+  const requiredFeatures = [...features, ...WANTED.filter((name) => adapter.features.has(name))];
+  return adapter.requestDevice({ requiredFeatures, requiredLimits });
 }
 
 /** Return how an adapter is called, for people. */

@@ -5,12 +5,13 @@
 
 import { Buffers } from "./buffers.js";
 import { checkPlan } from "./check-plan.js";
-import { adapterName, profileFor, requestAdapter, requestDevice } from "./device.js";
+import { adapterName, profileFor, requestAdapter, requestDevice, WANTED } from "./device.js";
 import { EngineError } from "../errors.js";
 import { ExportFiles } from "./export-files.js";
 import { InspectionPasses } from "./inspection-passes.js";
 import { ActivationCache } from "../interventions/activation-cache.js";
 import { InterventionTables } from "./intervention-tables.js";
+import { findRounding } from "./pass-clock.js";
 import { PieceQueue } from "./piece-queue.js";
 import { Pipelines } from "./pipelines.js";
 import { PlanLookup } from "./plan-lookup.js";
@@ -49,7 +50,8 @@ export class LocalEngine {
     const lookup = new PlanLookup(plan);
     const { pieces } = manifest.model.weights;
     const onBytes = (done, total) => onProgress({ stage: "weights", done, total });
-    await Promise.all([
+    const [clockMs] = await Promise.all([
+      findRounding(device),
       uploadWeights(buffers, pieces, (piece) => files.bytes(piece), onBytes),
       pipelines.compile(firstPlans(lookup, plan.limits, "captured"), (done, total) =>
         onProgress({ stage: "kernels", done, total }),
@@ -66,7 +68,9 @@ export class LocalEngine {
     });
     engine.onLost = onLost;
     pipelines.compile(firstPlans(lookup, plan.limits, "plain")).catch(() => {}); // a step will say it
-    engine.info = { plan, manifest, profile, limits: plan.limits, adapter: adapterName(adapter) };
+    const features = WANTED.filter((name) => device.features.has(name));
+    const name = adapterName(adapter);
+    engine.info = { plan, manifest, profile, limits: plan.limits, adapter: name, features, clockMs };
     return engine;
   }
 

@@ -4,8 +4,9 @@
 // A part of a text is {rows, active, tables}: its rows, the ActiveInterventions on all of them, and the
 // KV blocks of each slot.
 
-import { encodePass } from "./encode-pass.js";
+import { encodePass, encodeTimed } from "./encode-pass.js";
 import { padded } from "./padded.js";
+import { bytesOfTimes, MAX_PASSES, PassClock, passTimes } from "./pass-clock.js";
 import { StepBuffer } from "./step-buffer.js";
 
 /** States whose logits are computed together. */
@@ -20,11 +21,13 @@ export class InspectionPasses {
     Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
     this.step = new StepBuffer(plan);
     this.readback = null;
+    this.clock = null; // made when dispatches are first timed
   }
 
-  /** Free the readback buffer. */
+  /** Free the readback buffer and the clock. */
   destroy() {
     this.readback?.destroy();
+    this.clock?.destroy();
   }
 
   /** Compute keys and values of a part. */
@@ -129,6 +132,26 @@ export class InspectionPasses {
     );
   }
 
+  /**
+   * Return the GPU milliseconds of each dispatch of a recorded plan, run for a part with its last row
+   * sampled. It runs twice, and the second time counts. Null: the device has no timestamps.
+   */
+  async times(recorded, part) {
+    this.clock ??= PassClock.of(this.device, MAX_PASSES);
+    if (!this.clock) return null;
+    const { rows } = part;
+    const sample = { ...sampleOf(rows.length - 1, rows[0].slot), params: NO_FILTERS };
+    await this.run(recorded, part, [sample], []);
+    const dispatches = await this.pipelines.prepare(recorded);
+    const times = [];
+    for (let at = 0; at < dispatches.length; at += MAX_PASSES) {
+      const timed = await this.timesOf(dispatches.slice(at, at + MAX_PASSES));
+      if (!timed) return null;
+      times.push(...timed);
+    }
+    return times;
+  }
+
   /** Copy whole KV blocks, `from[i]` to `to[i]`; over a third buffer, as WebGPU wants it. */
   copyBlocks(from, to) {
     const pools = Object.entries(this.plan.tensors)
@@ -191,6 +214,21 @@ export class InspectionPasses {
       await this.device.queue.onSubmittedWorkDone();
       return null;
     }
+    return this.bytesRead(readback, total);
+  }
+
+  /** Run each of `dispatches` as a pass of its own; resolves to their milliseconds. */
+  async timesOf(dispatches) {
+    const n = dispatches.length;
+    const encoder = this.device.createCommandEncoder();
+    encodeTimed(encoder, dispatches, dispatches.map((_, i) => i + 1), this.clock);
+    const readback = this.readbackOf(bytesOfTimes(n));
+    this.clock.copy(encoder, n, readback, 0);
+    this.device.queue.submit([encoder.finish()]);
+    return passTimes(await this.bytesRead(readback, bytesOfTimes(n)), 0, n);
+  }
+
+  async bytesRead(readback, total) {
     const mapped = Math.ceil(total / 8) * 8;
     await readback.mapAsync(GPUMapMode.READ, 0, mapped);
     const data = readback.getMappedRange(0, mapped).slice(0, total);
@@ -209,6 +247,18 @@ export class InspectionPasses {
     return this.readback;
   }
 }
+
+/** A draw without filters, as a step of unknown settings is timed. */
+const NO_FILTERS = {
+  ...NO_DRAW,
+  temperature: 1,
+  top_k: 0,
+  top_p: 1,
+  min_p: 0,
+  repetition_penalty: 1,
+  frequency_penalty: 0,
+  presence_penalty: 0,
+};
 
 const sampleOf = (row, slot) => ({ row, slot, index: 0, params: NO_DRAW });
 

@@ -55,6 +55,18 @@ export class Recomputer {
   }
 
   /**
+   * Return the GPU milliseconds of each dispatch of a recorded plan for `n` rows after `context`
+   * tokens; null: the device has no timestamps. What the tokens are changes no time.
+   */
+  times(recorded, n, context) {
+    const slot = this.slots.inspection;
+    const end = context + n;
+    this.slots.evict(slot, context); // the rows take the place of what is cached after them
+    this.reserve(slot, end);
+    return this.passes.times(recorded, this.part(slot, new CachedText(Array(end).fill(0)), context, end));
+  }
+
+  /**
    * Fill a slot with ids[:first] piece by piece, then return what `ask(part)` resolves to of the rest.
    * Texts that were evicted between two pieces are computed in one.
    */
@@ -100,12 +112,14 @@ export class Recomputer {
     const texts = this.texts();
     const own = texts.findIndex((other) => belongs(text, first, other));
     const slot = own < 0 ? this.slots.inspection : own;
-    if (!this.cover(slot, text.length - 1))
-      throw new EngineError(
-        "queue_full",
-        `no KV cache is free for ${text.length} tokens; wait for the runs to end`,
-      );
+    this.reserve(slot, text.length);
     return { slot, n: own < 0 ? Math.min(first, this.borrowed(text)) : first };
+  }
+
+  /** Give a slot the KV blocks of `n` tokens. Throws EngineError if there are none left. */
+  reserve(slot, n) {
+    if (this.cover(slot, n - 1)) return;
+    throw new EngineError("queue_full", `no KV cache is free for ${n} tokens; wait for the runs to end`);
   }
 
   /** Give the slot for questions what it or another slot has of a text; return how many tokens. */

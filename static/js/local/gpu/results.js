@@ -35,8 +35,11 @@ export class Captured {
     );
   }
 
-  /** Return the measurements of one row, `TokenStats` of gpu/events.py without times. */
-  row(row, position, nRows) {
+  /**
+   * Return the measurements of one row, `TokenStats` of gpu/events.py. `times`: LayerTimes of its step,
+   * or of the last timed step before it; null: none.
+   */
+  row(row, position, nRows, times) {
     const { model, results } = this.plan;
     const { values, stride } = this.parts.stats;
     const at = row * stride;
@@ -49,18 +52,18 @@ export class Captured {
       return {
         ...Object.fromEntries(stats),
         entropy: this.part("entropy", layer, row, model.n_heads).map(significant),
-        attention_ms: null,
-        mlp_ms: null,
+        attention_ms: times?.layers[layer].attention_ms ?? null,
+        mlp_ms: times?.layers[layer].mlp_ms ?? null,
       };
     });
     const stats = {
       position,
       embedding: significant(values[at]),
       layers,
-      n_rows: nRows,
-      embed_ms: null,
-      head_ms: null,
-      timed_at: null,
+      n_rows: times?.nRows ?? nRows,
+      embed_ms: times?.embed ?? null,
+      head_ms: times?.head ?? null,
+      timed_at: times?.position ?? null,
     };
     return model.expert_layers.length ? { ...stats, routes: this.routes(row) } : stats;
   }
@@ -80,6 +83,19 @@ export class Captured {
     const at = i * stride + row * n;
     return [...values.subarray(at, at + n)];
   }
+}
+
+/**
+ * Return the GPU times of the layers of a step that ran the token at `position`, LayerTimes: {position,
+ * nRows, layers: [{attention_ms, mlp_ms}], embed, head}. Null: they were not measured. The passes of a
+ * timed step are the embedding, attention and MLP of each layer, and the rest.
+ */
+export function layerTimes({ passes, nRows }, position) {
+  if (!passes) return null;
+  const layers = [];
+  for (let i = 1; i + 1 < passes.length; i += 2)
+    layers.push({ attention_ms: significant(passes[i]), mlp_ms: significant(passes[i + 1]) });
+  return { position, nRows, layers, embed: passes[0], head: passes.at(-1) };
 }
 
 const significant = (value) => Number(value.toPrecision(DIGITS));

@@ -6,6 +6,7 @@
 import { told as toldInterventions, NONE_ENCODED } from "../interventions/encode.js";
 import { RunInterventions } from "../interventions/resolved.js";
 import { CachedText } from "./cached-text.js";
+import { layerTimes } from "./results.js";
 import { RunClock } from "./run-clock.js";
 import { FROM_GPU } from "./step-buffer.js";
 import { StopMatcher } from "../text/stop-strings.js";
@@ -43,6 +44,7 @@ export class Sequence {
     this.stream = text.decodeStream(ids);
     this.matcher = new StopMatcher(params.stop);
     this.clock = new RunClock();
+    this.layerTimes = null; // of the last step whose layers were timed
   }
 
   // ---- what to submit
@@ -149,19 +151,16 @@ export class Sequence {
   /** Prompt tokens `first` … `first + n − 1` were rows `row` … of a step. */
   chunkRead(first, n, row, result) {
     if (this.finished) return;
-    const captured = this.capture && result.captured;
-    const stats = captured
-      ? Array.from({ length: n }, (_, i) => captured.row(row + i, first + i, result.nRows))
-      : [];
+    const rows = Array.from({ length: n }, (_, i) => [row + i, first + i]);
     this.emit({
       type: "prefill",
       done: first + n,
       total: this.prompt.length,
       reused: this.nReused,
       ms: this.clock.sinceStart(),
-      gpu_ms: null,
+      gpu_ms: result.gpu,
       kv_blocks: this.blocksFor(first + n),
-      stats,
+      stats: this.stats(rows, first + n - 1, result) ?? [],
       experts: null,
     });
   }
@@ -203,7 +202,7 @@ export class Sequence {
   token(sample, { index, position, row, eos }, result) {
     const { piece } = this.text;
     const { id, logprob, probability, rank, n_kept, draw, mass } = sample;
-    const captured = this.capture && result.captured;
+    const stats = this.stats([[row, position]], position, result);
     return {
       type: "token",
       index,
@@ -218,17 +217,29 @@ export class Sequence {
       candidates: sample.candidates.map((each) => ({ ...each, text: piece(each.id) })),
       times: {
         interval: this.clock.tokenInterval(),
-        gpu: null,
+        gpu: result.gpu,
         encode: result.encode,
         wait: result.wait,
         read: result.read,
       },
       kv_blocks: this.blocksFor(position + 1),
-      stats: captured ? captured.row(row, position, result.nRows) : null,
+      stats: stats && stats[0],
       eos,
       experts: null,
       draft: null,
     };
+  }
+
+  /**
+   * Return the measurements of rows, [row, position] each, of a step whose last token is at `last`;
+   * null: they were not captured.
+   */
+  stats(rows, last, result) {
+    if (!this.capture || !result.captured) return null;
+    this.layerTimes = layerTimes(result, last) ?? this.layerTimes;
+    return rows.map(([row, position]) =>
+      result.captured.row(row, position, result.nRows, this.layerTimes),
+    );
   }
 
   /** Apply changes to the tokens not submitted yet. `resolved`: interventions, null: as before. */

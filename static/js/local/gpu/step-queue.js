@@ -1,17 +1,28 @@
 // Steps in flight: packed, encoded and submitted; read back in order.
 
-import { encodePass } from "./encode-pass.js";
+import { encodePass, encodeTimed } from "./encode-pass.js";
+import { bytesOfTimes, PassClock, passTimes } from "./pass-clock.js";
 import { Captured, sampleOf } from "./results.js";
 import { StepBuffer } from "./step-buffer.js";
 
 /** A second step keeps the GPU busy while the first one is read; a third one gains nothing. */
 export const DEPTH = 2;
+/**
+ * From one captured step whose layers are timed to the next: a GPU may stop and start between
+ * passes. Where the processor computes, it does not.
+ */
+const TIMED_EVERY = { software: 1, portable: 8 };
 
 export class StepQueue {
   constructor({ device, plan, buffers, pipelines, lookup, interventions }) {
     Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
     this.step = new StepBuffer(plan);
-    const size = Math.max(...plan.plans.map((each) => each.result_bytes), 8);
+    const nPasses = Math.max(...plan.plans.map(({ marks = [] }) => marks.length + 1));
+    /** One serves all steps in flight: a step copies its times before the next one writes. */
+    this.clock = PassClock.of(device, nPasses);
+    this.nCaptured = 0;
+    const results = Math.max(...plan.plans.map((each) => timesAt(each)), 8);
+    const size = results + bytesOfTimes(nPasses);
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
     this.readbacks = Array.from({ length: DEPTH }, () => device.createBuffer({ size, usage }));
     this.free = [...this.readbacks];
@@ -22,9 +33,10 @@ export class StepQueue {
     return this.free.length > 0;
   }
 
-  /** Free the readback buffers. */
+  /** Free the readback buffers and the clock. */
   destroy() {
     for (const readback of this.readbacks) readback.destroy();
+    this.clock?.destroy();
   }
 
   /**
@@ -41,17 +53,31 @@ export class StepQueue {
     const dispatches = await this.pipelines.prepare(recorded);
     const begun = performance.now();
     const readback = this.free.shift();
+    const ends = this.passEnds(recorded, dispatches.length, { rows: rows.length, captured });
     const n = this.step.pack(rows, samples, tables);
     this.buffers.write("step", this.step.bytes, 0, n);
     for (const [slot, each] of active) this.interventions.set(slot, each);
-    this.device.queue.submit([this.encode(recorded, dispatches, readback)]);
+    this.device.queue.submit([this.encode(recorded, dispatches, ends, readback)]);
     const encode = performance.now() - begun;
-    return { result: this.read(readback, recorded, { ...size, captured }, encode) };
+    return { result: this.read(readback, recorded, { ...size, captured }, ends.length, encode) };
   }
 
-  encode(recorded, dispatches, readback) {
+  /** Return after how many of its dispatches each pass of a step ends. */
+  passEnds({ marks = [] }, nDispatches, { rows, captured }) {
+    if (!captured || !this.clock) return [nDispatches];
+    const isPrompt = rows > this.plan.limits.slots;
+    if (!isPrompt) this.nCaptured += 1;
+    const every = TIMED_EVERY[this.plan.profile] ?? TIMED_EVERY.portable;
+    const timed = isPrompt || every === 1 || this.nCaptured % every === 1;
+    return timed ? [...marks.map(([end]) => end), nDispatches] : [nDispatches];
+  }
+
+  encode(recorded, dispatches, ends, readback) {
     const encoder = this.device.createCommandEncoder();
-    encodePass(encoder, dispatches);
+    if (this.clock) {
+      encodeTimed(encoder, dispatches, ends, this.clock);
+      this.clock.copy(encoder, ends.length, readback, timesAt(recorded));
+    } else encodePass(encoder, dispatches);
     const bytes = recorded.samples * this.plan.results.words * 4;
     if (bytes) {
       const { buffer, offset } = this.buffers.tensor("results");
@@ -64,10 +90,14 @@ export class StepQueue {
     return encoder.finish();
   }
 
-  /** Resolves to the samples and statistics of a step, and its times in milliseconds. */
-  async read(readback, recorded, { rows, samples, captured }, encode) {
+  /**
+   * Resolves to the samples and statistics of a step, and its times in milliseconds: `gpu` of the
+   * whole step and `passes` of its parts, null where they were not measured.
+   */
+  async read(readback, recorded, { rows, samples, captured }, nPasses, encode) {
     const begun = performance.now();
-    const bytes = Math.ceil(recorded.result_bytes / 8) * 8;
+    const at = timesAt(recorded);
+    const bytes = at + (this.clock ? bytesOfTimes(nPasses) : 0);
     let data = null;
     if (bytes) {
       await readback.mapAsync(GPUMapMode.READ, 0, bytes);
@@ -78,7 +108,10 @@ export class StepQueue {
     }
     const waited = performance.now();
     this.free.push(readback);
+    const passes = this.clock && passTimes(data, at, nPasses);
     return {
+      passes: nPasses > 1 ? passes : null,
+      gpu: passes && passes.reduce((sum, ms) => sum + ms, 0),
       samples: Array.from({ length: samples }, (_, i) => sampleOf(data, i, this.plan.results)),
       captured: captured ? new Captured(data, recorded, this.plan) : null,
       nRows: rows,
@@ -88,3 +121,6 @@ export class StepQueue {
     };
   }
 }
+
+/** Byte of the readback buffer at which the times of a step begin. */
+const timesAt = ({ result_bytes: bytes }) => Math.ceil(bytes / 8) * 8;

@@ -4,6 +4,7 @@
 import { InvalidRequest, NotInBrowser } from "../errors.js";
 import { floats, ints } from "./arrays.js";
 import { beamAnswer, checkBeam } from "./beam.js";
+import { checkRepeat, dispatchTimes } from "./dispatch-times.js";
 import { cacheAnswer, stepsAnswer } from "./engine-state.js";
 import { planReport } from "./plan-report.js";
 import { LossReading, lensReading } from "./readings.js";
@@ -18,7 +19,6 @@ const PIECE_ROWS = 16;
 /** Questions that only the server answers, as the subject of a sentence. */
 const REFUSED = {
   embedding: "embeddings are",
-  profile: "times of dispatches are",
   peaks: "the speed of the device is",
 };
 
@@ -26,7 +26,7 @@ export class Inspector {
   /**
    *   recomputer  Recomputer
    *   activations ActivationCache
-   *   engine      LocalEngine: `slots`, `texts()`, `runs()` and `steps`
+   *   engine      LocalEngine: `slots`, `texts()`, `runs()`, `steps` and `info`
    *   plan        plan file
    *   checks      RequestChecks
    *   endIds      ids that end a text
@@ -115,9 +115,18 @@ export class Inspector {
     return (schedule) => this.routes(ids, first, schedule);
   }
 
-  plan({ n_rows: rows, context }) {
-    const { report } = planReport(this.planFile, this.recomputer.passes.lookup, { rows, context });
+  plan(question) {
+    const { report } = this.planOfStep(question);
     return () => answered({ info: report, arrays: {} });
+  }
+
+  profile({ repeat, ...question }) {
+    checkRepeat(repeat);
+    const { report, recorded } = this.planOfStep(question);
+    const { n_rows: rows, context } = question;
+    const { clockMs } = this.engine.info;
+    const measure = () => this.recomputer.times(recorded, rows, context);
+    return () => dispatchTimes(report.dispatches, { repeat, clockMs }, measure);
   }
 
   cache() {
@@ -130,6 +139,10 @@ export class Inspector {
   }
 
   // ---- their pieces ------------------------------------------------------------------------
+
+  planOfStep({ n_rows: rows, context }) {
+    return planReport(this.planFile, this.recomputer.passes.lookup, { rows, context });
+  }
 
   async *attentionFrom(ids, schedule) {
     const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;

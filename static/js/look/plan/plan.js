@@ -1,9 +1,9 @@
 // Plan instrument: every dispatch of a step with its cost, GPU time and shader.
 
 import { clamp, el, setText } from "../../ui/dom.js";
-import { bytes, count, plural } from "../../ui/format.js";
+import { bytes, clockRounding, count, plural } from "../../ui/format.js";
 import { inspect } from "../../net/inspect.js";
-import { changed } from "../../state.js";
+import { changed, state } from "../../state.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { amount, PlanDetail } from "./detail.js";
 import { PlanGraph, short } from "./graph.js";
@@ -139,6 +139,8 @@ function provenance() {
   const { dispatches, recorded_rows: rows } = listed;
   const size = `${count(dispatches.length)} dispatches, recorded for ${plural(rows, "row")}`;
   const listing = `The engine’s recorded plan: ${size}. Bytes and operations by formula.`;
+  const rounded = clockRounding(state.hello.device);
+  if (times && rounded) return `${listing} Times: means of ${REPEAT} runs, each ${rounded}.`;
   if (times) return `${listing} Times: medians of ${REPEAT} runs on this device.`;
   return clock ? listing : `${listing} This device has no timestamps, so times are unknown.`;
 }
