@@ -72,15 +72,6 @@ MUTANTS = (
         "two_runs",
     ),
     Mutant(
-        "browser-cost",
-        "in the browser the plan counts keys before a window",
-        f"{LOCAL}/gpu/step-cost.js",
-        "window ? Math.min(n, window) : n",
-        "n",
-        ("e2e/local/test_plan_report.py",),
-        "windows",
-    ),
-    Mutant(
         "browser-clock",
         "the page takes GPU times that the browser rounds for exact ones",
         f"{LOCAL}/gpu/pass-clock.js",
