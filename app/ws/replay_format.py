@@ -155,6 +155,15 @@ class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
     summary: Summary | UnsetType = UNSET
 
 
+class BranchOrigin(msgspec.Struct):
+    """Conversation that another one is a branch of: its turns before the person's message number
+    `message` are those of `id`."""
+
+    id: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+    title: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+    message: int
+
+
 class Replay(msgspec.Struct):
     """A conversation. `title`: the name a person gave it; `system`: its system prompt now."""
 
@@ -171,6 +180,7 @@ class Replay(msgspec.Struct):
     turns: Annotated[tuple[UserTurn | ModelTurn, ...], Meta(min_length=1, max_length=MAX_TURNS)]
     title: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] | UnsetType = UNSET
     system: str | UnsetType = UNSET
+    branched_from: BranchOrigin | UnsetType = UNSET
 
 
 # ---- what the messages' types do not say ----------------------------------------------------

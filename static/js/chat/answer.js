@@ -76,6 +76,8 @@ export class Segment {
     this.here = false;
     /** Was the conversation left before its end? Its events so far came from storage. */
     this.left = false;
+    /** Does its message stay in the conversation if it is refused, rather than in the composer? */
+    this.staysIfRefused = false;
     /** Name of the model that generated it; null: unknown. */
     this.model = null;
     /** Number of its tokens that were given to the run rather than sampled. */

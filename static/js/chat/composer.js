@@ -55,7 +55,7 @@ export function setPrompt(text) {
 
 /** Put a refused prompt {text, files} back, unless a new one is being typed. */
 export function restorePrompt({ text, files }) {
-  if (field.value !== "" || attachedFiles().length) return;
+  if (!isComposerEmpty()) return;
   setAttached(files);
   if (text || files.length) setPrompt(text);
 }
@@ -84,6 +84,24 @@ function onSubmit(event) {
   if (makesRoom()) sendWithRoom(text, send);
   else send();
   goToEnd();
+}
+
+/** Is there neither a text nor a file in the composer? */
+export const isComposerEmpty = () => field.value === "" && !attachedFiles().length;
+
+/**
+ * Send a message {text, files} that was written elsewhere. Returns false and sets `state.problem` when
+ * it cannot be sent. If room has to be made for it, it waits in the composer, which has to be empty.
+ */
+export function sendMessage({ text, files }) {
+  if (makesRoom()) {
+    restorePrompt({ text, files });
+    byId("composer").requestSubmit();
+    return true;
+  }
+  const isSent = submitPrompt(withFiles(text, files), {}, state.capture, fileMarks(files));
+  if (isSent) goToEnd();
+  return isSent;
 }
 
 function sendNow(text, files) {

@@ -240,6 +240,16 @@ export function withdrawRequest(answer) {
   return returned;
 }
 
+/** Keep a refused request in the conversation, without an answer; `sendAgain` sends it. */
+export function keepRequest(answer, { message }) {
+  state.active = null;
+  Object.assign(answer.segment, { state: "done", reason: "error", message, textOnly: "" });
+  answer.edition += 1;
+  save();
+  keepSoon();
+  changed("turns", "tokens");
+}
+
 /** Remove the newest version of an answer and show another. */
 function removeVersion(turn, shown = turn.answers.length - 2) {
   turn.answers.pop();

@@ -2,12 +2,12 @@
 
 import { byId, el } from "../ui/dom.js";
 import { moveFocus } from "../core/controls.js";
-import { bytes } from "../ui/format.js";
 import { AnswerText } from "./answer-text.js";
-import { partsOf } from "./attachments.js";
+import { branchNote } from "../conversations/branch-note.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
-import { nCovered } from "./summary.js";
+import { MessageView } from "./message-editor.js";
+import { indexOfMessage, nCovered } from "./summary.js";
 import { SummaryView } from "./summary-view.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
 
@@ -16,13 +16,17 @@ const scroller = byId("turns");
 /** The transcript scrolls with the text while its end is this near. */
 const NEAR_END_PX = 40;
 
-/** What is drawn of each turn: {turn, box}, and of the model's also {text: AnswerText, views}. */
+/**
+ * What is drawn of each turn: {turn, box}; of the person's also {message: MessageView}, of the model's
+ * {text: AnswerText, views}.
+ */
 const drawn = [];
 let stick = true;
 const caret = el("span", "caret");
 
 export function setUpTranscript(openNext) {
   on("turns tokens hello", draw);
+  on("turns connection hello", () => drawn.forEach(({ message }) => message?.draw()));
   on("focus tokens", drawFocus);
   on("size", () => drawn.forEach(({ text }) => text?.refit()));
   scroller.addEventListener("scroll", onScroll, { passive: true });
@@ -79,6 +83,7 @@ function draw() {
   state.turns.forEach(drawTurn);
   for (const { box } of drawn.splice(state.turns.length)) box.remove();
   drawCovered();
+  drawBranchNote();
   // The caret stays after the last word, hidden: without it a final line break would collapse.
   if (lastTurn()) drawn.at(-1).text.box.append(caret);
   else caret.remove();
@@ -104,9 +109,9 @@ function newTurn(turn) {
         ? "Text"
         : (state.hello?.model.name ?? "Model");
   if (turn.role === "user") {
-    const { text: said, files } = partsOf(turn);
-    box.append(el("h3", "who", name), ...files.map(newFile), el("p", "said", said));
-    return { box };
+    const message = new MessageView(turn);
+    box.append(el("h3", "who", name), ...message.nodes);
+    return { box, message };
   }
   const text = new AnswerText();
   if (turn.summary) {
@@ -120,6 +125,15 @@ function newTurn(turn) {
   return { box, text, views };
 }
 
+/** Say where a branch comes from, before the message that was edited. */
+function drawBranchNote() {
+  const { branchedFrom } = state.conversation;
+  const at = branchedFrom && !state.replay ? indexOfMessage(state.turns, branchedFrom.message) : -1;
+  const box = drawn[at]?.box;
+  if (!box) branchNote.remove();
+  else if (box.previousSibling !== branchNote) box.before(branchNote);
+}
+
 /** Mark the turns in whose place a summary is sent. */
 function drawCovered() {
   const n = nCovered(state.turns);
@@ -131,17 +145,6 @@ function drawCovered() {
     if (isCovered) who.append(el("span", "covered", "summarised"));
     else who.querySelector(".covered").remove();
   });
-}
-
-/** An attached file: its name, and what was put into the prompt for it. */
-function newFile({ name, block }) {
-  const box = el("details", "attached-file");
-  const title = el("summary");
-  title.append(el("b", "", name), ` ${bytes(new TextEncoder().encode(block).length)}`);
-  const text = el("pre", "", block.trimEnd());
-  text.tabIndex = 0; // it may scroll
-  box.append(title, text);
-  return box;
 }
 
 function drawAnswer({ turn, text, box, views }, answer) {

@@ -19,12 +19,14 @@ const FILES = "files";
  *   created, updated   ms since 1970
  *   model      name of the model that wrote last
  *   text       prompts and answers, for the search
+ *   branchedFrom       as in state.js; absent from entries of older pages
  *   runs       ids of the runs, in the order of the segments in the file
  *   nTokens, nBytes    number of generated tokens; size of the file
  *
  * @typedef {{id: string, rev: number, writer: string, title: string, heading: string,
  *   system: string, created: number, updated: number, model: string, text: string,
- *   runs: string[], nTokens: number, nBytes: number}} Entry
+ *   branchedFrom?: {id: string, title: string, message: number} | null, runs: string[],
+ *   nTokens: number, nBytes: number}} Entry
  */
 
 /** Why the browser did not store something. `code`: "storage_off" or "storage_full". */

@@ -36,7 +36,7 @@ function newButton(entry, words, current, actions) {
 }
 
 /** Below the name: where the words are, or when it was written, by what and how much. */
-function newFacts({ text, updated, model, nTokens }, words) {
+function newFacts({ text, updated, model, nTokens, branchedFrom }, words) {
   const facts = el("span", "kept-facts");
   facts.append(el("span", "kept-phase"));
   const found = words.length ? excerpt(text, words) : null;
@@ -44,6 +44,7 @@ function newFacts({ text, updated, model, nTokens }, words) {
   else {
     facts.append([when(updated), model].filter(Boolean).join(" · "));
     facts.append(el("span", "kept-tokens", ` · ${plural(nTokens, "token")}`));
+    if (branchedFrom) facts.append(` · branch of “${branchedFrom.title}”`);
   }
   return facts;
 }

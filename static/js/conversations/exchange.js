@@ -91,10 +91,11 @@ const keyOf = ({ text, runs, nTokens }) => JSON.stringify([text, runs.length, nT
 async function add(blob, present) {
   const replay = await open(blob);
   const turns = turnsOf(replay, []);
-  const { title = "", system = "", saved } = replay;
+  const { title = "", system = "", branched_from: branchedFrom, saved } = replay;
   const created = Date.parse(saved) || Date.now();
+  const conversation = { id: newId(), title, system, created, branchedFrom };
   const entry = {
-    ...entryOf({ turns, conversation: { id: newId(), title, system, created } }),
+    ...entryOf({ turns, conversation }),
     updated: created,
   };
   if (present.has(keyOf(entry))) return null;

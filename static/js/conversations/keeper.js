@@ -53,6 +53,7 @@ export const newConversation = (system = "") => ({
   rev: 0,
   writer: PAGE,
   own: false,
+  branchedFrom: null,
 });
 
 let timer = 0;
@@ -190,6 +191,7 @@ export function entryOf({ turns, conversation }) {
     heading: headingOf(turns),
     system: conversation.system,
     created: conversation.created,
+    branchedFrom: conversation.branchedFrom ?? null,
     updated: Date.now(),
     model: segments.at(-1)?.model ?? "",
     text: textOf(turns).slice(0, MAX_TEXT),

@@ -1,8 +1,10 @@
 // Opening, leaving, deleting and restoring conversations that this browser keeps.
 
 import { clearPatches } from "../interventions/intervention-store.js";
+import { isEditingMessage } from "../chat/message-editor.js";
 import { refillsOf, save } from "../chat/persist.js";
 import { stop } from "../chat/session.js";
+import { indexOfMessage, isWhole } from "../chat/summary.js";
 import { goToEnd } from "../chat/transcript.js";
 import { dropRefills, isRefilling, resumeRun } from "../net/resume.js";
 import { BadReplay } from "../replay/field-checks.js";
@@ -11,10 +13,18 @@ import { closeReplay } from "../replay/playback-bar.js";
 import { changed, hasEngine, lastTurn, liveState, on, shownAnswer, state } from "../state.js";
 import { showAnswer } from "../view.js";
 import { countMeasurements, fillFromArchive, useArchive } from "./archived-runs.js";
-import { deleteConversation, putBack, readEntry, readFile } from "./database.js";
-import { announce, isUnsaved, keepNow, keepOther, newConversation, onKept } from "./keeper.js";
+import { deleteConversation, putBack, readEntry, readFile, StorageError } from "./database.js";
+import {
+  announce,
+  isUnsaved,
+  keepNow,
+  keepOther,
+  keepSoon,
+  newConversation,
+  onKept,
+} from "./keeper.js";
 import { openFile, segmentsOf, turnsOf } from "./kept-file.js";
-import { leaveRunning, leftOf, restoreLeft, stopLeft, takeLeft } from "./left.js";
+import { leaveRunning, leftOf, restoreLeft, stopLeft, takeLeft, titleOf } from "./left.js";
 
 export function setUpLibrary() {
   onKept((id, elsewhere) => {
@@ -64,13 +74,13 @@ async function readKept(key) {
 
 /** `answer`: the newest one. It is marked as left: its events so far came from storage. */
 function unpack(entry, replay) {
-  const { id, title, system, created, rev, writer } = entry;
+  const { id, title, system, created, rev, writer, branchedFrom = null } = entry;
   const turns = turnsOf(replay, entry.runs, state.hello);
   segmentsOf(turns).forEach(countMeasurements);
   const last = turns.at(-1);
   const answer = shownAnswer(last?.role === "model" ? last : null);
   if (answer?.running) answer.segment.left = true;
-  const conversation = { id, title, system, created, rev, writer, own: false };
+  const conversation = { id, title, system, created, rev, writer, own: false, branchedFrom };
   return { conversation, turns, answer };
 }
 
@@ -103,6 +113,44 @@ function endLostRuns(answer, turns) {
   }
 }
 
+// ---- branches ----------------------------------------------------------------------------------
+
+/**
+ * Return the turns of the page's `conversation` before the person's message `n`, counted from 0, as a
+ * conversation of its own: {turns, conversation}. It has their summaries, also those that were written
+ * later. Both the turns and what was measured come from storage, so the page's are left alone.
+ * Throws BadReplay or StorageError.
+ */
+export async function branchOf(conversation, n, title) {
+  if (!conversation.id || state.unkept) keepSoon();
+  await keepNow();
+  if (state.unkept || isUnsaved())
+    throw new StorageError(
+      "storage_off",
+      "This conversation cannot be stored, and the branch would take its place. Save it as a file, " +
+        "and start a new one.",
+    );
+  const { id } = conversation;
+  const { turns } = await readKept(id);
+  const end = indexOfMessage(turns, n);
+  const later = turns.slice(end).filter((turn) => isWhole(turn) && turn.summary.covers <= n);
+  const from = { id, title: titleOf({ conversation, turns }), message: n };
+  const branch = { ...newConversation(conversation.system), title, branchedFrom: from };
+  return { turns: [...turns.slice(0, end), ...later], conversation: branch };
+}
+
+/** Show a branch in place of the page's conversation. Returns a function that goes back. */
+export function showBranch(branch) {
+  const { turns, conversation, mode } = state;
+  leave();
+  put(branch.turns, branch.conversation);
+  state.mode = "chat";
+  return () => {
+    put(turns, conversation);
+    state.mode = mode;
+  };
+}
+
 // ---- conversations that were left --------------------------------------------------------------
 
 const readKeptOrNull = (id) => readKept(id).catch(() => null);
@@ -119,7 +167,7 @@ export const restoreLeftConversations = (marks) => restoreLeft(marks, readKeptOr
 let behind = false;
 
 const isChangedHere = () =>
-  !!state.active || state.conversation.own || isUnsaved() || state.replay !== null;
+  !!state.active || isEditingMessage() || state.conversation.own || isUnsaved() || state.replay !== null;
 
 /** Show what another tab has written in this conversation, unless it is being changed here. */
 async function follow() {

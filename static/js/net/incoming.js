@@ -12,7 +12,7 @@ import { keepNow, keepSoon } from "../conversations/keeper.js";
 import { restoreKept, restoreLeftConversations } from "../conversations/library.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { endRefill, onUnknownGeneration, pauseRefill, resumeRun, refill } from "./resume.js";
-import { withdrawRequest } from "../chat/session.js";
+import { keepRequest, withdrawRequest } from "../chat/session.js";
 import { goOn } from "../chat/summarize.js";
 import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
@@ -106,11 +106,17 @@ const HANDLERS = {
     if (message.id && !segment) return notifyListener(message); // may be a dropped generation
     if (segment?.state === "done") return undefined; // an update that arrived after the end
     liveState().problem = message;
-    if (segment && !segment.accepted) restorePrompt(withdrawRequest(answer));
+    if (segment && !segment.accepted) onRefused(answer, message);
     changed("turns", "settings");
     return undefined;
   },
 };
+
+function onRefused(answer, message) {
+  if (!answer.segment.staysIfRefused) return restorePrompt(withdrawRequest(answer));
+  liveState().problem = { ...message, inTurns: true };
+  return keepRequest(answer, message);
+}
 
 function onMessage(message) {
   HANDLERS[message.type]?.(message);

@@ -24,11 +24,12 @@ export function pack(conversation) {
 }
 
 /** Return the file's fields before `turns`. */
-export function packHead({ turns, hello, conversation: { title, system } = {} }) {
+export function packHead({ turns, hello, conversation: { title, system, branchedFrom } = {} }) {
   const version = versionOf(turns, hello);
   const head = { format: FORMAT, version, saved: new Date().toISOString(), hello };
   if (title) head.title = title;
   if (system) head.system = system;
+  if (branchedFrom) head.branched_from = branchedFrom;
   return head;
 }
 

@@ -203,6 +203,15 @@ MUTANTS = (
         (SUMMARY_PLAN,),
     ),
     Mutant(
+        "branch-in-place",
+        "an edited message takes the place of the conversation that it was in",
+        f"{JS}/conversations/library.js",
+        "const branch = { ...newConversation(conversation.system), title, branchedFrom: from };",
+        "const branch = { ...conversation, title, branchedFrom: from };",
+        ("e2e/chat/test_edit_message.py",),
+        "original_stays",
+    ),
+    Mutant(
         "stop-escapes",
         "a comma inside a stop string splits it in two",
         f"{JS}/panels/sampling-settings.js",
