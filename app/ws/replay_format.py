@@ -190,6 +190,7 @@ SEED = {"type": "string", "pattern": r"^\d{1,20}$", "description": "a text of 1 
 
 ABSENT_FROM_OLD_FILES = {
     "Hello": ("type", "version", "upstream"),
+    "DeviceInfo": ("clock_ms",),
     "PageModelInfo": ("eos_ids", "kv_dtype", "kv_formats"),
     "LayerStats": ("attention_cosine", "mlp_cosine"),
     "TokenStats": ("timed_at",),
