@@ -88,6 +88,7 @@ def test_a_branch_has_the_turns_before_it_and_the_original_stays_as_it_was(
     expect(here.drawer.rows.filter(has_text=GLAD)).to_contain_text(f"branch of “{FOX}”")
     for title in (GLAD, FOX):
         here.drawer.act("Delete", title).last.click()
+        expect(here.drawer.rows.filter(has_text=title)).to_have_count(0)
     here.drawer.import_files(path)
     here.drawer.open(GLAD)
     expect(page.locator(".branched")).to_contain_text(f"“{FOX}”, which is not here any more")
