@@ -37,6 +37,8 @@ UNUSED = (
     "SpareRendererForSitePerProcess",
 )  # fmt: skip
 """Features of Chromium to switch off."""
+RECORDINGS = ("tracing", "video", "screenshot")
+"""Options of Playwright that record a context, each "off" by default."""
 CALL = """async ([module, name, args]) =>
   (await import(`/static/js/${module}.js`))[name](...args)"""
 
@@ -107,11 +109,12 @@ def shared_context(
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Page]:
-    """A page with nothing stored. It is opened in a context of its own with `--late`, and for tests
-    that use the fixture `context`, as those must that change the context itself: its clock, scripts
-    or routes.
+    """A page with nothing stored. It is opened in a context of its own with `--late` or one of
+    Playwright's `RECORDINGS`, and for tests that use the fixture `context`, as those must that
+    change the context itself: its clock, scripts or routes.
     """
-    if "context" in request.fixturenames or pytestconfig.getoption("late", 0):
+    records = any(pytestconfig.getoption(name) != "off" for name in RECORDINGS)
+    if "context" in request.fixturenames or records or pytestconfig.getoption("late", 0):
         yield request.getfixturevalue("context").new_page()
         return
     shared: SharedContext = request.getfixturevalue("shared_context")

@@ -1,7 +1,7 @@
 """Browser context that tests share: the page's files stay in its cache, all else is cleared.
 
 The page has over a hundred files. In a context of its own, a test fetches and compiles each anew,
-which is half of the work of a short test.
+which is a third of the work of a short test.
 """
 
 from __future__ import annotations

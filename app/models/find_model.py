@@ -63,8 +63,9 @@ class Model:
 
     @property
     def source(self) -> ModelSource:
-        """What the engine is told of this model. It gets the tokenizer, so that it does not read
-        the files again, unless the model is the bundled one, whose files are trusted."""
+        """Files, name and tokenizer of this model, for its engine. With the tokenizer the engine
+        need not read the files again; it is left out for the bundled model, whose files are
+        trusted."""
         tokenizer = self.tokenizer if isinstance(self.tokenizer, LimitedTokenizer) else None
         return ModelSource(self.path, self.name, tokenizer)
 

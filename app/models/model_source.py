@@ -1,4 +1,4 @@
-"""What an engine's process is told of the model to load."""
+"""Files, name and tokenizer of a model, as the process of its engine gets them."""
 
 from __future__ import annotations
 

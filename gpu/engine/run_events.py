@@ -32,9 +32,10 @@ from gpu.text.token_table import TokenizerLike
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """What was read of `row` of a step.
+    """Result of one row of a step, as it was read.
 
-    position   that of its token in the text, from 0
+    position   place of the row's token in the text, from 0
+    row, step  number of the row, and the result of the step
     captured   statistics of the step, if the run captures
     kv_blocks  KV blocks whose tokens it read
     slid       tokens that had left the cache; absent if there were none
@@ -50,8 +51,12 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class FoundPrefix:
-    """What of a prompt was in the KV cache at the start: `n_tokens` where they are wanted, and the
-    chunks `moved`. `n_blocks`: as `gpu.events.Prefill.reused_blocks`."""
+    """Tokens of a prompt that were in the KV cache when the run started.
+
+    n_tokens   those at the beginning, which are where the prompt has them
+    n_blocks   as `gpu.events.Prefill.reused_blocks`
+    moved      chunks after them that were moved to where the prompt has them
+    """
 
     n_tokens: int
     n_blocks: int | msgspec.UnsetType

@@ -88,7 +88,8 @@ class ResultLayout(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What an adapter must have, by WebGPU's names of limits; `bytes`: all buffers together."""
+    """Features and limits that an adapter must have, by WebGPU's names. `bytes`: size of all
+    buffers together."""
 
     bytes: int
     features: tuple[str, ...]

@@ -202,7 +202,7 @@ class CacheBlocks(_Question, frozen=True, tag="cache"):
 
 
 class StepPart(IntEnum):
-    """What a run had in a step: rows of its prompt, rows of new tokens (drafts included), or none
+    """Part of a run in a step: rows of its prompt, rows of new tokens (drafts included), or none
     because it waits for a slot or was preempted and waits to resume."""
 
     PREFILL = 0

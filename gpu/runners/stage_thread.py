@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """A step on its way: the results of the stages behind it. `failure`: why it goes no further."""
+class StageOutput:
+    """A step that a stage has done: its result after those of the stages before. `failure`: why the
+    step goes no further."""
 
     results: tuple[StepResult, ...] = ()
     failure: BaseException | None = None
@@ -35,7 +36,7 @@ class Passed:
 class _InFlight:
     """A submitted step. `began`: when, by `time.perf_counter`."""
 
-    passed: Passed
+    passed: StageOutput
     began: float
 
 
@@ -57,7 +58,7 @@ class StageThread:
     """
 
     def __init__(self, name: str, before: StageThread | None = None) -> None:
-        self.done: queue.SimpleQueue[Passed] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[StageOutput] = queue.SimpleQueue()
         self._before = before
         self._runner: WgpuRunner | None = None
         self._failure: BaseException | None = None
@@ -143,7 +144,7 @@ class StageThread:
         return has_room and (self._before is None or not self._before.done.empty())
 
     def _submit(self, step: Step) -> None:
-        passed = Passed() if self._before is None else self._before.done.get()
+        passed = StageOutput() if self._before is None else self._before.done.get()
         failure = passed.failure or self._failure
         if failure is None:
             try:
@@ -157,7 +158,7 @@ class StageThread:
             return
         while self._in_flight:
             self._collect()
-        self.done.put(Passed(failure=failure))
+        self.done.put(StageOutput(failure=failure))
 
     def _collect(self) -> None:
         """Read the oldest step and pass it on."""
@@ -166,11 +167,11 @@ class StageThread:
             result = self.runner.collect()
         except Exception as error:
             self._failure = error
-            self.done.put(Passed(failure=error))
+            self.done.put(StageOutput(failure=error))
             return
         span = Span(oldest.began * 1e3, time.perf_counter() * 1e3)
         result = replace(result, stage_spans=(span,))
-        self.done.put(Passed((*oldest.passed.results, result)))
+        self.done.put(StageOutput((*oldest.passed.results, result)))
 
     def _told(self, done: Future[None]) -> None:
         self._failure = self._failure or done.exception()

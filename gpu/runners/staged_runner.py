@@ -173,8 +173,8 @@ class StagedRunner:
     # ---- steps ------------------------------------------------------------------------------
 
     def submit(self, step: Step) -> None:
-        """Submit a step. A row with a token that is still being sampled waits for it: for steps
-        that overlap, rows of other sequences are wanted."""
+        """Submit a step. If the token of a row is still being sampled, wait for it; so steps
+        overlap only if they have rows of different sequences."""
         step = self._with_tokens(step)
         self._in_flight.append(step)
         for thread in self._threads:

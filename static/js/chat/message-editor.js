@@ -1,7 +1,7 @@
 // A message of the person in the transcript: its text, its files, and an editor in its place.
 
 import { changed } from "../state.js";
-import { byId, el, setText } from "../ui/dom.js";
+import { byId, el, newButton, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
 import { partsOf } from "./attachments.js";
@@ -108,11 +108,4 @@ function newFile({ name, block }) {
   text.tabIndex = 0; // it may scroll
   box.append(title, text);
   return box;
-}
-
-function newButton(label, act) {
-  const button = el("button", "text", label);
-  button.type = "button";
-  button.addEventListener("click", act);
-  return button;
 }

@@ -1,6 +1,6 @@
 // A summary in the transcript: its text, which can be folded away, edited and removed.
 
-import { el, setText } from "../ui/dom.js";
+import { el, newButton, setText } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
 import { lastTurn, shownAnswer, state } from "../state.js";
@@ -96,11 +96,4 @@ export class SummaryView {
     else if (!this.#save.disabled) this.#endEdit(true);
     event.preventDefault(); // else Escape would stop the run
   }
-}
-
-function newButton(label, act) {
-  const button = el("button", "text", label);
-  button.type = "button";
-  button.addEventListener("click", act);
-  return button;
 }

@@ -10,6 +10,14 @@ export function el(tag, className = "", text = null) {
   return node;
 }
 
+/** Create a button that calls `onClick`. */
+export function newButton(text, onClick, className = "text") {
+  const button = el("button", className, text);
+  button.type = "button";
+  button.addEventListener("click", onClick);
+  return button;
+}
+
 /** Set CSS custom properties; the content security policy forbids style attributes. */
 export function setVars(node, values) {
   for (const name in values) node.style.setProperty(name, values[name]);

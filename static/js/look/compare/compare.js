@@ -3,13 +3,12 @@
 // The controls of the page (sampling panel, adapters, Reach in) act on the selected column, also
 // while it is written. The core sample and the panels beside it show its tokens.
 
-import { el, setText } from "../../ui/dom.js";
+import { el, newButton, setText } from "../../ui/dom.js";
 import { percent, plural } from "../../ui/format.js";
 import { growWithText } from "../../ui/grow.js";
 import { changed, ready, state } from "../../state.js";
 import { focused, point, view } from "../../view.js";
 import { closeInstrument, openInstrumentName } from "../frame.js";
-import { newButton } from "../reach/factor-bar.js";
 import { Missing } from "../shared/context.js";
 import { firstDifference, groupsAt, longestOf } from "./alignment.js";
 import { ColumnView } from "./column-view.js";

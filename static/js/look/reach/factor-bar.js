@@ -1,6 +1,6 @@
 // Bar over the grid: the selected place with its factor, undo, redo, reset and rerun.
 
-import { el, setText, setVars } from "../../ui/dom.js";
+import { el, newButton, setText, setVars } from "../../ui/dom.js";
 import { parseNumber } from "../../panels/sampling-settings.js";
 import { FACTOR } from "../../interventions/interventions.js";
 import { MAX_SCALE, placeName, factorLabel } from "./factor-grid.js";
@@ -57,13 +57,6 @@ export function drawNumber(node, value) {
   if (node.value !== text) node.value = text;
   node.removeAttribute("aria-invalid");
   node.title = "";
-}
-
-export function newButton(text, onClick, className = "text") {
-  const button = el("button", className, text);
-  button.type = "button";
-  button.addEventListener("click", onClick);
-  return button;
 }
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -3,13 +3,13 @@
 //
 // Meng et al. 2022, "Locating and editing factual associations in GPT" (activation patching).
 
-import { el, setText } from "../../ui/dom.js";
+import { el, newButton, setText } from "../../ui/dom.js";
 import { count, tokenLabel } from "../../ui/format.js";
 import { latest, tokenize } from "../../net/inspect.js";
 import { MAX_PATCHES } from "../../interventions/interventions.js";
 import { add, edit, remove } from "../../interventions/intervention-store.js";
 import { numberOf } from "../../view.js";
-import { drawRange, newButton, newIcon, newMute, newRange } from "./factor-bar.js";
+import { drawRange, newIcon, newMute, newRange } from "./factor-bar.js";
 
 const ASK_AFTER_MS = 150;
 

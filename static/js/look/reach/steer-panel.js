@@ -2,14 +2,13 @@
 //
 // Turner et al. 2023, "Activation addition: steering language models without optimization".
 
-import { el, setText } from "../../ui/dom.js";
+import { el, newButton, setText } from "../../ui/dom.js";
 import { MAX_STEERS, STRENGTH } from "../../interventions/interventions.js";
 import { add, edit, remove } from "../../interventions/intervention-store.js";
 import { state } from "../../state.js";
 import {
   drawNumber,
   drawRange,
-  newButton,
   newIcon,
   newMute,
   newNumber,
