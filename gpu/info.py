@@ -34,7 +34,7 @@ class DeviceInfo:
     software: bool
     features: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
-    clock_ms: float = 0.0
+    clock_ms: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
