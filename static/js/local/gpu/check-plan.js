@@ -11,7 +11,11 @@ const VERSION = 1;
 /** Tensors that every run reads or writes. */
 const TENSORS = ["step", "results", "block_tables", "seen", "counts", "biases"];
 /** Tensors of the plans that answer questions, by their kind. */
-const QUESTION_TENSORS = { weights: ["keys", "weights"], states: ["states"], routes: ["chosen", "gates", "norms"] };
+const QUESTION_TENSORS = new Map([
+  ["weights", ["keys", "weights"]],
+  ["states", ["states"]],
+  ["routes", ["chosen", "gates", "norms"]],
+]);
 
 /** Return `plan`; throws an Error that says what is wrong with it. */
 export function checkPlan(plan) {
@@ -73,7 +77,7 @@ function checkRecorded(plan, each, i) {
   }
   const own = each.tensors ?? {};
   checkTensors(plan, own);
-  for (const name of QUESTION_TENSORS[each.kind] ?? [])
+  for (const name of QUESTION_TENSORS.get(each.kind) ?? [])
     expect(Object.hasOwn(own, name), `plan ${i} has no tensor ${name}`);
   const room = own.weights?.shape[1] ?? 0;
   if (each.kind === "weights")
