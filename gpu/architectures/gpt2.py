@@ -79,6 +79,12 @@ ARCHITECTURE = Architecture(
         "rms_norm_eps": "layer_norm_epsilon",
         "hidden_act": "activation_function",
     },
+    tiny_config={
+        "hidden_size": 60,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "intermediate_size": None,
+    },
     tie_embeddings=True,
     norm_eps=1e-5,
     intermediate_ratio=4,

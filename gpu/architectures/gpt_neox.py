@@ -73,5 +73,10 @@ ARCHITECTURE = Architecture(
         biased=GPT_BIASED,
     ),
     config_keys={"rms_norm_eps": "layer_norm_eps"},
+    tiny_config={
+        "hidden_size": 96,
+        "num_key_value_heads": 6,
+        "intermediate_size": 130,
+    },
     norm_eps=1e-5,
 )

@@ -53,5 +53,17 @@ ARCHITECTURE = Architecture(
         qk_permuted=True,
     ),
     torch=True,
+    tiny_config={
+        "num_hidden_layers": 3,
+        "hidden_size": 56,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 7,
+        "intermediate_size": 68,
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 8.0,
+        "tie_word_embeddings": True,
+    },
     norm_eps=1e-6,
 )

@@ -41,4 +41,5 @@ ARCHITECTURE = Architecture(
         qk_permuted=True,
     ),
     torch=True,
+    tiny_config={"hidden_size": 96, "head_dim": 16},
 )

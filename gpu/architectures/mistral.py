@@ -23,6 +23,13 @@ ARCHITECTURE = Architecture(
     read_config=read_config,
     tensors=llama_tensors(LLAMA_LAYER),
     torch=True,
+    tiny_config={
+        "hidden_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "intermediate_size": 90,
+        "sliding_window": 7,
+    },
     norm_eps=1e-6,
     n_kv_heads=8,
 )

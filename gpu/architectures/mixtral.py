@@ -67,6 +67,13 @@ ARCHITECTURE = Architecture(
         qk_permuted=True,
     ),
     torch=True,
+    tiny_config={
+        "hidden_size": 48,
+        "num_attention_heads": 4,
+        "intermediate_size": 40,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
     norm_eps=1e-5,
     n_kv_heads=8,
 )

@@ -46,5 +46,12 @@ ARCHITECTURE = Architecture(
         layer={**gguf.QKV_PROJ, **gguf.QK_NORM, **gguf.OUT_PROJ, **gguf.MLP, **gguf.POST_NORMS},
         biased=gguf.ATTENTION_BIASED,
     ),
+    tiny_config={
+        "num_hidden_layers": 3,
+        "hidden_size": 60,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "intermediate_size": 76,
+    },
     norm_eps=1e-5,
 )

@@ -52,5 +52,13 @@ ARCHITECTURE = Architecture(
         biased=gguf.ATTENTION_BIASED,
     ),
     torch=True,
+    tiny_config={
+        "hidden_size": 60,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "intermediate_size": 44,
+        "num_experts": 12,
+        "num_experts_per_tok": 3,
+    },
     norm_eps=1e-5,
 )

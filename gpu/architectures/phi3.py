@@ -69,5 +69,6 @@ ARCHITECTURE = Architecture(
             "ffn_down": "mlp.down_proj",
         },
     ),
+    tiny_config={"num_key_value_heads": 3, "sliding_window": 21},
     norm_eps=1e-5,
 )

@@ -93,6 +93,14 @@ ARCHITECTURE = Architecture(
         biased=gguf.QKV_BIASED,
     ),
     torch=True,
+    tiny_config={
+        "num_hidden_layers": 3,
+        "num_experts": 10,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 20,
+        "shared_expert_intermediate_size": 52,
+        "mlp_only_layers": [1],
+    },
     norm_eps=1e-6,
     n_kv_heads=16,
 )

@@ -37,6 +37,7 @@ ARCHITECTURE = Architecture(
         biased=gguf.ATTENTION_BIASED,
     ),
     torch=True,
+    tiny_config={"head_dim": 20},
     norm_eps=1e-6,
     head_dim=128,
 )

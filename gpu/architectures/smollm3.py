@@ -52,6 +52,13 @@ ARCHITECTURE = Architecture(
         qk_permuted=True,
     ),
     torch=True,
+    tiny_config={
+        "num_hidden_layers": 5,
+        "hidden_size": 60,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "intermediate_size": 84,
+    },
     tie_embeddings=True,
     norm_eps=1e-6,
     n_kv_heads=4,

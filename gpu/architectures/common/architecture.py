@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpu.architectures.common.gguf_format import GgufFormat
 from gpu.architectures.common.hyperparameters import Hyperparameters
@@ -23,6 +24,8 @@ class Architecture:
     gguf         how GGUF files hold the model; None: GGUF is not supported
     torch        whether `gpu.pytorch` can run it
     config_keys  names of config.json that differ from Llama's: its own by Llama's
+    tiny_config  config.json, by Llama's names, of the tiny model that `bench --report` checks,
+                 where it differs from `TINY_CONFIG` of gpu/bench/machine/tiny_models.py
 
     What config.json means by leaving a key out, as in transformers:
 
@@ -39,6 +42,7 @@ class Architecture:
     gguf: GgufFormat | None = None
     torch: bool = False
     config_keys: Mapping[str, str] = field(default_factory=dict)
+    tiny_config: Mapping[str, Any] = field(default_factory=dict)
     tie_embeddings: bool = False
     norm_eps: float | None = None
     head_dim: int | None = None

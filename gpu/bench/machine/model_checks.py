@@ -8,10 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from gpu.architectures import ARCHITECTURES
 from gpu.bench.contestants import greedy
 from gpu.bench.machine.numpy_model import NumpyModel
 from gpu.bench.machine.rig import Array, Rig
-from gpu.bench.machine.tiny_models import MODELS, VOCAB, tiny_model
+from gpu.bench.machine.tiny_models import VOCAB, tiny_model
 from gpu.checkpoint.packing import FORMATS
 from gpu.kv.blocks import blocks_for
 from gpu.kv.formats import KV_FORMATS
@@ -54,7 +55,7 @@ def _device_logits(runner: WgpuRunner, ids: Sequence[int]) -> Array:
 
 
 CHECKS: dict[str, Callable[[Rig], None]] = {
-    **{f"{name} f32": partial(check_model, model_type=name) for name in MODELS},
+    **{f"{name} f32": partial(check_model, model_type=name) for name in ARCHITECTURES},
     **{
         f"llama {dtype}, {kv} cache": partial(
             check_model, model_type="llama", dtype=dtype, kv_dtype=kv

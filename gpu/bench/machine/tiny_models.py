@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu.architectures import ARCHITECTURES
 from gpu.architectures.common.tensor_map import STACKED, ModuleRole
 from gpu.bench.machine.rig import Array, Arrays
 from gpu.checkpoint.tensor_names import expert_modules, has_biases, tensor_map_of
@@ -22,66 +23,29 @@ ENLARGED = ("attn.qkv", "embed", "head")
 """Dispatches whose weights enlarge their input, so that attention is peaked in places and flat in
 others, and logits differ clearly. The others keep its size."""
 
-Settings = dict[str, Any]
-
-
-def _sized(layers: int, hidden: int, heads: int, kv_heads: int, inner: int) -> Settings:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": inner,
-    }
-
-
-MODELS: dict[str, Settings] = {
-    "llama": _sized(2, 96, 6, 2, 100) | {"head_dim": 16},
-    "qwen2": _sized(2, 72, 6, 2, 100),
-    "mistral": _sized(2, 48, 4, 1, 90) | {"sliding_window": 7},
-    "smollm3": _sized(5, 60, 3, 1, 84),
-    "granite": _sized(3, 56, 7, 7, 68)
-    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22}
-    | {"attention_multiplier": 0.2, "logits_scaling": 8.0, "tie_word_embeddings": True},
-    "qwen3": _sized(2, 72, 6, 2, 100) | {"head_dim": 20},
-    "olmo2": _sized(3, 60, 5, 1, 76),
-    "phi3": _sized(2, 72, 6, 3, 100) | {"sliding_window": 21},
-    "gemma2": _sized(3, 56, 4, 2, 90)
-    | {"head_dim": 12, "sliding_window": 9, "query_pre_attn_scalar": 12},
-    "gemma3_text": _sized(7, 48, 4, 1, 60)
-    | {"head_dim": 12, "sliding_window": 17, "query_pre_attn_scalar": 12},
-    "gpt2": {"n_layer": 2, "n_embd": 60, "n_head": 5, "n_positions": CONTEXT},
-    "gpt_neox": _sized(2, 96, 6, 6, 130) | {"hidden_act": "gelu"},
-    "mixtral": _sized(2, 48, 4, 2, 40) | {"num_local_experts": 8, "num_experts_per_tok": 2},
-    "qwen2_moe": _sized(3, 72, 6, 2, 100)
-    | {"num_experts": 10, "num_experts_per_tok": 4, "moe_intermediate_size": 20}
-    | {"shared_expert_intermediate_size": 52, "mlp_only_layers": [1]},
-    "qwen3_moe": _sized(4, 56, 7, 7, 90)
-    | {"num_experts": 16, "num_experts_per_tok": 8, "moe_intermediate_size": 24}
-    | {"norm_topk_prob": True, "decoder_sparse_step": 2, "head_dim": 8},
-    "olmoe": _sized(2, 60, 5, 1, 44) | {"num_experts": 12, "num_experts_per_tok": 3},
-}
-"""config.json of each architecture beside `COMMON`: odd sizes where they are allowed."""
-COMMON: Settings = {
+TINY_CONFIG: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 72,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 100,
     "vocab_size": VOCAB,
     "max_position_embeddings": CONTEXT,
-    "hidden_act": "silu",
     "rms_norm_eps": 1e-5,
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
-GELU = {"gemma2": "gelu_pytorch_tanh", "gemma3_text": "gelu_pytorch_tanh"}
+"""config.json of every tiny model, beside the `tiny_config` of its architecture."""
 
 
 def tiny_model(model_type: str) -> tuple[ModelConfig, Arrays]:
     """Return the configuration and the weights of an architecture's tiny model."""
-    settings = {**COMMON, "model_type": model_type, **MODELS[model_type]}
-    if model_type in GELU:
-        settings |= {"hidden_act": GELU[model_type], "hidden_activation": GELU[model_type]}
-    if model_type == "gpt2":
-        settings = {k: v for k, v in settings.items() if k not in COMMON} | {"vocab_size": VOCAB}
+    architecture = ARCHITECTURES[model_type]
+    keys = architecture.config_keys
+    settings = {keys.get(k, k): v for k, v in {**TINY_CONFIG, **architecture.tiny_config}.items()}
     with tempfile.TemporaryDirectory(prefix="tokenglass-tiny-") as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(settings), "utf-8")
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps({"model_type": model_type, **settings}), "utf-8")
         config = ModelConfig.from_folder(folder)
     return config, Arrays(dict(_Tensors(config).random()))
 

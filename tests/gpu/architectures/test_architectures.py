@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from safetensors.numpy import save_file
 import gpu.architectures
 import gpu.models
 from gpu.architectures import ARCHITECTURES, find_architectures
+from gpu.bench.machine.child import run_check
+from gpu.bench.machine.model_checks import check_model
+from gpu.bench.machine.rig import Rig
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
@@ -117,6 +121,13 @@ def test_an_added_architecture_is_known_to_the_tools(added: str, folder: Path) -
     assert not [tensor.name for tensor in inventory.tensors if tensor.kind == "unused"]
     targets = lora_targets(ModelConfig.from_folder(folder), Checkpoint.open(folder))
     assert len(list(targets)) == 7 * LAYERS
+
+
+@pytest.mark.parity
+def test_a_report_checks_an_added_architecture(device: Device, added: str) -> None:
+    found = run_check(partial(check_model, model_type=added), Rig(device))
+    assert (found.status, found.note) == ("ok", "")
+    assert found.figures["numbers"] > 0
 
 
 def test_an_architecture_without_its_files_is_refused(folder: Path) -> None:
