@@ -33,23 +33,24 @@ class Dialect:
     penalised_top: bool = True
 
 
-OURS = {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")}
+EXTENSION_SETTINGS = {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")}
+"""Names of the sampling settings that OpenAI does not have and most servers call as we do."""
 OPENAI = Dialect(name="OpenAI-compatible server", n_top=5)
 VLLM = Dialect(
     name="vLLM",
-    settings=OURS,
+    settings=EXTENSION_SETTINGS,
     extras={"return_token_ids": True},
     going_on={"continue_final_message": True, "add_generation_prompt": False},
     max_seed=2**63 - 1,
 )
 LLAMA_SERVER = Dialect(
     name="llama-server",
-    settings={**OURS, "repetition_penalty": "repeat_penalty"},
+    settings={**EXTENSION_SETTINGS, "repetition_penalty": "repeat_penalty"},
     going_on={},
 )
 TOKENGLASS = Dialect(
     name="Tokenglass",
-    settings=OURS,
+    settings=EXTENSION_SETTINGS,
     extras={"return_token_ids": True},
     going_on={"continue_final_message": True},
     max_seed=2**64 - 1,

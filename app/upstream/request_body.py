@@ -13,8 +13,8 @@ from gpu import NO_INTERVENTIONS, SAMPLING_SETTINGS, Grammar, InvalidRequest, Re
 
 NEUTRAL = {s.name: s.declared.neutral for s in SAMPLING_SETTINGS if s.declared.stage}
 PENALTIES = [s.name for s in SAMPLING_SETTINGS if s.declared.stage == "penalty"]
-EVERYWHERE = ("top_p", "frequency_penalty", "presence_penalty")
-"""Settings of OpenAI, beside the temperature."""
+OPENAI_SETTINGS = ("top_p", "frequency_penalty", "presence_penalty")
+"""Sampling settings of OpenAI's API, beside the temperature."""
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
 
@@ -54,7 +54,7 @@ class BodyWriter:
             body["max_tokens"] = max(1, min(left, self.context - n_read))
         if params.stop:
             body["stop"] = list(params.stop)
-        for name in EVERYWHERE:
+        for name in OPENAI_SETTINGS:
             # Servers that know their model's recommended settings take those for what is left out;
             # the others have models that refuse these fields.
             if self.dialect.settings or getattr(params, name) != NEUTRAL[name]:
@@ -119,7 +119,7 @@ class BodyWriter:
                 "remove the interventions",
                 "reach",
             )
-        known = {*self.dialect.settings, *EVERYWHERE, "temperature"}
+        known = {*self.dialect.settings, *OPENAI_SETTINGS, "temperature"}
         for name in (*NEUTRAL, "ignore_eos"):
             neutral = NEUTRAL.get(name, False)
             if name not in known and getattr(params, name) != neutral:
