@@ -100,7 +100,8 @@ class TimedEvent(msgspec.Struct):
 
 class Segment(msgspec.Struct):
     """One generation of an answer: its request, and its events or its text alone. `model`: name of
-    the model that wrote it, if that is not the file's."""
+    the model that wrote it, if that is not the file's. `edited`: a person wrote its text, as an
+    answer to the request."""
 
     request: Generate
     prepared: Milliseconds | UnsetType = UNSET
@@ -110,6 +111,7 @@ class Segment(msgspec.Struct):
         Annotated[tuple[TimedEvent, ...], Meta(min_length=1, max_length=MAX_EVENTS)] | UnsetType
     ) = UNSET
     text: str | UnsetType = UNSET
+    edited: bool | UnsetType = UNSET
 
 
 class Answer(msgspec.Struct):
@@ -157,11 +159,12 @@ class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
 
 class BranchOrigin(msgspec.Struct):
     """Conversation that another one is a branch of: its turns before the person's message number
-    `message` are those of `id`."""
+    `message` are those of `id`, and that message too if the answer number `answer` was edited."""
 
     id: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
     title: Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
     message: int
+    answer: int | UnsetType = UNSET
 
 
 class Replay(msgspec.Struct):

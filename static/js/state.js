@@ -18,8 +18,8 @@ export const state = {
    * What is known of the conversation besides its turns: {id, title, system, created, rev, writer,
    * own, branchedFrom}. `id` is null until it is kept (conversations/keeper.js), `title` "" unless a person named
    * it, `system` its system prompt, `rev` and `writer` the kept revision that the page shows; `own`:
-   * something was changed here since; `branchedFrom`: {id, title, message} of the conversation of
-   * which it is a branch from that message on, counted from 0 (chat/edit-message.js), or null.
+   * something was changed here since; `branchedFrom`: {id, title, message, answer} of the conversation of
+   * which it is a branch from that place on (chat/turn-place.js), or null.
    */
   conversation: null,
   /** Why the browser does not keep conversations: {code, message, dismissed}, or null. */

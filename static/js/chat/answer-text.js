@@ -82,7 +82,8 @@ export class AnswerText {
     for (; this.#segment < answer.segments.length; this.#segment += 1) {
       const segment = answer.segments[this.#segment];
       if (segment.textOnly !== null) {
-        fragment.append(el("span", "plain", segment.textOnly));
+        if (segment.edited) fragment.append(el("span", "mark-change", "edited"));
+        fragment.append(el("span", segment.edited ? "plain edited" : "plain", segment.textOnly));
         continue;
       }
       for (const end = segment.base + segment.nTokens; this.#shown < end; this.#shown += 1)
@@ -115,7 +116,8 @@ export class AnswerText {
 }
 
 function putToken(parent, answer, index) {
-  if (index && answer.tokens[index].segment.base === index)
+  const { segment } = answer.tokens[index];
+  if (segment.base === index && segment !== answer.segments[0])
     parent.append(el("span", "mark-change", "continued"));
   const { text, logprob, eos, draft } = answer.tokens[index];
   const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";

@@ -8,6 +8,7 @@
 import { copyParentPrefix, attachLateStats, applyBranchAccepted } from "./branch.js";
 import { linkContinuation, applyContinuationAccepted } from "./continuation.js";
 import { countPrompt, countToken, ExpertUse } from "./expert-use.js";
+import { newId } from "../net/new-id.js";
 import { addMark } from "./setting-marks.js";
 import { differences } from "../panels/sampling-settings.js";
 import { spansFromStart, withSpanFrom, sameInterventions } from "../interventions/interventions.js";
@@ -84,6 +85,8 @@ export class Segment {
     this.nGiven = 0;
     /** Text of a segment whose tokens are not here (yet, or any more); shown in their place. */
     this.textOnly = null;
+    /** Did a person write the text? Then there never were tokens, and `request` is what it answers. */
+    this.edited = false;
   }
 
   get running() {
@@ -219,6 +222,26 @@ export class Answer {
     segment.state = "lost";
     this.edition += 1;
   }
+
+  /** Does it begin with a text that a person wrote? */
+  get edited() {
+    return this.segments[0]?.edited ?? false;
+  }
+}
+
+/** What is said where the measurements of a text would be that a person wrote. */
+export const NOT_MEASURED = "This answer was edited by a person, so nothing of it was measured.";
+
+/** Return an answer with `text`, which a person wrote in place of `answer`. */
+export function editedAnswer({ segments: [first] }, text) {
+  const { messages, prompt } = first.originalRequest;
+  const { params, capture } = first.request;
+  const request = { ...(messages ? { messages } : { prompt }), params, capture };
+  const edited = new Answer();
+  const segment = edited.begin(newId(), request);
+  edited.lose(segment, text);
+  segment.edited = true;
+  return edited;
 }
 
 /** What each event changes: (answer, segment, event). */

@@ -1,19 +1,50 @@
-// Editing a message of the person: the turns before it and the edited message become a conversation
-// of their own, a branch, in which the answer is written. No DOM access in this module.
+// Editing a message of the person or an answer of the model: what was said before it and the edited
+// text become a conversation of their own, a branch. No DOM access in this module.
 
 import { branchOf, showBranch } from "../conversations/library.js";
 import { keepNow, keepSoon, headingOf } from "../conversations/keeper.js";
 import { isRefilling } from "../net/resume.js";
-import { hasEngine, state } from "../state.js";
-import { fileMarks, partsOf, withFiles } from "./attachments.js";
+import { hasEngine, shownAnswer, state } from "../state.js";
+import { editedAnswer } from "./answer.js";
+import { partsOf } from "./attachments.js";
 import { isComposerEmpty, sendMessage } from "./composer.js";
+import { continueAnswer } from "./session.js";
 import { isMakingRoom, makesRoom } from "./summarize.js";
+import { placeOf } from "./turn-place.js";
+
+/** Why nothing can become a branch now, or "". `what`: "It can be sent", … */
+function whyNoBranch(what) {
+  if (state.replay) return `${what} once the replay is closed.`;
+  if (state.active || isRefilling()) return `${what} once the answer is written.`;
+  return "";
+}
+
+/**
+ * Return the conversation up to `turn` as a branch, {branch}, or why there can be none, {problem}. It
+ * is named after `text`. `whyNot`: one of those below.
+ */
+async function branchBefore(turn, text, whyNot) {
+  const { conversation, turns } = state;
+  const title = headingOf([{ role: "user", text }]);
+  try {
+    const branch = await branchOf(conversation, placeOf(turns, turn), title);
+    if (state.conversation !== conversation)
+      return { problem: "Another conversation is on the page now." };
+    const problem = whyNot();
+    return problem ? { problem } : { branch };
+  } catch (error) {
+    if (error.name === "TypeError") throw error;
+    return { problem: error.message };
+  }
+}
+
+// ---- a message of the person -------------------------------------------------------------------
 
 /** Why no edited message can be sent now, or "". */
-export function whyNotNow() {
+export function whyNotSent() {
   if (!hasEngine()) return "It can be sent once the model is ready.";
-  if (state.replay) return "It can be sent once the replay is closed.";
-  if (state.active || isRefilling()) return "It can be sent once the answer is written.";
+  const why = whyNoBranch("It can be sent");
+  if (why) return why;
   if (!state.hello.model.chat) return "This model has no chat template, so it takes no messages.";
   if (isMakingRoom() || (makesRoom() && !isComposerEmpty()))
     return (
@@ -28,27 +59,48 @@ export function whyNotNow() {
  * why that was not possible; the page is as before then.
  */
 export async function sendEdited(turn, text) {
-  const { conversation, turns } = state;
-  const n = turns.slice(0, turns.indexOf(turn)).filter(({ role }) => role === "user").length;
   const { files } = partsOf(turn);
-  const edited = { role: "user", text: withFiles(text, files), files: fileMarks(files) };
-  let branch;
-  try {
-    branch = await branchOf(conversation, n, headingOf([edited]));
-  } catch (error) {
-    if (error.name === "TypeError") throw error;
-    return error.message;
-  }
-  if (state.conversation !== conversation) return "";
-  const why = whyNotNow();
-  if (why) return why;
-  const goBack = showBranch(branch);
+  const { branch, problem } = await branchBefore(turn, text || files[0].name, whyNotSent);
+  if (problem) return problem;
+  const goBack = showBranch(branch, "chat");
   if (!sendMessage({ text, files })) {
     const { message } = state.problem;
     goBack();
     return message;
   }
   if (state.active) state.active.segment.staysIfRefused = true;
+  keepSoon();
+  keepNow();
+  return "";
+}
+
+// ---- an answer of the model --------------------------------------------------------------------
+
+/** Why no edited answer can be saved now, or "". */
+export const whyNotSaved = () =>
+  state.hello ? whyNoBranch("It can be saved") : "It can be saved once the model is ready.";
+
+/** Why the model cannot go on with an edited answer now, or "". */
+export const whyNotContinued = () =>
+  hasEngine() ? whyNoBranch("It can be continued") : "It can be continued once the model is ready.";
+
+/** Put `text` in place of the answer of `turn` in a branch. Resolves as `sendEdited` does. */
+export const saveEdited = (turn, text) => showEdited(turn, text, whyNotSaved);
+
+/** Do what `saveEdited` does, and have the model write on from the end of `text`. */
+export async function continueEdited(turn, text) {
+  const problem = await showEdited(turn, text, whyNotContinued);
+  if (!problem) continueAnswer();
+  return problem;
+}
+
+async function showEdited(turn, text, whyNot) {
+  const answer = editedAnswer(shownAnswer(turn), text);
+  const { role, mode, given } = turn;
+  const { branch, problem } = await branchBefore(turn, text, whyNot);
+  if (problem) return problem;
+  branch.turns.push({ role, mode, given, answers: [answer], shown: 0 });
+  showBranch(branch, mode);
   keepSoon();
   keepNow();
   return "";

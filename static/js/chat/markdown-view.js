@@ -2,7 +2,7 @@
 // An answer that is being written is shown as tokens until it ends.
 
 import { changed, state } from "../state.js";
-import { byId, el, setAttr } from "../ui/dom.js";
+import { byId, el, newButton, setAttr } from "../ui/dom.js";
 import { fetchCode } from "../ui/fetch-code.js";
 
 const KEY = "tokenglass.markdown";
@@ -39,8 +39,8 @@ const isMarkdown = (turn) => chosen.get(turn) ?? isDefault;
 export class MarkdownView {
   #turn;
   #tokens;
-  #page = el("div", "markdown");
-  #button = el("button", "text markdown-toggle", "Markdown");
+  page = el("div", "markdown");
+  button = newButton("Markdown", () => this.#toggle(), "text markdown-toggle");
   /** Text that is rendered, or being rendered. */
   #text = null;
 
@@ -48,27 +48,22 @@ export class MarkdownView {
   constructor(turn, tokens) {
     this.#turn = turn;
     this.#tokens = tokens;
-    this.#page.hidden = true;
-    this.#button.type = "button";
-    this.#button.addEventListener("click", () => {
-      chosen.set(turn, !isMarkdown(turn));
-      changed("turns");
-    });
+    this.page.hidden = true;
   }
 
-  /** Elements to put before that of the tokens. */
-  get nodes() {
-    return [this.#button, this.#page];
+  #toggle() {
+    chosen.set(this.#turn, !isMarkdown(this.#turn));
+    changed("turns");
   }
 
   draw(answer) {
     const wanted = isMarkdown(this.#turn);
-    setAttr(this.#button, "aria-pressed", String(wanted));
+    setAttr(this.button, "aria-pressed", String(wanted));
     const writing = state.active === answer;
     if (!wanted || writing || answer.empty) return this.#show(false);
     const text = this.#turn.given + answer.text;
     if (text !== this.#text) this.#render(text);
-    return this.#show(this.#page.hasChildNodes());
+    return this.#show(this.page.hasChildNodes());
   }
 
   async #render(text) {
@@ -76,7 +71,7 @@ export class MarkdownView {
     try {
       const { renderMarkdown } = await fetchCode(() => import("./markdown.js"));
       if (this.#text !== text) return;
-      this.#page.replaceChildren(renderMarkdown(text));
+      this.page.replaceChildren(renderMarkdown(text));
     } catch (error) {
       this.#text = null;
       chosen.set(this.#turn, false);
@@ -86,7 +81,7 @@ export class MarkdownView {
   }
 
   #show(isPage) {
-    this.#page.hidden = !isPage;
+    this.page.hidden = !isPage;
     this.#tokens.hidden = isPage;
   }
 }

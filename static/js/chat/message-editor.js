@@ -1,111 +1,100 @@
-// A message of the person in the transcript: its text, its files, and an editor in its place.
+// A message of the transcript being edited: a field, its buttons, and a note that says what they do,
+// or why they cannot now.
 
-import { changed } from "../state.js";
 import { byId, el, newButton, setText } from "../ui/dom.js";
-import { bytes } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
-import { partsOf } from "./attachments.js";
-import { sendEdited, whyNotNow } from "./edit-message.js";
 
-const HINT = "What is sent becomes a branch; this conversation stays as it is.";
 const EDITOR = "message-editor";
 
 /** Is a message being edited? Its text is nowhere but on the page. */
 export const isEditingMessage = () => document.querySelector(`.${EDITOR}`) !== null;
 
-export class MessageView {
-  nodes;
-  #turn;
-  #said;
-  #edit = newButton("Edit", () => this.#open());
-  /** {box, field, send, cancel, note}, or null. */
-  #editor = null;
-  /** Why it was not sent, or "". */
+/**
+ * A button of the editor.
+ *
+ *   name     its text
+ *   whyNot   returns why it can do nothing now, or ""
+ *   act      takes the text; resolves to "", or to why that was not possible
+ *
+ * @typedef {{name: string, whyNot: () => string, act: (text: string) => Promise<string>}} Act
+ */
+
+export class MessageEditor {
+  box = el("div", EDITOR);
+  #field = el("textarea");
+  #note = el("p", "message-note");
+  #hint;
+  #isComplete;
+  /** @type {Act[]} */
+  #acts;
+  #buttons;
+  #cancel;
+  /** Why the last attempt failed, or "". */
   #problem = "";
-  #isSending = false;
+  #isActing = false;
 
-  constructor(turn) {
-    this.#turn = turn;
-    const { text, files } = partsOf(turn);
-    this.#said = el("p", "said", text);
-    this.nodes = [...files.map(newFile), this.#said];
-    if (turn.mode !== "chat") return;
-    this.#edit.classList.add("message-edit");
-    this.nodes.unshift(this.#edit);
+  /**
+   *   label, text   name of the field, and what is in it at first
+   *   hint          the note while there is nothing else to say
+   *   isComplete    tells whether a text may be used
+   *   acts          the buttons; Ctrl Enter is the first
+   *   onCancel      called by the button Cancel, and Escape
+   */
+  constructor({ label, text, hint, isComplete, acts, onCancel }) {
+    this.#hint = hint;
+    this.#isComplete = isComplete;
+    this.#acts = acts;
+    this.#field.setAttribute("aria-label", label);
+    this.#field.value = text;
+    this.#field.addEventListener("input", () => this.#onInput());
+    this.#field.addEventListener("keydown", (event) => this.#onKey(event));
+    this.#buttons = acts.map((act) => newButton(act.name, () => this.#run(act)));
+    this.#cancel = newButton("Cancel", onCancel);
+    const row = el("div", "message-acts");
+    row.append(...this.#buttons, this.#cancel);
+    this.#note.setAttribute("role", "status");
+    this.box.append(this.#field, row, this.#note);
   }
 
-  /** Draw what may be done with the edited text now. */
-  draw() {
-    if (!this.#editor) return;
-    const { field, send, cancel, note } = this.#editor;
-    const { files } = partsOf(this.#turn);
-    const why = whyNotNow();
-    field.readOnly = cancel.disabled = this.#isSending;
-    send.disabled = this.#isSending || why !== "" || (field.value.trim() === "" && !files.length);
-    setText(note, this.#problem || why || HINT);
-    note.toggleAttribute("data-bad", this.#problem !== "");
-  }
-
-  #open() {
-    const field = el("textarea");
-    field.setAttribute("aria-label", "Message to send instead");
-    field.value = partsOf(this.#turn).text;
-    field.addEventListener("input", () => this.#onInput());
-    field.addEventListener("keydown", (event) => this.#onKey(event));
-    const [send, cancel] = [
-      newButton("Send", () => this.#send()),
-      newButton("Cancel", () => this.#close()),
-    ];
-    const [box, acts, note] = [el("div", EDITOR), el("div", "message-acts"), el("p", "message-note")];
-    note.setAttribute("role", "status");
-    acts.append(send, cancel);
-    box.append(field, acts, note);
-    this.#editor = { box, field, send, cancel, note };
-    this.#said.hidden = this.#edit.hidden = true;
-    this.#said.before(box);
+  /** Begin, once `box` is on the page. */
+  begin() {
     this.#onInput();
-    field.focus();
+    this.#field.focus();
   }
 
-  #close() {
-    this.#editor.box.remove();
-    this.#editor = null;
-    this.#said.hidden = this.#edit.hidden = false;
-    this.#edit.focus();
-    changed("turns"); // what another tab wrote meanwhile can be shown now
+  /** Draw what may be done with the text now. */
+  draw() {
+    const whys = this.#acts.map(({ whyNot }) => whyNot());
+    const isUsable = !this.#isActing && this.#isComplete(this.#field.value);
+    this.#field.readOnly = this.#cancel.disabled = this.#isActing;
+    this.#buttons.forEach((button, i) => {
+      button.disabled = !isUsable || whys[i] !== "";
+      button.title = whys[i];
+    });
+    setText(this.#note, this.#problem || whys[0] || this.#hint);
+    this.#note.toggleAttribute("data-bad", this.#problem !== "");
   }
 
   #onInput() {
     this.#problem = "";
-    growWithText(this.#editor.field);
+    growWithText(this.#field);
     this.draw();
+    this.box.scrollIntoView({ block: "nearest" }); // with its buttons and the note
   }
 
-  async #send() {
-    this.#isSending = true;
+  async #run({ act }) {
+    this.#isActing = true;
     this.draw();
-    this.#problem = await sendEdited(this.#turn, this.#editor.field.value.trim());
-    this.#isSending = false;
+    this.#problem = await act(this.#field.value);
+    this.#isActing = false;
     this.draw();
     if (!this.#problem) byId("prompt").focus();
   }
 
   #onKey(event) {
-    const { send, cancel } = this.#editor;
-    if (event.key === "Escape") cancel.click();
+    if (event.key === "Escape") this.#cancel.click();
     else if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-    else send.click();
+    else this.#buttons[0].click();
     event.preventDefault(); // else Escape would close an instrument
   }
-}
-
-/** An attached file: its name, and what was put into the prompt for it. */
-function newFile({ name, block }) {
-  const box = el("details", "attached-file");
-  const title = el("summary");
-  title.append(el("b", "", name), ` ${bytes(new TextEncoder().encode(block).length)}`);
-  const text = el("pre", "", block.trimEnd());
-  text.tabIndex = 0; // it may scroll
-  box.append(title, text);
-  return box;
 }

@@ -96,6 +96,7 @@ const packAnswer = (answer) => ({
     counted: segment.alreadyCounted,
     model: segment.model,
     dropped: segment.dropped,
+    edited: segment.edited,
   })),
 });
 
@@ -157,6 +158,7 @@ function unpackAnswer({ segments }) {
       model: kept.model ?? null,
       dropped: kept.dropped ?? [],
       textOnly: kept.text,
+      edited: kept.edited ?? false,
     });
     linkContinuation(answer, segment, answer.segment);
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";

@@ -105,6 +105,7 @@ function describe(answer, segment) {
       return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
     }
   }
+  if (segment.edited) return "edited, not measured";
   if (segment.textOnly !== null)
     return answer.empty ? "not answered" : "only the text of this answer is left";
   const parts = [plural(answer.tokens.length, "token")];
@@ -143,6 +144,7 @@ function announce(segment) {
   let now = "";
   if (state.active)
     now = segment?.state === "queued" ? `Queued, position ${segment.position}` : "Generating";
+  else if (segment?.edited && announced) now = "Answer edited";
   else if (segment && announced) now = `Answer complete, ${plural(segment.nTokens, "token")}`;
   if (now === announced || (!state.active && !announced)) return;
   announced = now;

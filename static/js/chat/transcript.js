@@ -2,13 +2,15 @@
 
 import { byId, el } from "../ui/dom.js";
 import { moveFocus } from "../core/controls.js";
+import { AnswerEdit } from "./answer-edit.js";
 import { AnswerText } from "./answer-text.js";
 import { branchNote } from "../conversations/branch-note.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
-import { MessageView } from "./message-editor.js";
-import { indexOfMessage, nCovered } from "./summary.js";
+import { MessageView } from "./message-view.js";
+import { nCovered } from "./summary.js";
 import { SummaryView } from "./summary-view.js";
+import { indexOfPlace } from "./turn-place.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
 
 const log = byId("log");
@@ -17,8 +19,8 @@ const scroller = byId("turns");
 const NEAR_END_PX = 40;
 
 /**
- * What is drawn of each turn: {turn, box}; of the person's also {message: MessageView}, of the model's
- * {text: AnswerText, views}.
+ * What is drawn of each turn: {turn, box}; of the model's also {text: AnswerText, views}. `edit`, which
+ * draws its editor: MessageView, AnswerEdit; absent from summaries.
  */
 const drawn = [];
 let stick = true;
@@ -26,7 +28,7 @@ const caret = el("span", "caret");
 
 export function setUpTranscript(openNext) {
   on("turns tokens hello", draw);
-  on("turns connection hello", () => drawn.forEach(({ message }) => message?.draw()));
+  on("turns connection hello", () => drawn.forEach(({ edit }) => edit?.drawEditor()));
   on("focus tokens", drawFocus);
   on("size", () => drawn.forEach(({ text }) => text?.refit()));
   scroller.addEventListener("scroll", onScroll, { passive: true });
@@ -111,7 +113,7 @@ function newTurn(turn) {
   if (turn.role === "user") {
     const message = new MessageView(turn);
     box.append(el("h3", "who", name), ...message.nodes);
-    return { box, message };
+    return { box, edit: message };
   }
   const text = new AnswerText();
   if (turn.summary) {
@@ -121,14 +123,17 @@ function newTurn(turn) {
     return { box, text, views };
   }
   const views = new MarkdownView(turn, text.box);
-  box.append(el("h3", "who", name), ...views.nodes, text.box);
-  return { box, text, views };
+  const edit = new AnswerEdit(turn, box);
+  const acts = el("div", "answer-acts");
+  acts.append(views.button, edit.button);
+  box.append(el("h3", "who", name), acts, views.page, text.box);
+  return { box, text, views, edit };
 }
 
-/** Say where a branch comes from, before the message that was edited. */
+/** Say where a branch comes from, before the turn that was edited. */
 function drawBranchNote() {
   const { branchedFrom } = state.conversation;
-  const at = branchedFrom && !state.replay ? indexOfMessage(state.turns, branchedFrom.message) : -1;
+  const at = branchedFrom && !state.replay ? indexOfPlace(state.turns, branchedFrom) : -1;
   const box = drawn[at]?.box;
   if (!box) branchNote.remove();
   else if (box.previousSibling !== branchNote) box.before(branchNote);

@@ -25,7 +25,7 @@ const FILES = "files";
  *
  * @typedef {{id: string, rev: number, writer: string, title: string, heading: string,
  *   system: string, created: number, updated: number, model: string, text: string,
- *   branchedFrom?: {id: string, title: string, message: number} | null, runs: string[],
+ *   branchedFrom?: {id: string, title: string, message: number, answer?: number} | null, runs: string[],
  *   nTokens: number, nBytes: number}} Entry
  */
 

@@ -193,7 +193,7 @@ export function entryOf({ turns, conversation }) {
     created: conversation.created,
     branchedFrom: conversation.branchedFrom ?? null,
     updated: Date.now(),
-    model: segments.at(-1)?.model ?? "",
+    model: segments.findLast(({ model }) => model)?.model ?? "",
     text: textOf(turns).slice(0, MAX_TEXT),
     runs: segments.map(({ id }) => id),
     nTokens: segments.reduce((n, { nTokens, nGiven }) => n + nTokens - nGiven, 0),

@@ -162,7 +162,7 @@ export function turnsOf(replay, runs, hello = null) {
   const saved = replay.turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
   segmentsOf(playback.turns).forEach((segment, i) => {
     segment.id = runs[i] ?? newId();
-    segment.model = saved[i].model ?? replay.hello.model.name;
+    segment.model = segment.edited ? null : (saved[i].model ?? replay.hello.model.name);
   });
   return playback.turns;
 }

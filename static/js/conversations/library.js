@@ -5,6 +5,7 @@ import { isEditingMessage } from "../chat/message-editor.js";
 import { refillsOf, save } from "../chat/persist.js";
 import { stop } from "../chat/session.js";
 import { indexOfMessage, isWhole } from "../chat/summary.js";
+import { indexOfPlace } from "../chat/turn-place.js";
 import { goToEnd } from "../chat/transcript.js";
 import { dropRefills, isRefilling, resumeRun } from "../net/resume.js";
 import { BadReplay } from "../replay/field-checks.js";
@@ -116,12 +117,12 @@ function endLostRuns(answer, turns) {
 // ---- branches ----------------------------------------------------------------------------------
 
 /**
- * Return the turns of the page's `conversation` before the person's message `n`, counted from 0, as a
+ * Return the turns of the page's `conversation` before the one at `place` (chat/turn-place.js) as a
  * conversation of its own: {turns, conversation}. It has their summaries, also those that were written
  * later. Both the turns and what was measured come from storage, so the page's are left alone.
  * Throws BadReplay or StorageError.
  */
-export async function branchOf(conversation, n, title) {
+export async function branchOf(conversation, place, title) {
   if (!conversation.id || state.unkept) keepSoon();
   await keepNow();
   if (state.unkept || isUnsaved())
@@ -132,22 +133,25 @@ export async function branchOf(conversation, n, title) {
     );
   const { id } = conversation;
   const { turns } = await readKept(id);
-  const end = indexOfMessage(turns, n);
-  const later = turns.slice(end).filter((turn) => isWhole(turn) && turn.summary.covers <= n);
-  const from = { id, title: titleOf({ conversation, turns }), message: n };
+  const { message } = place;
+  const end = indexOfPlace(turns, place);
+  const asked = Math.min(end, indexOfMessage(turns, message)); // a summary comes before a message
+  const later = turns.slice(end).filter((turn) => isWhole(turn) && turn.summary.covers <= message);
+  const from = { id, title: titleOf({ conversation, turns }), ...place };
   const branch = { ...newConversation(conversation.system), title, branchedFrom: from };
-  return { turns: [...turns.slice(0, end), ...later], conversation: branch };
+  const kept = [...turns.slice(0, asked), ...later, ...turns.slice(asked, end)];
+  return { turns: kept, conversation: branch };
 }
 
 /** Show a branch in place of the page's conversation. Returns a function that goes back. */
-export function showBranch(branch) {
-  const { turns, conversation, mode } = state;
+export function showBranch(branch, mode) {
+  const { turns, conversation, mode: before } = state;
   leave();
   put(branch.turns, branch.conversation);
-  state.mode = "chat";
+  state.mode = mode;
   return () => {
     put(turns, conversation);
-    state.mode = mode;
+    state.mode = before;
   };
 }
 

@@ -6,6 +6,7 @@ import { byId, el, setText, setVars } from "../ui/dom.js";
 import { ordinal, probability, tokenLabel } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { METRICS, scales } from "./metrics.js";
+import { NOT_MEASURED } from "../chat/answer.js";
 import { changed, on, state } from "../state.js";
 import {
   focused,
@@ -171,7 +172,7 @@ function blankReason(answer) {
     return "One column per token appears here, from the embedding up to the output.";
   const newest = answer.tokens.findLast(({ stats }) => stats);
   const last = answer.tokens.at(-1);
-  const gone = answer.segments.some(({ state: its }) => its === "lost");
+  const gone = answer.segments.some(({ state: its, edited }) => its === "lost" && !edited);
   if (newest) {
     const [layer] = newest.stats.layers;
     if (state.metric === "time" && layer.attention_ms == null)
@@ -180,6 +181,7 @@ function blankReason(answer) {
       return "This replay was saved before cosines were measured.";
     return "";
   }
+  if (answer.edited && !last) return NOT_MEASURED;
   if (gone || (last && answer.settingsAt(last).capture))
     return "Only the text of this answer is left, not its measurements.";
   return last ? "Capture was off, so no layers were measured." : "";

@@ -207,6 +207,7 @@ function drawHint() {
 /** Name the seed of the last answer, if it was random. */
 function lastSeed() {
   const turn = state.turns.at(-1);
-  const seed = turn?.answers?.[turn.shown]?.segment?.request?.params.seed;
+  const { request, edited } = turn?.answers?.[turn.shown]?.segment ?? {};
+  const seed = edited ? null : request?.params.seed;
   return seed && state.settings?.seed === "" ? `Last seed ${seed}` : "";
 }

@@ -68,6 +68,7 @@ export function packSegment(segment, hello) {
   const kept = { request };
   if (branch) kept.branch = branch;
   if (isOfOtherModel(segment, hello)) kept.model = segment.model;
+  if (segment.edited) kept.edited = true;
   if (!hasEvents(segment)) return { ...kept, text: textOnly ?? "" };
   if (preparedMs !== null) kept.prepared = preparedMs;
   return kept;

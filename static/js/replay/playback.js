@@ -153,6 +153,7 @@ export class Playback {
     segment.sentAt = saved.events?.some(({ came }) => came !== undefined) ? 0 : null;
     if (saved.text === undefined) return;
     answerVersion.answer.lose(segment, saved.text);
+    segment.edited = saved.edited ?? false;
     Object.assign(segment, { params: saved.request.params, capture: saved.request.capture });
   }
 

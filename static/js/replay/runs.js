@@ -10,6 +10,8 @@ export function checkTurn({ answers = [], shown }, of, path) {
       const at = `${path}.answers[${a}].segments[${s}]`;
       if (!each.events === (each.text === undefined))
         throw new BadReplay(`${at} must have either events or a text.`);
+      if (each.edited && each.events)
+        throw new BadReplay(`${at} is edited, so it must have a text instead of events.`);
       if (each.branch) integer(0, a - 1)(each.branch.of, `${at}.branch.of`);
       if (each.events) checkRun(each.events, of, at);
     }),

@@ -2,6 +2,7 @@
 
 import { lackOf } from "../ui/lacks.js";
 import { plural } from "../ui/format.js";
+import { NOT_MEASURED } from "../chat/answer.js";
 import { submitPrompt } from "../chat/session.js";
 import { ready, state } from "../state.js";
 import { view } from "../view.js";
@@ -39,10 +40,10 @@ export function tourStart(asked) {
 function ofAnswer(answer) {
   const segment = answer?.segment;
   if (!segment) return { stop: "There is no answer to show." };
-  if (segment.textOnly !== null && !segment.running)
-    return {
-      stop: "The measurements of this answer are gone. Send a new prompt and start the tour again.",
-    };
+  if (segment.textOnly !== null && !segment.running) {
+    const why = segment.edited ? NOT_MEASURED : "The measurements of this answer are gone.";
+    return { stop: `${why} Send a new prompt and start the tour again.` };
+  }
   const { nDrawn: n, first } = segment;
   if (segment.running && n < ENOUGH)
     return {

@@ -98,6 +98,15 @@ def test_it_continues_as_transformers_does(name: str) -> None:
     assert taken >= 3
 
 
+@pytest.mark.parametrize("name", SOURCES)
+def test_it_continues_after_reasoning_that_the_template_may_leave_out(name: str) -> None:
+    begun = Message("assistant", "<think>\nHm…\n</think>\n\nYes, and")
+    text = got(name, [Message("user", "Hi"), begun], continue_final=True)
+    assert text is not None
+    assert text.endswith("\n\nYes, and") or "Hm" not in text
+    assert text.endswith("Yes, and")
+
+
 TOOLS: list[Tool] = [
     {
         "type": "function",

@@ -2,6 +2,7 @@
 // search from any token, whose continuations can become versions.
 
 import { el, sizeOf } from "../../ui/dom.js";
+import { NOT_MEASURED } from "../../chat/answer.js";
 import { replaceToken, whyNotReplaceable } from "../../chat/replace-token-run.js";
 import { plural, tokenLabel } from "../../ui/format.js";
 import { showVersion } from "../../chat/session.js";
@@ -82,8 +83,10 @@ function versionsNow({ answer, index }) {
   };
 }
 
-const whyNothing = ({ running }) =>
-  running ? "No token yet. Prefill is running." : "The measurements of this answer are gone.";
+function whyNothing({ running, edited }) {
+  if (running) return "No token yet. Prefill is running.";
+  return edited ? NOT_MEASURED : "The measurements of this answer are gone.";
+}
 
 /** Return the version and token a version branches from: {of, at}, or null. */
 function partingOf({ segments }) {

@@ -5,7 +5,7 @@ import { bytes, count, plural } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { numberOf, pin, point } from "../../view.js";
 import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
-import { indexAt, Missing, sequenceOf } from "../shared/context.js";
+import { indexAt, requireTokens, sequenceOf } from "../shared/context.js";
 import { kvShape, capacityOf, kvLayouts } from "./kv-size.js";
 
 /** Heights in the chart, from the bottom: token numbers, row of blocks, gap. */
@@ -73,7 +73,7 @@ export const cacheRun = {
 function measure(context) {
   const { answer, hello, token } = context;
   const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
-  if (!segment.accepted) throw new Missing("The tokens of this answer are no longer available.");
+  requireTokens(segment);
   const { limits } = hello;
   const capacity = capacityOf(hello);
   const tokens = Math.min(capacity, Math.max(segment.prefill.done, segment.used - 1));

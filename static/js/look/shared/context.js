@@ -1,5 +1,6 @@
 // Context passed to instruments: the focused token and its run.
 
+import { NOT_MEASURED } from "../../chat/answer.js";
 import { state } from "../../state.js";
 import { focused, focusedRow, focusedToken, view } from "../../view.js";
 
@@ -7,6 +8,12 @@ import { focused, focusedRow, focusedToken, view } from "../../view.js";
  * Thrown by an instrument's `show` if there is nothing to show; `message` is the sentence shown.
  */
 export class Missing extends Error {}
+
+/** Throw Missing if the tokens of a run are not here. */
+export function requireTokens(segment) {
+  if (segment?.edited) throw new Missing(NOT_MEASURED);
+  if (!segment?.accepted) throw new Missing("The tokens of this answer are no longer available.");
+}
 
 /**
  * Return the current focus:
@@ -37,7 +44,7 @@ export function contextNow(signal) {
  */
 export function sequenceOf({ answer, token, index }) {
   const segment = token?.segment ?? answer?.segments[0];
-  if (!segment?.accepted) throw new Missing("The tokens of this answer are no longer available.");
+  requireTokens(segment);
   const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
   const all = [...segment.prompt, ...written];
   const { length } = segment.prompt;

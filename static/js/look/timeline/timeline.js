@@ -4,7 +4,7 @@ import { moveFocus } from "../../core/controls.js";
 import { el, setText } from "../../ui/dom.js";
 import { count, duration, plural, tokenLabel } from "../../ui/format.js";
 import { numberOf, pin, point } from "../../view.js";
-import { Missing } from "../shared/context.js";
+import { requireTokens } from "../shared/context.js";
 import { Histogram } from "./histogram.js";
 import { Roofline } from "../plan/roofline.js";
 import { intervalsOf, measure, quantile } from "./spans.js";
@@ -36,7 +36,7 @@ export const timeline = {
 
   show({ answer, token, index, hello }) {
     const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
-    if (!segment.accepted) throw new Missing("The measurements of this answer are gone.");
+    requireTokens(segment);
     const tokens = answer.tokens.slice(segment.first, segment.base + segment.nTokens);
     const measured = measure(segment, tokens, hello.limits.in_flight);
     now = { segment, tokens, measured };
