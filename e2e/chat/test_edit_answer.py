@@ -249,6 +249,11 @@ def test_summaries_of_the_turns_before_it_are_kept(
 ) -> None:
     here = fill(Playground(page, own_site(delay=0.0, **OPTIONS)).open())
     say(here, FOUR, 5)  # and a summary of the two oldest turns before it
+    begin(page, 4).fill("4")
+    save(page)
+    expect(page.locator(".turn"), "in place of the last answer").to_have_count(9)
+
+    here.drawer.wait_stored(2)
     begin(page, 2).fill("3")
     save(page)
     expect(page.locator(".turn")).to_have_count(7)
@@ -258,7 +263,7 @@ def test_summaries_of_the_turns_before_it_are_kept(
     messages = contents(last_request(here))
     assert (messages[0], messages[2:]) == ("Summarise our conversation so far.", [THREE, "3", "5"])
 
-    here.drawer.wait_stored(2)
+    here.drawer.wait_stored(3)
     begin(page, 1).fill("2")
     save(page)
     expect(page.locator(".turn.summary")).to_have_count(0)
