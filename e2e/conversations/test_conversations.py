@@ -300,6 +300,20 @@ def test_full_storage_is_said_and_the_text_is_stored_once_there_is_room(
     (entry,) = play.drawer.wait_stored(1)
     assert FOX in entry["text"]
     assert "And then?" in entry["text"]
+
+
+def test_what_was_not_stored_before_a_reload_is_stored_after_it(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    page.add_init_script(STORAGE_FULL)
+    play = Playground(page, site()).open()
+    play.write(FOX, 6)
+    page.reload()
+    play.wait_tokens(6)
+    page.evaluate("() => { globalThis.storageIsFull = false }")
+    play.start_new()
+    (entry,) = play.drawer.wait_stored(1)
+    assert (entry["heading"], entry["nTokens"]) == (FOX, 6)
     expect(play.notice).to_be_hidden()
 
 

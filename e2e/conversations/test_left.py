@@ -97,7 +97,6 @@ def test_one_that_finished_unseen_is_marked_until_it_is_opened(play: Playground)
 @pytest.mark.parametrize("lost", ["page", "connection"])
 def test_a_run_that_was_left_survives(play: Playground, lost: str) -> None:
     if lost == "page":
-        play.drawer.wait_stored(1)
         play.page.reload()
     else:
         play.cut()

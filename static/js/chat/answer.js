@@ -25,6 +25,8 @@ export class Segment {
     /** @type {SegmentState} */
     this.state = "sent";
     this.accepted = false;
+    /** Was its request sent without an answer yet? It is sent again if the server does not know it. */
+    this.unanswered = true;
     /** The engine's number of the run in the answers of instruments; 0: unknown. */
     this.run = 0;
     this.position = 0;
@@ -87,6 +89,8 @@ export class Segment {
     this.textOnly = null;
     /** Did a person write the text? Then there never were tokens, and `request` is what it answers. */
     this.edited = false;
+    /** The text that it had before the page was loaded again. */
+    this.textBefore = "";
   }
 
   get running() {
@@ -248,6 +252,7 @@ export function editedAnswer({ segments: [first] }, text) {
 const HANDLERS = {
   accepted(answer, segment, event) {
     segment.accepted = true;
+    segment.unanswered = false;
     segment.run = event.run ?? 0;
     if (segment.branch) applyBranchAccepted(answer, segment, event);
     else {

@@ -5,6 +5,7 @@
 
 import { Answer, Segment } from "./answer.js";
 import { linkContinuation } from "./continuation.js";
+import { isUnsaved } from "../conversations/keeper.js";
 import { marksOfLeft } from "../conversations/left.js";
 import { liveState, state } from "../state.js";
 
@@ -69,26 +70,30 @@ export function save() {
   const { turns, mode } = liveState();
   const { interventions } = state.own ?? liveState();
   const { conversation } = state;
-  const packed = turns.map((turn) =>
-    turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
-  );
   write(session, SESSION, {
-    turns: packed,
+    turns: packTurns(turns),
     mode,
     draft,
     reach: interventions.setting,
     conversation,
+    unsaved: isUnsaved(),
     left: marksOfLeft(),
   });
 }
+
+/** Return the turns of a conversation as they are stored here: answers as text. */
+export const packTurns = (turns) =>
+  turns.map((turn) =>
+    turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
+  );
 
 const packAnswer = (answer) => ({
   segments: answer.segments.map((segment) => ({
     id: segment.id,
     request: segment.request,
-    text: answer.segmentText(segment),
+    text: longer(answer.segmentText(segment), segment.textBefore),
     state: segment.state,
-    accepted: segment.accepted,
+    accepted: !segment.unanswered,
     reason: segment.reason,
     params: segment.params,
     capture: segment.capture,
@@ -100,21 +105,27 @@ const packAnswer = (answer) => ({
   })),
 });
 
+/** A text whose tokens are coming again may be incomplete. */
+const longer = (a, b) => (a.length < b.length ? b : a);
+
+/** Return the turns that `packTurns` packed. */
+export const unpackTurns = (packed) =>
+  packed.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: unpackAnswers(turn.answers) }));
+
 /**
- * Return the stored {turns, mode, reach, conversation, refill, left}, or null. `refill` lists the
- * segments whose events have to be requested again; `left`: see `marksOfLeft`.
+ * Return the stored {turns, mode, reach, conversation, refill, unsaved, left}, or null. `refill` lists
+ * the segments whose events have to be requested again; `unsaved`: was something of the conversation
+ * not kept yet; `left`: see `marksOfLeft`.
  */
 export function restore() {
   const kept = read(session, SESSION);
   if (!kept) return null;
   if (kept.draft?.files) draft = kept.draft;
-  const turns = kept.turns.map((turn) =>
-    turn.role === "user" ? turn : { ...turn, answers: unpackAnswers(turn.answers) },
-  );
+  const turns = unpackTurns(kept.turns);
   const last = turns.at(-1);
   const refill = last?.role === "model" ? refillsOf(last) : [];
-  const { mode, reach, conversation = null, left = [] } = kept;
-  return { turns, mode, reach, conversation, refill, left };
+  const { mode, reach, conversation = null, unsaved = false, left = [] } = kept;
+  return { turns, mode, reach, conversation, refill, unsaved, left };
 }
 
 /** Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own. */
@@ -159,11 +170,13 @@ function unpackAnswer({ segments }) {
       dropped: kept.dropped ?? [],
       textOnly: kept.text,
       edited: kept.edited ?? false,
+      textBefore: kept.text,
     });
     linkContinuation(answer, segment, answer.segment);
     segment.unfinished = kept.state !== "done" && kept.state !== "lost";
+    segment.unanswered = segment.unfinished && !kept.accepted;
     segment.here = segment.unfinished;
-    segment.state = kept.state === "lost" ? "lost" : "done";
+    segment.state = segment.unfinished ? "sent" : kept.state;
     answer.segments.push(segment);
   }
   return answer;

@@ -11,8 +11,11 @@ export function useArchive(runs) {
 }
 
 /** Fill a segment of which only the text is here with its stored tokens; false without them. */
-export async function fillFromArchive(answer, segment) {
-  const kept = (await archive).get(segment.id);
+export const fillFromArchive = async (answer, segment) => fillFrom(await archive, answer, segment);
+
+/** The same with the runs of another conversation. */
+export function fillFrom(runs, answer, segment) {
+  const kept = runs.get(segment.id);
   // Text that was written after the last save is worth more than older tokens.
   if (!kept?.segment.events.length || kept.text !== segment.textOnly) return false;
   const { events, sentAt, preparedMs } = kept.segment;

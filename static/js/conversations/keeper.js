@@ -96,11 +96,15 @@ function store({ turns, conversation }) {
   const { hello } = liveState();
   const snapshot = { turns: snapshotOf(turns), hello, conversation, own: conversation.own };
   conversation.own = false;
+  const isAnswered = segmentsOf(turns).every(({ running, accepted }) => accepted || !running);
   const began = performance.now();
   nSaving += 1;
   saving = saving
     .then(() => keep(snapshot))
-    .then(() => setUnkept(null))
+    .then(() => {
+      if (isAnswered) noteStored(conversation);
+      setUnkept(null);
+    })
     .catch((error) => {
       conversation.own ||= snapshot.own;
       reportUnkept(error, conversation.id);
@@ -125,10 +129,16 @@ const leftStoredAt = new WeakMap();
 export function keepLeft({ turns, conversation }, now) {
   const since = performance.now() - (leftStoredAt.get(conversation) ?? -Infinity);
   if (!now && since < Math.max(LEFT_EVERY_MS, took / MAX_SHARE)) return;
-  if (!isKeepable({ turns, hello: liveState().hello })) return;
+  if (!liveState().hello) return;
   leftStoredAt.set(conversation, performance.now());
   conversation.own = true;
   store({ turns, conversation });
+}
+
+/** The tab need not remember the text of a conversation that was left any more. */
+function noteStored(conversation) {
+  const one = state.left.find((each) => each.conversation === conversation);
+  if (one) one.isStored = true;
 }
 
 /** Store a conversation that was left and could not be stored, unless it was deleted meanwhile. */

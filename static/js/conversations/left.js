@@ -1,7 +1,7 @@
 // Conversations that were left while they were written. Their runs go on; each waits here, with all
 // its tokens, until it is opened again.
 
-import { save, saveSoon } from "../chat/persist.js";
+import { packTurns, save, saveSoon } from "../chat/persist.js";
 import { send } from "../net/connection.js";
 import { follow, unfollow } from "../net/followed-runs.js";
 import { newId } from "../net/new-id.js";
@@ -16,9 +16,12 @@ import { headingOf, keepLeft } from "./keeper.js";
  *   problem   why its run was refused, {code, message, inTurns: true}, or null
  *   conversation, turns   as in state.js; null: they are in storage only, as after a reload
  *   answer    the answer that is written, or null
+ *   isStored  has storage its newest message, with the server's answer that it was accepted?
+ *   unstored  {conversation, turns} of persist.js until they are taken up after a reload, or null
  *
  * @typedef {{id: string, phase: "running"|"finished"|"failed", problem: object | null,
- *   conversation: object | null, turns: object[] | null, answer: object | null}} Left
+ *   conversation: object | null, turns: object[] | null, answer: object | null,
+ *   isStored: boolean, unstored: object | null}} Left
  */
 
 /** @returns {Left | null} */
@@ -28,21 +31,29 @@ export const leftOf = (id) => state.left.find((one) => one.id === id) ?? null;
 export function leaveRunning() {
   const { conversation, turns, active } = state;
   conversation.id ??= newId();
-  keepLeft(putLeft({ conversation, turns, answer: active }), true);
+  keepLeft(putLeft({ conversation, turns, answer: active, isStored: false }), true);
+}
+
+/** The same while its tokens are on their way after a reload: they are asked for again. */
+export function leaveRefilling(readLeft) {
+  const { conversation, turns } = state;
+  conversation.id ??= newId();
+  const unstored = { conversation, turns: packTurns(turns) };
+  return restoreLeft([{ id: conversation.id, phase: "running", problem: null, unstored }], readLeft);
 }
 
 /** Follow the run of a conversation that is not on the page. Returns its `Left`. */
-export function putLeft({ conversation, turns, answer }) {
-  const { id } = conversation;
-  const one = { id, phase: "running", problem: null, conversation, turns, answer };
+function putLeft(kept) {
+  const { id } = kept.conversation;
+  const one = { id, phase: "running", problem: null, unstored: null, ...kept };
   state.left = [...state.left.filter((other) => other.id !== id), one];
-  follow(answer, followerOf(one));
+  follow(one.answer, followerOf(one));
   changed("conversations");
   return one;
 }
 
 /** Ask for the events of a run that are newer than those in storage. */
-export function resumeLeft({ answer: { segment } }) {
+function resumeLeft({ answer: { segment } }) {
   if (hasEngine()) send({ type: "resume", id: segment.id, after: segment.seq });
 }
 
@@ -106,21 +117,31 @@ function end(one, phase) {
 
 // ---- after a reload ----------------------------------------------------------------------------
 
-/** What a tab remembers of each of them: {id, phase, problem}. */
-export const marksOfLeft = () => state.left.map(({ id, phase, problem }) => ({ id, phase, problem }));
+/** What a tab remembers of each of them: {id, phase, problem, unstored}. */
+export const marksOfLeft = () =>
+  state.left.map((one) => ({
+    id: one.id,
+    phase: one.phase,
+    problem: one.problem,
+    unstored: one.isStored ? null : unstoredOf(one),
+  }));
+
+const unstoredOf = ({ conversation, turns, unstored }) =>
+  turns ? { conversation, turns: packTurns(turns) } : unstored;
 
 /**
- * Take up what the tab remembered. `readKept(id)` resolves to {conversation, turns, answer} from
- * storage, or null.
+ * Take up what the tab remembered. `readLeft(one)` resolves to {conversation, turns, answer, isStored}
+ * of a `Left`, or null.
  */
-export async function restoreLeft(marks, readKept) {
-  const bare = { conversation: null, turns: null, answer: null };
-  const found = marks.map((mark) => ({ ...bare, ...mark }));
+export async function restoreLeft(marks, readLeft) {
+  const bare = { conversation: null, turns: null, answer: null, unstored: null };
+  const found = marks.map((mark) => ({ ...bare, ...mark, isStored: !mark.unstored }));
   state.left = [...state.left, ...found];
-  for (const one of found.filter(({ phase }) => phase === "running")) {
-    const kept = await readKept(one.id);
+  for (const one of found.filter(({ phase, unstored }) => phase === "running" || unstored)) {
+    const kept = await readLeft(one);
     if (!state.left.includes(one)) continue; // it was opened meanwhile
     if (kept?.answer?.running) resumeLeft(putLeft(kept));
+    else if (kept && one.unstored) Object.assign(one, kept, { unstored: null });
     else if (kept) one.phase = kept.answer?.segment.reason === "error" ? "failed" : "finished";
     else takeLeft(one.id);
   }

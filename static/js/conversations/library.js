@@ -2,8 +2,7 @@
 
 import { clearPatches } from "../interventions/intervention-store.js";
 import { isEditingMessage } from "../chat/message-editor.js";
-import { refillsOf, save } from "../chat/persist.js";
-import { stop } from "../chat/session.js";
+import { refillsOf, save, unpackTurns } from "../chat/persist.js";
 import { indexOfMessage, isWhole } from "../chat/summary.js";
 import { indexOfPlace } from "../chat/turn-place.js";
 import { goToEnd } from "../chat/transcript.js";
@@ -13,7 +12,7 @@ import { ownSegments } from "../replay/file.js";
 import { closeReplay } from "../replay/playback-bar.js";
 import { changed, hasEngine, lastTurn, liveState, on, shownAnswer, state } from "../state.js";
 import { showAnswer } from "../view.js";
-import { countMeasurements, fillFromArchive, useArchive } from "./archived-runs.js";
+import { countMeasurements, fillFrom, useArchive } from "./archived-runs.js";
 import { deleteConversation, putBack, readEntry, readFile, StorageError } from "./database.js";
 import {
   announce,
@@ -25,7 +24,15 @@ import {
   onKept,
 } from "./keeper.js";
 import { openFile, segmentsOf, turnsOf } from "./kept-file.js";
-import { leaveRunning, leftOf, restoreLeft, stopLeft, takeLeft, titleOf } from "./left.js";
+import {
+  leaveRefilling,
+  leaveRunning,
+  leftOf,
+  restoreLeft,
+  stopLeft,
+  takeLeft,
+  titleOf,
+} from "./left.js";
 
 export function setUpLibrary() {
   onKept((id, elsewhere) => {
@@ -46,22 +53,24 @@ export function startNew() {
 /** Open a kept conversation in place of the one on the page. Throws BadReplay or StorageError. */
 export async function openConversation(id) {
   await keepNow();
-  const kept = leftOf(id)?.turns ? null : await readKept(id);
+  const waiting = leftOf(id);
+  const kept = waiting?.turns ? null : await (waiting ? readLeft(waiting) : readKept(id));
   if (state.replay) closeReplay();
   leave();
   const left = takeLeft(id);
-  if (kept) return show(kept);
-  const { turns, conversation, answer, problem } = left;
-  put(turns, conversation);
-  Object.assign(state, { active: answer.running ? answer : null, problem });
-  return undefined;
+  if (kept) show(kept);
+  else {
+    const { turns, conversation, answer, problem } = left;
+    put(turns, conversation);
+    Object.assign(state, { active: answer.running ? answer : null, problem });
+  }
+  if (left && !left.isStored) keepSoon();
 }
 
 function leave() {
   if (!state.active) keepNow();
   else if (!isRefilling()) leaveRunning();
-  else if (state.conversation.id) takeUp(state.conversation.id);
-  else stop();
+  else leaveRefilling(readLeftOrNull);
   dropRefills();
   clearPatches();
 }
@@ -157,13 +166,35 @@ export function showBranch(branch, mode) {
 
 // ---- conversations that were left --------------------------------------------------------------
 
-const readKeptOrNull = (id) => readKept(id).catch(() => null);
+/**
+ * Return {conversation, turns, answer, isStored} of a conversation that is not in memory, a `Left`.
+ * Throws as `readKept` does.
+ */
+async function readLeft({ id, unstored }) {
+  return unstored ? readUnstored(unstored) : { ...(await readKept(id)), isStored: true };
+}
 
-/** Follow the run of a conversation whose tokens are on their way to this page: by its file. */
-const takeUp = (id) => restoreLeft([{ id, phase: "running", problem: null }], readKeptOrNull);
+const readLeftOrNull = (one) => readLeft(one).catch(() => null);
+
+/** Return the same of a conversation whose text the tab has, with the tokens that storage has. */
+async function readUnstored({ conversation, turns: packed }) {
+  const turns = unpackTurns(packed);
+  const { entry, runs } = await readArchive(conversation.id);
+  adoptRevision(conversation, entry);
+  const answer = shownAnswer(turns.at(-1));
+  for (const turn of turns.filter(({ role }) => role === "model"))
+    fillTurn(turn, runs, answer.running ? answer.segment : null); // its events are asked for again
+  return { conversation, turns, answer, isStored: false };
+}
+
+/** A conversation was written by the tab before it was loaded again, `entry` of storage, if at all. */
+function adoptRevision(conversation, entry) {
+  if (!entry) conversation.rev = 0;
+  else if (entry.writer === conversation.writer) conversation.rev = entry.rev;
+}
 
 /** Take up the conversations that this tab had left before a reload. */
-export const restoreLeftConversations = (marks) => restoreLeft(marks, readKeptOrNull);
+export const restoreLeftConversations = (marks) => restoreLeft(marks, readLeftOrNull);
 
 // ---- another tab -------------------------------------------------------------------------------
 
@@ -197,12 +228,12 @@ export async function restoreKept(turns) {
   if (!conversation.id) return;
   const archive = readArchive(conversation.id);
   useArchive(archive.then(({ runs }) => runs));
-  const { entry } = await archive;
+  const { entry, runs } = await archive;
   if (state.conversation !== conversation) return;
-  if (!entry) Object.assign(conversation, { id: null, rev: 0 });
-  else if (entry.writer === conversation.writer) conversation.rev = entry.rev;
+  if (!entry) conversation.id = null;
+  adoptRevision(conversation, entry);
   const older = liveState().turns === turns ? turns.slice(0, -1) : [];
-  for (const turn of older.filter(({ role }) => role === "model")) await fillTurn(turn);
+  for (const turn of older.filter(({ role }) => role === "model")) fillTurn(turn, runs);
   changed("turns", "tokens", "conversations");
   if (entry && entry.rev > conversation.rev) follow();
 }
@@ -223,9 +254,10 @@ async function readArchive(id) {
   }
 }
 
-async function fillTurn(turn) {
+/** Fill the segments of a turn, but `except`, of which only the text is here. */
+function fillTurn(turn, runs, except = null) {
   for (const { answer, segment } of refillsOf(turn))
-    if (segment.textOnly !== null) await fillFromArchive(answer, segment);
+    if (segment.textOnly !== null && segment !== except) fillFrom(runs, answer, segment);
 }
 
 // ---- deleting ----------------------------------------------------------------------------------

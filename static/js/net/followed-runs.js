@@ -2,6 +2,7 @@
 // that were left while they were written.
 
 import { send } from "./connection.js";
+import { onTakenAlready } from "./resume.js";
 
 /**
  * Who hears of a run.
@@ -53,7 +54,8 @@ export function resumeFollowed() {
 export function onFollowedError({ segment, follower }, error) {
   const isUnknown = error.code === "unknown_generation";
   if (segment.accepted && !isUnknown) return false;
-  if (isUnknown && !segment.accepted) return send(segment.request);
+  if (isUnknown && segment.unanswered) return send(segment.request);
+  if (onTakenAlready(segment, error)) return true;
   unfollow(segment.id);
   segment.state = "done";
   segment.reason = "error";

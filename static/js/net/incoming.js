@@ -11,7 +11,14 @@ import { restore, save, saveSoon } from "../chat/persist.js";
 import { keepNow, keepSoon } from "../conversations/keeper.js";
 import { restoreKept, restoreLeftConversations } from "../conversations/library.js";
 import { newStore } from "../interventions/intervention-store.js";
-import { endRefill, onUnknownGeneration, pauseRefill, resumeRun, refill } from "./resume.js";
+import {
+  endRefill,
+  onTakenAlready,
+  onUnknownGeneration,
+  pauseRefill,
+  resumeRun,
+  refill,
+} from "./resume.js";
 import { keepRequest, withdrawRequest } from "../chat/session.js";
 import { goOn } from "../chat/summarize.js";
 import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";
@@ -30,7 +37,7 @@ export function start(onRefused) {
     if (conversation) state.conversation = conversation;
     showAnswer(shownAnswer(lastTurn()));
     refill(kept.refill);
-    restoreKept(turns);
+    restoreKept(turns).then(() => kept.unsaved && keepSoon());
     restoreLeftConversations(kept.left);
   }
   connect(onMessage, onConnection, onStayedOnServer);
@@ -105,6 +112,7 @@ const HANDLERS = {
       return onUnknownGeneration(answer, segment);
     if (message.id && !segment) return notifyListener(message); // may be a dropped generation
     if (segment?.state === "done") return undefined; // an update that arrived after the end
+    if (segment && onTakenAlready(segment, message)) return undefined;
     liveState().problem = message;
     if (segment && !segment.accepted) onRefused(answer, message);
     changed("turns", "settings");
@@ -113,6 +121,7 @@ const HANDLERS = {
 };
 
 function onRefused(answer, message) {
+  endRefill(answer.segment);
   if (!answer.segment.staysIfRefused) return restorePrompt(withdrawRequest(answer));
   liveState().problem = { ...message, inTurns: true };
   return keepRequest(answer, message);

@@ -57,10 +57,23 @@ export function endRefill(segment) {
 export const isRefilling = () => refilling !== null || refillQueue.length > 0;
 
 /**
- * Handle an unknown generation: send it again if it was never accepted, else keep its tokens if the
- * browser has them, or its text.
+ * Handle the refusal of a request that the server has taken already, and did not know yet when its
+ * events were asked for; false if `error` is another.
+ */
+export function onTakenAlready(segment, { param }) {
+  if (param !== "id" || !segment.unanswered) return false;
+  return send({ type: "resume", id: segment.id, after: 0 });
+}
+
+/**
+ * Handle an unknown generation: send it again if the server never answered it, else keep its tokens
+ * if the browser has them, or its text.
  */
 export async function onUnknownGeneration(answer, segment) {
+  if (segment.running && segment.unanswered) {
+    send(segment.request);
+    return;
+  }
   if (refilling?.segment === segment) {
     const { text } = refilling;
     const filled = await fillFromArchive(answer, segment);
@@ -68,9 +81,6 @@ export async function onUnknownGeneration(answer, segment) {
     if (!filled) answer.lose(segment, text);
     if (liveState().active === answer) liveState().active = null;
     refillNext();
-  } else if (!segment.accepted && segment.running) {
-    send(segment.request);
-    return;
   } else if (segment.running) {
     segment.state = "done";
     segment.reason = segment.left ? "cancelled" : "error";
