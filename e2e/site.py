@@ -9,7 +9,7 @@ from typing import Any
 
 from werkzeug.serving import make_server
 
-from app import create_app
+from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
 from app.engine.client import EngineClient, LocalEngine
@@ -92,7 +92,8 @@ def fake_site(
     """Return a running server with the fake engine; `process`: in a separate process."""
     tokenizer = FakeTokenizer(CHAT_TEMPLATE if chat else None)
     load = load or loader(**options)
-    engine: EngineClient = LocalEngine(load, tokenizer)
+    path = tale.model_dir()  # a fake engine's weights are those of the bundled model
+    engine: EngineClient = LocalEngine(load, tokenizer, path)
     if process:
-        engine = SupervisedEngine(load, tokenizer, restart_policy=restart_policy)
+        engine = SupervisedEngine(load, tokenizer, path=path, restart_policy=restart_policy)
     return Site(engine, FakeOptions(**options)).start(retention)

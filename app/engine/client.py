@@ -181,6 +181,12 @@ class EngineClient(ABC):
 
         return unlisten
 
+    def require_path(self) -> Path:
+        """Return the path of the model. Raises `UnavailableError` if it has no files here."""
+        if self.path is None:
+            raise UnavailableError("the files of this model are not on this server")
+        return self.path
+
     def require_ready(self) -> Hello:
         """Return the hello. Raises `UnavailableError` unless the engine is ready."""
         hello, status = self._hello, self._status

@@ -6,12 +6,10 @@ The server reads the model's files itself; the engine is not involved.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import msgspec
 from flask import Flask, Response, request
 
-from app import tale
 from app.engine.client import EngineClient, UnavailableError
 from app.http.errors import ModelNotFoundError
 from app.http.json_bodies import answer
@@ -27,18 +25,14 @@ def register(app: Flask, engine: EngineClient) -> None:
     @app.get("/api/weights")
     def weights() -> Response:
         hello = _running(engine)
-        inventory = Inventory.from_folder(_path(engine), _device_dtype(hello))
+        inventory = Inventory.from_folder(engine.require_path(), _device_dtype(hello))
         return answer({"model": hello.model.name} | msgspec.to_builtins(inventory))
 
     @app.get("/api/weights/<path:name>")
     def tensor(name: str) -> Response:
         _running(engine)
         with reading:
-            return answer(TensorSummary.from_folder(_path(engine), name))
-
-
-def _path(engine: EngineClient) -> Path:
-    return engine.path or tale.model_dir()
+            return answer(TensorSummary.from_folder(engine.require_path(), name))
 
 
 def _running(engine: EngineClient) -> Hello:

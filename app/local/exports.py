@@ -17,7 +17,6 @@ from typing import Literal
 
 import msgspec
 
-from app import tale
 from app.engine.client import EngineClient
 from app.local.model_files import SLOTS, ChatFormat, ManifestHead, write_model_files
 from app.ws.protocol import Hello
@@ -156,7 +155,7 @@ class BrowserExports:
 
     @property
     def _path(self) -> Path:
-        return self._engine.path or tale.model_dir()
+        return self._engine.require_path()
 
     def _follow(self, hello: Hello) -> None:
         """Drop the exports of another model than the one that runs. The lock is held."""

@@ -89,9 +89,9 @@ def start_site() -> Iterator[StartSite]:
         supervision = {name: options.pop(name) for name in SUPERVISION if name in options}
         load = load or loader(**{"delay": 0.002, **options})
         engine: EngineClient = client or (
-            SupervisedEngine(load, tokenizer, **supervision)
+            SupervisedEngine(load, tokenizer, path=tale.model_dir(), **supervision)
             if process
-            else LocalEngine(load, tokenizer)
+            else LocalEngine(load, tokenizer, tale.model_dir())
         )
         settings = settings or Settings(port=0)
         switching = ModelSwitcher(engine, settings, switch) if switch else None
@@ -148,7 +148,7 @@ def site(start_site: StartSite) -> Site:
 @pytest.fixture
 def http() -> Iterator[FlaskClient]:
     """Client for requests to the application with the fake engine, without a socket."""
-    engine = LocalEngine(loader(delay=0.002), FakeTokenizer())
+    engine = LocalEngine(loader(delay=0.002), FakeTokenizer(), tale.model_dir())
     engine.start()
     wait_ready(engine)
     yield create_app(Settings(port=0), engine).test_client()

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from app import create_app
+from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
 from app.engine.client import EngineClient, Load, LocalEngine, Tokenizer
@@ -60,11 +60,13 @@ def main(
         model = find_model(settings)
         tokenizer = model.tokenizer
         load = functools.partial(load_engine, settings, model.source, warm_up=True)
-    engine: EngineClient = LocalEngine(load, tokenizer)
+    path = tale.model_dir()
+    engine: EngineClient = LocalEngine(load, tokenizer, path)
     if process:
         engine = SupervisedEngine(
             load,
             tokenizer,
+            path=path,
             timeouts=Timeouts(silent=silent),
             restart_policy=RestartPolicy(at_once=at_once),
         )

@@ -96,6 +96,18 @@ def test_no_other_model_can_be_asked_for(http: FlaskClient, path: str, model: st
     assert http.get(path, query_string={"model": "fake-story"}).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}", "/api/local"])
+def test_a_model_without_files_here_is_not_answered_from_anothers(
+    start_site: StartSite, path: str
+) -> None:
+    site = start_site()
+    site.engine.path = None
+    response = site.app.test_client().get(path)
+    assert response.status_code == 503
+    assert response.json is not None
+    assert "files of this model are not on this server" in response.json["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}"])
 def test_while_the_model_is_loading(start_site: StartSite, path: str) -> None:
     response = start_site(load_seconds=5.0, wait=False).app.test_client().get(path)
