@@ -23,9 +23,9 @@ from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
 from app.models.model_source import ModelSource
 from app.ws.protocol import Hello, Status
-from e2e.site import Site
+from e2e.site import Site, tokens_of
 from gpu import Engine, Request, SamplingParams, ScheduledUpdate, Tokenizer
-from gpu.events import Done, Event, Token
+from gpu.events import Event, Token
 from gpu.inspection.requests import Answer, Question
 
 LOAD_SECONDS = 180
@@ -87,18 +87,8 @@ def engine_tokens(
     site: Site, ids: list[int], params: SamplingParams, updates: tuple[ScheduledUpdate, ...] = ()
 ) -> list[Token]:
     """Return the tokens that the engine of `site` generates without a page."""
-    tokens: list[Token] = []
-    done = threading.Event()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Token):
-            tokens.append(event)
-        if isinstance(event, Done):
-            done.set()
-
-    site.engine.submit(Request(ids, params, updates=updates), on_event)
-    assert done.wait(ANSWER_SECONDS), "the engine did not finish"
-    return tokens
+    request = Request(ids, params, updates=updates)
+    return tokens_of(site.engine, request, seconds=ANSWER_SECONDS)
 
 
 def ask_engine(site: Site, question: Question) -> Answer:

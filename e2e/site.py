@@ -64,20 +64,33 @@ class Site:
         these scheduled updates and no others."""
         messages = [Message("user", prompt)] if chat else None
         ids = prompt_ids(self.engine.tokenizer, None if chat else prompt, messages)
+        return self.undelayed(Request(ids, SamplingParams(**params), updates=updates))
+
+    def undelayed(self, request: Request) -> list[Token]:
+        """Return the tokens that the fake engine generates for a request, without its delay."""
         engine = FakeEngine(FakeOptions(**{**vars(self.options), "delay": 0.0}))
-        tokens: list[Token] = []
-        done = threading.Event()
+        try:
+            return tokens_of(engine, request, seconds=10)
+        finally:
+            engine.close()
 
-        def on_event(event: Event) -> None:
-            if isinstance(event, Token):
-                tokens.append(event)
-            if isinstance(event, Done):
-                done.set()
 
-        engine.submit(Request(ids, SamplingParams(**params), updates=updates), on_event)
-        assert done.wait(10), "the fake engine did not finish"
-        engine.close()
-        return tokens
+def tokens_of(
+    engine: FakeEngine | EngineClient, request: Request, *, seconds: float
+) -> list[Token]:
+    """Return the tokens of a run, which must end within so many seconds."""
+    tokens: list[Token] = []
+    done = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Token):
+            tokens.append(event)
+        if isinstance(event, Done):
+            done.set()
+
+    engine.submit(request, on_event)
+    assert done.wait(seconds), "the engine did not finish"
+    return tokens
 
 
 def fake_site(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
@@ -12,9 +11,8 @@ from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
 from gpu import Request
-from gpu.events import Done, Event, Token
+from gpu.events import Token
 from gpu.sampling import SamplingParams
-from tests.app.fake_engine import FakeEngine, FakeOptions
 
 ENDING = "Once there was a fox ✨ and a lamp. The end."
 LOST_LINE = "WebSocket connection to"
@@ -70,21 +68,8 @@ def versions(play: Playground) -> int:
 
 def engine_tokens(here: Site, message: dict[str, Any]) -> list[Token]:
     """Return what the engine writes for a message of the page without interruption."""
-    engine = FakeEngine(FakeOptions(**{**vars(here.options), "delay": 0.0}))
-    tokens: list[Token] = []
-    done = threading.Event()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Token):
-            tokens.append(event)
-        if isinstance(event, Done):
-            done.set()
-
     params = SamplingParams(**{**message["params"], "stop": tuple(message["params"]["stop"])})
-    engine.submit(Request(message["ids"], params), on_event)
-    assert done.wait(10)
-    engine.close()
-    return tokens
+    return here.undelayed(Request(message["ids"], params))
 
 
 def sent(messages: MessageLog, type: str = "generate") -> list[dict[str, Any]]:
