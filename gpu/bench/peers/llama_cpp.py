@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from gpu.bench.peers import gguf_file
-from gpu.bench.peers.peer import ChildPeer
+from gpu.bench.peers.peer import SCRIPTS, ChildPeer
 from gpu.bench.subject import BenchModel
 
 
@@ -20,7 +20,7 @@ def batched(
 ) -> ChildPeer:
     """Start the library with up to `n_streams` sequences in a step."""
     arguments = [str(context), str(n_streams)]
-    return _start("llama.cpp", "run_llama_cpp.py", subject, dtype, arguments, python)
+    return _start_script("llama.cpp", "run_llama_cpp.py", subject, dtype, arguments, python)
 
 
 def server(
@@ -28,10 +28,12 @@ def server(
 ) -> ChildPeer:
     """Start llama-cpp-python's server, which writes one stream at a time however many ask."""
     script = "run_llama_cpp_server.py"
-    return _start("llama-cpp-python's server", script, subject, dtype, [str(context)], python)
+    return _start_script(
+        "llama-cpp-python's server", script, subject, dtype, [str(context)], python
+    )
 
 
-def _start(
+def _start_script(
     name: str,
     script: str,
     subject: BenchModel,
@@ -42,5 +44,4 @@ def _start(
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-gguf-")
     path = Path(folder.name) / "model.gguf"
     gguf_file.write(subject, dtype, path)
-    scripts = Path(__file__).parent / "scripts"
-    return ChildPeer(name, scripts / script, [str(path), *arguments], python, folder)
+    return ChildPeer(name, SCRIPTS / script, [str(path), *arguments], python, folder)

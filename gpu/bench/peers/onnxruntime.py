@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from gpu.bench.peers import onnx_file
-from gpu.bench.peers.peer import ChildPeer
+from gpu.bench.peers.peer import SCRIPTS, ChildPeer
 from gpu.bench.subject import BenchModel
 
 
@@ -15,5 +15,5 @@ def start(subject: BenchModel, dtype: str, context: int, python: str | None) -> 
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-onnx-")
     path = Path(folder.name) / "model.onnx"
     onnx_file.write(subject, dtype, path, context)
-    script = Path(__file__).parent / "scripts" / "run_onnxruntime.py"
-    return ChildPeer("onnxruntime", script, [str(path), "WebGpuExecutionProvider"], python, folder)
+    arguments = [str(path), "WebGpuExecutionProvider"]
+    return ChildPeer("onnxruntime", SCRIPTS / "run_onnxruntime.py", arguments, python, folder)

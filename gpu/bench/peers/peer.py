@@ -22,6 +22,8 @@ from typing import Any, Protocol
 from gpu.bench.contestants import Figures
 from gpu.errors import EngineError
 
+SCRIPTS = Path(__file__).parent / "scripts"
+
 
 class PeerMissing(EngineError):
     """The peer cannot run here; the message says what to install."""

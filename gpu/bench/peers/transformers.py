@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu.bench.peers import hf_folder
-from gpu.bench.peers.peer import ChildPeer
+from gpu.bench.peers.peer import SCRIPTS, ChildPeer
 from gpu.bench.subject import BenchModel
 
 
@@ -16,7 +16,7 @@ def _start(
     mode: str, name: str, subject: BenchModel, dtype: str, context: int, python: str | None
 ) -> ChildPeer:
     arguments = [mode, dtype, str(context)]
-    return _child(name, "run_transformers.py", subject, dtype, arguments, python)
+    return _start_script(name, "run_transformers.py", subject, dtype, arguments, python)
 
 
 eager = partial(_start, "eager", "transformers")
@@ -28,10 +28,12 @@ def continuous_batching(
 ) -> ChildPeer:
     """Start with pages for `n_streams` requests of `context` tokens."""
     arguments = [dtype, str(context), str(n_streams)]
-    return _child("transformers", "run_continuous_batching.py", subject, dtype, arguments, python)
+    return _start_script(
+        "transformers", "run_continuous_batching.py", subject, dtype, arguments, python
+    )
 
 
-def _child(
+def _start_script(
     name: str,
     script: str,
     subject: BenchModel,
@@ -41,5 +43,4 @@ def _child(
 ) -> ChildPeer:
     folder = tempfile.TemporaryDirectory(prefix="tokenglass-transformers-")
     hf_folder.write(subject, dtype, Path(folder.name))
-    scripts = Path(__file__).parent / "scripts"
-    return ChildPeer(name, scripts / script, [folder.name, *arguments], python, folder)
+    return ChildPeer(name, SCRIPTS / script, [folder.name, *arguments], python, folder)
