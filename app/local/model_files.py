@@ -14,6 +14,7 @@ from gpu import (
     ExportedFile,
     ExportedModel,
     GenerationDefaults,
+    Inventory,
     LoadOptions,
     ModelError,
     SamplingParams,
@@ -29,6 +30,8 @@ SLOTS = 2
 MODEL = "model"
 """Folder of the model's files."""
 TOKENIZER = "tokenizer.json"
+INVENTORY = "inventory.json"
+"""List of the model's tensors, for the instrument of the weights."""
 COPIED = (TOKENIZER, "tokenizer_config.json", "config.json", "generation_config.json")
 """Files of a model that are exported as they are, if it has them; it must have the first."""
 
@@ -53,8 +56,9 @@ class ChatFormat(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """Description of an export, MANIFEST in its folder.
 
-    files     the model's other files, by their names
-    defaults  sampling settings that the model's makers recommend
+    files      the model's other files, by their names
+    inventory  list of its tensors, `gpu.checkpoint.inventory.Inventory`; None in older exports
+    defaults   sampling settings that the model's makers recommend
     """
 
     format: str
@@ -65,6 +69,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: dict[str, ExportedFile]
     chat: ChatFormat
     defaults: SamplingParams
+    inventory: ExportedFile | None = None
 
 
 class ManifestHead(msgspec.Struct, frozen=True):
@@ -105,7 +110,15 @@ def write_model_files(
         files=files,
         chat=head.chat,
         defaults=recommended_settings(GenerationDefaults.from_folder(path)),
+        inventory=_write_inventory(path, options, folder),
     )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     (folder / MANIFEST).write_bytes(text)
     return manifest
+
+
+def _write_inventory(path: Path, options: LoadOptions, folder: Path) -> ExportedFile:
+    inventory = Inventory.from_folder(path, options.dtype)
+    written = folder / MODEL / INVENTORY
+    written.write_bytes(msgspec.json.encode(inventory))
+    return ExportedFile.of(folder, written)

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.local.exports import TALE, exported, server_tokens
 from e2e.playground import Playground
-from gpu import Tokenizer
+from gpu import Inventory, Tokenizer
 from gpu.interventions.messages import Interventions, LayerFactor
 
 DTYPE = "f16"
@@ -26,31 +27,52 @@ N = 24
 """Tokens of the compared answer."""
 
 
+INSTRUMENTS = """async () => {
+  const { INSTRUMENTS } = await import("/static/js/look/instruments.js");
+  const { hello } = (await import("/static/js/state.js")).state;
+  return INSTRUMENTS.filter(({ fits }) => !fits || fits(hello)).map(({ name }) => name);
+}"""
+
+
+class FileServer(ThreadingHTTPServer):
+    """Serves the files of a folder. `refused`: requests for anything else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.refused: list[str] = []
+        super().__init__(("127.0.0.1", 0), functools.partial(Files, directory=str(folder)))
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.server_port}/"
+
+
 class Files(SimpleHTTPRequestHandler):
-    """Serves the files of a folder, silently."""
+    server: FileServer
 
     def log_message(self, *_: Any) -> None:
         pass
 
+    def send_error(self, code: int, *rest: Any) -> None:
+        self.server.refused.append(f"{code} {self.requestline}")
+        super().send_error(code, *rest)
+
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of the bundled model's export on a file server."""
-    folder = exported(TALE, tmp_path_factory.mktemp("exports"), DTYPE)
-    handler = functools.partial(Files, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    """The bundled model's export on a file server."""
+    server = FileServer(exported(TALE, tmp_path_factory.mktemp("exports"), DTYPE))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield f"http://localhost:{server.server_port}/"
+    yield server
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 @pytest.fixture
-def hosted(url: str, open_with_gpu: Callable[[str], Playground]) -> Playground:
+def hosted(files: FileServer, open_with_gpu: Callable[[str], Playground]) -> Playground:
     """The page, ready, in a browser with WebGPU."""
-    return open_with_gpu(url)
+    return open_with_gpu(files.url)
 
 
 def about_models(play: Playground) -> Locator:
@@ -60,7 +82,32 @@ def about_models(play: Playground) -> Locator:
     return play.page.get_by_role("dialog", name="Where the model runs")
 
 
-def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None:
+def check_weights(play: Playground) -> None:
+    """The tensors are those of the model; the values of one are said to be missing."""
+    look = play.look.open("weights")
+    want = Inventory.from_folder(TALE.folder, DTYPE).tensors
+    shown = [(row["tensor"], row["bytes on the device"]) for row in look.csv()]
+    assert shown == [(tensor.name, str(tensor.device_bytes)) for tensor in want]
+    look.panel.get_by_role("button", name="Table", exact=True).click()  # back to the picture
+    look.panel.locator(".wt-cell").first.click()
+    expect(look.panel).to_contain_text("Its values are not shown")
+
+
+def open_everything(play: Playground) -> None:
+    """Open each instrument and each dialog, none of which may end in an error."""
+    for name in play.page.evaluate(INSTRUMENTS):
+        play.look.open(name)
+        expect(play.look.message).not_to_have_attribute("data-tone", "bad")
+    play.page.evaluate("() => { location.hash = '' }")
+    openers = play.page.locator("[aria-haspopup=dialog]:visible").all()
+    assert len(openers) > 4
+    for opener in openers:
+        opener.click()
+        expect(play.page.locator("dialog[open]")).to_have_count(1)
+        play.page.keyboard.press("Escape")
+
+
+def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:
     """The same text from the same chat, stopped and continued; without a server to talk to."""
     play = hosted
     play.set(temperature=0, max_tokens=N, seed=7)
@@ -104,4 +151,7 @@ def test_the_page_answers_as_the_servers_engine_does(hosted: Playground) -> None
     assert len(rows) == play.page.evaluate(HELLO)["dispatches_per_token"]
     assert all(int(row["bytes"]) > 0 for row in rows)
     assert sum(int(row["operations"]) for row in rows) > 0
+    check_weights(play)
+    open_everything(play)
     assert not play.messages.sent, "there is no WebSocket"
+    assert not files.refused, "the page asks for nothing but files"

@@ -1,6 +1,6 @@
 // Checks of the manifest of an export before anything that it names is fetched.
 
-import { list, mapOf, nullable, ShapeError, struct, text, whole } from "./shape.js";
+import { list, mapOf, nullable, optional, ShapeError, struct, text, whole } from "./shape.js";
 
 const FORMAT = "tokenglass-export";
 const VERSION = 1;
@@ -30,6 +30,7 @@ const manifestShape = struct({
     tool_template: nullable(text),
   }),
   defaults: struct({}),
+  inventory: optional(nullable(file)),
 });
 
 /** Return `manifest`, which was fetched from `url`; throws an Error that says what is wrong with it. */

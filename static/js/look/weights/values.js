@@ -25,6 +25,7 @@ export class WeightsValues {
     this.root.setAttribute("aria-label", "Selected tensor");
     this.name = this.root.appendChild(el("h3"));
     this.what = this.root.appendChild(el("p", "wt-what"));
+    this.missing = this.root.appendChild(el("p", "wt-what"));
     this.bars = this.root.appendChild(el("canvas", "wt-bars"));
     this.bars.setAttribute("aria-hidden", "true");
     this.figures = this.root.appendChild(el("dl", "wt-figures"));
@@ -32,10 +33,12 @@ export class WeightsValues {
     this.largest = this.root.appendChild(el("table", "wt-largest"));
   }
 
-  /** `summary`: null while unknown. */
-  draw(tensor, summary) {
+  /** `summary`: null while unknown, or if it cannot be had; `why` says why not, else "". */
+  draw(tensor, summary, why) {
     setText(this.name, tensor.name);
     setText(this.what, describe(tensor));
+    setText(this.missing, why);
+    this.missing.hidden = !why;
     for (const part of [this.bars, this.figures, this.largest]) part.hidden = !summary;
     if (!summary) return;
     drawBars(this.bars, summary);

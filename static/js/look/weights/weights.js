@@ -3,7 +3,7 @@
 import { el } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { changed } from "../../state.js";
-import { askInventory, askSummary, forgetAnswers } from "./data.js";
+import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
 import { WeightsKinds } from "./kinds.js";
 import { WeightsMap } from "./map.js";
 import { Rotary, ropeScale } from "./rotary.js";
@@ -47,7 +47,8 @@ export const weights = {
     if (known !== id) begin(id);
     const inventory = askInventory(hello.model.name);
     if (inventory instanceof Promise) return inventory.then((found) => draw(found, null, row));
-    const summary = pane === "values" ? summaryOf(inventory, hello.model.name) : null;
+    const wanted = pane === "values" && !whyNoSummaries();
+    const summary = wanted ? summaryOf(inventory, hello.model.name) : null;
     if (!(summary instanceof Promise)) return draw(inventory, summary, row);
     draw(inventory, null, row);
     return summary.then((found) => draw(inventory, found, row));
@@ -104,9 +105,9 @@ function draw(inventory, summary, row) {
   map.mark(chosen, row?.layer ?? null);
   say(null);
   if (pane === "tensors") panes.tensors.draw(inventory);
-  if (pane === "values") panes.values.draw(tensorOf(chosen), summary);
+  if (pane === "values") panes.values.draw(tensorOf(chosen), summary, whyNoSummaries());
   if (pane === "rotary") panes.rotary.draw(inventory.rope);
-  return SOURCES[pane];
+  return pane === "values" && !summary ? SOURCES.tensors : SOURCES[pane];
 }
 
 const SOURCES = {
@@ -154,7 +155,7 @@ const TABLES = {
       TENSOR_COLUMNS.map(([, key]) => (typeof key === "string" ? tensor[key] : key(tensor))),
     ),
   }),
-  values: () => ({ columns: ["from", "to", whole("values")], rows: binsOf(now.summary) }),
+  values: () => ({ columns: ["from", "to", whole("values")], rows: now.summary ? binsOf(now.summary) : [] }),
   rotary: () => {
     const { rope } = now.inventory;
     return {
