@@ -390,12 +390,12 @@ def test_an_engine_that_fails_over_a_question_gets_a_new_process(start_site: Sta
     assert isinstance(engine, SupervisedEngine)
     pid = engine.pid
     with pytest.raises(EngineError):
-        engine.inspect(Losses([1] * 6)).result(10)
-    deadline = time.monotonic() + 20
+        engine.inspect(Losses([1] * 6)).result(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
     while engine.pid == pid or engine.hello is None:
         assert time.monotonic() < deadline, engine.status
         time.sleep(0.02)
-    assert engine.inspect(Losses([1] * 7)).result(10) == Answer({}, ())
+    assert engine.inspect(Losses([1] * 7)).result(PATIENCE_S) == Answer({}, ())
 
 
 def test_closing_ends_the_questions_that_wait(start_site: StartSite) -> None:
