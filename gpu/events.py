@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from gpu.interventions.messages import Interventions
 from gpu.sampling import SamplingParams
-from gpu.step import ExpertUse
+from gpu.step import CUTS, ExpertUse
 
 Reason = Literal["eos", "stop", "length", "context", "cancelled", "error"]
+Masses = Annotated[tuple[float, ...], msgspec.Meta(min_length=4, max_length=len(CUTS))]
+"""See `gpu.step.Sampled.mass`. Replays from before a filter was added have fewer."""
 
 
 class TokenText(msgspec.Struct, frozen=True):
@@ -177,7 +179,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     rank: int | None
     n_kept: int | None
     draw: float | None
-    mass: tuple[float, float, float, float] | None
+    mass: Masses | None
     candidates: tuple[CandidateText, ...]
     times: StepTimes
     kv_blocks: int

@@ -47,8 +47,8 @@ class Declaration:
     meaning   what a value means, in a few words: error messages quote it
     help      one sentence for `--help` and the page's tooltip
     live      may change while the text is written
-    stage     where the setting changes the distribution; None: it does not. A filter is also an
-              entry of `gpu.step.CUTS`, in the same order.
+    stage     where the setting changes the distribution; None: it does not. Filters act in the
+              order of their fields.
     neutral   value that changes nothing, of a setting that has a stage
     off       value that the page shows as switched off, and the words for it
     slider    None: the page has no slider for it
@@ -310,6 +310,7 @@ SETTINGS = _declared_settings()
 SETTING_BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 PENALTIES = tuple(setting for setting in SETTINGS if setting.declared.stage == "penalty")
+FILTERS = tuple(setting for setting in SETTINGS if setting.declared.stage == "filter")
 
 LIVE = tuple(setting.name for setting in SETTINGS if setting.declared.live)
 """The settings that may change while the text is being written."""

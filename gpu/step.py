@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
-from gpu.sampling import DISTRIBUTION, SamplingParams, TokenBias
+from gpu.sampling import DISTRIBUTION, FILTERS, SamplingParams, TokenBias
 
 FROM_GPU = -1
 """Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
@@ -31,8 +31,8 @@ GREEDY_BELOW = 1e-4
 N_CANDIDATES = 20
 """Most likely tokens that a step reports for each sampled row."""
 
-CUTS = ("", "top_k", "top_p", "min_p")
-"""Filter that removed a candidate; "" if it was kept. The filters of `gpu.sampling.SETTINGS`."""
+CUTS = ("", *(setting.name for setting in FILTERS))
+"""Filter that removed a candidate, in the order in which they act; "" if it was kept."""
 
 Floats = npt.NDArray[np.float32]
 Times = npt.NDArray[np.float64]
@@ -52,13 +52,20 @@ class Row:
 class Sample:
     """Draw of the token that follows `rows[row]`.
 
-    `index` counts the sampled tokens of the run and is the random generator's counter: the draw
-    depends on (seed, index) alone. So the last `index` tokens of the context are those that the run
-    wrote. The fields after it are those of `gpu.sampling.DISTRIBUTION`, and `logit_bias`; their
-    defaults change nothing. `verifies`: the token is compared with a draft, or follows one, so it
-    does not become the one that its slot sampled last, nor one that was seen or written. `n_drafts`
-    rows up to `row` are drafts; their tokens count as seen and written. `n_allowed`: how many
-    tokens `Runner.set_allowed` allows the slot; for this draw there are no others. 0: all.
+    row         index into the rows of the step
+    slot        slot of the sequence
+    seed        seed of the random generator, 64 bits
+    index       tokens that the run sampled before. It is the counter of the random generator, so
+                the draw depends on (seed, index) alone. The last `index` tokens of the context are
+                those that the run wrote.
+    n_drafts    rows up to `row` that are drafts; penalties count their tokens as written
+    verifies    the token is only compared with a draft, or follows one: the slot's last token, its
+                seen tokens and its counts stay as they are
+    n_allowed   size of the set that `Runner.set_allowed` gave the slot, to which the draw is
+                limited; 0: no limit
+
+    The other fields are settings (`gpu.sampling.DISTRIBUTION` and `logit_bias`); their defaults
+    change nothing.
     """
 
     row: int
@@ -136,7 +143,8 @@ class Sampled:
     rank         how many tokens have a larger scaled logit (0: the most likely)
     n_kept       how many tokens survived the filters
     draw         the uniform number in [0, 1) that picked the token; 0 when greedy
-    mass         probability (before the filters) kept, and cut by top-k, top-p, min-p; sums to 1
+    mass         probability (before the filters) that was kept, and that each filter cut: an entry
+                 for each of `CUTS`; sums to 1
     candidates   the `N_CANDIDATES` most likely, most likely first
     allowed      the model's own probability of all allowed tokens together (see `Sample.n_allowed`,
                  of which everything but `logprob` is about); 1 if all are allowed
@@ -148,7 +156,7 @@ class Sampled:
     rank: int
     n_kept: int
     draw: float
-    mass: tuple[float, float, float, float]
+    mass: tuple[float, ...]
     candidates: tuple[Candidate, ...]
     allowed: float = 1.0
 

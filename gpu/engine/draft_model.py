@@ -296,7 +296,7 @@ def _most_likely(sequence: Sequence, row: int, i: int) -> Sample:
     """Return the draw of draft `i` after rows[row]: the most likely token under the penalties."""
     index = sequence.n_submitted + i
     sample = Sample.of(sequence.params, row=row, slot=sequence.slot, index=index)
-    return replace(sample, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+    return replace(sample, temperature=0.0)
 
 
 def _rows(text: DraftText, ids: list[int], end: int) -> tuple[Row, ...]:

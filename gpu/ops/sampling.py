@@ -13,7 +13,7 @@ from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
 from gpu.ops.step_buffer import Fields
 from gpu.sampling import MAX_LOGIT_BIASES, TokenBias
-from gpu.step import MAX_TIMES_WRITTEN, N_CANDIDATES
+from gpu.step import CUTS, MAX_TIMES_WRITTEN, N_CANDIDATES
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Number
@@ -21,8 +21,8 @@ from gpu.webgpu.plan import Dispatch, Recorder
 
 RESULT_FIELDS: Fields = (
     ("id", "u32"), ("logprob", "f32"), ("probability", "f32"), ("rank", "u32"), ("n_kept", "u32"),
-    ("draw", "f32"), ("mass_kept", "f32"), ("mass_cut_top_k", "f32"), ("mass_cut_top_p", "f32"),
-    ("mass_cut_min_p", "f32"), ("n_candidates", "u32"), ("allowed", "f32"),
+    ("draw", "f32"), ("mass_kept", "f32"), *((f"mass_cut_{name}", "f32") for name in CUTS[1:]),
+    ("n_candidates", "u32"), ("allowed", "f32"),
 )  # fmt: skip
 """Words of a sample's result, before its candidates (`gpu.step.Sampled`); shaders/sample.wgsl
 writes them."""

@@ -57,7 +57,8 @@ class Distribution:
     cut     index into `CUTS`: the first filter that removed the token, 0 for none
     kept    survivors: tokens not cut; greedy: the most likely one only
     after   probability of the draw
-    mass    probability (`before`) of the survivors, cut by top-k, top-p, min-p; greedy: 1, 0, 0, 0
+    mass    probability (`before`) of the survivors, and cut by each filter: an entry for each of
+            `CUTS`; greedy: 1 and zeros
     """
 
     order: npt.NDArray[np.intp]
@@ -66,7 +67,7 @@ class Distribution:
     cut: npt.NDArray[np.int8]
     kept: npt.NDArray[np.bool_]
     after: Doubles
-    mass: tuple[float, float, float, float]
+    mass: tuple[float, ...]
 
 
 def scale_logits(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) -> Doubles:
@@ -107,9 +108,8 @@ def distribution(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) 
     cut = np.zeros(len(scaled), np.int8)
     if sample.temperature == 0:
         kept = np.arange(len(scaled)) == np.argmax(scaled)
-        return Distribution(
-            order, scaled, before, cut, kept, kept.astype(np.float64), (1.0, 0.0, 0.0, 0.0)
-        )
+        mass = (1.0, *(0.0 for _ in CUTS[1:]))
+        return Distribution(order, scaled, before, cut, kept, kept.astype(np.float64), mass)
     if 0 < sample.top_k < len(scaled):
         cut[scaled < scaled[order[sample.top_k - 1]]] = 1
     if sample.top_p < 1:
@@ -120,11 +120,9 @@ def distribution(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) 
     if sample.min_p > 0:
         cut[(cut == 0) & (scaled < scaled.max() + np.log(sample.min_p))] = 3
     kept = cut == 0
-    mass, by_top_k, by_top_p, by_min_p = (float(before[cut == i].sum()) for i in range(len(CUTS)))
-    after = np.where(kept, before / mass, 0.0)
-    return Distribution(
-        order, scaled, before, cut, kept, after, (mass, by_top_k, by_top_p, by_min_p)
-    )
+    mass = tuple(float(before[cut == i].sum()) for i in range(len(CUTS)))
+    after = np.where(kept, before / mass[0], 0.0)
+    return Distribution(order, scaled, before, cut, kept, after, mass)
 
 
 def draw(chances: Distribution, u: float) -> int:

@@ -12,6 +12,8 @@ from gpu.plans.plan_cache import RecordedPlan
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled, Times
 
 HEADER_WORDS = len(RESULT_FIELDS)
+MASS_END = 6 + len(CUTS)
+"""Word of a sample after its masses, which begin at word 6."""
 
 
 def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:
@@ -32,7 +34,7 @@ def parse_sent(data: bytes, recorded: RecordedPlan, n_rows: int) -> Floats | Non
 
 
 def _sampled(words: list[int], floats: list[float]) -> Sampled:
-    n_candidates = min(words[10], N_CANDIDATES)
+    n_candidates = min(words[MASS_END], N_CANDIDATES)
     starts = range(HEADER_WORDS, HEADER_WORDS + 4 * n_candidates, 4)
     return Sampled(
         id=words[0],
@@ -41,12 +43,12 @@ def _sampled(words: list[int], floats: list[float]) -> Sampled:
         rank=words[3],
         n_kept=words[4],
         draw=floats[5],
-        mass=(floats[6], floats[7], floats[8], floats[9]),
+        mass=tuple(floats[6:MASS_END]),
         candidates=tuple(
             Candidate(words[at], floats[at + 1], floats[at + 2], CUTS[words[at + 3]])
             for at in starts
         ),
-        allowed=floats[11],
+        allowed=floats[MASS_END + 1],
     )
 
 

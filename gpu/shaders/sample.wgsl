@@ -20,7 +20,8 @@ override LOGIT_STRIDE: u32;
 override SEEN_WORDS: u32;
 override COUNT_WORDS: u32;
 
-const HEADER_WORDS = 12u;
+const FIXED_WORDS = 9u; // of a header; it has one more for each filter
+const HEADER_WORDS = FIXED_WORDS + N_FILTERS;
 const CANDIDATE_WORDS = 4u;
 const RESULT_WORDS = HEADER_WORDS + CANDIDATE_WORDS * N_CANDIDATES;
 
@@ -36,11 +37,8 @@ const RESULT_WORDS = HEADER_WORDS + CANDIDATE_WORDS * N_CANDIDATES;
 fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
   let key = entries[i].x;
   let mass = mass_of(key);
-  var cut = 0u;
-  if (key < choice.cuts.x) { cut = 1u; }
-  else if (key < choice.cuts.y) { cut = 2u; }
-  else if (key < choice.cuts.z) { cut = 3u; }
-  var after = select(0.0, mass / choice.masses.w, cut == 0u);
+  let cut = filter_that_cuts(key, choice);
+  var after = select(0.0, mass / choice.masses[N_FILTERS], cut == 0u);
   if (greedy) { after = select(0.0, 1.0, i == 0u); }
   results[at] = entries[i].y;
   results[at + 1u] = bitcast<u32>(mass / total);
@@ -49,18 +47,19 @@ fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
 }
 
 // Words of a choice: id, log-probability, probability, rank, number of survivors, draw, mass of the
-// survivors, mass cut by top-k, by top-p, by min-p, number of candidates, probability of the
-// allowed tokens.
+// survivors, mass that each filter cut, number of candidates, probability of the allowed tokens.
 fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
-  let masses = choice.masses;
+  var masses = choice.masses;
   results[at] = id;
   results[at + 1u] = bitcast<u32>(logprob);
-  results[at + 2u] = bitcast<u32>(choice.mass / masses.w);
+  results[at + 2u] = bitcast<u32>(choice.mass / masses[N_FILTERS]);
   results[at + 3u] = choice.rank.n_above;
   results[at + 4u] = choice.n_kept;
   results[at + 5u] = bitcast<u32>(choice.draw);
-  let shares = vec4f(masses.w, masses.xyz - masses.yzw) / masses.x;
-  for (var i = 0u; i < 4u; i++) { results[at + 6u + i] = bitcast<u32>(shares[i]); }
+  results[at + 6u] = bitcast<u32>(masses[N_FILTERS] / masses[0]);
+  for (var i = 0u; i < N_FILTERS; i++) {
+    results[at + 7u + i] = bitcast<u32>((masses[i] - masses[i + 1u]) / masses[0]);
+  }
 }
 
 // The token is part of its slot's text from now on.
@@ -98,8 +97,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     let id = min(choice.rank.id, VOCAB - 1u); // in range even if all logits are NaN
     let logprob = logits[group.x * LOGIT_STRIDE + id] - raw_top - log(totals.y);
     write_choice(at, id, logprob, choice);
-    results[at + 10u] = n_candidates;
-    results[at + 11u] = bitcast<u32>(select(1.0, totals.z / totals.y, masked));
+    results[at + N_FILTERS + 7u] = n_candidates;
+    results[at + N_FILTERS + 8u] = bitcast<u32>(select(1.0, totals.z / totals.y, masked));
     if (sample.verifies == 0u) { remember(sample.slot, id); }
   }
 }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import msgspec
 
 from gpu.sampling import DISTRIBUTION, LIVE, SETTING_BY_NAME, SETTINGS, SamplingParams
 from gpu.step import CUTS, Sample
+
+SAMPLER_STAGES = Path(__file__).parents[2] / "gpu/shaders/lib/sampler_stages.wgsl"
 
 
 def test_defaults_are_allowed() -> None:
@@ -27,9 +32,10 @@ def test_the_sampler_gets_the_settings_that_change_the_distribution() -> None:
         assert getattr(neutral, name) == SETTING_BY_NAME[name].declared.neutral
 
 
-def test_filters_are_those_of_a_step() -> None:
-    filters = [setting.name for setting in SETTINGS if setting.declared.stage == "filter"]
-    assert ("", *filters) == CUTS
+def test_the_filters_of_a_step_are_the_declared_ones_in_the_order_of_the_shader() -> None:
+    stages = re.findall(r"^const (\w+) = \d+u;", SAMPLER_STAGES.read_text("utf-8"), re.MULTILINE)
+    filters = stages[stages.index("LISTED") + 1 : stages.index("DRAW")]
+    assert ("", *(name.lower() for name in filters)) == CUTS
 
 
 def test_sliders_lie_in_the_range_and_their_settings_change_live() -> None:

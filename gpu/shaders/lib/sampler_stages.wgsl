@@ -13,6 +13,7 @@ const TOP_K = 2u;
 const TOP_P = 3u;
 const MIN_P = 4u;
 const DRAW = 5u;
+const N_FILTERS = DRAW - TOP_K;
 
 const N_CANDIDATES = 20u; // candidates that are reported
 const WIDE = 64u; // tokens to sort if there is no top-k
@@ -54,8 +55,8 @@ struct Choice {
   rank: TokenRank,
   mass: f32,     // of the token
   n_kept: u32,
-  cuts: vec3u,   // keys a token must reach to survive top-k, top-p, min-p; 0 where a filter is off
-  masses: vec4f, // of all tokens, after top-k, after top-p, after min-p
+  cuts: array<u32, N_FILTERS>, // key that a token must reach to survive each filter; 0: it is off
+  masses: array<f32, N_FILTERS + 1>, // of all tokens, and of the survivors of each filter
   draw: f32,
 }
 
@@ -68,8 +69,9 @@ fn choose(row: ScaledRow, sample: Sample) -> Choice {
   var first = SamplerBuffer(0u, 0u, 0u, 1u, 0.0);
   var kept = Survivors(1u, row.n_tokens, row.mass);
   var rank = TokenRank(0u, NO_ID, 0u, 0u, 0.0);
-  var cuts = vec3u();
-  var masses = vec4f(row.mass);
+  var cuts = array<u32, N_FILTERS>();
+  var masses = array<f32, N_FILTERS + 1>();
+  for (var i = 0u; i <= N_FILTERS; i++) { masses[i] = row.mass; }
   for (var stage = STRIPS; stage <= select(DRAW, LISTED, greedy); stage++) {
     if (is_off(stage, sample, row.n_tokens, first, kept, cut)) { continue; }
     if (stage == MIN_P) { kept.floor = cut; }
@@ -90,14 +92,24 @@ fn choose(row: ScaledRow, sample: Sample) -> Choice {
     if (stage == DRAW) { break; }
     kept = Survivors(select(rank.key, cut, stage == MIN_P), rank.n_through, rank.mass_through);
     let filtered = stage - TOP_K;
-    cuts = select(cuts, vec3u(kept.floor), vec3u(0u, 1u, 2u) == vec3u(filtered));
-    masses = select(masses, vec4f(kept.mass), vec4u(0u, 1u, 2u, 3u) > vec4u(filtered));
+    cuts[filtered] = kept.floor;
+    for (var i = filtered + 1u; i <= N_FILTERS; i++) { masses[i] = kept.mass; }
   }
   if (greedy) {
     let best = TokenRank(entries[0].x, entries[0].y, 0u, 1u, 1.0);
-    return Choice(best, 1.0, 1u, vec3u(), vec4f(1.0), 0.0);
+    for (var i = 0u; i <= N_FILTERS; i++) { masses[i] = 1.0; }
+    return Choice(best, 1.0, 1u, cuts, masses, 0.0);
   }
   return Choice(rank, mass_of(rank.key), kept.n, cuts, masses, draw);
+}
+
+// Number of the first filter that cuts a token, from 1; 0: none does.
+fn filter_that_cuts(key: u32, choice: Choice) -> u32 {
+  var cuts = choice.cuts; // only a variable can be indexed by a variable everywhere
+  for (var i = 0u; i < N_FILTERS; i++) {
+    if (key < cuts[i]) { return i + 1u; }
+  }
+  return 0u;
 }
 
 // Smallest key that survives min-p; 0: off. The logarithm may be rounded up, so it is clamped: the

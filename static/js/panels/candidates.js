@@ -162,7 +162,7 @@ function drawDraw(token) {
   const box = byId("draw");
   if (!token?.mass) return box.replaceChildren(el("p", "mass", token ? lackOf("draw") : ""));
   const [kept, ...removed] = token.mass;
-  const cuts = FILTERS.map(({ label }, i) => [label, removed[i]]).reverse();
+  const cuts = FILTERS.map(({ label }, i) => [label, removed[i] ?? 0]).reverse();
   const strip = el("div", "strip");
   let shown = 0;
   for (const { id, before, cut } of token.candidates) {

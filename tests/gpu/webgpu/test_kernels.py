@@ -18,6 +18,7 @@ from gpu.reference import moe as reference_moe
 from gpu.reference import ops as reference
 from gpu.reference import quantize_activations as reference_activations
 from gpu.reference import sampler as reference_sampler
+from gpu.sampling import FILTERS
 from gpu.webgpu import kernels
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
@@ -149,7 +150,9 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert constant(layout, "FROM_GPU") == step.FROM_GPU & 0xFFFFFFFF
     assert reference.FROM_GPU == step.FROM_GPU
     assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
-    words = constant(sample, "HEADER_WORDS") + constant(sample, "CANDIDATE_WORDS") * 20
+    n_filters = constant(sample, "DRAW") - constant(sample, "TOP_K")
+    assert n_filters == len(FILTERS)
+    words = constant(sample, "FIXED_WORDS") + n_filters + constant(sample, "CANDIDATE_WORDS") * 20
     assert words == ops.RESULT_WORDS
 
 

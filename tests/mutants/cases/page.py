@@ -32,8 +32,8 @@ MUTANTS = (
         "candidates-cut",
         "what top-p cut is shown as what top-k cut",
         CANDIDATES,
-        "[label, removed[i]]",
-        "[label, removed[0]]",
+        "[label, removed[i] ?? 0]",
+        "[label, removed[0] ?? 0]",
         ("e2e/panels/test_candidates.py",),
     ),
     Mutant(

@@ -18,8 +18,8 @@ export function sampleOf(data, i, results) {
     const candidate = read(results.candidate, results.sample.length + c * length);
     return { ...candidate, cut: results.cuts[candidate.cut] ?? "" };
   });
-  const { mass_kept, mass_cut_top_k, mass_cut_top_p, mass_cut_min_p } = sample;
-  return { ...sample, candidates, mass: [mass_kept, mass_cut_top_k, mass_cut_top_p, mass_cut_min_p] };
+  const cut = results.cuts.slice(1).map((name) => sample[`mass_cut_${name}`]);
+  return { ...sample, candidates, mass: [sample.mass_kept, ...cut] };
 }
 
 /** Statistics of the rows of a captured step. */

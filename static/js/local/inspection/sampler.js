@@ -10,6 +10,9 @@ const PHILOX_M = [0xd2511f53n, 0xcd9e8d57n];
 const PHILOX_W = [0x9e3779b9n, 0xbb67ae85n];
 const PHILOX_ROUNDS = 10;
 
+/** Filters in the order in which they act; a token's `cut` is the number of one of them, from 1. */
+export const FILTERS = ["top_k", "top_p", "min_p"];
+
 /** Return the number in [0, 1) that draws token `index` of a run with a seed of 64 bits. */
 export function uniform(seed, index) {
   let [k0, k1] = [seed & WORD, seed >> 32n];
@@ -52,8 +55,8 @@ export function timesWritten(context, nWritten) {
 
 /**
  * Apply the settings to logits. Return {order, before, cut, after, mass}: all ids, most likely
- * first; probabilities before the filters; the filter that removed each token (1 top-k, 2 top-p, 3
- * min-p, 0 none); probabilities after the filters; the probability that was kept, and cut by each.
+ * first; probabilities before the filters; the filter that removed each token (see `FILTERS`; 0: none);
+ * probabilities after the filters; the probability that was kept, and cut by each.
  */
 export function distribution(logits, context, params, nWritten) {
   const temperature = temperatureOf(params);
@@ -64,10 +67,10 @@ export function distribution(logits, context, params, nWritten) {
   if (!temperature) {
     const after = new Float64Array(scaled.length);
     after[order[0]] = 1;
-    return { order, before, cut, after, mass: [1, 0, 0, 0] };
+    return { order, before, cut, after, mass: [1, ...FILTERS.map(() => 0)] };
   }
   cutTokens({ order, scaled, before, cut }, params);
-  const mass = [0, 0, 0, 0];
+  const mass = [0, ...FILTERS.map(() => 0)];
   cut.forEach((by, i) => {
     mass[by] += before[i];
   });

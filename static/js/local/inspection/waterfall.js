@@ -3,9 +3,15 @@
 
 import { floats, ints } from "./arrays.js";
 import { entropy, softmax } from "./numbers.js";
-import { distribution, draw, scaleLogits, temperatureOf, timesWritten, uniform } from "./sampler.js";
-
-const FILTERS = ["top_k", "top_p", "min_p"];
+import {
+  FILTERS,
+  distribution,
+  draw,
+  scaleLogits,
+  temperatureOf,
+  timesWritten,
+  uniform,
+} from "./sampler.js";
 
 /**
  * Return {info, arrays} for the logits after `context`. `index`: tokens that the run wrote of it;
