@@ -12,13 +12,13 @@ MAX_GRAMMAR_CHARS = 64 * 1024
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Grammar of a run: every token is drawn from those that may follow by it. Compiled by
+    """Constraint of a run: each token is drawn from those that the grammar allows next. Compiled by
     `gpu.text.grammar_matcher`.
 
     kind    language of `text`: JSON schema, regular expression, Lark as llguidance extends it
             (`%json {...}` embeds a JSON schema), or the GBNF of llama.cpp
-    n_read  tokens at the end of the prompt that are read already, where an earlier run under this
-            grammar is continued
+    n_read  tokens at the end of the prompt that count as part of the constrained text: those that
+            an earlier run under this grammar wrote
     """
 
     kind: Literal["json_schema", "regex", "lark", "gbnf"]
@@ -26,7 +26,7 @@ class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_read: int = 0
 
     def after(self, n: int) -> Grammar:
-        """Return the grammar where the prompt has `n` more tokens that follow it."""
+        """Return the grammar for a prompt that ends with `n` more tokens of constrained text."""
         return msgspec.structs.replace(self, n_read=self.n_read + n)
 
     def validate(self, n_prompt: int) -> None:

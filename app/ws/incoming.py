@@ -88,8 +88,8 @@ def given_settings(update: Update) -> dict[str, Any]:
 
 
 class UpdateMerger:
-    """Updates that wait, because a slider sends more of them than there are tokens. The first acts
-    at once; those that follow within `UPDATE_SECONDS` act together."""
+    """Rate limit of updates, of which a slider sends more than there are tokens: the first acts at
+    once, and those that follow within `UPDATE_SECONDS` are merged into one."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Update]] = {}

@@ -1,4 +1,4 @@
-"""Questions of a page, which are answered once: their limits and errors."""
+"""Questions that a page asks: their limits, answers and errors."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ STATS_BACKLOG = 32
 
 
 class SendQueue:
-    """`_write` runs on a thread of its own; everything public may be called by any."""
+    """Queue of messages to one page. A thread of its own sends them (`_write`); any thread may call
+    the public methods."""
 
     def __init__(self, ws: WebSocket) -> None:
         self._ws = ws

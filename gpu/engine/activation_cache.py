@@ -1,4 +1,5 @@
-"""Cache of the residual streams that steers and patches use: those of the last token of a text.
+"""Cache of the activations that steering and patching use: the residual stream at the last token
+of a text.
 
 A text is computed when an intervention first needs it, in pieces between the steps of the runs, and
 then cached: a slider that changes a strength computes nothing.
@@ -26,8 +27,9 @@ MAX_CACHED = 2 * (2 * MAX_STEERS + MAX_PATCHES)
 
 
 class ActivationCache:
-    """Resolves interventions. `warm` compiles the plans with interventions, a kernel at a time; the
-    first interventions that change more than adapters wait for it."""
+    """Resolver of interventions: computes the activations that they name, or finds them here.
+    `warm` compiles the plans with interventions, a kernel at a time; the first interventions that
+    change more than adapters wait for it."""
 
     def __init__(self, recomputer: Recomputer, config: ModelConfig, warm: Iterator[None]) -> None:
         self._recomputer = recomputer

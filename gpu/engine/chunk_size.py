@@ -1,9 +1,10 @@
-"""Size of a prompt's chunks: as large as the runs that write allow.
+"""Size of prefill chunks: the token budget of a step (`max_num_batched_tokens` in vLLM), set by
+measured times.
 
-While nobody writes, a chunk takes at most `PREFILL_MS`, so that a cancel acts soon. Beside runs
-that write, a step with a chunk takes at most `MAX_PREFILL_SLOWDOWN` times as long as one without,
-so that a long prompt slows the others down by that factor and no more. If more prompts are in work
-than that leaves time for, each gets as much time as a run that writes: many clients that come at
+While no sequence decodes, a chunk takes at most `PREFILL_MS`, so that a cancel acts soon. Beside
+decoding sequences, a step with chunks takes at most `MAX_PREFILL_SLOWDOWN` times as long as one
+without, so that a long prompt slows the others down by that factor and no more. If that leaves
+each of many prompts less time than a decoding sequence has, each gets as much: clients that come at
 once do not wait for the one that was there first.
 """
 
@@ -33,8 +34,8 @@ class ChunkSizer:
         self._known_shapes: set[tuple[int, int, bool, bool, bool]] = set()
 
     def rows(self, n_writers: int, n_prompts: int, most: int) -> int:
-        """Return how many rows the next chunks of `n_prompts` have together, beside one for each
-        of `n_writers`."""
+        """Return how many rows the next chunks of `n_prompts` prompts have together, at most
+        `most`, beside one row for each of `n_writers` decoding sequences."""
         alone = self.decode_cost(n_writers) if n_writers else None
         if alone is None:
             limit = PREFILL_MS
@@ -46,8 +47,8 @@ class ChunkSizer:
         return self._chunk_costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
 
     def _fair_rows(self, n_writers: int, limit: float, most: int) -> int:
-        """Return how many rows prompts have within `limit`, if they are more than the slowdown has
-        time for. A step is as large as a plan at least: its products compute all its rows."""
+        """Return how many rows prompts have in a step of `limit` milliseconds. They fill the step
+        up to the size of its plan at least, whose matmuls compute all its rows anyway."""
         n = self._step_costs.rows_within(
             n_writers.bit_length(), limit, n_writers + most, n_writers + FIRST_CHUNK
         )

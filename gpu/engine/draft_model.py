@@ -1,15 +1,14 @@
-"""Draft model: a small model on the same device that proposes what the large one writes next.
+"""Draft model: a small model on the same device that proposes the next tokens of the large one.
 
-It reads the texts of the runs into a KV cache of its own, beside the steps of the large model, and
-then drafts its most likely tokens. Each is fed to the next draft step where the sampler left it, on
-the device, and all of a round are read at once. Its texts have tables of their own. What a table
-holds is compared with the sequence before every use, so rejected drafts, cancels, preemptions and
-slots that changed hands need no word from the scheduler: the beginning that agrees is kept and the
-rest is read again. When a sequence leaves its slot its blocks enter the draft model's own prefix
-cache. Blocks behind a sliding window are kept: a draft model that has one drafts for as long as its
-cache has room.
+It prefills the texts of the runs into a KV cache of its own, between the steps of the large model,
+and then decodes greedily. Each draft is the input of the next draft step without leaving the
+device; the host reads all drafts of a round at once. Before every use the tokens in the cache are
+compared with the sequence: those up to the first difference are kept, and the rest is computed
+again. So the scheduler need not report rejected drafts, cancels, preemptions and slots that changed
+hands. When a sequence leaves its slot, its blocks enter the draft model's own prefix cache. Blocks
+behind a sliding window are not freed: a draft model that has one drafts until its cache is full.
 
-It knows neither interventions nor adapters. They change what is accepted, never the text.
+It knows neither interventions nor adapters. They change which drafts are accepted, never the text.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ DRAFT, READ = "draft", "read"
 
 @dataclass(slots=True)
 class DraftText:
-    """State of one sequence in the draft model: the keys and values of its first `n_computed`
-    tokens, which were the first `n_known` of the sequence and then `drafts`."""
+    """One sequence in the draft model: its text is the first `n_known` tokens of the sequence, then
+    `drafts`; the KV cache holds the first `n_computed` of these."""
 
     slot: int
     blocks: list[int]
@@ -78,8 +77,8 @@ class DraftText:
 
 
 class DraftModel:
-    """Draft model of an engine, on the engine's thread. `vocab_size`: that of the large model;
-    drafts of ids beyond it end there."""
+    """Draft model of an engine, on the engine's thread. `vocab_size`: that of the large model; a
+    draft ends before an id that it does not have."""
 
     def __init__(
         self, runner: Runner, vocab_size: int, clock: Callable[[], float] = time.perf_counter
@@ -114,8 +113,8 @@ class DraftModel:
         self.propose(scheduler.to_draft())
 
     def read(self, active: Iterable[Sequence], step_ms: float | None) -> None:
-        """Read the next piece of the text that is furthest behind, of those that are too far behind
-        to draft and for which drafts are expected to pay.
+        """Prefill a piece of the text that is furthest behind, among those that are too far behind
+        to draft and whose drafts are expected to pay.
 
         active   the sequences that have a slot; the tables of others are given up
         step_ms  time of the large model's step; None: it is unknown, or nobody writes
@@ -142,7 +141,7 @@ class DraftModel:
             drafting.can_draft = ready
 
     def propose(self, counts: dict[Sequence, int]) -> None:
-        """Draft that many tokens for each of these sequences, of which all samples were read."""
+        """Draft `counts[sequence]` tokens for each sequence. None may have samples in flight."""
         began = self._clock()
         counts = self._fitting({s: n for s, n in counts.items() if self._prepare(s, n)})
         if not counts:
@@ -293,7 +292,7 @@ class DraftModel:
 
 
 def _most_likely(sequence: Sequence, row: int, i: int) -> Sample:
-    """Return the draw of draft `i` after rows[row]: the most likely token under the penalties."""
+    """Return the greedy draw of draft `i` after rows[row], with the penalties of its run."""
     index = sequence.n_submitted + i
     sample = Sample.of(sequence.params, row=row, slot=sequence.slot, index=index)
     return replace(sample, temperature=0.0)

@@ -1,11 +1,11 @@
 """Speculative decoding of one sequence (Leviathan et al. 2023; Chen et al. 2023).
 
-A step takes the sequence's last token and drafts of the next ones as rows, and samples after each.
-A draft is accepted if it is the very token that was sampled there: every draw depends on the seed,
-its index and the logits alone, so the text has the ids that it has without drafts, at any
-temperature. For drafts that are no samples themselves this accepts as often as rejection sampling
-does: with the probability that the model gives them. The drafts of a draft model are no samples
-either, but its most likely tokens (docs/performance.md has what was tried).
+The rows of a step are the sequence's last token and its drafts, and a token is sampled after each.
+A draft is accepted if it equals the token that was sampled in its place. Every draw depends on the
+seed, its index and the logits alone, so the text has the same ids as without drafts, at any
+temperature. Drafts are not sampled: they are what followed the same n-gram earlier in the text, or
+the most likely tokens of a draft model. Such a draft is accepted with the probability that the
+model gives it, as in rejection sampling (docs/performance.md has what was tried).
 
 The tokens after a rejected draft are discarded. Their keys and values stay behind the end of the
 text until they are overwritten.
@@ -26,8 +26,8 @@ from gpu.speculation.ngram import NgramDrafter
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Verified drafts of a run, by their place: `proposed[0]` counts those that were the first of
-    their step.
+    """Counts of a run's verified drafts by their position in their step: `proposed[0]` counts those
+    that came first.
 
     n_steps   steps that verified any
     spent_ms  time of these steps and of `draft_ms`
@@ -63,7 +63,7 @@ class Drafting(ABC):
         self.counts = DraftCounts()
         self.in_flight: list[int] = []
         self.text_is_stale = False
-        """Whether tokens were accepted that the device does not know for penalties."""
+        """Whether tokens were accepted that the device's penalties do not count yet."""
         self._cost = cost
         self._n_beside = 0
         self._length = DraftLength(cost, drafting_ms)
@@ -76,8 +76,8 @@ class Drafting(ABC):
 
     @abstractmethod
     def propose(self, ids: list[int]) -> None:
-        """Note that `ids` are all of the text that is known now; drafts proposed before are not for
-        it."""
+        """Drop the proposed drafts, as the text is `ids` now; propose others if no model is
+        needed for them."""
 
     @abstractmethod
     def expected(self, most: int) -> int:
@@ -98,8 +98,8 @@ class Drafting(ABC):
         return self.in_flight
 
     def verify(self, sampled: list[int], ms: float) -> int:
-        """Return how many drafts in flight the tokens sampled after each of them accept, in a step
-        that took `ms`."""
+        """Return how many drafts in flight are accepted: those before the first that differs from
+        the token in `sampled`, which was sampled in its place. `ms`: time of the step."""
         pairs = zip(self.in_flight, sampled, strict=False)
         n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         counts, n = self.counts, len(self.in_flight)

@@ -1,4 +1,4 @@
-"""Telling a runner to copy KV blocks."""
+"""Submission of KV block copies to a runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduled updates of a run that do not act yet."""
+"""Scheduled updates of a run that have not taken effect yet."""
 
 from __future__ import annotations
 

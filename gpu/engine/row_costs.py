@@ -1,4 +1,4 @@
-"""Measured times of work on some rows, and how many rows fit into a time."""
+"""Cost model of steps: measured times by number of rows, and how many rows fit into a time."""
 
 from __future__ import annotations
 

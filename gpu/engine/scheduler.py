@@ -1,17 +1,19 @@
 """Continuous batching with chunked prefill: chooses the rows of the next step.
 
-A step takes one row of each decoding sequence, then chunks of prompts that are not in the cache
-yet, in order, as many rows as `gpu.engine.chunk_size` allows (Agrawal et al. 2023, "Sarathi"). If
-more sequences decode than a step can sample, those that were served longest ago come first; a
-prompt whose last token is next counts from when it got its slot. Of a model in stages, a step takes
-one share of them; there are as many shares as stages. Sequences wait, by priority and then in
-order, until a slot is free and the KV cache has room for their prompt. Tokens in the prefix cache
-are not computed again (`gpu.engine.kv_manager`).
+Sequences are in order of priority, then of arrival. They wait until a slot is free and the KV cache
+has room for their prompt; tokens in the prefix cache are not computed again
+(`gpu.engine.kv_manager`).
 
-Blocks for what is written are taken when they are needed. If none is free, the last in order of the
-running sequences is preempted: it gives its blocks and slot back and waits, and later prefills what
-it had written as if it were its prompt, of which the prefix cache may still have most. The ids do
-not depend on it. The last in order itself waits for a block without losing its own. So the first in
+A step takes one row of each decoding sequence, then chunks of prompts in order, as many rows as
+`gpu.engine.chunk_size` allows (Agrawal et al. 2023, "Sarathi"). If more sequences decode than a
+step can sample, the least recently served go first; a prompt whose last token is next counts as
+served when it got its slot. With pipeline stages a step is one micro-batch: of n stages, it takes
+1/n of the running sequences.
+
+Blocks for new tokens are allocated when they are needed. If none is free, the last running sequence
+in order is preempted: it gives its blocks and slot back, waits, and is later prefilled with its
+text so far, of which the prefix cache may still have most. Its ids are those without preemption.
+If the last in order itself needs a block, it waits and keeps those that it has. So the first in
 order always goes on, and every sequence ends. Host logic only; the engine submits the steps.
 """
 
@@ -41,9 +43,13 @@ FIRST_RUN = 1 << 31
 
 
 class Scheduler:
-    """Scheduler of one engine. `prefix_cache` False: every prompt is computed whole;
-    `max_prefill_slowdown`: see `gpu.engine.chunk_size`; `make_drafting` returns the speculative
-    decoding of a sequence, of the cost of steps; None: there is none."""
+    """Scheduler of one engine.
+
+    prefix_cache          False: every prompt is computed whole
+    max_prefill_slowdown  see `gpu.engine.chunk_size`
+    make_drafting         returns the speculative decoding of a new sequence, given the cost of
+                          steps; None: no speculative decoding
+    """
 
     def __init__(
         self,
@@ -255,9 +261,9 @@ class Scheduler:
         return writers[:most]
 
     def _micro_batch(self, line: list[Sequence]) -> list[Sequence]:
-        """Return those of `line` that one stage gets next, if a model has several: as many for each
-        stage, so that all work at the same time. A sequence whose last sample is in flight has no
-        token to feed: another device has it."""
+        """Return those of `line` that take part in the next step: all, or 1/n of those that decode
+        if the model has n pipeline stages, so that all stages work at the same time. A sequence
+        whose last sample is in flight has no token to feed: another device has it."""
         n_stages = self.limits.n_stages
         if n_stages == 1:
             return line

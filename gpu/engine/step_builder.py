@@ -1,4 +1,4 @@
-"""A step that is being put together: rows of decoding sequences, then chunks of prompts."""
+"""Builder of a step: rows of decoding sequences, then prefill chunks."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class BlockTable:
-    """KV blocks of a sequence, in order. The first `n_freed` have left the sliding window and are
-    others' by now: they repeat a block that the sequence still has, because a kernel may load keys
-    before the window, with weight 0, and must not find another text's there."""
+    """KV blocks of a sequence, in order. The first `n_freed` entries have left the sliding window,
+    and their blocks were freed: they name a block that the sequence still has instead, because a
+    kernel may load keys before the window, with weight 0, and must not find another text's."""
 
     blocks: list[int] = field(default_factory=list)
     n_freed: int = 0

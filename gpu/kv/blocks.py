@@ -80,13 +80,14 @@ def fit_kv_cache(
     max_binding_bytes: int | None = None,
     hybrid: bool = False,
 ) -> KvShape:
-    """Return the number of blocks to allocate, and the context they allow.
+    """Return how many KV blocks fit into the memory (vLLM's `num_gpu_blocks`), and the context
+    that they allow.
 
     They hold `slots` sequences of `context` tokens each (None: the model's own context, or what
-    `kv_memory_bytes` holds if that is less). Of a sequence in a group of layers with a sliding
-    window, only the window and the rows of a step are held. `hybrid`: layers of different windows
-    are of different groups, if that saves memory. Raises DeviceError with the numbers when a
-    requested `context` does not fit the memory or the device's buffers.
+    `kv_memory_bytes` holds if that is less). Layers with a sliding window hold only the window and
+    one step's rows of each sequence. `hybrid`: layers of different windows are in different groups,
+    if that saves memory. Raises DeviceError with the numbers when a requested `context` does not
+    fit the memory or the device's buffers.
     """
     wanted = config.context if context is None else context
     if wanted > config.context:

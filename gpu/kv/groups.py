@@ -1,10 +1,10 @@
 """Groups of layers that share a block table. Host logic only.
 
-In a model that alternates layers with a sliding window and layers that read everything, blocks that
-left a window are free for the layers that have it, long before the others give theirs up. So the
-layers are cut into groups of one window each, with a block table for every group, as vLLM's hybrid
-KV cache manager does. All groups have as many layers (the last of a window may have fewer), so a
-block is as large in each, and one pool of blocks serves all: what one group frees another takes.
+In a model that alternates sliding-window and full-attention layers, the former can free a block
+when it leaves their window, and the latter only when the sequence ends. So the layers are cut into
+groups of one window each, with a block table for every group, as in vLLM's hybrid KV cache manager.
+All groups have the same number of layers (the last of a window may have fewer), so blocks have the
+same size, and one pool serves all groups: what one frees another can take.
 """
 
 from __future__ import annotations

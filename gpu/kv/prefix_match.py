@@ -1,9 +1,9 @@
 """Search for the longest cached prefix of a text, in the prefix caches of all groups of layers.
 Host logic only.
 
-A group that reads everything needs all blocks of a prefix. A group with a sliding window needs only
-those that the next row reads, so a prefix is found although the blocks before them were freed and
-evicted long ago. A prefix counts as cached if every group has what it needs of it.
+A full-attention group needs all blocks of a prefix. A sliding-window group needs only those in the
+window of the next row, so a prefix is found even if the blocks before them were freed and evicted.
+A prefix counts as cached if every group has the blocks that it needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts that go on when the context is full: attention sinks. Host logic only.
+"""Context shift with attention sinks, for texts that fill the context. Host logic only.
 
 When every position of the context is taken, the oldest tokens but the first `n_keep` leave the
 cache, and those after them move to their places: keys are rotated to the new positions, values

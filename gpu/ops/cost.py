@@ -6,7 +6,7 @@ each, an activation is four, a soft cap five. Converting between storage formats
 
 The formulas in the docstrings of `<op>_cost` use: r rows of one sequence after c cached tokens,
 K inputs, N outputs, heads of d numbers. Row i of r sees c + i + 1 keys, or the layer's window of
-them. Of a matrix in shards, the shards' common inputs count with the first.
+them. If a matrix is split into shards, the inputs that they share count with the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matmuls with weights: embedding rows, projections, and the heads of attention."""
+"""Matmuls with weights: projections, q/k/v with RoPE and KV write; and the embedding lookup."""
 
 from __future__ import annotations
 

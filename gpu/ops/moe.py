@@ -3,8 +3,9 @@
 A layer records
 
     moe_topk     exact top-k of the router's logits (`gpu.ops.moe_routing`)
-    moe_permute  assignments sorted by expert, in tiles of one expert; not for steps of few rows,
-                 whose rows hardly share experts: there each assignment is a tile
+    moe_permute  assignments sorted by expert, in tiles of one expert (vLLM's moe_align_block_size);
+                 steps of few rows skip it, as their rows hardly share experts: each assignment is
+                 a tile
     moe_matmul   gate and up of every assignment; again, down of every assignment
     moe_combine  sum of a row's outputs, weighted by its gates
 

@@ -1,4 +1,8 @@
-"""Sampling: the two operations that choose a token, and the buffers of the sampler."""
+"""Sampling in two operations, and their buffers.
+
+`logit_sort_keys` applies grammar mask, biases, penalties and temperature; `sample` applies top-k,
+top-p and min-p, and draws.
+"""
 
 from __future__ import annotations
 

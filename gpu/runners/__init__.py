@@ -1,1 +1,1 @@
-"""Execution of steps on the GPU: submitted ahead of those that are read."""
+"""Execution of steps on the GPU, with several in flight."""

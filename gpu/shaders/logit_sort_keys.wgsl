@@ -1,5 +1,5 @@
-// sort_keys = order-preserving keys of the logits after biases, penalties and temperature, and a
-// summary of each strip of the vocabulary.
+// sort_keys = (logits of the tokens that a grammar allows + biases, after penalties) / temperature,
+// as integers that sort like them, and a summary of each strip of the vocabulary.
 //
 // First half of sampling, over slices of the vocabulary. From the summaries `sample` knows where
 // the most likely tokens are and the mass of all tokens without reading them again.

@@ -4,7 +4,8 @@
 //          GATED: act(even columns) · odd columns     SwiGLU (Shazeer 2020), half as many columns
 //   cap    see lib/soft_cap.wgsl
 //
-// Used for every projection but qkv, and for the output head.
+// Used for every projection but qkv, and for the output head; at prefill, and at decode as a
+// matrix-vector product (TILE_M = 1).
 //
 // x, weight, gain  see lib/matmul_tile.wgsl; the shard is columns FIRST .. FIRST + N - 1 of y
 //                  (before GATED halves them)

@@ -1,4 +1,4 @@
-"""Number of drafts of a step: as many as are expected to write most tokens in its time, or none."""
+"""Number of drafts in a step: the one with most expected tokens per second, which may be 0."""
 
 from __future__ import annotations
 
