@@ -68,8 +68,9 @@ class DraftText:
     or more than its context, or no block is free."""
 
     def agree_with(self, ids: list[int]) -> None:
-        """Keep what `ids` agree with, of which the first `n_known` are the same as ever. Their last
-        token is always read again: its logits are the next draft."""
+        """Cut the text back to what it has in common with `ids`, the sequence now, whose first
+        `n_known` tokens cannot have changed. The last of `ids` is always computed again: its logits
+        are the next draft."""
         following = zip(self.drafts, ids[self.n_known :], strict=False)
         n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], following))
         self.n_computed = min(self.n_computed, self.n_known + n_accepted, len(ids) - 1)
@@ -200,8 +201,8 @@ class DraftModel:
             del self._texts[sequence]
 
     def _can_read(self, text: DraftText, ids: list[int], end: int, n_more: int = 0) -> bool:
-        """Return whether the text can be read up to `end`, and `n_more` tokens have room after it;
-        if so, they have blocks."""
+        """Give a text blocks for its tokens up to `end` and `n_more` after them; return False if
+        they do not fit, or the draft model does not know one of the tokens."""
         known = all(id < self.runner.config.vocab_size for id in ids[text.n_computed : end])
         text.goes_on = known and self._cover(text, end + n_more)
         return text.goes_on

@@ -268,8 +268,9 @@ class KvManager:
     def _match_to_borrow(
         self, ids: list[int], first: int, block_hashes: BlockHashes
     ) -> tuple[PrefixMatches, list[int]] | None:
-        """Return the cached prefix of ids[:first] and how many blocks each group needs after it;
-        nothing of the prefix, if only then enough are free; None if too few are."""
+        """Return the cached prefix of ids[:first] and how many blocks each group needs after it. If
+        too few are free for that, the prefix is empty; if too few are free even then, return
+        None."""
         n = blocks_for(len(ids))
         for most in (first, 0):
             match = self.pool.match_prefix(ids, most, block_hashes)
@@ -358,8 +359,8 @@ class KvManager:
         self._note_changed(sequence)
 
     def _loadable(self, sequence: Sequence, match: PrefixMatches) -> PrefixMatches:
-        """Return the longest beginning of a match for whose blocks in host memory there are free
-        ones on the device."""
+        """Return the longest beginning of a match that the device has room for: each of its blocks
+        in host memory needs a free one."""
         while (lacking := len(match.in_host) - self.pool.n_free_beside(match)) > 0:
             most = (match.n_full - -(-lacking // len(self.windows))) * BLOCK_TOKENS
             match = self._match_most(sequence, most)

@@ -307,16 +307,16 @@ class Sequence:
         return self.slot, self.ids, self.n_counted
 
     def decode_rows(self, drafts: list[int]) -> list[Row]:
-        """Return the row that feeds the next sample, of the last sampled token, read back or not;
-        then those of `drafts`."""
+        """Return the row of the last sampled token, which the host may not have read yet, and those
+        of `drafts` after it."""
         # An id that was read is named: the device may have chosen another one after a rejected
         # draft, and of a model in stages the first device does not have it.
         tokens = [self.ids[-1] if self.settled else FROM_GPU, *drafts]
         return [Row(self.slot, self.next_position + i, token) for i, token in enumerate(tokens)]
 
     def sample(self, row: int, n_drafts: int = 0, verifies: bool = False) -> Sample:
-        """Return the draw of the next token, after rows[row] of the step, `n_drafts` rows up to
-        which are drafts."""
+        """Return the draw of the next token, after rows[row] of the step. `n_drafts`: rows up to
+        that one which are drafts."""
         index = self.n_submitted
         self.n_submitted += 1
         sample = Sample.of(self.params, row=row, slot=self.slot, index=index)

@@ -93,8 +93,8 @@ class BlockPool:
                 self._release(block)
 
     def free_behind_window(self, blocks: list[int]) -> None:
-        """Do `free` for blocks that their text has no more use for: they are overwritten first, so
-        that a long text does not evict what others can still find."""
+        """Free blocks that a sliding window has left. They are overwritten before other free
+        blocks, so that a long text does not evict what others can still find."""
         self.free(blocks)
         for block in reversed(blocks):
             if block in self._evictable:

@@ -79,8 +79,8 @@ def find_chunks(
 def chunks_in_all_groups(
     chunks: list[Chunk], caches: Sequence[PrefixCache], least: int
 ) -> list[Chunk]:
-    """Return of each chunk, found in the first cache, the longest part that the caches of all
-    groups hold, if that is at least `least` tokens."""
+    """Return the longest part of each chunk that the caches of all groups hold, without parts of
+    less than `least` tokens. The chunks were found in the first cache."""
     if len(caches) == 1:
         return chunks
     parts = [_part_in_all(chunk, caches) for chunk in chunks]

@@ -50,8 +50,8 @@ def groups_by_window(config: ModelConfig) -> tuple[KvGroup, ...]:
 
 
 def groups_of_stage(groups: tuple[KvGroup, ...], stage: Stage) -> tuple[KvGroup, ...]:
-    """Return of every group the layers that are in a stage, counted from its first; a group may
-    have none there."""
+    """Return the layers of each group that are in a stage, counted from the first of the stage; a
+    group may have none there."""
     return tuple(KvGroup(stage.own(group.layers), group.window) for group in groups)
 
 
