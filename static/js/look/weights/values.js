@@ -25,7 +25,7 @@ export class WeightsValues {
     this.root.setAttribute("aria-label", "Selected tensor");
     this.name = this.root.appendChild(el("h3"));
     this.what = this.root.appendChild(el("p", "wt-what"));
-    this.missing = this.root.appendChild(el("p", "wt-what"));
+    this.missing = this.root.appendChild(el("p", "wt-hint"));
     this.bars = this.root.appendChild(el("canvas", "wt-bars"));
     this.bars.setAttribute("aria-hidden", "true");
     this.figures = this.root.appendChild(el("dl", "wt-figures"));
