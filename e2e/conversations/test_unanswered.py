@@ -56,6 +56,14 @@ def play(page: Page, wire: Wire, site: Callable[..., Site]) -> Playground:
     return here
 
 
+OPEN_ITSELF = """async () => {
+  const { state } = await import("/static/js/state.js");
+  const { openConversation } = await import("/static/js/conversations/library.js");
+  await openConversation(state.conversation.id);
+}"""
+"""As the list does while a replay is in its place."""
+
+
 def reload(play: Playground, wire: Wire) -> None:
     """Load the page again once a message was lost."""
     until(play.page, lambda: wire.n_lost > 0, "a message that does not arrive")
@@ -111,3 +119,14 @@ def test_that_is_left_while_its_tokens_are_on_their_way(play: Playground, wire: 
     play.drawer.wait_stored(1)
     play.drawer.open(FOX)
     expect_answered(play, FOX)
+
+
+def test_of_a_conversation_that_is_opened_in_its_own_place(play: Playground, wire: Wire) -> None:
+    play.write(FOX, N)
+    play.drawer.wait_stored(1)
+    wire.lost.add(ANSWERS_LOST)
+    play.ask(HARE)
+    until(play.page, lambda: wire.n_lost > 0, "an answer that does not arrive")
+    play.page.evaluate(OPEN_ITSELF)
+    reload(play, wire)
+    expect_answered(play, FOX, HARE)

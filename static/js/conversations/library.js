@@ -58,12 +58,11 @@ export async function openConversation(id) {
   if (state.replay) closeReplay();
   leave();
   const left = takeLeft(id);
-  if (kept) show(kept);
-  else {
+  if (left?.turns) {
     const { turns, conversation, answer, problem } = left;
     put(turns, conversation);
     Object.assign(state, { active: answer.running ? answer : null, problem });
-  }
+  } else show(kept);
   if (left && !left.isStored) keepSoon();
 }
 
