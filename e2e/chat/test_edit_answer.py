@@ -15,6 +15,7 @@ from e2e.playground import Playground
 from e2e.replay import playback
 from e2e.replay.playback import as_file
 from e2e.site import Site
+from e2e.waiting import until
 
 HARE = "  A hare,\nnot a fox. "
 NOT_MEASURED = "This answer was edited by a person, so nothing of it was measured."
@@ -79,8 +80,8 @@ def test_the_edited_text_takes_the_place_of_the_answer_in_a_branch(
         "id": original["id"], "title": FOX, "message": 0, "answer": 0,
     }  # fmt: skip
     page.locator(".branched").get_by_role("button", name=FOX).click()
+    until(page, lambda: answers(here) == [first, second], "the answers of the original")
     expect(page.locator(".said")).to_have_text([FOX, SAD])
-    assert answers(here) == [first, second]
     here.drawer.show()
     here.drawer.search.fill("hare")
     expect(here.drawer.rows).to_have_count(1)
