@@ -32,6 +32,7 @@ from app.engine.pipe import (
     Loading,
     Ready,
     RunEvent,
+    RunLost,
     Submit,
     ToEngine,
     UpdateRun,
@@ -246,6 +247,9 @@ class EngineHandle:
                 run = self._runs.pop(number, None) if ended else self._runs.get(number)
                 if run is not None:
                     run.on_event(event)
+            case RunLost(run=number, event=done):
+                if (run := self._runs.pop(number, None)) is not None:
+                    run.on_event(LostRun(*msgspec.structs.astuple(done)))
             case Acknowledged(call=number, index=result) | Answered(call=number, answer=result):
                 if (future := self._calls.pop(number, None)) is not None:
                     future.set_result(result)

@@ -37,6 +37,7 @@ from app.engine.pipe import (
     Loading,
     Ready,
     RunEvent,
+    RunLost,
     Submit,
     ToEngine,
     UpdateRun,
@@ -183,9 +184,12 @@ class EngineMain:
         number = message.run
 
         def on_event(event: Event) -> None:
-            self._outbox.put(RunEvent(number, event))
-            if isinstance(event, Done):
-                self._commands.put(RunEnded(number))
+            if not isinstance(event, Done):
+                self._outbox.put(RunEvent(number, event))
+                return
+            is_lost = event.reason == "error" and engine.failure is not None
+            self._outbox.put(RunLost(number, event) if is_lost else RunEvent(number, event))
+            self._commands.put(RunEnded(number))
 
         self._runs[number] = engine.submit(message.request, on_event)
 

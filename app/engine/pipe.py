@@ -16,7 +16,7 @@ from gpu import (
     QueueFull,
     Request,
 )
-from gpu.events import Event
+from gpu.events import Done, Event
 from gpu.inspection.requests import Answer, Question
 
 CLOSE_SECONDS = 5.0
@@ -104,6 +104,14 @@ class RunEvent(msgspec.Struct, frozen=True, tag="event"):
     event: Event
 
 
+class RunLost(msgspec.Struct, frozen=True, tag="lost"):
+    """A run ended because the engine failed: another engine could go on with it. The process
+    ends."""
+
+    run: int
+    event: Done
+
+
 class Acknowledged(msgspec.Struct, frozen=True, tag="agreed"):
     """`index`: the first token that a change affects."""
 
@@ -128,7 +136,15 @@ class CallFailed(msgspec.Struct, frozen=True, tag="refused"):
 
 
 FromEngine = (
-    Loading | Ready | LoadFailed | Heartbeat | RunEvent | Acknowledged | Answered | CallFailed
+    Loading
+    | Ready
+    | LoadFailed
+    | Heartbeat
+    | RunEvent
+    | RunLost
+    | Acknowledged
+    | Answered
+    | CallFailed
 )
 
 
