@@ -76,6 +76,7 @@ from gpu.sampling import (
 )
 from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
+from gpu.stage_hosts import ServesStage, StageAddress, StageHosts
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
 from gpu.text.same_vocabulary import expect_same_vocabulary
@@ -148,7 +149,10 @@ __all__ = [
     "SamplingParams",
     "SamplingSetting",
     "ScheduledUpdate",
+    "ServesStage",
     "Shapes",
+    "StageAddress",
+    "StageHosts",
     "Steer",
     "TensorEntry",
     "TensorSummary",
@@ -175,6 +179,7 @@ __all__ = [
     "policy_choices",
     "recommended_settings",
     "shapes_recorder",
+    "stage_server",
     "text_perplexity",
     "text_spans",
     "token_bytes_by_format",
@@ -254,3 +259,12 @@ def autotune_device(adapter: str | None = None) -> AutotuneResult:
     from gpu.tuning.autotune import autotune_adapter
 
     return autotune_adapter(adapter)
+
+
+def stage_server(host: str, gpu: str | None = None) -> ServesStage:
+    """Return what runs a stage of a model in this process for an engine in another one. It listens
+    on the address `host`. `gpu`: the stage's GPU unless the engine's options name one; None: the
+    best one."""
+    from gpu.runners.stage_server import StageServer
+
+    return StageServer(host, gpu)

@@ -1,7 +1,7 @@
 """`python -m tests.stage_speed`: tokens per second of a model on one device and in stages, and how
 much of the time the stages work at once.
 
-The engines are in one process and measured in turns, so that what else the machine does falls on
+The engines are measured in turns, so that what else the machine does falls on
 all of them. Each device gets one thread of Mesa's software driver.
 """
 
@@ -20,6 +20,7 @@ from gpu.engine.engine import Engine
 from gpu.request import Request
 from gpu.sampling import SamplingParams
 from gpu.step import Span, StepResult
+from tests.gpu.runners.remote_hosts import ProcessHosts
 
 STAGES, STREAMS = (1, 2, 3), (1, 2, 4, 8)
 
@@ -28,11 +29,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=32, help="tokens of each text")
     parser.add_argument("--turns", type=int, default=5, help="times that each engine is measured")
+    parser.add_argument(
+        "--processes", action="store_true", help="run each stage in a process of its own"
+    )
     args = parser.parse_args(argv)
     os.environ["LP_NUM_THREADS"] = "1"
     found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     with ExitStack() as stack:
-        engines = {n: Watched(stack.enter_context(closing(_load(n)))) for n in STAGES}
+        engines = {
+            n: Watched(stack.enter_context(closing(_load(n, args.processes)))) for n in STAGES
+        }
         for turn in range(args.turns + 1):
             for n, engine in engines.items():
                 for streams in STREAMS:
@@ -45,11 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{n} stages, {streams} texts: {rate:6.1f} tok/s, at once {at_once:.0%} of the time")
 
 
-def _load(n_stages: int) -> Engine:
+def _load(n_stages: int, in_processes: bool) -> Engine:
     options = LoadOptions(
         dtype="f32", context=512, slots=max(STREAMS), pipeline_parallel_size=n_stages
     )
-    return Engine.load(model_dir(), options)
+    hosts = ProcessHosts() if in_processes and n_stages > 1 else None
+    return Engine.load(model_dir(), options, stage_hosts=hosts)
 
 
 class Watched:

@@ -29,6 +29,7 @@ GPU = {
     "info": "sampling",
     "step": "errors sampling",
     "load_options": "",
+    "stage_hosts": "",
     "config": "architectures errors files gguf sampling",
     "text": "errors files gguf grammar",
     "interventions": "config errors step",
@@ -50,15 +51,15 @@ GPU = {
     "plans": "checkpoint config errors info interventions kv lora models ops webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
-    " sampling step tuning webgpu",
+    " sampling stage_hosts step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pytorch request runner runners sampling scheduled_updates speculation step text",
+    " pytorch request runner runners sampling scheduled_updates speculation stage_hosts step text",
     "export": "checkpoint config errors files info load_options models ops plans runners step"
     " webgpu",
     "": "analysis checkpoint config engine errors export gguf grammar info interventions kv"
-    " load_options lora request runners sampling scheduled_updates text tuning webgpu",
+    " load_options lora request runners sampling scheduled_updates stage_hosts text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
     " plans pytorch reference request runner runners sampling step text tracing tuning webgpu",
 }  # fmt: skip

@@ -14,6 +14,7 @@ from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
+from gpu.stage_hosts import StageHosts
 
 BACKENDS = ("wgpu", "torch")
 ACTIVATIONS = ("auto", "f32", "q8")
@@ -22,9 +23,15 @@ DTYPES = tuple(FORMATS)
 Progress = Callable[[float, str], None]
 
 
-def open_runner(folder: Path, options: LoadOptions, progress: Progress) -> Runner:
+def open_runner(
+    folder: Path,
+    options: LoadOptions,
+    progress: Progress,
+    stage_hosts: StageHosts | None = None,
+) -> Runner:
     """Open the runner of `options.backend`. Imports are inside, so that neither backend needs the
-    packages of the other. Raises ModelError and DeviceError."""
+    packages of the other. `stage_hosts`: see `gpu.runners.staged_runner.StagedRunner.load`. Raises
+    ModelError and DeviceError."""
     if options.backend == "torch":
         try:
             from gpu.pytorch.runner import TorchRunner
@@ -37,7 +44,7 @@ def open_runner(folder: Path, options: LoadOptions, progress: Progress) -> Runne
     if options.pipeline_parallel_size > 1:
         from gpu.runners.staged_runner import StagedRunner
 
-        return StagedRunner.load(folder, options, progress=progress)
+        return StagedRunner.load(folder, options, progress=progress, hosts=stage_hosts)
     from gpu.runners.wgpu_runner import WgpuRunner
 
     return WgpuRunner.load(folder, options, progress=progress)

@@ -44,6 +44,7 @@ from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.sampling import SamplingParams
+from gpu.stage_hosts import StageHosts
 from gpu.step import Floats
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
 from gpu.text.same_vocabulary import expect_same_vocabulary
@@ -113,13 +114,15 @@ class Engine:
         name: str | None = None,
         tokenizer: TokenizerLike | None = None,
         progress: Progress = lambda fraction, message: None,
+        stage_hosts: StageHosts | None = None,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, and tokenizer.json or tokenizer.model)
         or a GGUF file.
 
-        name       of the model; that of its folder or file if None
-        tokenizer  the model's if it is open already; read from the folder or file if None
-        progress   gets a fraction and a message, also from the engine's thread
+        name         of the model; that of its folder or file if None
+        tokenizer    the model's if it is open already; read from the folder or file if None
+        progress     gets a fraction and a message, also from the engine's thread
+        stage_hosts  processes for the stages of a model; None: they run in this one
 
         Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
         run it, before anything is half loaded.
@@ -140,7 +143,7 @@ class Engine:
             return open_draft(options.draft, options, target, progress)
 
         return cls(
-            lambda: open_runner(folder, options, progress),
+            lambda: open_runner(folder, options, progress, stage_hosts),
             tokenizer,
             options,
             name=name or folder.resolve().name,

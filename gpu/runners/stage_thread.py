@@ -12,31 +12,27 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
+from gpu.runners.stage_worker import OutputQueue, StageDescription, StageOutput
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Span, Step, StepResult
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class StageOutput:
-    """A step that a stage has done: its result after those of the stages before. `failure`: why the
-    step goes no further."""
-
-    results: tuple[StepResult, ...] = ()
-    failure: BaseException | None = None
+DONE = object()
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A submitted step. `began`: when, by `time.perf_counter`."""
+    """A submitted step, and the results of the stages before. `began`: when, by
+    `time.perf_counter`."""
 
-    passed: StageOutput
+    passed: tuple[StepResult, ...]
     began: float
 
 
@@ -51,20 +47,20 @@ _Command = Step | _Call | None
 
 
 class StageThread:
-    """Runs the steps of one stage; the rows come from `before`, the thread of the stage before.
+    """Runs the steps of one stage. Implements `gpu.runners.stage_worker.StageWorker`.
 
-    done  the steps that are done, in order, for the next stage; every step that is submitted gets
-          here, also if it fails
+    before  outputs of the stage before; None for the first one
     """
 
-    def __init__(self, name: str, before: StageThread | None = None) -> None:
-        self.done: queue.SimpleQueue[StageOutput] = queue.SimpleQueue()
+    def __init__(self, name: str, before: OutputQueue | None = None) -> None:
+        self.done = OutputQueue()
         self._before = before
         self._runner: WgpuRunner | None = None
         self._failure: BaseException | None = None
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._peeked: list[_Command] = []
         self._in_flight: deque[_InFlight] = deque()
+        self._kernels: dict[bool, Iterator[None]] = {}  # to compile, without and with interventions
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -78,33 +74,39 @@ class StageThread:
     def is_loaded(self) -> bool:
         return self._runner is not None
 
-    def load(self, make: Callable[[], WgpuRunner]) -> None:
-        """Make the runner on the thread. Raises what `make` raises."""
+    @property
+    def description(self) -> StageDescription:
+        return StageDescription.of(self.runner)
 
-        def load() -> None:
-            self._runner = make()
-
-        self.run(load)
-
-    def run(self, function: Callable[[], T]) -> T:
-        """Run a function on the thread, after what it was told before; return its result."""
+    def start(self, function: Callable[[], T]) -> Future[T]:
+        """Have a function run on the thread, after what it was told before."""
         done: Future[T] = Future()
         self._commands.put(_Call(function, done))
-        return done.result()
+        return done
+
+    def start_load(self, make: Callable[[], WgpuRunner]) -> Future[StageDescription]:
+        """Have the runner made on the thread."""
+
+        def load() -> StageDescription:
+            self._runner = make()
+            return self.description
+
+        return self.start(load)
+
+    def start_warm_up(self, interventions: bool) -> Future[bool]:
+        """Have the thread do what `warm_up` does."""
+        return self.start(partial(self._warm_up, interventions))
 
     def call(self, function: Callable[[WgpuRunner], T]) -> T:
-        """Run a function of the runner on the thread."""
-        return self.run(lambda: function(self.runner))
+        return self.start(lambda: function(self.runner)).result()
 
     def tell(self, function: Callable[[WgpuRunner], None]) -> None:
-        """Have a function of the runner run on the thread, and return at once. If it fails, so do
-        the next steps."""
-        done: Future[None] = Future()
-        done.add_done_callback(self._told)
-        self._commands.put(_Call(lambda: function(self.runner), done))
+        self.start(lambda: function(self.runner)).add_done_callback(self._told)
+
+    def warm_up(self, interventions: bool) -> bool:
+        return self.start_warm_up(interventions).result()
 
     def submit(self, step: Step) -> None:
-        """Submit a step; it gets into `done`."""
         self._commands.put(step)
 
     def close(self) -> None:
@@ -141,10 +143,10 @@ class StageThread:
         if not isinstance(self._peeked[0], Step):
             return True
         has_room = len(self._in_flight) < self.runner.in_flight
-        return has_room and (self._before is None or not self._before.done.empty())
+        return has_room and (self._before is None or not self._before.empty())
 
     def _submit(self, step: Step) -> None:
-        passed = StageOutput() if self._before is None else self._before.done.get()
+        passed = StageOutput() if self._before is None else self._before.get()
         failure = passed.failure or self._failure
         if failure is None:
             try:
@@ -154,7 +156,8 @@ class StageThread:
             except Exception as error:
                 failure = self._failure = error
         if failure is None:
-            self._in_flight.append(_InFlight(passed, began))
+            kept = tuple(replace(result, sent=None) for result in passed.results)
+            self._in_flight.append(_InFlight(kept, began))
             return
         while self._in_flight:
             self._collect()
@@ -171,7 +174,12 @@ class StageThread:
             return
         span = Span(oldest.began * 1e3, time.perf_counter() * 1e3)
         result = replace(result, stage_spans=(span,))
-        self.done.put(StageOutput((*oldest.passed.results, result)))
+        self.done.put(StageOutput((*oldest.passed, result)))
+
+    def _warm_up(self, interventions: bool) -> bool:
+        if interventions not in self._kernels:
+            self._kernels[interventions] = self.runner.warm_up(interventions=interventions)
+        return next(self._kernels[interventions], DONE) is not DONE
 
     def _told(self, done: Future[None]) -> None:
         self._failure = self._failure or done.exception()
