@@ -92,8 +92,9 @@ class Settings:
     ] = None
     ray: Annotated[
         str | None,
-        "Run the engines on a Ray cluster: alone, a cluster on this machine for this server; "
-        "HOST:PORT or auto, a cluster that runs already. Needs `pip install tokenglass[cluster]`.",
+        "Run the engines on a Ray cluster, and their stages, each on any machine of it: alone, a "
+        "cluster on this machine for this server; HOST:PORT or auto, a cluster that runs already. "
+        "Needs `pip install tokenglass[cluster]`.",
     ] = None
     upstream: Annotated[
         str | None,
@@ -284,6 +285,11 @@ class Settings:
         if self.ray is None or self.max_data_parallel_size is None:
             return self.data_parallel_size
         return self.max_data_parallel_size
+
+    @property
+    def on_other_machines(self) -> bool:
+        """Whether engines run where a cluster of several machines has room for them."""
+        return self.ray not in (None, VALUE_OF_BARE_FLAG["ray"])
 
     @property
     def adapters(self) -> tuple[str | None, ...]:

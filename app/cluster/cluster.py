@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -48,15 +49,16 @@ class Cluster:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         self._is_local = settings.ray == LOCAL
+        n_stages = settings.pipeline_parallel_size
         if self._is_local:
-            n_devices = settings.n_engines * settings.pipeline_parallel_size
-            n_cpus = max(os.cpu_count() or 1, n_devices)
+            n_processes = settings.n_engines * EngineNeeds(n_stages).n_processes
+            n_cpus = max(os.cpu_count() or 1, n_processes)
             ray.init(LOCAL, num_cpus=n_cpus, include_dashboard=False, **quiet)
         else:
             ray.init(settings.ray, **quiet)
         serve.start(proxy_location="Disabled")  # texts come through this server
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        self._resources = {"num_gpus" if has_gpus else "num_cpus": settings.pipeline_parallel_size}
+        self._needs = EngineNeeds(n_stages, has_gpus)
 
     def deploy(self, number: int, load: Load) -> Any:
         """Return the handle of engine `number`, which `load` loads; it is started unless it is
@@ -67,11 +69,10 @@ class Cluster:
                 self._delete(self._names[number])
             self._names[number] = name
             if name not in serve.status().applications:
-                deployment = serve.deployment(
-                    **DEPLOYMENT, name="engine", ray_actor_options=self._resources
-                )(EngineReplica)
+                options = {**DEPLOYMENT, **self._needs.options()}
+                deployment = serve.deployment(**options, name="engine")(EngineReplica)
                 self._own.add(name)
-                app = deployment.bind(load, number, self._log_level)
+                app = deployment.bind(load, number, self._log_level, self._needs.stage_device)
                 serve.run(app, name=name, route_prefix=None, blocking=False)
             return serve.get_app_handle(name)
 
@@ -98,6 +99,40 @@ class Cluster:
         if name in self._own:
             self._own.discard(name)
             serve.delete(name)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNeeds:
+    """What an engine needs of the cluster: a GPU, or a core with a software device where there are
+    none; with several stages, one for each and a core for itself."""
+
+    n_stages: int
+    has_gpus: bool = False
+
+    @property
+    def n_processes(self) -> int:
+        """Processes of an engine: its own, and those of its stages if it has several."""
+        return 1 if self.n_stages == 1 else 1 + self.n_stages
+
+    @property
+    def stage_device(self) -> dict[str, float] | None:
+        """What the actor of a stage needs; None if there is one stage, which needs no actor."""
+        return None if self.n_stages == 1 else self._device
+
+    @property
+    def _device(self) -> dict[str, float]:
+        return {"num_gpus" if self.has_gpus else "num_cpus": 1}
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the deployment. Stages are on as few machines as can be."""
+        if self.n_stages == 1:
+            return {"ray_actor_options": self._device}
+        stage = {"GPU" if self.has_gpus else "CPU": 1}
+        return {
+            "ray_actor_options": {"num_cpus": 1},
+            "placement_group_bundles": [{"CPU": 1}, *([stage] * self.n_stages)],
+            "placement_group_strategy": "PACK",
+        }
 
 
 def fingerprint(load: Load) -> str:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import ray
 
+from app.cluster.stages import StageActors
 from app.engine.client import Engine, EngineRun, Load, OnEvent, Progress
 from app.engine.loading import ReplicaPlace
 from app.engine.main import EngineMain
@@ -51,9 +52,22 @@ class ConnectionOpened(NamedTuple):
 class EngineReplica:
     """An engine that several servers may use. It is loaded when the first one connects."""
 
-    def __init__(self, load: Callable[..., Engine], number: int, log_level: str) -> None:
+    def __init__(
+        self,
+        load: Callable[..., Engine],
+        number: int,
+        log_level: str,
+        stage_device: dict[str, float] | None,
+    ) -> None:
+        """`stage_device`: what each stage of the model needs, in actors of their own; None: the
+        model is not in stages."""
         logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
-        self._load = _on_given_gpu(load, number)
+        self._stages: StageActors | None = None
+        if stage_device is not None:
+            places = ray.util.get_current_placement_group()
+            assert places is not None, "the deployment has a placement group"
+            self._stages = StageActors(places, stage_device, log_level)
+        self._load = _on_given_devices(load, number, self._stages)
         self._loading = threading.Lock()
         self._engine: Engine | None = None
         self._links: dict[int, ServerConnection] = {}
@@ -80,9 +94,11 @@ class EngineReplica:
         self._links[number].send(message)
 
     def check_health(self) -> None:
-        """Tell Ray Serve whether to replace this replica."""
-        if self._engine is not None and self._engine.failure is not None:
-            raise RuntimeError(self._engine.failure)
+        """Tell Ray Serve whether to replace this replica. An engine that does nothing does not
+        notice that a stage is gone."""
+        for part in (self._engine, self._stages):
+            if part is not None and part.failure is not None:
+                raise RuntimeError(part.failure)
 
     def _share(self, link: int, progress: Progress) -> Engine:
         """Return the engine for a connection; load it if that has not happened."""
@@ -92,11 +108,12 @@ class EngineReplica:
             return SharedEngine(self._engine, link)
 
 
-def _on_given_gpu(load: Callable[..., Engine], number: int) -> Load:
-    """Return the function that loads engine `number`, on the GPUs that Ray gave this actor if it
-    did: one, or one for each stage."""
-    gpus = ",".join(str(gpu) for gpu in ray.get_gpu_ids())
-    return functools.partial(load, place=ReplicaPlace(number, gpus)) if gpus else load
+def _on_given_devices(load: Callable[..., Engine], number: int, stages: StageActors | None) -> Load:
+    """Return the function that loads engine `number`: on its stages, or on the GPU that Ray gave
+    this actor if it did."""
+    gpus = ray.get_gpu_ids()
+    place = ReplicaPlace(number, str(gpus[0]) if gpus else None, stages)
+    return functools.partial(load, place=place)
 
 
 class SharedEngine:

@@ -15,17 +15,21 @@ from app.models.drafts import Draft, compatible_draft
 from app.models.loras import compatible_loras
 from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import Engine, Tokenizer
+from gpu import Engine, StageHosts, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
-    """Place of one engine of a server: its number, from 0, and the number of the GPU that a cluster
-    gave it, or several with commas between for its stages. That counts unless the settings name
-    one."""
+    """Place of one engine of a server.
+
+    number       from 0
+    gpu          number of the GPU that a cluster gave it, unless the settings name one
+    stage_hosts  processes for the stages of its model; None: they run in the engine's
+    """
 
     number: int = 0
     gpu: str | None = None
+    stage_hosts: StageHosts | None = None
 
     def settings(self, settings: Settings) -> Settings:
         """Return the settings of this engine, of those of the server."""
@@ -67,4 +71,5 @@ def load_engine(
         name=source.name or (tale.NAME if path == tale.model_dir() else None),
         tokenizer=tokenizer,
         progress=progress,
+        stage_hosts=place.stage_hosts,
     )

@@ -42,6 +42,8 @@ class FreeMemory:
         n_engines, n_stages = settings.data_parallel_size, settings.pipeline_parallel_size
         n = n_engines * n_stages
         on_device = n if self.shared else math.ceil(n / len(settings.adapters))
+        if settings.ray is not None and not self.shared:
+            on_device = 1  # Ray gives each a device of its own
         return FreeMemory(
             None if self.device is None else self.device // on_device,
             None if self.host is None else self.host // n,
@@ -64,7 +66,10 @@ class FreeMemory:
 
 
 def free_memory(settings: Settings) -> FreeMemory:
-    """Return the free memory of the device that these settings select, for each engine on it."""
+    """Return the free memory of the device that these settings select, for each engine on it.
+    That of other machines is unknown."""
+    if settings.on_other_machines:
+        return FreeMemory(None, None, shared=False).divided(settings)
     host = host_bytes()
     if settings.backend == "torch":
         return FreeMemory(host, host, shared=True).divided(settings)

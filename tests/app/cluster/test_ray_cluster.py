@@ -43,9 +43,15 @@ PROMPT = "Once upon a time there was a fox who"
 PARAMS = SamplingParams(max_tokens=120, seed=11, temperature=0.9, ignore_eos=True)
 
 
-def connect(address: str) -> ScaledEngine:
-    """Return the client of two engines on a cluster, started, with both engines ready."""
-    settings = Settings(ray=address, data_parallel_size=2, weight_cache=0, context=512)
+def connect(address: str, n_engines: int = 2, n_stages: int = 1) -> ScaledEngine:
+    """Return the client of engines on a cluster, started, with all engines ready."""
+    settings = Settings(
+        ray=address,
+        data_parallel_size=n_engines,
+        pipeline_parallel_size=n_stages,
+        weight_cache=0,
+        context=512,
+    )
     model = find_model(settings)
     load = engine_loader(functools.partial(load_engine, loras={}))(settings, model)
 

@@ -46,6 +46,10 @@ def test_engines_on_one_device_share_its_free_memory(monkeypatch: pytest.MonkeyP
     assert free_memory(software) == FreeMemory(30, 30, True, 3)
     stages = Settings(pipeline_parallel_size=2, adapter="0,2")
     assert free_memory(stages) == FreeMemory(60, 45, False, 1, 2), "a card for each stage"
+    local = Settings(pipeline_parallel_size=2, ray="local")
+    assert free_memory(local) == FreeMemory(60, 45, False, 1, 2), "Ray gives each stage a card"
+    cluster = Settings(pipeline_parallel_size=2, ray="head:6379")
+    assert free_memory(cluster) == FreeMemory(None, None, False, 1, 2), "machines are others"
 
 
 def test_free_memory_of_nvidia_cards_is_read_from_nvidia_smi(

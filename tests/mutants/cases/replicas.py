@@ -12,6 +12,15 @@ RESUMED_TEST = "tests/gpu/engine/test_resumed_elsewhere.py"
 
 MUTANTS = (
     Mutant(
+        "failed-engine",
+        "a text whose engine fails without a crash does not go on elsewhere",
+        "app/engine/main.py",
+        'event.reason == "error" and engine.failure is not None',
+        "False",
+        ("tests/app/engine/test_supervisor.py",),
+        "test_an_engine_that_fails_by_itself",
+    ),
+    Mutant(
         "resumed-updates",
         "a text that goes on elsewhere forgets the updates that acted on it",
         SEQUENCE,

@@ -8,6 +8,7 @@ RESULTS = "gpu/runners/results.py"
 WEIGHT_CACHE = "gpu/checkpoint/weight_cache.py"
 RUNNER_TEST = "tests/gpu/runners/test_wgpu_runner.py"
 STAGED_TEST = "tests/gpu/runners/test_staged_runner.py"
+REMOTE_STAGES_TEST = "tests/gpu/engine/test_remote_stages.py"
 CACHE_TEST = "tests/gpu/checkpoint/test_weight_cache.py"
 
 MUTANTS = (
@@ -176,6 +177,24 @@ MUTANTS = (
         "first = stage.first",
         (STAGED_TEST,),
         "test_interventions_act_on_any_layer and llama",
+    ),
+    Mutant(
+        "stage-gone",
+        "an engine waits for ever for the rows of a stage whose process is gone",
+        "gpu/runners/remote_stages.py",
+        "            stage.done.end(error)\n",
+        "            pass\n",
+        (REMOTE_STAGES_TEST,),
+        "test_texts_are_those_of_one_device",
+    ),
+    Mutant(
+        "stage-other-model",
+        "a machine that has another model at the same path runs a stage of it",
+        "gpu/runners/stage_server.py",
+        "if config != message.config:",
+        "if False:",
+        (REMOTE_STAGES_TEST,),
+        "test_a_stage_that_cannot_be_loaded",
     ),
     Mutant(
         "stage-shares",
