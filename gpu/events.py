@@ -91,7 +91,8 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     number of the run in the answers of instruments.
     Filled in outside of the engine: `texts`, for a continued text, what each of the prompt's last
     tokens adds to it, as `Token.text`; `dropped`, the indexes of the request's messages that were
-    left out because the conversation was too long."""
+    left out because the conversation was too long; `engine`, the number of the engine that has the
+    run, from 1, where there are several."""
 
     prompt: tuple[TokenText, ...]
     params: SamplingParams
@@ -101,12 +102,16 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     texts: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
     run: int = 0
+    engine: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
-    """The place in the queue changed; 0: it starts now."""
+    """The place in the queue changed; 0: it starts now. `engine` and `run`, as in `Accepted`: the
+    engine before is gone, and the run goes on at this one."""
 
     position: int
+    engine: int | msgspec.UnsetType = msgspec.UNSET
+    run: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class MovedChunk(msgspec.Struct, frozen=True):

@@ -20,7 +20,16 @@ from typing import Any, Protocol
 import msgspec
 
 from app.ws.protocol import Hello, Status
-from gpu import EngineClosed, EngineError, EngineInfo, EngineStats, Request, TextChunk, TextEncoding
+from gpu import (
+    EngineClosed,
+    EngineError,
+    EngineInfo,
+    EngineStats,
+    InvalidRequest,
+    Request,
+    TextChunk,
+    TextEncoding,
+)
 from gpu.events import Done, Event
 from gpu.inspection.requests import Answer, Question
 
@@ -164,6 +173,11 @@ class EngineClient(ABC):
         """Return the state of each engine that serves the model: of this one."""
         return (self.replica_status(),)
 
+    def replica(self, number: int) -> EngineClient:
+        """Return the engine with this number, from 1, among those that serve the model. Raises
+        InvalidRequest if there is none."""
+        return one_of((self,), number)
+
     @property
     def chat(self) -> bool:
         """True if the model has a chat template."""
@@ -274,6 +288,15 @@ class LocalEngine(EngineClient):
             self._thread.join()
         if self._engine is not None:
             self._engine.close()
+
+
+def one_of(replicas: Sequence[EngineClient], number: int) -> EngineClient:
+    """Return the replica with this number, from 1. Raises InvalidRequest."""
+    if not 1 <= number <= len(replicas):
+        last = len(replicas)
+        has = f"engines 1 to {last}" if last > 1 else "engine 1 only"
+        raise InvalidRequest(f"there is no engine {number}: the model has {has}", "engine")
+    return replicas[number - 1]
 
 
 def describe_unavailable(status: Status) -> str:

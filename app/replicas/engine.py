@@ -26,6 +26,7 @@ from app.engine.client import (
     ServedModel,
     UnavailableError,
     describe_unavailable,
+    one_of,
 )
 from app.replicas.router import PrefixRouter, ReplicaLoad
 from app.replicas.run import Attempt, ReplicaRun
@@ -105,6 +106,9 @@ class ReplicatedEngine(EngineClient):
 
     def replica_statuses(self) -> Sequence[ReplicaStatus]:
         return [replica.replica_status() for replica in self.replicas]
+
+    def replica(self, number: int) -> EngineClient:
+        return one_of(self.replicas, number)
 
     # ---- runs --------------------------------------------------------------------------------
 

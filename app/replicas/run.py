@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.engine.client import LostRun, OnEvent, Run, UnavailableError
 from gpu import SAMPLING_SETTINGS, Request, ScheduledUpdate
-from gpu.events import Accepted, Done, Event, Reason, Token, Updated
+from gpu.events import Accepted, Done, Event, Queued, Reason, Token, Updated
 
 LIVE = tuple(setting.name for setting in SAMPLING_SETTINGS if setting.declared.live)
 MAX_ENGINES = 4
@@ -154,10 +154,13 @@ class ReplicaRun:
             case Done():
                 self._on_ended(attempt)
             case Accepted():
+                number = attempt.replica + 1
                 if self._accepted:
+                    self._on_event(Queued(event.position, number, event.run))
                     return
                 self._accepted = True
                 self.request = replace(self.request, params=event.params)
+                event = replace(event, engine=number)
             case Token():
                 self._written.append(event.id)
                 self._eos = event.eos

@@ -150,10 +150,14 @@ class Count(msgspec.Struct, frozen=True, tag="count", forbid_unknown_fields=True
 
 
 class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=True):
-    """Ask about a run; answered by a binary frame with the same `request`, or an error."""
+    """Ask about a run; answered by a binary frame with the same `request`, or an error.
+
+    `engine`: the number of the engine to ask, from 1; 0: the server chooses one.
+    """
 
     request: int
     question: Question
+    engine: int = 0
 
 
 class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", forbid_unknown_fields=True):

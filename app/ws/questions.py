@@ -62,9 +62,10 @@ class Questions:
         self._closed = False
 
     def inspect(self, message: Inspect) -> None:
-        """Ask the engine; the reply comes when it has answered. Raises `QueueFull`, and what
-        `EngineClient.inspect` raises."""
+        """Ask the engine, or the one that the message names; the reply comes when it has answered.
+        Raises `QueueFull`, and what `EngineClient.replica` and `EngineClient.inspect` raise."""
         number, question = message.request, message.question
+        engine = self._engine.replica(message.engine) if message.engine else self._engine
         kind = str(question.__struct_config__.tag)
 
         def on_answer(future: Future[Answer]) -> None:
@@ -79,7 +80,7 @@ class Questions:
 
         self._begin()
         try:
-            future = self._engine.inspect(question, self._asker)
+            future = engine.inspect(question, self._asker)
         except BaseException:
             self._finish()
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
@@ -65,10 +66,10 @@ def test_a_closed_strip_asks_nothing(page: Page, site: Callable[..., Site]) -> N
     expect(page.locator(".st-summary")).to_contain_text("tep")
     expect(page.locator(".st-field")).to_have_attribute("aria-valuenow", re.compile(r"\d"))
     look.tab("Steps").click()
-    asked = len(questions(play))
+    before = len(asked(play, "steps"))
     play.write(n=20)
     page.wait_for_timeout(400)
-    assert len(questions(play)) == asked
+    assert len(asked(play, "steps")) == before
     page.set_viewport_size({"width": 360, "height": 740})
     look.open("schedule")
     assert play.overflow() == 0
@@ -95,6 +96,8 @@ def test_every_engine_tells_its_load(page: Page) -> None:
             expect(rows.nth(i)).to_contain_text(f"of {stats.n_blocks}")
         assert sum(stats.n_running for stats in states[:2] if stats) == 1
         expect(rows.nth(2)).to_have_text("3has failed")
+        has = play.messages.events("accepted")[0]["engine"]
+        see_the_engine_chosen(page, play, has, 3 - has)
         assert violations(page) == []
         page.set_viewport_size({"width": 360, "height": 740})
         assert play.overflow() == 0
@@ -102,13 +105,44 @@ def test_every_engine_tells_its_load(page: Page) -> None:
         here.close()
 
 
+def see_the_engine_chosen(page: Page, play: Playground, has: int, other: int) -> None:
+    """The strip and the blocks of the cache are of the engine that `has` the run, until `other`,
+    which has none, is chosen."""
+    shown = page.get_by_role("combobox", name="Shown")
+    source = page.locator(".look-source")
+    expect(shown).to_have_value(str(has))
+    expect(shown.locator("option").nth(has - 1)).to_have_text(f"Engine {has} · this answer")
+    expect(shown.locator("option").nth(2)).to_be_disabled()
+    expect(source).to_contain_text(f"Counted by engine {has} of 3.")
+    expect(page.locator(".st-summary")).to_contain_text("this answer: 1 token row")
+    shown.select_option(str(other))
+    expect(source).to_contain_text(f"Counted by engine {other} of 3.")
+    expect(page.locator(".st-summary")).to_contain_text("No step since this was opened")
+    assert asked(play, "steps")[-1]["engine"] == other
+
+    play.look.open("cache")
+    page.get_by_text("All blocks", exact=True).click()
+    used = page.locator(".kv-summary")
+    expect(shown, "again that of the run").to_have_value(str(has))
+    expect(used).to_contain_text("in use: this answer")
+    shown.select_option(str(other))
+    expect(source).to_contain_text(f"Counted by engine {other} of 3,")
+    expect(used).not_to_contain_text("this answer")
+    assert asked(play, "cache")[-1]["engine"] == other
+    play.look.open("schedule")
+    expect(shown).to_have_value(str(has))
+
+
 def test_a_single_engine_has_no_table_of_loads(page: Page, site: Callable[..., Site]) -> None:
     play = open_page(page, site(delay=0.02))
     with page.expect_response("**/api/replicas"):
         play.look.open("schedule")
+    expect(page.locator(".look-source")).to_contain_text("Counted by the engine.")
     expect(page.locator(".st-replicas")).to_be_hidden()
+    expect(page.get_by_role("combobox", name="Shown")).to_have_count(0)
 
 
-def questions(play: Playground) -> list[object]:
-    sent = [m["question"] for m in play.messages.sent if m["type"] == "inspect"]
-    return [question for question in sent if question["kind"] == "steps"]
+def asked(play: Playground, kind: str) -> list[dict[str, Any]]:
+    """Return the messages that asked this kind of question."""
+    sent = [m for m in play.messages.sent if m["type"] == "inspect"]
+    return [message for message in sent if message["question"]["kind"] == kind]

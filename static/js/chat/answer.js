@@ -29,6 +29,8 @@ export class Segment {
     this.unanswered = true;
     /** The engine's number of the run in the answers of instruments; 0: unknown. */
     this.run = 0;
+    /** Number of the engine that has the run, from 1; 0: there is one only. */
+    this.engine = 0;
     this.position = 0;
     this.prompt = [];
     /** Indexes of the request's messages that were left out: the chat was too long. */
@@ -253,7 +255,7 @@ const HANDLERS = {
   accepted(answer, segment, event) {
     segment.accepted = true;
     segment.unanswered = false;
-    segment.run = event.run ?? 0;
+    noteEngine(segment, event);
     if (segment.branch) applyBranchAccepted(answer, segment, event);
     else {
       segment.prompt = event.prompt;
@@ -271,7 +273,9 @@ const HANDLERS = {
     HANDLERS.queued(answer, segment, event);
   },
 
-  queued(_answer, segment, { position }) {
+  queued(_answer, segment, event) {
+    const { position } = event;
+    noteEngine(segment, event);
     segment.position = position;
     segment.state = position > 0 ? "queued" : "prefill";
   },
@@ -341,6 +345,11 @@ const HANDLERS = {
 function spansOfRequest(request, nPrompt) {
   const { reach = {}, reached } = request ?? {};
   return reached ? withSpanFrom(reached, nPrompt - 1, reach) : spansFromStart(reach, nPrompt);
+}
+
+/** Note where the run is; it may have moved to another engine. */
+function noteEngine(segment, { run = segment.run, engine = segment.engine }) {
+  Object.assign(segment, { run, engine });
 }
 
 function addExpertCounts(segment, used) {

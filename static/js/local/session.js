@@ -130,7 +130,9 @@ export class LocalSession {
     this.post(tokenized(this.text, this.template, this.hello.model.name, message));
   }
 
-  inspect({ request, question }) {
+  inspect({ request, question, engine = 0 }) {
+    if (engine < 0 || engine > 1)
+      throw new InvalidRequest(`there is no engine ${engine}: the model has engine 1 only`, "engine");
     if (this.nQuestions >= MAX_QUESTIONS)
       throw new EngineError(
         "queue_full",

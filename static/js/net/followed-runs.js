@@ -17,8 +17,8 @@ import { onTakenAlready } from "./resume.js";
 
 /** id of a run → {answer, segment, follower} */
 const followed = new Map();
-/** run (`Accepted.run`) → name, of those that are not followed any more. */
-const ended = new Map();
+/** {run, engine, name} of those that are not followed any more: numbers (`Accepted`) and names. */
+const ended = [];
 const MAX_ENDED = 64;
 
 /** Have the events of an answer's newest run applied to it. @param {Follower} follower */
@@ -34,12 +34,14 @@ export const allFollowed = () => [...followed.values()];
 export function unfollow(id) {
   const { segment, follower } = followed.get(id);
   followed.delete(id);
-  if (segment.run) ended.set(segment.run, follower.name());
-  for (const run of ended.keys()) if (ended.size > MAX_ENDED) ended.delete(run);
+  const { run, engine } = segment;
+  if (run) ended.push({ run, engine, name: follower.name() });
+  if (ended.length > MAX_ENDED) ended.shift();
 }
 
-/** Return run → name of the runs that were followed until lately. */
-export const namesOfEnded = () => new Map(ended);
+/** Return run → name of the runs at an engine that were followed until lately. */
+export const namesOfEnded = (engine) =>
+  new Map(ended.filter((one) => one.engine === engine).map(({ run, name }) => [run, name]));
 
 /** Return {answer, segment, follower} of a run, or null. */
 export const followedRun = (id) => followed.get(id) ?? null;

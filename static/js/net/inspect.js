@@ -9,14 +9,15 @@ let last = 0;
 const inspections = { asked: 0, pending: 0 };
 
 /**
- * Send an inspection request, {kind, ids, …} as in `gpu/inspection/requests.py`. Resolves to
+ * Send an inspection request, {kind, ids, …} as in `gpu/inspection/requests.py`, to the engine with a
+ * number from 1, or to the one that the server chooses. Resolves to
  * {kind, info, arrays: {name: {shape, values}}}, values Float32Array or Uint32Array. Rejects with
  * {code, message}: the server's error, or "lost" without a connection.
  */
-export function inspect(question) {
+export function inspect(question, engine = 0) {
   inspections.asked += 1;
   inspections.pending += 1;
-  return ask("inspect", { question }).finally(() => {
+  return ask("inspect", { question, ...(engine && { engine }) }).finally(() => {
     inspections.pending -= 1;
   });
 }

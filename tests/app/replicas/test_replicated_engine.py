@@ -14,7 +14,7 @@ from app.replicas.engine import ReplicatedEngine
 from app.replicas.run import MAX_ENGINES
 from app.ws.protocol import Hello, Status
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams, ScheduledUpdate
-from gpu.events import Accepted, Token, Updated
+from gpu.events import Accepted, Queued, Token, Updated
 from gpu.inspection.requests import CacheBlocks, Losses
 from tests.app.replicas.mortal import MortalEngine, Written, wait_ready, wait_until
 from tests.gpu.engine.scripted_runner import expected
@@ -150,6 +150,27 @@ def test_questions_go_where_their_tokens_are_cached(start: Start) -> None:
     engine.cancel_questions(3)
 
 
+def test_an_engine_is_asked_by_the_number_that_a_run_tells(start: Start) -> None:
+    engine, replicas = start()
+    for ids in (PROMPT, [5] * 36):
+        text = Written()
+        engine.submit(request(ids, 4), text)
+        text.wait_done()
+        (accepted,) = text.of(Accepted)
+        replica = replicas[accepted.engine - 1]
+        assert replica.requests[-1].ids == ids
+        assert engine.replica(accepted.engine) is replica
+    for number, replica in enumerate(replicas, 1):
+        engine.replica(number).inspect(CacheBlocks(), 3).result(20)
+        assert replica.questions == [CacheBlocks()]
+    for number in (-1, 0, 3):
+        with pytest.raises(InvalidRequest, match=f"no engine {number}: .* engines 1 to 2"):
+            engine.replica(number)
+    replicas[1].die()
+    with pytest.raises(UnavailableError):
+        engine.replica(2).inspect(CacheBlocks(), 3)
+
+
 def test_questions_about_texts_that_nobody_has_cached_are_shared(start: Start) -> None:
     engine, replicas = start(delay=0.01)
     answers = [engine.inspect(Losses([n] * 20), asker=n) for n in range(1, 7)]
@@ -191,6 +212,9 @@ def test_a_text_goes_on_at_another_engine_as_if_nothing_had_happened(start: Star
     assert len(text.of(Accepted)) == 1
     assert (done.reason, done.prompt_tokens, done.completion_tokens) == ("length", len(PROMPT), 80)
     assert sum(len(replica.requests) for replica in replicas) == 3
+    places = [text.of(Accepted)[0], *(moved for moved in text.of(Queued) if moved.engine)]
+    assert [place.engine for place in places] in ([1, 2, 1], [2, 1, 2])
+    assert len({place.run for place in places}) == 3, "each engine numbers its runs"
 
 
 def test_changed_settings_go_with_it(start: Start) -> None:

@@ -153,6 +153,19 @@ def test_a_question_that_cannot_be_read_is_refused(
     assert outcome(page, 6)["type"] == "answer"
 
 
+@pytest.mark.parametrize(
+    ("engine", "code"), [(2, "invalid_request"), (-1, "invalid_request"), ("1", "bad_message")]
+)
+def test_an_engine_that_is_not_there_is_not_asked(site: Site, engine: Any, code: str) -> None:
+    page = site.page()
+    question = {"kind": "losses", **QUESTIONS["losses"]}
+    page.send_message("inspect", request=1, question=question, engine=engine)
+    error = outcome(page, 1)
+    assert (error["code"], error["param"]) == (code, "engine")
+    page.send_message("inspect", request=2, question=question, engine=1)
+    assert outcome(page, 2)["type"] == "answer"
+
+
 @pytest.mark.parametrize("request_", ["text", None, 1.5])
 def test_a_question_without_a_number_is_refused(site: Site, request_: Any) -> None:
     page = site.page()

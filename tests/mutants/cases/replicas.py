@@ -76,4 +76,22 @@ MUTANTS = (
         "                    pass",
         (REPLICATED_TEST,),
     ),
+    Mutant(
+        "run-moved",
+        "a page is not told that its run has moved to another engine",
+        RUN,
+        "self._on_event(Queued(event.position, number, event.run))",
+        "pass",
+        (REPLICATED_TEST,),
+        "as_if_nothing_had_happened",
+    ),
+    Mutant(
+        "engine-asked",
+        "the engine that a question names is not the one that is asked",
+        "app/ws/questions.py",
+        "self._engine.replica(message.engine) if message.engine else self._engine",
+        "self._engine",
+        ("e2e/look/test_schedule.py",),
+        "every_engine_tells",
+    ),
 )

@@ -1,24 +1,27 @@
-// All blocks of the KV cache: used, cached or free, as reported by the engine.
+// All blocks of the KV cache: used, cached or free, as reported by the engine. Of several engines,
+// each with a cache of its own, it shows one.
 
 import { el, setText } from "../../ui/dom.js";
 import { bytes, count, percent, plural } from "../../ui/format.js";
-import { latest } from "../../net/inspect.js";
+import { inspect, latest } from "../../net/inspect.js";
 import { allFollowed } from "../../net/followed-runs.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { describeBlock, describeGroup, ownersOf, readPool, recencyOf, STATES } from "./blocks.js";
+import { EngineChoice, engineInWords, engineShown, followEngines, leaveEngines } from "../shared/engines.js";
 import { runNames } from "../shared/run-names.js";
 import { BlockGrid } from "./grid.js";
 
 /** Interval between queries during generation. */
 const REST_MS = 500;
 
+let choice = null;
 let summary = null;
 let grid = null;
 let head = null;
 let rows = [];
 let figures = [];
 
-/** State of the last query: {hello, segment, active, at, answered}; null after opening. */
+/** State of the last query: {hello, engine, segment, active, at, answered}; null after opening. */
 let asked = null;
 /** The parsed answer, or the error {code, message}. */
 let pool = null;
@@ -39,7 +42,10 @@ export const cachePool = {
   },
 
   show({ hello }) {
-    if (asked && asked.hello !== hello) forget();
+    followEngines();
+    choice.draw();
+    if (asked && (asked.hello !== hello || (asked.answered && asked.engine !== engineShown())))
+      forget();
     follow(hello);
     if (pool || fault) return draw();
     const first = new Promise((resolve) => {
@@ -50,6 +56,7 @@ export const cachePool = {
 
   hide() {
     forget();
+    leaveEngines();
     arrived();
   },
 
@@ -127,11 +134,14 @@ function wake() {
 }
 
 async function ask(now) {
-  const mine = { ...now, at: performance.now(), answered: false };
+  const mine = { ...now, engine: null, at: 0, answered: false };
   asked = mine;
-  const settle = await latest("cache", { kind: "cache" }).then(
+  await followEngines();
+  if (asked !== mine) return;
+  Object.assign(mine, { engine: engineShown(), at: performance.now() });
+  const settle = await latest("cache", { kind: "cache" }, (one) => inspect(one, mine.engine)).then(
     (answer) => () => {
-      pool = readPool(answer, now.hello.limits, runNames());
+      pool = readPool(answer, now.hello.limits, runNames(mine.engine));
       fault = null;
     },
     (error) => () => {
@@ -151,7 +161,9 @@ function draw() {
   if (fault) throw fault;
   grid.draw(pool);
   drawSide();
-  return "Counted by the engine, over the runs of all clients; those of others have no names here.";
+  return (
+    `Counted by ${engineInWords()}, over the runs of all clients; those of others have no names here.`
+  );
 }
 
 function drawSummary(block) {
@@ -171,6 +183,7 @@ function drawSummary(block) {
 
 function buildSide(root) {
   const side = root.appendChild(el("div", "kv-side"));
+  choice = new EngineChoice(side);
   head = side.appendChild(el("p", "kv-head"));
   const table = side.appendChild(el("table", "kv-states"));
   table.append(el("caption", "vh", "Blocks by state"));

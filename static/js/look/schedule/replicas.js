@@ -2,12 +2,8 @@
 
 import { el, setText } from "../../ui/dom.js";
 import { count, percent } from "../../ui/format.js";
-import { ask } from "../../net/ask.js";
-import { isLocal } from "../../net/connection.js";
-import { changed } from "../../state.js";
+import { engines, STATES } from "../shared/engines.js";
 
-/** Pause between questions (ms): the engines tell their figures once a second. */
-const REST_MS = 1000;
 /** Names of the columns, and whether they are numbers. */
 const HEAD = [
   ["engine", false],
@@ -16,18 +12,8 @@ const HEAD = [
   ["KV blocks in use", true],
   ["prompt tokens found", true],
 ];
-const STATES = {
-  loading: "loads the model",
-  restarting: "starts again",
-  failed: "has failed",
-  away: "not needed now",
-};
 
 let table = null;
-/** {state, stats} of every engine (app/engine/client.py); []: not known, or no server. */
-let replicas = [];
-let timer = 0;
-let isOpen = false;
 
 export function buildReplicas(root) {
   table = root.appendChild(el("table", "st-replicas"));
@@ -41,27 +27,8 @@ export function buildReplicas(root) {
   table.createTBody();
 }
 
-/** Ask again and again until `leaveReplicas`; once only if there is one engine. */
-export function followReplicas() {
-  if (isOpen || isLocal()) return;
-  isOpen = true;
-  load();
-}
-
-export function leaveReplicas() {
-  isOpen = false;
-  clearTimeout(timer);
-}
-
-async function load() {
-  const answer = await ask("/api/replicas").catch(() => ({ replicas: [] }));
-  if (!isOpen) return;
-  replicas = answer.replicas;
-  if (replicas.length > 1) timer = setTimeout(load, REST_MS);
-  changed("look");
-}
-
 export function drawReplicas() {
+  const replicas = engines();
   table.hidden = replicas.length < 2;
   if (table.hidden) return;
   const [body] = table.tBodies;

@@ -1,19 +1,22 @@
 // Scheduler instrument: step by step, whose prefill and decode rows ran, what was drafted and
-// accepted, and which runs waited or were preempted.
+// accepted, and which runs waited or were preempted. Of several engines it shows one.
 //
 // The engine records its steps only while this is open.
 
 import { clamp, el, setText, setVars } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
-import { latest } from "../../net/inspect.js";
+import { inspect, latest } from "../../net/inspect.js";
 import { changed } from "../../state.js";
+import { EngineChoice, engineInWords, engineShown, followEngines, leaveEngines } from "../shared/engines.js";
 import { runNames } from "../shared/run-names.js";
 import { drawSteps, heightOf, layOut, PITCH } from "./draw.js";
-import { buildReplicas, drawReplicas, followReplicas, leaveReplicas } from "./replicas.js";
+import { buildReplicas, drawReplicas } from "./replicas.js";
 import { describeStep, partsOf, readSteps, rowsOf } from "./steps.js";
 
 /** Pause between questions (ms). */
 const REST_MS = 300;
+/** The same after one that failed. */
+const FAULT_MS = 2000;
 /** Most steps kept here. */
 const MAX_STEPS = 2000;
 
@@ -23,7 +26,10 @@ let canvas = null;
 /** Steps so far, oldest first; run → name of the runs of this page that were seen. */
 let steps = [];
 let names = new Map();
+/** What they are of: the model's `hello`, and the number of the engine. */
 let hello = null;
+let engine = null;
+let choice = null;
 let fault = null;
 /** Number of the step of the keyboard cursor or under the pointer; null: the newest. */
 let focus = null;
@@ -36,6 +42,7 @@ export const schedule = {
   asks: true,
 
   setUp(root) {
+    choice = new EngineChoice(root);
     summary = root.appendChild(el("p", "st-summary"));
     field = root.appendChild(el("div", "st-field"));
     Object.assign(field, { tabIndex: 0 });
@@ -55,19 +62,20 @@ export const schedule = {
   },
 
   show(context) {
-    if (hello !== context.hello) forget(context.hello);
     isOpen = true;
-    if (!asking && !timer) ask();
-    followReplicas();
+    followEngines();
+    if (hello !== context.hello || engine !== engineShown()) forget(context.hello);
+    if (!asking && !timer && engine !== null) ask();
+    choice.draw();
     drawReplicas();
     if (fault) throw fault;
     draw();
-    return "Counted by the engine. Runs of other clients are drawn as one row, without names.";
+    return `Counted by ${engineInWords()}. Runs of other clients are drawn as one row, without names.`;
   },
 
   hide() {
     isOpen = false;
-    leaveReplicas();
+    leaveEngines();
     clearTimeout(timer);
     timer = 0;
     focus = fault = null;
@@ -118,6 +126,9 @@ function buildKey() {
 
 function forget(now) {
   hello = now;
+  engine = engineShown();
+  clearTimeout(timer);
+  timer = 0;
   steps = [];
   names = new Map();
   focus = fault = null;
@@ -126,21 +137,20 @@ function forget(now) {
 async function ask() {
   asking = true;
   timer = 0;
-  const of = hello;
+  const [of, its] = [hello, engine];
   const question = { kind: "steps", after: steps.at(-1)?.number ?? 0 };
-  const settle = await latest("steps", question).then(
+  const settle = await latest("steps", question, (one) => inspect(one, its)).then(
     (answer) => () => take(answer),
     (error) => () => (fault = error),
   );
   asking = false;
-  if (!isOpen || of !== hello) return;
-  settle();
-  if (!fault) timer = setTimeout(ask, REST_MS);
+  if (isOpen && of === hello && its === engine) settle();
+  if (isOpen) timer = setTimeout(ask, fault ? FAULT_MS : REST_MS);
   changed("look");
 }
 
 function take(answer) {
-  for (const [run, name] of runNames()) names.set(run, name);
+  for (const [run, name] of runNames(engine)) names.set(run, name);
   steps = [...steps, ...readSteps(answer)].slice(-MAX_STEPS);
   fault = null;
 }
