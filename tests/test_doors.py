@@ -56,8 +56,8 @@ GPU = {
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
     " pytorch request runner runners sampling scheduled_updates speculation stage_hosts step text",
-    "export": "checkpoint config errors files info load_options models ops plans runners step"
-    " webgpu",
+    "export": "checkpoint config errors files info load_options lora models ops plans runners"
+    " step webgpu",
     "": "analysis checkpoint config engine errors export gguf grammar info interventions kv"
     " load_options lora request runners sampling scheduled_updates stage_hosts text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"

@@ -35,7 +35,8 @@ class TensorRows:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A weight made of `parts`: groups of `each` parts are stacked, and rows of the parts of a
-    group alternate.
+    group alternate. Without parts its numbers are in no tensor of the checkpoint: those of LoRA
+    adapters.
 
     n     rows; of a vector the numbers, the last of them zeros where the parts have fewer
     k     numbers of a row; 0: a vector

@@ -53,7 +53,7 @@ class MatrixUploader:
     on_weights    called with the number of weights just uploaded
     weight_cache  packed matrices of an earlier start, or a writer for the next one
     conversion    storage types that tensors were loaded as
-    placements    where the weights of the checkpoint are on the device
+    placements    where the weights are on the device
 
     A matrix is complete when it is returned. Inside a `with` statement it is complete when the
     statement ends: then one matrix is packed while another is uploaded.
@@ -114,14 +114,15 @@ class MatrixUploader:
         self._pack_rows(job, partial(self._write, shards), n_interleaved)
 
     def _place(self, job: PackJob, shards: Sequence[Shard], n_interleaved: int) -> None:
-        """Note where a matrix is. That of an adapter is in no tensor of the checkpoint."""
-        if all(source.source in self.checkpoint for source in job.sources):
-            parts, each = parts_of(job.sources, job.arrange), job.arrange.each
-            recipe = Recipe(job.name, job.dtype, job.n, job.k, parts, each)
-            self.placements += [
-                Placement(shard.tensor, recipe, shard.first, shard.n_rows, n_interleaved)
-                for shard in shards
-            ]
+        """Note where a matrix is. That of an adapter is in no tensor of the checkpoint, so its
+        recipe has no parts."""
+        in_checkpoint = all(source.source in self.checkpoint for source in job.sources)
+        parts = parts_of(job.sources, job.arrange) if in_checkpoint else ()
+        recipe = Recipe(job.name, job.dtype, job.n, job.k, parts, job.arrange.each)
+        self.placements += [
+            Placement(shard.tensor, recipe, shard.first, shard.n_rows, n_interleaved)
+            for shard in shards
+        ]
 
     def _upload_vector(
         self,
@@ -148,6 +149,17 @@ class MatrixUploader:
     def _fill_f32(self, recipe: Recipe, sources: list[RowSource], arrange: Arrangement) -> Tensor:
         """Read such a weight and upload it."""
         return self.memory.upload(recipe.name, read_f32(recipe, sources, arrange))
+
+    def array_from_host(self, name: str, array: npt.NDArray[Any]) -> Tensor:
+        """Upload an array of float32 or uint32 as it is."""
+        tensor = self._fill_array(name, array)
+        recipe = Recipe(name, "f32", array.size, 0, ())
+        self.placements.append(Placement(tensor, recipe, 0, recipe.n))
+        return tensor
+
+    def _fill_array(self, name: str, array: npt.NDArray[Any]) -> Tensor:
+        """Allocate a tensor for an array and upload it."""
+        return self.memory.upload(name, array)
 
     def _make_shards(
         self, name: str, n: int, words: int, unit: int, n_interleaved: int

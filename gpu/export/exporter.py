@@ -16,7 +16,9 @@ from gpu.export.plan_format import PlanFile, encode_plan
 from gpu.export.recording import PROFILES, open_model, record
 from gpu.export.weight_pieces import PieceLoader, PieceWriter
 from gpu.load_options import LoadOptions
+from gpu.lora.adapter import open_loras
 from gpu.models.registry import MODELS
+from gpu.plans.lora_buffers import LoraBuffers
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.null_device import open_null_device
 
@@ -79,13 +81,15 @@ def _write_weights(
     out: Path,
     progress: Progress,
 ) -> ExportedWeights:
-    n_bytes = sum(weight.bytes for weight in plan.weights)
+    n_bytes, limits = sum(weight.bytes for weight in plan.weights), plan.limits
     writer = PieceWriter(out / WEIGHTS, n_bytes)
     memory = Memory(open_null_device(PROFILES[plan.profile]))
     on_weights = weight_progress(progress, checkpoint, config.tie_embeddings, "writing")
     load = PieceLoader(checkpoint, memory, options.dtype, plan.weights, writer, on_weights)
-    MODELS[config.model_type](config, load, memory, plan.limits.context)
+    model = MODELS[config.model_type](config, load, memory, limits.context)
+    loras = open_loras(options.loras, config, checkpoint)
+    LoraBuffers(model, loras, limits.slots + 1, load)
     for weight in plan.weights:
-        if not weight.parts:
+        if weight.name in constants:
             load.save(np.frombuffer(constants[weight.name], np.uint8))
     return ExportedWeights(n_bytes, writer.pieces())

@@ -8,7 +8,6 @@ from dataclasses import astuple
 from typing import Any, Generic, TypeVar
 
 from gpu.checkpoint.recipe import Recipe
-from gpu.config import ModelConfig
 from gpu.export.cost_terms import plan_cost
 from gpu.export.plan_format import (
     FORMAT,
@@ -103,7 +102,7 @@ class PlanBuilder:
         """Return the file."""
         for placement in self._recording.placements:  # the order of the weights' data
             self._weight(placement.recipe)
-        loaded, config = self._recording.loaded, self._recording.loaded.config
+        loaded = self._recording.loaded
         plans = tuple(self._plan(recorded) for recorded in self._recording.plans)
         tensors = dict(self._tensors(loaded))
         return PlanFile(
@@ -113,7 +112,7 @@ class PlanBuilder:
             dtype=loaded.dtype,
             kv_dtype=loaded.pools.dtype,
             needs=self._needs(),
-            model=_model(config),
+            model=_model(loaded),
             limits=_limits(loaded),
             lookup=_lookup(self._recording),
             step=_step_layout(loaded),
@@ -140,6 +139,7 @@ class PlanBuilder:
             samples=key.samples,
             splits=key.splits,
             interventions=key.interventions,
+            loras=key.loras,
             dispatches=runs([self._dispatch(d) for d in recorded.plan.dispatches]),
             marks=tuple(recorded.plan.marks),
             result_bytes=recorded.query_at,
@@ -267,6 +267,7 @@ class PlanBuilder:
             *((f"layer{i:02}.keys", pool) for i, pool in enumerate(pools.keys)),
             *((f"layer{i:02}.values", pool) for i, pool in enumerate(pools.values)),
             *loaded.plans.intervention_buffers.tables().items(),
+            *loaded.loras.tables().items(),
         ):
             yield name, self._tensor(tensor, "uniform" if name == "step" else "storage")
 
@@ -320,8 +321,8 @@ def _number(value: float) -> int | float:
     return int(value) if value == int(value) else float(value)
 
 
-def _model(config: ModelConfig) -> PlanModel:
-    moe = config.experts
+def _model(loaded: LoadedModel) -> PlanModel:
+    config, moe = loaded.config, loaded.config.experts
     return PlanModel(
         architecture=config.model_type,
         n_layers=config.n_layers,
@@ -334,6 +335,7 @@ def _model(config: ModelConfig) -> PlanModel:
         expert_layers=config.expert_layers,
         n_experts=moe.n_experts if moe else 0,
         experts_per_token=moe.experts_per_token if moe else 0,
+        loras=loaded.loras.infos,
     )
 
 

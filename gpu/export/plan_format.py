@@ -11,6 +11,7 @@ import gzip
 import msgspec
 
 from gpu.errors import ModelError
+from gpu.info import LoraInfo
 
 FORMAT = "tokenglass-plan"
 VERSION = 1
@@ -21,8 +22,9 @@ Run = tuple[int, int]
 """First entry and number of entries."""
 
 
-class PlanModel(msgspec.Struct, frozen=True):
-    """Sizes that a scheduler and the instruments need."""
+class PlanModel(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sizes that a scheduler and the instruments need. `loras`: the adapters, in the order of their
+    strengths."""
 
     architecture: str
     n_layers: int
@@ -35,6 +37,7 @@ class PlanModel(msgspec.Struct, frozen=True):
     expert_layers: tuple[int, ...]
     n_experts: int
     experts_per_token: int
+    loras: tuple[LoraInfo, ...] = ()
 
 
 class PlanLimits(msgspec.Struct, frozen=True):
@@ -107,8 +110,8 @@ class PlanPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class PlanWeight(msgspec.Struct, frozen=True, omit_defaults=True):
     """Contents of buffers: bytes `at` … `at + bytes − 1` of the weights' data, and the recipe that
-    makes them (`gpu.checkpoint.recipe.Recipe`); without parts, numbers that are in no
-    checkpoint."""
+    makes them (`gpu.checkpoint.recipe.Recipe`); without parts, numbers that are in no checkpoint
+    or those of LoRA adapters."""
 
     name: str
     dtype: str
@@ -203,8 +206,8 @@ class KeptResult(msgspec.Struct, frozen=True):
 
 
 class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One plan: its key, the runs of dispatches that it consists of, and its results. `tensors`:
-    those that the host reads or writes for this plan alone."""
+    """One plan: its key, the runs of dispatches that it consists of, and its results. `loras`: it
+    adds adapters; `tensors`: those that the host reads or writes for this plan alone."""
 
     kind: str
     rows: int
@@ -213,6 +216,7 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):
     dispatches: tuple[Run, ...]
     result_bytes: int
     interventions: bool = False
+    loras: bool = False
     marks: tuple[tuple[int, str], ...] = ()
     kept: tuple[KeptResult, ...] = ()
     tensors: dict[str, PlanTensor] = {}

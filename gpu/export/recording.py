@@ -6,6 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from gpu.checkpoint.matrix import Shard
 from gpu.checkpoint.reader import Checkpoint, WeightSource
@@ -17,6 +21,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.info import AdapterInfo
 from gpu.load_options import LoadOptions
+from gpu.lora.adapter import open_loras
 from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.plans.capture_buffers import ROW_BUCKETS
 from gpu.plans.plan_cache import LEAST_ROWS, SAMPLE_BUCKETS, SAMPLING, RecordedPlan
@@ -49,8 +54,8 @@ class Recording:
     def of(cls, loaded: LoadedModel, device: Device, placements: Sequence[Placement]) -> Recording:
         """Record all plans of `keys`."""
         plans = {}
-        for kind, rows, samples, context, interventions in keys(loaded):
-            recorded = loaded.plans.plan(rows, samples, kind, context, interventions)
+        for kind, rows, samples, context, acting in keys(loaded):
+            recorded = loaded.plans.plan(rows, samples, kind, context, *acting)
             plans[recorded.key] = recorded
         return cls(loaded, device, placements, tuple(plans.values()))
 
@@ -59,7 +64,8 @@ class Recording:
 
 
 class ShapeLoader(WeightLoader):
-    """Loads shapes: checks and allocates what `WeightLoader` does, and reads no numbers."""
+    """Loads shapes: checks and allocates what `WeightLoader` does, and reads no numbers of the
+    checkpoint."""
 
     def _fill_shards(self, job: PackJob, shards: Sequence[Shard], n_interleaved: int) -> None: ...
 
@@ -67,19 +73,26 @@ class ShapeLoader(WeightLoader):
         shape = (recipe.n, padded(recipe.k)) if recipe.k else (recipe.n,)
         return self.memory.zeros(recipe.name, shape, purpose="weights")
 
+    def _fill_array(self, name: str, array: npt.NDArray[Any]) -> Tensor:
+        dtype = "u32" if array.dtype == np.uint32 else "f32"
+        return self.memory.zeros(name, array.shape, dtype, purpose="weights")
+
 
 def record(
     config: ModelConfig, checkpoint: WeightSource, options: LoadOptions, profile: str
 ) -> Recording:
-    """Record the plans of a model for a profile; no adapter is needed and no weights are read.
+    """Record the plans of a model for a profile; no GPU is needed, and no weights are read but
+    those of LoRA adapters.
 
-    Raises ModelError for options that only the server's engine has, and for tensors that do not
-    match the config; DeviceError for a model that exceeds the profile's limits.
+    Raises ModelError for options that only the server's engine has, for tensors that do not match
+    the config and for adapters that do not fit the model; DeviceError for a model that exceeds the
+    profile's limits.
     """
     expect_exportable(options)
+    loras = open_loras(options.loras, config, checkpoint)
     device = open_null_device(PROFILES[profile])
     load = ShapeLoader(checkpoint, Memory(device), options.dtype)
-    loaded = LoadedModel.make(config, options, load)
+    loaded = LoadedModel.make(config, options, load, loras)
     return Recording.of(loaded, device, load.placements)
 
 
@@ -100,47 +113,54 @@ def expect_exportable(options: LoadOptions) -> None:
             "an export computes with f32 activations: WebGPU has no integer products by default; "
             "leave --activations out"
         )
-    if options.loras:
-        raise ModelError("LoRA adapters cannot be exported; leave --lora out")
 
 
-Key = tuple[str, int, int, int, bool]
-"""Kind, rows, samples, context, interventions of a plan."""
+Acting = tuple[bool, bool]
+"""Whether a plan applies interventions, and adapters."""
+NOTHING_ACTS: Acting = (False, False)
+Key = tuple[str, int, int, int, Acting]
+"""Kind, rows, samples, context of a plan, and what acts in it."""
 
 
 def keys(loaded: LoadedModel) -> Iterator[Key]:
     """Yield the key of every plan that a browser needs."""
     yield from sampling_keys(loaded)
-    for interventions in (False, True):
-        yield from question_keys(loaded, interventions)
+    for acting in actings(loaded):
+        yield from question_keys(loaded, acting)
     for rows in buckets(LEAST_ROWS["lens"], loaded.limits.max_captured_rows):
         for samples in (n for n in SAMPLE_BUCKETS if 0 < n <= LENS_SAMPLES):
-            yield "lens", rows, samples, 1, False
+            yield "lens", rows, samples, 1, NOTHING_ACTS
+
+
+def actings(loaded: LoadedModel) -> tuple[Acting, ...]:
+    """Return what plans are recorded with. Without adapters there are none for them."""
+    loras = (False, True) if loaded.loras.infos else (False,)
+    return tuple(itertools.product((False, True), loras))
 
 
 def sampling_keys(loaded: LoadedModel) -> Iterator[Key]:
     """Yield the keys of steps that write texts."""
     limits = loaded.limits
-    for kind, interventions in itertools.product(SAMPLING, (False, True)):
+    for kind, acting in itertools.product(SAMPLING, actings(loaded)):
         most = limits.max_captured_rows if kind == "captured" else limits.max_rows
         for rows in buckets(1, most):
             for context in contexts(loaded, rows):
                 for samples in range(min(rows, limits.slots) + 1):
-                    yield kind, rows, samples, context, interventions
+                    yield kind, rows, samples, context, acting
 
 
-def question_keys(loaded: LoadedModel, interventions: bool) -> Iterator[Key]:
+def question_keys(loaded: LoadedModel, acting: Acting) -> Iterator[Key]:
     """Yield the keys of steps that answer instruments, but for the lens's own."""
     limits, has_experts = loaded.limits, bool(loaded.config.expert_layers)
     for rows in buckets(1, limits.max_rows):
         for context in contexts(loaded, rows):
-            yield "weights", rows, 0, context, interventions
+            yield "weights", rows, 0, context, acting
             for samples in (n for n in SAMPLE_BUCKETS if 0 < n <= min(rows, limits.max_samples)):
-                yield "logits", rows, samples, context, interventions
+                yield "logits", rows, samples, context, acting
             if has_experts:
-                yield "routes", rows, 0, context, interventions
+                yield "routes", rows, 0, context, acting
             if LEAST_ROWS["states"] <= rows <= limits.max_captured_rows:
-                yield "states", rows, 0, context, interventions
+                yield "states", rows, 0, context, acting
 
 
 def buckets(least: int, most: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,10 @@ class PieceLoader(WeightLoader):
         numbers = read_f32(recipe, sources, arrange)
         self.save(numbers)
         return self.memory.zeros(recipe.name, numbers.shape, purpose="weights")
+
+    def _fill_array(self, name: str, array: npt.NDArray[Any]) -> Tensor:
+        self.save(array)
+        return self.memory.zeros(name, array.shape, purpose="weights")
 
     def _skip(self, name: str) -> bool:
         """Return whether the pieces that are there already have all of a weight."""

@@ -24,6 +24,7 @@ class LoraBuffers:
     """LoRA tensors of one model; all adapters are off at first. Without adapters it takes no
     memory.
 
+    infos    the adapters, in the order of their strengths
     adapted  tensors that plans with adapters use; None without adapters
     """
 
@@ -35,10 +36,18 @@ class LoraBuffers:
         load: WeightLoader,
     ) -> None:
         self._memory = load.memory
+        self.infos = tuple(lora.info for lora in loras)
         self._names = [lora.name for lora in loras]
         self._strengths = np.zeros((n_slots, len(loras)), np.float32)
         self._shared_tensors: dict[bytes, Tensor] = {}
         self.adapted = self._upload(model, loras, load) if loras else None
+
+    def tables(self) -> dict[str, Tensor]:
+        """Return the tensor that `set` writes, (n_slots, n_loras), by its name; {} without
+        adapters."""
+        if self.adapted is None:
+            return {}
+        return {self.adapted.strengths.name: self.adapted.strengths}
 
     def set(self, slot: int, strengths: Mapping[str, float]) -> None:
         """Set the strengths of adapters for the rows of a slot, in steps submitted from now on;
@@ -98,7 +107,8 @@ class LoraBuffers:
         if not stack:
             return None
         return LoraWeights(
-            load.from_host(f"{matrix.name}.lora_a", stack.a), *self._upload_b(matrix.name, stack)
+            load.from_host(f"{matrix.name}.lora_a", stack.a),
+            *self._upload_b(matrix.name, stack, load),
         )
 
     def _of_experts(
@@ -109,25 +119,27 @@ class LoraBuffers:
         if not stack:
             return None
         a = load.experts_from_host(f"{name}.lora_a", stack.a, len(stack.a) // n)
-        slots = self._shared("lora.slots", np.arange(n, dtype=np.uint32))
-        return ExpertLoraWeights(a, *self._upload_b(name, stack), slots)
+        slots = self._shared("lora.slots", np.arange(n, dtype=np.uint32), load)
+        return ExpertLoraWeights(a, *self._upload_b(name, stack, load), slots)
 
-    def _upload_b(self, name: str, stack: LoraStack) -> tuple[Tensor, Tensor, Tensor]:
+    def _upload_b(
+        self, name: str, stack: LoraStack, load: WeightLoader
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Upload B, the first row of each output in A, and the end of each adapter's ranks."""
         short = -stack.b.shape[-1] % VEC4
         b = np.pad(stack.b, [(0, 0)] * (stack.b.ndim - 1) + [(0, short)])
         return (
-            self._memory.upload(f"{name}.lora_b", b),
-            self._shared("lora.first", np.pad(stack.first, (0, short))),
-            self._shared("lora.ends", stack.ends),
+            load.array_from_host(f"{name}.lora_b", b),
+            self._shared("lora.first", np.pad(stack.first, (0, short)), load),
+            self._shared("lora.ends", stack.ends, load),
         )
 
-    def _shared(self, name: str, numbers: npt.NDArray[np.uint32]) -> Tensor:
-        """Return one tensor for all layers that have the same numbers."""
-        key = name.encode() + numbers.tobytes()
-        if key not in self._shared_tensors:
-            self._shared_tensors[key] = self._memory.upload(name, numbers)
-        return self._shared_tensors[key]
+    def _shared(self, name: str, numbers: npt.NDArray[np.uint32], load: WeightLoader) -> Tensor:
+        """Return one tensor for all layers that have the same numbers. Its name is its own."""
+        key, shared = name.encode() + numbers.tobytes(), self._shared_tensors
+        if key not in shared:
+            shared[key] = load.array_from_host(f"{name}.{len(shared)}", numbers)
+        return shared[key]
 
 
 def _expect_all_uploaded(loras: Sequence[Lora], uploaded: Set[str]) -> None:

@@ -113,11 +113,12 @@ class Player:
         splits = 1
         while rows <= lookup["split_rows"] and splits * lookup["split_tokens"] < context:
             splits *= 2
-        key = (kind, rows, samples, splits, False)
+        key = (kind, rows, samples, splits)
         names = ("kind", "rows", "samples", "splits")
         return next(
             plan for plan in self.plan["plans"]
-            if (*(plan[name] for name in names), plan.get("interventions", False)) == key
+            if tuple(plan[name] for name in names) == key
+            and not plan.get("interventions") and not plan.get("loras")
         )  # fmt: skip
 
     # ---- the device -------------------------------------------------------------------------

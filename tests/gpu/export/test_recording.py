@@ -18,12 +18,14 @@ from gpu.checkpoint.recipe import Placement
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
-from gpu.export import recording
+from gpu.export import recording, weight_pieces
 from gpu.export.exporter import export_model
+from gpu.export.manifest import ExportedModel
 from gpu.export.plan_builder import PlanBuilder, build_plan
 from gpu.export.plan_format import PlanFile, PlanWeight, decode_plan, encode_plan
 from gpu.export.recording import PROFILES, Recording, open_model, record
 from gpu.load_options import LoadOptions
+from gpu.lora.adapter import open_loras
 from gpu.runners.loaded_model import LoadedModel
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.compiler import Compiler
@@ -31,6 +33,7 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.null_device import open_null_device
 from tests.gpu.export.costs import check_costs
 from tests.gpu.export.recipes import interleave, made_by_recipe
+from tests.gpu.lora import random_loras
 from tests.gpu.models import random_llama, random_models
 
 MAX_PLAN_BYTES = 300_000
@@ -79,6 +82,7 @@ def test_without_a_device(device: Device, llama: Path, name: str, dtype: str, pr
     assert plan == real
     check_costs(recorded)
     assert decode_plan(encode_plan(plan)) == plan
+    assert b"loras" not in gzip.decompress(encode_plan(plan))
     memory = Memory(device)
     weights = {weight.name: weight for weight in plan.weights}
     assert len(weights) == len(plan.weights)
@@ -116,8 +120,9 @@ def on_device(
     """Record on a device that has the choices of the profile."""
     null = open_null_device(PROFILES[profile])
     posing = replace(device, info=null.info, tuning=null.tuning, policy=null.policy)
+    loras = open_loras(options.loras, config, checkpoint)
     with WeightLoader(checkpoint, Memory(posing), options.dtype) as load:
-        loaded = LoadedModel.make(config, options, load)
+        loaded = LoadedModel.make(config, options, load, loras)
     recorded = Recording.of(loaded, posing, load.placements)
 
     def contents(buffer: Any) -> bytes | None:
@@ -132,16 +137,77 @@ def on_device(
 
 def placed(weight: PlanWeight, checkpoint: Checkpoint, placement: Placement) -> bytes:
     """Return the bytes of a buffer, from the checkpoint's tensors by the recipe."""
+    return in_buffer(weight, made_by_recipe(weight, checkpoint), placement)
+
+
+def in_buffer(weight: PlanWeight, rows: bytes, placement: Placement) -> bytes:
+    """Return the bytes of a buffer, which has some of the rows of a weight."""
     row = weight.bytes // weight.n
-    rows = made_by_recipe(weight, checkpoint)
     part = rows[placement.first * row : (placement.first + placement.n) * row]
     return interleave(weight.dtype, row, part, placement.interleaved)
+
+
+def adapters_of(name: str) -> LoadOptions:
+    """Options with two adapters of a model, of other ranks and modules."""
+    loras = {kind: random_loras.folder(name, kind) for kind in ("all", "attention")}
+    return LoadOptions(dtype="q8", slots=2, loras=loras)
+
+
+def data_of(folder: Path, exported: ExportedModel) -> bytes:
+    return b"".join((folder / piece.file).read_bytes() for piece in exported.weights.pieces)
+
+
+@pytest.mark.usefixtures("_fewer_rows")
+@pytest.mark.parametrize(
+    ("name", "profile"), [(random_loras.LLAMA, "portable"), ("mixtral", "software")]
+)
+def test_adapters_without_a_device(device: Device, tmp_path: Path, name: str, profile: str) -> None:
+    """The plans are those of a device, each is there with adapters and without, and the pieces
+    hold what the loader puts on the device."""
+    folder, options = random_loras.base(name), adapters_of(name)
+    config, checkpoint = open_model(folder)
+    plan, constants = build_plan(record(config, checkpoint, options, profile), profile)
+    real, placements = on_device(device, config, checkpoint, options, profile, set(constants))
+    assert plan == real
+    assert decode_plan(encode_plan(plan)) == plan
+    assert [lora.name for lora in plan.model.loras] == list(options.loras)
+    assert plan.tensors["lora.strengths"].shape == (options.slots + 1, len(options.loras))
+    found = {(p.kind, p.rows, p.samples, p.splits, p.interventions, p.loras) for p in plan.plans}
+    assert len(found) == len(plan.plans)
+    for *size, loras in found:
+        assert size[0] == "lens" or (*size, not loras) in found
+    data = data_of(tmp_path, export_model(folder, tmp_path, options, [profile]))
+    weights = {weight.name: weight for weight in plan.weights}
+    assert len(weights) == len(plan.weights)
+    of_adapters = [placement for placement in placements if not placement.recipe.parts]
+    assert len(of_adapters) > 2 * config.n_layers
+    for placement in of_adapters:
+        weight = weights[placement.recipe.name]
+        on_it = np.ascontiguousarray(Memory(device).read(placement.tensor)).tobytes()
+        rows = in_buffer(weight, data[weight.at : weight.at + weight.bytes], placement)
+        assert on_it[: len(rows)] == rows, weight.name
+
+
+@pytest.mark.usefixtures("_fewer_rows")
+def test_an_interrupted_export_goes_on_within_adapters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_pieces, "PIECE_BYTES", 5000)
+    folder, options = random_loras.base(random_loras.LLAMA), adapters_of(random_loras.LLAMA)
+    exported = export_model(folder, tmp_path, options, ["portable"])
+    whole, pieces = data_of(tmp_path, exported), exported.weights.pieces
+    plan = decode_plan((tmp_path / exported.plans["portable"].file).read_bytes())
+    at = next(w.at for w in plan.weights if w.name.endswith(".lora_b"))
+    for n_kept in (at // 5000, len(pieces) - 2):
+        for piece in pieces[n_kept:]:
+            (tmp_path / piece.file).unlink()
+        assert data_of(tmp_path, export_model(folder, tmp_path, options, ["portable"])) == whole
 
 
 @pytest.mark.parametrize("dtype", ["f32", "q4"])
 def test_pieces_hold_what_the_recipes_make(llama: Path, tmp_path: Path, dtype: str) -> None:
     exported = export_model(llama, tmp_path, LoadOptions(dtype=dtype, slots=2), ["portable"])
-    data = b"".join((tmp_path / piece.file).read_bytes() for piece in exported.weights.pieces)
+    data = data_of(tmp_path, exported)
     plan = decode_plan((tmp_path / exported.plans["portable"].file).read_bytes())
     checkpoint = Checkpoint.open(llama)
     for weight in (weight for weight in plan.weights if weight.parts):
@@ -187,11 +253,16 @@ def test_every_size_of_a_step_has_its_plan(llama: Path) -> None:
     [
         (LoadOptions(expert_slots=1), "--expert-slots"),
         (LoadOptions(activations="q8"), "--activations"),
-        (LoadOptions(loras={"a": "b"}), "--lora"),
     ],
 )
 def test_what_a_browser_cannot_do_is_refused(llama: Path, options: LoadOptions, word: str) -> None:
     with pytest.raises(ModelError, match=word):
+        record(*open_model(llama), options, "portable")
+
+
+def test_an_adapter_of_another_model_is_refused(llama: Path) -> None:
+    options = LoadOptions(loras={"tone": random_loras.folder("qwen2", "all")})
+    with pytest.raises(ModelError, match="LoRA adapter 'tone'"):
         record(*open_model(llama), options, "portable")
 
 
