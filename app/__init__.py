@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flask import Flask
 
     from app.config import Settings
@@ -38,11 +40,13 @@ def create_app(
     retention: Retention | None = None,
     compare: NamedTokenizer | None = None,
     switching: ModelSwitcher | None = None,
+    loras: Mapping[str, Path] | None = None,
 ) -> Flask:
     """Return the web application of `engine`, without starting the engine.
 
     `compare` is the tokenizer that the page shows beside the model's; UTF-8 bytes if None.
-    `switching` lets the page change the model; if None, there are no routes for that.
+    `switching` lets the page change the model; if None, there are no routes for that. `loras` are
+    the folders of the engine's adapters, which a page that runs the model itself gets with it.
     """
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
@@ -71,7 +75,7 @@ def create_app(
     openapi.register(app, version())
     weights.register(app, engine)
     replicas.register(app, engine)
-    local_routes.register(app, BrowserExports(engine, version()), HubPlans(hub))
+    local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)
     client_limits = app.extensions[EXTENSION] = ClientLimits(metrics.register(app, engine).watch)

@@ -7,24 +7,30 @@ from pathlib import Path
 
 from app.config import Settings
 from app.models.find_model import find_model
+from app.models.loras import find_loras
 from app.models.progress_line import ProgressLine, fetch_with_line
 from app.site.export import expect_replaceable, export
 
 
 def report_lines(settings: Settings, out: Path) -> Iterator[str]:
     """Export the model of `settings` to `out`; yield what was written. Raises the errors of
-    finding a model, and ModelError if it cannot be exported or written."""
+    finding a model and adapters, and ModelError if they cannot be exported or written."""
     expect_replaceable(out.absolute())
+    loras = find_loras(settings.lora)
     model = find_model(settings, must_fit=False)
     fetch_with_line(model)
     line = ProgressLine()
     try:
-        exported = export(settings, model, out, lambda share, message: line.show(message))
+        exported = export(
+            settings, model, out, lambda share, message: line.show(message), loras=loras
+        )
     finally:
         line.close()
     files = exported.manifest.model
     yield f"{model.name} as {files.dtype}: {exported.n_bytes / 1e6:.1f} MB in {out}"
     for name, plan in files.plans.items():
         yield f"  plans for {name} devices: {plan.bytes / 1e3:.0f} kB"
+    if loras:
+        yield f"  LoRA adapters: {', '.join(loras)}"
     n = len(files.weights.pieces)
     yield f"  weights: {files.weights.bytes / 1e6:.1f} MB in {n} file{'s' if n > 1 else ''}"

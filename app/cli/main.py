@@ -317,12 +317,13 @@ def reap(
 
 @main.command()
 @click.argument("out", metavar="DIR", type=click.Path(path_type=Path))
-@settings_options(("model", "revision", "dtype", "kv_dtype", "context", "kv_memory"))
+@settings_options(("model", "revision", "dtype", "kv_dtype", "lora", "context", "kv_memory"))
 def export(out: Path, **values: Any) -> None:
     """Write a model and the page to the folder DIR, as a static site that runs in the browser.
 
-    Any file server can host DIR; no GPU is needed to write it. An older export in DIR is replaced,
-    and one that was interrupted is continued. docs/plan-format.md describes the files.
+    Any file server can host DIR; no GPU is needed to write it. Adapters of --lora are exported with
+    the model, and the page has sliders for them. An older export in DIR is replaced, and one that
+    was interrupted is continued. docs/plan-format.md describes the files.
     """
     from app.cli.export import report_lines
 

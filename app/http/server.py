@@ -109,7 +109,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     switching = None
     if settings.switching:
         switching = ModelSwitcher(engine, settings, engine_loader(load), loras)
-    app = create_app(settings, engine, compare=compare, switching=switching)
+    app = create_app(settings, engine, compare=compare, switching=switching, loras=loras)
     return _serve_app(settings, app, engine, tell)
 
 

@@ -48,8 +48,8 @@ class ExportState(msgspec.Struct, frozen=True):
 
 
 class DtypeOffer(msgspec.Struct, frozen=True):
-    """The running model in one storage type: `weights` to fetch, `memory` that it needs in all, in
-    bytes."""
+    """The running model in one storage type: `weights` to fetch, with those of its adapters, and
+    `memory` that it needs in all, in bytes."""
 
     dtype: str
     weights: int
@@ -59,12 +59,13 @@ class DtypeOffer(msgspec.Struct, frozen=True):
 
 class DtypeOffers(msgspec.Struct, frozen=True):
     """Storage types in which a page can run the model itself. `why_not`: a sentence that says why
-    there is none, or ""."""
+    there is none, or "". `loras`: adapters that every export has."""
 
     model: str
     dtype: str
     offers: tuple[DtypeOffer, ...] = ()
     why_not: str = ""
+    loras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,19 @@ class ExportJob:
 
 
 class BrowserExports:
-    """Exports of the model that `engine` runs. Thread-safe.
+    """Exports of the model that `engine` runs. Thread-safe. `loras`: folders of adapters by name;
+    those that are loaded are exported with the model.
 
     They are written one at a time, each in a process of its own, so that neither the time nor the
     memory that it takes is the server's.
     """
 
-    def __init__(self, engine: EngineClient, version: str) -> None:
+    def __init__(
+        self, engine: EngineClient, version: str, loras: Mapping[str, Path] | None = None
+    ) -> None:
         self._engine = engine
         self._version = version
+        self._folders = loras or {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._root: tempfile.TemporaryDirectory[str] | None = None
@@ -113,9 +118,10 @@ class BrowserExports:
             model,
             dtype,
             tuple(
-                DtypeOffer(name, need.weights, need.total, states.get(name, absent))
+                DtypeOffer(name, need.weights + need.adapters, need.total, states.get(name, absent))
                 for name, need in needs.items()
             ),
+            loras=tuple(self._loras(hello)),
         )
 
     def begin(self, dtype: str) -> ExportState:
@@ -151,7 +157,18 @@ class BrowserExports:
 
     def _read_needs(self, hello: Hello) -> dict[str, Footprint]:
         """Return what the model needs in each storage type. Pages ask often, so it is kept."""
-        return {dtype: Footprint.of(self._path, _options(hello, dtype)) for dtype in DTYPES}
+        return {dtype: Footprint.of(self._path, self._options(hello, dtype)) for dtype in DTYPES}
+
+    def _loras(self, hello: Hello) -> dict[str, Path]:
+        """Return the folders of the adapters that are loaded, in their order."""
+        loaded = (lora.name for lora in hello.model.loras)
+        return {name: self._folders[name] for name in loaded if name in self._folders}
+
+    def _options(self, hello: Hello, dtype: str) -> LoadOptions:
+        """Return the options of an export. Keys and values are stored as the server stores them
+        where the weights are, so that the ids are the same."""
+        kv_dtype = hello.model.kv_dtype if dtype == hello.model.dtype else None
+        return LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=SLOTS, loras=self._loras(hello))
 
     @property
     def _path(self) -> Path:
@@ -159,7 +176,8 @@ class BrowserExports:
 
     def _follow(self, hello: Hello) -> None:
         """Drop the exports of another model than the one that runs. The lock is held."""
-        described = (str(self._path), hello.model.name, hello.model.dtype, hello.model.kv_dtype)
+        model, loras = hello.model, tuple(self._loras(hello))
+        described = (str(self._path), model.name, model.dtype, model.kv_dtype, *loras)
         key = hashlib.sha256(repr(described).encode()).hexdigest()[:KEY_CHARS]
         if key == self._key:
             return
@@ -172,7 +190,7 @@ class BrowserExports:
             self._root = _temporary_folder()
         head = ManifestHead(self._version, hello.model.name, ChatFormat.of(self._engine.tokenizer))
         folder = Path(self._root.name) / self._key / dtype
-        return ExportJob(self._path, head, _options(hello, dtype), folder)
+        return ExportJob(self._path, head, self._options(hello, dtype), folder)
 
     def _write(self, key: str, dtype: str, job: ExportJob) -> None:
         def tell(state: ExportState) -> bool:
@@ -197,13 +215,6 @@ class BrowserExports:
             shutil.rmtree(job.folder, ignore_errors=True)
 
 
-def _options(hello: Hello, dtype: str) -> LoadOptions:
-    """Return the options of an export. Keys and values are stored as the server stores them where
-    the weights are, so that the ids are the same."""
-    kv_dtype = hello.model.kv_dtype if dtype == hello.model.dtype else None
-    return LoadOptions(dtype=dtype, kv_dtype=kv_dtype, slots=SLOTS)
-
-
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     """Return a folder for exports. Raises InvalidRequest if none can be made."""
     try:
@@ -218,7 +229,8 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 def _expect_room(job: ExportJob) -> None:
     """Raise ModelError if the disk has no room for an export."""
-    needed = Footprint.of(job.path, job.options).weights + SPARE_BYTES
+    need = Footprint.of(job.path, job.options)
+    needed = need.weights + need.adapters + SPARE_BYTES
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < needed:
         raise ModelError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -50,15 +51,18 @@ def export(
     model: Model,
     out: Path,
     progress: Progress = lambda fraction, message: None,
+    *,
+    loras: Mapping[str, Path] | None = None,
 ) -> ExportedSite:
-    """Write the export of a model to `out`; an older export there is replaced.
+    """Write the export of a model to `out`; an older export there is replaced. `loras`: folders of
+    adapters by name.
 
-    Raises ModelError for a model that cannot be exported, and for an `out` that is something else
-    or cannot be written.
+    Raises ModelError for a model that cannot be exported, for an adapter that does not fit it, and
+    for an `out` that is something else or cannot be written.
     """
     out = out.absolute()
     expect_replaceable(out)
-    options = replace(load_options(settings), slots=SLOTS)
+    options = replace(load_options(settings, loras), slots=SLOTS)
     partial = out.parent / f".{out.name}.partial"
     try:
         _begin(partial, _inputs(model, options))
@@ -95,11 +99,20 @@ def _is_export(folder: Path) -> bool:
 
 
 def _inputs(model: Model, options: LoadOptions) -> bytes:
-    """Return what decides the bytes of an export: options, version, and the model's files."""
-    files = sorted(model.path.iterdir()) if model.path.is_dir() else [model.path]
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    """Return what decides the bytes of an export: options, version, and the files of the model and
+    its adapters."""
+    stats = [
+        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for place in (model.path, *options.loras.values())
+        for path in _files(Path(place))
+    ]
     described = {"version": version(), "options": asdict(options), "files": stats}
     return msgspec.json.encode({"sha256": hashlib.sha256(repr(described).encode()).hexdigest()})
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """Yield the files of a folder in order, or the one file at a place."""
+    yield from sorted(place.iterdir()) if place.is_dir() else (place,)
 
 
 def _begin(partial: Path, inputs: bytes) -> None:

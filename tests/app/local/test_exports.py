@@ -17,20 +17,31 @@ from app.config import Settings
 from app.engine.client import LocalEngine
 from app.local import exports as exporting
 from gpu import Footprint, LoadOptions, Tokenizer
+from gpu.export.plan_format import decode_plan
 from tests.app.conftest import StartSite, wait_ready
 from tests.app.fake_engine import loader
+from tests.gpu.lora import random_loras
 
 PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[FlaskClient]:
-    """Client of a server that runs the bundled model, as far as its files go."""
+def loras() -> dict[str, Path]:
+    """Folders of an adapter of the bundled model, and of one that is not loaded."""
+    return {
+        "tone": random_loras.of_model(tale.model_dir(), "attention"),
+        "foreign": random_loras.folder("qwen2", "all"),
+    }
+
+
+@pytest.fixture(scope="module")
+def http(loras: dict[str, Path]) -> Iterator[FlaskClient]:
+    """Client of a server that runs the bundled model with an adapter, as far as its files go."""
     path = tale.model_dir()
-    engine = LocalEngine(loader(delay=0.0), Tokenizer.load(path), path)
+    engine = LocalEngine(loader(delay=0.0, loras=("tone",)), Tokenizer.load(path), path)
     engine.start()
     wait_ready(engine)
-    yield create_app(Settings(port=0), engine).test_client()
+    yield create_app(Settings(port=0), engine, loras=loras).test_client()
     engine.close()
 
 
@@ -59,12 +70,16 @@ def base(http: FlaskClient) -> str:
     return "/" + str(done["base"])
 
 
-def test_every_storage_type_is_offered_with_what_it_needs(http: FlaskClient) -> None:
+def test_every_storage_type_is_offered_with_what_it_needs(
+    http: FlaskClient, loras: dict[str, Path]
+) -> None:
     offers = http.get("/api/local").get_json()
     assert not offers["why_not"]
+    assert offers["loras"] == ["tone"]
     for offer in offers["offers"]:
-        need = Footprint.of(tale.model_dir(), LoadOptions(dtype=offer["dtype"], slots=2))
-        assert offer["weights"] == need.weights
+        options = LoadOptions(dtype=offer["dtype"], slots=2, loras={"tone": loras["tone"]})
+        need = Footprint.of(tale.model_dir(), options)
+        assert offer["weights"] == need.weights + need.adapters > need.weights
     assert [offer["dtype"] for offer in offers["offers"]] == ["f32", "f16", "q8", "q4"]
     memory = [offer["memory"] for offer in offers["offers"]]
     assert memory == sorted(memory, reverse=True)
@@ -81,6 +96,13 @@ def test_all_files_of_the_export_are_served(http: FlaskClient, base: str) -> Non
         assert hashlib.sha256(data).hexdigest() == piece["sha256"]
         part = http.get(base + piece["file"], headers={"Range": "bytes=5-9"})
         assert (part.status_code, part.data) == (206, data[5:10])
+
+
+def test_the_loaded_adapters_are_in_the_export(http: FlaskClient, base: str) -> None:
+    plans = http.get(f"{base}manifest.json").get_json()["model"]["plans"]
+    for plan in plans.values():
+        found = decode_plan(http.get(base + plan["file"]).data).model.loras
+        assert [lora.name for lora in found] == ["tone"]
 
 
 def test_an_export_is_written_once(http: FlaskClient, base: str) -> None:

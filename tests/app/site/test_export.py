@@ -20,6 +20,7 @@ from app.site.export import export
 from app.tale import model_dir
 from gpu import ModelError
 from gpu.export import weight_pieces
+from tests.gpu.lora import random_loras
 
 
 def exported(out: Path, **settings: Any) -> Path:
@@ -140,10 +141,15 @@ def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
 def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["export", str(out), "--dtype", "q4", "--context", "64"]
-    result = CliRunner().invoke(main, arguments)
+    tone, foreign = random_loras.of_model(model_dir(), "all"), random_loras.folder("qwen2", "all")
+    refused = CliRunner().invoke(main, [*arguments, "--lora", f"tone={foreign}"])
+    assert refused.exit_code == 2
+    assert "LoRA adapter 'tone'" in refused.output
+    result = CliRunner().invoke(main, [*arguments, "--lora", f"tone={tone}"])
     assert result.exit_code == 0, result.output
     assert "tale-3m as q4: " in result.output
     assert "plans for portable devices" in result.output
+    assert "LoRA adapters: tone" in result.output
     bad = CliRunner().invoke(main, ["export", str(tmp_path / "a" / "b")])
     assert bad.exit_code == 2
     assert "make this folder first" in bad.output

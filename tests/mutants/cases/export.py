@@ -50,6 +50,14 @@ MUTANTS = (
         ("tests/gpu/export/test_export.py",),
     ),
     Mutant(
+        "export-foreign-lora",
+        "a page that runs the model itself gets adapters that the server has not loaded",
+        "app/local/exports.py",
+        "loaded = (lora.name for lora in hello.model.loras)",
+        "loaded = tuple(self._folders)",
+        ("tests/app/local/test_exports.py",),
+    ),
+    Mutant(
         "static-policy",
         "the page in an export may run any script",
         "app/http/security.py",
