@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from werkzeug.serving import make_server
@@ -27,14 +28,16 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 @dataclass
 class Site:
-    """Running server with its engine. `url` is the address of the page; `close` stops both."""
+    """Running server with its engine. `url` is the address of the page; `close` stops both.
+    `loras`: folders of the engine's adapters."""
 
     engine: EngineClient
     options: FakeOptions = field(default_factory=FakeOptions)
     settings: Settings = field(default_factory=lambda: Settings(port=0))
+    loras: Mapping[str, Path] = field(default_factory=dict)
 
     def start(self, retention: Retention | None = None) -> Site:
-        app = create_app(self.settings, self.engine, retention)
+        app = create_app(self.settings, self.engine, retention, loras=self.loras)
         app.wsgi_app = cache_static_files(app.wsgi_app)  # type: ignore[method-assign]
         self._server = make_server("127.0.0.1", 0, app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

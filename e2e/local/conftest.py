@@ -22,6 +22,7 @@ from e2e.site import Site
 from gpu import Engine, Tokenizer
 from gpu.load_options import LoadOptions
 from tests.app.conftest import wait_ready
+from tests.gpu.lora import random_loras
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +47,12 @@ def gpu_browser(
 
 @pytest.fixture(scope="session")
 def f32_server() -> Iterator[Site]:
-    """A server that runs the bundled model in f32, with a pause after every token."""
+    """A server that runs the bundled model in f32 with the adapter "tone", which is off until a
+    page sets its strength; with a pause after every token."""
     folder = tale.model_dir()
-    load = functools.partial(load_paced_engine, Settings(port=0, dtype="f32"), folder, loras={})
-    site = Site(LocalEngine(load, Tokenizer.load(folder), folder)).start()
+    loras = {"tone": random_loras.of_model(folder, "attention")}
+    load = functools.partial(load_paced_engine, Settings(port=0, dtype="f32"), folder, loras=loras)
+    site = Site(LocalEngine(load, Tokenizer.load(folder), folder), loras=loras).start()
     wait_ready(site.engine)
     yield site
     site.close()

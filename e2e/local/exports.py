@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ SMALL = trained_models()[-1]
 """stories260k, if it lies beside the project; else the bundled model."""
 
 
-def exported(model: Trained, folder: Path, dtype: str, kv_dtype: str | None = None) -> Path:
+def exported(
+    model: Trained,
+    folder: Path,
+    dtype: str,
+    kv_dtype: str | None = None,
+    loras: Mapping[str, Path] | None = None,
+) -> Path:
     settings = Settings(model=str(model.folder), dtype=dtype, kv_dtype=kv_dtype)
-    return export(settings, find_model(settings), folder / model.name).folder
+    return export(settings, find_model(settings), folder / model.name, loras=loras).folder
 
 
 def server_tokens(

@@ -36,10 +36,10 @@ LOAD = """async ([base, sampling]) => {
   const { Inspector } = await import("/static/js/local/inspection/inspector.js");
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { plan, profile, adapter, limits } = engine.info;
-  const { vocab_size, n_layers, n_heads, eos_ids: endIds } = plan.model;
+  const { vocab_size, n_layers, n_heads, loras = [], eos_ids: endIds } = plan.model;
   window.checks = new RequestChecks(sampling, {
     vocabSize: vocab_size, nLayers: n_layers, nHeads: n_heads, context: limits.context,
-    tokenize: (text) => texts[text],
+    tokenize: (text) => texts[text], loras: loras.map(({ name }) => name),
   });
   const { recomputer, activations } = engine;
   window.inspector = new Inspector({ recomputer, activations, engine, plan, checks, endIds });

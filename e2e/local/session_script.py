@@ -19,7 +19,9 @@ from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
 from tests.app.page import PageClient
 from tests.app.replicas.mortal import wait_until
 
-OPTIONS = FakeOptions(n_slots=2, delay=0.015, context=256, n_layers=2, n_heads=2)
+OPTIONS = FakeOptions(
+    n_slots=2, delay=0.015, context=256, n_layers=2, n_heads=2, loras=("tone", "rhyme")
+)
 
 
 N_STOPPED, N_HELD = 40, 20
@@ -38,7 +40,7 @@ class BundledFakeEngine(FakeEngine):
         sizes = {"vocab_size": tokenizer.vocab_size, "eos_ids": tokenizer.eos_ids}
         model = msgspec.structs.replace(self.info.model, **sizes)
         self.info = msgspec.structs.replace(self.info, model=model)
-        self.validator = RequestValidator(model, OPTIONS.context, (), tokenizer.encode)
+        self.validator = RequestValidator(model, OPTIONS.context, OPTIONS.loras, tokenizer.encode)
 
     def _decode(self, run: FakeRun) -> None:
         if run.index < N_HELD or run.params.max_tokens < N_STOPPED:
@@ -87,6 +89,10 @@ def until(type: str, id: str) -> Step:
     return "until", {"type": type, "id": id}
 
 
+def loras(**strengths: Any) -> dict[str, Any]:
+    return {"loras": [{"name": name, "strength": each} for name, each in strengths.items()]}
+
+
 SCRIPT: list[Step] = [
     generate("prompt", prompt="Once upon a time", params={"seed": SEED, "top_p": 0.9}),
     until("done", "prompt"),
@@ -115,6 +121,12 @@ SCRIPT: list[Step] = [
     until("done", "changes"),
     generate("under", ids=[300, 301, 302], reach={"steer": [STEER], "patch": [PATCH]}),
     until("done", "under"),
+    generate("adapted", ids=[300, 301, 302], reach=loras(tone=0.5), max_tokens=60),
+    until("prefill", "adapted"),
+    ask("update", id="adapted", reach=loras(tone=-1.5, rhyme=0)),
+    until("updated", "adapted"),
+    ask("stop", id="adapted"),
+    until("done", "adapted"),
     generate("spans", ids=[300, 301, 302, 303], written=1, reach=HEAD_OFF, reached=[
         {"first": 0, "reach": {"patch": [PATCH]}}, {"first": 2, "reach": {}},
     ]),
@@ -193,8 +205,9 @@ BAD_INTERVENTIONS: list[Step] = [
         factors("attention", {}, {"layer": 1}, {}), factors("mlp", {"layer": 10**9}),
         factors("mlp", {"layer": 0.5}),
         factors("mlp", {"factor": "1"}), factors("mlp", {}, {}),
-        {"loras": [{"name": "it's", "strength": 1}]},
-        {"loras": [{"name": "x" * 90, "strength": 99}]},
+        loras(**{"it's": 1}), loras(**{"x" * 90: 99}), loras(tone=8.5), loras(rhyme=-9),
+        loras(tone="1"), loras(tone=None), {"loras": [{"name": "tone"}]},
+        {"loras": [*loras(tone=1)["loras"], *loras(rhyme=1, tone=0)["loras"]]},
         steers({"layer": 7}), steers({"strength": -16.5}), steers({"toward": ""}),
         steers({"toward": "x y z " * 200}), steers({"away": "x y z " * 200}), steers({"away": 1}),
         steers(*[{}] * 9), patches({"layer": 2}), patches({"position": 3}),

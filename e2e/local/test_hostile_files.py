@@ -15,6 +15,7 @@ from playwright.sync_api import Error
 
 from e2e.local.exports import SMALL, exported
 from e2e.local.local_engine import LocalEnginePage, request, tokens_of
+from tests.gpu.lora import random_loras
 
 N_CHANGES = 1000
 MOST_MS = 1500
@@ -24,7 +25,8 @@ file may ask for."""
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported(SMALL, tmp_path_factory.mktemp("sound"), "q8")
+    loras = {"tone": random_loras.of_model(SMALL.folder, "attention")}
+    return exported(SMALL, tmp_path_factory.mktemp("sound"), "q8", loras=loras)
 
 
 def damaged_piece(folder: Path) -> None:
@@ -130,7 +132,7 @@ def test_what_webgpu_refuses_later_ends_the_run_and_all_after_it(
 
 CHECK = """async ([path, value]) => {
   const { checkPlan } = await import("/static/js/local/gpu/check-plan.js");
-  const keys = path.split(".");
+  const keys = typeof path === "string" ? path.split(".") : path;
   const last = keys.pop();
   const plan = structuredClone(soundPlan);
   keys.reduce((place, key) => place[key], plan)[last] = value;
@@ -152,6 +154,9 @@ def plan_page(local: LocalEnginePage, sound: Path) -> LocalEnginePage:
         "(files) => { [window.soundPlan, window.soundManifest] = files; }", [plan, manifest]
     )
     return local
+
+
+LORA = {"name": "tone", "rank": 8, "parameters": 640, "modules": 4}
 
 
 @pytest.mark.parametrize(
@@ -177,10 +182,16 @@ def plan_page(local: LocalEnginePage, sound: Path) -> LocalEnginePage:
         ("results.words", 20, "a result is smaller than its candidates"),
         ("step.bytes", 16, "the step's buffer is smaller than a step"),
         ("tensors.seen", None, "tensors.seen should be an object and is null"),
+        ("model.loras", [{"name": 5}], "model.loras[0].name should be a string and is 5"),
+        ("model.loras", [LORA] * 65, "model.loras should be a list of 0 to 64 values"),
+        ("model.loras", [LORA, LORA], "two adapters have one name"),
+        ("model.loras", [{**LORA, "name": str(i)} for i in range(9)], "no room for 9 adapters"),
+        (["tensors", "lora.strengths", "view"], 10**6, "tensor lora.strengths has no view"),
+        ("plans.0.loras", "yes", "plans[0].loras should be true or false"),
     ],
 )
 def test_a_hostile_plan_is_refused(
-    plan_page: LocalEnginePage, path: str, value: Any, message: str
+    plan_page: LocalEnginePage, path: str | list[str], value: Any, message: str
 ) -> None:
     assert message in plan_page.page.evaluate(CHECK, [path, value])
 
@@ -191,6 +202,8 @@ FUZZ = """async ({ kind, seed, n }) => {
   const { PlanLookup } = await import("/static/js/local/gpu/plan-lookup.js");
   const { Slots } = await import("/static/js/local/gpu/slots.js");
   const { StepBuffer } = await import("/static/js/local/gpu/step-buffer.js");
+  const { InterventionTables } = await import("/static/js/local/gpu/intervention-tables.js");
+  const { ActiveInterventions } = await import("/static/js/local/interventions/active.js");
   const { sampleOf } = await import("/static/js/local/gpu/results.js");
 
   const random = () => ((seed = (seed * 1103515245 + 12345) % 2 ** 31) / 2 ** 31);
@@ -238,6 +251,12 @@ FUZZ = """async ({ kind, seed, n }) => {
     const row = { slot: 0, position: 0, token: 1 };
     const samples = Array(Math.min(limits.max_samples, 2));
     new StepBuffer(plan).pack([row], samples.fill({ row: 0, slot: 0, index: 0, params }), [[0]]);
+    const loras = (plan.model.loras ?? []).map(({ name }) => ({ name, strength: 1 }));
+    const write = (name, row, at) => {
+      const [, , bytes] = plan.views[plan.tensors[name].view];
+      if (at + row.byteLength > bytes) throw new Error(`${name} is written beyond its end`);
+    };
+    new InterventionTables({ write }, plan).set(1, new ActiveInterventions({ loras }));
     sampleOf(new ArrayBuffer(plan.results.words * 4), 0, plan.results);
   };
   const [sound, check] = {

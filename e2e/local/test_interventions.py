@@ -98,16 +98,18 @@ TABLES = """async (given) => {
   const encoder = new InterventionEncoder({
     nLayers: model.n_layers, nHeads: model.n_heads, context: 64,
     tokenize: (text) => [...text].map((char) => char.charCodeAt(0)),
+    loras: model.loras.map(({ name }) => name),
   });
   const lastState = (ids) => states[ids].map((state) => Float32Array.from(state));
   const base64 = (data) => btoa(data.reduce((text, byte) => text + String.fromCharCode(byte), ""));
   return cases.map(({ slot, first, steered, position, wanted }) => {
     const schedule = new InterventionSchedule();
     resolve(encoder.encode(wanted), lastState).addTo(schedule, first, steered);
-    tables.set(slot, schedule.at(position));
+    const active = schedule.at(position);
+    tables.set(slot, active);
     return {
       next: schedule.nextChange(position, 99),
-      acts: schedule.at(position).acts,
+      acts: [active.actsOnBase, active.actsOnLoras],
       tables: Object.fromEntries(Object.entries(bytes).map(([name, data]) => [name, base64(data)])),
     };
   });
@@ -307,7 +309,7 @@ def test_vectors_that_are_not_finite_end_the_run(tab: LocalEnginePage) -> None:
           const { activations } = engine;
           const width = engine.plan.model.hidden_size;
           const states = Array.from({ length: 9 }, () => new Float32Array(width).fill(Infinity));
-          activations.isWarm = true;
+          activations.isWarm = () => true;
           activations.kept.set(String(ids), states);
         }""",
         [1, 2, 3],

@@ -17,7 +17,7 @@ from e2e.local.place_dialog import MOVE_MS, PlaceDialog
 from e2e.playground import Playground
 from e2e.replay import playback
 from e2e.site import Site
-from gpu import SamplingParams
+from gpu import SamplingParams, ScheduledUpdate
 
 PROMPT = "Tell me a story about a fox"
 N = 10
@@ -87,14 +87,16 @@ def written(run: dict[str, Any]) -> list[int]:
     return [token["id"] for token in playback.events(run, "token")]
 
 
-def engine_written(server: Site, run: dict[str, Any]) -> list[int]:
-    """Return what the server's engine writes for the request of a run."""
+def engine_written(
+    server: Site, run: dict[str, Any], updates: tuple[ScheduledUpdate, ...] = ()
+) -> list[int]:
+    """Return what the server's engine writes for the request of a run with these updates."""
     [accepted] = playback.events(run, "accepted")
     told = accepted["params"]  # its seed has 64 bits, so it is text
     told = {**told, "seed": int(told["seed"]), "stop": tuple(told["stop"])}
     params = SamplingParams(**told)
     ids = [token["id"] for token in accepted["prompt"]]
-    return [token.id for token in engine_tokens(server, ids, params)]
+    return [token.id for token in engine_tokens(server, ids, params, updates)]
 
 
 # ---- conversations that were left ------------------------------------------------------------

@@ -137,12 +137,16 @@ def test_what_does_not_fit_is_refused_in_the_dialog(page: Page, site: Callable[.
 def test_adapters_are_said_to_stay_on_the_server(
     page: Page, site: Callable[..., Site], call: Callable[..., Any]
 ) -> None:
+    """Those whose files the server does not have; the others come along."""
     place = open_place(page, site(loras=("story", "rhyme")), 8)
     fit = place.dialog.locator("#place-fit")
     expect(fit).to_contain_text("The adapters story, rhyme stay on the server.")
-    assert call("panels/place-fit", "staysBehind", []) == ""
-    one = call("panels/place-fit", "staysBehind", [{"name": "story"}])
-    assert one == "The adapter story stays on the server."
+    said = functools.partial(call, "panels/place-fit", "adaptersSaid")
+    assert said([], ["story"]) == ""
+    two = [{"name": "story"}, {"name": "rhyme"}]
+    assert said(two, ["rhyme", "story"]) == "The adapters story, rhyme come along."
+    both = "The adapter rhyme comes along. The adapter story stays on the server."
+    assert said(two, ["rhyme"]) == both
 
 
 WHY = """async ([offers, i, memory]) => {

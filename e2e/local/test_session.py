@@ -79,6 +79,7 @@ OPEN = """async (given) => {
   const checks = new RequestChecks(sampling, {
     vocabSize: model.vocab_size, nLayers: model.n_layers, nHeads: model.n_heads,
     context: limits.context, tokenize: (each) => text.encode(each),
+    loras: model.loras.map(({ name }) => name),
   });
   const plan = { model: { ...model, n_experts: 0 }, limits };
   const inspector = new Inspector({ plan, checks, endIds: model.eos_ids });
@@ -344,6 +345,7 @@ PLAN = {
         "architecture": "llama", "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "head_dim": 4,
         "hidden_size": 8, "vocab_size": 64, "eos_ids": [2], "expert_layers": [], "n_experts": 0,
         "experts_per_token": 0,
+        "loras": [{"name": "tone", "rank": 8, "parameters": 640, "modules": 4}],
     },
     "limits": {"slots": 2, "context": 64, "n_blocks": 8, "block_tokens": 16},
     "buffers": [{"name": "a", "bytes": 4000, "weight": 0}, {"name": "kv", "bytes": 2048}],
@@ -381,6 +383,7 @@ def test_the_hello_says_of_a_plan_what_the_server_says_of_its_engine(
         assert found[part].keys() == theirs[part].keys()
     assert theirs["model"].keys() == found["model"].keys()
     assert found["model"]["eos_ids"] == [2, 7]
+    assert found["model"]["loras"] == PLAN["model"]["loras"]
     assert found["model"]["chat"] is False
     assert found["device"]["name"] == "acme x1"
     assert found["device"]["features"] == ["timestamp-query"]

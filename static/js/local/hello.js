@@ -85,8 +85,8 @@ function memoryOf(plan) {
 /** Dispatches of a decode step of one sequence. */
 function dispatchesPerToken(plan) {
   const step = plan.plans.find(
-    ({ kind, rows, samples, splits, interventions }) =>
-      kind === "plain" && rows === 1 && samples === 1 && splits === 1 && !interventions,
+    ({ kind, rows, samples, splits, interventions, loras }) =>
+      kind === "plain" && rows === 1 && samples === 1 && splits === 1 && !interventions && !loras,
   );
   return sum((step?.dispatches ?? []).map(([, n]) => n));
 }

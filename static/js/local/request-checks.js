@@ -9,11 +9,11 @@ import { countChars, decimal, general, quoted } from "./text/python-text.js";
 export class RequestChecks {
   /**
    * `sampling`: declarations of the settings (app/http/page_data.py); `context`: tokens of a text;
-   * `tokenize`: encodes the texts of interventions as plain prompts.
+   * `tokenize`: encodes the texts of interventions as plain prompts; `loras`: names of the adapters.
    */
-  constructor(sampling, { vocabSize, context, nLayers, nHeads, tokenize }) {
+  constructor(sampling, { vocabSize, context, nLayers, nHeads, tokenize, loras }) {
     this.sampling = sampling;
-    this.interventions = new InterventionEncoder({ nLayers, nHeads, context, tokenize });
+    this.interventions = new InterventionEncoder({ nLayers, nHeads, context, tokenize, loras });
     this.vocabSize = vocabSize;
     this.context = context;
     this.settings = [

@@ -63,6 +63,7 @@ const sizesOf = ({ model, limits }, text) => ({
   nHeads: model.n_heads,
   context: limits.context,
   tokenize: (each) => text.encode(each),
+  loras: (model.loras ?? []).map(({ name }) => name),
 });
 
 /**

@@ -29,13 +29,19 @@ export function whyNotFit(offer, offers, memory, say) {
   return `as ${offer.dtype} it needs ${say(offer.memory)}, and this device has ${say(memory)}; ${instead}`;
 }
 
-/** Return the sentence that says which adapters a browser does not get, or "". */
-export function staysBehind(loras) {
-  const names = loras.map(({ name }) => name).join(", ");
-  if (!names) return "";
-  return loras.length === 1
-    ? `The adapter ${names} stays on the server.`
-    : `The adapters ${names} stay on the server.`;
+/**
+ * Return the sentences that say which adapters a browser gets and which it does not, or "". `carried`:
+ * names of those that are in the export.
+ */
+export function adaptersSaid(loras, carried) {
+  const names = loras.map(({ name }) => name);
+  const said = (some, ofOne, ofMany) => {
+    if (!some.length) return "";
+    return some.length === 1 ? `The adapter ${some} ${ofOne}.` : `The adapters ${some.join(", ")} ${ofMany}.`;
+  };
+  const along = said(names.filter((name) => carried.includes(name)), "comes along", "come along");
+  const others = names.filter((name) => !carried.includes(name));
+  return [along, said(others, "stays on the server", "stay on the server")].filter(Boolean).join(" ");
 }
 
 /** Return what to try when the device ran out of memory with an offer: the ones that need less. */

@@ -12,7 +12,7 @@ import { ask } from "../net/ask.js";
 import { absolute, hasServer, isLocal, moveEngine, placeHere } from "../net/connection.js";
 import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
-import { memoryOf, smallerThan, staysBehind, whyNotFit } from "./place-fit.js";
+import { adaptersSaid, memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
 
 const PATH = "/api/local";
 const POLL_MS = 400;
@@ -102,20 +102,23 @@ const misfit = () =>
 
 function drawFit() {
   const offer = chosen();
-  if (wantedName())
-    return setText(
-      byId("place-fit"),
+  const loras = ofServer?.model.loras ?? [];
+  if (wantedName()) {
+    const words =
       `This browser fetches it from ${new URL(hub).host} in pieces, and stores it as ` +
-        `${byId("place-dtype").value}. What it needs is known when its config was read.`,
-    );
+      `${byId("place-dtype").value}. What it needs is known when its config was read.`;
+    return setText(byId("place-fit"), withAdapters(words, adaptersSaid(loras, [])));
+  }
   const words = offer
     ? misfit() ||
       `The model needs ${bytes(offer.memory)} of memory; ${bytes(offer.weights)} of weights are ` +
         "fetched once"
     : (offered?.why_not ?? "");
-  const adapters = staysBehind(ofServer?.model.loras ?? []);
-  return setText(byId("place-fit"), [sentence(words), adapters].filter(Boolean).join(" "));
+  const adapters = adaptersSaid(loras, offered?.loras ?? []);
+  return setText(byId("place-fit"), withAdapters(sentence(words), adapters));
 }
+
+const withAdapters = (words, adapters) => [words, adapters].filter(Boolean).join(" ");
 
 function draw() {
   const local = isLocal();

@@ -6,6 +6,7 @@ LOCAL = "static/js/local"
 TEXT = "e2e/local/test_text.py"
 SESSION = "e2e/local/test_session.py"
 INTERVENTIONS = "e2e/local/test_interventions.py"
+LORAS = "e2e/local/test_loras.py"
 
 MUTANTS = (
     Mutant(
@@ -61,6 +62,24 @@ MUTANTS = (
         "return n;",
         (INTERVENTIONS,),
         "writes_the_servers and all",
+    ),
+    Mutant(
+        "browser-lora-prefix",
+        "in the browser a text goes on from keys of another strength of an adapter",
+        f"{LOCAL}/interventions/active.js",
+        "[this.baseDigest, this.loraDigest]",
+        "[this.baseDigest]",
+        (LORAS,),
+        "every_strength",
+    ),
+    Mutant(
+        "browser-lora-slot",
+        "in the browser the strengths of a run act on the one beside it",
+        f"{LOCAL}/gpu/intervention-tables.js",
+        "slot * row.byteLength",
+        "0",
+        (INTERVENTIONS,),
+        "tables",
     ),
     Mutant(
         "browser-blocks",

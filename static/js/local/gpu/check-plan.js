@@ -10,6 +10,8 @@ const FORMAT = "tokenglass-plan";
 const VERSION = 1;
 /** Tensors that every run reads or writes. */
 const TENSORS = ["step", "results", "block_tables", "seen", "counts", "biases"];
+/** Tensor of the adapters' strengths, if there are adapters. */
+const STRENGTHS = "lora.strengths";
 /** Tensors of the plans that answer questions, by their kind. */
 const QUESTION_TENSORS = new Map([
   ["weights", ["keys", "weights"]],
@@ -45,6 +47,7 @@ export function checkPlan(plan) {
   });
   plan.plans.forEach((each, i) => checkRecorded(plan, each, i));
   checkLayouts(plan);
+  checkLoras(plan);
   return plan;
 }
 
@@ -95,6 +98,17 @@ function checkLayouts({ limits, step, results, lookup }) {
   expect(Math.max(...lookup.rows) >= limits.max_rows, "no plan has as many rows as a step");
   const room = limits.max_blocks * limits.block_tokens;
   expect(room >= limits.context, "the block tables are smaller than the context");
+}
+
+/** Check that each adapter has a name of its own, and a strength in every slot. */
+function checkLoras({ model: { loras = [] }, limits, tensors, views }) {
+  if (!loras.length) return;
+  expect(new Set(loras.map(({ name }) => name)).size === loras.length, "two adapters have one name");
+  const table = Object.hasOwn(tensors, STRENGTHS) ? tensors[STRENGTHS] : null;
+  expect(table, `it has no tensor ${STRENGTHS}`);
+  const [, , bytes] = views[table.view];
+  const needed = 4 * (limits.slots + 1) * loras.length;
+  expect(bytes >= needed, `tensor ${STRENGTHS} has no room for ${loras.length} adapters`);
 }
 
 function expect(holds, wrong) {

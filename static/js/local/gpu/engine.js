@@ -95,8 +95,8 @@ export class LocalEngine {
       maxRows: plan.limits.max_rows,
     });
     /** Resolves interventions. */
-    this.activations = new ActivationCache(this.recomputer, () =>
-      pipelines.compile(firstPlans(lookup, plan.limits, "plain", true)),
+    this.activations = new ActivationCache(this.recomputer, (acting) =>
+      pipelines.compile(firstPlans(lookup, plan.limits, "plain", acting)),
     );
     this.waiting = [];
     this.active = [];
@@ -349,7 +349,7 @@ const refusalOf = (error) =>
     : `the GPU refused a part of the model: ${error.message}; load it again, and export it again if that does not help`;
 
 /** The plans that a text begins with: chunks of a prompt and single tokens. */
-function firstPlans(lookup, limits, kind, interventions = false) {
+function firstPlans(lookup, limits, kind, acting = {}) {
   const chunk = Math.min(FIRST_CHUNK, limits.max_rows);
-  return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1, interventions }));
+  return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1, ...acting }));
 }

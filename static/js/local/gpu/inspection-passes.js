@@ -178,7 +178,8 @@ export class InspectionPasses {
 
   planOf(kind, { rows, active }, samples = 0, nRows = rows.length) {
     const context = rows.at(-1).position + 1;
-    return this.lookup.find({ kind, rows: nRows, samples, context, interventions: active.acts });
+    const { actsOnBase: interventions, actsOnLoras: loras } = active;
+    return this.lookup.find({ kind, rows: nRows, samples, context, interventions, loras });
   }
 
   statesPlan(part) {

@@ -1,5 +1,6 @@
 // Interventions on the device: tables that the shaders look up by the slot of a row
-// (gpu/plans/intervention_buffers.py; `interventions.*` in docs/plan-format.md).
+// (gpu/plans/intervention_buffers.py, gpu/plans/lora_buffers.py; `interventions.*` and
+// `lora.strengths` in docs/plan-format.md).
 
 import { NONE_ACTIVE } from "../interventions/active.js";
 import { padded } from "./padded.js";
@@ -11,6 +12,8 @@ export class InterventionTables {
   /** `buffers`: Buffers, or what writes to tensors in their place; `plan`: plan file. */
   constructor(buffers, { limits, model }) {
     Object.assign(this, { buffers, model });
+    /** Names of the adapters, in the order of their strengths. */
+    this.loras = (model.loras ?? []).map(({ name }) => name);
     /** What acts on each slot. */
     this.held = Array(limits.slots + 1).fill(NONE_ACTIVE);
   }
@@ -18,11 +21,21 @@ export class InterventionTables {
   /** Set the interventions on a slot's rows for all steps submitted from now on. */
   set(slot, active) {
     const before = this.held[slot];
-    if (active.digest === before.digest) return;
+    if (active.baseDigest !== before.baseDigest) this.setBase(slot, active, before);
+    if (active.loraDigest !== before.loraDigest) this.setStrengths(slot, active);
+    this.held[slot] = active;
+  }
+
+  setBase(slot, active, before) {
     const [old, rows] = [before, active].map((each) => this.rowsOf(each));
     for (const [name, width] of Object.entries(this.widths))
       this.write(name, slot, width, rows[name], old[name]);
-    this.held[slot] = active;
+  }
+
+  setStrengths(slot, { loras }) {
+    const strengths = new Map(loras.map(({ name, strength }) => [name, strength]));
+    const row = Float32Array.from(this.loras, (name) => strengths.get(name) ?? 0);
+    this.buffers.write("lora.strengths", row, slot * row.byteLength);
   }
 
   /** Numbers of a slot in a layer of each table. */

@@ -6,8 +6,8 @@ export class PlanLookup {
     this.byKey = new Map(plans.map((plan) => [keyOf(plan), plan]));
   }
 
-  /** Return the plan of a step: {kind, rows, samples, context, interventions}. */
-  find({ kind, rows, samples, context, interventions = false }) {
+  /** Return the plan of a step: {kind, rows, samples, context, interventions, loras}. */
+  find({ kind, rows, samples, context, interventions = false, loras = false }) {
     const { lookup } = this;
     const size = lookup.rows.find((bucket) => bucket >= rows);
     const key = keyOf({
@@ -16,6 +16,7 @@ export class PlanLookup {
       samples: lookup.samples.find((bucket) => bucket >= samples),
       splits: size > lookup.split_rows ? 1 : splitsOf(context, lookup.split_tokens),
       interventions,
+      loras,
     });
     const plan = this.byKey.get(key);
     if (!plan) throw new Error(`the export has no plan ${key}; export the model again`);
@@ -30,5 +31,6 @@ function splitsOf(context, tokens) {
   return splits;
 }
 
-const keyOf = ({ kind, rows, samples, splits, interventions = false }) =>
-  `${kind} of ${rows} rows, ${samples} samples, ${splits} splits${interventions ? ", interventions" : ""}`;
+const keyOf = ({ kind, rows, samples, splits, interventions = false, loras = false }) =>
+  `${kind} of ${rows} rows, ${samples} samples, ${splits} splits` +
+  `${interventions ? ", interventions" : ""}${loras ? ", adapters" : ""}`;

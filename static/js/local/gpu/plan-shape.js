@@ -15,6 +15,7 @@ const MAX_GROUPS = 2 ** 16 - 1;
 const MAX_ROWS = 2 ** 14;
 const MAX_WIDTH = 2 ** 20;
 const MAX_LAYERS = 2 ** 10;
+const MAX_LORAS = 64;
 
 const count = whole(0, Number.MAX_SAFE_INTEGER);
 const index = whole(0, MANY);
@@ -35,6 +36,7 @@ const model = struct({
   expert_layers: list(upTo(MAX_LAYERS), MAX_LAYERS),
   n_experts: upTo(MAX_WIDTH),
   experts_per_token: upTo(MAX_WIDTH),
+  loras: optional(list(struct({ name: text, rank: count, parameters: count, modules: count }), MAX_LORAS)),
 });
 
 const limits = struct({
@@ -111,6 +113,7 @@ const recorded = struct({
   dispatches: list(run, MANY),
   result_bytes: upTo(MAX_RESULT_BYTES),
   interventions: optional(bool),
+  loras: optional(bool),
   marks: optional(list(tuple(index, text), MANY)),
   kept: optional(
     list(

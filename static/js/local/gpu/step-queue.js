@@ -48,8 +48,11 @@ export class StepQueue {
     const context = rows.reduce((most, row) => Math.max(most, row.position + 1), 1);
     const kind = captured ? "captured" : "plain";
     const size = { rows: rows.length, samples: samples.length };
-    const interventions = [...active.values()].some(({ acts }) => acts);
-    const recorded = this.lookup.find({ kind, ...size, context, interventions });
+    const acting = {
+      interventions: [...active.values()].some(({ actsOnBase }) => actsOnBase),
+      loras: [...active.values()].some(({ actsOnLoras }) => actsOnLoras),
+    };
+    const recorded = this.lookup.find({ kind, ...size, context, ...acting });
     const dispatches = await this.pipelines.prepare(recorded);
     const begun = performance.now();
     const readback = this.free.shift();

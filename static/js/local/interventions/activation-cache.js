@@ -2,7 +2,7 @@
 // are first needed and then kept, so that a slider computes nothing (gpu/engine/activation_cache.py).
 
 import { InterventionSchedule } from "./active.js";
-import { MAX_PATCHES, MAX_STEERS, NONE_ENCODED, textsOf } from "./encode.js";
+import { actingOf, MAX_PATCHES, MAX_STEERS, NONE_ENCODED, textsOf } from "./encode.js";
 import { NONE_RESOLVED, resolve } from "./resolved.js";
 
 /** Texts that are kept: as many as two sets of interventions can name. */
@@ -12,13 +12,13 @@ const WAIT_MS = 4;
 
 export class ActivationCache {
   /**
-   * `recomputer`: Recomputer. `warmUp` compiles the plans with interventions, for which the first
-   * interventions wait.
+   * `recomputer`: Recomputer. `warmUp(acting)` compiles the plans with what acts (`actingOf`), for
+   * which the first such interventions wait.
    */
   constructor(recomputer, warmUp) {
     Object.assign(this, { recomputer, warmUp });
-    this.warming = null;
-    this.isWarm = false;
+    /** What acts, as text → whether its plans are compiled; they are being compiled else. */
+    this.warm = new Map();
     /** ids as text → states, the one used last at the end */
     this.kept = new Map();
   }
@@ -27,7 +27,7 @@ export class ActivationCache {
   resolveKept(encoded) {
     if (encoded === NONE_ENCODED) return NONE_RESOLVED;
     const isKept = textsOf(encoded).every((ids) => this.kept.has(String(ids)));
-    if (!this.isWarm || !isKept) return null;
+    if (!this.isWarm(encoded) || !isKept) return null;
     return resolveChecked(encoded, (ids) => this.keep(ids, this.kept.get(String(ids))));
   }
 
@@ -38,7 +38,7 @@ export class ActivationCache {
   async *resolve(encoded) {
     const ready = this.resolveKept(encoded);
     if (ready) return ready;
-    yield* this.waitForKernels();
+    yield* this.waitForKernels(encoded);
     const found = new Map();
     for (const ids of textsOf(encoded)) found.set(String(ids), yield* this.state(ids));
     return resolveChecked(encoded, (ids) => found.get(String(ids)));
@@ -60,11 +60,20 @@ export class ActivationCache {
     return schedule;
   }
 
-  async *waitForKernels() {
-    if (this.isWarm) return;
-    this.warming ??= this.warmUp().finally(() => (this.isWarm = true));
-    this.warming.catch(() => {}); // a step will say it
-    while (!this.isWarm) {
+  /** Whether the plans are compiled that encoded interventions need. */
+  isWarm(encoded) {
+    return this.warm.get(JSON.stringify(actingOf(encoded))) ?? false;
+  }
+
+  async *waitForKernels(encoded) {
+    const acting = actingOf(encoded);
+    const key = JSON.stringify(acting);
+    if (!this.warm.has(key)) {
+      this.warm.set(key, false);
+      const done = () => this.warm.set(key, true);
+      this.warmUp(acting).then(done, done); // a step will say what went wrong
+    }
+    while (!this.warm.get(key)) {
       await new Promise((resume) => setTimeout(resume, WAIT_MS));
       yield;
     }

@@ -8,21 +8,33 @@ export class ActiveInterventions {
    *   heads, attention, mlp  [{layer, head, factor}], factors on what each puts out
    *   steer                  layer → {vector, name}: added to the residual stream before the layer
    *   patch                  layer → {vector, name}: what the stream becomes; it is steered after that
+   *   loras                  [{name, strength}] of adapters; 0 is off, as are those that are not named
    *
    * A vector is a Float32Array of the model's width. Its name says what it was computed from: equal
    * names are equal vectors.
    */
-  constructor({ heads = [], attention = [], mlp = [], steer = new Map(), patch = new Map() } = {}) {
-    Object.assign(this, { heads, attention, mlp, steer, patch });
+  constructor({
+    heads = [], attention = [], mlp = [], steer = new Map(), patch = new Map(), loras = [],
+  } = {}) {
+    Object.assign(this, { heads, attention, mlp, steer, patch, loras });
     const steers = [...steer].filter(([, { vector }]) => vector.some(Boolean));
     const parts = [changed(heads), changed(attention), changed(mlp), named(steers), named([...patch])];
-    /** Text that is equal for equal changes, and empty if nothing is changed. */
-    this.digest = parts.some((part) => part.length) ? JSON.stringify(parts) : "";
+    /** Text that is equal for equal changes of the model's own parts, and empty if there are none. */
+    this.baseDigest = parts.some((part) => part.length) ? JSON.stringify(parts) : "";
+    /** The same of the adapters. */
+    this.loraDigest = digestOf(loras);
+    /** The same of both. */
+    this.digest = [this.baseDigest, this.loraDigest].filter(Boolean).join(" ");
   }
 
-  /** Whether anything is changed. */
-  get acts() {
-    return this.digest !== "";
+  /** Whether the model's own parts are changed. */
+  get actsOnBase() {
+    return this.baseDigest !== "";
+  }
+
+  /** Whether an adapter acts. */
+  get actsOnLoras() {
+    return this.loraDigest !== "";
   }
 
   /** Throw InvalidRequest for vectors that are not finite. */
@@ -45,6 +57,12 @@ const changed = (factors) =>
     .filter(({ factor }) => factor !== 1)
     .map(({ layer, head = 0, factor }) => [layer, head, factor])
     .sort(byPlace);
+
+function digestOf(loras) {
+  const on = loras.filter(({ strength }) => strength !== 0);
+  const listed = on.map(({ name, strength }) => [name, strength]).sort(([a], [b]) => (a < b ? -1 : 1));
+  return on.length ? JSON.stringify({ loras: listed }) : "";
+}
 
 const named = (vectors) => vectors.map(([layer, { name }]) => [layer, name]).sort(([a], [b]) => a - b);
 

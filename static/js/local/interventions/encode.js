@@ -14,7 +14,9 @@ const MAX_TEXT_CHARS = 64 * 1024;
 /** Characters of a name in an error. */
 const MAX_NAME = 80;
 
-const LISTS = ["heads", "attention", "mlp", "steer", "patch", "loras"];
+/** Lists of what changes the model's own parts. */
+const BASE_LISTS = ["heads", "attention", "mlp", "steer", "patch"];
+const LISTS = [...BASE_LISTS, "loras"];
 
 /**
  * Checked interventions: {requested, toward, away, patch}. `requested` has all lists; the others have
@@ -26,6 +28,12 @@ export const NONE_ENCODED = { requested: filled({}), toward: [], away: [], patch
 /** Texts whose last token's residual stream is needed. */
 export const textsOf = ({ toward, away, patch }) =>
   [...toward, ...away, ...patch].filter((ids) => ids.length);
+
+/** What plans must have for encoded interventions, as `PlanLookup` finds them. */
+export const actingOf = ({ requested }) => ({
+  interventions: BASE_LISTS.some((name) => requested[name].length > 0),
+  loras: requested.loras.some(({ strength }) => strength !== 0),
+});
 
 /** Interventions with all lists. */
 function filled(wanted) {
@@ -41,9 +49,12 @@ export function told(requested) {
 
 /** Encodes interventions for one model. */
 export class InterventionEncoder {
-  /** `tokenize`: encodes a plain prompt, including the tokens that the tokenizer begins one with. */
-  constructor({ nLayers, nHeads, context, tokenize }) {
-    Object.assign(this, { nLayers, nHeads, tokenize });
+  /**
+   * `tokenize`: encodes a plain prompt, including the tokens that the tokenizer begins one with.
+   * `loras`: names of the adapters that are there.
+   */
+  constructor({ nLayers, nHeads, context, tokenize, loras = [] }) {
+    Object.assign(this, { nLayers, nHeads, tokenize, loras });
     this.mostTokens = Math.min(MAX_TEXT_TOKENS, context);
   }
 
@@ -119,8 +130,8 @@ export function checkNoNewPatch(now, wanted) {
 
 /** Checks the entries of interventions; errors name the field. */
 class Check {
-  constructor({ nLayers, nHeads, mostTokens, tokenize }, param) {
-    Object.assign(this, { nLayers, nHeads, mostTokens, tokenize, param });
+  constructor({ nLayers, nHeads, mostTokens, tokenize, loras }, param) {
+    Object.assign(this, { nLayers, nHeads, mostTokens, tokenize, loaded: loras, param });
   }
 
   factors(name, entries) {
@@ -132,12 +143,16 @@ class Check {
     this.once(name, entries.map(({ layer, head = 0 }) => `(${layer}, ${head})`));
   }
 
-  /** No adapter is ever loaded in a browser. */
   loras(entries) {
-    for (const { name } of entries) {
-      const shown = [...quoted(name)].slice(0, MAX_NAME).join("");
-      throw this.refused("loras", `there is no adapter ${shown}; none is loaded`);
+    for (const { name, strength } of entries) {
+      if (!this.loaded.includes(name)) {
+        const shown = [...quoted(name)].slice(0, MAX_NAME).join("");
+        const there = this.loaded.length ? `loaded: ${this.loaded.join(", ")}` : "none is loaded";
+        throw this.refused("loras", `there is no adapter ${shown}; ${there}`);
+      }
+      this.number("loras", "strength", strength, FACTORS);
     }
+    this.once("loras", entries.map(({ name }) => name));
   }
 
   /** Return the ids of the two texts of each steer; [] for an empty `away`. */

@@ -43,7 +43,7 @@ export const NONE_RESOLVED = resolve(NONE_ENCODED, null);
  * residual stream of a text's last token before every layer and after the last, a Float32Array each.
  */
 export function resolve({ requested, toward, away, patch }, lastState) {
-  const { heads, attention, mlp } = requested;
+  const { heads, attention, mlp, loras } = requested;
   const steer = new Map();
   requested.steer.forEach(({ layer, strength }, i) => {
     const state = lastState(toward[i])[layer];
@@ -57,7 +57,7 @@ export function resolve({ requested, toward, away, patch }, lastState) {
     if (!patches.has(position)) patches.set(position, new Map());
     patches.get(position).set(layer, { vector, name: patch[i] });
   });
-  const active = new ActiveInterventions({ heads, attention, mlp, steer });
+  const active = new ActiveInterventions({ heads, attention, mlp, steer, loras });
   return new ResolvedInterventions(requested, active, patches);
 }
 
