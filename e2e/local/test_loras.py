@@ -144,6 +144,29 @@ def test_a_strength_moved_in_midstream_acts_from_the_acknowledged_token(
     assert all(token["stats"] is not None for token in tokens_of(run))
 
 
+PREFIX = """async (pairs) => {
+  const { CachedText } = await import("/static/js/local/gpu/cached-text.js");
+  const { ActiveInterventions } = await import("/static/js/local/interventions/active.js");
+  const text = (loras) =>
+    new CachedText([1, 2, 3], [{ first: 1, active: new ActiveInterventions({ loras }) }]);
+  return pairs.map((pair) => {
+    const [one, other] = pair.map(text);
+    return one.commonPrefix(other);
+  });
+}"""
+
+
+def test_keys_of_another_strength_are_no_prefix(local: LocalEnginePage) -> None:
+    """In whatever order adapters are named, and those that are off left out."""
+    half, whole = ({"name": "tone", "strength": each} for each in (0.5, 1))
+    rhyme, off = ({"name": "rhyme", "strength": each} for each in (0.5, 0))
+    pairs = [
+        ([half], [half]), ([half], [whole]), ([half], []), ([half], [rhyme]),
+        ([half, rhyme], [rhyme, half]), ([half, off], [half]), ([off], []),
+    ]  # fmt: skip
+    assert local.page.evaluate(PREFIX, pairs) == [3, 1, 1, 1, 3, 3, 3]
+
+
 MIXED = at(tone=-0.5, rhyme=0.8)
 BOTH = Interventions(mlp=ATTENUATED.mlp, loras=MIXED.loras)
 

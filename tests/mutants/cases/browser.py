@@ -70,7 +70,7 @@ MUTANTS = (
         "[this.baseDigest, this.loraDigest]",
         "[this.baseDigest]",
         (LORAS,),
-        "every_strength",
+        "no_prefix",
     ),
     Mutant(
         "browser-lora-slot",

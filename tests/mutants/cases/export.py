@@ -56,6 +56,7 @@ MUTANTS = (
         "loaded = (lora.name for lora in hello.model.loras)",
         "loaded = tuple(self._folders)",
         ("tests/app/local/test_exports.py",),
+        "storage_type",
     ),
     Mutant(
         "static-policy",
