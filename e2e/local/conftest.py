@@ -22,7 +22,6 @@ from e2e.site import Site
 from gpu import Engine, Tokenizer
 from gpu.load_options import LoadOptions
 from tests.app.conftest import wait_ready
-from tests.gpu.lora import random_loras
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +46,13 @@ def gpu_browser(
 
 @pytest.fixture(scope="session")
 def f32_server() -> Iterator[Site]:
-    """A server that runs the bundled model in f32 with the adapter "tone", which is off until a
-    page sets its strength; with a pause after every token."""
+    """A server that runs the bundled model in f32, with a pause after every token."""
+    yield from paced_server({})
+
+
+def paced_server(loras: dict[str, Path]) -> Iterator[Site]:
+    """Run such a server, with these adapters."""
     folder = tale.model_dir()
-    loras = {"tone": random_loras.of_model(folder, "attention")}
     load = functools.partial(load_paced_engine, Settings(port=0, dtype="f32"), folder, loras=loras)
     site = Site(LocalEngine(load, Tokenizer.load(folder), folder), loras=loras).start()
     wait_ready(site.engine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from e2e.local.conftest import paced_server
 from e2e.local.exports import TALE, exported
 from e2e.local.local_engine import LocalEnginePage, ids_of, request, tokens_of
 from e2e.local.place_dialog import PlaceDialog
@@ -52,10 +53,10 @@ def greedy(ids: list[int], **asked: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def loras() -> dict[str, Path]:
-    """Folders of two adapters of the bundled model: one of some modules and one of all."""
+    """Folders of two adapters of the bundled model: one of all modules and one of some."""
     return {
-        "tone": random_loras.of_model(TALE.folder, "attention"),
-        "rhyme": random_loras.of_model(TALE.folder, "all", seed=1),
+        "tone": random_loras.of_model(TALE.folder, "all"),
+        "rhyme": random_loras.of_model(TALE.folder, "attention", seed=1),
     }
 
 
@@ -195,13 +196,8 @@ QUESTIONS: list[Question] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        pytest.param(each, marks=pytest.mark.slow if i else (), id=each.__class__.__name__)
-        for i, each in enumerate(QUESTIONS)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(each.__class__.__name__))
 def test_answers_under_adapters_are_those_of_the_server(
     tab: LocalEnginePage, server: Engine, question: Question
 ) -> None:
@@ -232,11 +228,19 @@ def test_experts_and_storage_types(
 # ---- the page --------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def adapted_server(loras: dict[str, Path]) -> Iterator[Site]:
+    """A server that runs the bundled model in f32 with an adapter."""
+    yield from paced_server({"tone": loras["tone"]})
+
+
+@pytest.mark.slow  # the server writes an export of its own
 def test_the_sliders_act_on_the_model_in_the_browser(
-    moving: Playground, f32_server: Site, tmp_path: Path
+    adapted_server: Site, open_with_gpu: Callable[[str], Playground], tmp_path: Path
 ) -> None:
     """While a text is written, and the saved replay has what they did."""
-    play, page, place = moving, moving.page, PlaceDialog(moving)
+    play = open_with_gpu(adapted_server.url.replace("127.0.0.1", "localhost"))
+    page, place = play.page, PlaceDialog(play)
     dialog = place.open()
     expect(dialog.locator("#place-fit")).to_contain_text("The adapter tone comes along.")
     page.keyboard.press("Escape")
@@ -244,14 +248,14 @@ def test_the_sliders_act_on_the_model_in_the_browser(
     play.set(temperature=0, max_tokens=60, seed=7)
     play.ask("Tell me a story about a fox")
     play.wait_tokens(3)
-    slider(page, "tone").fill("1")
-    expect(page.locator(".mark-change")).to_have_text("adapter tone × 1")
+    slider(page, "tone").fill("0.5")
+    expect(page.locator(".mark-change")).to_have_text("adapter tone × 0.5")
     play.wait_done()
     saved = playback.read(play.playback.save(tmp_path / "adapted.json"))
     [run] = playback.segments(saved)
     [told] = playback.events(run, "updated")
     assert told["index"] >= 3
-    assert told["reach"] == json.loads(msgspec.json.encode(at(tone=1)))
-    updates = (ScheduledUpdate(told["index"], interventions=at(tone=1.0)),)
-    assert written(run) == engine_written(f32_server, run, updates)
-    assert written(run) != engine_written(f32_server, run)
+    assert told["reach"] == json.loads(msgspec.json.encode(at(tone=0.5)))
+    updates = (ScheduledUpdate(told["index"], interventions=at(tone=0.5)),)
+    assert written(run) == engine_written(adapted_server, run, updates)
+    assert written(run) != engine_written(adapted_server, run)
