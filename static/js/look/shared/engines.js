@@ -17,40 +17,45 @@ export const STATES = {
   away: "not needed now",
 };
 
-/** {state, stats} of every engine (app/engine/client.py); []: no server, or it did not say; null: not known. */
+/**
+ * {state, stats} of every engine (app/engine/client.py); []: no server, or it did not say; null: not
+ * known yet.
+ */
 let replicas = null;
 /** Number that a person chose, from 1; null: that of the run being watched. */
 let chosen = null;
-let timer = 0;
-let isOpen = false;
-/** Resolves when `replicas` was asked for. */
-let loaded = null;
+/** What `followEngines` began: `loaded` resolves when `replicas` is known, `timer` asks again; or null. */
+let following = null;
 
 /**
  * Ask again and again until `leaveEngines`; once only if there is one engine. Resolves when it is known
  * how many there are.
  */
 export function followEngines() {
-  if (isOpen) return loaded;
-  isOpen = true;
-  const loading = isLocal() ? null : load();
-  if (!loading) replicas = [];
-  loaded = replicas ? Promise.resolve() : loading;
-  return loaded;
+  following ??= begin();
+  return following.loaded;
+}
+
+function begin() {
+  const mine = { loaded: null, timer: 0 };
+  if (isLocal()) replicas = [];
+  const loading = isLocal() ? null : load(mine);
+  mine.loaded = replicas ? Promise.resolve() : loading;
+  return mine;
 }
 
 /** Stop asking, and show the engine of the run being watched next time. */
 export function leaveEngines() {
-  isOpen = false;
-  chosen = null;
-  clearTimeout(timer);
+  clearTimeout(following?.timer);
+  following = chosen = null;
 }
 
-async function load() {
-  const answer = await ask("/api/replicas").catch(() => ({ replicas: [] }));
-  if (!isOpen) return;
+/** A question that fails leaves what is known. */
+async function load(mine) {
+  const answer = await ask("/api/replicas").catch(() => ({ replicas: engines() }));
+  if (following !== mine) return;
   replicas = answer.replicas;
-  if (replicas.length > 1) timer = setTimeout(load, REST_MS);
+  if (replicas.length > 1) mine.timer = setTimeout(load, REST_MS, mine);
   changed("look");
 }
 
