@@ -118,7 +118,7 @@ def page(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterato
         yield request.getfixturevalue("context").new_page()
         return
     shared: SharedContext = request.getfixturevalue("shared_context")
-    yield shared.new_page()
+    yield shared.page()
     shared.clear()
 
 

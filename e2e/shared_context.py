@@ -1,7 +1,8 @@
-"""Browser context that tests share: the page's files stay in its cache, all else is cleared.
+"""Browser context and page that tests share: what a test changes is undone, the rest is kept.
 
-The page has over a hundred files. In a context of its own, a test fetches and compiles each anew,
-which is a third of the work of a short test.
+The page has over a hundred files, which stay in the context's cache. A page of its own has two new
+processes in each test, one blank and one isolated as the server's headers ask for; a page that is
+used again stays in its process. Each is a fifth to a third of the work of a short test.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Frame, Page
+from playwright.sync_api import Browser, BrowserContext, Error, Frame, Page
 
 MAX_AGE = 3600
 """Seconds that a browser need not ask for a file of the page again."""
+
+LASTING = ("add_init_script", "expose_binding", "expose_function", "route_web_socket")
+"""Methods of a page whose effect lasts as long as the page."""
 
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
@@ -35,18 +39,23 @@ def cache_static_files(app: WsgiApp) -> WsgiApp:
 
 
 class SharedContext:
-    """`new_page` opens a page as in a new context, once `clear` has removed what was stored."""
+    """`page` gives a page as in a new context, once `clear` has undone what a test changed."""
 
     def __init__(self, browser: Browser, **options: Any) -> None:
         self._context: BrowserContext = browser.new_context(**options)
+        self._viewport = options["viewport"]
+        self._media = {name: options[name] for name in ("color_scheme", "reduced_motion")}
         self._blank = self._context.new_page()
         self._devtools = self._context.new_cdp_session(self._blank)
+        self._shared: _SharedPage | None = None
         self._origins: set[str] = set()
+        self._context.on("page", lambda page: page.on("framenavigated", self._note_origin))
 
-    def new_page(self) -> Page:
-        page = self._context.new_page()
-        page.on("framenavigated", self._note_origin)
-        return page
+    def page(self) -> Page:
+        """Return the shared page; a new one if the last test left it where it cannot be used."""
+        if self._shared is None:
+            self._shared = _SharedPage(self._context.new_page())
+        return self._shared.page
 
     def _note_origin(self, frame: Frame) -> None:
         url = urlsplit(frame.url)
@@ -54,11 +63,19 @@ class SharedContext:
             self._origins.add(f"{url.scheme}://{url.netloc}")
 
     def clear(self) -> None:
-        """Close the pages, and remove cookies, permissions and what the pages stored."""
+        """Close all pages but the shared one, and undo what the test changed: listeners, routes,
+        sizes, colours, cookies, permissions and what the pages stored."""
+        origins, self._origins = self._origins, set()
+        used_again = self._shared is not None and self._shared.leave(origins)
+        if self._shared and used_again:
+            self._shared.page.set_viewport_size(self._viewport)
+            self._shared.page.emulate_media(**self._media)
+        else:
+            self._shared = None
         for page in self._context.pages:
-            if page is not self._blank:
+            if page is not self._blank and not (self._shared and page is self._shared.page):
                 page.close()
-        for origin in self._origins:
+        for origin in origins:
             data = {"origin": origin, "storageTypes": "all"}
             self._devtools.send("Storage.clearDataForOrigin", data)
         self._origins.clear()
@@ -67,3 +84,43 @@ class SharedContext:
 
     def close(self) -> None:
         self._context.close()
+
+
+class _SharedPage:
+    """Page that can be used again, unless a test changed what Playwright cannot undo."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self._listeners: list[tuple[str, Callable[..., Any]]] = []
+        self._can_be_undone = True
+        self._add_listener = page.on
+        page.on = self._on  # type: ignore[assignment]
+        for name in LASTING:
+            setattr(page, name, self._lasting(getattr(page, name)))
+
+    def _on(self, event: Any, listener: Callable[..., Any]) -> None:
+        self._listeners.append((event, listener))
+        self._add_listener(event, listener)
+
+    def _lasting(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*args: Any, **named: Any) -> Any:
+            self._can_be_undone = False
+            return change(*args, **named)
+
+        return changed
+
+    def leave(self, origins: set[str]) -> bool:
+        """Leave the site for a document of it that does nothing. Return whether the page can be
+        used again: not if its site is gone, or what it stored for a second site is in the tab."""
+        for event, listener in self._listeners:
+            self.page.remove_listener(event, listener)
+        self._listeners.clear()
+        if len(origins) != 1 or not self._can_be_undone:
+            return False
+        try:
+            self.page.unroute_all(behavior="ignoreErrors")
+            self.page.goto(f"{next(iter(origins))}/static/mark.svg")
+            self.page.evaluate("() => { sessionStorage.clear(); window.name = ''; }")
+        except Error:
+            return False
+        return True
