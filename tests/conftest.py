@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import astuple
 from typing import Any
 
@@ -10,6 +11,11 @@ import pytest
 from tests import figures
 from tests.figures import FIGURES, Worst
 from tests.schedule import SecondsRecorder, read_seconds, slowest_file_first
+
+# Threads of the references' libraries spin while they wait for each other, and take the cores from
+# the tests beside them. Set before anything imports them.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

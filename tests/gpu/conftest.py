@@ -3,6 +3,7 @@ suite that checks the GPU's numbers must not pass without one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gpu.checkpoint import uploader
 from gpu.checkpoint.packing import pack
 from gpu.text.tokenizer import Tokenizer
 from gpu.tracing.tracer import LIMITS
+from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.golden import Trained, trained_models
@@ -21,10 +23,31 @@ from tests.quick_cases import mark_other_cases_slow
 
 
 @pytest.fixture(scope="session")
-def device() -> Device:
+def device() -> Iterator[Device]:
     """The best adapter, opened as users get it: trusted shaders and raw replay, unless
-    TOKENGLASS_CHECKED is set."""
-    return Device.open(more_limits=LIMITS if Rig.races else {})
+    TOKENGLASS_CHECKED is set. It compiles each pipeline once, whichever test asks for it: half of
+    the work of a test with a small model is compiling."""
+    device = Device.open(more_limits=LIMITS if Rig.races else {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compiler, "_compile", compiles_once(device))
+        yield device
+
+
+def compiles_once(device: Device) -> Callable[..., Any]:
+    """Return what stands in for `Compiler._compile`: it keeps the pipelines of `device`."""
+    compile, pipelines = Compiler._compile, dict[tuple[Any, ...], Any]()
+
+    def compile_once(
+        self: Compiler, name: str, source: str, constants: Mapping[str, float], layout: Any
+    ) -> Any:
+        if self._device.wgpu is not device.wgpu:
+            return compile(self, name, source, constants, layout)
+        key = (self._device.checked, source, *sorted(constants.items()))
+        if key not in pipelines:
+            pipelines[key] = compile(self, name, source, constants, layout)
+        return pipelines[key]
+
+    return compile_once
 
 
 @pytest.fixture(scope="session")
