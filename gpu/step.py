@@ -299,7 +299,8 @@ class StepResult:
                   and in waiting for the result
     read_ms       host time for fetching the result
     experts       None unless experts are offloaded
-    stage_spans   times in which each stage of a model had the step; () of a whole model
+    stage_spans   times in which each stage of a model had the step, by the clock of its machine; ()
+                  of a whole model
     sent          float32 (n_rows, width): the residual stream after the layers of a stage of a
                   model, for the next stage; None of a whole model and of the last stage
     """

@@ -323,6 +323,21 @@ def test_stages_share_the_packed_weights_on_disk_with_one_device(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_each_machine_keeps_the_packed_weights_of_its_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: list[str]
+) -> None:
+    monkeypatch.setattr(weight_cache, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(weight_cache, "cache_folder", lambda: tmp_path)
+    folder = random_llama.folder("odd100_tied")
+    options = replace(OPTIONS, dtype="q8", weight_cache_bytes=1 << 30, pipeline_parallel_size=2)
+    StagedRunner.load(folder, options, hosts=ThreadHosts()).close()
+    assert packed
+    packed.clear()
+    StagedRunner.load(folder, options, hosts=ThreadHosts()).close()
+    assert not packed
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_stages_are_as_equal_as_can_be() -> None:
     assert cut_stages(7, 3) == (Stage(0, 3, 7), Stage(3, 5, 7), Stage(5, 7, 7))
     assert cut_stages(4, 4)[-1] == Stage(3, 4, 4)
