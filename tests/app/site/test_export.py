@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -18,13 +19,15 @@ from app.models.find_model import find_model
 from app.site import export as exporting
 from app.site.export import export
 from app.tale import model_dir
-from gpu import ModelError
+from gpu import Inventory, ModelError
 from gpu.export import weight_pieces
 from tests.gpu.lora import random_loras
 
+DTYPE = "q8"
+
 
 def exported(out: Path, **settings: Any) -> Path:
-    chosen = Settings(dtype="q8", **settings)
+    chosen = Settings(dtype=DTYPE, **settings)
     return export(chosen, find_model(chosen), out).folder
 
 
@@ -46,7 +49,7 @@ def test_the_manifest_names_every_file(tale: Path) -> None:
     assert (manifest["format"], manifest["version"]) == ("tokenglass-export", 1)
     model, there = manifest["model"], files_of(tale)
     pieces = [*model["plans"].values(), *model["weights"]["pieces"], *manifest["files"].values()]
-    for piece in pieces:
+    for piece in [*pieces, manifest["inventory"]]:
         data = there.pop(piece["file"])
         assert len(data) == piece["bytes"]
         assert hashlib.sha256(data).hexdigest() == piece["sha256"]
@@ -65,6 +68,12 @@ def test_the_site_of_the_bundled_model_is_small(tmp_path: Path) -> None:
 def test_files_of_the_model_are_its_own(tale: Path) -> None:
     name = "tokenizer.json"
     assert (tale / "model" / name).read_bytes() == (model_dir() / name).read_bytes()
+
+
+def test_the_list_of_tensors_is_the_models(tale: Path) -> None:
+    named = json.loads((tale / MANIFEST).read_text())["inventory"]["file"]
+    inventory = msgspec.json.decode((tale / named).read_bytes(), type=Inventory)
+    assert inventory == Inventory.from_folder(model_dir(), DTYPE)
 
 
 def test_no_folder_but_an_export_is_replaced(tale: Path, tmp_path: Path) -> None:
