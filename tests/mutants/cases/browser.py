@@ -7,6 +7,8 @@ TEXT = "e2e/local/test_text.py"
 SESSION = "e2e/local/test_session.py"
 INTERVENTIONS = "e2e/local/test_interventions.py"
 LORAS = "e2e/local/test_loras.py"
+MOVES = "e2e/local/test_moves.py"
+REPORT = "e2e/local/test_plan_report.py"
 
 MUTANTS = (
     Mutant(
@@ -98,5 +100,48 @@ MUTANTS = (
         "0",
         ("e2e/local/test_pass_clock.py",),
         "rounding",
+    ),
+    Mutant(
+        "browser-place-forgotten",
+        "a tab that is loaded again goes to a model in the browser whose files are gone",
+        "static/js/net/remembered-place.js",
+        "if (found && found.bytes >= found.total)",
+        "if (place)",
+        (MOVES,),
+        "reload",
+    ),
+    Mutant(
+        "browser-manifest-lost",
+        "a model in the browser is lost with the server's export, although its files are kept",
+        f"{LOCAL}/gpu/export-files.js",
+        "if (!data) throw error;",
+        "throw error;",
+        (MOVES,),
+        "reload",
+    ),
+    Mutant(
+        "browser-staged-blocks",
+        "in the browser quantised keys and values are staged by blocks of the cache",
+        f"{LOCAL}/gpu/step-buffer.js",
+        "layout.staged_kv ? i :",
+        "layout.staged_kv && !row.slot ? i :",
+        ("e2e/local/test_storage.py",),
+    ),
+    Mutant(
+        "browser-cost",
+        "in the browser the cost of a chunk counts the keys in the window of its last row only",
+        f"{LOCAL}/gpu/step-cost.js",
+        "Math.min(all, rows + window - 1)",
+        "Math.min(all, window)",
+        (REPORT,),
+        "listed",
+    ),
+    Mutant(
+        "export-cost",
+        "costs in plan files count cached keys once for each row that sees them",
+        "gpu/export/cost_terms.py",
+        'Terms({("cached", (window,)): 1})',
+        'Terms({("seen", (window,)): 1})',
+        ("tests/gpu/export/test_cost_terms.py",),
     ),
 )
