@@ -120,6 +120,13 @@ def test_the_model_goes_on_from_the_end_of_the_edited_text(
     assert here.text() == HARE + "".join(written)
     expect(here.answer.locator(".mark-change")).to_have_text(["edited", "continued"])
     expect(page.locator("#blank"), "what the model wrote was measured").to_be_hidden()
+    n_prompt = len(here.messages.events("accepted")[-1]["prompt"])
+    here.tokens.first.click()
+    page.locator("#tok-prev").click()
+    expect(page.locator("#tok-no"), "and the edited text, as it read it").to_have_text(
+        f"prompt {n_prompt}"
+    )
+    expect(page.locator("#tok-sub")).to_have_text("given, not chosen")
     here.continue_button.click()
     here.wait_tokens(2 * N)
     here.wait_done()

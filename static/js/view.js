@@ -21,7 +21,7 @@ export const view = {
 
 /** Number of generated tokens and of prompt tokens; prompt tokens are numbered −n … −1. */
 export const written = () => view.answer?.tokens.length ?? 0;
-export const promptLength = () => view.answer?.segments[0]?.prompt.length ?? 0;
+export const promptLength = () => view.answer?.promptSegment?.prompt.length ?? 0;
 
 /** Number of the focused token, null when there is none. */
 export function focused() {
@@ -38,7 +38,7 @@ export function focusedToken() {
 }
 
 function promptToken(at) {
-  const { prompt, promptStats, promptReused, promptMoved } = view.answer.segments[0];
+  const { prompt, promptStats, promptReused, promptMoved } = view.answer.promptSegment;
   const stats = promptStats[at] ?? null;
   const moved = promptMoved.find(({ first, end }) => at >= first && at < end) ?? null;
   return { ...prompt[at], prompt: at + 1, reused: at < promptReused, moved, stats };

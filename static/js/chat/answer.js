@@ -149,6 +149,11 @@ export class Answer {
     return this.segments.at(-1) ?? null;
   }
 
+  /** The segment whose prompt is shown before the tokens: the first that a person did not write. */
+  get promptSegment() {
+    return this.segments.find(({ edited }) => !edited) ?? this.segments[0];
+  }
+
   get running() {
     return this.segment?.running ?? false;
   }

@@ -68,7 +68,7 @@ export function copyParentPrefix(answer, segment) {
 /** Count the experts of the answer's tokens afresh. */
 function recount(answer) {
   answer.use = new ExpertUse();
-  for (const stats of answer.segments[0].promptStats) answer.use.add(stats);
+  for (const stats of answer.promptSegment.promptStats) answer.use.add(stats);
   for (const token of answer.tokens) countToken(answer, token);
 }
 

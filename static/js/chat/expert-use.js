@@ -54,13 +54,13 @@ export class ExpertUse {
 }
 
 /** Count a prompt row once; rows a later segment computes again are already counted. */
-export function countPrompt({ segments, use }, segment, stats) {
-  if (segment === segments[0] && !segment.promptStats[stats.position]) use.add(stats);
+export function countPrompt({ promptSegment, use }, segment, stats) {
+  if (segment === promptSegment && !segment.promptStats[stats.position]) use.add(stats);
 }
 
 /** Count a token of an answer. The row that sampled the first one was the prompt's last. */
-export function countToken({ segments, use }, { segment, stats }) {
-  const counted = segment === segments[0] && segment.promptStats[stats?.position];
+export function countToken({ promptSegment, use }, { segment, stats }) {
+  const counted = segment === promptSegment && segment.promptStats[stats?.position];
   if (!counted) use.add(stats);
 }
 

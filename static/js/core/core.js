@@ -54,7 +54,7 @@ const tokenColumns = new ColumnCache((pixels, stride, x, i) =>
   painter.paint(pixels, stride, x, view.answer.tokens[i].stats),
 );
 const promptColumns = new ColumnCache((pixels, stride, x, i) =>
-  painter.paint(pixels, stride, x, view.answer.segments[0].promptStats[i]),
+  painter.paint(pixels, stride, x, view.answer.promptSegment.promptStats[i]),
 );
 
 export function setUpCore() {
@@ -107,7 +107,7 @@ function promptWidth() {
 }
 
 /** Number of prompt columns that can be painted: statistics arrive in order. */
-const promptDone = () => view.answer?.segments[0]?.promptDone ?? 0;
+const promptDone = () => view.answer?.promptSegment?.promptDone ?? 0;
 
 function drawCore() {
   if (!core.width) return;

@@ -42,8 +42,8 @@ export function drawLabels(context, core, answer) {
   context.textBaseline = "middle";
   drawRuler(context, core, answer?.tokens.length ?? 0);
   if (!answer) return;
-  drawPrompt(context, core, answer.segments[0]);
-  drawSummary(context, core, answer.segments[0]);
+  drawPrompt(context, core, answer.promptSegment);
+  drawSummary(context, core, answer.promptSegment);
   drawSlid(context, core, answer);
   drawSentences(context, core, answer);
   drawMarks(context, core, answer);
@@ -108,10 +108,10 @@ function drawSummary(context, { prompt, scroll }, segment) {
  * Hatch the tokens that have left the context by the end of the answer, and mark the tokens before
  * which some left.
  */
-function drawSlid(context, { prompt, column, x0, scroll }, { tokens, segments }) {
+function drawSlid(context, { prompt, column, x0, scroll }, { tokens, promptSegment }) {
   const slid = tokens.at(-1)?.slid ?? 0;
   if (!slid) return;
-  const nPrompt = segments[0].prompt.length;
+  const nPrompt = promptSegment.prompt.length;
   const x = (i) => (i < nPrompt ? i * prompt : x0 + (i - nPrompt) * column) - scroll;
   hatchTokens(context, x(SINKS), x(SINKS + slid), -1);
   context.fillStyle = palette.edge;

@@ -55,7 +55,7 @@ function whyNot(token, stats) {
     return "Its key was moved here from another text (cache_reuse), so its layers were not computed.";
   if (token.reused) return "Reused from the KV cache, so its layers were not computed.";
   const { capture } = token.prompt
-    ? view.answer.segments[0].request
+    ? view.answer.promptSegment.request
     : view.answer.settingsAt(token);
   return capture
     ? "Not measured: the page was too slow to receive it."

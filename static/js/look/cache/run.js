@@ -72,7 +72,7 @@ export const cacheRun = {
  */
 function measure(context) {
   const { answer, hello, token } = context;
-  const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
+  const segment = token?.segment ?? (token ? answer.promptSegment : answer.segment);
   requireTokens(segment);
   const { limits } = hello;
   const capacity = capacityOf(hello);

@@ -213,7 +213,7 @@ function looked() {
   const { tokens, segment, from } = reading;
   const { index, token } = context;
   if (hovered !== null) return hovered;
-  if (segment && token && (token.segment ?? context.answer.segments[0]) === segment) {
+  if (segment && token && (token.segment ?? context.answer.promptSegment) === segment) {
     const at = index < 0 ? from + index : from + index - segment.base;
     if (chosen === null || numberInCore(chosen) !== null) return at;
   }

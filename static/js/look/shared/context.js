@@ -43,7 +43,7 @@ export function contextNow(signal) {
  * A continued answer has several runs, each with the text before it as its prompt.
  */
 export function sequenceOf({ answer, token, index }) {
-  const segment = token?.segment ?? answer?.segments[0];
+  const segment = token?.segment ?? answer?.promptSegment;
   requireTokens(segment);
   const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
   const all = [...segment.prompt, ...written];
@@ -60,5 +60,5 @@ export function sequenceOf({ answer, token, index }) {
 export function indexAt({ answer, segment }, position) {
   const { length } = segment.prompt;
   if (position >= length) return segment.base + position - length;
-  return segment === answer.segments[0] ? position - length : null;
+  return segment === answer.promptSegment ? position - length : null;
 }

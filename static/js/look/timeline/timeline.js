@@ -35,7 +35,7 @@ export const timeline = {
   },
 
   show({ answer, token, index, hello }) {
-    const segment = token?.segment ?? (token ? answer.segments[0] : answer.segment);
+    const segment = token?.segment ?? (token ? answer.promptSegment : answer.segment);
     requireTokens(segment);
     const tokens = answer.tokens.slice(segment.first, segment.base + segment.nTokens);
     const measured = measure(segment, tokens, hello.limits.in_flight);

@@ -111,7 +111,7 @@ function requestOf(turn) {
   if (!segment?.request) return null;
   const { messages, prompt, continue_final } = segment.originalRequest;
   const question = messages ? { messages, continue_final: !!continue_final } : { prompt };
-  const first = shown.segments[0] === segment && view.answer === shown && segment.accepted;
+  const first = shown.promptSegment === segment && view.answer === shown && segment.accepted;
   return {
     draft: false,
     text: messages ? messages.at(-1).content : prompt,
