@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from app.cluster.replica import EngineReplica
 from app.config import Settings
 from app.engine.client import Load
 from app.engine.options import load_options
+
+log = logging.getLogger(__name__)
 
 SERVE_NAMESPACE = "serve"
 MAX_REQUESTS = 4096
@@ -57,8 +60,10 @@ class Cluster:
         else:
             ray.init(settings.ray, **quiet)
         serve.start(proxy_location="Disabled")  # texts come through this server
-        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        self._needs = EngineNeeds(n_stages, has_gpus)
+        resources = ray.cluster_resources()
+        self._needs = EngineNeeds(n_stages, has_gpus=resources.get("GPU", 0) > 0)
+        if (missing := self._needs.missing(resources)) is not None:
+            log.warning("%s", missing)
 
     def deploy(self, number: int, load: Load) -> Any:
         """Return the handle of engine `number`, which `load` loads; it is started unless it is
@@ -122,6 +127,18 @@ class EngineNeeds:
     @property
     def _device(self) -> dict[str, float]:
         return {"num_gpus" if self.has_gpus else "num_cpus": 1}
+
+    def missing(self, resources: Mapping[str, float]) -> str | None:
+        """Return what a cluster with these resources lacks for one engine, None if it has all. More
+        machines may join."""
+        kind, n_needed = ("GPU", self.n_stages) if self.has_gpus else ("CPU", self.n_processes)
+        n_there = resources.get(kind, 0)
+        if n_there >= n_needed:
+            return None
+        return (
+            f"the Ray cluster has {n_there:g} {kind}s, but an engine in {self.n_stages} stages "
+            f"needs {n_needed}; it starts when machines with more have joined"
+        )
 
     def options(self) -> dict[str, Any]:
         """Return the options of the deployment. Stages are on as few machines as can be."""

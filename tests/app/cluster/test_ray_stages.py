@@ -85,6 +85,20 @@ def test_stages_lie_on_both_machines(engine: ScaledEngine) -> None:
     assert engine.hello.device.name.startswith("2 × ")
 
 
+def test_a_cluster_without_room_for_all_stages_is_told_of() -> None:
+    from app.cluster.cluster import EngineNeeds
+
+    three = EngineNeeds(3, has_gpus=True)
+    assert three.missing({"CPU": 1, "GPU": 3}) is None
+    missing = three.missing({"CPU": 64, "GPU": 2})
+    assert missing is not None
+    assert "has 2 GPUs, but an engine in 3 stages needs 3" in missing
+    software = EngineNeeds(2)
+    assert software.missing({"CPU": 3}) is None, "a core for the engine, and one for each stage"
+    assert "has 2 CPUs, but an engine in 2 stages needs 3" in str(software.missing({"CPU": 2}))
+    assert EngineNeeds(1).missing({"CPU": 1}) is None
+
+
 def test_texts_of_a_killed_stage_go_on_with_the_ids_of_one_device(engine: ScaledEngine) -> None:
     texts = write(engine, 3)
     wait_until(lambda: all(len(tokens(text)) > 5 for text in texts))
