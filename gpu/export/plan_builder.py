@@ -151,8 +151,8 @@ class PlanBuilder:
         kernel = self._kernel(dispatch.kernel)
         bindings = dispatch.kernel.bindings
         views = tuple(self._view(dispatch.tensors[b.name], b.kind) for b in bindings)
-        entry = PlanDispatch(dispatch.label, kernel, dispatch.grid, views, self._cost(dispatch))
-        return self._dispatches.place((entry.label, kernel, entry.grid, views), lambda: entry)
+        key = (dispatch.label, kernel, dispatch.grid, views)
+        return self._dispatches.place(key, lambda: PlanDispatch(*key, self._cost(dispatch)))
 
     def _cost(self, dispatch: Dispatch) -> int | None:
         cost = plan_cost(dispatch)
