@@ -26,8 +26,9 @@ from tests.gpu.lora import random_loras
 DTYPE = "q8"
 
 
-def exported(out: Path, **settings: Any) -> Path:
-    chosen = Settings(dtype=DTYPE, **settings)
+def exported(out: Path, context: int = 64, **settings: Any) -> Path:
+    """Export the bundled model; with a short context there are fewer plans to record."""
+    chosen = Settings(dtype=DTYPE, context=context, **settings)
     return export(chosen, find_model(chosen), out).folder
 
 
@@ -94,7 +95,7 @@ def test_no_folder_but_an_export_is_replaced(tale: Path, tmp_path: Path) -> None
 
 def test_an_older_export_is_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    exported(out, context=64)
+    exported(out)
     (out / "leftover").write_text("")
     exported(out, context=48)
     assert "leftover" not in files_of(out)
@@ -147,18 +148,24 @@ def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
         export(Settings(), type(model)("m", folder, model.tokenizer), tmp_path / "out")
 
 
-def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    arguments = ["export", str(out), "--dtype", "q4", "--context", "64"]
-    tone, foreign = random_loras.of_model(model_dir(), "all"), random_loras.folder("qwen2", "all")
-    refused = CliRunner().invoke(main, [*arguments, "--lora", f"tone={foreign}"])
-    assert refused.exit_code == 2
-    assert "LoRA adapter 'tone'" in refused.output
-    result = CliRunner().invoke(main, [*arguments, "--lora", f"tone={tone}"])
+@pytest.mark.parametrize("loras", [(), pytest.param(("tone",), marks=pytest.mark.slow)])
+def test_the_command_says_what_it_wrote(tmp_path: Path, loras: tuple[str, ...]) -> None:
+    adapter = random_loras.of_model(model_dir(), "all")
+    options = [option for name in loras for option in ("--lora", f"{name}={adapter}")]
+    arguments = ["export", str(tmp_path / "out"), "--dtype", "q4", "--context", "64", *options]
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "tale-3m as q4: " in result.output
     assert "plans for portable devices" in result.output
-    assert "LoRA adapters: tone" in result.output
-    bad = CliRunner().invoke(main, ["export", str(tmp_path / "a" / "b")])
-    assert bad.exit_code == 2
-    assert "make this folder first" in bad.output
+    assert ("LoRA adapters: tone" in result.output) == bool(loras)
+
+
+def test_the_command_refuses_what_it_cannot_write(tmp_path: Path) -> None:
+    foreign = random_loras.folder("qwen2", "all")
+    for arguments, reason in (
+        ([str(tmp_path / "out"), "--lora", f"tone={foreign}"], "LoRA adapter 'tone'"),
+        ([str(tmp_path / "a" / "b")], "make this folder first"),
+    ):
+        result = CliRunner().invoke(main, ["export", *arguments])
+        assert result.exit_code == 2
+        assert reason in result.output

@@ -19,6 +19,7 @@ from tests.gpu.models import random_models
 TALE = Path(__file__).parents[3] / "app" / "tale" / "model"
 
 
+@pytest.mark.slow
 def test_prefixes_save_what_did_not_change_and_chunks_more_at_a_small_cost(device: Device) -> None:
     options = LoadOptions(slots=2)
     runner = WgpuRunner(device, ModelConfig.from_folder(TALE), Checkpoint.open(TALE), options)

@@ -81,7 +81,8 @@ def beams(engine: Engine) -> list[Future[Answer]]:
     return [engine.inspect(Beam(ids[i], width=8, depth=12), i) for i in range(N_PAGES)]
 
 
-@pytest.mark.parametrize("ask", [losses, pytest.param(beams, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ask", [losses, beams])
 def test_a_writer_keeps_its_pace(
     engine: Engine, ask: Callable[[Engine], list[Future[Answer]]]
 ) -> None:
@@ -120,6 +121,7 @@ def test_questions_of_a_page_that_leaves_are_cancelled(engine: Engine) -> None:
     assert isinstance(waiting[-1].exception(0), InvalidRequest)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory from /proc")
 def test_memory_does_not_grow_with_the_questions(engine: Engine) -> None:
     def resident() -> int:
