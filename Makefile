@@ -95,7 +95,7 @@ bench: $(VENV)/test.stamp
 			--context 128,1024,4096,8192 || exit 1; \
 	done
 	$(SERVING) --model app/tale/model --spec-type ngram --repeat 7 \
-		--peer llama.cpp --peer llama-cpp-python --peer transformers
+		--peer llama.cpp --peer llama-server --peer llama-cpp-python --peer transformers
 	$(SERVING) --shape tiny --long 4000 --beside 4
 	$(BIN)/python -m gpu.bench.table build/bench.jsonl docs/benchmarks.md
 

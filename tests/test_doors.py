@@ -122,6 +122,7 @@ OUTSIDE = {
         "gpu.bench.peers.scripts.run_llama_cpp",
         "gpu.bench.peers.scripts.run_llama_cpp_server",
     },
+    "xllamacpp": {"gpu.bench.peers.scripts.run_llama_cpp_server"},
     "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},
     "flask": {"app", "app.http.", "app.local.routes", "app.openai.", "app.ws."},
     "werkzeug": {"app.http.", "app.ws."},

@@ -29,7 +29,8 @@ StartServing = Callable[[BenchModel, str, int, int, str | None], ChildPeer]
 
 SERVING_PEERS: dict[str, StartServing] = {
     "llama.cpp": llama_cpp.batched,
-    "llama-cpp-python": llama_cpp.server,
+    "llama-server": llama_cpp.own_server,
+    "llama-cpp-python": llama_cpp.python_server,
     "transformers": transformers.continuous_batching,
 }
 

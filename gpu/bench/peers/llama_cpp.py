@@ -1,8 +1,9 @@
-"""llama.cpp through llama-cpp-python, on a GGUF file of the same weights."""
+"""llama.cpp through llama-cpp-python or as its own server, on a GGUF file of the same weights."""
 
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from gpu.bench.peers import gguf_file
@@ -23,14 +24,21 @@ def batched(
     return _start_script("llama.cpp", "run_llama_cpp.py", subject, dtype, arguments, python)
 
 
-def server(
-    subject: BenchModel, dtype: str, context: int, n_streams: int, python: str | None
+def _serve(
+    server: str,
+    name: str,
+    subject: BenchModel,
+    dtype: str,
+    context: int,
+    n_streams: int,
+    python: str | None,
 ) -> ChildPeer:
-    """Start llama-cpp-python's server, which writes one stream at a time however many ask."""
-    script = "run_llama_cpp_server.py"
-    return _start_script(
-        "llama-cpp-python's server", script, subject, dtype, [str(context)], python
-    )
+    arguments = [server, str(context), str(n_streams)]
+    return _start_script(name, "run_llama_cpp_server.py", subject, dtype, arguments, python)
+
+
+own_server = partial(_serve, "llama-server", "llama-server")
+python_server = partial(_serve, "llama-cpp-python", "llama-cpp-python's server")
 
 
 def _start_script(

@@ -1,9 +1,11 @@
-"""Runs llama-cpp-python's server and asks it over HTTP; see gpu/bench/peers/peer.py for the
-protocol. The file's vocabulary (gguf_file.py) has a word for every id, so prompts are sent as text.
+"""Runs a server of llama.cpp and asks it over HTTP; see gpu/bench/peers/peer.py for the protocol.
+The file's vocabulary (gguf_file.py) has a word for every id, so prompts are sent as text.
 
-    python run_llama_cpp_server.py model.gguf CONTEXT
+    python run_llama_cpp_server.py model.gguf SERVER CONTEXT STREAMS
 
-CONTEXT are tokens of a stream: the server writes one at a time, and the others wait.
+CONTEXT are tokens of each of up to STREAMS streams. SERVER llama-server: llama.cpp's own, as the
+package xllamacpp has it, with a slot for each stream. SERVER llama-cpp-python: the server of that
+package, which writes one stream at a time, while the others wait.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-MISSING = "not installed (pip install llama-cpp-python[server])"
 SAMPLING = {"temperature": 0.8, "seed": 0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+WARNINGS = 2
+"""The level of llama-server's log that leaves out what each request does."""
 
 
 def n_processors() -> int:
@@ -27,10 +31,46 @@ def n_processors() -> int:
     return os.cpu_count() or 1
 
 
-class Server:
-    """The server on a free port, in a thread."""
+class Server(Protocol):
+    """A server that listens on `port` of this machine. `device`: what computes, with versions."""
 
-    def __init__(self, path: str, n_context: int) -> None:
+    port: int
+    device: str
+
+
+class LlamaServer:
+    """llama.cpp's own server on a free port, in threads of its own."""
+
+    def __init__(self, path: str, n_context: int, n_streams: int) -> None:
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = path
+        params.n_parallel = n_streams
+        # One more for each: a stream that fills its slot ends there.
+        params.n_ctx = n_streams * (n_context + 1)
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_processors()
+        params.fit_params = False  # all slots, or an error
+        # Like the other engines of the benchmark it reads every prompt.
+        params.cache_prompt = params.cache_idle_slots = False
+        params.cache_ram_mib = 0
+        params.ui = False
+        params.verbosity = WARNINGS
+        self._server = xllamacpp.Server(params)
+        self.port = int(self._server.listening_address.rpartition(":")[2])
+        gpus = [
+            found["description"]
+            for found in xllamacpp.get_device_info()
+            if found["type"] != xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+        ]
+        self.device = f"{', '.join(gpus) or 'CPU'}, xllamacpp {xllamacpp.__version__}"
+
+
+class LlamaCppPython:
+    """The server of llama-cpp-python on a free port, in a thread."""
+
+    def __init__(self, path: str, n_context: int, _n_streams: int) -> None:
+        import llama_cpp
         import uvicorn
         from llama_cpp.server import app, settings
 
@@ -51,36 +91,47 @@ class Server:
         while not self._server.started:
             time.sleep(0.01)
         self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
-
-    def stream(self, ids: list[int], n_tokens: int, times: list[float]) -> None:
-        """Ask for `n_tokens` after a prompt; add the time of each. Raises OSError if it fails."""
-        body = {
-            "prompt": "".join(f"<{id}>" for id in ids),
-            "max_tokens": n_tokens,
-            "stream": True,
-            **SAMPLING,
-        }
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request(
-            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
-        )
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise OSError(f"the server answered {answer.status}: {answer.read(200)!r}")
-        for line in answer:
-            text = line.removeprefix(b"data: ").strip()
-            if line.startswith(b"data: ") and text != b"[DONE]":
-                choice = json.loads(text)["choices"][0]
-                times += [time.perf_counter()] * choice["text"].count("<")
-        connection.close()
+        place = "GPU" if llama_cpp.llama_supports_gpu_offload() else "CPU"
+        self.device = f"{place}, llama-cpp-python {llama_cpp.__version__}"
 
 
-def streams(server: Server, prompts: list[list[int]], n_tokens: int) -> dict[str, Any]:
+SERVERS: dict[str, tuple[Callable[[str, int, int], Server], str]] = {
+    "llama-server": (LlamaServer, "xllamacpp"),
+    "llama-cpp-python": (LlamaCppPython, "llama-cpp-python[server]"),
+}
+"""SERVER to what starts it (path, n_context, n_streams) and the package to install."""
+
+
+def ask(port: int, ids: list[int], n_tokens: int, times: list[float]) -> None:
+    """Ask for `n_tokens` after a prompt; add the time of each. Raises OSError if it fails."""
+    body = {
+        "prompt": "".join(f"<{id}>" for id in ids),
+        "max_tokens": n_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        **SAMPLING,
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request(
+        "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+    )
+    answer = connection.getresponse()
+    if answer.status != http.client.OK:
+        raise OSError(f"the server answered {answer.status}: {answer.read(200)!r}")
+    for line in answer:
+        text = line.removeprefix(b"data: ").strip()
+        if line.startswith(b"data: ") and text != b"[DONE]":
+            choice = json.loads(text)["choices"][0]
+            times += [time.perf_counter()] * choice["text"].count("<")
+    connection.close()
+
+
+def streams(port: int, prompts: list[list[int]], n_tokens: int) -> dict[str, Any]:
     """Write `n_tokens` after each prompt, all asked for at once."""
     times: list[list[float]] = [[] for _ in prompts]
     processor, asked = time.process_time(), time.perf_counter()
     threads = [
-        threading.Thread(target=server.stream, args=(ids, n_tokens, times[stream]))
+        threading.Thread(target=ask, args=(port, ids, n_tokens, times[stream]))
         for stream, ids in enumerate(prompts)
     ]
     for thread in threads:
@@ -93,25 +144,23 @@ def streams(server: Server, prompts: list[list[int]], n_tokens: int) -> dict[str
     return {"asked": [asked] * len(prompts), "times": times, "cpu_s": cpu_s}
 
 
-def main(path: str, n_context: str) -> None:
+def main(path: str, name: str, n_context: str, n_streams: str) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keeps the library's output out of the answers
 
     def say(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=out, flush=True)
 
+    start, package = SERVERS[name]
     try:
-        import llama_cpp
-
-        server = Server(path, int(n_context))
+        server = start(path, int(n_context), int(n_streams))
     except ModuleNotFoundError:
-        say({"missing": MISSING})
+        say({"missing": f"not installed (pip install {package})"})
         return
-    place = "GPU" if llama_cpp.llama_supports_gpu_offload() else "CPU"
-    say({"device": f"{place}, llama-cpp-python {llama_cpp.__version__}"})
+    say({"device": server.device})
     for line in sys.stdin:
         request = json.loads(line)
-        say(streams(server, request["prompts"], request["tokens"]))
+        say(streams(server.port, request["prompts"], request["tokens"]))
 
 
 if __name__ == "__main__":
