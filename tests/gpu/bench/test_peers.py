@@ -251,6 +251,64 @@ def test_a_serving_engine_writes_every_stream(peer: str) -> None:
     engine.close()
 
 
+XLLAMACPP = """
+import json, threading
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+__version__ = "1.0"
+Type = Enum("Type", "DEVICE_TYPE_CPU DEVICE_TYPE_IGPU")
+
+
+def CommonParams():
+    return SimpleNamespace(
+        model=SimpleNamespace(), cpuparams=SimpleNamespace(), cpuparams_batch=SimpleNamespace()
+    )
+
+
+def get_device_info():
+    return [{"type": kind, "description": f"made by {kind.value}"} for kind in Type]
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert asked["ignore_eos"] and asked["temperature"] == 0.8
+        self.send_response(200)
+        self.end_headers()
+        words = asked["prompt"].replace("><", "> <").split()
+        for text in ("".join(words[:2]), *words[2:], ""):
+            event = json.dumps({"choices": [{"text": text}]})
+            self.wfile.write(f"data: {event}\\n\\n".encode())
+        self.wfile.write(b"data: [DONE]\\n\\n")
+
+
+class Server:
+    def __init__(self, params):
+        assert (params.n_parallel, params.n_ctx) == (2, 2 * 17)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.listening_address = f"http://127.0.0.1:{server.server_port}"
+"""
+"""A package with the names of xllamacpp, whose server answers with the prompt, two tokens at once
+first."""
+
+
+def test_every_token_that_a_server_streams_has_its_time(tmp_path: Path) -> None:
+    (tmp_path / "xllamacpp.py").write_text(XLLAMACPP, "utf-8")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n', "utf-8")
+    python.chmod(0o755)
+    engine = SERVING_PEERS["llama-server"](subject("tiny"), "f16", 16, 2, str(python))
+    assert engine.device == "made by 2, xllamacpp 1.0"
+    for times in engine.streams([[1, 12, 7], [3, 3, 4]], 3).times:
+        assert times[0] == times[1] <= times[2]
+    with pytest.raises(PeerMissing, match="a stream has 2 tokens, not 3"):
+        engine.streams([[1, 12, 7], [3, 3]], 3)
+    engine.close()
+
+
 def test_an_engine_that_fails_is_quoted(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text("raise SystemExit('no such luck')\n", "utf-8")

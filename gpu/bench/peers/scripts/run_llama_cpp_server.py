@@ -61,7 +61,7 @@ class LlamaServer:
         gpus = [
             found["description"]
             for found in xllamacpp.get_device_info()
-            if found["type"] != xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+            if found["type"].name.endswith("GPU")  # discrete or integrated
         ]
         self.device = f"{', '.join(gpus) or 'CPU'}, xllamacpp {xllamacpp.__version__}"
 
