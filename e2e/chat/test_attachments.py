@@ -136,7 +136,9 @@ def test_a_dropped_text_is_attached(page: Page, play: Callable[..., Playground])
     expect(here.playback.bar).to_be_hidden()
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [pytest.param("light", 1440, marks=pytest.mark.slow), ("dark", 360)]
+)
 def test_axe_finds_nothing_in_chips(
     page: Page, site: Callable[..., Site], theme: str, width: int
 ) -> None:

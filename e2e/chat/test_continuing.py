@@ -352,6 +352,7 @@ def test_a_run_that_was_stopped_before_its_first_token_tells_what_it_began_with(
 # ---- with the real engine ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_engine_goes_on_with_the_very_tokens(page: Page, bundled: Site) -> None:
     """Sampled, and with a head switched off while it was written: the new process computes the
     text before it again, each token under what it was computed under."""

@@ -368,7 +368,9 @@ def test_a_model_of_another_shape_shows_the_text_without_statistics_of_layers(
 # ---- how it looks ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [pytest.param("light", 1440, marks=pytest.mark.slow), ("dark", 360)]
+)
 def test_axe_finds_nothing_in_the_drawer(
     page: Page, site: Callable[..., Site], theme: str, width: int
 ) -> None:

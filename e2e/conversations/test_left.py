@@ -171,7 +171,9 @@ def test_a_full_queue_is_said_in_its_own_conversation_and_the_prompt_stays(
     assert sent[-1]["messages"] == sent[-2]["messages"]
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [pytest.param("light", 1440, marks=pytest.mark.slow), ("dark", 360)]
+)
 def test_axe_finds_nothing_in_the_marks(page: Page, slow: Site, theme: str, width: int) -> None:
     play = open_page(page, slow, color_scheme=theme)
     play.set(max_tokens=LONG)

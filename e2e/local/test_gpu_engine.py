@@ -114,10 +114,8 @@ def test_a_question_fails_when_the_device_is_lost(loaded: Any) -> None:
     assert loaded.evaluate(LOSE) == {"heard": [lost[1]], "asked": lost, "after": lost}
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    ["q8", *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("f32", "f16", "q4"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8", "q4"])
 def test_the_bundled_model_in_every_storage_type(
     local: LocalEnginePage, tmp_path: Path, dtype: str
 ) -> None:

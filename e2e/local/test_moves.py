@@ -55,6 +55,7 @@ def expect_same_when_run_again(play: Playground, path: Path, n: int) -> None:
     play.wait_ready()
 
 
+@pytest.mark.slow
 def test_branches_and_replays_move_between_the_sides(
     moving: Playground, f32_server: Site, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def expect_stopped_and_going_on(play: Playground, title: str) -> None:
     play.start_new()
 
 
+@pytest.mark.slow
 def test_conversations_that_were_left_are_stopped_by_a_move_and_go_on_after_it(
     moving: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,7 @@ def open_page(page: Page, here: Site, **media: Any) -> Playground:
     ("theme", "size"),
     [
         pytest.param("light", (1440, 900), id="desktop-light", marks=pytest.mark.slow),
-        pytest.param("dark", (1440, 900), id="desktop-dark"),
+        pytest.param("dark", (1440, 900), id="desktop-dark", marks=pytest.mark.slow),
         pytest.param("light", (390, 844), id="phone"),
     ],
 )

@@ -131,7 +131,9 @@ def test_presets_travel_with_all_conversations(
     expect(box.locator(".preset .sub").last).to_contain_text("temperature 0.25")
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [pytest.param("light", 1440, marks=pytest.mark.slow), ("dark", 360)]
+)
 def test_axe_finds_nothing_in_the_dialog(
     page: Page, site: Callable[..., Site], theme: str, width: int
 ) -> None:

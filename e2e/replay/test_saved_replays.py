@@ -116,6 +116,14 @@ def saved_file(name: str) -> Saved:
     return Saved(name, path, replay, tokens, answers)
 
 
+NEWEST = pytest.mark.parametrize(
+    "saved",
+    [pytest.param("v1", marks=pytest.mark.slow), pytest.param("v2", marks=pytest.mark.slow), "v3"],
+    indirect=True,
+)
+"""Of a test that takes long. Files of all versions are played to their end in each run."""
+
+
 @pytest.fixture(params=["v1", "v2", "v3"])
 def saved(request: pytest.FixtureRequest) -> Saved:
     return saved_file(request.param)
@@ -153,6 +161,7 @@ def test_every_answer_stands_there_with_its_changes(opened: Playback, saved: Sav
     assert shown == MARKS[saved.name]
 
 
+@NEWEST
 def test_every_token_has_its_candidates_its_draw_and_its_layers(
     opened: Playback, saved: Saved
 ) -> None:
@@ -176,6 +185,7 @@ def test_every_token_has_its_candidates_its_draw_and_its_layers(
             assert cells[3] == pytest.approx(norm, rel=0.05), "1,320 is shown as 1.3e+3"
 
 
+@NEWEST
 def test_the_instruments_that_need_no_engine_show_it(opened: Playback) -> None:
     for name in ("timeline", "reach", "branches", "cache"):
         look = Playground(opened.page).look.open(name)
@@ -198,6 +208,7 @@ def test_it_plays_to_its_end(opened: Playback, saved: Saved) -> None:
     assert opened.state() == at_its_end
 
 
+@NEWEST
 def test_the_engine_writes_the_same_ids_again(page: Page, engine: Site, saved: Saved) -> None:
     play = Playground(page, engine).open()
     wire = play.messages

@@ -43,6 +43,7 @@ def start(page: Page) -> TourCard:
 # ---- on the bundled model --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_figure_is_the_engine_s(page: Page, here: Site) -> None:
     play = Playground(page, here).open()
     messages = play.messages
@@ -491,7 +492,7 @@ def test_a_run_goes_on_under_it(page: Page, own_site: Callable[..., Site]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_axe_finds_nothing_in_any_step(page: Page, site: Callable[..., Site], theme: str) -> None:
     open_page(page, site(), color_scheme=theme)
     tour = start(page)

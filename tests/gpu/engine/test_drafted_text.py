@@ -73,7 +73,11 @@ def always_draft(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "interventions"),
-    [*((name, "none") for name in RUNS), ("drawn", "factor"), ("drawn", "lora")],
+    [
+        *((name, "none") for name in RUNS),
+        pytest.param("drawn", "factor", marks=pytest.mark.slow),
+        pytest.param("drawn", "lora", marks=pytest.mark.slow),
+    ],
 )
 def test_a_text_is_the_same_with_a_draft_model(
     engines: tuple[Engine, Engine], name: str, interventions: str

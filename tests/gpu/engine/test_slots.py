@@ -139,8 +139,8 @@ def test_prompts_get_rows_where_all_of_a_step_could_write(
     ("backend", "dtype", "n", "capture"),
     [
         ("wgpu", "f16", 12, False),
-        ("wgpu", "f16", 12, True),
-        ("wgpu", "f16", 32, False),
+        pytest.param("wgpu", "f16", 12, True, marks=pytest.mark.slow),
+        pytest.param("wgpu", "f16", 32, False, marks=pytest.mark.slow),
         ("torch", "f32", 12, False),
     ],
 )
