@@ -79,7 +79,8 @@ def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     assert min(found["host_us_per_dispatch"], found["host_finish_us_per_dispatch"]) > 0
     assert 0 <= found["submit_ms"] <= found["wait_ms"]
     assert 0 <= found["gpu_gap_share"] < 1
-    assert 0 < found["prefill_fma_share"] < 1
+    share = tiny_flops(16) / 16 * found["prefill_tok_s"] / (1e9 * found["fma_gflop_s"])
+    assert found["prefill_fma_share"] == pytest.approx(share, rel=0.05, abs=1e-3)
     assert found["dispatches_per_layer"] <= 6
     assert 0 < found["kl"] < 1e-5
     assert found["same_top"] > 0.9
@@ -110,14 +111,18 @@ def test_a_context_the_model_was_not_made_for_is_an_error(
     assert "a context of 20008 tokens was requested" in capsys.readouterr().err
 
 
-def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Device) -> None:
-    """Counted one by one for a small model: queries 8 × 32, keys and values 4 × 32 wide."""
-    runner = BenchModel.from_shape("tiny").runner(device, "f32", 32)
+def tiny_flops(n_prompt: int) -> int:
+    """Return the operations of a prompt of the shape "tiny", counted one by one: queries 8 × 32,
+    keys and values 4 × 32 wide."""
     hidden, inner, vocab, layers = 256, 768, 4096, 6
     products = hidden * (256 + 128 + 128) + 256 * hidden + 3 * hidden * inner
-    keys_seen = 1 + 2 + 3 + 4 + 5
-    flops = 2 * (layers * (5 * products + 2 * 256 * keys_seen) + hidden * vocab)
-    assert prefill_flops(runner, 5) == flops
+    keys_seen = sum(range(n_prompt + 1))
+    return 2 * (layers * (n_prompt * products + 2 * 256 * keys_seen) + hidden * vocab)
+
+
+def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Device) -> None:
+    runner = BenchModel.from_shape("tiny").runner(device, "f32", 32)
+    assert prefill_flops(runner, 5) == tiny_flops(5)
 
 
 # ---- the floor -------------------------------------------------------------------------------
