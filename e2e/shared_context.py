@@ -52,7 +52,7 @@ class SharedContext:
         self._context.on("page", lambda page: page.on("framenavigated", self._note_origin))
 
     def page(self) -> Page:
-        """Return the shared page; a new one if the last test left it where it cannot be used."""
+        """Return the shared page, or a new one if the last test left it where it cannot be used."""
         if self._shared is None:
             self._shared = _SharedPage(self._context.new_page())
         return self._shared.page
@@ -66,14 +66,15 @@ class SharedContext:
         """Close all pages but the shared one, and undo what the test changed: listeners, routes,
         sizes, colours, cookies, permissions and what the pages stored."""
         origins, self._origins = self._origins, set()
-        used_again = self._shared is not None and self._shared.leave(origins)
-        if self._shared and used_again:
+        kept = [self._blank]
+        if self._shared and self._shared.leave(origins):
             self._shared.page.set_viewport_size(self._viewport)
             self._shared.page.emulate_media(**self._media)
+            kept.append(self._shared.page)
         else:
             self._shared = None
         for page in self._context.pages:
-            if page is not self._blank and not (self._shared and page is self._shared.page):
+            if page not in kept:
                 page.close()
         for origin in origins:
             data = {"origin": origin, "storageTypes": "all"}
@@ -119,6 +120,7 @@ class _SharedPage:
             return False
         try:
             self.page.unroute_all(behavior="ignoreErrors")
+            self.page.mouse.move(0, 0)  # else the next test's page shows what is under it
             self.page.goto(f"{next(iter(origins))}/static/mark.svg")
             self.page.evaluate("() => { sessionStorage.clear(); window.name = ''; }")
         except Error:

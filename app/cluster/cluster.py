@@ -108,8 +108,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class EngineNeeds:
-    """What an engine needs of the cluster: a GPU, or a core with a software device where there are
-    none; with several stages, one for each and a core for itself."""
+    """Resources of the cluster that one engine needs: a GPU, or a core with a software device where
+    there are none. With several stages: one for each stage, and a core for the engine."""
 
     n_stages: int
     has_gpus: bool = False
@@ -121,7 +121,7 @@ class EngineNeeds:
 
     @property
     def stage_device(self) -> dict[str, float] | None:
-        """What the actor of a stage needs; None if there is one stage, which needs no actor."""
+        """Ray resources of the actor of a stage; None for a single stage, which has no actor."""
         return None if self.n_stages == 1 else self._device
 
     @property

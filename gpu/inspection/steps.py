@@ -12,7 +12,7 @@ from gpu.inspection.requests import Answer, Array, StepPart
 
 @dataclass(frozen=True, slots=True)
 class RunRows:
-    """What a run had in a step. `n`: rows; `n_accepted`: drafts among them that were accepted."""
+    """Rows of one run in one step. `n`: how many; `n_accepted`: accepted drafts among them."""
 
     run: int
     kind: StepPart

@@ -2,8 +2,8 @@
 once, and continues with the tokens that it would have had.
 
 No timeout that would notice a process without a sign of life runs out here. So a page that is told
-was told because the process died. How soon that is depends on the machine too, on which other tests
-run: the limit is for the median of all kills.
+was told because the process died. How soon that is depends on the machine too: beside other tests
+the limit is for the median of the kills, in the slow test, which runs alone, for each of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tests.app.page import PageClient
 
 N_TOKENS = 200
 TOLD_WITHIN_S = 1.0
-"""Limit for the median of the kills."""
 NEVER_S = "100000"
 BACK_WITHIN_S = 90.0
 """Limit for a restart: a second or two on a quiet machine, more beside other tests."""
@@ -187,8 +186,13 @@ def kill(writers: list[Writer], server: Server) -> float:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("n_kills", [3, pytest.param(100, marks=pytest.mark.slow)])
-def test_every_text_goes_on_as_it_would_have(server: Server, n_kills: int) -> None:
+@pytest.mark.parametrize(
+    ("n_kills", "told_in"),
+    [(3, statistics.median), pytest.param(100, max, marks=pytest.mark.slow)],
+)
+def test_every_text_goes_on_as_it_would_have(
+    server: Server, n_kills: int, told_in: Callable[[list[float]], float]
+) -> None:
     chance = random.Random(n_kills)
     port = int(server.line("http://127.0.0.1:([0-9]+)/"))
     pid = server.process.pid
@@ -204,7 +208,7 @@ def test_every_text_goes_on_as_it_would_have(server: Server, n_kills: int) -> No
         print(f"kill {number}: every page was told within {1000 * seconds[-1]:.0f} ms")
         if number == n_kills // 4:
             memory = resident(pid)
-    assert statistics.median(seconds) < TOLD_WITHIN_S, f"pages were told after {seconds} s"
+    assert told_in(seconds) < TOLD_WITHIN_S, f"pages were told after {seconds} s"
     for writer in writers:
         writer.enough = True
     wait_until(lambda: not any(writer.is_alive() for writer in writers), writers, "no end")
