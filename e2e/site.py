@@ -21,7 +21,7 @@ from app.ws.sessions import Retention
 from e2e.shared_context import cache_static_files
 from gpu import Request, ScheduledUpdate
 from gpu.events import Done, Event, Token
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 

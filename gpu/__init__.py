@@ -65,7 +65,7 @@ from gpu.kv.slide import ATTENTION_SINKS
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
 from gpu.request import Request
-from gpu.sampling import (
+from gpu.sampling_params import (
     MAX_BIAS,
     MAX_LOGIT_BIASES,
     MAX_STOP_CHARS,
@@ -74,7 +74,7 @@ from gpu.sampling import (
     SamplingSetting,
     TokenBias,
 )
-from gpu.sampling import SETTINGS as SAMPLING_SETTINGS
+from gpu.sampling_params import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.stage_hosts import ServesStage, StageAddress, StageHosts
 from gpu.text.decode_stream import DecodeStream

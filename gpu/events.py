@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpu.interventions.messages import Interventions
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import CUTS, ExpertUse
 
 Reason = Literal["eos", "stop", "length", "context", "cancelled", "error"]

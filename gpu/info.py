@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import msgspec
 
 from gpu.grammar import Grammar
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from gpu.errors import InvalidRequest
 from gpu.interventions.messages import EncodedInterventions, Interventions, check_no_new_patch
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 
 class ScheduledUpdate(
@@ -20,7 +20,7 @@ class ScheduledUpdate(
 ):
     """Settings that act from token `index` of a run on, counted from 0.
 
-    params         those that change, of `gpu.sampling.LIVE`
+    params         those that change, of `gpu.sampling_params.LIVE`
     capture        None: as before
     interventions  all that are in force from then on; None: as before
     """

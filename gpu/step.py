@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
-from gpu.sampling import DISTRIBUTION, FILTERS, SamplingParams, TokenBias
+from gpu.sampling_params import DISTRIBUTION, FILTERS, SamplingParams, TokenBias
 
 FROM_GPU = -1
 """Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
@@ -64,8 +64,8 @@ class Sample:
     n_allowed   size of the set that `Runner.set_allowed` gave the slot, to which the draw is
                 limited; 0: no limit
 
-    The other fields are settings (`gpu.sampling.DISTRIBUTION` and `logit_bias`); their defaults
-    change nothing.
+    The other fields are settings (`gpu.sampling_params.DISTRIBUTION` and `logit_bias`); their
+    defaults change nothing.
     """
 
     row: int

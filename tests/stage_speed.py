@@ -18,7 +18,7 @@ from app.tale import model_dir
 from gpu import LoadOptions
 from gpu.engine.engine import Engine
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Span, StepResult
 from tests.gpu.runners.remote_hosts import ProcessHosts
 

@@ -25,17 +25,17 @@ GPU = {
     "grammar": "errors",
     "gguf": "errors files",
     "architectures": "errors files gguf",
-    "sampling": "errors",
-    "info": "sampling",
-    "step": "errors sampling",
+    "sampling_params": "errors",
+    "info": "sampling_params",
+    "step": "errors sampling_params",
     "load_options": "",
     "stage_hosts": "",
-    "config": "architectures errors files gguf sampling",
+    "config": "architectures errors files gguf sampling_params",
     "text": "errors files gguf grammar",
     "interventions": "config errors step",
-    "scheduled_updates": "errors interventions sampling",
-    "request": "grammar interventions sampling scheduled_updates",
-    "events": "interventions sampling step",
+    "scheduled_updates": "errors interventions sampling_params",
+    "request": "grammar interventions sampling_params scheduled_updates",
+    "events": "interventions sampling_params step",
     "speculation": "",
     "reference": "step",
     "webgpu": "errors info step",
@@ -44,24 +44,27 @@ GPU = {
     "kv": "config errors step webgpu",
     "runner": "config info interventions kv step",
     "lora": "checkpoint config errors files info",
-    "inspection": "config errors grammar interventions kv reference runner sampling step",
+    "inspection": "config errors grammar interventions kv reference runner sampling_params step",
     "analysis": "checkpoint config errors inspection kv load_options lora reference step",
-    "ops": "checkpoint config errors kv sampling step webgpu",
+    "ops": "checkpoint config errors kv sampling_params step webgpu",
     "models": "architectures checkpoint config kv ops webgpu",
     "plans": "checkpoint config errors info interventions kv lora models ops webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
-    " sampling stage_hosts step tuning webgpu",
+    " sampling_params stage_hosts step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pytorch request runner runners sampling scheduled_updates speculation stage_hosts step text",
+    " pytorch request runner runners sampling_params scheduled_updates speculation stage_hosts"
+    " step text",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",
     "": "analysis checkpoint config engine errors export gguf grammar info interventions kv"
-    " load_options lora request runners sampling scheduled_updates stage_hosts text tuning webgpu",
+    " load_options lora request runners sampling_params scheduled_updates stage_hosts text"
+    " tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
-    " plans pytorch reference request runner runners sampling step text tracing tuning webgpu",
+    " plans pytorch reference request runner runners sampling_params step text tracing tuning"
+    " webgpu",
 }  # fmt: skip
 
 # room of app: the rooms it may open; "app" is app/__init__.py. Four modules are rooms of their own:

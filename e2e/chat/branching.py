@@ -12,7 +12,7 @@ from e2e.playground import Playground
 from e2e.site import Site
 from gpu import Request
 from gpu.events import Token
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 ENDING = "Once there was a fox ✨ and a lamp. The end."
 LOST_LINE = "WebSocket connection to"

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route
 from app.http.page_data import sampling_data
 from gpu.inspection.requests import NUMPY_TYPES, Question
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 Array = npt.NDArray[Any]
 SITE = "http://localhost:1/"

@@ -16,7 +16,7 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import TWO_FRAMES, until
 from gpu.inspection.requests import Answer, Waterfall
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 ASK = "Tell me a story about a fox who finds a lantern"
 SEED = 2**64 - 7

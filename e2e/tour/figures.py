@@ -23,7 +23,7 @@ from gpu.inspection.requests import (
     StepPlan,
     Waterfall,
 )
-from gpu.sampling import LIVE, SamplingParams
+from gpu.sampling_params import LIVE, SamplingParams
 
 OPENS = (
     "Tokens",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from gpu.sampling import SETTINGS, SamplingParams
+from gpu.sampling_params import SETTINGS, SamplingParams
 
 Call = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled
 from gpu.request import Request
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats, Row, Step
 from gpu.text.tokenizer import Tokenizer
 

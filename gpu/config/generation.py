@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu.files.json_object import JsonObject
-from gpu.sampling import SETTING_BY_NAME
+from gpu.sampling_params import SETTING_BY_NAME
 
 FILE = "generation_config.json"
 

@@ -13,7 +13,7 @@ from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Runner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
 
 BACKENDS = ("wgpu", "torch")

@@ -43,7 +43,7 @@ from gpu.kv.movable import why_not_movable
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.request import Request
 from gpu.runner import Runner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
 from gpu.step import Floats
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary

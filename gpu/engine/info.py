@@ -10,7 +10,7 @@ from gpu.kv.blocks import bytes_by_format
 from gpu.kv.groups import groups_by_window
 from gpu.load_options import LoadOptions
 from gpu.runner import Runner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 
 def describe(

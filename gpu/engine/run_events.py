@@ -23,7 +23,7 @@ from gpu.events import (
     TokenStats,
     TokenText,
 )
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Captured, Sampled, StepResult
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.stop_strings import StopMatcher

@@ -25,7 +25,7 @@ from gpu.kv.chunks import Chunk
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.slide import SlidingContext
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.text.grammar_matcher import GrammarMatcher
 from gpu.text.token_table import TokenizerLike

@@ -24,7 +24,7 @@ from gpu.interventions.messages import (
 from gpu.interventions.resolved import RunInterventions
 from gpu.kv.slide import LEAST_MOVABLE
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import check_updates, encode_updates
 
 

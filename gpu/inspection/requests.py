@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gpu.grammar import Grammar
 from gpu.interventions.messages import InterventionSpan
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
 Pooling = Literal["last", "mean"]

@@ -16,7 +16,7 @@ from gpu.errors import DeviceError
 from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
 from gpu.ops.step_buffer import Fields
-from gpu.sampling import MAX_LOGIT_BIASES, TokenBias
+from gpu.sampling_params import MAX_LOGIT_BIASES, TokenBias
 from gpu.step import CUTS, MAX_TIMES_WRITTEN, N_CANDIDATES
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device_policy import DevicePolicy

@@ -37,7 +37,7 @@ from gpu.runners.loaded_model import LoadedModel, StagePart
 from gpu.runners.results import parse_captured, parse_samples, parse_sent
 from gpu.runners.step_queue import Collected, StepQueue
 from gpu.runners.token_mover import TokenMover
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import Captured, Floats, InspectionRequest, InspectionResult, Step, StepResult
 from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.buffers import Memory as DeviceMemory

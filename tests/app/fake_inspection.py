@@ -33,7 +33,7 @@ from gpu.inspection.requests import (
 from gpu.inspection.waterfall import waterfall
 from gpu.kv.state import KvState
 from gpu.reference.softmax import entropy, log_softmax
-from gpu.sampling import DISTRIBUTION
+from gpu.sampling_params import DISTRIBUTION
 from gpu.step import Sample
 from tests.app.fake_plan import fake_plan
 

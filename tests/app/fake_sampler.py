@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.events import CandidateText, ExpertChoice, LayerStats, TokenStats
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from tests.app.fake_tokenizer import FIRST_WORD, FakeTokenizer
 
 N_CANDIDATES = 20

@@ -18,7 +18,7 @@ from gpu.engine.engine import Engine
 from gpu.errors import EngineError
 from gpu.events import Done, Event, Token
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 
 class Streaming(Protocol):

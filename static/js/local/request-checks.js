@@ -1,4 +1,4 @@
-// Checks of a request against the model and the ranges of the settings (gpu/sampling.py,
+// Checks of a request against the model and the ranges of the settings (gpu/sampling_params.py,
 // gpu/engine/validation.py).
 
 import { ContextExceeded, InvalidRequest } from "./errors.js";

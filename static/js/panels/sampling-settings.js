@@ -5,7 +5,7 @@ import { describeInterventionChange } from "../interventions/interventions.js";
 const DATA = JSON.parse(document.getElementById("sampling-data").textContent);
 
 /**
- * The numeric sampling settings as the server declares them (gpu/sampling.py), without the seed.
+ * The numeric sampling settings as the server declares them (gpu/sampling_params.py), without the seed.
  *   label, help   name and tooltip
  *   integer, min, max   the numbers that the server accepts
  *   initial   value before the server's or the user's own are known

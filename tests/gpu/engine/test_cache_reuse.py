@@ -22,7 +22,7 @@ from gpu.kv.chunks import find_chunks
 from gpu.kv.prefix_cache import BlockHashes, PrefixCache
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 from tests.gpu.models import random_llama, random_models

@@ -15,7 +15,7 @@ from gpu.events import Done, Token
 from gpu.grammar import Grammar
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.speculation.draft_length import MAX_DRAFTS, DraftLength
 from gpu.step import Step
 from gpu.text.tokenizer import Tokenizer

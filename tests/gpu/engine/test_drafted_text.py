@@ -20,7 +20,7 @@ from gpu.errors import ModelError
 from gpu.interventions.messages import Interventions, LayerFactor, LoraStrength
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.speculation.draft_length import DraftLength
 from tests.gpu.engine.test_speculative_text import MODEL, PROMPT, RUNS, facts, norms, written
 from tests.gpu.lora import random_loras

@@ -18,7 +18,7 @@ from gpu.errors import InvalidRequest
 from gpu.inspection.requests import Embedding, Pooling
 from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats, Step
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from tests.gpu.models import random_models

@@ -13,7 +13,7 @@ from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidReques
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 

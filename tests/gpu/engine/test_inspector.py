@@ -25,7 +25,7 @@ from gpu.inspection.requests import (
     Waterfall,
 )
 from gpu.load_options import LoadOptions
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.webgpu.device_policy import ROWS
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"

@@ -31,7 +31,7 @@ from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.copies import BlockCopy, HostLoad, HostStore, KvCopy
 from gpu.kv.prefix_cache import BlockHashes, Token
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import FROM_GPU, Row, StepResult
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import byte_tokenizer, sampled

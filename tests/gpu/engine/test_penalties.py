@@ -19,7 +19,7 @@ from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams, TokenBias
+from gpu.sampling_params import SamplingParams, TokenBias
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from gpu.interventions.active import ActiveInterventions
 from gpu.interventions.messages import Interventions, LayerFactor
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import Step
 from gpu.text.tokenizer import Tokenizer

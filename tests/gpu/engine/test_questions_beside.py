@@ -21,7 +21,7 @@ from gpu.events import Done, Event, Token
 from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Beam, Losses, StepPlan
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 N_PAGES, N_EACH = 6, 8

@@ -32,7 +32,7 @@ from gpu.runners.stage_messages import (
 )
 from gpu.runners.stage_worker import OutputQueue, StageOutput
 from gpu.runners.staged_runner import StagedRunner
-from gpu.sampling import SamplingParams, TokenBias
+from gpu.sampling_params import SamplingParams, TokenBias
 from gpu.step import Row, Sample, Step, StepResult
 from tests.gpu.models import random_llama
 from tests.gpu.runners.remote_hosts import ProcessHosts, ThreadHosts

@@ -15,7 +15,7 @@ from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
 from gpu.interventions.messages import Interventions, LayerFactor
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 

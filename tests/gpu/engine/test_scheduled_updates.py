@@ -18,7 +18,7 @@ from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import LIVE, SamplingParams
+from gpu.sampling_params import LIVE, SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate, check_updates
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device

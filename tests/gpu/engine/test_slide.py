@@ -18,7 +18,7 @@ from gpu.events import Done, Event, Token
 from gpu.kv.slide import SlidingContext, slide_moves
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 from tests.gpu.models import random_llama, random_models

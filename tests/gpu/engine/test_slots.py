@@ -17,7 +17,7 @@ from gpu.load_options import LoadOptions
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.plans.plan_cache import SAMPLING
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device

@@ -15,7 +15,7 @@ from gpu.engine.sequence import Sequence
 from gpu.events import Done, Event, Token, Updated
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected

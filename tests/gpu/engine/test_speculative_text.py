@@ -14,7 +14,7 @@ from gpu.events import Done, Token, TokenStats
 from gpu.interventions.messages import Interventions, LayerFactor
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams, TokenBias
+from gpu.sampling_params import SamplingParams, TokenBias
 from gpu.speculation.draft_length import DraftLength
 from gpu.speculation.ngram import NgramDrafter
 

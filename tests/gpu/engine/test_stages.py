@@ -23,7 +23,7 @@ from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import FROM_GPU
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device

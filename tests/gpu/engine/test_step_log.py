@@ -15,7 +15,7 @@ from gpu.events import Accepted, Done, Event, Token
 from gpu.inspection.requests import Answer, CacheBlocks, RecentSteps, StepPart
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Step, StepResult
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 from tests.gpu.engine.test_speculation import repeating

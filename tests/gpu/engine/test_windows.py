@@ -19,7 +19,7 @@ from gpu.engine.engine import Engine
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer

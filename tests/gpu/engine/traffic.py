@@ -12,7 +12,7 @@ from gpu.engine.engine import Engine
 from gpu.events import Done, Event, Token
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, LayerFactor
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 
 WEAK_MLP = Interventions(mlp=(LayerFactor(0, 0.5),))

@@ -34,7 +34,7 @@ from gpu.load_options import LoadOptions
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.plans.plan_cache import SAMPLING
 from gpu.runners.results import parse_captured, parse_samples
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import FROM_GPU, MAX_ROWS, N_CANDIDATES, Row, Sample, Step
 
 PROFILE = "portable"

@@ -18,7 +18,7 @@ from gpu.inspection.beam import Hypothesis, search
 from gpu.inspection.requests import Answer, Beam, Losses, Question
 from gpu.load_options import LoadOptions
 from gpu.reference.softmax import log_softmax
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 from tests.gpu.models import random_llama

@@ -14,7 +14,7 @@ from gpu.inspection.requests import Answer
 from gpu.inspection.waterfall import waterfall
 from gpu.reference.sampler import sample_token
 from gpu.reference.softmax import log_softmax
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import Sample
 
 VOCAB = 311

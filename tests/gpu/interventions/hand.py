@@ -21,7 +21,7 @@ from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.prefix_match import host_key
 from gpu.request import Request
 from gpu.runner import Runner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Row, Sample, Step
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, expected

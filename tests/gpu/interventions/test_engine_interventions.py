@@ -24,7 +24,7 @@ from gpu.interventions.messages import (
 )
 from gpu.load_options import LoadOptions
 from gpu.request import Request
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import InspectionRequest, InspectionResult, Step
 from gpu.text.tokenizer import Tokenizer

@@ -39,7 +39,7 @@ from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer

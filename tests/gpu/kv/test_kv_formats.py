@@ -24,7 +24,7 @@ from gpu.pytorch.runner import TorchRunner
 from gpu.reference import kv as reference
 from gpu.reference.divergence import Divergence, mean_loss
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats, InspectionRequest, Row, Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory

@@ -26,7 +26,7 @@ from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats, Row, Step
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu.reference import sampler as reference
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import N_CANDIDATES, Sample, Sampled
 from tests.gpu.ops.rig import ROUNDING, Array, compare
 

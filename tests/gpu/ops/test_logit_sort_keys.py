@@ -9,7 +9,7 @@ import pytest
 
 from gpu.ops.sampling import SLICE_LANES, slices, strip_quads
 from gpu.reference import sampler as reference
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import Sample
 from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare
 from tests.gpu.ops.sampler_checks import Expected

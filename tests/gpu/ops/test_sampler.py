@@ -15,7 +15,7 @@ from gpu.info import AdapterInfo
 from gpu.ops.sampling import sample_lanes
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import MAX_TIMES_WRITTEN, Sample
 from gpu.webgpu.device_policy import SHARED_TILE_BYTES, DevicePolicy
 from gpu.webgpu.kernel_source import workgroup_memory

@@ -16,7 +16,7 @@ from gpu.inspection.plan_questions import AnswerSteps, peaks_answer, plan_answer
 from gpu.inspection.requests import Answer, Profile, StepPlan
 from gpu.load_options import LoadOptions
 from gpu.runners import wgpu_runner
-from gpu.sampling import SamplingParams
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats, Step
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving

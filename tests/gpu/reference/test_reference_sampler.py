@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpu.reference.sampler import distribution, draw, philox, sample_token, uniform
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import CUTS, N_CANDIDATES, Sample
 
 NONE: list[int] = []

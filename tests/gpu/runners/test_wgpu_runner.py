@@ -13,7 +13,7 @@ import pytest
 import wgpu
 
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import FROM_GPU, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving

@@ -18,7 +18,7 @@ from gpu.reference import moe as reference_moe
 from gpu.reference import ops as reference
 from gpu.reference import quantize_activations as reference_activations
 from gpu.reference import sampler as reference_sampler
-from gpu.sampling import FILTERS
+from gpu.sampling_params import FILTERS
 from gpu.webgpu import kernels
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names

@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         "sampling-range",
         "a top-p above 1 is taken",
-        "gpu/sampling.py",
+        "gpu/sampling_params.py",
         "not minimum <= value <= maximum:",
         "not minimum <= value:",
         ("tests/gpu/engine/test_engine.py", "tests/app/openai/test_openai_errors.py"),
@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "sampling-live",
         "a seed can be changed while a text is written",
-        "gpu/sampling.py",
+        "gpu/sampling_params.py",
         "            if name not in LIVE:\n",
         "            if False:\n",
         ("tests/gpu/engine/test_engine.py",),

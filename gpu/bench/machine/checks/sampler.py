@@ -18,7 +18,7 @@ from gpu.ops.sampling import RESULT_WORDS, SLICE_LANES, slices, strip_quads
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.runners.results import parse_samples
-from gpu.sampling import TokenBias
+from gpu.sampling_params import TokenBias
 from gpu.step import Sample, Sampled
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder

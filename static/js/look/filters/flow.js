@@ -2,8 +2,8 @@
 //
 // In every column the tokens are stacked by their logits after penalty and temperature. Ribbons
 // therefore never cross, and a filter always removes the lower end, because every filter is a
-// threshold on that logit (gpu/sampling.py). The last column is the cumulative curve that the random
-// number falls on, from the top.
+// threshold on that logit (gpu/sampling_params.py). The last column is the cumulative curve that the
+// random number falls on, from the top.
 
 import { FILTERS } from "../../panels/sampling-settings.js";
 

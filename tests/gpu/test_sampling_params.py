@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu.sampling import DISTRIBUTION, LIVE, SETTING_BY_NAME, SETTINGS, SamplingParams
+from gpu.sampling_params import DISTRIBUTION, LIVE, SETTING_BY_NAME, SETTINGS, SamplingParams
 from gpu.step import CUTS, Sample
 
 SAMPLER_STAGES = Path(__file__).parents[2] / "gpu/shaders/lib/sampler_stages.wgsl"
