@@ -60,8 +60,8 @@ from gpu.interventions.messages import (
     Steer,
 )
 from gpu.kv.blocks import BLOCK_TOKENS, token_bytes_by_format
+from gpu.kv.context_shift import ATTENTION_SINKS
 from gpu.kv.prefix_cache import BlockHashes
-from gpu.kv.slide import ATTENTION_SINKS
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
 from gpu.request import Request

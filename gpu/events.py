@@ -173,8 +173,8 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     without a grammar; all but `logprob` is then about the allowed tokens alone, as if there were no
     others. An upstream server (`app.upstream`) does not tell what is None here; its `rank` is
     known among the candidates, and its `logprob` is not a number if it told none. `slid`: how many
-    tokens after the first `n_keep` had left the cache when it was chosen (`gpu.kv.slide`); absent
-    while all are there."""
+    tokens after the first `n_keep` had left the cache when it was chosen (`gpu.kv.context_shift`);
+    absent while all are there."""
 
     index: int
     id: int

@@ -27,8 +27,8 @@ class Request(msgspec.Struct, frozen=True):
                    there. Events of what was written are not repeated.
     grammar        what the text must follow; None: anything
     n_keep         tokens at the beginning that stay when the context is full and the oldest others
-                   leave it, so that the text goes on (`gpu.kv.slide`); None: the text ends there,
-                   and a longer prompt is refused
+                   leave it, so that the text goes on (`gpu.kv.context_shift`); None: the text ends
+                   there, and a longer prompt is refused
     cache_reuse    fewest tokens of a chunk that is reused although the text before it changed, its
                    keys moved to their new positions, which is approximate (`gpu.kv.chunks`); 0:
                    none; None: as the engine was loaded

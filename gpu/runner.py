@@ -28,8 +28,8 @@ class Runner(Protocol):
     of a group (`limits.windows`), in order; it may be called again with more blocks as the sequence
     grows. `copy_block` copies the keys and values of one block, all its layers, for the steps
     submitted after it, from those before it; `store_block` and `load_block` do so to and from one
-    of `limits.n_host_blocks` places in host memory. `move_tokens` moves a group's cached tokens to
-    other positions: keys are rotated by the difference, values copied (`gpu.kv.movable`).
+    of `limits.n_host_blocks` places in host memory. `shift_kv` moves a group's cached tokens to
+    other positions: keys are rotated by the difference, values copied (`gpu.kv.can_shift`).
     `conversion`: how the types of a file with quantised weights were converted, as text; "" without
     quantised weights.
     """
@@ -79,7 +79,7 @@ class Runner(Protocol):
 
     def load_block(self, place: int, block: int) -> None: ...
 
-    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None: ...
+    def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None: ...
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions and adapters on a slot's rows, for steps submitted from now on that

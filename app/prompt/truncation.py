@@ -2,7 +2,7 @@
 
 The field is OpenAI's `truncation` (`/v1/responses`): "disabled" refuses such a conversation, "auto"
 drops turns. With "slide", which is ours, a text of any kind goes on while its oldest tokens leave
-the context (`gpu.kv.slide`): the engine does that.
+the context (`gpu.kv.context_shift`): the engine does that.
 
 A turn is what the user says and the answers to it, with calls of tools and their results; it is
 dropped whole. System messages and the last turn stay.

@@ -28,8 +28,8 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import EngineError, ModelError
+from gpu.kv.can_shift import why_not_shiftable
 from gpu.kv.formats import KV_DTYPES
-from gpu.kv.movable import why_not_movable
 from gpu.load_options import LoadOptions
 from gpu.reference.divergence import Divergence
 from gpu.runners.wgpu_runner import WgpuRunner
@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         config = ModelConfig.from_folder(args.model)
-        if (why := why_not_movable(config)) is not None:
+        if (why := why_not_shiftable(config)) is not None:
             raise ModelError(why)
         device = load_tuning(Device.open(args.adapter))
         options = LoadOptions(dtype=args.dtype, kv_dtype=args.kv_dtype, slots=2)

@@ -39,7 +39,7 @@ from gpu.events import Event
 from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
-from gpu.kv.movable import why_not_movable
+from gpu.kv.can_shift import why_not_shiftable
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.request import Request
 from gpu.runner import Runner
@@ -101,7 +101,7 @@ class Engine:
             self._limits.context,
             [lora.name for lora in self.info.model.loras],
             tokenizer.encode,
-            why_not_movable(config),
+            why_not_shiftable(config),
             options.prefix_cache,
         )
 
@@ -131,7 +131,7 @@ class Engine:
         check_options(options)
         progress(0.0, f"reading {folder.name}")
         config = ModelConfig.from_folder(folder)
-        if options.cache_reuse and (why := why_not_movable(config)) is not None:
+        if options.cache_reuse and (why := why_not_shiftable(config)) is not None:
             raise ModelError(f"{folder.name}: {why}; leave out --cache-reuse")
         if tokenizer is None:
             tokenizer = Tokenizer.load(folder)

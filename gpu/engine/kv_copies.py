@@ -19,4 +19,4 @@ def submit_copies(runner: Runner, copies: Iterable[KvCopy]) -> None:
             case HostLoad(place, block):
                 runner.load_block(place, block)
             case TokenMoves(moves, group):
-                runner.move_tokens(moves, group)
+                runner.shift_kv(moves, group)

@@ -24,10 +24,10 @@ from gpu.kv.block_pool import BlockPool
 from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.chunks import Chunk
+from gpu.kv.context_shift import BlockMoves, ContextShift, context_shift_moves, token_moves
 from gpu.kv.copies import BlockCopy, KvCopy, TokenMove, TokenMoves
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.prefix_match import PrefixMatches
-from gpu.kv.slide import BlockMoves, SlidingContext, slide_moves, token_moves
 from gpu.kv.state import KvState
 
 ALL = 1 << 32
@@ -151,32 +151,32 @@ class KvManager:
         self._note_changed(sequence)
         return True
 
-    def slide(self, sequence: Sequence) -> bool:
-        """Move what stays of a full context to its beginning, see `gpu.kv.slide`; return False,
-        without a change, if too few blocks are free."""
-        sliding = sequence.sliding
-        assert sliding is not None
+    def shift_context(self, sequence: Sequence) -> bool:
+        """Move what stays of a full context to its beginning, see `gpu.kv.context_shift`; return
+        False, without a change, if too few blocks are free."""
+        context_shift = sequence.context_shift
+        assert context_shift is not None
         assert self._borrowed is None, "return what was borrowed before the next step"
-        slides = [
-            _TableSlide.of(sliding, table, window)
+        shifts = [
+            _TableShift.of(context_shift, table, window)
             for table, window in zip(sequence.tables, self._windows_of(sequence), strict=True)
         ]
-        if not self._has_room_to_slide(slides):
+        if not self._has_room_to_shift(shifts):
             return False
         self._enter(sequence)
-        for slide in slides:
-            self.pool.free(slide.unread)
-        sequence.tables = [self._slide_table(slide, group) for group, slide in enumerate(slides)]
-        sequence.n_slid += sliding.n_drop
+        for shift in shifts:
+            self.pool.free(shift.unread)
+        sequence.tables = [self._shift_table(shift, group) for group, shift in enumerate(shifts)]
+        sequence.n_shifted += context_shift.n_drop
         self._note_changed(sequence)
         return True
 
-    def _slide_table(self, slide: _TableSlide, group: int) -> BlockTable:
+    def _shift_table(self, shift: _TableShift, group: int) -> BlockTable:
         """Return the new table of a group, after moving what stays into its blocks."""
-        old = slide.old
+        old = shift.old
         blocks: list[int] = []
         moves: list[TokenMove] = []
-        for step in slide.steps:
+        for step in shift.steps:
             taken = self.pool.allocate(1)
             assert taken is not None, "there are fewer free blocks than were counted"
             (block,) = taken
@@ -188,20 +188,20 @@ class KvManager:
             self.pool.free([old[i] for i in step.consumed])
             blocks.append(block)
         self.copies.append(TokenMoves(tuple(moves), group))
-        return BlockTable.of(slide.n_unread, blocks)
+        return BlockTable.of(shift.n_unread, blocks)
 
-    def _has_room_to_slide(self, slides: list[_TableSlide]) -> bool:
+    def _has_room_to_shift(self, shifts: list[_TableShift]) -> bool:
         """Return whether a block is free for each step, counting those that become free before."""
 
         def n_own(blocks: Iterable[int]) -> int:
             return sum(self.pool.ref_counts[block] == 1 for block in blocks)
 
-        free = self.pool.n_free + sum(n_own(slide.unread) for slide in slides)
-        for slide in slides:
-            for step in slide.steps:
+        free = self.pool.n_free + sum(n_own(shift.unread) for shift in shifts)
+        for shift in shifts:
+            for step in shift.steps:
                 if not free:
                     return False
-                free += n_own(slide.old[i] for i in step.consumed) - 1
+                free += n_own(shift.old[i] for i in step.consumed) - 1
         return True
 
     def room(self, sequence: Sequence) -> int:
@@ -340,9 +340,9 @@ class KvManager:
 
     def _windows_of(self, sequence: Sequence) -> tuple[int | None, ...]:
         """Return the windows behind which a sequence needs nothing any more."""
-        if sequence.sliding is None:
+        if sequence.context_shift is None:
             return self.windows
-        return tuple(sequence.sliding.window_of(window) for window in self.windows)
+        return tuple(sequence.context_shift.window_of(window) for window in self.windows)
 
     def _attach(self, sequence: Sequence, match: PrefixMatches) -> None:
         """Make the sequence begin after its cached prefix, or after as much of it as there are
@@ -403,13 +403,13 @@ class KvManager:
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
-        if sequence.n_slid:
+        if sequence.n_shifted:
             return  # its blocks hold no text that another one could begin with
         for group in range(len(sequence.tables)):
             self._enter_table(sequence, group)
 
     def _enter_table(self, sequence: Sequence, group: int) -> None:
-        if not sequence.n_slid:
+        if not sequence.n_shifted:
             self.pool.insert(
                 sequence.ids,
                 sequence.n_computed,
@@ -434,10 +434,10 @@ class KvManager:
 
 
 @dataclass(frozen=True, slots=True)
-class _TableSlide:
-    """Moves in one table when a context slides, by `gpu.kv.slide.slide_moves`. `unread`: blocks
-    of the old table that nothing moves out of; `n_unread`: blocks of the new table that no row
-    reads."""
+class _TableShift:
+    """Moves in one table when a context shifts, by `gpu.kv.context_shift.context_shift_moves`.
+    `unread`: blocks of the old table that nothing moves out of; `n_unread`: blocks of the new table
+    that no row reads."""
 
     old: list[int]
     steps: list[BlockMoves]
@@ -445,9 +445,9 @@ class _TableSlide:
     n_unread: int
 
     @classmethod
-    def of(cls, sliding: SlidingContext, table: BlockTable, window: int | None) -> _TableSlide:
-        n_unread = sliding.n_unread(window)
-        steps, unread = slide_moves(sliding, table.n_freed, n_unread)
+    def of(cls, context_shift: ContextShift, table: BlockTable, window: int | None) -> _TableShift:
+        n_unread = context_shift.n_unread(window)
+        steps, unread = context_shift_moves(context_shift, table.n_freed, n_unread)
         return cls(table.blocks, steps, [table.blocks[i] for i in unread], n_unread)
 
 

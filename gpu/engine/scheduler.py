@@ -343,7 +343,9 @@ class Scheduler:
                 continue  # preempted meanwhile
             if sequence in shares:
                 shares[sequence] = self._covered_rows(sequence, shares[sequence])
-            elif not self._slide(sequence) or not self._cover(sequence, sequence.next_position):
+            elif not self._shift_context(sequence) or not self._cover(
+                sequence, sequence.next_position
+            ):
                 writers.remove(sequence)
             elif n := drafts.get(sequence):
                 at = sequence.next_position
@@ -356,7 +358,7 @@ class Scheduler:
 
     def _covered_rows(self, prompt: Sequence, n: int) -> int:
         """Return how many of the next `n` rows of `prompt` have blocks now."""
-        if not self._slide(prompt):
+        if not self._shift_context(prompt):
             return 0
         first = prompt.prefill_position
         if not self._cover(prompt, first + n - 1, n):
@@ -365,10 +367,10 @@ class Scheduler:
                 self.kv.cover(prompt, first + n - 1, n)
         return max(0, n)
 
-    def _slide(self, sequence: Sequence) -> bool:
+    def _shift_context(self, sequence: Sequence) -> bool:
         """Have the oldest tokens of a full context leave it, preempting others after it in order if
         blocks are needed; return False if there are too few."""
-        while sequence.is_full and not self.kv.slide(sequence):
+        while sequence.is_full and not self.kv.shift_context(sequence):
             if not self._preempt_last(sequence):
                 return False
         return True

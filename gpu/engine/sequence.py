@@ -22,8 +22,8 @@ from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import blocks_for, text_blocks
 from gpu.kv.chunks import Chunk
+from gpu.kv.context_shift import ContextShift
 from gpu.kv.prefix_cache import BlockHashes
-from gpu.kv.slide import SlidingContext
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
@@ -78,8 +78,9 @@ class Sequence:
         self.params = params
         self.capture = request.capture
         self.context = context
-        self.sliding = None if request.n_keep is None else SlidingContext(context, request.n_keep)
-        self.n_slid = 0  # tokens that have left the cache, so that the next are before their index
+        n_keep = request.n_keep
+        self.context_shift = None if n_keep is None else ContextShift(context, n_keep)
+        self.n_shifted = 0  # tokens that left the cache, so that the next are before their index
         self.slot = -1
         self.order = (request.priority, 0)  # sequences are served by it; the scheduler numbers them
         self.n_preemptions = 0
@@ -143,7 +144,7 @@ class Sequence:
             not self.finished
             and not self.prefilling
             and self.n_submitted < self.params.max_tokens
-            and (self.next_position < self.context or self.sliding is not None)
+            and (self.next_position < self.context or self.context_shift is not None)
             and not self._must_settle
         )
 
@@ -179,25 +180,25 @@ class Sequence:
     @property
     def next_position(self) -> int:
         """Position of the row that feeds the next sample."""
-        return self.next_index - self.n_slid
+        return self.next_index - self.n_shifted
 
     @property
     def prefill_position(self) -> int:
         """Position of the next known id that is to be computed."""
-        return self.n_prefilled - self.n_slid
+        return self.n_prefilled - self.n_shifted
 
     @property
     def is_full(self) -> bool:
         """Return whether the oldest tokens must leave the cache before the next is computed."""
         next = self.prefill_position if self.prefilling else self.next_position
-        return self.sliding is not None and next == self.context
+        return self.context_shift is not None and next == self.context
 
     @property
     def n_until_full(self) -> int:
         """Known ids that can be computed before tokens must leave the cache again."""
-        if self.sliding is None:
+        if self.context_shift is None:
             return self.n_known
-        return self.context - self.prefill_position or self.sliding.n_drop
+        return self.context - self.prefill_position or self.context_shift.n_drop
 
     @property
     def owned_blocks(self) -> list[int]:
@@ -245,7 +246,7 @@ class Sequence:
         self.moved = ()
         self.block_hashes.forget_approximate()
         self.slot = -1
-        self.n_prefilled = self.n_matched = self.n_slid = 0
+        self.n_prefilled = self.n_matched = self.n_shifted = 0
         self.interventions.leave_slot()
 
     def resume(self) -> None:
@@ -282,7 +283,7 @@ class Sequence:
             self.drafting.index(self.ids, self.n_prefilled)
         submitted = min(self.n_prefilled, len(self.prompt))
         self._n_prompt_submitted = max(self._n_prompt_submitted, submitted)
-        return [Row(self.slot, i - self.n_slid, self.ids[i]) for i in range(first, first + n)]
+        return [Row(self.slot, i - self.n_shifted, self.ids[i]) for i in range(first, first + n)]
 
     @property
     def draft_room(self) -> int:
@@ -476,7 +477,7 @@ class Sequence:
             return "stop", ""
         if self.n_written >= self.params.max_tokens:
             return "length", ""
-        if position + 1 >= self.context and self.sliding is None:
+        if position + 1 >= self.context and self.context_shift is None:
             return "context", ""
         if self.grammar is not None and self.grammar.failure:
             return "error", f"the grammar cannot be followed: {self.grammar.failure}"
@@ -484,14 +485,14 @@ class Sequence:
 
     def _row_result(self, position: int, row: int, result: StepResult) -> RowResult:
         """Return what was read of `row`, which computed the token at `position` of the text."""
-        sliding, in_cache = self.sliding, position
-        if sliding is not None:
-            in_cache = sliding.position(position)
+        shift, in_cache = self.context_shift, position
+        if shift is not None:
+            in_cache = shift.position(position)
         return RowResult(
             position,
             row,
             result,
             captured=result.captured if self.capture else None,
             kv_blocks=sum(text_blocks(window, in_cache + 1) for window in self.windows),
-            slid=(sliding.n_left(position) if sliding else 0) or msgspec.UNSET,
+            slid=(shift.n_left(position) if shift else 0) or msgspec.UNSET,
         )

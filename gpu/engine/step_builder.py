@@ -98,7 +98,7 @@ class StepBuilder:
         sequences = {s.slot: s for s in (*self.samplers, *(c.sequence for c in self._chunks))}
         changed = []
         for slot, sequence in sequences.items():
-            index = at[slot] + sequence.n_slid
+            index = at[slot] + sequence.n_shifted
             if (active := sequence.interventions.move_to(index)) is not None:
                 changed.append((slot, active))
         acting = [sequence.interventions.active for sequence in sequences.values()]

@@ -22,7 +22,7 @@ from gpu.interventions.messages import (
     encode_spans,
 )
 from gpu.interventions.resolved import RunInterventions
-from gpu.kv.slide import LEAST_MOVABLE
+from gpu.kv.context_shift import LEAST_SHIFTABLE
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import check_updates, encode_updates
@@ -39,13 +39,13 @@ class ModelSizes(Sizes, Protocol):
 class RequestValidator:
     """Checks requests for one model. `context`: tokens a text may have. `loras`: names of the
     loaded adapters. `tokenize`: encodes the texts of interventions as plain prompts.
-    `not_movable`: why cached tokens of this model cannot be moved; None: they can."""
+    `not_shiftable`: why cached tokens of this model cannot be moved; None: they can."""
 
     sizes: ModelSizes
     context: int
     loras: Collection[str]
     tokenize: Callable[[str], list[int]]
-    not_movable: str | None = None
+    not_shiftable: str | None = None
     prefix_cache: bool = True
 
     def validate(self, request: Request) -> RunInterventions:
@@ -89,8 +89,8 @@ class RequestValidator:
                 f"cache_reuse must be 0 (none) or the fewest tokens of a chunk, but got {least}",
                 "cache_reuse",
             )
-        if least and self.not_movable is not None:
-            raise InvalidRequest(f"cache_reuse: {self.not_movable}; leave it out", "cache_reuse")
+        if least and self.not_shiftable is not None:
+            raise InvalidRequest(f"cache_reuse: {self.not_shiftable}; leave it out", "cache_reuse")
         if least and not self.prefix_cache:
             raise InvalidRequest(
                 "cache_reuse: the prefix cache is off, so nothing can be found in it; leave it out",
@@ -101,17 +101,17 @@ class RequestValidator:
         """Raise InvalidRequest for a `Request.n_keep` that model or context cannot do."""
         if n_keep is None:
             return
-        if self.not_movable is not None:
+        if self.not_shiftable is not None:
             raise InvalidRequest(
-                f"a text cannot slide through the context: {self.not_movable}; choose another way "
-                "to go on when the context is full",
+                f"a text cannot slide through the context: {self.not_shiftable}; choose another "
+                "way to go on when the context is full",
                 "truncation",
             )
-        most = self.context - LEAST_MOVABLE
+        most = self.context - LEAST_SHIFTABLE
         if not 0 <= n_keep <= most:
             raise InvalidRequest(
                 f"a context of {self.context} tokens is too short for a text to slide through: "
-                f"{n_keep} tokens stay, and {LEAST_MOVABLE} others must have room",
+                f"{n_keep} tokens stay, and {LEAST_SHIFTABLE} others must have room",
                 "truncation",
             )
 

@@ -1,5 +1,5 @@
-"""Moves of cached tokens to other positions: their keys are rotated by the difference, their values
-copied."""
+"""Shift of cached tokens to other positions (llama.cpp: K-shift): their keys are rotated by the
+difference, their values copied."""
 
 from __future__ import annotations
 

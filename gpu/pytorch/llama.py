@@ -148,7 +148,7 @@ class TorchLlama:
             pool[:, destination] = pool[:, source]
 
     @torch.inference_mode()
-    def move_tokens(self, moves: Sequence[TokenMove]) -> None:
+    def shift_kv(self, moves: Sequence[TokenMove]) -> None:
         """Move tokens to other positions: rotate their keys by the difference, copy their
         values."""
         sources, destinations, shifts = torch.tensor(moves).T

@@ -166,8 +166,8 @@ class TorchRunner:
     def load_block(self, place: int, block: int) -> None:
         self._thread.submit(self._load_block, place, block)
 
-    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
-        self._thread.submit(self.model.move_tokens, moves)
+    def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+        self._thread.submit(self.model.shift_kv, moves)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         active = active or NONE_ACTIVE

@@ -153,8 +153,8 @@ class StagedRunner:
     def load_block(self, place: int, block: int) -> None:
         self._tell_all(methodcaller("load_block", place, block))
 
-    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
-        self._tell_all(methodcaller("move_tokens", tuple(moves), group))
+    def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+        self._tell_all(methodcaller("shift_kv", tuple(moves), group))
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         active = active or NONE_ACTIVE

@@ -33,10 +33,10 @@ from gpu.plans.plan_report import PlanReport
 from gpu.plans.report_builder import plan_report
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.inspection_passes import InspectionPasses
+from gpu.runners.kv_shift import KvShift
 from gpu.runners.loaded_model import LoadedModel, StagePart
 from gpu.runners.results import parse_captured, parse_samples, parse_sent
 from gpu.runners.step_queue import Collected, StepQueue
-from gpu.runners.token_mover import TokenMover
 from gpu.sampling_params import TokenBias
 from gpu.step import Captured, Floats, InspectionRequest, InspectionResult, Step, StepResult
 from gpu.tuning.autotune import load_tuning
@@ -102,7 +102,7 @@ class WgpuRunner:
         self.plans, self.limits = loaded.plans, loaded.limits
         self._loras, self._tensors = loaded.loras, loaded.tensors
         self._host_pool = HostPool(self.pools, self.limits.n_host_blocks, memory)
-        self.token_mover = TokenMover(self.model, self.pools, self.plans.kernels, memory)
+        self.kv_shift = KvShift(self.model, self.pools, self.plans.kernels, memory)
         offload = _offload(self.model, memory)
         depth = device.policy.steps_in_flight
         # With offloaded experts, all but the last part of a step is done when `submit` returns.
@@ -196,8 +196,8 @@ class WgpuRunner:
     def load_block(self, place: int, block: int) -> None:
         self._host_pool.load_block(place, block)
 
-    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
-        self.token_mover.move(moves, group)
+    def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+        self.kv_shift.submit(moves, group)
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         self._loras.set(slot, active.loras if active else {})

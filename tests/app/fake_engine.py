@@ -59,7 +59,7 @@ from gpu.info import (
 from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
 from gpu.inspection.steps import RunRows, StepRecord, step_reading
 from gpu.interventions.messages import check_no_new_patch
-from gpu.kv.slide import SlidingContext
+from gpu.kv.context_shift import ContextShift
 from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
@@ -148,7 +148,7 @@ class FakeRun:
         self.priority = request.priority
         self.number = 0
         n_keep, context = request.n_keep, engine.options.context
-        self.sliding = None if n_keep is None else SlidingContext(context, n_keep)
+        self.context_shift = None if n_keep is None else ContextShift(context, n_keep)
         self.params = self.acting = request.params  # requested last; acting on the next token
         self.capture = self.captures = request.capture
         self.interventions = self.active = request.interventions
@@ -442,7 +442,7 @@ class FakeEngine:
             text=text,
             times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1),
             kv_blocks=n_blocks(position + 1),
-            slid=(run.sliding.n_left(position) if run.sliding else 0) or msgspec.UNSET,
+            slid=(run.context_shift.n_left(position) if run.context_shift else 0) or msgspec.UNSET,
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
             experts=self._experts(),
@@ -458,7 +458,7 @@ class FakeEngine:
             self._end(run, "stop")
         elif run.index >= run.params.max_tokens:
             self._end(run, "length")
-        elif len(run.prompt) + run.index >= options.context and run.sliding is None:
+        elif len(run.prompt) + run.index >= options.context and run.context_shift is None:
             self._end(run, "context")
 
     def _draft(self, run: FakeRun, id: int) -> Draft | None:

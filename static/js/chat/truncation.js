@@ -43,7 +43,7 @@ export function describeDropped({ segments }) {
 export const describeSummarized = ({ segments: [first] }) =>
   first && summaryIn(first.originalRequest) ? "the oldest turns as their summary" : "";
 
-/** Number of tokens that stay at the beginning: ATTENTION_SINKS of gpu/kv/slide.py. */
+/** Number of tokens that stay at the beginning: ATTENTION_SINKS of gpu/kv/context_shift.py. */
 export const SINKS = 4;
 
 /** Say how many tokens have left the context: "the oldest 96 tokens left the context"; or "". */

@@ -47,6 +47,6 @@ def test_the_transcript_changes_in_its_middle() -> None:
     assert 50 < n_common < len(early) - 50
 
 
-def test_a_model_that_cannot_move_tokens_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_cannot_shift_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert chunk_reuse.main(["--model", str(random_models.folder("gpt2"))]) == 2
     assert "gpt2 models add a learned vector" in capsys.readouterr().err

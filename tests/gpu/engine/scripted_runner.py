@@ -151,7 +151,7 @@ class ScriptedRunner:
         self.n_loaded += 1
         self._fill(block, self.host[place])
 
-    def move_tokens(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+    def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         found = {move.destination: self.cells[divmod(move.source, 16)] for move in moves}
         assert len(found) == len(moves), "two tokens are moved to one place"
         assert found.keys().isdisjoint(m.source for m in moves), "a source is overwritten"

@@ -279,7 +279,7 @@ def test_bad_values_are_refused_by_name(opened: Opened) -> None:
     ("name", "why"),
     [("gpt2", "gpt2 models add a learned vector"), ("mistral", "have a sliding window")],
 )
-def test_models_that_cannot_move_tokens_are_named(name: str, why: str) -> None:
+def test_models_that_cannot_shift_are_named(name: str, why: str) -> None:
     folder = random_models.folder(name)
     with pytest.raises(ModelError, match=why):
         Engine.load(folder, LoadOptions(cache_reuse=64))

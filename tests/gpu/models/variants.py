@@ -71,7 +71,7 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
         for kv in kv_dtypes:
             folder = random_llama.folder(name)
             runner = driving.load(as_kind(device, software), folder, "f16", kv_dtype=kv)
-            plans = (runner.plans.plan(1, 0, "weights").plan, runner.token_mover.plan())
+            plans = (runner.plans.plan(1, 0, "weights").plan, runner.kv_shift.plan())
             kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
             found |= {(k.source, repr(k.constants)): k for k in kernels}
     return sorted(found.values(), key=lambda kernel: kernel.name)
@@ -90,7 +90,7 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         for context in (1, runner.limits.context)
     ]
     plans.append(runner.plans.plan(1, 0, "weights", interventions=True).plan)
-    plans.append(runner.token_mover.plan())
+    plans.append(runner.kv_shift.plan())
     if runner.loras:
         plans.append(runner.plans.plan(1, 0, "plain", loras=True).plan)
     return [dispatch.kernel for plan in plans for dispatch in plan.dispatches]

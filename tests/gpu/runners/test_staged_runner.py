@@ -178,7 +178,7 @@ def test_interventions_act_on_any_layer(pair: Pair) -> None:
 
 def test_blocks_are_copied_stored_and_moved_on_every_stage(pair: Pair) -> None:
     ids = random_models.ids(N_IDS, seed=3)
-    is_movable = bool(pair.one.config.rope_dim)
+    can_shift = bool(pair.one.config.rope_dim)
     found = []
     for runner in (pair.one, pair.staged):
         begin(runner, ids)
@@ -190,8 +190,8 @@ def test_blocks_are_copied_stored_and_moved_on_every_stage(pair: Pair) -> None:
             runner.copy_block(first + 1, free + 1)
             runner.load_block(group, free)
             runner.set_blocks(0, [free, free + 1], group)
-            if is_movable:
-                runner.move_tokens([TokenMove(16 * free + 3, 16 * free + 5, 2)], group)
+            if can_shift:
+                runner.shift_kv([TokenMove(16 * free + 3, 16 * free + 5, 2)], group)
         row = Step((Row(0, N_IDS, 9),), (Sample(0, 0, 0, 0),))
         found.append(runner.logits(row))
     np.testing.assert_array_equal(*found)

@@ -156,22 +156,22 @@ MUTANTS = (
         "no_exact_prefix",
     ),
     Mutant(
-        "slide-exact",
-        "a text that slid is found as the beginning of another prompt",
+        "context-shift-exact",
+        "a text whose context was shifted is found as the beginning of another prompt",
         MANAGER,
-        "        if sequence.n_slid:\n            return  # its",
+        "        if sequence.n_shifted:\n            return  # its",
         "        if False:\n            return  # its",
-        ("tests/gpu/engine/test_slide.py",),
+        ("tests/gpu/engine/test_context_shift.py",),
         "holds_one_context",
     ),
     Mutant(
-        "slide-order",
+        "context-shift-order",
         "a block is overwritten before what is in it has moved",
         MANAGER,
         "                self.copies.append(TokenMoves(tuple(moves), group))\n"
         "                moves = []",
         "                moves = []",
-        ("tests/gpu/engine/test_slide.py",),
+        ("tests/gpu/engine/test_context_shift.py",),
         "holds_one_context",
     ),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu.bench.machine.checks import attention, matmul, moe, moves, rows, sampler
+from gpu.bench.machine.checks import attention, matmul, moe, rows, sampler, shift_kv
 from gpu.bench.machine.rig import Rig
 
 CHECKS: dict[str, Callable[[Rig], None]] = {
     **matmul.CHECKS,
     **attention.CHECKS,
-    **moves.CHECKS,
+    **shift_kv.CHECKS,
     **rows.CHECKS,
     **moe.CHECKS,
     **sampler.CHECKS,

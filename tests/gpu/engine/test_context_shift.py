@@ -1,4 +1,4 @@
-"""Texts that go on when the context is full: the first tokens stay, the oldest others leave."""
+"""Context shift: texts go on when the context is full; the first tokens stay, the oldest leave."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import ContextExceeded, InvalidRequest
 from gpu.events import Done, Event, Token
-from gpu.kv.slide import SlidingContext, slide_moves
+from gpu.kv.context_shift import ContextShift, context_shift_moves
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
@@ -26,7 +26,7 @@ from tests.gpu.models import random_llama, random_models
 Opened = Callable[..., Engine]
 CONTEXT = 128
 SINKS = 4
-DROPPED = SlidingContext(CONTEXT, SINKS).n_drop
+DROPPED = ContextShift(CONTEXT, SINKS).n_drop
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def seen(ids: list[int]) -> int:
 
 def in_cache(ids: list[int]) -> list[int]:
     """Return the ids that are in the cache when the last of `ids` is computed."""
-    left = SlidingContext(CONTEXT, SINKS).n_left(len(ids) - 1)
+    left = ContextShift(CONTEXT, SINKS).n_left(len(ids) - 1)
     return [*ids[:SINKS], *ids[SINKS + left :]] if left else ids
 
 
@@ -92,25 +92,25 @@ def text(n: int, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize(("context", "n_keep"), [(64, 0), (128, 4), (1000, 4), (1024, 100)])
 def test_positions_follow_each_other_and_the_first_tokens_stay(context: int, n_keep: int) -> None:
-    sliding = SlidingContext(context, n_keep)
+    shift = ContextShift(context, n_keep)
     held = list(range(n_keep))
     for index in range(5 * context):
         if len(held) == context:
-            del held[n_keep : n_keep + sliding.n_drop]
+            del held[n_keep : n_keep + shift.n_drop]
         if index >= n_keep:
             held.append(index)
-        assert sliding.position(index) == (len(held) - 1 if index >= n_keep else index)
-        assert sliding.n_left(index) == (held[n_keep] - n_keep if index >= n_keep else 0)
+        assert shift.position(index) == (len(held) - 1 if index >= n_keep else index)
+        assert shift.n_left(index) == (held[n_keep] - n_keep if index >= n_keep else 0)
 
 
 @pytest.mark.parametrize(("context", "n_keep"), [(64, 0), (128, 4), (200, 16), (1000, 37)])
 def test_every_token_that_stays_is_moved_once_and_every_block_is_given_back(
     context: int, n_keep: int
 ) -> None:
-    sliding = SlidingContext(context, n_keep)
-    steps, unread = slide_moves(sliding)
+    shift = ContextShift(context, n_keep)
+    steps, unread = context_shift_moves(shift)
     moves = [move for step in steps for move in step.moves]
-    stay = [*range(n_keep), *range(n_keep + sliding.n_drop, context)]
+    stay = [*range(n_keep), *range(n_keep + shift.n_drop, context)]
     assert [(source, at) for source, at, _ in moves] == [*zip(stay, range(len(stay)), strict=True)]
     assert all(shift == at - source for source, at, shift in moves)
     given_back = [*unread, *(block for step in steps for block in step.consumed)]
@@ -134,10 +134,10 @@ def test_a_text_goes_on_over_ten_times_the_context(opened: Opened, n_prompt: int
     assert done.reason == "length"
     assert max(len(table) for tables in runner.tables.values() for table in tables) <= CONTEXT // 16
     assert engine.stats.used_blocks == 0
-    sliding = SlidingContext(CONTEXT, SINKS)
+    shift = ContextShift(CONTEXT, SINKS)
     for event in events:
         if isinstance(event, Token):
-            left = sliding.n_left(n_prompt + event.index - 1)
+            left = shift.n_left(n_prompt + event.index - 1)
             assert event.slid == (left or msgspec.UNSET)
             assert event.kv_blocks <= CONTEXT // 16
 
@@ -169,7 +169,7 @@ def test_a_cache_that_holds_one_context_is_enough(
     assert write(engine, beginning, 3)[0] == expected(beginning, 3), "its blocks hold other text"
 
 
-def test_what_slid_is_no_prefix_of_another_prompt_and_its_beginning_is(opened: Opened) -> None:
+def test_a_shifted_text_is_no_prefix_of_another_prompt_and_its_beginning_is(opened: Opened) -> None:
     engine = opened(runner_of())
     prompt = text(2 * CONTEXT)
     write(engine, prompt, 3)
@@ -183,10 +183,10 @@ def test_what_slid_is_no_prefix_of_another_prompt_and_its_beginning_is(opened: O
 @pytest.mark.parametrize(
     ("spec_type", "windows"), [("none", GROUPS[0]), *(("ngram", windows) for windows in GROUPS)]
 )
-def test_streams_that_slide_side_by_side_write_what_each_writes_alone(
+def test_streams_that_shift_side_by_side_write_what_each_writes_alone(
     opened: Opened, spec_type: str, windows: tuple[int | None, ...]
 ) -> None:
-    """Also if they are preempted: a text read again slides at the same places."""
+    """Also if they are preempted: a text read again is shifted at the same places."""
     n_blocks = 22 if len(windows) == 1 else 11 * len(windows)
     runner = runner_of(n_slots=4, n_blocks=n_blocks, windows=windows)
     engine = opened(runner, queue=20, spec_type=spec_type)

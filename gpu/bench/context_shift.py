@@ -1,9 +1,10 @@
-"""`python -m gpu.bench.sliding`: perplexity and time of a text of ten contexts, read in three ways.
+"""`python -m gpu.bench.context_shift`: perplexity and time of a text of ten contexts, read in three
+ways.
 
     truncation  when the context is full, its oldest quarter is left out and the rest is read again:
                 what a chat does that drops its oldest turns
     slide       the first four tokens stay, the oldest quarter of the others leaves the cache, and
-                the rest moves (`gpu.kv.slide`)
+                the rest moves (`gpu.kv.context_shift`)
     no sinks    the same, but nothing stays at the beginning
 
 Every token is predicted from what the context holds then. The text is the model's own (see
@@ -30,9 +31,9 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import EngineError, ModelError
+from gpu.kv.can_shift import why_not_shiftable
+from gpu.kv.context_shift import ATTENTION_SINKS, ContextShift
 from gpu.kv.formats import KV_DTYPES
-from gpu.kv.movable import why_not_movable
-from gpu.kv.slide import ATTENTION_SINKS, SlidingContext
 from gpu.load_options import LoadOptions
 from gpu.reference.divergence import mean_loss
 from gpu.runners.wgpu_runner import WgpuRunner
@@ -45,7 +46,7 @@ CONTEXTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingResult:
+class ContextShiftResult:
     """A text read in one way: its perplexity after the first context, tokens computed, and
     milliseconds."""
 
@@ -58,7 +59,7 @@ class SlidingResult:
         return asdict(self)
 
 
-def measure(runner: WgpuRunner, tokenizer: Tokenizer, ids: list[int]) -> list[SlidingResult]:
+def measure(runner: WgpuRunner, tokenizer: Tokenizer, ids: list[int]) -> list[ContextShiftResult]:
     """Read `ids` in every way; the same tokens are counted, those after the first context."""
     found = []
     for way, n_keep in (("truncation", None), ("slide", ATTENTION_SINKS), ("no sinks", 0)):
@@ -71,14 +72,14 @@ def measure(runner: WgpuRunner, tokenizer: Tokenizer, ids: list[int]) -> list[Sl
             logits = reader.all_logits(ids, n_keep=n_keep)
         ms = 1e3 * (time.perf_counter() - began)
         loss = mean_loss(logits[context - 1 : -1], ids[context:])
-        found.append(SlidingResult(way, math.exp(loss), reader.computed, ms))
+        found.append(ContextShiftResult(way, math.exp(loss), reader.computed, ms))
     return found
 
 
 def _read_truncated(reader: PromptReader, ids: list[int], context: int) -> Floats:
     """Return the logits after every token, each read after what a context without its oldest
     quarters holds."""
-    step = SlidingContext(context, 0).n_drop
+    step = ContextShift(context, 0).n_drop
     parts = [reader.all_logits(ids[:context])]
     for first in range(step, len(ids) - context + step, step):
         window = ids[first : first + context]
@@ -86,7 +87,7 @@ def _read_truncated(reader: PromptReader, ids: list[int], context: int) -> Float
     return np.concatenate(parts)[: len(ids)]
 
 
-def lines(results: list[SlidingResult]) -> Iterator[str]:
+def lines(results: list[ContextShiftResult]) -> Iterator[str]:
     """Yield the table as Markdown."""
     yield "| when the context is full | perplexity | tokens computed | ms |"
     yield "| --- | ---: | ---: | ---: |"
@@ -98,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         config = ModelConfig.from_folder(args.model)
-        if (why := why_not_movable(config)) is not None:
+        if (why := why_not_shiftable(config)) is not None:
             raise ModelError(why)
         device, checkpoint = load_tuning(Device.open(args.adapter)), Checkpoint.open(args.model)
         options = LoadOptions(dtype=args.dtype, kv_dtype=args.kv_dtype, slots=2)
@@ -123,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m gpu.bench.sliding", description=(__doc__ or "").split("\n\n")[0]
+        prog="python -m gpu.bench.context_shift", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--model", type=Path, required=True, help="a model folder")
     parser.add_argument("--context", type=int, default=256, help="tokens of the context")

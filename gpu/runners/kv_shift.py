@@ -1,4 +1,5 @@
-"""Moves of cached tokens to other positions on the device (`gpu.ops.shift_kv`)."""
+"""Shift of cached tokens to other positions on the device (llama.cpp: K-shift): the plans of
+`gpu.ops.shift_kv`."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ MAX_MOVES = 256
 """Moves of one submission: as many rows as a large step has."""
 
 
-class TokenMover:
-    """Moves tokens of one model's cache. The plan of a group of layers, one dispatch for each, is
-    recorded when the first tokens are moved. Used by one thread."""
+class KvShift:
+    """Shifts tokens in one model's cache. The plan of a group of layers, one dispatch for each, is
+    recorded when the first tokens are shifted. Used by one thread."""
 
     def __init__(self, model: Decoder, pools: KvPools, kernels: Kernels, memory: Memory) -> None:
         self._model = model
@@ -33,7 +34,7 @@ class TokenMover:
         self._moves = ops.make_moves(memory, MAX_MOVES)
         self._prepared: dict[int, Any] = {}  # by group
 
-    def move(self, moves: Sequence[TokenMove], group: int = 0) -> None:
+    def submit(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         """Move tokens of a group, after the steps submitted so far and before the next. No
         destination may be a source."""
         if not self._pools.groups[group].layers:

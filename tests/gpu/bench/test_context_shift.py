@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpu.bench import sliding
+from gpu.bench import context_shift
+from gpu.bench.context_shift import lines, measure
 from gpu.bench.prompt_reader import PromptReader
-from gpu.bench.sliding import lines, measure
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.load_options import LoadOptions
@@ -27,7 +27,7 @@ STORY = (
 ) * 3
 
 
-def test_sliding_computes_each_token_once_and_predicts_as_well(device: Device) -> None:
+def test_a_shift_computes_each_token_once_and_predicts_as_well(device: Device) -> None:
     options = LoadOptions(slots=2, context=CONTEXT)
     runner = WgpuRunner(device, ModelConfig.from_folder(TALE), Checkpoint.open(TALE), options)
     tokenizer = Tokenizer.load(TALE)
@@ -46,5 +46,5 @@ def test_sliding_computes_each_token_once_and_predicts_as_well(device: Device) -
 
 
 def test_a_model_that_cannot_slide_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sliding.main(["--model", str(random_models.folder("gpt2"))]) == 2
+    assert context_shift.main(["--model", str(random_models.folder("gpt2"))]) == 2
     assert "gpt2 models add a learned vector" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Checks of moves of cached tokens to other positions, in every KV format."""
+"""Checks of shifts of cached tokens to other positions, in every KV format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Context shift with attention sinks, for texts that fill the context. Host logic only.
+"""Context shift with attention sinks, for texts that fill the context; on the wire it is called
+`slide`. Host logic only.
 
 When every position of the context is taken, the oldest tokens but the first `n_keep` leave the
 cache, and those after them move to their places: keys are rotated to the new positions, values
@@ -6,7 +7,7 @@ copied. The first tokens stay because much of the attention goes to them, whatev
 them a model falls apart (Xiao et al. 2024, "Efficient Streaming Language Models with Attention
 Sinks", who keep four). It is approximate: what stays was computed while it saw what left.
 
-A quarter of the movable tokens leave at a time. So a key is rotated a few times in its life, not
+A quarter of the shiftable tokens leave at a time. So a key is rotated a few times in its life, not
 once for every token, and moving costs little.
 """
 
@@ -18,16 +19,17 @@ from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.copies import TokenMove
 
 ATTENTION_SINKS = 4
-LEAST_MOVABLE = 4 * BLOCK_TOKENS
+LEAST_SHIFTABLE = 4 * BLOCK_TOKENS
 """Fewest tokens beside those that stay."""
 SHARES = 4
 """One part in so many of the tokens that do not stay leaves at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingContext:
-    """Positions of a text of any length in a context of `context` tokens, the first `n_keep` of
-    which stay. `n_drop` others leave at a time, as soon as there is no position for the next."""
+class ContextShift:
+    """Context shift of a sequence: positions of a text of any length in a context of `context`
+    tokens, the first `n_keep` of which stay. `n_drop` others leave at a time, as soon as there is
+    no position for the next."""
 
     context: int
     n_keep: int
@@ -68,8 +70,8 @@ class BlockMoves:
     consumed: tuple[int, ...]
 
 
-def slide_moves(
-    sliding: SlidingContext, n_freed: int = 0, n_unread: int = 0
+def context_shift_moves(
+    shift: ContextShift, n_freed: int = 0, n_unread: int = 0
 ) -> tuple[list[BlockMoves], list[int]]:
     """Return the moves out of a full context, block by block of the new one: (old position, new
     position, shift); and the blocks of the old table that nothing moves out of. Blocks are numbers
@@ -78,7 +80,7 @@ def slide_moves(
     n_freed   leading blocks of the old table that have left the window
     n_unread  leading blocks of the new table that no row will read
     """
-    keep, drop, context = sliding.n_keep, sliding.n_drop, sliding.context
+    keep, drop, context = shift.n_keep, shift.n_drop, shift.context
     sources = [*range(keep), *range(keep + drop, context)]
     by_block = [
         [

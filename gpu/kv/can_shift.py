@@ -1,11 +1,14 @@
-"""Models whose cached tokens can be moved to other positions."""
+"""Which models allow a shift of cached tokens to other positions (llama.cpp: K-shift).
+
+Context shift (`gpu.kv.context_shift`) and cache reuse (`gpu.kv.chunks`) need it.
+"""
 
 from __future__ import annotations
 
 from gpu.config import ModelConfig
 
 
-def why_not_movable(config: ModelConfig) -> str | None:
+def why_not_shiftable(config: ModelConfig) -> str | None:
     """Return why cached tokens of this model cannot be moved; None: they can.
 
     Layers without positions (NoPE) are no hindrance: their keys are the same anywhere.
