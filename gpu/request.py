@@ -30,8 +30,8 @@ class Request(msgspec.Struct, frozen=True):
                    leave it, so that the text goes on (`gpu.kv.context_shift`); None: the text ends
                    there, and a longer prompt is refused
     cache_reuse    fewest tokens of a chunk that is reused although the text before it changed, its
-                   keys moved to their new positions, which is approximate (`gpu.kv.chunks`); 0:
-                   none; None: as the engine was loaded
+                   keys moved to their new positions, which is approximate (`gpu.kv.cache_reuse`);
+                   0: none; None: as the engine was loaded
     """
 
     ids: list[int]

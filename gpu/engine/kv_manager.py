@@ -23,7 +23,7 @@ from gpu.info import RunnerLimits
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.chunks import Chunk
+from gpu.kv.cache_reuse import ReusableChunk
 from gpu.kv.context_shift import BlockMoves, ContextShift, context_shift_moves, token_moves
 from gpu.kv.copies import BlockCopy, KvCopy, TokenMove, TokenMoves
 from gpu.kv.prefix_cache import BlockHashes
@@ -118,7 +118,7 @@ class KvManager:
         end = first + sequence.n_to_prefill - 1  # the last token is computed: its logits are needed
         if sequence.block_hashes.plain_ids(sequence.ids, first, end) is None:
             return
-        chunks = self.pool.find_chunks(sequence.ids, first, end, least)
+        chunks = self.pool.find_reusable_chunks(sequence.ids, first, end, least)
         sources = list(dict.fromkeys(block for chunk in chunks for block in chunk.blocks))
         self.pool.hold(sources)
         if chunks and self._extend(sequence, blocks_for(chunks[-1].end)):
@@ -451,7 +451,7 @@ class _TableShift:
         return cls(table.blocks, steps, [table.blocks[i] for i in unread], n_unread)
 
 
-def _moves(chunks: list[Chunk], blocks: list[int], group: int) -> Iterator[TokenMove]:
+def _moves(chunks: list[ReusableChunk], blocks: list[int], group: int) -> Iterator[TokenMove]:
     """Yield the moves that bring chunks to their positions in a group's table of `blocks`."""
     for chunk in chunks:
         places = (chunk.places, *chunk.elsewhere)[group]

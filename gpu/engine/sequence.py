@@ -21,7 +21,7 @@ from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import blocks_for, text_blocks
-from gpu.kv.chunks import Chunk
+from gpu.kv.cache_reuse import ReusableChunk
 from gpu.kv.context_shift import ContextShift
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
@@ -226,7 +226,7 @@ class Sequence:
             self.n_reused = self._n_prompt_submitted = min(n, len(self.prompt))
             self.n_reused_blocks = n_blocks
 
-    def reuse_chunks(self, chunks: Iterable[Chunk]) -> None:
+    def reuse_chunks(self, chunks: Iterable[ReusableChunk]) -> None:
         """Skip chunks of the prompt whose keys and values are moved from another text. All from the
         first on is approximate. To be called before any row is made."""
         self.moved = tuple(MovedChunk(c.first, c.end, c.source) for c in chunks)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
-from gpu.kv.chunks import Chunk, chunks_in_all_groups, find_chunks
+from gpu.kv.cache_reuse import ReusableChunk, find_reusable_chunks, reusable_in_all_groups
 from gpu.kv.copies import HostLoad, HostStore, KvCopy
 from gpu.kv.host_cache import HostCache
 from gpu.kv.prefix_cache import BlockHashes, CachedBlock, PrefixCache
@@ -115,11 +115,13 @@ class BlockPool:
         windows = windows or self.windows
         return match_prefix(self._caches, windows, ids, most, block_hashes, self.host)
 
-    def find_chunks(self, ids: list[int], first: int, end: int, least: int) -> list[Chunk]:
+    def find_reusable_chunks(
+        self, ids: list[int], first: int, end: int, least: int
+    ) -> list[ReusableChunk]:
         """Return the chunks of ids[first:end] that are cached on the device after another text, see
-        `gpu.kv.chunks`."""
-        chunks = find_chunks(self._caches[0], ids, first, end, least)
-        return chunks_in_all_groups(chunks, self._caches, least)
+        `gpu.kv.cache_reuse`."""
+        chunks = find_reusable_chunks(self._caches[0], ids, first, end, least)
+        return reusable_in_all_groups(chunks, self._caches, least)
 
     def hold(self, blocks: list[int]) -> None:
         """Add a reference to cached blocks, in the order of their text."""

@@ -1,6 +1,6 @@
 """Which models allow a shift of cached tokens to other positions (llama.cpp: K-shift).
 
-Context shift (`gpu.kv.context_shift`) and cache reuse (`gpu.kv.chunks`) need it.
+Context shift (`gpu.kv.context_shift`) and cache reuse (`gpu.kv.cache_reuse`) need it.
 """
 
 from __future__ import annotations

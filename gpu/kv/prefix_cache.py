@@ -45,8 +45,8 @@ class BlockHashes:
     """Chained hashes of a text's full blocks, computed on demand. The text may grow at its end.
 
     The extra key of a token may change until the token is computed. From `approximate_from` on,
-    keys and values are not what the text alone gives (`gpu.kv.chunks`): these tokens have a key
-    that no other text has, so that no prompt takes them for exact ones.
+    keys and values are not what the text alone gives (`gpu.kv.cache_reuse`): these tokens have a
+    key that no other text has, so that no prompt takes them for exact ones.
     """
 
     __slots__ = ("_approximate", "_extra_key", "_hashes", "approximate_from")

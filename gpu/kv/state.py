@@ -20,7 +20,7 @@ class KvState(msgspec.Struct, frozen=True):
     evictions cached blocks that were overwritten
     host_blocks, used_host_blocks  places for blocks in host memory, and those in use
     stored, loaded  blocks copied to host memory so far, and back
-    moved_tokens  prompt tokens so far whose keys were moved from other positions (`gpu.kv.chunks`)
+    moved_tokens  prompt tokens so far whose keys were moved from elsewhere (`gpu.kv.cache_reuse`)
     tables    of every run that has blocks, its number and its blocks in the order of its text
     groups    of every block, the group of layers that it is for (`gpu.kv.groups`); −1: none. () if
               all layers share their blocks

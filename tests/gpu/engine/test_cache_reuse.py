@@ -18,7 +18,7 @@ from gpu.errors import InvalidRequest, ModelError
 from gpu.events import Done, Event, MovedChunk, Prefill, Token
 from gpu.interventions.messages import HeadFactor, Interventions
 from gpu.kv.blocks import BLOCK_TOKENS
-from gpu.kv.chunks import find_chunks
+from gpu.kv.cache_reuse import find_reusable_chunks
 from gpu.kv.prefix_cache import BlockHashes, PrefixCache
 from gpu.load_options import LoadOptions
 from gpu.request import Request
@@ -99,7 +99,7 @@ def test_a_chunk_is_found_from_its_first_token_to_its_last_wherever_it_is() -> N
     old = text(90)
     cache = cache_of(old)
     prompt = [*OTHER, *old[13:87], 1, 2]
-    (chunk,) = find_chunks(cache, prompt, 0, len(prompt), 1)
+    (chunk,) = find_reusable_chunks(cache, prompt, 0, len(prompt), 1)
     assert (chunk.first, chunk.end, chunk.source, chunk.shift) == (21, 95, 13, 8)
     assert list(chunk.places) == list(range(13, 87))
     assert chunk.blocks == [0, 1, 2, 3, 4, 5]
@@ -109,7 +109,7 @@ def test_several_chunks_are_found_in_order_and_the_longest_of_each() -> None:
     a, b = text(64, 1), text(64, 2)
     cache = cache_of([9, *a[:40], *text(7, 3)], a, b)
     prompt = [*OTHER, *b, 5, 5, *a]
-    found = find_chunks(cache, prompt, 0, len(prompt), 1)
+    found = find_reusable_chunks(cache, prompt, 0, len(prompt), 1)
     assert [(c.first, c.end, c.source) for c in found] == [(21, 85, 0), (87, 151, 0)]
 
 
@@ -117,26 +117,28 @@ def test_only_chunks_of_at_least_n_tokens_within_the_limits_are_found() -> None:
     old = text(64)
     cache = cache_of(old)
     prompt = [*OTHER, *old[:40], *OTHER]
-    assert not find_chunks(cache, prompt, 0, len(prompt), 41)
-    (whole,) = find_chunks(cache, prompt, 0, len(prompt), 40)
+    assert not find_reusable_chunks(cache, prompt, 0, len(prompt), 41)
+    (whole,) = find_reusable_chunks(cache, prompt, 0, len(prompt), 40)
     assert (whole.first, whole.end) == (21, 61)
-    (part,) = find_chunks(cache, prompt, 25, 58, 20)
+    (part,) = find_reusable_chunks(cache, prompt, 25, 58, 20)
     assert (part.first, part.end, part.source) == (25, 58, 4)
 
 
 def test_31_tokens_in_a_row_are_always_found_and_15_never() -> None:
     old = text(64)
     for first in range(17):
-        (chunk,) = find_chunks(cache_of(old), [*OTHER, *old[first : first + 31], 3], 0, 52, 1)
+        (chunk,) = find_reusable_chunks(
+            cache_of(old), [*OTHER, *old[first : first + 31], 3], 0, 52, 1
+        )
         assert (chunk.first, chunk.end) == (21, 52)
-        assert not find_chunks(cache_of(old), [*OTHER, *old[first : first + 15]], 0, 36, 1)
+        assert not find_reusable_chunks(cache_of(old), [*OTHER, *old[first : first + 15]], 0, 36, 1)
 
 
 def test_text_that_repeats_itself_is_searched_once() -> None:
     """Nothing of it is long enough; comparing every place with every other would take minutes."""
     cache = cache_of([5] * 4000)
-    assert not find_chunks(cache, [*OTHER, *[5] * 4000], 0, 4021, 10_000)
-    (chunk,) = find_chunks(cache, [*OTHER, *[5] * 4000], 0, 4021, 3000)
+    assert not find_reusable_chunks(cache, [*OTHER, *[5] * 4000], 0, 4021, 10_000)
+    (chunk,) = find_reusable_chunks(cache, [*OTHER, *[5] * 4000], 0, 4021, 3000)
     assert chunk.end - chunk.first >= 3000
 
 
@@ -148,7 +150,7 @@ def test_what_interventions_computed_is_not_found_and_what_was_moved_is() -> Non
             hashes.begin_approximate(3)
         for block in range(2):
             cache.insert(block, old, 16 * block, 16, hashes)
-        assert len(find_chunks(cache, [*OTHER, *old], 0, 61, 1)) == found
+        assert len(find_reusable_chunks(cache, [*OTHER, *old], 0, 61, 1)) == found
 
 
 # ---- the engine -----------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Search for chunks of a prompt in cached blocks whose text before them differs. Host logic only.
+"""Cache reuse: search for chunks of a prompt in cached blocks whose text before them differs. Host
+logic only.
 
 A prefix is found by the hash of all text before it (`gpu.kv.prefix_cache`). A chunk is found by its
 own tokens, wherever they are: its keys are moved to their new positions by a rotation, and its
@@ -25,7 +26,7 @@ MAX_COMPARED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ReusableChunk:
     """Tokens first … end − 1 of a prompt, found in the cache at position `source` of another text;
     `places` of the tokens there: block · BLOCK_TOKENS + the token in the block. `elsewhere`: their
     places in each further group of layers (`gpu.kv.groups`)."""
@@ -51,13 +52,13 @@ class Chunk:
         return list(dict.fromkeys(p // BLOCK_TOKENS for places in groups for p in places))
 
 
-def find_chunks(
+def find_reusable_chunks(
     cache: PrefixCache, ids: list[int], first: int, end: int, least: int
-) -> list[Chunk]:
+) -> list[ReusableChunk]:
     """Return chunks of ids[first:end] of at least `least` tokens, in order: at each place the
     longest that is found."""
     search = _Search(cache, ids, end)
-    found: list[Chunk] = []
+    found: list[ReusableChunk] = []
     at = first
     while at + BLOCK_TOKENS <= end:
         if not search.chunks_at(at, first):
@@ -76,9 +77,9 @@ def find_chunks(
     return found
 
 
-def chunks_in_all_groups(
-    chunks: list[Chunk], caches: Sequence[PrefixCache], least: int
-) -> list[Chunk]:
+def reusable_in_all_groups(
+    chunks: list[ReusableChunk], caches: Sequence[PrefixCache], least: int
+) -> list[ReusableChunk]:
     """Return the longest part of each chunk that the caches of all groups hold, without parts of
     less than `least` tokens. The chunks were found in the first cache."""
     if len(caches) == 1:
@@ -87,7 +88,7 @@ def chunks_in_all_groups(
     return [part for part in parts if len(part.places) >= least]
 
 
-def _part_in_all(chunk: Chunk, caches: Sequence[PrefixCache]) -> Chunk:
+def _part_in_all(chunk: ReusableChunk, caches: Sequence[PrefixCache]) -> ReusableChunk:
     """Return the longest part of a chunk that all caches hold."""
     like = {
         block: [cache.block_like(caches[0].entry(block)) for cache in caches[1:]]
@@ -109,7 +110,7 @@ def _part_in_all(chunk: Chunk, caches: Sequence[PrefixCache]) -> Chunk:
         for group in range(len(caches) - 1)
     )
     skipped = longest[0] if longest else 0
-    return Chunk(chunk.first + skipped, chunk.source + skipped, places, elsewhere)
+    return ReusableChunk(chunk.first + skipped, chunk.source + skipped, places, elsewhere)
 
 
 class _Search:
@@ -124,20 +125,21 @@ class _Search:
             if cached.plain_ids is not None and len(cached.plain_ids) == BLOCK_TOKENS:
                 self._by_content.setdefault(cached.plain_ids, []).append(block)
         self._left = MAX_COMPARED * end
-        self._known: dict[tuple[int, int], Chunk] = {}  # by block and its place in the prompt
+        # By block and its place in the prompt.
+        self._known: dict[tuple[int, int], ReusableChunk] = {}
 
     def forget(self) -> None:
         """Forget what was extended, as chunks may not begin where they might have before."""
         self._known.clear()
 
-    def chunks_at(self, at: int, first: int) -> list[Chunk]:
+    def chunks_at(self, at: int, first: int) -> list[ReusableChunk]:
         """Return the chunks within ids[first:end] that have a whole block at `at`."""
         if at + BLOCK_TOKENS > self._end or self._left < 0:
             return []
         blocks = self._by_content.get(tuple(self._ids[at : at + BLOCK_TOKENS]), ())
         return [self._chunk_around(block, at, first) for block in blocks[:MAX_CANDIDATES]]
 
-    def _chunk_around(self, block: int, at: int, first: int) -> Chunk:
+    def _chunk_around(self, block: int, at: int, first: int) -> ReusableChunk:
         """Return the chunk around `block`, which holds the ids at `at`."""
         if (block, at) in self._known:
             return self._known[block, at]
@@ -145,7 +147,7 @@ class _Search:
         places = (*reversed(before), *self._places_from(block, at))
         self._left -= len(places)
         source = self._cache.entry(block).first - len(before)
-        chunk = Chunk(at - len(before), source, places)
+        chunk = ReusableChunk(at - len(before), source, places)
         for i, place in enumerate(places):
             if place % BLOCK_TOKENS == 0:
                 self._known[place // BLOCK_TOKENS, chunk.first + i] = chunk

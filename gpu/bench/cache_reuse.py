@@ -1,5 +1,5 @@
-"""`python -m gpu.bench.chunk_reuse`: an agent's transcript read with neither, prefix and chunk
-reuse: tokens computed, time, and the divergence of what the model would say.
+"""`python -m gpu.bench.cache_reuse`: an agent's transcript read with neither, prefix cache
+and cache reuse: tokens computed, time, and the divergence of what the model would say.
 
 The transcript has 12 steps: a system prompt and a request, then at each step what the model thinks,
 the call of a tool and its result. As agents do to save room, results older than three steps are
@@ -183,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m gpu.bench.chunk_reuse", description=(__doc__ or "").split("\n\n")[0]
+        prog="python -m gpu.bench.cache_reuse", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--model", type=Path, required=True, help="a model folder")
     parser.add_argument("--dtype", choices=tuple(FORMATS), default="f16")

@@ -1,4 +1,4 @@
-"""The transcript of an agent, read with neither, prefix and chunk reuse."""
+"""The transcript of an agent, read with neither, prefix cache and cache reuse."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu.bench import chunk_reuse
-from gpu.bench.chunk_reuse import N_STEPS, lines, measure, transcript
+from gpu.bench import cache_reuse
+from gpu.bench.cache_reuse import N_STEPS, lines, measure, transcript
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.load_options import LoadOptions
@@ -48,5 +48,5 @@ def test_the_transcript_changes_in_its_middle() -> None:
 
 
 def test_a_model_that_cannot_shift_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert chunk_reuse.main(["--model", str(random_models.folder("gpt2"))]) == 2
+    assert cache_reuse.main(["--model", str(random_models.folder("gpt2"))]) == 2
     assert "gpt2 models add a learned vector" in capsys.readouterr().err
