@@ -6,6 +6,10 @@ decoding sequences, a step with chunks takes at most `MAX_PREFILL_SLOWDOWN` time
 without, so that a long prompt slows the others down by that factor and no more. If that leaves
 each of many prompts less time than a decoding sequence has, each gets as much: clients that come at
 once do not wait for the one that was there first.
+
+Prompts that came before any decoding sequence had its first token are read as if none decoded, if
+all of them take `TOGETHER_MS` at most: a sequence that happened to be first among them would
+otherwise write at the price of the others' first tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from gpu.load_options import MAX_PREFILL_SLOWDOWN
 from gpu.step import Step
 
 PREFILL_MS = 200.0
+TOGETHER_MS = 1000.0
+"""Longest time that sequences are slowed by all prompts that came together with them."""
 FIRST_CHUNK = 16
 """Rows of the first chunk, before the device's speed is known."""
 FORGET = 0.998
@@ -45,6 +51,14 @@ class ChunkSizer:
                 return self._fair_rows(n_writers, min(PREFILL_MS, fair * alone), most)
             limit = min(PREFILL_MS, self._max_slowdown * alone)
         return self._chunk_costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
+
+    def rows_together(self, n_left: int, most: int) -> int | None:
+        """Return how many rows the next chunks have together, at most `most`, of prompts that came
+        together and have `n_left` rows left; None if they take longer than `TOGETHER_MS`, or if
+        that is not known."""
+        n = self._chunk_costs.rows_within(0, PREFILL_MS, most, FIRST_CHUNK)
+        ms = self._chunk_costs.expected(0, n)
+        return n if ms is not None and ms * -(-n_left // n) <= TOGETHER_MS else None
 
     def _fair_rows(self, n_writers: int, limit: float, most: int) -> int:
         """Return how many rows prompts have in a step of `limit` milliseconds. They fill the step

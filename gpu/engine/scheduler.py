@@ -276,7 +276,7 @@ class Scheduler:
         if not prompts:
             return {}
         left = self._most_rows(writers, prompts) - len(writers)
-        left = self.chunk_rows(len(writers), len(prompts), left)
+        left = self._chunk_rows(prompts, writers, left)
         capture = prompts[0].capture or any(s.capture for s in writers)
         n_samples, shares = len(writers), dict[Sequence, int]()
         for prompt in prompts:
@@ -295,6 +295,14 @@ class Scheduler:
             if left <= 0:
                 break
         return shares
+
+    def _chunk_rows(self, prompts: list[Sequence], writers: list[Sequence], most: int) -> int:
+        """Return how many rows the chunks of `prompts` have together beside `writers`."""
+        if writers and _came_together(prompts, writers):
+            n_left = sum(prompt.n_to_prefill for prompt in prompts)
+            if (n := self._chunks.rows_together(n_left, most)) is not None:
+                return n
+        return self.chunk_rows(len(writers), len(prompts), most)
 
     def _piece_rows(self, prompt: Sequence, most: int) -> int:
         """Return the rows of the next chunk of `prompt`."""
@@ -401,6 +409,13 @@ class Scheduler:
         self._queue(sequence)
         self._lacks_blocks = self.waiting[0]
         self._tell_places()
+
+
+def _came_together(prompts: list[Sequence], writers: list[Sequence]) -> bool:
+    """Return whether all prompts came before any of `writers` had its first token."""
+    latest = max(prompt.asked_at for prompt in prompts)
+    earliest = min(writer.first_token_at for writer in writers)
+    return latest < earliest and not any(prompt.n_preemptions for prompt in prompts)
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

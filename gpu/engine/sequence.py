@@ -115,6 +115,17 @@ class Sequence:
         return self.order[1]
 
     @property
+    def asked_at(self) -> float:
+        """Time of the request, in seconds by `time.perf_counter`."""
+        return self._events.clock.asked
+
+    @property
+    def first_token_at(self) -> float:
+        """Time at which the first token was read, by the same clock; infinite until then."""
+        first = self._events.clock.first
+        return math.inf if first is None else first
+
+    @property
     def prefilling(self) -> bool:
         return self.n_prefilled < self.n_known
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpu.engine.chunk_size import FIRST_CHUNK, PREFILL_MS, ChunkSizer
+from gpu.engine.chunk_size import FIRST_CHUNK, PREFILL_MS, TOGETHER_MS, ChunkSizer
 from gpu.engine.row_costs import RowCosts
 from gpu.load_options import MAX_PREFILL_SLOWDOWN
 from gpu.step import Row, Sample, Step
@@ -97,6 +97,18 @@ def test_prompts_that_arrive_together_share_the_time_with_runs_that_write(
         sizer.learn(step_of(n_writers, n), n, times[-1])
     share = max(MAX_PREFILL_SLOWDOWN, 1 + n_prompts / n_writers)
     assert 0.4 * share * alone < statistics.median(times) <= share * alone
+
+
+def test_prompts_that_came_together_are_read_as_if_none_wrote_while_that_takes_a_second() -> None:
+    sizer = ChunkSizer()
+    assert sizer.rows_together(128, 120) is None, "nothing is known"
+    for _ in range(20):
+        n = sizer.rows(0, 1, 128)
+        sizer.learn(step_of(0, n), n, step_ms(n, 2.0, 0.4))
+    assert sizer.rows_together(500, 120) == 120
+    n_steps = int(TOGETHER_MS / step_ms(128, 2.0, 0.4))
+    assert sizer.rows_together(n_steps * 128, 128) == 128
+    assert sizer.rows_together(n_steps * 128 + 1, 128) is None
 
 
 def test_one_late_step_does_not_keep_the_next_chunks_small() -> None:

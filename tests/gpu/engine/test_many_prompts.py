@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpu.engine.sequence import Sequence
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 from tests.gpu.interventions.hand import ManualEngine
@@ -65,3 +66,51 @@ def test_no_step_samples_more_than_it_can(hand: Callable[..., ManualEngine]) -> 
     one.finish(*runs)
     assert max(len(step.samples) for step in one.runner.steps) == 3
     assert one.runner.steps[0].samples
+
+
+def run_with_clock(
+    one: ManualEngine, runs: list[Sequence], until: Callable[[Sequence], bool]
+) -> list[float]:
+    """Advance until `until` holds for all `runs`, with two steps in flight, on a device on which a
+    step takes 2 ms and 0.3 for every row; return the times of the steps."""
+    times: list[float] = []
+
+    def read() -> None:
+        scheduled = one.in_flight[0]
+        times.append(2.0 + 0.3 * len(scheduled.step.rows))
+        one.scheduler.learn(scheduled, times[-1])
+        one.collect()
+
+    while not all(until(run) for run in runs):
+        if len(one.in_flight) == 2 or not one.advance():
+            read()
+    while one.in_flight:
+        read()
+    return times
+
+
+@pytest.fixture
+def timed(tokenizer: Tokenizer) -> ManualEngine:
+    """An engine that knows what steps of every size take."""
+    runner = ScriptedRunner(n_slots=16, context=400, n_blocks=500, max_rows=128, max_samples=16)
+    one = ManualEngine(runner, tokenizer, prefix_cache=False)
+    for n in (1, 2, 4, 8, 16):
+        for _ in range(3):
+            runs = [one.start([i + 1] * 32, 8) for i in range(n)]
+            run_with_clock(one, runs, lambda run: run.finished)
+    return one
+
+
+def test_sixteen_prompts_that_come_together_all_write_after_six_steps(timed: ManualEngine) -> None:
+    runs = [timed.start([i + 1] * 32, 30) for i in range(16)]
+    times = run_with_clock(timed, runs, lambda run: not run.prefilling)
+    assert len(times) <= 6, "512 rows of prompts are four full steps"
+
+
+def test_prompts_that_come_later_leave_a_run_that_writes_its_time(timed: ManualEngine) -> None:
+    writers = [timed.start([i + 1] * 32, 200) for i in range(8)]
+    run_with_clock(timed, writers, lambda run: run.n_written > 20)
+    alone = 2.0 + 0.3 * 8
+    later = [timed.start([i + 1] * 32, 1) for i in range(3)]
+    times = run_with_clock(timed, later, lambda run: not run.prefilling)
+    assert sorted(times)[int(0.9 * len(times))] <= 2 * alone

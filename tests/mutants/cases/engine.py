@@ -296,6 +296,22 @@ MUTANTS = (
         ("tests/gpu/engine/test_chunk_size.py",),
     ),
     Mutant(
+        "prompts-together",
+        "the first of prompts that came together writes before the others are read",
+        SCHEDULER,
+        "if writers and _came_together(prompts, writers):",
+        "if False:",
+        ("tests/gpu/engine/test_many_prompts.py",),
+    ),
+    Mutant(
+        "prompts-later",
+        "prompts take all the time of runs that wrote before they came",
+        SCHEDULER,
+        "return latest < earliest and not any(",
+        "return not any(",
+        ("tests/gpu/engine/test_many_prompts.py",),
+    ),
+    Mutant(
         "costs-late-step",
         "one late step makes the chunks of the next hundred steps small",
         "gpu/engine/row_costs.py",
