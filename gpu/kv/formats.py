@@ -1,10 +1,19 @@
 """Storage formats of keys and values in the cache, and their sizes.
 
-    f32, f16   one number each
-    q8         signed bytes: number = q · top / 127
-    q8q4       keys as in q8; values as nibbles: number = q · range / 15 + minimum
-    rotated4   both transformed by `gpu.reference.kv.hadamard_matrix`, then nibbles: a sign and one
-               of eight levels made for normal numbers: number = ± level · top / 255
+A format (`KvFormat`, the values of `--kv-dtype`) says how keys and values are stored:
+
+    f32, f16   floats
+    q8         q8
+    q8q4       keys in q8, values in q4
+    rotated4   Hadamard transform (`gpu.reference.kv.hadamard_matrix`), then both in nl4
+
+A storage (`KvStorage`) is the code of a number, as in shaders/lib/packed_q8.wgsl, packed_q4.wgsl
+and packed_nl4.wgsl; absmax is the largest magnitude of a block:
+
+    q8    signed byte: number = q · absmax / 127
+    q4    nibble: number = q · range / 15 + minimum
+    nl4   nibble, a sign and one of eight nonlinear levels made for normal numbers:
+          number = ± level · absmax / 255; absmax is fitted (`gpu.reference.kv.scales`)
 
 Keys need more bits than values: some of their numbers are large in every token (Liu et al. 2024,
 "KIVI"), and their errors act through a softmax, while errors of values are averaged. A Hadamard
@@ -12,7 +21,7 @@ transform spreads large numbers over the whole head, so that few bits suffice (A
 "QuaRot"), and leaves them close to normal, for which the best levels are known (Zandieh et al.
 2025, "TurboQuant").
 
-A head's numbers are cut into blocks, each with its own scale (top, or minimum and range, as
+A head's numbers are cut into blocks, each with its own scale (absmax, or minimum and range, as
 float16): 32 numbers, or as many as divide a head into equal blocks. The 16 tokens of a head in a KV
 block are contiguous: their numbers, then their scales, see shaders/lib/packed_heads.wgsl.
 """

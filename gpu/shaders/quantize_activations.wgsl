@@ -1,7 +1,7 @@
 // y = [norm](x) as int8, 16 numbers to a scale.
 //
 //   norm  x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
-//   y     scale = largest |x| of the 16 / 127, byte = round(x / scale), ties to even
+//   y     scale = absmax of the 16 / 127, byte = round(x / scale), ties to even
 //
 // Used before lib/matmul_tile_q8.wgsl. WORKGROUPS workgroups per row, lanes over the blocks of a
 // part of it. A scale depends on its numbers alone; each workgroup finds the norm of the whole row,
@@ -41,17 +41,17 @@ struct Half {
 fn pack_int8x4(a: vec4f) -> u32 { return pack4xI8(vec4i(round(a))); }
 
 fn half_of(a: vec4f, b: vec4f, c: vec4f, d: vec4f) -> Half {
-  let tops = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
+  let maxima = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
   let sizes = abs(a) + abs(b) + abs(c) + abs(d);
-  let top = max(max(tops.x, tops.y), max(tops.z, tops.w));
+  let absmax = max(max(maxima.x, maxima.y), max(maxima.z, maxima.w));
   let size = sizes.x + sizes.y + sizes.z + sizes.w;
-  let over = select(0.0, 127.0 / top, top >= TINY);
+  let over = select(0.0, 127.0 / absmax, absmax >= TINY);
   let q = vec4u(
     pack_int8x4(a * over), pack_int8x4(b * over), pack_int8x4(c * over), pack_int8x4(d * over));
   let ones = 0x01010101u;
   let sum = dot4I8Packed(q.x, ones) + dot4I8Packed(q.y, ones)
           + dot4I8Packed(q.z, ones) + dot4I8Packed(q.w, ones);
-  let scale = select(size, top / 127.0, size <= LARGEST); // false for NaN
+  let scale = select(size, absmax / 127.0, size <= LARGEST); // false for NaN
   return Half(q, scale, scale * f32(sum));
 }
 

@@ -1,5 +1,5 @@
-// nl4: number = ± level · absmax / 255, a sign bit above one of eight levels. A word holds the
-// absmax of two blocks. gpu/reference/kv.py, `LEVELS`, explains the levels.
+// nl4 (kv_dtype rotated4): number = ± level · absmax / 255, a sign bit above one of eight levels. A
+// word holds the absmax of two blocks. gpu/reference/kv.py, `LEVELS`, explains the levels.
 const NL4 = Packing(4u, 1u);
 const LEVELS_LOW = 0x583d240cu;  // 12, 36, 61, 88, the first lowest
 const LEVELS_HIGH = 0xffc19775u; // 117, 151, 193, 255
