@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from app.engine.client import Tokenizer
-from app.prompt.tool_calls.parser import CallParser
+from app.prompt.tool_calls.parser import ToolCallParser
 from app.prompt.tool_calls.pieces import CallArguments, CallBegin, Content, Piece
 from app.prompt.tool_calls.tool_format import ToolFormat
 from gpu.events import Token
@@ -27,7 +27,7 @@ class ToolCallWriter:
         self._tokenizer = tokenizer
         self._form = form
         self._parallel = parallel
-        self._parser = CallParser(form, names)
+        self._parser = ToolCallParser(form, names)
 
     @property
     def has_calls(self) -> bool:

@@ -1,1 +1,2 @@
-"""Calls of tools in the text of a model: the form of each template family, and its parser."""
+"""Tool calls in the text of a model (vLLM: tool parsers, `ToolParser`): the form of each template
+family, and the parser of an answer."""

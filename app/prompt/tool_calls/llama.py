@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from app.prompt.tool_calls.reader import CallReader, Steps
+from app.prompt.tool_calls.reader import Steps, ToolCallReader
 from app.prompt.tool_calls.required import CallPart, CallPattern
 from app.prompt.tool_calls.tool_format import ToolFormat
 
@@ -16,7 +16,7 @@ class Llama(ToolFormat):
     def writes_like(self, template: str) -> bool:
         return "<|start_header_id|>" in template and '"parameters": ' in template
 
-    def calls(self, reader: CallReader) -> Steps[None]:
+    def calls(self, reader: ToolCallReader) -> Steps[None]:
         yield from super().calls(reader)
         while True:
             yield from reader.skip_space()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import string
 
-from app.prompt.tool_calls.reader import NAME, CallReader, NotACallError, Steps
+from app.prompt.tool_calls.reader import NAME, NotACallError, Steps, ToolCallReader
 from app.prompt.tool_calls.required import CallPart, CallPattern, array_of_calls
 from app.prompt.tool_calls.tool_format import ToolFormat
 
@@ -22,7 +22,7 @@ class Mistral(ToolFormat):
     def writes_like(self, template: str) -> bool:
         return self.openers[0] in template
 
-    def calls(self, reader: CallReader) -> Steps[None]:
+    def calls(self, reader: ToolCallReader) -> Steps[None]:
         yield from reader.skip_space()
         if (yield from reader.peek()) in ("[", "{"):
             yield from super().calls(reader)

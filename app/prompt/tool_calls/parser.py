@@ -1,4 +1,4 @@
-"""Parser of one answer: its text as it is written in, content and calls out.
+"""Tool-call parser of one answer: its text as it is written in, content and calls out.
 
 Text is held back only while it may be the beginning of a call, and white space while a call may
 follow. A call whose name was read and whose arguments have begun is a call whatever follows. What
@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Container
 
 from app.prompt.tool_calls.pieces import Content, Piece, add_piece
-from app.prompt.tool_calls.reader import CallReader, NotACallError, Steps
+from app.prompt.tool_calls.reader import NotACallError, Steps, ToolCallReader
 from app.prompt.tool_calls.tool_format import ToolFormat
 
 
-class CallParser:
-    """Parser of one answer. Push its text as it is written, then call `finish` once.
+class ToolCallParser:
+    """Tool-call parser of one answer. Push its text as it is written, then call `finish` once.
 
     names  functions that the model was given. A call after an opener may name another one, as the
            program that runs them can say so to the model; JSON without an opener may not
@@ -25,7 +25,7 @@ class CallParser:
     def __init__(self, form: ToolFormat, names: Container[str]) -> None:
         self._form = form
         self._names = names
-        self._reader = CallReader(form.closer)
+        self._reader = ToolCallReader(form.closer)
         self._space = ""  # written since the last content or call
         self._steps = self._read()
 

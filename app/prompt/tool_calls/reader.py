@@ -1,4 +1,4 @@
-"""Reading of calls in a text that is still being written.
+"""Reading of tool calls in a text that is still being written.
 
 A grammar is made of `Steps`: generators that suspend where the next character is not written yet,
 so that the functions of a recursive-descent parser also read a stream. Every decision depends on
@@ -29,7 +29,7 @@ class NotACallError(Exception):
     """The text that looked like the beginning of a call is none."""
 
 
-class CallReader:
+class ToolCallReader:
     """The text of one answer, read up to `at`, and the pieces found in it.
 
     names      the only functions that can be called now; None if a call may name any

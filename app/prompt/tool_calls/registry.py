@@ -1,4 +1,5 @@
-"""The form of calls that belongs to a chat template."""
+"""Choice of the form of tool calls that belongs to a chat template; no option names it, unlike
+vLLM's `--tool-call-parser`."""
 
 from __future__ import annotations
 

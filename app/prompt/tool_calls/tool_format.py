@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from app.prompt.conversation import Turn
-from app.prompt.tool_calls.reader import CallReader, Steps
+from app.prompt.tool_calls.reader import Steps, ToolCallReader
 from app.prompt.tool_calls.required import CallPattern
 
 
@@ -35,7 +35,7 @@ class ToolFormat:
         """Return whether a chat template is of this family."""
         raise NotImplementedError
 
-    def calls(self, reader: CallReader) -> Steps[None]:
+    def calls(self, reader: ToolCallReader) -> Steps[None]:
         """Read what follows an opener: a call, or an array of calls, and the closer.
 
         Raises NotACallError where it is neither.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.prompt.conversation import Tool
-from app.prompt.tool_calls.parser import CallParser
+from app.prompt.tool_calls.parser import ToolCallParser
 from app.prompt.tool_calls.registry import tool_format
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
 from tests.app.fake_tokenizer import FakeTokenizer
@@ -67,7 +67,7 @@ def written(source: str, marks: tuple[str, ...], seed: int, parallel: bool) -> W
             break
         ids.append(id)
         matcher.read(id)
-    parser = CallParser(form, SCHEMAS)
+    parser = ToolCallParser(form, SCHEMAS)
     data = [
         tokenizer.piece(id).encode() if tokenizer.is_special(id) else tokenizer.token_bytes(id)
         for id in ids

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.prompt.tool_calls.parser import CallParser
+from app.prompt.tool_calls.parser import ToolCallParser
 from app.prompt.tool_calls.pieces import CallArguments, CallBegin, Content, Piece
 from app.prompt.tool_calls.registry import FORMATS, tool_format
 from app.prompt.tool_calls.tool_format import ToolFormat
@@ -46,7 +46,7 @@ def added_up(pieces: list[Piece]) -> Answer:
 
 
 def parse(form: ToolFormat, *texts: str) -> Answer:
-    parser = CallParser(form, NAMES)
+    parser = ToolCallParser(form, NAMES)
     pieces = [piece for text in texts for piece in parser.push(text)]
     return added_up([*pieces, *parser.finish()])
 
@@ -233,14 +233,14 @@ def test_every_family_reads_any_arguments_as_they_were_written(
 
 
 def test_text_is_held_back_only_while_it_may_begin_a_call() -> None:
-    parser = CallParser(HERMES, NAMES)
+    parser = ToolCallParser(HERMES, NAMES)
     assert parser.push("a <b") == [Content("a <b")]
     assert parser.push(" <tool_") == []
     assert parser.push("x") == [Content(" <tool_x")]
     assert parser.push('<tool_call>{"name": "add", "arguments": ') == []
     assert parser.push('{"a') == [CallBegin(0, "add"), CallArguments(0, '{"a')]
     assert parser.push('": 1') == [CallArguments(0, '": 1')]
-    llama = CallParser(LLAMA, NAMES)
+    llama = ToolCallParser(LLAMA, NAMES)
     assert llama.push('{"ci') == []
     assert llama.push('ty"') == []
     assert llama.push(":") == []
