@@ -66,9 +66,9 @@ class Runner(Protocol):
         chose is not among them by itself."""
         ...
 
-    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the tokens that samples of a slot with `Sample.n_allowed` may choose, for steps
-        submitted from now on: one bit each, lowest first, (⌈vocab_size / 32⌉,)."""
+    def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        """Set the tokens that a grammar allows the samples of a slot with `Sample.n_allowed`, for
+        steps submitted from now on: one bit each, lowest first, (⌈vocab_size / 32⌉,)."""
         ...
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None: ...

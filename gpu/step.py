@@ -61,8 +61,8 @@ class Sample:
     n_drafts    rows up to `row` that are drafts; penalties count their tokens as written
     verifies    the token is only compared with a draft, or follows one: the slot's last token, its
                 seen tokens and its counts stay as they are
-    n_allowed   size of the set that `Runner.set_allowed` gave the slot, to which the draw is
-                limited; 0: no limit
+    n_allowed   size of the set that `Runner.set_grammar_bitmask` gave the slot, to which the draw
+                is limited; 0: no limit
 
     The other fields are settings (`gpu.sampling_params.DISTRIBUTION` and `logit_bias`); their
     defaults change nothing.

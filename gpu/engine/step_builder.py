@@ -31,7 +31,7 @@ class Scheduled:
     drafts              those that each of them verifies: it gets a sample more than it has drafts
     slot_interventions  (slot, interventions) to set before the step, where they change
     slot_texts          (slot, tokens, n_written) of slots whose text must be set before the step
-    slot_allowed        (slot, mask) of slots whose grammar allows some tokens only
+    slot_bitmasks       (slot, bitmask) of slots whose grammar allows some tokens only
     """
 
     step: Step
@@ -40,7 +40,7 @@ class Scheduled:
     chunks: tuple[Chunk, ...] = ()
     slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
     slot_texts: tuple[tuple[int, list[int], int], ...] = ()
-    slot_allowed: tuple[tuple[int, npt.NDArray[np.uint32]], ...] = ()
+    slot_bitmasks: tuple[tuple[int, npt.NDArray[np.uint32]], ...] = ()
 
     @property
     def n_prefill(self) -> int:
@@ -117,7 +117,7 @@ class StepBuilder:
             tuple(self._chunks),
             tuple(changed),
             tuple(sequence.tell_text() for sequence in stale),
-            tuple((s.slot, s.grammar.mask) for s in self.samplers if s.grammar is not None),
+            tuple((s.slot, s.grammar.bitmask) for s in self.samplers if s.grammar is not None),
         )
 
     def _sample(self, sequence: Sequence, rows: range, drafts: list[int]) -> None:

@@ -350,8 +350,8 @@ class EngineThread:
             runner.set_interventions(slot, active)
         for slot, ids, n_written in scheduled.slot_texts:
             runner.set_text(slot, np.array(ids, np.uint32), n_written)
-        for slot, mask in scheduled.slot_allowed:
-            runner.set_allowed(slot, mask)
+        for slot, bitmask in scheduled.slot_bitmasks:
+            runner.set_grammar_bitmask(slot, bitmask)
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True

@@ -149,9 +149,9 @@ class TorchRunner:
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
         self._thread.submit(self._texts.__setitem__, slot, tokens.tolist())
 
-    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
+    def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         n = self.config.vocab_size
-        bits = np.unpackbits(mask.view(np.uint8), count=n, bitorder="little").astype(bool)
+        bits = np.unpackbits(bitmask.view(np.uint8), count=n, bitorder="little").astype(bool)
         self._thread.submit(self._allowed.__setitem__, slot, bits)
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:

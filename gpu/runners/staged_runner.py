@@ -138,8 +138,8 @@ class StagedRunner:
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
         self._last.tell(methodcaller("set_text", slot, tokens, n_written))
 
-    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
-        self._last.tell(methodcaller("set_allowed", slot, mask.copy()))
+    def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        self._last.tell(methodcaller("set_grammar_bitmask", slot, bitmask.copy()))
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self._tell_all(methodcaller("set_blocks", slot, list(blocks), group))

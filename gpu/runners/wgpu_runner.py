@@ -180,9 +180,9 @@ class WgpuRunner:
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
         self._tensors.sampler.texts.set_text(self._memory, slot, tokens, n_written)
 
-    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
+    def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         allowed = self._tensors.sampler.allowed
-        self._memory.write(allowed, mask, at=slot * allowed.shape[1] * 4)
+        self._memory.write(allowed, bitmask, at=slot * allowed.shape[1] * 4)
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self.pools.set_blocks(slot, blocks, group)

@@ -1,5 +1,6 @@
-"""Grammars as masks of the vocabulary, by llguidance (Moskal et al., "Fast, high-fidelity LLM
-decoding with regex constraints" and its successor, an Earley parser over a lexer of derivatives).
+"""Grammars as bitmasks of the vocabulary, by llguidance: an Earley parser over a lexer of
+derivatives, which goes on from Moskal et al., "Fast, high-fidelity LLM decoding with regex
+constraints".
 
 A matcher reads the tokens of a text one by one and knows which may come next. The model decides how
 the text is split into tokens: llguidance could force the tokenizer's own split, but then asks it
@@ -92,7 +93,7 @@ class _LLVocabulary:
 class GrammarMatcher:
     """Grammar of one run and the tokens read so far.
 
-    mask       which tokens may come next: one bit each, lowest first, (⌈vocab_size / 32⌉,) u32
+    bitmask    which tokens may come next: one bit each, lowest first, (⌈vocab_size / 32⌉,) u32
     n_allowed  how many these are
     complete   the text follows the grammar and nothing may come after it
     failure    reason why no token may come next though the text is not complete, else ""
@@ -110,8 +111,8 @@ class GrammarMatcher:
 
     @property
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Return `mask` as (vocab_size,)."""
-        words = self.mask.view(np.uint8)
+        """Return `bitmask` as (vocab_size,)."""
+        words = self.bitmask.view(np.uint8)
         return np.unpackbits(words, count=self._vocab_size, bitorder="little").astype(bool)
 
     def _look(self) -> None:
@@ -122,7 +123,7 @@ class GrammarMatcher:
         if not self.complete and not matcher.is_error():
             found = np.frombuffer(matcher.compute_bitmask(), np.uint8)
             bits[:n] = np.unpackbits(found, count=n, bitorder="little")
-        self.mask: npt.NDArray[np.uint32] = np.packbits(bits, bitorder="little").view(np.uint32)
+        self.bitmask: npt.NDArray[np.uint32] = np.packbits(bits, bitorder="little").view(np.uint32)
         self.n_allowed = int(bits.sum())
         if matcher.is_error():
             self.failure = _reason(matcher.get_error())

@@ -118,8 +118,8 @@ class ScriptedRunner:
         ids = tokens.tolist()
         self.texts[slot] = (set(ids), Counter(ids[len(ids) - n_written :]))
 
-    def set_allowed(self, slot: int, mask: npt.NDArray[np.uint32]) -> None:
-        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
         self.allowed[slot] = set(np.flatnonzero(bits).tolist())
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:

@@ -28,8 +28,8 @@ def ids_of(text: str) -> list[int]:
 
 
 def allowed(matcher: GrammarMatcher) -> list[bytes]:
-    bits = np.unpackbits(matcher.mask.view(np.uint8), bitorder="little")
-    assert len(matcher.mask) == -(-len(TOKENS) // 32)
+    bits = np.unpackbits(matcher.bitmask.view(np.uint8), bitorder="little")
+    assert len(matcher.bitmask) == -(-len(TOKENS) // 32)
     ids = np.flatnonzero(bits)
     assert len(ids) == matcher.n_allowed
     return [TOKENS[id] for id in ids]
@@ -101,7 +101,7 @@ def test_a_vocabulary_without_an_end_token() -> None:
     alone = GrammarCompiler(lambda: GrammarVocabulary([b"a", b"b"], [], ()))
     matcher = alone.matcher(Grammar("regex", "ab?"), [])
     matcher.read(0)
-    assert (matcher.mask.tolist(), matcher.n_allowed, matcher.complete) == ([0b10], 1, False)
+    assert (matcher.bitmask.tolist(), matcher.n_allowed, matcher.complete) == ([0b10], 1, False)
     matcher.read(1)
     assert matcher.complete
     with pytest.raises(InvalidRequest, match="the model has no token that may come next"):
@@ -156,7 +156,7 @@ def test_texts_drawn_at_random_follow_their_schema(compiler: GrammarCompiler, se
     matcher = compiler.matcher(Grammar("json_schema", json.dumps(SCHEMA)), [])
     text = b""
     for _ in range(2000):
-        bits = np.unpackbits(matcher.mask.view(np.uint8), bitorder="little")
+        bits = np.unpackbits(matcher.bitmask.view(np.uint8), bitorder="little")
         id = int(rng.choice(np.flatnonzero(bits)))
         matcher.read(id)
         text += TOKENS[id]
