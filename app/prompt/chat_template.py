@@ -42,7 +42,7 @@ POOL = LimitedPool(
 """Processes that render all templates, started by the first request or by `POOL.warm`."""
 
 
-def render(
+def apply_chat_template(
     template: str,
     messages: Sequence[Message | Turn],
     *,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.engine.client import Tokenizer
-from app.prompt.chat_template import as_turn, escaped, render, unused_mark
+from app.prompt.chat_template import apply_chat_template, as_turn, escaped, unused_mark
 from app.prompt.conversation import Tool, Turn, has_calls, map_texts, map_turn, texts_of
 from app.prompt.tool_calls.registry import tool_format
 from app.ws.protocol import Message
@@ -144,7 +144,7 @@ def render_messages(
     if with_tools:
         form = tool_format(template)
         turns = [form.turn(turn, template) for turn in turns]
-    text = render(
+    text = apply_chat_template(
         template,
         turns,
         tools=tools,

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 
 from app.prompt import chat_template as chat
 from app.prompt import prompts
-from app.prompt.chat_template import render
+from app.prompt.chat_template import apply_chat_template
 from app.prompt.truncation import Room, read_conversation
 from app.ws.protocol import Message
 from e2e.local.text_cases import KINDS, answers, chat_of, files_of, folder_of, texts, vocabulary
@@ -202,7 +202,7 @@ def test_templates_render_as_on_the_server(loaded: Page, monkeypatch: pytest.Mon
 def rendered(name: str, messages: list[Message], prompt: bool, continued: bool) -> Any:
     how = {"add_generation_prompt": prompt, "continue_final": continued}
     try:
-        return render(template(name), messages, **SOURCES[name].tokens, **how)
+        return apply_chat_template(template(name), messages, **SOURCES[name].tokens, **how)
     except InvalidRequest as error:
         return refusal(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from app.prompt.chat_template import MAX_TEMPLATE_CHARS, render, unused_mark
+from app.prompt.chat_template import MAX_TEMPLATE_CHARS, apply_chat_template, unused_mark
 from app.prompt.template_process import MAX_TEXT_CHARS
 from app.ws.protocol import Message
 from gpu import InvalidRequest
@@ -80,7 +80,10 @@ def test_it_renders_as_transformers_does(template: str, prompt: bool) -> None:
     (expected,), _ = render_jinja_template(
         [plain(CONVERSATION)], chat_template=template, add_generation_prompt=prompt, **TOKENS
     )
-    assert render(template, CONVERSATION, add_generation_prompt=prompt, **TOKENS) == expected
+    assert (
+        apply_chat_template(template, CONVERSATION, add_generation_prompt=prompt, **TOKENS)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,13 +95,13 @@ def test_it_continues_as_transformers_does(template: str, begun: str) -> None:
     (expected,), _ = render_jinja_template(
         [plain(messages)], chat_template=template, continue_final_message=True, **TOKENS
     )
-    assert render(template, messages, continue_final=True, **TOKENS) == expected
+    assert apply_chat_template(template, messages, continue_final=True, **TOKENS) == expected
 
 
 def test_a_final_message_that_the_template_drops_cannot_be_continued() -> None:
     messages = [Message("user", "Hi"), Message("assistant", "Ho")]
     with pytest.raises(InvalidRequest, match="leaves out the last message"):
-        render("{{ messages[0].content }}", messages, continue_final=True)
+        apply_chat_template("{{ messages[0].content }}", messages, continue_final=True)
 
 
 REFUSED = {
@@ -125,7 +128,7 @@ REFUSED = {
 @pytest.mark.parametrize(("template", "reason"), REFUSED.values(), ids=REFUSED)
 def test_a_template_that_misbehaves_is_refused(template: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as refusal:
-        render(template, CONVERSATION)
+        apply_chat_template(template, CONVERSATION)
     assert refusal.value.param == "messages"
 
 
@@ -150,7 +153,7 @@ def test_a_template_that_misbehaves_is_refused(template: str, reason: str) -> No
     ],
 )
 def test_a_template_sees_nothing_of_python(template: str) -> None:
-    assert render(template, CONVERSATION) == ""
+    assert apply_chat_template(template, CONVERSATION) == ""
 
 
 ALLOWED = {
@@ -181,13 +184,13 @@ ALLOWED = {
 def test_expressions_give_what_they_give_in_transformers(expression: str) -> None:
     template = "{{ " + expression + " }}"
     (expected,), _ = render_jinja_template([plain(CONVERSATION)], chat_template=template)
-    assert render(template, CONVERSATION) == expected == ALLOWED[expression]
+    assert apply_chat_template(template, CONVERSATION) == expected == ALLOWED[expression]
 
 
 def test_text_and_template_have_a_maximum_length() -> None:
-    assert len(render("{{ 'a' * 4194304 }}", CONVERSATION)) == MAX_TEXT_CHARS
+    assert len(apply_chat_template("{{ 'a' * 4194304 }}", CONVERSATION)) == MAX_TEXT_CHARS
     with pytest.raises(InvalidRequest, match="characters"):
-        render("x" * (MAX_TEMPLATE_CHARS + 1), CONVERSATION)
+        apply_chat_template("x" * (MAX_TEMPLATE_CHARS + 1), CONVERSATION)
 
 
 def test_a_mark_occurs_in_none_of_the_texts() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from app.prompt import chat_template as chat
-from app.prompt.chat_template import render
+from app.prompt.chat_template import apply_chat_template
 from app.ws.protocol import Message
 from gpu import InvalidRequest, QueueFull
 from tests.app.http.test_server import Server
@@ -102,10 +102,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hostile_template_is_ended(hostile: str, short: None) -> None:
     begun = time.monotonic()
     with pytest.raises(InvalidRequest, match=f"{OVER}|Recursion|nested|too many") as refusal:
-        render(hostile, CONVERSATION)
+        apply_chat_template(hostile, CONVERSATION)
     assert time.monotonic() - begun < MAX_SECONDS
     assert refusal.value.param == "messages"
-    assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
+    assert apply_chat_template("{{ messages[0].content }}", CONVERSATION) == "Hi"
 
 
 def test_other_templates_are_rendered_meanwhile(short: None) -> None:
@@ -117,16 +117,16 @@ def test_other_templates_are_rendered_meanwhile(short: None) -> None:
     def attack() -> None:
         for hostile in [HOSTILE["index"], HOSTILE["sort"], HOSTILE["powers"]]:
             with pytest.raises(InvalidRequest, match="longer than") as refusal:
-                render(hostile, CONVERSATION)
+                apply_chat_template(hostile, CONVERSATION)
             ended.append(str(refusal.value))
 
-    render(qwen, CONVERSATION)
+    apply_chat_template(qwen, CONVERSATION)
     thread = threading.Thread(target=attack)
     thread.start()
     seconds = []
     while thread.is_alive():
         begun = time.monotonic()
-        assert render(qwen, CONVERSATION).startswith("<|im_start|>user\nHi")
+        assert apply_chat_template(qwen, CONVERSATION).startswith("<|im_start|>user\nHi")
         seconds.append(time.monotonic() - begun)
         time.sleep(0.01)
     assert len(ended) == 3
@@ -141,11 +141,11 @@ def test_ordinary_rendering_takes_less_than_five_milliseconds() -> None:
     tokens = SOURCES["llama-3.1"].tokens
     source = template("llama-3.1")
     for _ in range(8):
-        render(source, messages, **tokens)
+        apply_chat_template(source, messages, **tokens)
     seconds = []
     for _ in range(200):
         begun = time.perf_counter()
-        render(source, messages, **tokens)
+        apply_chat_template(source, messages, **tokens)
         seconds.append(time.perf_counter() - begun)
     first, *_, last = statistics.quantiles(seconds, n=4)
     assert first < 0.005
@@ -170,7 +170,7 @@ def test_the_number_of_waiting_templates_is_bounded(
 
     def attack(_: int) -> str:
         try:
-            return render(HOSTILE["index"], CONVERSATION)
+            return apply_chat_template(HOSTILE["index"], CONVERSATION)
         except QueueFull as error:
             return f"full: {error}"
         except InvalidRequest as error:
@@ -181,7 +181,7 @@ def test_the_number_of_waiting_templates_is_bounded(
     full = [answer for answer in answers if answer.startswith("full: too many conversations")]
     assert 1 <= len(full) <= 12 - 2 - chat.POOL.n_processes
     assert all("longer than" in answer for answer in answers if answer not in full)
-    assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
+    assert apply_chat_template("{{ messages[0].content }}", CONVERSATION) == "Hi"
 
 
 def test_waiting_for_a_process_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,13 +190,13 @@ def test_waiting_for_a_process_has_a_time_limit(monkeypatch: pytest.MonkeyPatch)
     all_idle()
     with ThreadPoolExecutor(8) as pool:
         hostile = [
-            pool.submit(render, HOSTILE["index"], CONVERSATION)
+            pool.submit(apply_chat_template, HOSTILE["index"], CONVERSATION)
             for _ in range(chat.POOL.n_processes)
         ]
         time.sleep(1)
         begun = time.monotonic()
         with pytest.raises(QueueFull, match="try again"):
-            render("{{ 1 }}", CONVERSATION)
+            apply_chat_template("{{ 1 }}", CONVERSATION)
         assert time.monotonic() - begun < 2
         assert all(isinstance(each.exception(), InvalidRequest) for each in hostile)
 
@@ -207,7 +207,7 @@ def test_a_template_that_needed_much_memory_leaves_none_behind(
     monkeypatch.setattr(chat, "MAX_SECONDS", 30.0)  # memory is the claim, also on a busy machine
     pool = chat.POOL
     pool.close()
-    assert render("{{ ('x' * 200000000) | length }}", CONVERSATION) == "200000000"
+    assert apply_chat_template("{{ ('x' * 200000000) | length }}", CONVERSATION) == "200000000"
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         pids = [process.pid for process in pool._idle]
@@ -223,7 +223,7 @@ def test_memory_of_the_server_does_not_count_against_a_process() -> None:
     held = b"x" * (300 << 20)
     seen = set()
     for _ in range(5):
-        assert render("{{ messages[0].content }}", CONVERSATION) == "Hi"
+        assert apply_chat_template("{{ messages[0].content }}", CONVERSATION) == "Hi"
         seen |= {process.pid for process in chat.POOL._idle}
     assert len(seen) <= chat.POOL.n_processes
     assert held[-1:] == b"x"
@@ -241,11 +241,11 @@ from app.ws.protocol import Message
 from tests.app.prompt.test_hostile_templates import HOSTILE
 
 chat.POOL.warm()
-chat.render("{{ 1 }}", [Message("user", "")])
+chat.apply_chat_template("{{ 1 }}", [Message("user", "")])
 chat.MAX_SECONDS = 1.5
 hostile = [HOSTILE["index"]][: len(sys.argv) - 1]
 for source in hostile:
-    threading.Thread(target=chat.render, args=(source, [Message("user", "")])).start()
+    threading.Thread(target=chat.apply_chat_template, args=(source, [Message("user", "")])).start()
 time.sleep(0.5)
 while len(chat.POOL._idle) + len(hostile) < chat.POOL.n_processes:
     time.sleep(0.05)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from app.prompt.chat_template import render
+from app.prompt.chat_template import apply_chat_template
 from app.prompt.conversation import Tool, Turn
 from app.prompt.prompts import message_ids, prompt_ids
 from app.ws.protocol import Message
@@ -59,7 +59,7 @@ def test_exactly_one_kind_of_prompt(given: tuple[str, ...]) -> None:
 
 def test_messages_are_the_rendered_template() -> None:
     messages = [Message("user", "A café 🦊"), Message("assistant", "Yes"), Message("user", "Once")]
-    text = render(CHAT_TEMPLATE, messages, bos_token="<s>", eos_token="</s>")
+    text = apply_chat_template(CHAT_TEMPLATE, messages, bos_token="<s>", eos_token="</s>")
     assert message_ids(TOKENIZER, messages) == TOKENIZER.encode(text, bos=False)
 
 
@@ -140,7 +140,9 @@ def test_nobody_writes_control_tokens_with_tools(tool_template: str) -> None:
         turns, tools = with_tools(attack)
         ids = message_ids(tokenizer, turns, tools=tools)
         assert specials(ids) == harmless, attack
-        text = render(tool_template, turns, tools=tools, bos_token="<s>", eos_token="</s>")
+        text = apply_chat_template(
+            tool_template, turns, tools=tools, bos_token="<s>", eos_token="</s>"
+        )
         assert written(tokenizer, ids) == text
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from app.prompt import chat_template as chat
-from app.prompt.chat_template import as_turn, render
+from app.prompt.chat_template import apply_chat_template, as_turn
 from app.prompt.conversation import Tool, Turn
 from app.prompt.tool_calls.registry import MENTIONS_TOOLS
 from app.ws.protocol import Message
@@ -66,7 +66,7 @@ def expected(name: str, messages: Sequence[Message | Turn], **how: Any) -> str |
 
 def got(name: str, messages: Sequence[Message | Turn], **how: Any) -> str | None:
     try:
-        return render(template(name), messages, **SOURCES[name].tokens, **how)
+        return apply_chat_template(template(name), messages, **SOURCES[name].tokens, **how)
     except InvalidRequest:
         return None
 
