@@ -95,8 +95,8 @@ def test_numbers_are_written_for_people(call: Call) -> None:
 
 def test_scales_are_rounded_outwards(call: Call) -> None:
     for value, up, down in [(3, 5, 2), (0.5, 0.5, 0.5), (71, 100, 50), (0.013, 0.02, 0.01)]:
-        assert call("core/metrics", "round125", value, 1) == pytest.approx(up)
-        assert call("core/metrics", "round125", value, -1) == pytest.approx(down)
+        assert call("core-sample/metrics", "round125", value, 1) == pytest.approx(up)
+        assert call("core-sample/metrics", "round125", value, -1) == pytest.approx(down)
 
 
 EVENTS = """async (events) => {

@@ -2,7 +2,7 @@
 
 import { clamp } from "./ui/dom.js";
 import { count } from "./ui/format.js";
-import { METRICS } from "./core/metrics.js";
+import { METRICS } from "./core-sample/metrics.js";
 import { changed, state } from "./state.js";
 
 export const view = {
@@ -15,7 +15,7 @@ export const view = {
   /** Row of the core sample: {layer, part}; null until a model is known. */
   row: null,
   hoverRow: null,
-  /** Rows per layer in the core sample; set by core/core.js. */
+  /** Rows per layer in the core sample; set by core-sample/core-sample.js. */
   parts: 2,
 };
 

@@ -1,7 +1,7 @@
 // Transcript: the turns of the conversation, and the token in focus.
 
 import { byId, el } from "../ui/dom.js";
-import { moveFocus } from "../core/controls.js";
+import { moveFocus } from "../core-sample/controls.js";
 import { AnswerEdit } from "./answer-edit.js";
 import { AnswerText } from "./answer-text.js";
 import { branchNote } from "../conversations/branch-note.js";

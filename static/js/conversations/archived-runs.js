@@ -1,7 +1,7 @@
 // Runs in the browser's storage, for those of which this tab has only the text.
 
 import { retention } from "../chat/retention.js";
-import { scales } from "../core/metrics.js";
+import { scales } from "../core-sample/metrics.js";
 
 let archive = Promise.resolve(new Map());
 

@@ -5,7 +5,7 @@ import { rejectAll, resolveRequest } from "./inspect.js";
 import { retention } from "../chat/retention.js";
 import { connect, send, notifyListener } from "./connection.js";
 import { followedRun, onFollowedError, resumeFollowed, unfollow } from "./followed-runs.js";
-import { scales, useScales } from "../core/metrics.js";
+import { scales, useScales } from "../core-sample/metrics.js";
 import { recordInterval } from "../panels/overhead.js";
 import { restore, save, saveSoon } from "../chat/persist.js";
 import { keepNow, keepSoon } from "../conversations/keeper.js";

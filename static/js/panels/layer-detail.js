@@ -4,7 +4,7 @@
 import { byId, el, fitCanvas, setVars } from "../ui/dom.js";
 import { expertChoiceText, expertChoice, loadBalance } from "../chat/expert-use.js";
 import { count } from "../ui/format.js";
-import { scales, signed } from "../core/metrics.js";
+import { scales, signed } from "../core-sample/metrics.js";
 import { palette } from "../ui/palette.js";
 import { state } from "../state.js";
 import { view } from "../view.js";

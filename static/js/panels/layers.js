@@ -1,9 +1,9 @@
 // Layer table: the measurements of every layer at the focused token, with bars on one canvas.
 
 import { byId, el, fitCanvas, setText } from "../ui/dom.js";
-import { grid, isDense, namedEvery } from "../core/grid.js";
+import { grid, isDense, namedEvery } from "../core-sample/grid.js";
 import { drawFoot, micro } from "./layer-detail.js";
-import { scales } from "../core/metrics.js";
+import { scales } from "../core-sample/metrics.js";
 import { palette } from "../ui/palette.js";
 import { on, state } from "../state.js";
 import { focused, focusedRow, focusedToken, pin, point } from "../view.js";

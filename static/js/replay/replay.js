@@ -2,7 +2,7 @@
 
 import { Playback } from "./playback.js";
 import { returnControls } from "../chat/lent-controls.js";
-import { scales, useScales } from "../core/metrics.js";
+import { scales, useScales } from "../core-sample/metrics.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { fromWire } from "../interventions/intervention-wire.js";
 import { resumeRun } from "../net/resume.js";

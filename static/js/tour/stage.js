@@ -1,6 +1,6 @@
 // Page state that the tour sets, and restores at the end unless the user changed it meanwhile.
 
-import { setMetric } from "../core/controls.js";
+import { setMetric } from "../core-sample/controls.js";
 import { openInstrumentName, showInstrument } from "../look/frame.js";
 import { closeSheet, openSheet, phone } from "../ui/bottom-sheets.js";
 import { state } from "../state.js";

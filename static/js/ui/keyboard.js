@@ -1,10 +1,10 @@
 // Keyboard shortcuts of the whole page.
 
-import { setMetric } from "../core/controls.js";
+import { setMetric } from "../core-sample/controls.js";
 import { byId } from "./dom.js";
 import { toggle } from "../replay/playback-bar.js";
 import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
-import { METRIC_NAMES } from "../core/metrics.js";
+import { METRIC_NAMES } from "../core-sample/metrics.js";
 import { toggleMarkdown } from "../chat/markdown-view.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";

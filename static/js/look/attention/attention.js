@@ -1,7 +1,7 @@
 // Attention instrument: a strip per head for the focused token, and the context's words for one
 // head.
 
-import { METRICS } from "../../core/metrics.js";
+import { METRICS } from "../../core-sample/metrics.js";
 import { changed } from "../../state.js";
 import { metric, pin, point, view } from "../../view.js";
 import {

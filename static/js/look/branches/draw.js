@@ -2,7 +2,7 @@
 
 import { setVars } from "../../ui/dom.js";
 import { probability, tokenLabel } from "../../ui/format.js";
-import { grid } from "../../core/grid.js";
+import { grid } from "../../core-sample/grid.js";
 import { palette } from "../../ui/palette.js";
 import { label, rule, SANS, SERIF } from "../shared/chart.js";
 

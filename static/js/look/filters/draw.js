@@ -2,7 +2,7 @@
 
 import { clamp, fitCanvas } from "../../ui/dom.js";
 import { percent } from "../../ui/format.js";
-import { grid } from "../../core/grid.js";
+import { grid } from "../../core-sample/grid.js";
 import { palette } from "../../ui/palette.js";
 import { clipped, hatch, label, rule, SANS, SERIF } from "../shared/chart.js";
 import { DRAW, extendsTo, removedIn } from "./flow.js";

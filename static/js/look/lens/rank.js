@@ -2,7 +2,7 @@
 
 import { fitCanvas } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
-import { grid } from "../../core/grid.js";
+import { grid } from "../../core-sample/grid.js";
 import { palette } from "../../ui/palette.js";
 import { label, rule, SANS } from "../shared/chart.js";
 import { whenTop } from "./reading.js";

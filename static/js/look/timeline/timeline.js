@@ -1,6 +1,6 @@
 // Timeline instrument: what host, GPU, network and page did during a request.
 
-import { moveFocus } from "../../core/controls.js";
+import { moveFocus } from "../../core-sample/controls.js";
 import { el, setText } from "../../ui/dom.js";
 import { count, duration, plural, tokenLabel } from "../../ui/format.js";
 import { numberOf, pin, point } from "../../view.js";

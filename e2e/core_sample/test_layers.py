@@ -35,8 +35,8 @@ MEASURED = """async () => {
 # [colour on the plate, colour of the map] in the middle of each layer's MLP row of a written token.
 COLOURS = """async (index) => {
   const [{ view, metric }, { core }, { grid }, { partEdges }, { scales }, { shade }, { state }] =
-    await Promise.all(["view", "core/core", "core/grid", "core/column", "core/metrics",
-                       "ui/palette", "state"]
+    await Promise.all(["view", "core-sample/core-sample", "core-sample/grid", "core-sample/column",
+                       "core-sample/metrics", "ui/palette", "state"]
       .map((name) => import(`/static/js/${name}.js`)));
   const canvas = document.querySelector("#sample");
   const x = Math.round((core.x0 + (index + 0.4) * core.column - core.scroll) * core.ratio);

@@ -1,4 +1,4 @@
-// Core sample: position of its columns, scrolling, and drawing.
+// Heat map of layers × tokens (the core sample): position of its columns, scrolling, and drawing.
 
 import { ColumnPainter, drawProbabilities, partEdges } from "./column.js";
 import { drawLabels, drawPaper } from "./labels.js";

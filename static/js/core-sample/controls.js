@@ -1,7 +1,7 @@
 // Controls of the core sample: metric buttons, legend, row names, pointer and keys.
 
 import { cellValue, onScale } from "./column.js";
-import { cellUnder, core, follow, zoom } from "./core.js";
+import { cellUnder, core, follow, zoom } from "./core-sample.js";
 import { byId, el, setText, setVars } from "../ui/dom.js";
 import { ordinal, probability, tokenLabel } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
