@@ -184,9 +184,11 @@ def test_prefill_has_no_bank_conflicts_above_two(
     plans.write(step.size)
     kernels = ("matmul", "qkv", "moe_matmul")
     found: dict[tuple[str, str], float] = {}
+    routed = shape == "tiny_moe"  # which tiles have work is read from what ran before
     for dispatch, _ in step.dispatches:
-        trace = tracer.run(dispatch)
-        if dispatch.kernel.name in kernels and dispatch.grid[1] > 1:
+        asked = dispatch.kernel.name in kernels and dispatch.grid[1] > 1
+        trace = tracer.run(dispatch) if asked or routed else None
+        if asked and trace:
             found |= {
                 (dispatch.label, use.site.text): use.conflict
                 for use in instructions(trace, 32)
