@@ -1,5 +1,5 @@
-# Two commands: `make run` opens the playground, `make test` runs one case of every claim.
-# Before a release, `make test-all` runs the exhaustive cases too.
+# Two commands: `make run` opens the playground, `make test` runs the tests of every push. After a
+# change of the page run `make test-page` too, and before a release `make test-all`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test test-all test-late test-slow soak races mutants lint parity bench accuracy screenshots clean
+.PHONY: run site smoke test test-page test-all test-late test-slow soak races mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -30,8 +30,14 @@ smoke: $(VENV)/test.stamp
 
 test: $(VENV)/test.stamp lint
 	$(BIN)/python -m app.cli.software_device --chromium
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" tests @e2e/quick.txt
 	$(MAKE) --no-print-directory parity PARITY="$(OPS)"
+
+# All tests of the page. Those of e2e/quick.txt are in `make test`: what compares the page with the
+# engine, what notices a fault of `make mutants`, and one of the rest of every folder.
+test-page: $(VENV)/test.stamp
+	$(BIN)/python -m app.cli.software_device --chromium
+	$(PYTEST) -m "not slow" e2e
 
 # The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium package. All that
 # compare any; `make test` takes every op and every architecture.
@@ -48,9 +54,10 @@ else
 		$(PYTEST) -m "parity and not slow" $(PARITY)
 endif
 
-# What a release must pass: all of `make test`, every comparison on the second driver, the slow tests
-# and the search for races.
+# What a release must pass: `make test`, all tests of the page, every comparison on the second driver,
+# the slow tests and the search for races.
 test-all: test
+	$(MAKE) --no-print-directory test-page
 	$(MAKE) --no-print-directory parity
 	$(MAKE) --no-print-directory test-slow
 	$(MAKE) --no-print-directory races

@@ -54,6 +54,15 @@ def test_the_tests_that_noticed_are_still_there() -> None:
         assert function in (ROOT / path).read_text("utf-8"), f"{verdict.noticed_by}: {AGAIN}"
 
 
+def test_make_test_runs_the_tests_of_the_page_that_noticed() -> None:
+    quick = set((ROOT / "e2e" / "quick.txt").read_text("utf-8").split())
+    noticed = {verdict.noticed_by for verdict in read_report(REPORT).values()}
+    tests = {test.partition("[")[0] for test in noticed if test.startswith("e2e/")}
+    missing = {test for test in tests if not quick & {test, test.partition("::")[0]}}
+    assert tests
+    assert not missing, "add them to e2e/quick.txt"
+
+
 def test_a_mutant_replaces_only_the_occurrence_that_it_names() -> None:
     mutant = Mutant("m", "b", "f.py", "a + b", "a - b", ("t.py",), nth=1, count=3)
     assert mutant.applied("a + b; a + b; a + b") == "a + b; a - b; a + b"
