@@ -130,6 +130,7 @@ class AttentionTiling:
             "LANES": self.lanes,
             "VALUE_GROUPS": self.value_groups,
             "FEW_ROWS": FEW_ROWS,
+            "QUAD_SIZE": min(4, self.rows * self.heads),
         }
         if self.loads == "shared":
             fit = TILE_VEC4S // sizes["HEAD_VEC4S"]

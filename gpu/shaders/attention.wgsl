@@ -25,8 +25,8 @@
 // use: soft_cap
 // use: attention_split
 // prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
-// VALUE_GROUPS (groups of lanes, each adding the values of some of the keys),
-// FEW_ROWS (most rows of a step whose attention is split)
+// VALUE_GROUPS (groups of lanes, each adding the values of some of the keys), QUAD_SIZE (see
+// lib/attention_kv_tile.wgsl), FEW_ROWS (most rows of a step whose attention is split)
 override N_HEADS: u32;
 override Q_STRIDE: u32;
 override SCALE: f32; // of q · k, times log2(e)

@@ -2,7 +2,8 @@
 //
 // A lane scores four keys, then adds the values of every VALUE_GROUPS-th quad of keys for one chunk
 // of dimensions. Arrays are nested by quads, as the loops are, so that drivers unroll the loops and
-// keep the arrays in registers.
+// keep the arrays in registers. QUAD_SIZE queries of each quad are computed: 4, or QUERIES if these
+// are fewer.
 // use: quad
 
 struct Sums { // running sums of a split, for this lane's chunk of dimensions
@@ -17,7 +18,7 @@ fn score_keys(
 ) -> array<array<vec4f, 4>, QUERY_QUADS> {
   var scores = array<array<vec4f, 4>, QUERY_QUADS>();
   for (var f = 0u; f < QUERY_QUADS; f++) {
-    for (var j = 0u; j < 4u; j++) { scores[f][j] = vec4f(); }
+    for (var j = 0u; j < QUAD_SIZE; j++) { scores[f][j] = vec4f(); }
   }
   let k_at = key_at(run, min(key, run.last / 4u * 4u));
   for (var c = 0u; c < CHUNKS; c++) {
@@ -26,7 +27,7 @@ fn score_keys(
     for (var v = 0u; v < CACHED_VEC4S; v++) {
       for (var f = 0u; f < QUERY_QUADS; f++) {
         var queries = quad_queries(at, f, c * CACHED_VEC4S + v);
-        for (var j = 0u; j < 4u; j++) {
+        for (var j = 0u; j < QUAD_SIZE; j++) {
           let s = scores[f][j];
           scores[f][j] = vec4f(
             dot_add(queries[j], k[0][v], s.x), dot_add(queries[j], k[1][v], s.y),
@@ -52,7 +53,7 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
   let keys = vec4u(key, key + 1u, key + 2u, key + 3u);
   var scores = score_keys(run, key, at);
   for (var f = 0u; f < QUERY_QUADS; f++) {
-    for (var j = 0u; j < 4u; j++) {
+    for (var j = 0u; j < QUAD_SIZE; j++) {
       let s = select(vec4f(LOWEST), soft_cap(scores[f][j] * SCALE), visible(keys, (*n_keys)[f][j]));
       scores[f][j] = s;
       store_maximum(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
@@ -62,7 +63,7 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
   reduce_maxima(lane);
   for (var f = 0u; f < QUERY_QUADS; f++) {
     let maxima = quad_maxima(f, lane);
-    for (var j = 0u; j < 4u; j++) {
+    for (var j = 0u; j < QUAD_SIZE; j++) {
       let top = max((*before).maxima[f][j], maxima[j]);
       rescale(before, f, j, top);
       let below = scores[f][j] - top;
@@ -103,7 +104,7 @@ fn add_kv_tile(run: SequenceRows, first: u32, lane: u32, to: ptr<function, Sums>
     }
     for (var f = 0u; f < QUERY_QUADS; f++) {
       var four = quad_probs(f, quad, lane);
-      for (var j = 0u; j < 4u; j++) {
+      for (var j = 0u; j < QUAD_SIZE; j++) {
         let p = four[j];
         (*to).sums[f][j] += p.x + p.y + p.z + p.w;
         if (CAPTURE) { (*to).weighted[f][j] += terms[(f * 4u + j) * LANES + quad]; }

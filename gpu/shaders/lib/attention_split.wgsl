@@ -23,7 +23,7 @@ fn attend(run: SequenceRows, split: u32, lane: u32) {
   var n_keys = KeyCounts();
   var sums = Sums();
   for (var f = 0u; f < QUERY_QUADS; f++) {
-    for (var j = 0u; j < 4u; j++) {
+    for (var j = 0u; j < QUAD_SIZE; j++) {
       let row = (f * 4u + j) / HEADS;
       let position = step.rows[run.first + min(row, run.n - 1u)].position;
       n_keys[f][j] = select(0u, position + 1u, row < run.n);
@@ -52,7 +52,7 @@ fn store_single_split(
   run: SequenceRows, lane: u32, n_keys: ptr<function, KeyCounts>, sums: ptr<function, Sums>,
 ) {
   for (var f = 0u; f < QUERY_QUADS; f++) {
-    for (var j = 0u; j < 4u; j++) {
+    for (var j = 0u; j < QUAD_SIZE; j++) {
       let i = f * 4u + j;
       let row = run.first + i / HEADS;
       let head = run.head + i % HEADS;
@@ -74,7 +74,7 @@ fn store_single_split(
 // Adds the value groups of a split, then merges it with the previous splits or stores it (PARTIAL).
 fn store_split(run: SequenceRows, split: u32, lane: u32, sums: ptr<function, Sums>) {
   for (var f = 0u; f < QUERY_QUADS; f++) {
-    for (var j = 0u; j < 4u; j++) {
+    for (var j = 0u; j < QUAD_SIZE; j++) {
       let i = f * 4u + j;
       if (lane == 0u) { maxima[i] = (*sums).maxima[f][j]; }
       lane_values[i * LANES + lane] = (*sums).sums[f][j];
@@ -83,7 +83,7 @@ fn store_split(run: SequenceRows, split: u32, lane: u32, sums: ptr<function, Sum
   }
   for (var v = 0u; v < CACHED_VEC4S; v++) {
     for (var f = 0u; f < QUERY_QUADS; f++) {
-      for (var j = 0u; j < 4u; j++) {
+      for (var j = 0u; j < QUAD_SIZE; j++) {
         probs[(f * 4u + j) * LANES + lane] = load16_of(value_vec4((*sums).values[f][j], v));
       }
     }
