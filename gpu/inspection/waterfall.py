@@ -1,4 +1,5 @@
-"""Stages in which sampling settings turn logits into the distribution that a token is drawn from.
+"""Sampling waterfall, which the instrument Filters draws: the stages in which sampling settings
+turn logits into the distribution that a token is drawn from.
 
 The stages are those of the sampler: raw logits → biases and penalties → temperature → top-k → top-p
 → min-p → draw. The first three change shares, the filters take shares away; what a filter takes is

@@ -1,5 +1,5 @@
-// Interventions of a run (`Interventions` of the wire): comparison, position spans, and text. No
-// DOM access.
+// Interventions of a run (`Interventions`, the field `reach` of the wire), which the instrument
+// Reach in sets: comparison, position spans, and text. No DOM access.
 
 import { count, plural } from "../ui/format.js";
 

@@ -56,7 +56,7 @@ export const INSTRUMENTS = [
     tab: "Reach",
     title: "Reach in",
     what: "Ablate or scale heads and layers, steer and patch, during generation.",
-    fetch: async () => (await import("./reach/reach.js")).interventions,
+    fetch: async () => (await import("./reach/reach.js")).reach,
   },
   {
     name: "branches",

@@ -1,5 +1,6 @@
-// Instrument that shows how the focused token was chosen: logits, penalties, temperature, filters,
-// draw. While the sliders differ from the run's settings, it previews them on the same logits.
+// Filters, the instrument that draws the sampling waterfall (gpu/inspection/waterfall.py): how the
+// focused token was chosen by logits, penalties, temperature, top-k, top-p, min-p and draw. While
+// the sliders differ from the run's settings, it previews them on the same logits.
 
 import { el } from "../../ui/dom.js";
 import { count, percent, tokenLabel } from "../../ui/format.js";

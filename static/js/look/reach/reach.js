@@ -1,5 +1,6 @@
-// Reach in: scale or switch off heads, attention, MLPs and layers, steer and patch the residual
-// stream, during generation; and show the effect on one token.
+// Reach in, the instrument that sets interventions (interventions/): scale or switch off heads,
+// attention, MLPs and layers, steer and patch the residual stream, during generation; and show the
+// effect on one token.
 
 import { el } from "../../ui/dom.js";
 import { tokenLabel } from "../../ui/format.js";
@@ -35,7 +36,7 @@ let chosen = "head 0.0";
 /** Effect drawn by the last `show`: `readEffect`, or null. */
 let found = null;
 
-export const interventions = {
+export const reach = {
   needs: "nothing",
 
   setUp(root) {
