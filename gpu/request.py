@@ -16,7 +16,8 @@ class Request(msgspec.Struct, frozen=True):
 
     ids            token ids of the prompt
     params         sampling settings
-    capture        read statistics of every pass back from the device
+    capture        read activation statistics of every layer back from the device, by a plan that
+                   keeps them
     updates        changes of the settings at tokens that are known in advance, as in a replay
     interventions  interventions from the first token on; with `spans`, from the last of `ids` on
     spans          interventions under which all of `ids` but the last were computed, where `ids`

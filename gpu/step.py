@@ -163,7 +163,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Statistics of a captured step.
+    """Activation statistics of a step with `capture`.
 
     embedding  (n_rows,)                    norm of the embedding
     residual   (n_rows, n_layers)           norm of the residual stream after the layer

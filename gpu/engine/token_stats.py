@@ -1,4 +1,4 @@
-"""Statistics of one token of a captured step, as clients see them."""
+"""Activation statistics of one token of a step with `capture`, as clients see them."""
 
 from __future__ import annotations
 

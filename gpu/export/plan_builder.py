@@ -178,7 +178,7 @@ class PlanBuilder:
         return self._kernels.place((kernel.source, *sorted(kernel.constants.items())), make)
 
     def _kept(self, recorded: RecordedPlan) -> Iterator[KeptResult]:
-        """Yield the statistics of a captured plan."""
+        """Yield what a plan with statistics (`capture`) keeps."""
         if recorded.capture is None:
             return
         at = recorded.sample_bytes

@@ -221,7 +221,7 @@ class Pass:
         ops.norm(self.rec, self.batch, "last_hidden", norm, width, x, out)
 
     def layer_stats(self) -> None:
-        """Record the statistics of a captured pass, after its last layer."""
+        """Record the activation statistics (`capture`), after the last layer."""
         states, capture = self.instruments.states, self.instruments.capture
         if states and capture:
             ops.layer_stats(

@@ -119,7 +119,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Buffers for the statistics of a captured plan.
+    """Buffers of a plan with statistics (`capture`).
 
     entropy    (rows, n_heads) of a layer, in bits; entropies: (n_layers, at least rows · n_heads)
     stats      (rows, 1 + 5 · n_layers)

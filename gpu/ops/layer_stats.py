@@ -1,4 +1,4 @@
-"""Statistics of the residual stream; only captured plans record them."""
+"""Statistics of the residual stream; only plans with statistics (`capture`) record them."""
 
 from __future__ import annotations
 

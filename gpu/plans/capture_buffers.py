@@ -1,5 +1,6 @@
-"""Device memory for measurements, allocated when the first plan needs it and shared by plans of all
-sizes, since steps run one after the other."""
+"""Device memory for activations that plans keep (statistics of layers, attention weights, states),
+allocated when the first plan needs it and shared by plans of all sizes, since steps run one after
+the other."""
 
 from __future__ import annotations
 

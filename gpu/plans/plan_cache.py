@@ -1,8 +1,9 @@
 """Cache of the plans of one model, each recorded the first time its shape is needed.
 
 Rows, samples and the splits of the longest context are rounded up to a bucket, so a handful of
-plans serves every step. A captured plan is a separate recording of the same pass that keeps the
-residual stream and takes timestamps, so plain plans pay nothing for it.
+plans serves every step. A plan with statistics (of the kind `captured`) is a separate recording of
+the same pass that keeps the residual stream and takes timestamps, so plain plans pay nothing for
+them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // Norms of the residual stream and of each layer's updates, and the cosine of each update to the
-// stream it is added to, for every row of a captured step.
+// stream it is added to, for every row of a step whose plan has statistics.
 //
 //   attention = resid_mid − resid_pre    cos = resid_pre · attention / (‖resid_pre‖ ‖attention‖)
 //   mlp       = after − resid_mid        cos = resid_mid · mlp / (‖resid_mid‖ ‖mlp‖)

@@ -1,4 +1,5 @@
-// Results of a step: samples with their candidates, and the statistics of a captured plan.
+// Results of a step: samples with their candidates, and the statistics of a plan that
+// captures them.
 
 /** Significant digits of a statistic: a float32 has seven, and a page has thousands of them. */
 const DIGITS = 6;
