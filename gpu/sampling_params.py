@@ -1,4 +1,4 @@
-"""Sampling settings: one declaration each, and the settings of a request.
+"""`SamplingParams`, the sampling settings of a request; each field is declared once.
 
 The order of the steps is fixed: biases → repetition penalty → frequency and presence penalty →
 temperature → top-k → top-p → min-p → draw. Biases and penalties are those of vLLM and OpenAI.

@@ -1,4 +1,4 @@
-"""Several engines of one model behind one client.
+"""Engine client that routes requests to replicas, and moves the runs of one that is lost.
 
 Each replica is an engine with a KV cache of its own. A request goes to the replica that has most of
 its prefix cached (`app.replicas.router`) and stays there. If the replica's process ends, its runs

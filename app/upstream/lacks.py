@@ -1,4 +1,4 @@
-"""Sentences about what an upstream does not tell, for the page where it is missed."""
+"""What the page cannot show behind an upstream server: a sentence for each, shown in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue of messages to one page: a thread that sends them, and limits on what may wait."""
+"""Send queue of one page, with backpressure: a thread that sends messages, limits on what waits."""
 
 from __future__ import annotations
 

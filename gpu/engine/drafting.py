@@ -1,11 +1,13 @@
 """Speculative decoding of one sequence (Leviathan et al. 2023; Chen et al. 2023).
 
 The rows of a step are the sequence's last token and its drafts, and a token is sampled after each.
-A draft is accepted if it equals the token that was sampled in its place. Every draw depends on the
-seed, its index and the logits alone, so the text has the same ids as without drafts, at any
-temperature. Drafts are not sampled: they are what followed the same n-gram earlier in the text, or
-the most likely tokens of a draft model. Such a draft is accepted with the probability that the
-model gives it, as in rejection sampling (docs/performance.md has what was tried).
+Verification is by exact match: a draft is accepted if it equals the token that the target model
+sampled in its place. Every draw depends on the seed, its index and the logits alone, so the text
+has the same ids as without drafts, at any temperature.
+
+Drafts are proposed without a random draw: what followed the same n-gram earlier in the text, or the
+most likely tokens of a draft model. For such drafts exact match is rejection sampling: both accept
+one with the probability that the target model gives it (docs/performance.md has what was tried).
 
 The tokens after a rejected draft are discarded. Their keys and values stay behind the end of the
 text until they are overwritten.
@@ -98,8 +100,9 @@ class Drafting(ABC):
         return self.in_flight
 
     def verify(self, sampled: list[int], ms: float) -> int:
-        """Return how many drafts in flight are accepted: those before the first that differs from
-        the token in `sampled`, which was sampled in its place. `ms`: time of the step."""
+        """Verify the drafts in flight by exact match; return how many are accepted: those before
+        the first that differs from the token in `sampled`, which the target model sampled in its
+        place. `ms`: time of the step."""
         pairs = zip(self.in_flight, sampled, strict=False)
         n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         counts, n = self.counts, len(self.in_flight)

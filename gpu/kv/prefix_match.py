@@ -1,5 +1,5 @@
-"""Search for the longest cached prefix of a text, in the prefix caches of all groups of layers.
-Host logic only.
+"""Look-up in the prefix cache: the longest cached prefix of a text, in the `gpu.kv.prefix_cache` of
+every group of layers. Host logic only.
 
 A full-attention group needs all blocks of a prefix. A sliding-window group needs only those in the
 window of the next row, so a prefix is found even if the blocks before them were freed and evicted.

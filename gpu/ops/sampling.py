@@ -1,7 +1,7 @@
 """Sampling in two operations, and their buffers.
 
-`logit_sort_keys` applies grammar mask, biases, penalties and temperature; `sample` applies top-k,
-top-p and min-p, and draws.
+`logit_sort_keys` applies grammar bitmask, biases, penalties and temperature; `sample` applies
+`top_k`, `top_p` and `min_p`, and draws. `gpu.sampling_params` declares these settings.
 """
 
 from __future__ import annotations

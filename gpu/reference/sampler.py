@@ -1,9 +1,10 @@
-"""The sampler in NumPy and double precision: the reference of every other sampler.
+"""Sampler in NumPy and double precision: penalties, temperature, top-k, top-p, min-p and the draw;
+the reference of every other sampler.
 
-Biases → penalties → temperature → top-k → top-p → min-p → draw. The three filters are thresholds on
-the scaled logit; tokens that tie with a threshold survive. The draw inverts the cumulative
-distribution of the survivors, most likely first, ties by id, at a number that depends on (seed,
-index) alone.
+Biases → penalties → `temperature` → `top_k` → `top_p` → `min_p` → draw. The three filters are
+thresholds on the scaled logit; tokens that tie with a threshold survive. The draw inverts the
+cumulative distribution of the survivors, most likely first, ties by id, at a number that depends on
+(seed, index) alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Generate text with the exported model: batched sampling in torch, for evaluation and card.
+"""Generate text with the exported tale model: batched sampling in torch, for evaluation and card
+only; the engine's sampler is `gpu.ops.sampling` with its twin `gpu.reference.sampler`.
 
     python -m app.tale.make.sample "Tell me a story about a fox and a lantern."
 

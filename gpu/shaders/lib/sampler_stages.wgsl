@@ -1,4 +1,5 @@
-// Top-k, top-p, min-p and the draw as one threshold search over descending logits.
+// Top-k, top-p, min-p (`top_k`, `top_p`, `min_p`) and the draw as one threshold search over
+// descending logits.
 //
 // Each stage asks at which rank a count or a mass is reached: it narrows a range until a buffer can
 // hold the rest, collects and sorts that, and finds the rank in it. The stages share one loop

@@ -1,4 +1,4 @@
-// What an upstream server does not tell, said where it is missed.
+// Notices in place of what the page cannot show behind an upstream server.
 //
 // The sentences come with the `hello` message (app/upstream/lacks.py). An element with `data-lack`
 // shows the one of that name; `body[data-upstream]` hides what would be empty.

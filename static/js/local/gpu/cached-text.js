@@ -1,3 +1,5 @@
+// Prefix of a text whose keys and values a slot of the KV cache in the browser holds.
+
 import { activeAt } from "../interventions/active.js";
 
 /** Ids whose keys and values are on the device, and the interventions they were computed under. */
