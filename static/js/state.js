@@ -58,8 +58,8 @@ export const state = {
   /** The selected answer of a comparison (look/compare/), which the controls act on; or null. */
   compared: null,
   /**
-   * The page's own {settings, interventions} while its controls are lent (chat/lent-controls.js),
-   * and the name of the `borrower`; or null.
+   * The page's own {settings, interventions} while its controls are bound to something else
+   * (chat/bound-controls.js), and the name of that `target`; or null.
    */
   own: null,
   /** Tokens of the prompt in the composer: {tokens, fresh} or null. */

@@ -116,7 +116,7 @@ function draw() {
   const { settings } = state;
   if (!settings) return;
   const refused = state.problem?.param ?? "";
-  setText(byId("h-sampling"), state.own ? `Sampling, ${state.own.borrower}` : "Sampling");
+  setText(byId("h-sampling"), state.own ? `Sampling, ${state.own.target}` : "Sampling");
   for (const [name, control] of controls) {
     drawSlider(control, settings[name], steered()?.segment.request.params[name]);
     showBox(control.box, writeNumber(settings[name], control.setting), refused === name);

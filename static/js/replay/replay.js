@@ -1,7 +1,7 @@
 // Shows a replay instead of the conversation, and suspends the conversation meanwhile.
 
 import { Playback } from "./playback.js";
-import { returnControls } from "../chat/lent-controls.js";
+import { releaseControls } from "../chat/bound-controls.js";
 import { scales, useScales } from "../core-sample/metrics.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { fromWire } from "../interventions/intervention-wire.js";
@@ -22,7 +22,7 @@ const TOPICS = [
 
 /** Show a replay, the result of `open` in replay/file.js. `name`: of its file. */
 export function show(replay, name) {
-  returnControls();
+  releaseControls();
   const suspended = state.replay?.suspended ?? suspendLiveState();
   const playback = new Playback(replay);
   state.replay = { playback, name, suspended, rerun: null };

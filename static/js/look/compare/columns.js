@@ -1,7 +1,7 @@
 // The columns of a comparison: each has its own sampling settings and interventions, and the answer
 // that they gave to the prompt. The first has those of the page.
 
-import { interventionsOf, lendControls, returnControls } from "../../chat/lent-controls.js";
+import { bindControls, interventionsOf, releaseControls } from "../../chat/bound-controls.js";
 import { isEmpty } from "../../interventions/interventions.js";
 import { newStore } from "../../interventions/intervention-store.js";
 import { toWire } from "../../interventions/intervention-wire.js";
@@ -75,7 +75,7 @@ export const isRemovable = (number) => number > 0 && columns.length > 2;
 export function removeColumn(number) {
   if (!isRemovable(number)) return;
   stopColumn(columns[number]);
-  returnControls();
+  releaseControls();
   columns.splice(number, 1);
   columns.forEach((column, i) => (column.name = nameOf(i)));
   select(Math.min(selected, columns.length - 1));
@@ -85,8 +85,8 @@ export function removeColumn(number) {
 export function select(number) {
   selected = number;
   const column = columns[number];
-  if (column.settings) lendControls(column);
-  else returnControls();
+  if (column.settings) bindControls(column);
+  else releaseControls();
   state.compared = column.answer;
   if (column.answer && column.answer !== view.answer) showAnswer(column.answer);
   changed("look", "settings");
@@ -100,7 +100,7 @@ export function focusToken(number, index) {
 
 /** Give the controls and the core sample back to the conversation. */
 export function closeColumns() {
-  returnControls();
+  releaseControls();
   state.compared = null;
   selected = 0;
   if (columns.some(({ answer }) => answer && answer === view.answer))

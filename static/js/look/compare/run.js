@@ -4,7 +4,7 @@
 import { Answer } from "../../chat/answer.js";
 import { partsOf } from "../../chat/attachments.js";
 import { beginSegment, newMessage, whyTooLong } from "../../chat/generate-message.js";
-import { returnControls } from "../../chat/lent-controls.js";
+import { releaseControls } from "../../chat/bound-controls.js";
 import { saveSettings } from "../../chat/persist.js";
 import { messagesBefore } from "../../chat/session.js";
 import { keepSoon } from "../../conversations/keeper.js";
@@ -111,7 +111,7 @@ export function takeOver(column) {
   if (whyNotTakable(column)) return;
   const { answer } = column;
   const [{ seed: _seed, ...values }, setting] = [settingsOf(column), settingOf(column)];
-  returnControls();
+  releaseControls();
   Object.assign(state.settings, values);
   change(setting);
   if (asked.turn) asked.turn.answers.push(answer);

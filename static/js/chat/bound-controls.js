@@ -1,0 +1,35 @@
+// Binding of the page's controls (sampling panel, adapters, Reach in) to a column of a comparison:
+// they change that column's settings instead of the page's own until they are released.
+
+import { changed, state } from "../state.js";
+
+/** What the controls are bound to: {name, settings, interventions}; null: the page. */
+let target = null;
+
+/**
+ * Bind the controls to `one` {name, settings, interventions}, whose fields they change from now on.
+ * `interventions`: a store of interventions/intervention-store.js.
+ */
+export function bindControls(one) {
+  if (target === one) return;
+  if (target) target.interventions = state.interventions;
+  const { settings, interventions } = state.own ?? state;
+  target = one;
+  state.own = { settings, interventions, target: one.name };
+  Object.assign(state, { settings: one.settings, interventions: one.interventions });
+  changed("settings", "interventions");
+}
+
+/** Let the controls act on the page's own settings again. */
+export function releaseControls() {
+  if (!target) return;
+  target.interventions = state.interventions;
+  const { settings, interventions } = state.own;
+  target = state.own = state.compared = null;
+  Object.assign(state, { settings, interventions });
+  changed("settings", "interventions");
+}
+
+/** The interventions that the controls of `one` have set. */
+export const interventionsOf = (one) =>
+  one === target ? state.interventions : one.interventions;
