@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,43 +59,60 @@ class Site:
         return page
 
 
+@dataclass
+class SiteOptions:
+    """How `start_site` starts a server.
+
+    load           fake engine in place of the one that `FakeOptions` describe
+    client         client of an engine, in place of `load`
+    process        run the engine in a process of its own
+    compare        tokenizer of the page's comparison
+    switch         how another model is loaded, for servers whose model can be changed
+    wait           until the engine is ready
+    supervision    `timeouts` and `restart_policy` of `SupervisedEngine`
+    """
+
+    load: Load | None = None
+    client: EngineClient | None = None
+    process: bool = False
+    retention: Retention | None = None
+    settings: Settings = field(default_factory=lambda: Settings(port=0))
+    chat_template: str | None = CHAT_TEMPLATE
+    compare: NamedTokenizer | None = None
+    switch: Callable[[Settings, Model], Load] | None = None
+    wait: bool = True
+    supervision: dict[str, Any] = field(default_factory=dict)
+
+    def client_of(self, fake: dict[str, Any]) -> EngineClient:
+        """Return the client of an engine with these `FakeOptions`."""
+        if self.client:
+            return self.client
+        tokenizer = FakeTokenizer(self.chat_template, fake.get("marks", ()))
+        load = self.load or loader(**{"delay": 0.002, **fake})
+        if not self.process:
+            return LocalEngine(load, tokenizer, tale.model_dir())
+        return SupervisedEngine(load, tokenizer, path=tale.model_dir(), **self.supervision)
+
+
 StartSite = Callable[..., Site]
-SUPERVISION = ("timeouts", "restart_policy")
+SITE_OPTIONS = {each.name for each in fields(SiteOptions)}
+SUPERVISION = {"timeouts", "restart_policy"}
 
 
 @pytest.fixture
 def start_site() -> Iterator[StartSite]:
-    """Return a function that starts servers.
-
-    Keywords are those of `start` below, `timeouts` and `restart_policy` of `SupervisedEngine`, and
-    those of `FakeOptions`. `load` replaces the fake engine, `client` the whole client of one.
-    """
+    """Return a function that starts servers. Keywords: those of `SiteOptions`, of its
+    `supervision`, and of `FakeOptions`."""
     sites: list[tuple[Site, Any, threading.Thread]] = []
 
-    def start(
-        *,
-        load: Load | None = None,
-        client: EngineClient | None = None,
-        process: bool = False,
-        retention: Retention | None = None,
-        settings: Settings | None = None,
-        chat_template: str | None = CHAT_TEMPLATE,
-        compare: NamedTokenizer | None = None,
-        switch: Callable[[Settings, Model], Load] | None = None,
-        wait: bool = True,
-        **options: Any,
-    ) -> Site:
-        tokenizer = FakeTokenizer(chat_template, options.get("marks", ()))
-        supervision = {name: options.pop(name) for name in SUPERVISION if name in options}
-        load = load or loader(**{"delay": 0.002, **options})
-        engine: EngineClient = client or (
-            SupervisedEngine(load, tokenizer, path=tale.model_dir(), **supervision)
-            if process
-            else LocalEngine(load, tokenizer, tale.model_dir())
-        )
-        settings = settings or Settings(port=0)
+    def start(**keywords: Any) -> Site:
+        of_site = {name: keywords.pop(name) for name in SITE_OPTIONS & keywords.keys()}
+        supervision = {name: keywords.pop(name) for name in SUPERVISION & keywords.keys()}
+        options = SiteOptions(**of_site, supervision=supervision)
+        engine = options.client_of(keywords)
+        settings, switch = options.settings, options.switch
         switching = ModelSwitcher(engine, settings, switch) if switch else None
-        app = create_app(settings, engine, retention, compare, switching)
+        app = create_app(settings, engine, options.retention, options.compare, switching)
         engine.start()
         listener = bind("127.0.0.1", 0)
         server = http_server(listener, app)
@@ -104,7 +121,7 @@ def start_site() -> Iterator[StartSite]:
         listener.close()
         site = Site(server.port, app, engine)
         sites.append((site, server, thread))
-        if wait:
+        if options.wait:
             wait_ready(engine)
         return site
 

@@ -89,8 +89,8 @@ def extreme(rng: np.random.Generator, n: int) -> Array:
 
 Family = Callable[[np.random.Generator, int], Array]
 # Least share of draws that rounding must not be able to change. With thousands of equally likely
-# tokens, the interval of a token is about as small as the error of a sum: 13 or 14 of the 34 settings
-# keep as many tied tokens of the largest vocabulary, whatever the seed.
+# tokens, the interval of a token is about as small as the error of a sum: 13 or 14 of the 34
+# settings keep as many tied tokens of the largest vocabulary, whatever the seed.
 FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.55, equal: 0.75, extreme: 0.6}
 LEAST_DECIDED = 0.5
 """The same for any selection of settings and any vocabulary."""
