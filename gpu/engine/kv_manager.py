@@ -403,13 +403,11 @@ class KvManager:
             self._enter(sequence)
 
     def _enter(self, sequence: Sequence) -> None:
-        if sequence.n_shifted:
-            return  # its blocks hold no text that another one could begin with
         for group in range(len(sequence.tables)):
             self._enter_table(sequence, group)
 
     def _enter_table(self, sequence: Sequence, group: int) -> None:
-        if not sequence.n_shifted:
+        if not sequence.n_shifted:  # else its blocks hold no text that another could begin with
             self.pool.insert(
                 sequence.ids,
                 sequence.n_computed,
