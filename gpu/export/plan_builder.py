@@ -8,6 +8,7 @@ from dataclasses import astuple
 from typing import Any, Generic, TypeVar
 
 from gpu.checkpoint.recipe import Recipe
+from gpu.export.array_lengths import declare_lengths
 from gpu.export.cost_terms import plan_cost
 from gpu.export.plan_format import (
     FORMAT,
@@ -105,6 +106,10 @@ class PlanBuilder:
         loaded = self._recording.loaded
         plans = tuple(self._plan(recorded) for recorded in self._recording.plans)
         tensors = dict(self._tensors(loaded))
+        dispatches, views = tuple(self._dispatches.entries), tuple(self._views.entries)
+        kernels, sources = declare_lengths(
+            self._kernels.entries, self._sources.entries, dispatches, views
+        )
         return PlanFile(
             format=FORMAT,
             version=VERSION,
@@ -120,11 +125,11 @@ class PlanBuilder:
             tensors=tensors,
             weights=tuple(self._weights.entries),
             buffers=tuple(self._buffers.entries),
-            views=tuple(self._views.entries),
-            sources=tuple(self._sources.entries),
-            kernels=tuple(self._kernels.entries),
+            views=views,
+            sources=sources,
+            kernels=kernels,
             costs=tuple(self._costs.entries),
-            dispatches=tuple(self._dispatches.entries),
+            dispatches=dispatches,
             plans=plans,
         )
 

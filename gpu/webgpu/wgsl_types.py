@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ _VARIABLE = re.compile(
     r"^\s*(?:@group\(0\)\s*@binding\(\d+\)\s*)?var<(storage|workgroup)[^>]*>\s*(\w+)\s*:\s*([^;]+);",
     re.MULTILINE,
 )
+_UNSIZED = re.compile(r"(var<storage[^>]*>\s*(\w+)\s*:\s*array<)([^;,]+)(>\s*;)")
 _ALIAS = re.compile(r"^alias\s+(\w+)\s*=\s*([^;]+);", re.MULTILINE)
 _STRUCT = re.compile(r"^struct\s+(\w+)\s*\{([^}]*)\}", re.MULTILINE)
 _MEMBER = re.compile(r"(\w+)\s*:\s*(\w+(?:<[^,}]*>)?)")
@@ -56,6 +57,19 @@ def shared_variables(source: str) -> Iterator[SharedVariable]:
     for space, name, kind in _VARIABLE.findall(source):
         element, length = _element(kind.strip())
         yield SharedVariable(name, space, _type(element, aliases, structs), length)
+
+
+def with_lengths(source: str, n_bytes: Mapping[str, int]) -> str:
+    """Return a source whose storage arrays of these names, if they take the rest of a buffer, have
+    the length of a buffer of `n_bytes`. Raises ValueError for a type that is not known."""
+    sizes = {variable.name: variable.element.n_bytes for variable in shared_variables(source)}
+
+    def declared(match: re.Match[str]) -> str:
+        begin, name, element, end = match.groups()
+        length = n_bytes.get(name, 0) // sizes[name]
+        return f"{begin}{element}, {length}{end}" if length else match[0]
+
+    return _UNSIZED.sub(declared, source)
 
 
 def _type(name: str, aliases: dict[str, str], structs: dict[str, str]) -> WgslType:
