@@ -12,6 +12,7 @@
 // sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // use: step
 // use: sort_keys
+// use: strip_summaries
 override VOCAB: u32;
 override LOGIT_QUADS: u32;
 override SEEN_WORDS: u32;
@@ -28,8 +29,6 @@ const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
 @group(0) @binding(4) var<storage, read> counts: array<vec2u>;
 @group(0) @binding(5) var<storage, read> biases: array<vec2u>;
 @group(0) @binding(6) var<storage, read_write> sort_keys: array<vec4u>;
-
-var<workgroup> summaries: array<u32, SLICE_LANES * 4>; // [part][strip]
 
 // Σ exp(logit) = mass · exp(top), top the largest logit.
 struct Sum {
@@ -85,29 +84,10 @@ fn penalised_by_count(four: vec4f, quad: u32, sample: Sample) -> vec4f {
   return four - sample.frequency_penalty * vec4f(min(count, vec4u(0xffffu))) - presence;
 }
 
-// Writes summaries of the slice after the keys, from number `first` on. A vec4 holds four strips,
-// so lanes exchange them.
-fn write_summaries(row: u32, slice: u32, lane: u32, first: u32, summary: vec4u) {
-  for (var part = 0u; part < 4u; part++) { summaries[part * SLICE_LANES + lane] = summary[part]; }
-  workgroupBarrier();
-  let quads = SLICE_LANES / 4u;
-  let part = first + lane / quads;
-  let at = row + token_quads() + part * (strips() / 4u) + slice * quads + lane % quads;
-  let four = lane * 4u;
-  if (part < N_SUMMARIES) {
-    sort_keys[at] =
-      vec4u(summaries[four], summaries[four + 1u], summaries[four + 2u], summaries[four + 3u]);
-  }
-}
-
-@compute @workgroup_size(SLICE_LANES)
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
-  if (group.y >= step.n_samples) { return; }
-  let sample = step.samples[group.y];
+// Writes the keys of a strip of a sample's row; returns its summaries.
+fn write_keys(sample: Sample, index: u32, strip: u32) -> Summary {
   let divisor = select(max(sample.temperature, LEAST_TEMPERATURE), 1.0, sample.temperature == 0.0);
-  let row = group.y * row_quads();
-  let strip = group.x * SLICE_LANES + lane;
-
+  let row = index * row_quads();
   let masked = sample.n_allowed > 0u;
   let counts_act = sample.frequency_penalty != 0.0 || sample.presence_penalty != 0.0;
   let unscaled = sample.n_biases == 0u && sample.repetition_penalty == 1.0 && !counts_act
@@ -121,7 +101,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     var is_token = ids_of(quad) < vec4u(VOCAB);
     var found = vec4u();
     if (quad * 4u < VOCAB) {
-      var four = select(vec4f(LOWEST), logits[group.y * LOGIT_QUADS + quad], is_token);
+      var four = select(vec4f(LOWEST), logits[index * LOGIT_QUADS + quad], is_token);
       let raw_before = raw.top;
       raw = add(raw, four);
       if (masked) {
@@ -142,10 +122,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
   if (unscaled) { scaled = raw; }
   let most = max(max(greatest.x, greatest.y), max(greatest.z, greatest.w));
-  let bits = bitcast<vec3u>(vec3f(scaled.mass, raw.top, raw.mass));
-  write_summaries(row, group.x, lane, 0u, vec4u(most, bits));
-  if (masked) {
-    workgroupBarrier();
-    write_summaries(row, group.x, lane, 4u, vec4u(bitcast<u32>(raw_allowed)));
+  return Summary(vec4u(most, bitcast<vec3u>(vec3f(scaled.mass, raw.top, raw.mass))),
+                 bitcast<u32>(raw_allowed));
+}
+
+@compute @workgroup_size(SLICE_LANES / LANE_STRIPS)
+fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
+  if (group.y >= step.n_samples) { return; }
+  let sample = step.samples[group.y];
+  var found = array<Summary, LANE_STRIPS>();
+  for (var s = 0u; s < LANE_STRIPS; s++) {
+    found[s] = write_keys(sample, group.y, group.x * SLICE_LANES + lane * LANE_STRIPS + s);
   }
+  let first = group.y * row_quads() + token_quads() + group.x * (SLICE_LANES / 4u);
+  write_summaries(first, lane, found, sample.n_allowed > 0u);
 }

@@ -71,6 +71,8 @@ class DevicePolicy:
     rounding_workgroups  workgroups that round activations to int8 where rows are fewer
     sample_lanes         most lanes of the workgroup that samples a row
     sum_parts            lanes that share a sum over all lanes of it
+    strips_in_quads      lanes that prepare the sampler's keys take four strips of the vocabulary,
+                         and need no workgroup memory
     attention_queries    most queries of one workgroup of attention
     attention_loads      how lanes of attention get keys and values, see `AttentionTiling`
     shared_attention_workgroups  fewest workgroups for which steps of many rows take `shared`
@@ -93,6 +95,7 @@ class DevicePolicy:
     rounding_workgroups: int
     sample_lanes: int
     sum_parts: int
+    strips_in_quads: bool
     attention_queries: int
     attention_loads: AttentionLoads
     shared_attention_workgroups: int | None
@@ -121,7 +124,8 @@ class DevicePolicy:
         """Files of shaders/lib that replace others on this device, by the name they replace."""
         words = {"words": "words_64"} if self.loads_64_bits else {}
         store = {"weight_store": "weight_store_texture"} if self.weights_in_textures else {}
-        return words | store
+        strips = {"strip_summaries": "strip_summaries_own"} if self.strips_in_quads else {}
+        return words | store | strips
 
 
 def _gpu(info: AdapterInfo) -> DevicePolicy:
@@ -138,6 +142,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         else ROUNDING_WORKGROUPS,
         sample_lanes=DISCRETE_SAMPLE_LANES if large and info.kind == DISCRETE else SAMPLE_LANES,
         sum_parts=SUM_PARTS,
+        strips_in_quads=False,
         attention_queries=8,
         attention_loads="coalesced",
         shared_attention_workgroups=(
@@ -169,6 +174,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         rounding_workgroups=1,
         sample_lanes=SAMPLE_LANES,
         sum_parts=1,
+        strips_in_quads=True,
         attention_queries=12,
         attention_loads="shuffle" if "subgroup" in info.features else "own",
         shared_attention_workgroups=None,

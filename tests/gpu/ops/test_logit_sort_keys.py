@@ -11,6 +11,7 @@ from gpu.ops.sampling import SLICE_LANES, slices, strip_quads
 from gpu.reference import sampler as reference
 from gpu.sampling_params import TokenBias
 from gpu.step import Sample
+from gpu.webgpu.kernels import Kernels
 from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare
 from tests.gpu.ops.sampler_checks import Expected
 from tests.gpu.ops.sampler_rig import SamplerRig, settings
@@ -108,6 +109,28 @@ def check_mass(case: str, logits: Array, tops: Array, masses: Array) -> None:
     compare(
         "logit_sort_keys.mass", case, np.array([got]), np.array([want]), 256 * ROUNDING * want, 0
     )
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+@pytest.mark.parametrize("sample", [settings(), settings(temperature=0.7, index=99, **COUNTING)])
+def test_lanes_of_one_strip_and_of_four_write_the_same(
+    rig: Rig, vocab: int, sample: Sample
+) -> None:
+    """As on a GPU and as on a software device, with a grammar too."""
+    rng = np.random.default_rng(vocab)
+    logits = rng.normal(0, 3, (2, vocab)).astype(np.float32)
+    context = rng.integers(0, vocab, 50).tolist()
+    allowed = rng.permutation(vocab)[: (vocab + 1) // 2].tolist()
+    found = []
+    for in_quads in (False, True):
+        device = replace(rig.device, policy=replace(rig.device.policy, strips_in_quads=in_quads))
+        sampler = SamplerRig(Rig(device, Kernels(device)), vocab)
+        sampler.choose(logits, [sample, sample], [context, context], [(), allowed])
+        found.append(sampler.keys())
+    strips = slices(vocab) * SLICE_LANES
+    end = found[0].shape[1] - strips  # the last summary is of the row with a grammar alone
+    assert np.array_equal(found[0][0, :end], found[1][0, :end])
+    assert np.array_equal(found[0][1], found[1][1])
 
 
 def test_sort_keys_of_every_kind_of_number_keep_their_order(rig: Rig) -> None:

@@ -58,6 +58,7 @@ LIB_VARIANTS = {
     "words": ("64",),
     "weight_store": ("texture",),
     "quad": ("shuffle", "load"),
+    "strip_summaries": ("own",),
 }
 """Used names that have variants, and the suffixes of the variants' files."""
 THEMSELVES = {
@@ -70,6 +71,7 @@ THEMSELVES = {
         "cached_values",
         "words",
         "weight_store",
+        "strip_summaries",
     )
 }
 """Files that are their own default variant."""
@@ -179,10 +181,11 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
 
 def workgroup_size(kernel: Kernel) -> int:
     """Return the invocations of a workgroup: an override, or a constant of the source."""
-    name = re.search(r"@workgroup_size\((\w+)\)", kernel.source)
+    name = re.search(r"@workgroup_size\((\w+)(?: / (LANE_STRIPS))?\)", kernel.source)
     assert name
     if name[1] in kernel.constants:
-        return int(kernel.constants[name[1]])
+        lanes = int(kernel.constants[name[1]])
+        return lanes // constant(kernel.source, name[2]) if name[2] else lanes
     if name[1] == "WORKGROUP":
         return constant(kernel.source, "SPLIT_K") * constant(kernel.source, "COLUMNS")
     return constant(kernel.source, name[1])

@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 KEYS = "gpu/shaders/logit_sort_keys.wgsl"
 SAMPLE = "gpu/shaders/sample.wgsl"
+SUMMARIES = "gpu/shaders/lib/strip_summaries.wgsl"
 STAGES = "gpu/shaders/lib/sampler_stages.wgsl"
 PHILOX = "gpu/shaders/lib/philox.wgsl"
 TEST = "tests/gpu/ops/test_sampler.py"
@@ -230,10 +231,11 @@ MUTANTS = (
     Mutant(
         "summaries-barrier",
         "lanes read the summaries of each other's strips before they are written",
-        KEYS,
-        "= summary[part]; }\n  workgroupBarrier();\n",
-        "= summary[part]; }\n",
+        SUMMARIES,
+        "= parts[part]; }\n  workgroupBarrier();\n",
+        "= parts[part]; }\n",
         ("tests/gpu/ops/test_logit_sort_keys.py",),
+        "test_lanes_of_one_strip_and_of_four",
     ),
     Mutant(
         "cut-by",
