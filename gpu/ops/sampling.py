@@ -34,6 +34,13 @@ CANDIDATE_FIELDS: Fields = (("id", "u32"), ("before", "f32"), ("after", "f32"), 
 """Words of a candidate; `cut`: index into `gpu.step.CUTS`."""
 RESULT_WORDS = len(RESULT_FIELDS) + len(CANDIDATE_FIELDS) * N_CANDIDATES
 
+CAPACITY = 256
+"""Tokens that shaders/lib/sampler_buffer.wgsl sorts at once."""
+LEAST_LANES, USUAL_LANES = 8, 64
+"""Lanes of shaders/sample.wgsl on a device that limits loops. A software device runs eight at a
+time, and every such group walks through all branches of the shader, taken or not."""
+LANE_TOKENS = 768
+"""Most tokens of a lane with fewer than `USUAL_LANES`: sums of more would be less exact."""
 SLICE_LANES = 64
 """Lanes of a workgroup of shaders/logit_sort_keys.wgsl, one strip each."""
 
@@ -175,6 +182,7 @@ def sample(
     """Choose the next token of each sampled row from the keys of `logit_sort_keys`."""
     expect_shape(logits, (padded(vocab_size),), label)
     expect_shape(results, (RESULT_WORDS,), label)
+    lanes = sample_lanes(vocab_size, rec.device.policy)
     rec.dispatch(
         label,
         "sample",
@@ -193,9 +201,10 @@ def sample(
             "LOGIT_STRIDE": padded(vocab_size),
             "SEEN_WORDS": texts.seen.shape[-1],
             "COUNT_WORDS": texts.counts.shape[-1],
-            "LANES": sample_lanes(vocab_size, rec.device.policy),
+            "LANES": lanes,
             "SUM_PARTS": rec.device.policy.sum_parts,
         },
+        {"const SORT_QUADS": f"{max(1, CAPACITY // (4 * lanes))}u"},
     )
 
 
@@ -219,9 +228,12 @@ def sample_lanes(vocab_size: int, policy: DevicePolicy) -> int:
     """
     if policy.max_loop_rounds is None:
         return policy.sample_lanes
-    for lanes in (64, policy.sample_lanes):
-        if vocab_size <= 3072 * lanes:
-            return lanes
+    lanes = LEAST_LANES
+    while lanes < USUAL_LANES and vocab_size > LANE_TOKENS * lanes:
+        lanes *= 2
+    for enough in (lanes, policy.sample_lanes):
+        if vocab_size <= 3072 * enough:
+            return enough
     raise DeviceError(
         f"a vocabulary of {vocab_size:,} tokens needs a real GPU; software devices sample from "
         f"{3072 * policy.sample_lanes:,} at most"

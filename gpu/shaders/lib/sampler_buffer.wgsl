@@ -1,7 +1,8 @@
 // A buffer of tokens by falling key, ties by rising id, in workgroup memory: collected from the
 // row, sorted, masses accumulated, then searched for a count or a mass by bisection.
 // use: sampler_rank
-const CAPACITY = 256u; // entries of a buffer, at most 4 · LANES
+// prelude: const SORT_QUADS (fours of entries that a lane sorts)
+const CAPACITY = 256u; // entries of a buffer, at most 4 · SORT_QUADS · LANES
 const N_BUFFERS = 2u; // one of the most likely tokens, one of a range below them
 const NO_ID = 0xffffffffu;
 
@@ -97,27 +98,43 @@ fn collect_from_strips(row: KeySlice, summaries: KeySlice, wanted: CollectFilter
   return end_collecting();
 }
 
+// Index in a buffer of four of this lane's entries.
+fn own_entries(quad: u32) -> vec4u {
+  return vec4u(lane) + LANES * (vec4u(0u, 1u, 2u, 3u) + 4u * quad);
+}
+
 // Sorts n collected entries: each lane counts the entries ahead of its own.
 fn sort(base: u32, n: u32) {
-  let own = vec4u(lane) + LANES * vec4u(0u, 1u, 2u, 3u);
-  var mine: array<vec2u, 4>;
-  for (var e = 0u; e < 4u; e++) {
-    mine[e] = vec2u();
-    if (own[e] < n) { mine[e] = entries[base + own[e]]; }
+  var key = array<vec4u, SORT_QUADS>();
+  var id = array<vec4u, SORT_QUADS>();
+  var rank = array<vec4u, SORT_QUADS>();
+  for (var quad = 0u; quad < SORT_QUADS; quad++) {
+    let own = own_entries(quad);
+    var mine = array<vec2u, 4>();
+    for (var e = 0u; e < 4u; e++) {
+      mine[e] = vec2u();
+      if (own[e] < n) { mine[e] = entries[base + own[e]]; }
+    }
+    key[quad] = vec4u(mine[0].x, mine[1].x, mine[2].x, mine[3].x);
+    id[quad] = vec4u(mine[0].y, mine[1].y, mine[2].y, mine[3].y);
+    rank[quad] = vec4u();
   }
-  let key = vec4u(mine[0].x, mine[1].x, mine[2].x, mine[3].x);
-  let id = vec4u(mine[0].y, mine[1].y, mine[2].y, mine[3].y);
-  var rank = vec4u();
   for (var i = 0u; i < n; i++) {
     let other = entries[base + i];
-    let ahead = (vec4u(other.x) > key) | ((vec4u(other.x) == key) & (vec4u(other.y) < id));
-    rank += select(vec4u(), vec4u(1u), ahead);
+    for (var quad = 0u; quad < SORT_QUADS; quad++) {
+      let is_equal = vec4u(other.x) == key[quad];
+      let ahead = (vec4u(other.x) > key[quad]) | (is_equal & (vec4u(other.y) < id[quad]));
+      rank[quad] += select(vec4u(), vec4u(1u), ahead);
+    }
   }
   workgroupBarrier();
-  for (var e = 0u; e < 4u; e++) {
-    if (own[e] < n) {
-      entries[base + rank[e]] = mine[e];
-      cumulative[base + rank[e]] = mass_of(mine[e].x);
+  for (var quad = 0u; quad < SORT_QUADS; quad++) {
+    let own = own_entries(quad);
+    for (var e = 0u; e < 4u; e++) {
+      if (own[e] < n) {
+        entries[base + rank[quad][e]] = vec2u(key[quad][e], id[quad][e]);
+        cumulative[base + rank[quad][e]] = mass_of(key[quad][e]);
+      }
     }
   }
   workgroupBarrier();

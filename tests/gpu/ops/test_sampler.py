@@ -141,6 +141,12 @@ def test_a_vocabulary_too_large_for_a_software_device_is_refused() -> None:
     assert sample_lanes(600_000, gpu) == sample_lanes(393_216, software)
 
 
+def test_a_software_device_has_eight_lanes_or_those_that_exact_sums_need() -> None:
+    software = DevicePolicy.of(AdapterInfo("", "", "", "", True))
+    vocabs = (20, 6144, 6145, 24_577, 151_936, 393_216)
+    assert [sample_lanes(vocab, software) for vocab in vocabs] == [8, 8, 16, 64, 64, 128]
+
+
 @pytest.mark.parametrize("lanes", [128, 256])
 @pytest.mark.parametrize("vocab", [20, 512, 4096])
 def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, vocab: int, lanes: int) -> None:

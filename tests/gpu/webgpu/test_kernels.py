@@ -12,7 +12,7 @@ import pytest
 
 from gpu import ops, step
 from gpu.errors import DeviceError
-from gpu.ops import step_buffer
+from gpu.ops import sampling, step_buffer
 from gpu.reference import kv as reference_kv
 from gpu.reference import moe as reference_moe
 from gpu.reference import ops as reference
@@ -152,6 +152,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert constant(layout, "FROM_GPU") == step.FROM_GPU & 0xFFFFFFFF
     assert reference.FROM_GPU == step.FROM_GPU
     assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
+    assert constant(sample, "CAPACITY") == sampling.CAPACITY
     n_filters = constant(sample, "DRAW") - constant(sample, "TOP_K")
     assert n_filters == len(FILTERS)
     words = constant(sample, "FIXED_WORDS") + n_filters + constant(sample, "CANDIDATE_WORDS") * 20
