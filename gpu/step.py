@@ -123,8 +123,7 @@ class Step:
         return max((row.position for row in self.rows), default=0) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One of the most likely tokens. `before`: probability after penalty and temperature, before
     the filters; `after`: after the filters (0 if it was cut); `cut`: an entry of `CUTS`."""
 

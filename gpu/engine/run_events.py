@@ -157,8 +157,8 @@ class RunEvents:
             draw=sampled.draw,
             mass=sampled.mass,
             candidates=tuple(
-                CandidateText(c.id, piece(c.id), c.before, c.after, c.cut)
-                for c in sampled.candidates
+                CandidateText(id, piece(id), before, after, cut)
+                for id, before, after, cut in sampled.candidates
             ),
             times=StepTimes(
                 interval=self.clock.token_ms(),

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from gpu.config import ModelConfig
 from gpu.ops.layer_stats import STATS_PER_LAYER, n_stats
-from gpu.ops.sampling import RESULT_FIELDS, RESULT_WORDS
+from gpu.ops.sampling import CANDIDATE_FIELDS, RESULT_FIELDS, RESULT_WORDS
 from gpu.plans.plan_cache import RecordedPlan
 from gpu.step import CUTS, N_CANDIDATES, Candidate, Captured, Floats, Sampled, Times
 
@@ -20,8 +20,17 @@ def parse_samples(data: bytes, n_samples: int) -> tuple[Sampled, ...]:
     """Return the first `n_samples` samples that shaders/sample.wgsl wrote."""
     words = np.frombuffer(data, np.uint32, n_samples * RESULT_WORDS)
     words = words.reshape(n_samples, RESULT_WORDS)
-    floats = words.view(np.float32)
-    return tuple(_sampled(w, f) for w, f in zip(words.tolist(), floats.tolist(), strict=True))
+    listed = words[:, HEADER_WORDS:].reshape(n_samples, N_CANDIDATES, len(CANDIDATE_FIELDS))
+    numbers = listed.view(np.float32)
+    columns = (
+        words[:, :HEADER_WORDS].tolist(),
+        words.view(np.float32)[:, :HEADER_WORDS].tolist(),
+        listed[:, :, 0].tolist(),
+        numbers[:, :, 1].tolist(),
+        numbers[:, :, 2].tolist(),
+        listed[:, :, 3].tolist(),
+    )
+    return tuple(map(_sampled, *columns))
 
 
 def parse_sent(data: bytes, recorded: RecordedPlan, n_rows: int) -> Floats | None:
@@ -33,9 +42,17 @@ def parse_sent(data: bytes, recorded: RecordedPlan, n_rows: int) -> Floats | Non
     return sent.reshape(n_rows, width)
 
 
-def _sampled(words: list[int], floats: list[float]) -> Sampled:
-    n_candidates = min(words[MASS_END], N_CANDIDATES)
-    starts = range(HEADER_WORDS, HEADER_WORDS + 4 * n_candidates, 4)
+def _sampled(
+    words: list[int],
+    floats: list[float],
+    ids: list[int],
+    before: list[float],
+    after: list[float],
+    cuts: list[int],
+) -> Sampled:
+    """Return a sample from the words of its header, also as floats, and the columns of its
+    candidates."""
+    named = [CUTS[cut] for cut in cuts[: min(words[MASS_END], N_CANDIDATES)]]
     return Sampled(
         id=words[0],
         logprob=floats[1],
@@ -44,10 +61,7 @@ def _sampled(words: list[int], floats: list[float]) -> Sampled:
         n_kept=words[4],
         draw=floats[5],
         mass=tuple(floats[6:MASS_END]),
-        candidates=tuple(
-            Candidate(words[at], floats[at + 1], floats[at + 2], CUTS[words[at + 3]])
-            for at in starts
-        ),
+        candidates=tuple(map(Candidate, ids, before, after, named)),
         allowed=floats[MASS_END + 1],
     )
 
