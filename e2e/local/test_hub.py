@@ -35,7 +35,7 @@ OPEN = """async ([hub, name, dtype]) => {
     if (!dtype) return { manifest: files.manifest };
     await files.plan("portable");
     for (const piece of files.manifest.model.weights.pieces) await files.bytes(piece);
-    const { keptModels } = await import("/static/js/local/gpu/kept-files.js");
+    const { keptModels } = await import("/static/js/local/gpu/weight-cache.js");
     return { manifest: files.manifest, kept: await keptModels() };
   } catch (error) {
     return { error: error.message };

@@ -32,7 +32,7 @@ PACK = """async ({ dtype, k, numbers }) => {
 DIGESTS = """async ({ url, weights }) => {
   const { readHeader, TensorRows } = await import("/static/js/local/hub/safetensors.js");
   const { weightBytes } = await import("/static/js/local/hub/recipe.js");
-  const { digest } = await import("/static/js/local/gpu/kept-files.js");
+  const { digest } = await import("/static/js/local/gpu/weight-cache.js");
   const file = new Uint8Array(await (await fetch(url)).arrayBuffer());
   const read = async (at, bytes) => file.subarray(at, at + bytes);
   const tensors = await readHeader(read, file.length, "model.safetensors");

@@ -1,4 +1,5 @@
-"""Storage types of weights: f32, f16, q8 and q4, each row of a matrix as whole 32-bit words.
+"""Storage types of weights: f32, f16, q8 (int8) and q4 (int4), each row of a matrix as whole 32-bit
+words.
 
 A row is cut into blocks of 32 weights, the last one padded with zeros. Its blocks come first. For
 q8 and q4 the scales (and minimums) of all blocks follow as float16, in groups of four words, so

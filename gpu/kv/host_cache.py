@@ -1,4 +1,5 @@
-"""Index of the KV blocks in host memory: those that were evicted from the device. Host logic only.
+"""Index of the KV blocks in host memory (`kv_offload`): those that were evicted from the device.
+Host logic only.
 
 Full blocks only, found by the hash of their text (as vLLM's CPU offloading and LMCache do). A block
 that is copied back keeps its place, so that it need not be copied again when it is evicted again.

@@ -1,4 +1,5 @@
-"""Host memory for evicted KV blocks, and the copies between it and the pools on the device.
+"""KV offload (`kv_offload`): host memory for evicted KV blocks, and the copies between it and the
+pools on the device.
 
 A block leaves the device as a copy to a readback buffer, submitted in order with the steps: what
 overwrites the block is submitted later. The host reads the buffer when it is needed for another

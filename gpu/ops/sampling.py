@@ -1,4 +1,4 @@
-"""Sampling in two operations, and their buffers.
+"""Sampling in two operations, and their buffers: the logits processors of other engines.
 
 `logit_sort_keys` applies grammar bitmask, biases, penalties and temperature; `sample` applies
 `top_k`, `top_p` and `min_p`, and draws. `gpu.sampling_params` declares these settings.

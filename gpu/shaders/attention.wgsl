@@ -1,6 +1,6 @@
 // out = softmax(cap(q · kᵀ · scale)) · v over the positions up to the row's own, or the last WINDOW
-// of them. Groups of heads share keys and values (Ainslie et al. 2023); scores stay on chip (Dao et
-// al. 2022). cap: see lib/soft_cap.wgsl.
+// of them. Groups of heads share keys and values (GQA, Ainslie et al. 2023); scores stay on chip
+// (FlashAttention, Dao et al. 2022). cap: see lib/soft_cap.wgsl.
 //
 // A workgroup serves QUERIES queries, HEADS heads of a group in ROWS consecutive rows, and reads
 // each key and value once for all of them. A context is cut into splits of SPLIT keys; the variant

@@ -1,4 +1,4 @@
-// out = attention merged from its splits, in their order.
+// out = attention merged from its splits of the keys (split-KV, Flash-Decoding), in their order.
 //
 // Used after attention.wgsl with PARTIAL, for steps of few rows with long contexts.
 //

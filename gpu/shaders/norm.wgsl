@@ -1,4 +1,4 @@
-// y = [residual +] norm(x) · gain [+ bias]
+// RMSNorm (rms_norm) or LayerNorm of each row: y = [residual +] norm(x) · gain [+ bias]
 //
 //   norm(x) = x / sqrt(mean(x²) + EPS)                    RMSNorm (Zhang & Sennrich 2019)
 //   CENTRED:  (x − mean(x)) / sqrt(variance(x) + EPS)     LayerNorm (Ba et al. 2016)

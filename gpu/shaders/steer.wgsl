@@ -1,4 +1,5 @@
-// x += the vector of each row's slot, in place; with keeps = 0, x = the vector.
+// x += the steering vector (control vector) of each row's slot, in place; with keeps = 0, x = the
+// vector.
 //
 // Used by steering interventions. A zero vector changes no bit.
 //

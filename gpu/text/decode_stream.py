@@ -1,4 +1,5 @@
-"""Text of a sequence that is still being written: token ids in, whole characters out."""
+"""Incremental detokenization of a sequence that is still being written: token ids in, whole
+characters out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // Where the model of this tab ran, remembered over a reload: the tab goes back to a model in this
 // browser if all of its files are kept here.
 
-import { keptModels, keptName } from "../local/gpu/kept-files.js";
+import { keptModels, keptName } from "../local/gpu/weight-cache.js";
 
 const KEY = "tokenglass.place";
 const VERSION = 1;

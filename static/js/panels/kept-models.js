@@ -1,6 +1,6 @@
 // What this browser keeps of models, how much room is left, and the buttons that remove it.
 
-import { forgetModel, keptModels, storageQuota } from "../local/gpu/kept-files.js";
+import { forgetModel, keptModels, storageQuota } from "../local/gpu/weight-cache.js";
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 

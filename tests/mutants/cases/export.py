@@ -85,7 +85,7 @@ MUTANTS = (
     Mutant(
         "kept-unchecked",
         "the browser uses what was damaged on its disk",
-        "static/js/local/gpu/kept-files.js",
+        "static/js/local/gpu/weight-cache.js",
         "if (data && (await digest(data)) === found.headers.get(SHA256)) return data;",
         "if (data) return data;",
         ("e2e/local/test_hub.py",),

@@ -1,7 +1,7 @@
 // Files of an export (docs/plan-format.md): fetched, checked against the manifest, kept in the browser.
 
 import { checkManifest } from "./check-manifest.js";
-import { digest, keepFile, keptFile, keptName } from "./kept-files.js";
+import { digest, keepFile, keptFile, keptName } from "./weight-cache.js";
 
 export class ExportFiles {
   /**

@@ -3,7 +3,7 @@
 
 import { ask } from "../../net/ask.js";
 import { inflated, parseJson } from "../gpu/export-files.js";
-import { digest, keepFile, keptFile, keptName } from "../gpu/kept-files.js";
+import { digest, keepFile, keptFile, keptName } from "../gpu/weight-cache.js";
 import { chatOf } from "./chat.js";
 import { isModelName } from "./model-name.js";
 import { rowBytes } from "./pack.js";

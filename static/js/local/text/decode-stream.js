@@ -1,5 +1,5 @@
-// Text of a sequence that is still being written: token ids in, whole characters out
-// (gpu/text/decode_stream.py).
+// Incremental detokenization of a sequence that is still being written: token ids in, whole
+// characters out (gpu/text/decode_stream.py).
 
 import { Utf8Decoder } from "./utf8-decoder.js";
 
