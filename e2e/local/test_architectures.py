@@ -26,6 +26,8 @@ from tests.gpu.models.logit_checks import check_logits
 
 CASES = tuple(dict.fromkeys((*random_models.ONE_OF_EACH, *random_models.ONE_OF_EACH_MOE)))
 N_TOKENS = 40
+LENGTHS = tuple(range(5, N_TOKENS + 1, 5))
+"""Of the prompts whose last logits are compared: one may by chance have two likely tokens."""
 
 LOGITS = """async () => {
   const { buffers, device, plan } = engine;
@@ -56,14 +58,17 @@ def test_logits_are_those_of_the_server(local: LocalEnginePage, tmp_path: Path, 
     engine = Engine.load(folder, LoadOptions(dtype="f32", slots=2))
     try:
         for interventions in (NO_INTERVENTIONS, INTERVENTIONS):
-            asked = request(ids, temperature=0, max_tokens=1, interventions=interventions)
-            [events] = local.run(asked)
-            assert events[-1]["reason"] == "length"
-            got = np.array(local.page.evaluate(LOGITS), np.float32)
-            want = engine.logits(ids, (InterventionSpan(0, interventions),))[-1]
-            check_logits("browser.logits.f32", got[None], want[None], name)
+            got = [logits_after(local, ids[:n], interventions) for n in LENGTHS]
+            want = engine.logits(ids, (InterventionSpan(0, interventions),))
+            check_logits("browser.logits.f32", np.stack(got), want[np.array(LENGTHS) - 1], name)
     finally:
         engine.close()
+
+
+def logits_after(local: LocalEnginePage, ids: list[int], interventions: Interventions) -> Any:
+    [events] = local.run(request(ids, temperature=0, max_tokens=1, interventions=interventions))
+    assert events[-1]["reason"] == "length"
+    return np.array(local.page.evaluate(LOGITS), np.float32)
 
 
 def write_manifest(folder: Path, exported: Any) -> None:
