@@ -1,7 +1,7 @@
 // Online softmax over a part of the keys, and merging two parts (Milakov & Gimelshein 2018,
-// "Online normalizer calculation for softmax"). Scores are in bits: weights are powers of two. Sums of
-// products are written as fma: a compiler may fuse them in one kernel and not in another, and both
-// must give the same bits.
+// "Online normalizer calculation for softmax"). Scores are in bits: weights are powers of two. Sums
+// of products are written as fma: a compiler may fuse them in one kernel and not in another, and
+// both must give the same bits.
 const LOWEST = -3.0e38;
 
 struct State {
