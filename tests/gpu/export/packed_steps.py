@@ -137,7 +137,10 @@ def _result(
         "n_rows": n_rows,
         "n_samples": n_samples,
         "bytes": _base64(data),
-        "parsed": [asdict(sample) for sample in parse_samples(data, n_samples)],
+        "parsed": [
+            {**asdict(sample), "candidates": [each._asdict() for each in sample.candidates]}
+            for sample in parse_samples(data, n_samples)
+        ],
         "captured": captured,
     }
 

@@ -46,7 +46,7 @@ def check_allowed(
         got,
         id=place[got.id],
         logprob=float(reference.log_softmax(logits[ids].astype(np.float64))[place[got.id]]),
-        candidates=tuple(replace(c, id=place[c.id]) for c in got.candidates),
+        candidates=tuple(c._replace(id=place[c.id]) for c in got.candidates),
     )
     return check(there, logits[ids], [place[id] for id in seen if id in place], sample)
 
