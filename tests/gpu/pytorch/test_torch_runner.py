@@ -190,7 +190,12 @@ def test_the_draw_is_the_reference_samplers(load: Any) -> None:
             sample(0, index=i, repetition_penalty=1.3, **changes),
         )
         assert (sampled.id, sampled.rank, sampled.draw) == (again.id, again.rank, again.draw)
-        assert sampled.probability == pytest.approx(again.probability, rel=1e-4)
+        # Logits of rows that are computed together differ in their last bits, so `top_p` may keep a
+        # token more or less: compared are the probabilities before the filters.
+        assert abs(sampled.n_kept - again.n_kept) <= 1
+        kept, kept_again = sampled.mass[0], again.mass[0]
+        share, share_again = sampled.probability * kept, again.probability * kept_again
+        assert share == pytest.approx(share_again, rel=1e-4)
         assert sampled.logprob == pytest.approx(again.logprob, abs=1e-4)
 
 
