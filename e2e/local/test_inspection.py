@@ -182,7 +182,8 @@ def test_the_cache_and_the_steps_are_those_of_the_runs(
     check_schema(info, arrays, small_server.inspect(RecentSteps()).result())
     assert arrays["numbers"].tolist() == list(range(1, len(arrays["numbers"]) + 1))
     assert arrays["n_parts"].sum() == len(arrays["parts"])
-    assert (arrays["ms"] > 0).all()
+    assert (arrays["ms"] >= 0).all(), "results read at once are 0 apart on a clock of 0.1 ms"
+    assert np.median(arrays["ms"]) > 0
     rows = {kind: np.zeros(4, int) for kind in StepPart}
     for run, kind, n, accepted in arrays["parts"].tolist():
         rows[StepPart(kind)][run] += n

@@ -118,7 +118,7 @@ def see_the_engine_chosen(page: Page, play: Playground, has: int, other: int) ->
     shown.select_option(str(other))
     expect(source).to_contain_text(f"Counted by engine {other} of 3.")
     expect(page.locator(".st-summary")).to_contain_text("No step since this was opened")
-    assert asked(play, "steps")[-1]["engine"] == other
+    until(page, lambda: asked(play, "steps")[-1]["engine"] == other, "a question of that engine")
 
     play.look.open("cache")
     page.get_by_text("All blocks", exact=True).click()
