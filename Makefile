@@ -33,8 +33,8 @@ test: $(VENV)/test.stamp lint
 	$(PYTEST) -m "not slow" tests @e2e/quick.txt
 	$(MAKE) --no-print-directory parity PARITY="$(OPS)"
 
-# All tests of the page. Those of e2e/quick.txt are in `make test`: what compares the page with the
-# engine, what notices a fault of `make mutants`, and one of the rest of every folder.
+# All tests of the page. `make test` has those of e2e/quick.txt: they compare the page with the engine,
+# give it hostile input or notice a fault of `make mutants`; one or two are of each other part.
 test-page: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow" e2e

@@ -1,4 +1,4 @@
-"""What the page cannot show behind an upstream server: a sentence for each, shown in its place."""
+"""Sentences that the page shows in place of what an upstream server does not tell."""
 
 from __future__ import annotations
 

@@ -159,10 +159,6 @@ class Scheduler:
         """Return the expected milliseconds of a step that decodes `n` rows; None if unknown."""
         return self._chunks.decode_cost(n)
 
-    def chunk_rows(self, n_writers: int, n_prompts: int, most: int) -> int:
-        """Return how many rows of `n_prompts` the next step may have beside `n_writers` others."""
-        return self._chunks.rows(n_writers, n_prompts, most)
-
     def release(self, sequence: Sequence) -> None:
         """Free the slot and blocks of a finished sequence. Its steps still in flight run before
         anything that reuses them, because the device keeps the order of submission."""
@@ -276,7 +272,7 @@ class Scheduler:
         if not prompts:
             return {}
         left = self._most_rows(writers, prompts) - len(writers)
-        left = self._chunk_rows(prompts, writers, left)
+        left = self.chunk_rows(prompts, writers, left)
         capture = prompts[0].capture or any(s.capture for s in writers)
         n_samples, shares = len(writers), dict[Sequence, int]()
         for prompt in prompts:
@@ -296,13 +292,13 @@ class Scheduler:
                 break
         return shares
 
-    def _chunk_rows(self, prompts: list[Sequence], writers: list[Sequence], most: int) -> int:
+    def chunk_rows(self, prompts: list[Sequence], writers: list[Sequence], most: int) -> int:
         """Return how many rows the chunks of `prompts` have together beside `writers`."""
         if writers and _came_together(prompts, writers):
             n_left = sum(prompt.n_to_prefill for prompt in prompts)
             if (n := self._chunks.rows_together(n_left, most)) is not None:
                 return n
-        return self.chunk_rows(len(writers), len(prompts), most)
+        return self._chunks.rows(len(writers), len(prompts), most)
 
     def _piece_rows(self, prompt: Sequence, most: int) -> int:
         """Return the rows of the next chunk of `prompt`."""

@@ -1,4 +1,4 @@
-"""Which models allow a shift of cached tokens to other positions (llama.cpp: K-shift).
+"""Check that the cached tokens of a model can be shifted to other positions (llama.cpp: K-shift).
 
 Context shift (`gpu.kv.context_shift`) and cache reuse (`gpu.kv.cache_reuse`) need it.
 """

@@ -1,7 +1,8 @@
-"""Sampling in two operations, and their buffers: the logits processors of other engines.
+"""Sampling in two operations, and their buffers.
 
-`logit_sort_keys` applies grammar bitmask, biases, penalties and temperature; `sample` applies
-`top_k`, `top_p` and `min_p`, and draws. `gpu.sampling_params` declares these settings.
+`logit_sort_keys` applies grammar bitmask, biases, penalties and temperature (logits processors in
+other engines); `sample` applies `top_k`, `top_p` and `min_p`, and draws. `gpu.sampling_params`
+declares these settings.
 """
 
 from __future__ import annotations

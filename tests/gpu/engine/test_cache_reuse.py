@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +22,12 @@ from gpu.kv.prefix_cache import BlockHashes, PrefixCache
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
-from gpu.text.tokenizer import Tokenizer
-from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.engine.conftest import Opened
+from tests.gpu.engine.scripted_runner import ScriptedRunner, expected
 from tests.gpu.models import random_llama, random_models
 
-Opened = Callable[..., Engine]
 OTHER = [7] * 21
 """Text before a chunk that is unlike any other."""
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
-
-
-@pytest.fixture
-def opened(tokenizer: Tokenizer) -> Iterator[Opened]:
-    engines: list[Engine] = []
-
-    def made(runner: ScriptedRunner, **options: Any) -> Engine:
-        engines.append(Engine(lambda: runner, tokenizer, LoadOptions(**options)))
-        return engines[-1]
-
-    yield made
-    for engine in engines:
-        engine.close()
 
 
 def runner_of(**limits: Any) -> ScriptedRunner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +18,13 @@ from gpu.kv.context_shift import ContextShift, context_shift_moves
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
-from gpu.text.tokenizer import Tokenizer
-from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
+from tests.gpu.engine.conftest import Opened
+from tests.gpu.engine.scripted_runner import ScriptedRunner
 from tests.gpu.models import random_llama, random_models
 
-Opened = Callable[..., Engine]
 CONTEXT = 128
 SINKS = 4
 DROPPED = ContextShift(CONTEXT, SINKS).n_drop
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return byte_tokenizer(tmp_path_factory.mktemp("bytes"))
-
-
-@pytest.fixture
-def opened(tokenizer: Tokenizer) -> Iterator[Opened]:
-    engines: list[Engine] = []
-
-    def made(runner: ScriptedRunner, **options: Any) -> Engine:
-        engines.append(Engine(lambda: runner, tokenizer, LoadOptions(**options)))
-        return engines[-1]
-
-    yield made
-    for engine in engines:
-        engine.close()
 
 
 def runner_of(**limits: Any) -> ScriptedRunner:

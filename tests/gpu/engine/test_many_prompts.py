@@ -22,7 +22,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def hand(tokenizer: Tokenizer) -> Callable[..., ManualEngine]:
     def make(**options: Any) -> ManualEngine:
         engine = ManualEngine(ScriptedRunner(**options), tokenizer)
-        engine.scheduler.chunk_rows = lambda n_writers, n_prompts, most: most  # type: ignore[method-assign]
+        engine.scheduler.chunk_rows = lambda prompts, writers, most: most  # type: ignore[method-assign]
         return engine
 
     return make

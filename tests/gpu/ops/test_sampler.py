@@ -89,9 +89,8 @@ def extreme(rng: np.random.Generator, n: int) -> Array:
 
 Family = Callable[[np.random.Generator, int], Array]
 # Least share of draws that rounding must not be able to change. With thousands of equally likely
-# tokens, the interval of a token is about as small as the error of a sum: 13 or 14 of the 34
-# settings keep as many tied tokens of the largest vocabulary, whatever the seed.
-FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.55, equal: 0.75, extreme: 0.6}
+# tokens, the interval of a token is about as small as the error of a sum.
+FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.6, equal: 0.75, extreme: 0.6}
 LEAST_DECIDED = 0.5
 """The same for any selection of settings and any vocabulary."""
 TOO_FEW = "too few of the cases could have failed"
@@ -122,6 +121,8 @@ def test_every_setting_equals_the_reference(
 ) -> None:
     rng = np.random.default_rng(vocab)
     decided = check_settings(sampler(vocab), family, SETTINGS, rng)
+    if family is tied and vocab == VOCABS[-1]:
+        share = 0.55  # 13 or 14 of 34 settings keep thousands of tied tokens, whatever the seed
     assert np.mean(decided) >= share, TOO_FEW
 
 
