@@ -19,6 +19,13 @@ MAX_AGE = 3600
 LASTING = ("add_init_script", "expose_binding", "expose_function", "route_web_socket")
 """Methods of a page whose effect lasts as long as the page."""
 
+BLANK_PATH = "/blank"
+BLANK_BODY = b"<link rel='icon' href='data:,'>"
+"""Document with an icon: for one without, Chromium asks its site, which may be closed by then."""
+
+BLANK_HEADERS = [("Content-Type", "text/html"), ("Cross-Origin-Opener-Policy", "same-origin")]
+"""The page's own policy, so that the tab stays in its process."""
+
 StartResponse = Callable[..., Any]
 WsgiApp = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
@@ -36,6 +43,18 @@ def cache_static_files(app: WsgiApp) -> WsgiApp:
         return app(environ, start if is_static else start_response)
 
     return cached
+
+
+def serve_blank(app: WsgiApp) -> WsgiApp:
+    """Serve a document that does nothing, to which the shared page goes after a test."""
+
+    def served(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != BLANK_PATH:
+            return app(environ, start_response)
+        start_response("200 OK", BLANK_HEADERS)
+        return [BLANK_BODY]
+
+    return served
 
 
 class SharedContext:
@@ -121,7 +140,7 @@ class _SharedPage:
         try:
             self.page.unroute_all(behavior="ignoreErrors")
             self.page.mouse.move(0, 0)  # else the next test's page shows what is under it
-            self.page.goto(f"{next(iter(origins))}/static/mark.svg")
+            self.page.goto(next(iter(origins)) + BLANK_PATH)
             self.page.evaluate("() => { sessionStorage.clear(); window.name = ''; }")
         except Error:
             return False

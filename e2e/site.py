@@ -18,7 +18,7 @@ from app.engine.supervisor import SupervisedEngine
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from app.ws.sessions import Retention
-from e2e.shared_context import cache_static_files
+from e2e.shared_context import cache_static_files, serve_blank
 from gpu import Request, ScheduledUpdate
 from gpu.events import Done, Event, Token
 from gpu.sampling_params import SamplingParams
@@ -38,7 +38,7 @@ class Site:
 
     def start(self, retention: Retention | None = None) -> Site:
         app = create_app(self.settings, self.engine, retention, loras=self.loras)
-        app.wsgi_app = cache_static_files(app.wsgi_app)  # type: ignore[method-assign]
+        app.wsgi_app = serve_blank(cache_static_files(app.wsgi_app))  # type: ignore[method-assign]
         self._server = make_server("127.0.0.1", 0, app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
