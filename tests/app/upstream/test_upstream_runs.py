@@ -126,7 +126,7 @@ def test_events_have_what_was_told_and_nothing_else(connect: Connect, stand_in: 
     assert first.candidates[1].id == first.id
     told = (first.probability, first.n_kept, first.draw, first.mass, first.candidates[0].after)
     assert told == (None,) * 5
-    assert written.of(Token)[3].times.interval >= 4
+    assert max(token.times.interval for token in written.of(Token)[1:]) >= 4
     done = written.of(Done)[0]
     assert (done.reason, done.prompt_tokens, done.completion_tokens) == ("eos", 9, len(WORDS))
     assert (done.timings.cache_n, done.timings.prompt_n) == (4, 5)
@@ -389,11 +389,11 @@ def test_a_slow_prompt_is_accepted_meanwhile(
 
 
 def test_too_many_texts_are_refused(connect: Connect, stand_in: StandIn) -> None:
-    engine = connect(slots=1, queue=1)
+    engine = connect(max_num_seqs=1, queue=1)
     stand_in.answer = lambda handler: handler.stream(WORDS * 100, delay=0.01)
     texts = [Written(), Written()]
     runs = [engine.submit(Request(chat(engine)), written) for written in texts]
-    with pytest.raises(QueueFull, match="--slots and --queue"):
+    with pytest.raises(QueueFull, match="--max-num-seqs and --queue"):
         engine.submit(Request(chat(engine)), Written())
     for run, written in zip(runs, texts, strict=True):
         run.cancel()
@@ -471,4 +471,4 @@ def test_settings_of_an_engine_here_do_not_go_with_it() -> None:
         Settings(upstream="http://localhost", kv_memory=5).validate()
     with pytest.raises(SettingsError, match="needs --upstream"):
         serve(Settings(tokenizer=Path("x")), print)
-    Settings(upstream="http://localhost", slots=9).validate()
+    Settings(upstream="http://localhost", max_num_seqs=9).validate()
