@@ -42,7 +42,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of one server. Each row: name, type, help text, range if there is one, default."""
+    """Settings of one server. Each row: name, type, help text, range if there is one, default.
+    `app.cli.main` makes an option of the command line of each."""
 
     model: Annotated[
         str | None,
@@ -146,7 +147,7 @@ class Settings:
         "so that the next start does not quantise them again; 0 turns the cache off.",
         (0, 2**16),
     ] = 16
-    slots: Annotated[int, "Number of texts generated at the same time.", (1, 256)] = 4
+    max_num_seqs: Annotated[int, "Number of texts generated at the same time.", (1, 256)] = 4
     prefix_cache: Annotated[
         bool,
         "Reuse the KV cache of an earlier text for a prompt that begins with tokens of that text.",

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{name:30} {rate:7.1f} tok/s (spread {spread:.1f}), first token {first:.0f} ms")
 
 
-SLOTS = ("--slots", "8", "--queue", "64", "--no-switching")
+SLOTS = ("--max-num-seqs", "8", "--queue", "64", "--no-switching")
 
 
 def speed(address: Address, n_streams: int, n_tokens: int) -> tuple[float, float]:

@@ -45,7 +45,7 @@ def report_lines(
     spans = text_spans(model.tokenizer, text, size, n_tokens)
     counted = sum(part.n_counted for part in spans)
     yield f"{model.name}: {counted:,} tokens, in {len(spans):,} spans of up to {size} tokens"
-    settings = replace(settings, context=size, slots=1)
+    settings = replace(settings, context=size, max_num_seqs=1)
     if dtypes:
         yield from _weight_rows(settings, model, spans, dtypes)
     if kv_dtypes:

@@ -92,7 +92,7 @@ def report_lines(settings: Settings, options: PruneOptions) -> Iterator[str]:
 
 
 def _load_engine(settings: Settings, source: ModelSource, context: int) -> Engine:
-    settings = replace(settings, context=context, slots=1)
+    settings = replace(settings, context=context, max_num_seqs=1)
     return load_engine(settings, source, lambda done, message: None)
 
 

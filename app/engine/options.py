@@ -24,7 +24,7 @@ def load_options(
         context=settings.context,
         kv_memory_bytes=settings.kv_memory_bytes,
         kv_offload_bytes=settings.kv_offload_bytes,
-        slots=settings.slots,
+        slots=settings.max_num_seqs,
         queue=settings.queue,
         expert_slots=settings.expert_slots,
         activations=settings.activations,

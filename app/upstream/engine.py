@@ -146,7 +146,7 @@ class UpstreamEngine(EngineClient):
             device=DeviceInfo(str(self.address), "", served.dialect.name, "upstream", False),
             limits=EngineLimits(
                 context=context,
-                slots=settings.slots,
+                slots=settings.max_num_seqs,
                 queue=settings.queue,
                 n_blocks=0,
                 block_tokens=1,
@@ -195,7 +195,7 @@ class UpstreamEngine(EngineClient):
             if len(self._runs) >= limits.slots + limits.queue:
                 raise QueueFull(
                     f"{len(self._runs)} texts are being written by the upstream, the most that "
-                    "--slots and --queue allow; try again in a moment"
+                    "--max-num-seqs and --queue allow; try again in a moment"
                 )
             self._runs.add(run)
         try:

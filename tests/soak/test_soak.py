@@ -28,7 +28,7 @@ from tests.soak.clients import VISITS, Ask, Busy, http_whole
 from tests.soak.server import COUNT_SECONDS
 
 N_CLIENTS = 32
-SETTINGS = {"dtype": "f32", "context": 512, "slots": 32, "kv_memory": 1, "queue": 32}
+SETTINGS = {"dtype": "f32", "context": 512, "max_num_seqs": 32, "kv_memory": 1, "queue": 32}
 """1 MiB holds 51 blocks of this model; 32 texts need up to 500."""
 N_ASKS = 16
 N_ROUNDS = 6

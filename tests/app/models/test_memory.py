@@ -135,7 +135,7 @@ def test_a_model_that_does_not_fit_is_refused_with_advice(
 @pytest.mark.parametrize("kv", ["f16", "q8", "q8q4", "rotated4"])
 def test_a_smaller_cache_is_advised_where_that_is_enough(llama8b: Path, kv: str) -> None:
     """The cache has 4.29 GB in f16 and 2.28 GB in q8 with its scales."""
-    asked = {"context": 32768, "slots": 1, "kv_memory": 4096, "kv_dtype": kv}
+    asked = {"context": 32768, "max_num_seqs": 1, "kv_memory": 4096, "kv_dtype": kv}
     if kv == "f16":
         with pytest.raises(DeviceError, match=r"With --kv-dtype q8 it would need 20\.1\d GB"):
             expect(llama8b, 21_000_000_000, **asked)

@@ -371,7 +371,7 @@ def test_without_system_limits_a_process_that_lost_its_server_ends_itself() -> N
 
 def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
     copy = shutil.copytree(tale.model_dir(), tmp_path / "copy")
-    settings = Settings(model=str(copy), context=64, slots=1, weight_cache=0)
+    settings = Settings(model=str(copy), context=64, max_num_seqs=1, weight_cache=0)
     model = find_model(settings, must_fit=False)
     steered = model.tokenizer.encode("The forest")
     sent = pickle.loads(pickle.dumps(model.source))
