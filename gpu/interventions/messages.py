@@ -29,7 +29,7 @@ Encode = Callable[[str], list[int]]
 
 
 class HeadFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Scales the output of head `head` of layer `layer` by `factor`."""
+    """Scales the output of head `head` of layer `layer` by `factor`. 0 ablates the head."""
 
     layer: int
     head: int
@@ -37,7 +37,7 @@ class HeadFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayerFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Scales what attention or MLP of layer `layer` adds to the residual stream by `factor`."""
+    """Scales the update of attention or MLP in layer `layer` by `factor`. 0 ablates it."""
 
     layer: int
     factor: float
