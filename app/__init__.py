@@ -60,7 +60,7 @@ def create_app(
     from app.openai import embeddings, openapi, text_routes
     from app.openai import routes as openai
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
-    from app.ws import live
+    from app.ws import page_connection
     from app.ws.sessions import Retention, Sessions
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
@@ -81,5 +81,7 @@ def create_app(
     client_limits = app.extensions[EXTENSION] = ClientLimits(metrics.register(app, engine).watch)
     sessions = Sessions(engine, retention or Retention(), client_limits)
     app.extensions["tokenglass_sessions"] = sessions
-    live.register(app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER))
+    page_connection.register(
+        app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER)
+    )
     return app

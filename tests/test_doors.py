@@ -36,7 +36,7 @@ GPU = {
     "scheduled_updates": "errors interventions sampling_params",
     "request": "grammar interventions sampling_params scheduled_updates",
     "events": "interventions sampling_params step",
-    "speculation": "",
+    "speculative": "events",
     "reference": "step",
     "webgpu": "errors info step",
     "tracing": "errors webgpu",
@@ -55,7 +55,7 @@ GPU = {
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pytorch request runner runners sampling_params scheduled_updates speculation stage_hosts"
+    " pytorch request runner runners sampling_params scheduled_updates speculative stage_hosts"
     " step text",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",

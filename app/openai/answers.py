@@ -9,8 +9,8 @@ import msgspec
 
 from app.http.errors import body_of_engine_error
 from app.openai.choices import Choices
-from app.openai.responses import (
-    ResponseFormat,
+from app.openai.completion_format import (
+    CompletionFormat,
     WholeChoice,
     timings,
     usage,
@@ -19,7 +19,7 @@ from gpu import EngineError
 from gpu.events import Done, Token
 
 
-def whole(choices: Choices, response: ResponseFormat, n: int) -> dict[str, Any]:
+def whole(choices: Choices, response: CompletionFormat, n: int) -> dict[str, Any]:
     """Return the answer once all choices have ended: the best `n` of them, if there are more."""
     tokens: dict[int, list[Token]] = {}
     ended: dict[int, Done] = {}
@@ -45,7 +45,7 @@ def whole(choices: Choices, response: ResponseFormat, n: int) -> dict[str, Any]:
     return answer | {"usage": usage([ended[index] for index in sorted(ended)])} | first
 
 
-def stream(choices: Choices, response: ResponseFormat, with_usage: bool) -> Iterator[bytes]:
+def stream(choices: Choices, response: CompletionFormat, with_usage: bool) -> Iterator[bytes]:
     """Yield the events of a stream. Comments keep it alive while there are no tokens."""
     extra = {"usage": None} if with_usage else {}
     begun: set[int] = set()
@@ -77,7 +77,7 @@ def stream(choices: Choices, response: ResponseFormat, with_usage: bool) -> Iter
 
 
 def _first(
-    response: ResponseFormat, index: int, begun: set[int], extra: dict[str, Any]
+    response: CompletionFormat, index: int, begun: set[int], extra: dict[str, Any]
 ) -> Iterator[bytes]:
     """Yield the first chunk of a choice that has not begun, if there is one before any token."""
     if response.first is not None and index not in begun:

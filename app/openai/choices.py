@@ -19,7 +19,7 @@ import msgspec
 
 from app.engine.client import OnEvent, Run, UnavailableError
 from app.http.errors import ClientGoneError
-from app.openai.responses import FINISH_REASONS
+from app.openai.completion_format import FINISH_REASONS
 from gpu import SAMPLING_SETTINGS, EngineError, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Token
 

@@ -13,7 +13,7 @@ import msgspec
 
 from app.http.errors import body_of_engine_error
 from app.openai.choices import Choices
-from app.openai.responses import FINISH_REASONS, timings, usage
+from app.openai.completion_format import FINISH_REASONS, timings, usage
 from app.openai.responses_request import ResponsesRequest
 from app.openai.structured_outputs import TextFormat
 from gpu import EngineError, SamplingParams

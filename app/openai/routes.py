@@ -13,9 +13,9 @@ from app.openai import generations as generation_routes
 from app.openai import responses_route
 from app.openai.answers import stream, whole
 from app.openai.body import decode_body
+from app.openai.completion_format import CompletionFormat, chat_format, completion_format
 from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs, TextLogprobs
-from app.openai.responses import ResponseFormat, chat_format, completion_format
 from app.openai.schema import (
     ChatRequest,
     CompletionRequest,
@@ -150,7 +150,7 @@ def _answer(
     engine: EngineClient,
     generations: Generations,
     request: Request,
-    response: ResponseFormat,
+    response: CompletionFormat,
     body: CompletionRequest | ChatRequest,
     constraint: Constraint | None,
 ) -> Response:

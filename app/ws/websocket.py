@@ -1,8 +1,8 @@
 """WebSockets, and every workaround for flask-sock 0.7 and simple-websocket 1.1.
 
-flask-sock declares the route (`app.ws.live`) and simple-websocket makes the handshake. After that
-this module drives wsproto itself, on the route's thread, as simple-websocket's own thread has
-races:
+flask-sock declares the route (`app.ws.page_connection`) and simple-websocket makes the handshake.
+After that this module drives wsproto itself, on the route's thread, as simple-websocket's own
+thread has races:
 
 - For a message that is too large, `Base._handle_events` sets its event while `connected` is still
   true. A reader that wakes before `connected` is cleared waits for ever, with two threads, a

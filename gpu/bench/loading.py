@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from gpu.checkpoint.files import WEIGHTS
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.safetensors_files import WEIGHTS
 from gpu.checkpoint.weight_cache import is_cacheable, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.checkpoint.writer import TensorToWrite, write_safetensors

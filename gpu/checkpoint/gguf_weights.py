@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpu.architectures import Architecture, gguf_architecture
 from gpu.architectures.common.gguf_format import CheckpointTensor, GgufFormat
 from gpu.architectures.common.gguf_readers import MAX_EXPERTS
-from gpu.checkpoint.files import Tensor
+from gpu.checkpoint.safetensors_files import Tensor
 from gpu.errors import ModelError
 from gpu.files.json_object import shown
 from gpu.gguf.file import GgufFile, GgufTensor, open_gguf

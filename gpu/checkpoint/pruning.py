@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu.checkpoint.files import INDEX, WEIGHTS, Tensor
 from gpu.checkpoint.reader import Checkpoint, Progress
+from gpu.checkpoint.safetensors_files import INDEX, WEIGHTS, Tensor
 from gpu.checkpoint.writer import TensorToWrite, write_safetensors
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject

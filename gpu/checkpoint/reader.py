@@ -16,7 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.dtype_convert import convert
-from gpu.checkpoint.files import (
+from gpu.checkpoint.gguf_repack import EXACT_FORMATS, repack_blocks
+from gpu.checkpoint.gguf_weights import open_gguf_weights
+from gpu.checkpoint.packing import U32
+from gpu.checkpoint.safetensors_files import (
     BITS,
     INDEX,
     WEIGHTS,
@@ -25,9 +28,6 @@ from gpu.checkpoint.files import (
     open_safetensors,
     open_shards,
 )
-from gpu.checkpoint.gguf_repack import EXACT_FORMATS, repack_blocks
-from gpu.checkpoint.gguf_weights import open_gguf_weights
-from gpu.checkpoint.packing import U32
 from gpu.errors import ModelError
 from gpu.files.json_object import shown
 from gpu.files.regular_file import is_there

@@ -26,9 +26,9 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from gpu.checkpoint.files import Tensor, open_with_metadata
 from gpu.checkpoint.packing import FORMATS, U32
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.safetensors_files import Tensor, open_with_metadata
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.files.cache_folder import cache_folder

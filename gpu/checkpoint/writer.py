@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
-from gpu.checkpoint.files import Bytes
+from gpu.checkpoint.safetensors_files import Bytes
 
 DTYPES = {
     "F64": "float64", "I64": "int64", "U64": "uint64", "F32": "float32", "I32": "int32",

@@ -34,23 +34,23 @@ class ChunkSizer:
 
     def __init__(self, max_slowdown: float = MAX_PREFILL_SLOWDOWN) -> None:
         self._max_slowdown = max_slowdown
-        # Both by the number of writers, rounded: of all rows of a step, and of the chunk's alone.
+        # By the number of decoding sequences, rounded: costs of all rows of a step, of a chunk's.
         self._step_costs, self._chunk_costs = RowCosts(FORGET), RowCosts(FORGET)
         self._decode_costs = RowCosts(FORGET)
         self._known_shapes: set[tuple[int, int, bool, bool, bool]] = set()
 
-    def rows(self, n_writers: int, n_prompts: int, most: int) -> int:
+    def rows(self, n_decoding: int, n_prompts: int, most: int) -> int:
         """Return how many rows the next chunks of `n_prompts` prompts have together, at most
-        `most`, beside one row for each of `n_writers` decoding sequences."""
-        alone = self.decode_cost(n_writers) if n_writers else None
+        `most`, beside one row for each of `n_decoding` sequences."""
+        alone = self.decode_cost(n_decoding) if n_decoding else None
         if alone is None:
             limit = PREFILL_MS
         else:
-            fair = 1 + n_prompts / n_writers
+            fair = 1 + n_prompts / n_decoding
             if n_prompts > 1 and fair > self._max_slowdown:
-                return self._fair_rows(n_writers, min(PREFILL_MS, fair * alone), most)
+                return self._fair_rows(n_decoding, min(PREFILL_MS, fair * alone), most)
             limit = min(PREFILL_MS, self._max_slowdown * alone)
-        return self._chunk_costs.rows_within(n_writers.bit_length(), limit, most, FIRST_CHUNK)
+        return self._chunk_costs.rows_within(n_decoding.bit_length(), limit, most, FIRST_CHUNK)
 
     def rows_together(self, n_left: int, most: int) -> int | None:
         """Return how many rows the next chunks have together, at most `most`, of prompts that came
@@ -60,13 +60,13 @@ class ChunkSizer:
         ms = self._chunk_costs.expected(0, n)
         return n if ms is not None and ms * -(-n_left // n) <= TOGETHER_MS else None
 
-    def _fair_rows(self, n_writers: int, limit: float, most: int) -> int:
+    def _fair_rows(self, n_decoding: int, limit: float, most: int) -> int:
         """Return how many rows prompts have in a step of `limit` milliseconds. They fill the step
         up to the size of its plan at least, whose matmuls compute all its rows anyway."""
         n = self._step_costs.rows_within(
-            n_writers.bit_length(), limit, n_writers + most, n_writers + FIRST_CHUNK
+            n_decoding.bit_length(), limit, n_decoding + most, n_decoding + FIRST_CHUNK
         )
-        return min(most, max(n, rounded(n_writers + 1)) - n_writers)
+        return min(most, max(n, rounded(n_decoding + 1)) - n_decoding)
 
     def decode_cost(self, n: int) -> float | None:
         """Return the expected milliseconds of a step that decodes `n` rows; None if none was
@@ -82,9 +82,9 @@ class ChunkSizer:
         if shape not in self._known_shapes:
             self._known_shapes.add(shape)
             return
-        writers = (n_rows - n_chunk).bit_length()
-        self._step_costs.learn(writers, n_rows, ms)
+        decoding = (n_rows - n_chunk).bit_length()
+        self._step_costs.learn(decoding, n_rows, ms)
         if n_chunk:
-            self._chunk_costs.learn(writers, n_chunk, ms)
+            self._chunk_costs.learn(decoding, n_chunk, ms)
         else:
             self._decode_costs.learn(DECODE, n_rows, ms)

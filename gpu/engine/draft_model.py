@@ -21,7 +21,6 @@ from itertools import takewhile
 
 import numpy as np
 
-from gpu.engine.drafting import ModelDrafting
 from gpu.engine.row_costs import RowCosts
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
@@ -30,7 +29,8 @@ from gpu.kv.block_table import BlockTable
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.runner import Runner
-from gpu.speculation.draft_length import Cost
+from gpu.speculative.draft_length import Cost
+from gpu.speculative.drafting import ModelDrafting
 from gpu.step import FROM_GPU, Row, Sample, Step
 
 MOST_BEHIND = 8
@@ -109,8 +109,8 @@ class DraftModel:
     def advance(self, scheduler: Scheduler) -> None:
         """Read on, and propose tokens for the next step. To be called before each is made."""
         active = scheduler.active
-        n_writers = sum(not sequence.prefilling for sequence in active)
-        self.read(active, scheduler.decode_cost(n_writers) if n_writers else None)
+        n_decoding = sum(not sequence.prefilling for sequence in active)
+        self.read(active, scheduler.decode_cost(n_decoding) if n_decoding else None)
         self.propose(scheduler.to_draft())
 
     def read(self, active: Iterable[Sequence], step_ms: float | None) -> None:

@@ -6,9 +6,9 @@ has room for their prompt; tokens in the prefix cache are not computed again
 
 A step takes one row of each decoding sequence, then chunks of prompts in order, as many rows as
 `gpu.engine.chunk_size` allows (Agrawal et al. 2023, "Sarathi"). If more sequences decode than a
-step can sample, the least recently served go first; a prompt whose last token is next counts as
-served when it got its slot. With pipeline stages a step is one micro-batch: of n stages, it takes
-1/n of the running sequences.
+step can sample, the least recently served go first; a prompt about to sample its first token is
+ordered by the time it got its slot. With pipeline stages a step is one micro-batch: of n stages,
+it takes 1/n of the running sequences.
 
 Blocks for new tokens are allocated when they are needed. If none is free, the last running sequence
 in order is preempted: it gives its blocks and slot back, waits, and is later prefilled with its
@@ -24,7 +24,6 @@ from bisect import insort
 from collections.abc import Callable
 
 from gpu.engine.chunk_size import ChunkSizer
-from gpu.engine.drafting import Drafting, ModelDrafting
 from gpu.engine.kv_manager import BorrowedBlocks, KvManager
 from gpu.engine.sequence import Sequence
 from gpu.engine.step_builder import Scheduled, StepBuilder
@@ -34,7 +33,8 @@ from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.kv.state import KvState
 from gpu.load_options import MAX_PREFILL_SLOWDOWN
-from gpu.speculation.draft_length import Cost
+from gpu.speculative.draft_length import Cost
+from gpu.speculative.drafting import Drafting, ModelDrafting
 
 PROMPT_SHARE = 8
 """If more sequences decode than a step has rows, one row in this many is left for a prompt."""
@@ -65,7 +65,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.active: list[Sequence] = []
         self._free_slots = list(range(limits.slots - 1, -1, -1))
-        self._lacks_blocks: Sequence | None = None  # first in line, until blocks may be free
+        self._lacks_blocks: Sequence | None = None  # first of `waiting`, until blocks may be free
         self.n_preemptions = 0
         self._n_added = secrets.randbelow(FIRST_RUN)
         self.steps = StepLog()
@@ -85,7 +85,7 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; return those that start now."""
         started = []
-        while self._first_in_line is not None and self._first_in_line.interventions.ready:
+        while self._first_waiting is not None and self._first_waiting.interventions.ready:
             self.waiting[0].resume()
             if not self.kv.admit(self.waiting[0]):
                 self._lacks_blocks = self.waiting[0]
@@ -103,7 +103,7 @@ class Scheduler:
     @property
     def to_resolve(self) -> Sequence | None:
         """Return the sequence that could start now if its interventions were resolved."""
-        first = self._first_in_line
+        first = self._first_waiting
         return None if first is None or first.interventions.ready else first
 
     def wait_for_blocks(self, sequence: Sequence) -> None:
@@ -114,13 +114,13 @@ class Scheduler:
         """Return a step of the rows that can run now, or None. `prefill` False: only decoding
         sequences."""
         prompts = self._next_prompts() if prefill else []
-        writers = self._next_writers(prompts)
-        shares = self._share_rows(prompts, writers)
-        drafts = {} if shares else self._count_drafts(writers)
-        self._cover_all(writers, shares, drafts)
+        decoding = self._next_decoding(prompts)
+        shares = self._share_rows(prompts, decoding)
+        drafts = {} if shares else self._count_drafts(decoding)
+        self._cover_all(decoding, shares, drafts)
         building = StepBuilder()
-        for sequence in writers:
-            building.decode(sequence, drafts.get(sequence, 0), len(writers) - 1)
+        for sequence in decoding:
+            building.decode(sequence, drafts.get(sequence, 0), len(decoding) - 1)
         for sequence, n in shares.items():
             building.prefill(sequence, n)
         scheduled = building.scheduled()
@@ -138,14 +138,14 @@ class Scheduler:
         None while a prompt is next: steps with chunks verify no drafts."""
         if any(s.prefilling for s in self.active if not s.finished):
             return {}
-        writers = self._next_writers([])
-        left = self._draft_rows(writers)
+        decoding = self._next_decoding([])
+        left = self._draft_rows(decoding)
         counts: dict[Sequence, int] = {}
-        for sequence in writers:
+        for sequence in decoding:
             drafting = sequence.drafting
             if not isinstance(drafting, ModelDrafting) or drafting.has_proposed:
                 continue
-            n_beside = len(writers) - 1 + sum(counts.values())
+            n_beside = len(decoding) - 1 + sum(counts.values())
             if n := drafting.to_draft(min(left, sequence.draft_room), n_beside):
                 counts[sequence] = n
                 left -= n
@@ -213,7 +213,7 @@ class Scheduler:
         )
 
     @property
-    def _first_in_line(self) -> Sequence | None:
+    def _first_waiting(self) -> Sequence | None:
         """Return the first waiting sequence if a slot is free, all it submitted was read, and it
         did not lack blocks when it was last tried."""
         if not (self.waiting and self._free_slots):
@@ -246,43 +246,43 @@ class Scheduler:
         """Return the sequences whose prompt is not in the cache yet, in order."""
         return sorted((s for s in self.active if s.prefilling and not s.finished), key=_order)
 
-    def _next_writers(self, prompts: list[Sequence]) -> list[Sequence]:
+    def _next_decoding(self, prompts: list[Sequence]) -> list[Sequence]:
         """Return the sequences that get a row of the next step, least recently served first. Some
         rows are left for the first prompt, if there is one."""
-        line = sorted((s for s in self.active if s.wants_decode), key=lambda s: s.served)
-        writers = self._micro_batch(line)[: self.limits.max_samples]
-        most = self._most_rows(writers, prompts)
+        by_service = sorted((s for s in self.active if s.wants_decode), key=lambda s: s.served)
+        decoding = self._micro_batch(by_service)[: self.limits.max_samples]
+        most = self._most_rows(decoding, prompts)
         if prompts:
             most -= max(1, most // PROMPT_SHARE)
-        return writers[:most]
+        return decoding[:most]
 
-    def _micro_batch(self, line: list[Sequence]) -> list[Sequence]:
-        """Return those of `line` that take part in the next step: all, or 1/n of those that decode
-        if the model has n pipeline stages, so that all stages work at the same time. A sequence
-        whose last sample is in flight has no token to feed: another device has it."""
+    def _micro_batch(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Return those of `sequences` that take part in the next step: all, or 1/n of those that
+        decode if the model has n pipeline stages, so that all stages work at the same time. A
+        sequence whose last sample is in flight has no token to feed: another device has it."""
         n_stages = self.limits.n_stages
         if n_stages == 1:
-            return line
+            return sequences
         n_writing = sum(not (s.prefilling or s.finished) for s in self.active)
-        return [s for s in line if s.settled][: -(-n_writing // n_stages)]
+        return [s for s in sequences if s.settled][: -(-n_writing // n_stages)]
 
-    def _share_rows(self, prompts: list[Sequence], writers: list[Sequence]) -> dict[Sequence, int]:
-        """Return how many rows each prompt gets beside one row for each of `writers`. A prompt
+    def _share_rows(self, prompts: list[Sequence], decoding: list[Sequence]) -> dict[Sequence, int]:
+        """Return how many rows each prompt gets beside one row for each of `decoding`. A prompt
         whose last token is next may take the place of the last writer."""
         if not prompts:
             return {}
-        left = self._most_rows(writers, prompts) - len(writers)
-        left = self.chunk_rows(prompts, writers, left)
-        capture = prompts[0].capture or any(s.capture for s in writers)
-        n_samples, shares = len(writers), dict[Sequence, int]()
+        left = self._most_rows(decoding, prompts) - len(decoding)
+        left = self.chunk_rows(prompts, decoding, left)
+        capture = prompts[0].capture or any(s.capture for s in decoding)
+        n_samples, shares = len(decoding), dict[Sequence, int]()
         for prompt in prompts:
             if (prompt.capture and not capture) or self._waits_for_prefix(prompt, shares):
                 continue
             n = self._piece_rows(prompt, left)
             if n == prompt.n_to_prefill and n_samples < self.limits.max_samples:
                 n_samples += 1
-            elif n == prompt.n_to_prefill and writers and prompt.served <= writers[-1].served:
-                writers.pop()
+            elif n == prompt.n_to_prefill and decoding and prompt.served <= decoding[-1].served:
+                decoding.pop()
             elif n == prompt.n_to_prefill:
                 n -= 1  # the last token waits for a step that can sample it
             if n:
@@ -292,13 +292,13 @@ class Scheduler:
                 break
         return shares
 
-    def chunk_rows(self, prompts: list[Sequence], writers: list[Sequence], most: int) -> int:
-        """Return how many rows the chunks of `prompts` have together beside `writers`."""
-        if writers and _came_together(prompts, writers):
+    def chunk_rows(self, prompts: list[Sequence], decoding: list[Sequence], most: int) -> int:
+        """Return how many rows the chunks of `prompts` have together beside `decoding`."""
+        if decoding and _arrived_together(prompts, decoding):
             n_left = sum(prompt.n_to_prefill for prompt in prompts)
             if (n := self._chunks.rows_together(n_left, most)) is not None:
                 return n
-        return self._chunks.rows(len(writers), len(prompts), most)
+        return self._chunks.rows(len(decoding), len(prompts), most)
 
     def _piece_rows(self, prompt: Sequence, most: int) -> int:
         """Return the rows of the next chunk of `prompt`."""
@@ -318,31 +318,31 @@ class Scheduler:
             for other in shares
         )
 
-    def _count_drafts(self, writers: list[Sequence]) -> dict[Sequence, int]:
-        """Return how many drafts each of `writers` verifies, of those that verify any."""
+    def _count_drafts(self, decoding: list[Sequence]) -> dict[Sequence, int]:
+        """Return how many drafts each of `decoding` verifies, of those that verify any."""
         counts: dict[Sequence, int] = {}
-        left = self._draft_rows(writers)
-        for sequence in writers:
-            n_beside = len(writers) - 1 + sum(counts.values())
+        left = self._draft_rows(decoding)
+        for sequence in decoding:
+            n_beside = len(decoding) - 1 + sum(counts.values())
             if n := sequence.drafts_wanted(left, n_beside):
                 counts[sequence] = n
                 left -= n
         return counts
 
-    def _draft_rows(self, writers: list[Sequence]) -> int:
+    def _draft_rows(self, decoding: list[Sequence]) -> int:
         """Return how many drafts a step has room for."""
-        return min(self._most_rows(writers, []), self.limits.max_samples) - len(writers)
+        return min(self._most_rows(decoding, []), self.limits.max_samples) - len(decoding)
 
-    def _most_rows(self, writers: list[Sequence], prompts: list[Sequence]) -> int:
-        capture = any(s.capture for s in (*writers, *prompts[:1]))
+    def _most_rows(self, decoding: list[Sequence], prompts: list[Sequence]) -> int:
+        capture = any(s.capture for s in (*decoding, *prompts[:1]))
         return self.limits.max_captured_rows if capture else self.limits.max_rows
 
     def _cover_all(
-        self, writers: list[Sequence], shares: dict[Sequence, int], drafts: dict[Sequence, int]
+        self, decoding: list[Sequence], shares: dict[Sequence, int], drafts: dict[Sequence, int]
     ) -> None:
         """Give all rows blocks; leave out those that have none. Sequences are preempted for those
         before them in order, but not for drafts."""
-        for sequence in sorted({*writers, *shares}, key=_order):
+        for sequence in sorted({*decoding, *shares}, key=_order):
             if sequence not in self.active:
                 continue  # preempted meanwhile
             if sequence in shares:
@@ -350,12 +350,12 @@ class Scheduler:
             elif not self._shift_context(sequence) or not self._cover(
                 sequence, sequence.next_position
             ):
-                writers.remove(sequence)
+                decoding.remove(sequence)
             elif n := drafts.get(sequence):
                 at = sequence.next_position
                 if not self.kv.cover(sequence, at + n, 1 + n):
                     del drafts[sequence]
-        writers[:] = [s for s in writers if s in self.active]
+        decoding[:] = [s for s in decoding if s in self.active]
         for sequence, n in list(shares.items()):
             if sequence not in self.active or not n:
                 del shares[sequence]
@@ -407,10 +407,10 @@ class Scheduler:
         self._tell_places()
 
 
-def _came_together(prompts: list[Sequence], writers: list[Sequence]) -> bool:
-    """Return whether all prompts came before any of `writers` had its first token."""
+def _arrived_together(prompts: list[Sequence], decoding: list[Sequence]) -> bool:
+    """Return whether all prompts arrived before any of `decoding` had its first token."""
     latest = max(prompt.asked_at for prompt in prompts)
-    earliest = min(writer.first_token_at for writer in writers)
+    earliest = min(sequence.first_token_at for sequence in decoding)
     return latest < earliest and not any(prompt.n_preemptions for prompt in prompts)
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import msgspec
 
-from gpu.engine.drafting import Drafting
 from gpu.engine.pending_updates import PendingUpdates
 from gpu.engine.run_events import FoundPrefix, RowResult, RunEvents
 from gpu.events import Done, Draft, Event, MovedChunk, Reason, Updated
@@ -26,6 +25,7 @@ from gpu.kv.context_shift import ContextShift
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
+from gpu.speculative.drafting import Drafting
 from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
 from gpu.text.grammar_matcher import GrammarMatcher
 from gpu.text.token_table import TokenizerLike

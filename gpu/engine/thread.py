@@ -24,7 +24,6 @@ import numpy.typing as npt
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
 from gpu.engine.draft_model import DraftModel
-from gpu.engine.drafting import Drafting, NgramDrafting
 from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.pace import Pace
@@ -41,7 +40,8 @@ from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.runner import Runner
-from gpu.speculation.draft_length import Cost
+from gpu.speculative.draft_length import Cost
+from gpu.speculative.drafting import Drafting, NgramDrafting
 
 PREFILL_IN_FLIGHT = 2
 """Most steps with a prompt chunk in flight: few, so that a cancel acts soon. Every further stage of

@@ -1,4 +1,4 @@
-"""Allocator of KV cache blocks, with reference counts. Host logic only."""
+"""Allocator of KV cache blocks, with reference counts and LRU eviction. Host logic only."""
 
 from __future__ import annotations
 

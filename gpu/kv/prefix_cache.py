@@ -1,5 +1,6 @@
 """Prefix cache: index of KV blocks by the tokens they hold, so that a cached prefix is not computed
-again. `gpu.kv.prefix_match.match_prefix` searches it. Host logic only.
+again. `gpu.kv.prefix_match.match_prefix` searches it, `gpu.kv.block_pool` evicts from it. Host
+logic only.
 
 A full block is identified by a chained hash: of the hash of the text before it and its own ids.
 Texts with a common beginning thus share its hashes and blocks (Kwon et al. 2023, "Efficient Memory

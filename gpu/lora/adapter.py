@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpu.checkpoint.files import open_safetensors
 from gpu.checkpoint.reader import F32, Checkpoint, WeightSource
+from gpu.checkpoint.safetensors_files import open_safetensors
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.files.json_object import shown

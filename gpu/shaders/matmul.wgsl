@@ -7,8 +7,9 @@
 // Used for every projection but qkv, and for the output head; at prefill, and at decode as a
 // matrix-vector product (TILE_M = 1).
 //
-// x, weight, gain  see lib/matmul_tile.wgsl; the shard is columns FIRST .. FIRST + N - 1 of y
-//                  (before GATED halves them)
+// x, weight, gain  see lib/matmul_tile.wgsl; lib/weight_{f32,f16,q8,q4}.wgsl reads
+//                  weights; the shard is columns FIRST .. FIRST + N - 1 of y (before GATED halves
+//                  them)
 // bias      [>= FIRST + N], or one per row, BIAS_STRIDE apart (any buffer without BIAS)
 // residual  [rows][Y_STRIDE]         (any buffer without RESIDUAL)
 // y         [rows][Y_STRIDE]

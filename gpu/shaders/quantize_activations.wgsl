@@ -3,7 +3,7 @@
 //   norm  x[k] · gain[k] / sqrt(mean(x²) + EPS)      RMSNorm (Zhang & Sennrich 2019)
 //   y     scale = absmax of the 16 / 127, byte = round(x / scale), ties to even
 //
-// Used before lib/matmul_tile_q8.wgsl. WORKGROUPS workgroups per row, lanes over the blocks of a
+// Used before lib/matmul_tile_int8.wgsl. WORKGROUPS workgroups per row, lanes over the blocks of a
 // part of it. A scale depends on its numbers alone; each workgroup finds the norm of the whole row,
 // in one order of sums, so the bits are the same for any number of workgroups. The sum of a block
 // (as in llama.cpp's q8_1) is that of the rounded numbers. If x holds NaN or infinity the scale is

@@ -46,10 +46,10 @@ TILE_LIBS: dict[Loads, dict[str, str]] = {
     "shared": {"matmul_tile": "matmul_tile_shared", "tile_lanes": "tile_lanes_shared"},
 }
 Q8_TILE_LIBS: dict[Loads, dict[str, str]] = {
-    "own": {"matmul_tile": "matmul_tile_q8"},
-    "shuffle": {"matmul_tile": "matmul_tile_q8"},
-    "coalesced": {"matmul_tile": "matmul_tile_q8_coalesced"},
-    "shared": {"matmul_tile": "matmul_tile_q8_shared", "tile_lanes": "tile_lanes_shared"},
+    "own": {"matmul_tile": "matmul_tile_int8"},
+    "shuffle": {"matmul_tile": "matmul_tile_int8"},
+    "coalesced": {"matmul_tile": "matmul_tile_int8_coalesced"},
+    "shared": {"matmul_tile": "matmul_tile_int8_shared", "tile_lanes": "tile_lanes_shared"},
 }
 """The same for int8 rows."""
 

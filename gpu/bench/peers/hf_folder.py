@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpu.bench.subject import BenchModel
-from gpu.checkpoint.files import WEIGHTS
 from gpu.checkpoint.reader import NOT_PARAMETERS
+from gpu.checkpoint.safetensors_files import WEIGHTS
 from gpu.config import ModelConfig, RopeConfig
 
 DTYPES = {"f32": "F32"}

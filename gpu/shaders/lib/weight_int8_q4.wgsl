@@ -1,4 +1,4 @@
-// Blocks of lib/weight_q4.wgsl as int8, for lib/matmul_tile_q8.wgsl.
+// Blocks of lib/weight_q4.wgsl as int8, for lib/matmul_tile_int8.wgsl.
 const HAS_MINS = true; // blocks have a minimum
 
 // Numbers of the block `after` loads after `place`: those of even index, then those of odd index.

@@ -1,4 +1,4 @@
-// Blocks of lib/weight_q8.wgsl as int8, for lib/matmul_tile_q8.wgsl.
+// Blocks of lib/weight_q8.wgsl as int8, for lib/matmul_tile_int8.wgsl.
 const HAS_MINS = false; // blocks have a minimum
 
 // Numbers of the block `after` loads after `place`, in order.

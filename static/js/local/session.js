@@ -1,4 +1,4 @@
-// The server's side of the page's protocol, for an engine in this browser (app/ws/live.py,
+// The server's side of the page's protocol, for an engine in this browser (app/ws/page_connection.py,
 // app/ws/sessions.py): the page cannot tell which one it listens to.
 
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./errors.js";

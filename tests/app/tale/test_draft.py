@@ -13,7 +13,7 @@ from app.tale.make import distill
 from app.tale.make.export import load
 from app.tale.make.model import EMBEDDING_STD, Tale
 from gpu import Engine, LoadOptions, ModelConfig, Request, SamplingParams
-from gpu.speculation.draft_length import DraftLength
+from gpu.speculative.draft_length import DraftLength
 
 PROMPT = (
     "<|im_start|>user\nTell me a story about a fox who finds a lantern.<|im_end|>\n"

@@ -71,6 +71,6 @@ def test_small_packets_do_not_wait_for_acknowledgements(
             sockets.append(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             return super().receive(timeout)
 
-    monkeypatch.setattr("app.ws.live.WebSocket", Seen)
+    monkeypatch.setattr("app.ws.page_connection.WebSocket", Seen)
     start_site().page()
     assert sockets == [1]

@@ -15,7 +15,7 @@ import pytest
 
 from app.http.http_server import Handler
 from app.ws import websocket
-from app.ws.live import MAX_PAGES, MAX_TRANSPORT_BYTES
+from app.ws.page_connection import MAX_PAGES, MAX_TRANSPORT_BYTES
 from tests.app.conftest import Site, StartSite
 from tests.app.http.raw_socket import (
     BINARY,
@@ -249,7 +249,7 @@ def test_a_page_that_does_not_answer_a_ping_is_gone(
 def test_one_page_too_many_is_refused_and_leaves_nothing(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ws.live.MAX_PAGES", 1)
+    monkeypatch.setattr("app.ws.page_connection.MAX_PAGES", 1)
     site = start_site()
     before = warm(site)
     with RawSocket(site.port) as first:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu.checkpoint.files import MAX_HEADER_BYTES, MAX_INDEXED, MAX_TENSORS
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.safetensors_files import MAX_HEADER_BYTES, MAX_INDEXED, MAX_TENSORS
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import ModelError
 from gpu.files.json_object import MAX_BYTES

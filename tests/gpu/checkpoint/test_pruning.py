@@ -15,9 +15,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpu.checkpoint import pruning, writer
-from gpu.checkpoint.files import BITS, INDEX, WEIGHTS, open_safetensors
 from gpu.checkpoint.pruning import write_pruned
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.safetensors_files import BITS, INDEX, WEIGHTS, open_safetensors
 from gpu.errors import ModelError
 
 KEPT = {1: (0, 2, 5), 3: (1, 2, 3)}

@@ -20,9 +20,9 @@ def step_ms(n_rows: int, fixed: float, per_row: float) -> float:
     return fixed + per_row * n_rows
 
 
-def step_of(n_writers: int, n_chunk: int) -> Step:
-    rows = tuple(Row(i, 0, 1) for i in range(n_writers + n_chunk))
-    samples = tuple(Sample(i, i, 0, 0, 0.0, 0, 1.0, 0.0, 1.0) for i in range(n_writers))
+def step_of(n_decoding: int, n_chunk: int) -> Step:
+    rows = tuple(Row(i, 0, 1) for i in range(n_decoding + n_chunk))
+    samples = tuple(Sample(i, i, 0, 0, 0.0, 0, 1.0, 0.0, 1.0) for i in range(n_decoding))
     return Step(rows, samples)
 
 
@@ -44,22 +44,22 @@ def test_a_chunk_alone_keeps_its_time() -> None:
     assert PREFILL_MS / 3 < ms <= PREFILL_MS
 
 
-@pytest.mark.parametrize("n_writers", [1, 3, 8])
+@pytest.mark.parametrize("n_decoding", [1, 3, 8])
 @pytest.mark.parametrize(("fixed", "per_row"), [(2.0, 0.2), (3.0, 0.01), (0.1, 1.0), (40.0, 0.5)])
 def test_a_chunk_stretches_the_steps_of_others_by_less_than_two(
-    n_writers: int, fixed: float, per_row: float
+    n_decoding: int, fixed: float, per_row: float
 ) -> None:
     sizer = ChunkSizer()
-    alone = step_ms(n_writers, fixed, per_row)
+    alone = step_ms(n_decoding, fixed, per_row)
     for _ in range(10):
-        sizer.learn(step_of(n_writers, 0), 0, alone)
+        sizer.learn(step_of(n_decoding, 0), 0, alone)
     times = []
     for _ in range(60):
-        n = sizer.rows(n_writers, 1, 128 - n_writers)
-        times.append(step_ms(n_writers + n, fixed, per_row))
-        sizer.learn(step_of(n_writers, n), n, times[-1])
+        n = sizer.rows(n_decoding, 1, 128 - n_decoding)
+        times.append(step_ms(n_decoding + n, fixed, per_row))
+        sizer.learn(step_of(n_decoding, n), n, times[-1])
     late = times[10:]  # the first were before anything was known
-    one_row = step_ms(n_writers + 1, fixed, per_row)
+    one_row = step_ms(n_decoding + 1, fixed, per_row)
     assert statistics.median(late) <= max(2 * alone, one_row)
     assert sum(ms > max(2 * alone, one_row) for ms in late) <= 2, "larger sizes are tried again"
     assert statistics.median(late) > 1.1 * alone or late[-1] >= step_ms(100, fixed, per_row)
@@ -82,20 +82,20 @@ def test_a_long_prompt_keeps_the_limit_though_its_rows_cost_more_and_more() -> N
     assert statistics.median(times) > 1.3 * alone, "the prompt gets the time that there is"
 
 
-@pytest.mark.parametrize(("n_writers", "n_prompts"), [(1, 15), (4, 12), (8, 8), (15, 1)])
+@pytest.mark.parametrize(("n_decoding", "n_prompts"), [(1, 15), (4, 12), (8, 8), (15, 1)])
 def test_prompts_that_arrive_together_share_the_time_with_runs_that_write(
-    n_writers: int, n_prompts: int
+    n_decoding: int, n_prompts: int
 ) -> None:
     sizer = ChunkSizer()
-    alone = step_ms(n_writers, 2.0, 0.25)
+    alone = step_ms(n_decoding, 2.0, 0.25)
     for _ in range(10):
-        sizer.learn(step_of(n_writers, 0), 0, alone)
+        sizer.learn(step_of(n_decoding, 0), 0, alone)
     times = []
     for _ in range(30):
-        n = sizer.rows(n_writers, n_prompts, 512)
-        times.append(step_ms(n_writers + n, 2.0, 0.25))
-        sizer.learn(step_of(n_writers, n), n, times[-1])
-    share = max(MAX_PREFILL_SLOWDOWN, 1 + n_prompts / n_writers)
+        n = sizer.rows(n_decoding, n_prompts, 512)
+        times.append(step_ms(n_decoding + n, 2.0, 0.25))
+        sizer.learn(step_of(n_decoding, n), n, times[-1])
+    share = max(MAX_PREFILL_SLOWDOWN, 1 + n_prompts / n_decoding)
     assert 0.4 * share * alone < statistics.median(times) <= share * alone
 
 

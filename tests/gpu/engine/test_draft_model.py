@@ -16,7 +16,7 @@ from gpu.grammar import Grammar
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
-from gpu.speculation.draft_length import MAX_DRAFTS, DraftLength
+from gpu.speculative.draft_length import MAX_DRAFTS, DraftLength
 from gpu.step import Step
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import (

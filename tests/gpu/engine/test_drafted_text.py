@@ -21,7 +21,7 @@ from gpu.interventions.messages import Interventions, LayerFactor, LoraStrength
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
-from gpu.speculation.draft_length import DraftLength
+from gpu.speculative.draft_length import DraftLength
 from tests.gpu.engine.test_speculative_text import MODEL, PROMPT, RUNS, facts, norms, written
 from tests.gpu.lora import random_loras
 from tests.gpu.models import random_llama

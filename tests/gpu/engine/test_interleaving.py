@@ -23,8 +23,8 @@ from gpu.events import Token
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.speculation.draft_length import DraftLength
-from gpu.speculation.ngram import NgramDrafter
+from gpu.speculative.draft_length import DraftLength
+from gpu.speculative.ngram import NgramDrafter
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from tests.gpu.engine.traffic import Together, Written, draw_traffic, write_alone

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gpu.engine.drafting import NgramDrafting
 from gpu.engine.kv_manager import KvManager
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
@@ -32,6 +31,7 @@ from gpu.kv.copies import BlockCopy, HostLoad, HostStore, KvCopy
 from gpu.kv.prefix_cache import BlockHashes, Token
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
+from gpu.speculative.drafting import NgramDrafting
 from gpu.step import FROM_GPU, Row, StepResult
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import byte_tokenizer, sampled

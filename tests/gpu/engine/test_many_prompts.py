@@ -22,7 +22,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def hand(tokenizer: Tokenizer) -> Callable[..., ManualEngine]:
     def make(**options: Any) -> ManualEngine:
         engine = ManualEngine(ScriptedRunner(**options), tokenizer)
-        engine.scheduler.chunk_rows = lambda prompts, writers, most: most  # type: ignore[method-assign]
+        engine.scheduler.chunk_rows = lambda prompts, decoding, most: most  # type: ignore[method-assign]
         return engine
 
     return make
@@ -108,8 +108,8 @@ def test_sixteen_prompts_that_come_together_all_write_after_six_steps(timed: Man
 
 
 def test_prompts_that_come_later_leave_a_run_that_writes_its_time(timed: ManualEngine) -> None:
-    writers = [timed.start([i + 1] * 32, 200) for i in range(8)]
-    run_with_clock(timed, writers, lambda run: run.n_written > 20)
+    decoding = [timed.start([i + 1] * 32, 200) for i in range(8)]
+    run_with_clock(timed, decoding, lambda run: run.n_written > 20)
     alone = 2.0 + 0.3 * 8
     later = [timed.start([i + 1] * 32, 1) for i in range(3)]
     times = run_with_clock(timed, later, lambda run: not run.prefilling)

@@ -15,8 +15,8 @@ from gpu.interventions.messages import Interventions, LayerFactor
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams, TokenBias
-from gpu.speculation.draft_length import DraftLength
-from gpu.speculation.ngram import NgramDrafter
+from gpu.speculative.draft_length import DraftLength
+from gpu.speculative.ngram import NgramDrafter
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 PROMPT = "Once upon a time, there was a fox who lived in"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gpu.engine.draft_model import DraftModel
-from gpu.engine.drafting import NgramDrafting
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
@@ -22,6 +21,7 @@ from gpu.kv.prefix_match import host_key
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.sampling_params import SamplingParams
+from gpu.speculative.drafting import NgramDrafting
 from gpu.step import Row, Sample, Step
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, expected

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from gpu.checkpoint.files import open_safetensors
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.safetensors_files import open_safetensors
 from tests.gpu.models import random_llama, random_models
 
 LLAMA = "derived_head"

@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-FILES = "gpu/checkpoint/files.py"
+FILES = "gpu/checkpoint/safetensors_files.py"
 PACKING = "gpu/checkpoint/packing.py"
 ROPE = "gpu/architectures/common/rope.py"
 MODEL = "gpu/config/model.py"

@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "int8-shared-order",
         "many int8 rows on a GPU add the chains of two blocks in another order than few rows",
-        f"{LIB}/matmul_tile_q8_shared.wgsl",
+        f"{LIB}/matmul_tile_int8_shared.wgsl",
         "(chains[0][s] + chains[1][s]) + (chains[2][s] + chains[3][s])",
         "chains[0][s] + chains[1][s] + chains[2][s] + chains[3][s]",
         ("tests/gpu/ops/test_op_quantize_activations.py",),
@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "int8-shared-last-block",
         "many int8 rows on a GPU count the last of an odd number of blocks twice",
-        f"{LIB}/matmul_tile_q8_shared.wgsl",
+        f"{LIB}/matmul_tile_int8_shared.wgsl",
         "if (block + 1u < BLOCKS) {",
         "if (block < BLOCKS) {",
         ("tests/gpu/ops/test_op_quantize_activations.py",),
@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         "int8-half-scale",
         "few int8 rows on a GPU take the scale of the other half of a block",
-        f"{LIB}/matmul_tile_q8_coalesced.wgsl",
+        f"{LIB}/matmul_tile_int8_coalesced.wgsl",
         "select(of_x.x, of_x.y, half == 1u)",
         "select(of_x.x, of_x.y, half == 0u)",
         ("tests/gpu/ops/test_op_quantize_activations.py",),

@@ -80,7 +80,7 @@ export class LocalEngine {
     this.slots = new Slots(plan);
     this.questions = new QuestionQueue();
     this.steps = new StepLog();
-    /** Returns the numbers of runs that wait elsewhere, until they are submitted here. */
+    /** Returns the numbers of runs queued outside this engine, which are not submitted yet. */
     this.alsoWaiting = () => [];
     /** What runs wait for. */
     this.background = new PieceQueue();

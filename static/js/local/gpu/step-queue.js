@@ -18,7 +18,7 @@ export class StepQueue {
     Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
     this.step = new StepBuffer(plan);
     const nPasses = Math.max(...plan.plans.map(({ marks = [] }) => marks.length + 1));
-    /** One serves all steps in flight: a step copies its times before the next one writes. */
+    /** One clock for all steps in flight: each step's times are copied before the next writes its own. */
     this.clock = PassClock.of(device, nPasses);
     this.nCaptured = 0;
     const results = Math.max(...plan.plans.map((each) => timesAt(each)), 8);

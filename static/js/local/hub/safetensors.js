@@ -1,5 +1,5 @@
 // Tensors of safetensors files of which ranges can be read: headers first, then rows as the recipes
-// want them. The checks are those of gpu/checkpoint/files.py.
+// want them. The checks are those of gpu/checkpoint/safetensors_files.py.
 
 import { NUMBER_BYTES, floatsOf } from "./numbers.js";
 

@@ -42,7 +42,7 @@ class WholeChoice:
 
 
 @dataclass(frozen=True)
-class ResponseFormat:
+class CompletionFormat:
     """Differences between completions and chat completions, for one response.
 
     delta, whole  return the content of a choice for a piece of text and for the whole text
@@ -138,9 +138,9 @@ def completion_format(
     logprobs: Sequence[TextLogprobs] | None,
     *,
     token_ids: bool = False,
-) -> ResponseFormat:
+) -> CompletionFormat:
     """Return the format for `/v1/completions`. `echo` is the prompt to repeat, or ""."""
-    return ResponseFormat(
+    return CompletionFormat(
         id=f"cmpl-{secrets.token_hex(12)}",
         object="text_completion",
         chunk_object="text_completion",
@@ -161,9 +161,9 @@ def chat_format(
     n_dropped: int = 0,
     *,
     token_ids: bool = False,
-) -> ResponseFormat:
+) -> CompletionFormat:
     """Return the format for `/v1/chat/completions`. `n_dropped`: messages left out."""
-    return ResponseFormat(
+    return CompletionFormat(
         id=f"chatcmpl-{secrets.token_hex(12)}",
         object="chat.completion",
         chunk_object="chat.completion.chunk",

@@ -22,8 +22,8 @@ from itertools import takewhile
 import msgspec
 
 from gpu.events import Timings
-from gpu.speculation.draft_length import MAX_DRAFTS, Cost, DraftLength, free_of_charge
-from gpu.speculation.ngram import NgramDrafter
+from gpu.speculative.draft_length import MAX_DRAFTS, Cost, DraftLength, free_of_charge
+from gpu.speculative.ngram import NgramDrafter
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Drafting(ABC):
     """Drafts of one sequence: those proposed next and those in flight."""
 
     def __init__(self, cost: Cost, drafting_ms: Cost = free_of_charge) -> None:
-        """`cost`, `drafting_ms`: see `gpu.speculation.draft_length`."""
+        """`cost`, `drafting_ms`: see `gpu.speculative.draft_length`."""
         self.counts = DraftCounts()
         self.in_flight: list[int] = []
         self.text_is_stale = False
@@ -132,7 +132,7 @@ class NgramDrafting(Drafting):
     def propose(self, ids: list[int]) -> None:
         self._proposed = self._drafter.propose(ids, MAX_DRAFTS)
         if self._proposed:
-            self._length.hope()
+            self._length.decay_to_first_guess()
 
     def expected(self, most: int) -> int:
         return self.wanted(most, 0)
@@ -161,7 +161,7 @@ class ModelDrafting(Drafting):
 
     def propose(self, ids: list[int]) -> None:
         self._proposed = []
-        self._length.hope()
+        self._length.decay_to_first_guess()
 
     def expected(self, most: int) -> int:
         return self.to_draft(most, 0)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpu.speculation.ngram import LONGEST, SHORTEST, NgramDrafter
+from gpu.speculative.ngram import LONGEST, SHORTEST, NgramDrafter
 
 
 def searched(ids: list[int], most: int) -> list[int]:

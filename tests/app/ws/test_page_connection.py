@@ -523,7 +523,7 @@ def test_a_flood_that_is_not_read_is_cut_off(site: Site) -> None:
 def test_pages_beyond_the_limit_are_refused(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.ws.live.MAX_PAGES", 2)
+    monkeypatch.setattr("app.ws.page_connection.MAX_PAGES", 2)
     site = start_site()
     first, _ = site.page(), site.page()
     assert _closed_at_once(site) == CloseReason.TRY_AGAIN_LATER

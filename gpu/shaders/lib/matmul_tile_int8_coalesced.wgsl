@@ -1,4 +1,4 @@
-// A tile of x · weightᵀ like lib/matmul_tile_q8.wgsl, for few rows on a GPU: neighbouring lanes
+// A tile of x · weightᵀ like lib/matmul_tile_int8.wgsl, for few rows on a GPU: neighbouring lanes
 // load neighbouring 16 bytes. Two lanes share a block, a half each, and SPLIT_K / 2 of these pairs
 // share the blocks of k. A lane unpacks its weights once for all rows of the tile.
 //
@@ -7,9 +7,9 @@
 //   c · Σ x of the whole block, if the weights have mins and h = 0; then (b · Σ p q) · a
 //
 // Every output is one chain of fused multiply-adds in each lane, and lib/split_k.wgsl adds the
-// chains. lib/matmul_tile_q8_shared.wgsl adds in the same order.
+// chains. lib/matmul_tile_int8_shared.wgsl adds in the same order.
 //
-// x, weight  see lib/matmul_tile_q8.wgsl
+// x, weight  see lib/matmul_tile_int8.wgsl
 // use: words
 // use: columns
 // use: int8_half

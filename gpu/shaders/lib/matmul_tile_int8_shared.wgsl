@@ -1,15 +1,15 @@
-// A tile of x · weightᵀ like lib/matmul_tile_q8.wgsl, for many rows on a GPU: a workgroup loads two
+// A tile of x · weightᵀ like lib/matmul_tile_int8.wgsl, for many rows on a GPU: a workgroup loads two
 // blocks of its int8 rows and columns into workgroup memory, with the weights unpacked to int8
 // once, and every lane multiplies TILE_M × TILE_N of them.
 //
-// Sums have the order of lib/matmul_tile_q8_coalesced.wgsl, bit for bit: for each of the
+// Sums have the order of lib/matmul_tile_int8_coalesced.wgsl, bit for bit: for each of the
 // SPLIT_K / 4 quads of lanes in turn, four chains, one for each half of each of its two blocks,
 // added as (a + b) + (c + d).
 //
 // Half h of the two blocks of row r is at h · rows + (r ^ 2h): the eight loads that neighbouring
 // lanes store, and the sixteen columns that they read, then lie in different banks.
 //
-// x, weight  see lib/matmul_tile_q8.wgsl
+// x, weight  see lib/matmul_tile_int8.wgsl
 // use: words
 // use: weights
 // use: int8_half

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu.speculation.draft_length import FIRST_GUESS, MAX_DRAFTS, Cost, DraftLength
+from gpu.speculative.draft_length import FIRST_GUESS, MAX_DRAFTS, Cost, DraftLength
 
 
 def step_time(per_row: float) -> Cost:
@@ -42,7 +42,7 @@ def test_given_up_drafts_are_tried_again_after_a_while() -> None:
     length = after(DraftLength(step_time(0.4)), 0, 30)
     n_waited = 0
     while length.choose(MAX_DRAFTS, 0) == 0:
-        length.hope()
+        length.decay_to_first_guess()
         n_waited += 1
     assert 20 < n_waited < 1000
 

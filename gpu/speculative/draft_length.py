@@ -13,7 +13,7 @@ FIRST_GUESS = 0.7
 WEIGHT = 0.15
 """Weight of a verified draft in the estimated share."""
 
-HOPE = 0.004
+DECAY = 0.004
 """How much the estimate goes back towards `FIRST_GUESS` with every token for which drafts were
 found: where they were not worth their time, the text may have become easier to guess."""
 
@@ -53,9 +53,9 @@ class DraftLength:
                 best, best_rate = n, rate
         return best
 
-    def hope(self) -> None:
+    def decay_to_first_guess(self) -> None:
         """Forget a little of what was learned. Called for every token that drafts are found for."""
-        self._accepted += HOPE * (FIRST_GUESS - self._accepted)
+        self._accepted += DECAY * (FIRST_GUESS - self._accepted)
 
     def expected_tokens(self, n: int) -> float:
         """Return the tokens that a step with `n` drafts is expected to write: every accepted draft,
