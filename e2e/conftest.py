@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from app import tale
+from app.cli.software_device import browser as installed_browser
 from e2e.bundled import bundled_site
 from e2e.late import delay_page
 from e2e.playground import Playground
@@ -60,6 +60,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let files that share a fixture which is slow to start run in one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from e2e.sharing import SharingScheduling
+
+    return SharingScheduling(config, log)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the failures of tests that were rerun."""
     again = terminalreporter.stats.get("rerun", [])
@@ -72,7 +82,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
     """Use TOKENGLASS_CHROMIUM or the system's Chromium if there is one, else Playwright's."""
-    path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
+    path = installed_browser()
     args = [*browser_type_launch_args.get("args", []), "--disable-dev-shm-usage"]
     args.append(f"--disable-features={','.join(UNUSED)}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
