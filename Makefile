@@ -39,7 +39,7 @@ test-page: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow" e2e
 
-# The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium package. All that
+# The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium packages. All that
 # compare any; `make test` takes every op and every architecture.
 OPS := $(wildcard tests/gpu/ops/test_op_*.py) tests/gpu/models/test_models.py
 PARITY ?= tests
@@ -47,7 +47,7 @@ PARITY ?= tests
 parity: $(VENV)/test.stamp
 ifeq ($(SWIFTSHADER),)
 	@echo "The second Vulkan driver was not found, so nothing was compared on it." \
-		"Debian's chromium package brings it (SwiftShader)." >&2
+		"Debian's chromium-headless-shell brings it (SwiftShader)." >&2
 	@test -z "$(CI)"  # elsewhere the message is enough
 else
 	VK_DRIVER_FILES=$(SWIFTSHADER) VK_ICD_FILENAMES=$(SWIFTSHADER) \

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from app.cli.software_device import browser as installed_browser
 from e2e.look.comparison import Comparison
 from e2e.palette_png import to_palette_png
 from e2e.playground import Playground
@@ -188,7 +188,7 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
 def chromium(*args: str) -> Iterator[Browser]:
     """Launch TOKENGLASS_CHROMIUM or the system's Chromium if there is one, else Playwright's.
     `args`: more arguments of its command line."""
-    path = os.environ.get("TOKENGLASS_CHROMIUM") or shutil.which("chromium")
+    path = installed_browser()
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     mine = ["--disable-dev-shm-usage", *(["--no-sandbox"] if root else []), *args]
     with sync_playwright() as playwright:

@@ -88,5 +88,5 @@ def test_the_tests_also_need_a_browser(
     monkeypatch.setattr(software_device, "devices", lambda: [FOUND])
     monkeypatch.setattr(software_device, "browser", lambda: None)
     assert invoke("--chromium").exit_code == 0
-    assert ran[-1][-1] == "chromium"
+    assert ran[-1][-1] == "chromium-headless-shell"
     assert invoke().output == ""
