@@ -29,6 +29,7 @@ from tests.app.page import PageClient
 
 StartServer = Callable[..., "Server"]
 
+SIGNALS = [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 PATIENCE_S = 40
 """Timeout for a process to end on a busy machine."""
 
@@ -102,7 +103,7 @@ def test_the_address_is_printed_before_the_model_is_loaded(start_server: StartSe
     assert server.line("^Weights: (.+)") == conversion
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_the_server_ends_cleanly_and_ends_its_engine(
     start_server: StartServer, number: signal.Signals
 ) -> None:
@@ -114,7 +115,7 @@ def test_the_server_ends_cleanly_and_ends_its_engine(
     assert_ends_cleanly(server, engine)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_the_engine_leaves_signals_to_the_server(
     start_server: StartServer, number: signal.Signals
 ) -> None:
@@ -126,7 +127,7 @@ def test_the_engine_leaves_signals_to_the_server(
     assert_ends_cleanly(server, engine)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_second_signal_ends_the_server_as_cleanly(
     start_server: StartServer, number: signal.Signals
 ) -> None:
@@ -148,7 +149,9 @@ TELLINGS = {
 }
 
 
-@pytest.mark.parametrize("told", TELLINGS)
+@pytest.mark.parametrize(
+    "told", [pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGINT", "twice", "both"]
+)
 def test_the_server_ends_although_its_engine_is_frozen(
     start_server: StartServer, told: str
 ) -> None:

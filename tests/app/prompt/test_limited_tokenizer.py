@@ -395,8 +395,10 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "text"),
-    [(hostile.grows("a"), "x"), (hostile.quadratic, "a" * 99_999)],
-    ids=["at loading", "at a text"],
+    [
+        pytest.param(hostile.grows("a"), "x", id="at loading"),
+        pytest.param(hostile.quadratic, "a" * 99_999, id="at a text", marks=pytest.mark.slow),
+    ],
 )
 def test_the_command_line_prints_one_error_line(
     tmp_path: Path, change: hostile.Change, text: str
