@@ -1,5 +1,5 @@
-// A tile of x · weightᵀ like lib/matmul_tile_int8.wgsl, for many rows on a GPU: a workgroup loads two
-// blocks of its int8 rows and columns into workgroup memory, with the weights unpacked to int8
+// A tile of x · weightᵀ like lib/matmul_tile_int8.wgsl, for many rows on a GPU: a workgroup loads
+// two blocks of its int8 rows and columns into workgroup memory, with the weights unpacked to int8
 // once, and every lane multiplies TILE_M × TILE_N of them.
 //
 // Sums have the order of lib/matmul_tile_int8_coalesced.wgsl, bit for bit: for each of the

@@ -74,7 +74,7 @@ def test_a_table_of_all_types(loaded: list[Settings], text: Path) -> None:
     assert len({len(line) for line in (columns, *rows)}) == 1
     assert [settings.dtype for settings in loaded] == ["f32", "f16", "q8", "q4", *["f16"] * 4]
     assert [s.kv_dtype for s in loaded[4:]] == ["f16", "q8", "q8q4", "rotated4"]
-    assert {(s.context, s.slots) for s in loaded} == {(64, 1)}
+    assert {(s.context, s.max_num_seqs) for s in loaded} == {(64, 1)}
 
 
 def test_one_type_is_compared_with_f32(loaded: list[Settings], text: Path) -> None:

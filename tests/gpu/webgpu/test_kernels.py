@@ -75,7 +75,7 @@ THEMSELVES = {
     )
 }
 """Files that are their own default variant."""
-GPU_TILES = [f"matmul_tile_{kind}" for kind in ("coalesced", "shared", "q8_coalesced", "q8_shared")]
+GPU_TILES = [f"matmul_tile_{kind}" for kind in ("coalesced", "shared", "int8_coalesced", "int8_shared")]
 ANY = {name: f"{name}_{endings[0]}" for name, endings in LIB_VARIANTS.items()} | THEMSELVES
 
 SECTIONS = (

@@ -125,7 +125,7 @@ MUTANTS = (
         f"{LOCAL}/gpu/step-buffer.js",
         "layout.staged_kv ? i :",
         "layout.staged_kv && !row.slot ? i :",
-        ("e2e/local/test_storage.py",),
+        ("e2e/local/test_step_bytes.py",),
     ),
     Mutant(
         "browser-cost",
