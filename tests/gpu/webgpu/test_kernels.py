@@ -47,7 +47,7 @@ MAX_INVOCATIONS = 256
 LIB_VARIANTS = {
     "weight": ("f32", "f16", "q8", "q4"),
     "weight_int8": ("q8", "q4"),
-    "matmul_tile": ("q8", "q8_coalesced", "q8_shared", "coalesced", "shared"),
+    "matmul_tile": ("int8", "int8_coalesced", "int8_shared", "coalesced", "shared"),
     "tile_lanes": ("shared",),
     "attention_split": ("coalesced", "shared"),
     "kv": ("f32", "f16", "f16x8", "packed"),
@@ -75,7 +75,9 @@ THEMSELVES = {
     )
 }
 """Files that are their own default variant."""
-GPU_TILES = [f"matmul_tile_{kind}" for kind in ("coalesced", "shared", "int8_coalesced", "int8_shared")]
+GPU_TILES = [
+    f"matmul_tile_{kind}" for kind in ("coalesced", "shared", "int8_coalesced", "int8_shared")
+]
 ANY = {name: f"{name}_{endings[0]}" for name, endings in LIB_VARIANTS.items()} | THEMSELVES
 
 SECTIONS = (
