@@ -138,6 +138,7 @@ def test_adapters_are_chosen_as_everywhere(wanted: str | None, number: int) -> N
     assert bench.choose(found, wanted) == (number, found[number])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_leaves_a_report_that_the_next_run_continues(tmp_path: Path) -> None:
     path = tmp_path / "r.json"

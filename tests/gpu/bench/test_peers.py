@@ -233,6 +233,7 @@ def test_a_serving_engine_that_is_not_installed_is_named(peer: str, bare_python:
         SERVING_PEERS[peer](subject("tiny"), "f16", 16, 2, bare_python)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", SERVING_PEERS)
 def test_a_serving_engine_writes_every_stream(peer: str) -> None:
     """Three streams of prompts of unlike lengths, then fewer again; each token has its time."""

@@ -159,7 +159,11 @@ def data_of(folder: Path, exported: ExportedModel) -> bytes:
 
 @pytest.mark.usefixtures("_fewer_rows")
 @pytest.mark.parametrize(
-    ("name", "profile"), [(random_loras.LLAMA, "portable"), ("mixtral", "software")]
+    ("name", "profile"),
+    [
+        pytest.param(random_loras.LLAMA, "portable", marks=pytest.mark.slow),
+        ("mixtral", "software"),
+    ],
 )
 def test_adapters_without_a_device(device: Device, tmp_path: Path, name: str, profile: str) -> None:
     """The plans are those of a device, each is there with adapters and without, and the pieces
