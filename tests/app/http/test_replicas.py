@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from flask.testing import FlaskClient
 
@@ -34,6 +35,8 @@ def test_every_replica_has_its_own_load(start_site: StartSite) -> None:
     engines = [LocalEngine(each, tokenizer) for each in (load, load, late)]  # type: ignore[arg-type, list-item]
     site = start_site(client=ReplicatedEngine(engines))
     try:
+        while engines[0].status.state != "ready":  # the site is ready when any of them is
+            time.sleep(0.01)
         http = site.app.test_client()
         replicas = http.get("/api/replicas", base_url=site.url).get_json()["replicas"]
         assert [replica["state"] for replica in replicas[::2]] == ["ready", "loading"]

@@ -29,7 +29,7 @@ from tests.app.http.raw_socket import (
 )
 
 N_ENDS = 200
-FEW_ENDS = 24
+FEW_ENDS = 8
 """Enough to count what one end leaves; the slow tests look for races, too."""
 N_LARGE = 40
 """Number of ends where each costs megabytes."""

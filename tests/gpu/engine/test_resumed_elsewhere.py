@@ -35,7 +35,7 @@ UPDATES = (
 )
 
 
-@pytest.fixture(scope="module", params=["cached", "uncached"])
+@pytest.fixture(scope="module", params=[pytest.param("cached", marks=pytest.mark.slow), "uncached"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """An engine with the whole text in its prefix cache, or with none of it."""
     engine = Engine.load(MODEL, LoadOptions(slots=2, prefix_cache=request.param == "cached"))

@@ -52,9 +52,8 @@ class Pair(NamedTuple):
 @pytest.fixture(
     scope="module",
     params=[
-        "llama",
         "windows",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in list(CASES)[2:]),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "windows"),
     ],
 )
 def pair(request: pytest.FixtureRequest, device: Device) -> Iterator[Pair]:
