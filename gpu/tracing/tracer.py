@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +55,17 @@ class Tracer:
         self._calls = open_calls(device)
         self._buffer = self._allocated(FIRST_BYTES)
 
-    def run(self, dispatch: Dispatch, group: Grid = (0, 0, 0)) -> Trace:
+    def run(
+        self,
+        dispatch: Dispatch,
+        group: Grid = (0, 0, 0),
+        restore: Callable[[], None] = lambda: None,
+    ) -> Trace:
         """Run a dispatch and return the accesses of the workgroup `group`.
 
-        Runs it again with a larger buffer if they do not fit. Raises DeviceError if they do not
-        fit in any.
+        Runs it again with a larger buffer if they do not fit, after `restore`, which gives back
+        what a dispatch that works in place has changed. Raises DeviceError if they do not fit in
+        any.
         """
         traced = self._kernels.traced(dispatch.kernel)
         n_lanes = math.prod(workgroup_size(dispatch.kernel))
@@ -70,6 +77,7 @@ class Tracer:
                     f"{n_bytes:,} bytes holds; trace a smaller problem"
                 )
             self._buffer = self._allocated(min(GROWTH * n_bytes, most))
+            restore()
         lane, place = np.nonzero(events[..., 0])
         code, index = events[lane, place].astype(np.int64).T
         site = code % (1 << PHASE_SHIFT) - 1

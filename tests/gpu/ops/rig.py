@@ -7,6 +7,7 @@ the rounding of float32, and remembers the largest error for the report at the e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -185,8 +186,7 @@ class Rig:
         for order in ORDERS:
             kernels = self._renumbered.setdefault(order, RenumberedKernels(self.device, order))
             again = self._recorded(record, kernels)
-            for tensor, contents in before.values():
-                self.memory.write(tensor, contents)
+            self._restore(list(before.values()))
             self._submit(again)
             for tensor in written_by(again):
                 if id(tensor) in want:
@@ -198,8 +198,14 @@ class Rig:
         for dispatch in plan.dispatches:
             part = next(self._parts)  # the first, a middle or the last workgroup
             x, y, z = (part * (n - 1) // 2 for n in dispatch.grid)
-            found = races(self._tracer.run(dispatch, (x, y, z)))
+            before = [(tensor, self._words(tensor)) for tensor in written_by(plan)]
+            restore = functools.partial(self._restore, before)
+            found = races(self._tracer.run(dispatch, (x, y, z), restore))
             assert not found, f"{dispatch.label}, workgroup {x, y, z}: {found[0]}"
+
+    def _restore(self, before: list[tuple[Tensor, Array]]) -> None:
+        for tensor, contents in before:
+            self.memory.write(tensor, contents)
 
     def _words(self, tensor: Tensor) -> Array:
         """Return the contents of a tensor of any type as u32."""
