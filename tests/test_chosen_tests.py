@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from e2e.sharing import SLOW_TO_START, scope_of
 from tests.serving import ROOT
 
 LISTS = ("tests/smoke.txt", "e2e/quick.txt")
@@ -30,3 +31,9 @@ def test_a_test_that_is_gone_is_noticed() -> None:
     assert is_there(f"{here}::test_a_test_that_is_gone_is_noticed")
     assert not is_there(f"{here}::test_a_test_that_is")
     assert not is_there("tests/test_chosen.py")
+
+
+@pytest.mark.parametrize("fixture", SLOW_TO_START)
+def test_several_files_share_what_is_slow_to_start(fixture: str) -> None:
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "e2e").rglob("test_*.py")]
+    assert len([file for file in files if scope_of(file) == fixture]) > 1

@@ -49,7 +49,7 @@ def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Si
     settle(page, play, messages, top_k=5)
     by_mouse(page, "top_p", 0.6)
     settle(page, play, messages, top_p=float(page.locator("#n-top_p").input_value()))
-    play.stop.dispatch_event("click")  # no plain click: a short text has ended by now
+    play.stop.dispatch_event("click")  # no plain click: a short text may have ended
     play.wait_done()
 
     logits = row_logits(messages)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parity
 
 N_TOKENS = 45
 N_SHARED = 40
-"""Tokens of a golden text where only the kernels of prompts are others."""
+"""Tokens of a golden text that tries only kernels of prompts."""
 
 
 RARE = (
@@ -128,7 +128,7 @@ def test_a_trained_model_writes_its_golden_text(
 def test_the_kernels_for_gpus_write_the_golden_text_too(
     device: Device, trained: Trained, kind: str, shared: int | None
 ) -> None:
-    """`shared`: fewest workgroups of attention that copies keys and values, which prompts have."""
+    """`shared`: fewest workgroups of the attention that copies keys and values (prompts only)."""
     gpu = with_info(as_kind(device, software=False), kind=kind)
     gpu = replace(gpu, policy=replace(gpu.policy, shared_attention_workgroups=shared))
     runner = driving.load(gpu, trained.folder)

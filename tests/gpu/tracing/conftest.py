@@ -44,10 +44,11 @@ def run(traceable: Device, tracer: Tracer) -> Run:
     def traced(
         source: str, data: npt.NDArray[Any], grid: Grid = (1, 1, 1), group: Grid = (0, 0, 0)
     ) -> Trace:
-        tensor = memory.upload("data", data.astype(np.uint32))
+        words = data.astype(np.uint32)
+        tensor = memory.upload("data", words)
         kernel = kernels.compile(source)
         dispatch = Dispatch("test", kernel, named(kernel, tensor), grid, None)
-        trace = tracer.run(dispatch, group)
+        trace = tracer.run(dispatch, group, lambda: memory.write(tensor, words))
         traced.data = memory.read(tensor)  # type: ignore[attr-defined]
         return trace
 
