@@ -233,17 +233,17 @@ def shapes_recorder() -> RecordShapes:
 
 def is_tuned(device: AdapterInfo) -> bool:
     """Return whether a stored tuning of this adapter is used."""
-    from gpu.tuning.autotune import stored_measurement
+    from gpu.tuning.autotune import stored_tuning
 
-    return stored_measurement(device) is not None
+    return stored_tuning(device) is not None
 
 
 def policy_choices(device: AdapterInfo) -> tuple[PolicyChoice, ...]:
     """Return how the engine uses this adapter, and why."""
     from gpu.tuning import policy_choices as words
-    from gpu.tuning.autotune import stored_measurement
+    from gpu.tuning.autotune import stored_tuning
 
-    return words.policy_choices(device, stored_measurement(device))
+    return words.policy_choices(device, stored_tuning(device))
 
 
 def wgpu_versions() -> dict[str, str]:

@@ -53,8 +53,8 @@ class LoadOptions:
     draft               folder or GGUF file of a draft model, whose tokens are verified instead of
                         those of `spec_type`; it has the tokenizer of the model; None: there is none
     warm_up             compile the kernels of the first requests while the engine is idle
-    autotune            use the kernels that are fastest on this adapter; measured now, in a few
-                        seconds, if they never were
+    autotune            on devices whose policy says so, use the kernels that are fastest on this
+                        adapter; measured now, in a few seconds, if they never were
     """
 
     dtype: str = "f16"

@@ -369,8 +369,7 @@ def devices(probe: bool, adapter: str | None) -> None:
                 _tune_or_report(str(number), device)
             else:
                 _show_device(str(number), device)
-                how = "measured" if gpu.is_tuned(device) else "default; measure them with --probe"
-                click.echo(f"   kernels: {how}")
+                click.echo(f"   kernels: {'measured' if gpu.is_tuned(device) else 'default'}")
 
 
 @main.command()
@@ -424,7 +423,9 @@ def _show_tuning(which: str, result: AutotuneResult) -> None:
         click.echo(f"   left out: {fault}")
     if result.n_skipped:
         click.echo(f"   {result.n_skipped} more were not measured: the time was up")
-    if not result.stored:
+    if result.stored is None:
+        click.echo("   not used: in whole steps on GPUs the default tiles were faster")
+    elif not result.stored:
         click.echo(
             "   not stored: cannot write to the cache folder; set TOKENGLASS_CACHE to another one"
         )

@@ -29,7 +29,7 @@ from gpu.tuning import store
 from gpu.tuning.activations import measure_activations
 from gpu.tuning.matmul_timer import SHAPES, MatmulTimer, MatmulTrial
 from gpu.tuning.results import AutotuneResult, CandidateSpeeds, MatmulSpeed, choose
-from gpu.tuning.store import Measurement, MeasurementKey
+from gpu.tuning.store import MeasurementKey
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
@@ -90,8 +90,8 @@ def measure(
 
 
 def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
-    """Measure tiles, int8 activations and the cost of a timestamp for about `budget_s` seconds, and
-    store the result for `load_tuning`.
+    """Measure tiles and int8 activations for about `budget_s` seconds, and store the result for
+    `load_tuning` if the device's policy `autotunes`.
 
     The device's own tuning is the default. A trial that has started is finished, so a slow compiler
     or device may exceed the budget by one trial.
@@ -110,9 +110,9 @@ def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
         stored=False,
     )
     result = _with_activations(device, result, began + budget_s)
-    if device.policy.probes_timestamps:
-        result = replace(result, timestamp_us=timestamp_us(device))
-    stored = not device.checked and store.write(key_of(device.info), result.measurement)
+    stored = None
+    if device.policy.autotunes:
+        stored = not device.checked and store.write(key_of(device.info), result.chosen)
     result = replace(result, stored=stored)
     for fault in result.faults:
         log.warning("%s: left out: %s", device.info.name, fault)
@@ -148,26 +148,30 @@ def autotune_adapter(adapter: str | None) -> AutotuneResult:
 def load_tuning(
     device: Device, progress: Callable[[float, str], None] = lambda fraction, message: None
 ) -> Device:
-    """Return `device` with its stored measurement, made now if there is none.
+    """Return `device` with its stored tuning, measured now if there is none, or if its policy
+    takes no measured one, with the cost of a timestamp, which is measured at each start.
 
     Returns it unchanged if it is checked (for debugging), or if a tuning could not be stored: the
     same seed should give the same text at the next start.
     """
     if device.checked:
         return device
-    found = stored_measurement(device.info)
-    if found is None or (found.tuning.subgroup_shuffle and not device.tuning.subgroup_shuffle):
+    if not device.policy.autotunes:
+        return replace(device, policy=device.policy.with_timestamp_cost(timestamp_us(device)))
+    found = stored_tuning(device.info)
+    if found is None or (found.subgroup_shuffle and not device.tuning.subgroup_shuffle):
         if not store.writable():
             return device
         progress(0.0, f"measuring kernels on {device.info.name}")
-        found = autotune(device).measurement
-    policy = device.policy.with_timestamp_cost(found.timestamp_us)
-    return replace(device, tuning=found.tuning, policy=policy)
+        found = autotune(device).chosen
+    return replace(device, tuning=found)
 
 
-def stored_measurement(info: AdapterInfo) -> Measurement | None:
-    """Return what was measured on an adapter and stored, or None."""
-    return store.read(key_of(info), candidates(DevicePolicy.of(info).tuning))
+def stored_tuning(info: AdapterInfo) -> Tuning | None:
+    """Return the tuning that was measured to be the fastest on an adapter and stored; None: none
+    was, or the adapter's policy takes no measured one."""
+    policy = DevicePolicy.of(info)
+    return store.read(key_of(info), candidates(policy.tuning)) if policy.autotunes else None
 
 
 def key_of(info: AdapterInfo) -> MeasurementKey:

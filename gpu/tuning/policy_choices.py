@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpu.info import AdapterInfo
-from gpu.tuning.store import Measurement
-from gpu.webgpu.device_policy import NARROW_VENDORS, ROWS, DevicePolicy
+from gpu.webgpu.device_policy import CHEAP_TIMESTAMP_US, NARROW_VENDORS, ROWS, DevicePolicy
 from gpu.webgpu.tiling import Tuning
 
 
@@ -18,11 +17,12 @@ class PolicyChoice(NamedTuple):
     reason: str
 
 
-def policy_choices(info: AdapterInfo, measured: Measurement | None) -> tuple[PolicyChoice, ...]:
-    """Return how the engine uses an adapter, and why. `measured`: on it, if anything was."""
+def policy_choices(info: AdapterInfo, measured: Tuning | None) -> tuple[PolicyChoice, ...]:
+    """Return how the engine uses an adapter, and why. `measured`: the tuning that was fastest on
+    it, if it was autotuned."""
     policy = DevicePolicy.of(info)
-    if measured is not None:
-        policy = policy.with_timestamp_cost(measured.timestamp_us)
+    if not policy.autotunes:
+        measured = None
     device = "a software device" if info.software else "a GPU"
     has = "has" if "subgroup" in info.features else "lacks"
     words = "64-bit integers" if policy.loads_64_bits else "32-bit words"
@@ -68,23 +68,24 @@ def policy_choices(info: AdapterInfo, measured: Measurement | None) -> tuple[Pol
     )
 
 
-def _matmul(default: Tuning, info: AdapterInfo, measured: Measurement | None) -> PolicyChoice:
+def _matmul(default: Tuning, info: AdapterInfo, measured: Tuning | None) -> PolicyChoice:
     if measured is not None:
         reason = "fastest when measured on this adapter"
-        return PolicyChoice("matmul", str(measured.tuning), reason)
+        return PolicyChoice("matmul", str(measured), reason)
     if info.software:
         reason = "default for a software device"
     elif info.vendor in NARROW_VENDORS:
-        reason = f"predicted best for {info.vendor}; not measured yet"
+        reason = f"predicted best for {info.vendor}; autotuning is not used on GPUs yet"
     else:
-        reason = "predicted best for a GPU; not measured yet"
+        reason = "default for a GPU; autotuning is not used on GPUs yet"
     return PolicyChoice("matmul", str(default), reason)
 
 
-def _activations(measured: Measurement | None) -> PolicyChoice:
+def _activations(measured: Tuning | None) -> PolicyChoice:
     if measured is None:
-        return PolicyChoice("activations of q8 and q4 weights", "f32", "int8 is not measured yet")
-    q8 = measured.tuning.q8_activations
+        reason = "int8 is taken only where it was measured to be faster"
+        return PolicyChoice("activations of q8 and q4 weights", "f32", reason)
+    q8 = measured.q8_activations
     reason = "int8 is faster" if q8 else "int8 is not at least 10% faster"
     return PolicyChoice("activations of q8 and q4 weights", "q8" if q8 else "f32", reason)
 
@@ -101,11 +102,10 @@ def _layer_times(policy: DevicePolicy, info: AdapterInfo) -> PolicyChoice:
     if "timestamp-query-inside-passes" not in info.features:
         reason = "the driver takes no timestamps inside a pass"
         return PolicyChoice("layer times", "never", reason)
-    if policy.timestamp_us is not None:
-        reason = f"a timestamp takes {policy.timestamp_us:.2g} µs"
-    elif info.software:
-        reason = "timestamps interrupt the step"
-    else:
-        reason = "the cost of a timestamp is not measured yet"
-    every = "token" if policy.timed_every == 1 else f"{policy.timed_every}th token"
-    return PolicyChoice("layer times", f"every {every}", reason)
+    every = f"every {policy.timed_every}th token"
+    if info.software:
+        return PolicyChoice("layer times", every, "timestamps interrupt the step")
+    reason = (
+        f"every token where a timestamp takes at most {CHEAP_TIMESTAMP_US} µs, measured at a start"
+    )
+    return PolicyChoice("layer times", every, reason)

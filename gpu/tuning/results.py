@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gpu.info import AdapterInfo
 from gpu.tuning.policy_choices import PolicyChoice, policy_choices
-from gpu.tuning.store import Measurement
 from gpu.webgpu.tiling import Tuning
 
 MARGIN = 1.03
@@ -75,9 +74,8 @@ class AutotuneResult:
     faults       lines about candidates with wrong results
     n_skipped    candidates for which the time was too short
     chosen       the best tuning
-    stored       whether it was stored
+    stored       whether it was stored; None: the device's policy takes no measured tuning
     activations  the matmul with q8 weights, with float32 and with int8 rows
-    timestamp_us cost of a timestamp inside a pass; None: the device takes none there
     """
 
     device: AdapterInfo
@@ -85,18 +83,12 @@ class AutotuneResult:
     faults: tuple[str, ...]
     n_skipped: int
     chosen: Tuning
-    stored: bool
+    stored: bool | None
     activations: tuple[AutotuneRow, ...] = ()
-    timestamp_us: float | None = None
-
-    @property
-    def measurement(self) -> Measurement:
-        """Part of the result that is stored for later starts."""
-        return Measurement(self.chosen, self.timestamp_us)
 
     def choices(self) -> tuple[PolicyChoice, ...]:
         """Return how the engine uses the adapter with this result, and why."""
-        return policy_choices(self.device, self.measurement)
+        return policy_choices(self.device, self.chosen)
 
     @classmethod
     def of(
@@ -106,7 +98,7 @@ class AutotuneResult:
         decode: int,
         prefill: int,
         *,
-        stored: bool,
+        stored: bool | None,
     ) -> AutotuneResult:
         """Make the table; `decode` and `prefill` are the multiply-adds of the matmuls."""
         rows = (

@@ -43,20 +43,11 @@ class MeasurementKey:
         return f"tuning-{digest[:16]}.json"
 
 
-class Measurement(msgspec.Struct, frozen=True):
-    """Measurement of an adapter. `timestamp_us`: cost of a timestamp inside a pass; None: it takes
-    none there."""
-
-    tuning: Tuning
-    timestamp_us: float | None = None
-
-
 class MeasurementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of a file."""
 
     key: MeasurementKey
     tuning: Tuning
-    timestamp_us: float | None = None
 
 
 def writable() -> bool:
@@ -71,8 +62,8 @@ def writable() -> bool:
     return os.access(where, os.W_OK | os.X_OK)
 
 
-def read(key: MeasurementKey, allowed: Collection[Tuning]) -> Measurement | None:
-    """Return the measurement stored for `key` if its tiles are those of one of `allowed`, else
+def read(key: MeasurementKey, allowed: Collection[Tuning]) -> Tuning | None:
+    """Return the tuning stored for `key` if its tiles are those of one of `allowed`, else
     None."""
     where = cache_folder()
     if where is None:
@@ -87,18 +78,18 @@ def read(key: MeasurementKey, allowed: Collection[Tuning]) -> Measurement | None
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is ignored: %s", path, error)
         return None
-    return Measurement(entry.tuning, entry.timestamp_us)
+    return entry.tuning
 
 
-def write(key: MeasurementKey, measured: Measurement) -> bool:
-    """Store a measurement for `key`. Returns False, and logs why, if the folder cannot be
+def write(key: MeasurementKey, tuning: Tuning) -> bool:
+    """Store a tuning for `key`. Returns False, and logs why, if the folder cannot be
     written."""
     where = cache_folder()
     try:
         if where is None:
             raise OSError("this user has no home folder")
         where.mkdir(parents=True, exist_ok=True)
-        entry = MeasurementFile(key, measured.tuning, measured.timestamp_us)
+        entry = MeasurementFile(key, tuning)
         _replace(where / key.file_name, msgspec.json.encode(entry))
     except OSError as error:
         log.warning("measurements cannot be stored in %s: %s", where, error)

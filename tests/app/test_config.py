@@ -30,7 +30,8 @@ from gpu import (
     ModelError,
 )
 from gpu.engine.backends import check_options
-from gpu.webgpu.tiling import GPU
+from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.tiling import GPU, SOFTWARE
 
 
 def run(*args: str, env: dict[str, str] | None = None) -> Result:
@@ -269,13 +270,13 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[2] == "   kernels: measured"
     assert lines[3].startswith("1  llvmpipe")
     assert "software" in lines[3]
-    assert lines[4].startswith("   kernels: default")
+    assert lines[4] == "   kernels: default"
     monkeypatch.setattr("gpu.devices", list)
     result = run("devices")
     assert (result.exit_code, "Vulkan" in result.output) == (1, True)
 
 
-CARD = AdapterInfo("Card", "driver 1", "Vulkan", "GPU", False)
+CARD = AdapterInfo("Card", "driver 1", "Vulkan", "CPU", True)
 
 
 def probed(**changes: Any) -> AutotuneResult:
@@ -284,7 +285,7 @@ def probed(**changes: Any) -> AutotuneResult:
         AutotuneRow("1×2, 8×4", 10.0, 1234.5, False),
         AutotuneRow("1×4, 8×8", 20.25, 2000.0, True),
     )
-    return replace(AutotuneResult(CARD, rows, (), 0, GPU, True), **changes)
+    return replace(AutotuneResult(CARD, rows, (), 0, SOFTWARE, True), **changes)
 
 
 @pytest.fixture
@@ -326,7 +327,7 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     assert "cannot write to the cache folder" in lines[8]
     assert lines[9].startswith("   matmul: ")
     assert lines[9].endswith("(fastest when measured on this adapter)")
-    chosen = lines[9 : lines.index("1  Card  (Vulkan, GPU; driver 1)")]
+    chosen = lines[9 : lines.index("1  Card  (Vulkan, software; driver 1)")]
     assert [line.split(":")[0].strip() for line in chosen] == [
         "matmul", "activations of q8 and q4 weights", "attention", "attention of prompts",
         "weights", "rows", "rounding to int8", "sampling",
@@ -336,6 +337,17 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     assert lines[9].startswith("1  Card")
     assert lines[10] == "   cannot be measured: Card could not be opened: it is busy"
     assert lines[11].startswith("2  Card")
+
+
+def test_what_is_measured_on_a_gpu_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = replace(CARD, kind="discrete GPU", software=False)
+    tuning = DevicePolicy.of(gpu).tuning
+    result = probed(device=gpu, stored=None, chosen=replace(GPU, split_k=8))
+    monkeypatch.setattr("gpu.devices", lambda: [gpu])
+    monkeypatch.setattr("gpu.autotune_device", lambda adapter: result)
+    lines = run("devices", "--probe").output.splitlines()
+    assert "   not used: in whole steps on GPUs the default tiles were faster" in lines
+    assert f"   matmul: {tuning} (default for a GPU; autotuning is not used on GPUs yet)" in lines
 
 
 def test_one_device_is_measured_when_it_is_named(probes: list[str]) -> None:

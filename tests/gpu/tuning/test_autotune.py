@@ -19,7 +19,7 @@ from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning import autotune as tuning_module
 from gpu.tuning import store
-from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_measurement
+from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_tuning
 from gpu.tuning.matmul_timer import (
     BASE_N,
     COALESCED_SIZES,
@@ -29,7 +29,6 @@ from gpu.tuning.matmul_timer import (
     fault,
 )
 from gpu.tuning.results import AutotuneResult, MatmulSpeed, choose
-from gpu.tuning.store import Measurement
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
@@ -198,16 +197,16 @@ ALLOWED = candidates(GPU)
 
 def test_a_stored_tuning_is_read_back(folder: Path) -> None:
     assert store.read(KEY, ALLOWED) is None
-    best = Measurement(replace(GPU, split_k=8, workgroup=128, q8_activations=True), 0.25)
+    best = replace(GPU, split_k=8, workgroup=128, q8_activations=True)
     assert store.write(KEY, best)
-    assert store.write(replace(KEY, adapter="another card"), Measurement(GPU))
+    assert store.write(replace(KEY, adapter="another card"), GPU)
     assert store.read(KEY, ALLOWED) == best
     assert len(list(folder.iterdir())) == 2, "nothing but a file for each adapter"
 
 
 @pytest.mark.parametrize("changed", ["adapter", "driver", "backend", "wgpu", "kernels"])
 def test_another_device_driver_or_kernel_has_no_stored_tuning(folder: Path, changed: str) -> None:
-    store.write(KEY, Measurement(GPU))
+    store.write(KEY, GPU)
     assert store.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
 
 
@@ -242,7 +241,7 @@ def test_valid_contents_are_read(folder: Path) -> None:
     """Valid files are read: the next test's files are refused for their faults alone."""
     folder.mkdir()
     (folder / KEY.file_name).write_text(contents(RIGHT), "utf-8")
-    assert store.read(KEY, ALLOWED) == Measurement(GPU)
+    assert store.read(KEY, ALLOWED) == GPU
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
@@ -255,8 +254,8 @@ def test_damaged_contents_are_ignored_and_logged(
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     assert store.read(KEY, ALLOWED) is None
     assert str(path) in caplog.text
-    assert store.write(KEY, Measurement(GPU))
-    assert store.read(KEY, ALLOWED) == Measurement(GPU)
+    assert store.write(KEY, GPU)
+    assert store.read(KEY, ALLOWED) == GPU
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
@@ -272,7 +271,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(
     monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
     assert not store.writable()
     assert store.read(KEY, ALLOWED) is None
-    assert not store.write(KEY, Measurement(GPU))
+    assert not store.write(KEY, GPU)
     assert "cannot be stored" in caplog.text
 
 
@@ -308,8 +307,9 @@ def test_autotuning_a_real_device_finds_a_valid_candidate(
     assert not probed.chosen.q8_activations or as_q8.decode_gweights > floats.decode_gweights
     assert len(probed.rows) + probed.n_skipped == len(candidates(device.tuning))
     assert device.info.name in caplog.text
-    assert probed.stored == (not device.checked)
-    assert stored_measurement(device.info) == (None if device.checked else probed.measurement)
+    used = device.policy.autotunes and not device.checked
+    assert probed.stored == (used if device.policy.autotunes else None)
+    assert stored_tuning(device.info) == (probed.chosen if used else None)
 
 
 @pytest.mark.parity
@@ -375,23 +375,35 @@ class TestTuned:
         def fake(device: Device) -> AutotuneResult:
             names.append(device.info.name)
             best = candidates(device.tuning)[1]
-            stored = store.write(key_of(device.info), Measurement(best, 0.1))
-            return AutotuneResult(device.info, (), (), 0, best, stored, timestamp_us=0.1)
+            stored = store.write(key_of(device.info), best)
+            return AutotuneResult(device.info, (), (), 0, best, stored)
 
         monkeypatch.setattr(tuning_module, "autotune", fake)
         return names
 
     def test_a_device_is_measured_once(self, checked_device: Device, probes: list[str]) -> None:
-        device = replace(checked_device, checked=False)
+        device = with_info(replace(checked_device, checked=False), software=True)
         said: list[str] = []
         first = load_tuning(device, lambda fraction, message: said.append(message))
         assert first.tuning == candidates(device.tuning)[1]
-        assert (first.policy.timestamp_us, first.policy.timed_every) == (0.1, 1)
         assert said == [f"measuring kernels on {device.info.name}"]
         assert load_tuning(device) == first
         updated = replace(device, info=replace(device.info, driver="another"))
         assert load_tuning(updated).tuning == first.tuning
         assert len(probes) == 2
+
+    def test_a_gpu_keeps_its_default_tiles(
+        self, checked_device: Device, probes: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also with a measurement stored by an earlier version."""
+        gpu = with_info(replace(checked_device, checked=False), software=False)
+        store.write(key_of(gpu.info), candidates(gpu.tuning)[1])
+        monkeypatch.setattr(tuning_module, "timestamp_us", lambda device: 0.1)
+        tuned = load_tuning(gpu)
+        assert tuned.tuning == gpu.tuning
+        assert (tuned.policy.timestamp_us, tuned.policy.timed_every) == (0.1, 1)
+        assert stored_tuning(gpu.info) is None
+        assert probes == []
 
     def test_nothing_is_measured_where_results_cannot_be_stored(
         self, checked_device: Device, probes: list[str], monkeypatch: pytest.MonkeyPatch
@@ -412,7 +424,7 @@ class TestTuned:
     ) -> None:
         device = replace(checked_device, checked=False, tuning=SOFTWARE_LOADS)
         device = with_info(device, software=True)
-        store.write(key_of(device.info), Measurement(SOFTWARE))
+        store.write(key_of(device.info), SOFTWARE)
         assert not load_tuning(device).tuning.subgroup_shuffle
         assert len(probes) == 1
 
