@@ -240,7 +240,7 @@ def test_parts_that_do_not_belong_together_are_refused(parts: tuple[Path, list[P
 # ---- blocks stored without conversion ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4")])
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4"), ("Q4_1", "q4")])
 def test_blocks_are_stored_as_they_are(
     make: Make, device: Device, kind: str, dtype: str, packed: list[str]
 ) -> None:
@@ -263,6 +263,7 @@ def test_blocks_are_stored_as_they_are(
         ("Q8_0", "q8", "Q8_0 as they are"),
         ("Q8_0", "q4", "Q8_0 as they are and converted to q4"),  # the vocabulary has eight bits
         ("Q4_0", "q4", "Q4_0 as they are and converted to q8"),
+        ("Q4_1", "q4", "Q4_1 as they are and converted to q8"),
         ("Q5_1", "f16", "Q5_1 converted to f16"),
         ("F16", "q8", ""),
     ],
@@ -277,15 +278,19 @@ def test_the_conversion_of_types_is_reported(
     assert str(load.conversion) == said
 
 
-@pytest.mark.parametrize(("kind", "scale"), [("Q8_0", np.inf), ("Q8_0", np.nan), ("Q4_0", 9000)])
-def test_a_non_finite_scale_is_refused_without_conversion(
-    make: Make, kind: str, scale: float
+@pytest.mark.parametrize(
+    ("kind", "at", "number"),
+    [("Q8_0", 0, np.inf), ("Q8_0", 0, np.nan), ("Q4_0", 0, 9000), ("Q4_1", 0, np.nan),
+     ("Q4_1", 2, np.inf)],
+)  # fmt: skip
+def test_a_non_finite_scale_or_minimum_is_refused_without_conversion(
+    make: Make, kind: str, at: int, number: float
 ) -> None:
     _, path = make(BIASES, kind)
     checkpoint = Checkpoint.open(path)
     name = "model.layers.0.mlp.up_proj.weight"
     data = checkpoint._tensors[name].data.copy()
-    data[:2] = np.array([scale], np.float16).view(np.uint8)
+    data[at : at + 2] = np.array([number], np.float16).view(np.uint8)
     checkpoint._tensors[name] = replace(checkpoint._tensors[name], data=data)
     with pytest.raises(ModelError, match=r"'model\.layers\.0\.mlp\.up_proj\.weight': the scale"):
         checkpoint.read_packed(name, slice(0, 4))
