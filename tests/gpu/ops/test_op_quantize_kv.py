@@ -130,6 +130,28 @@ def check_words(
     assert (words[untouched] == cache.stored[0].flat[0]).all(), f"{case}: wrote beside its tokens"
 
 
+def test_a_scale_is_the_nearest_float16(rig: Rig) -> None:
+    """Ties go to the even one; below 2⁻¹⁴, where float16 are equally far apart, too."""
+    heads = (1, 1, 256)
+    block = pack_block(heads[2])
+    steps = np.array([0.0, 0.4, 0.5, 0.6, 1.5, 2.5, 3.5, 1022.5, 1023.4, 1023.5]) * 2.0**-24
+    ties = np.array([1 + (2 * i + 1) * 2.0**-11 for i in range(6)])
+    beside = np.concatenate([np.nextafter(np.float32(ties), np.float32(end)) for end in (0, 9)])
+    largest = np.concatenate([steps, ties, beside, ties * 2.0**-14, ties * 2.0**12, [65519, 7e4]])
+    rows = len(ROWS.slots)
+    largest = np.resize(largest.astype(np.float32), (rows, 1, heads[2] // block))
+    keys = np.repeat(largest, block, axis=-1)
+    found = store(rig, heads, "q8", ROWS, keys, keys, np.zeros((rows, heads[2]), np.float32))
+    data, scales = token_words(found.words[0], KV_FORMATS["q8"].keys, heads[2])
+    blocks, at = found.cache.tables[ROWS.slots, ROWS.positions // 16], ROWS.positions % 16
+    words = np.concatenate([data[blocks, :, at], scales[blocks, :, at]], axis=-1)
+    codes, scale = reference.unpack("q8", words, 1, heads[2], block)
+    want = np.minimum(largest, 65504).astype(np.float16).astype(np.float64).reshape(scale.shape)
+    assert np.array_equal(scale, want)
+    exact = reference.encode("q8", keys.astype(np.float64)[..., None, :], block, want)
+    assert np.array_equal(codes, exact), "codes are of the stored scale"
+
+
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 def test_queries_get_the_hadamard_transform_of_the_keys_and_outputs_its_inverse(
     rig: Rig, heads: tuple[int, int, int]

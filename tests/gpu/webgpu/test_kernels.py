@@ -139,6 +139,18 @@ def test_a_shader_describes_its_bindings_and_writes_the_last(name: str) -> None:
             assert re.search(rf"^// .*\b{binding.name}\b", header, re.MULTILINE), binding.name
 
 
+@pytest.mark.parametrize("name", [*shader_names(), *(f"lib/{name}" for name in LIB)])
+def test_nothing_is_rounded_to_float16_by_packing_and_unpacking(name: str) -> None:
+    """A compiler may drop the pair, as NVIDIA's does; `as_half` rounds in integers."""
+    source = re.sub(r"//[^\n]*", "", read_shader(name))
+    assert not re.search(r"unpack2x16float\(\s*pack2x16float", source)
+    packed = re.findall(r"(?:let|var)\s+(\w+)[^=;]*=\s*pack2x16float", source)
+    for variable in packed:
+        assert not re.search(rf"unpack2x16float\(\s*{variable}\b", source)
+    assert "from_pair(pair_of(" not in source
+    assert not re.search(r"f32\(\s*f16\(", source)
+
+
 def test_every_file_of_the_library_is_used() -> None:
     used = set()
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):

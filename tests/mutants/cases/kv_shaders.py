@@ -103,6 +103,25 @@ MUTANTS = (
         "test_codes_and_scales",
     ),
     Mutant(
+        "kv-half-ties",
+        "the scale of a quantised block that lies between two float16 is always rounded up",
+        ONE_HEAD,
+        "(bits + 0xfffu + ((bits >> 13u) & 1u))",
+        "(bits + 0x1000u)",
+        (HEADS_TEST,),
+        "test_a_scale_is_the_nearest_float16",
+    ),
+    Mutant(
+        "kv-half-by-packing",
+        "scales are rounded by packing and unpacking, which a compiler may drop",
+        ONE_HEAD,
+        "  let bits = bitcast<u32>(clamp(x, -65504.0, 65504.0));\n",
+        "  return unpack2x16float(pack2x16float(vec2f(clamp(x, -65504.0, 65504.0)))).x;\n"
+        "  let bits = bitcast<u32>(x);\n",
+        ("tests/gpu/webgpu/test_kernels.py",),
+        "test_nothing_is_rounded_to_float16_by_packing",
+    ),
+    Mutant(
         "kv-q4-range",
         "the range of a four-bit block is measured from its minimum before rounding",
         ONE_HEAD,
