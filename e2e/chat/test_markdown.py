@@ -114,6 +114,24 @@ def test_a_link_opens_elsewhere_and_says_where(loaded: Page) -> None:
     assert attributes["title"] == attributes["href"] == "https://example.org/?q=1"
 
 
+def attributes_of(found: dict[str, Any], tag: str) -> list[dict[str, str]]:
+    return [attributes for name, attributes in found["elements"] if name == tag]
+
+
+def test_lists_keep_their_numbers_and_columns_their_alignment(loaded: Page) -> None:
+    steps = "1. mix\n\n```\nstir\n```\n\n2. bake\n\n```\nwait\n```\n\n3. eat\n"
+    for text, starts in {steps: [None, "2", "3"], "7. x\n8. y": ["7"], "0. x\n1. y": ["0"]}.items():
+        lists = attributes_of(loaded.evaluate(SHOWN, text), "ol")
+        assert [attributes.get("start") for attributes in lists] == starts
+    found = loaded.evaluate(SHOWN, "| a | b | c | d |\n|:--|:-:|--:|---|\n| 1 | 2 | 3 | 4 |\n")
+    for tag in ("th", "td"):
+        aligns = [attributes.get("align") for attributes in attributes_of(found, tag)]
+        assert aligns == ["left", "center", "right", None]
+    links = "[a](javascript:alert(1)) [b](data:text/html,x) [c](mailto:f@g.org)"
+    found = attributes_of(loaded.evaluate(SHOWN, links), "a")
+    assert [attributes.get("href") for attributes in found] == [None, None, "mailto:f@g.org"]
+
+
 def wrote_markdown(page: Page, own_site: Callable[..., Site], **media: Any) -> Playground:
     """A page with an answer in Markdown."""
     n = len(FakeTokenizer().encode(TEXT, bos=False))

@@ -11,6 +11,8 @@ const SANITIZE = {
   ALLOWED_TAGS: TAGS.split(" "),
   ALLOWED_ATTR: ["href", "align", "start"],
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
+  // DOMPurify would compare their values with that pattern, too, and remove them.
+  ADD_URI_SAFE_ATTR: ["align", "start"],
   ALLOW_ARIA_ATTR: false,
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
