@@ -107,14 +107,17 @@ def test_the_first_message_is_edited_by_keyboard_in_a_completion_too(
     page.keyboard.press("Enter")
     page.keyboard.press("Control+A")
     page.keyboard.type(" ")
-    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Enter")
     expect(field(page)).to_have_value(" ")
     page.keyboard.type("A hare")
-    page.keyboard.press("Control+Enter")
-    expect(page.locator(".said")).to_have_text(["A hare"])
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("and a fox")
+    expect(note(page)).to_contain_text("Enter sends, Shift Enter breaks the line")
+    page.keyboard.press("Enter")
+    expect(page.locator(".said")).to_have_text(["A hare\nand a fox"], use_inner_text=True)
     here.wait_tokens(N)
     here.wait_done()
-    assert last_request(here)["messages"] == [{"role": "user", "content": "A hare"}]
+    assert last_request(here)["messages"] == [{"role": "user", "content": "A hare\nand a fox"}]
     assert {entry["heading"] for entry in here.drawer.wait_stored(2)} == {FOX, "A hare"}
 
 
@@ -142,7 +145,7 @@ def test_files_of_the_message_are_kept(page: Page, play: Callable[..., Playgroun
     edit = begin(page, "What is red?")
     expect(edit).to_have_value("What is red?")
     edit.fill("What is not?")
-    edit.press("Control+Enter")
+    edit.press("Enter")
     expect(page.locator(".said")).to_have_text("What is not?")
     expect(page.locator(".attached-file")).to_contain_text("notes.md")
     here.wait_done()
@@ -156,7 +159,7 @@ def test_summaries_of_the_turns_before_it_are_kept(
     say(here, FOUR, 5)  # and a summary of the two oldest turns before it
     summary = page.locator(".turn.summary")
     begin(page, "Three").fill("3")
-    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Enter")
     expect(page.locator(".turn")).to_have_count(7)
     here.wait_done()
     expect(summary).to_contain_text("of the 2 oldest turns")
@@ -165,7 +168,7 @@ def test_summaries_of_the_turns_before_it_are_kept(
 
     here.drawer.wait_stored(2)
     begin(page, "Two").fill("2")
-    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Enter")
     expect(page.locator(".turn")).to_have_count(4)
     expect(summary).to_have_count(0)
     here.wait_done()
@@ -192,7 +195,7 @@ def test_it_is_not_sent_while_the_engine_is_down_or_an_answer_is_written(
     here.offline = True
     here.cut()
     expect(note(page)).to_contain_text("once the model is ready")
-    edit.press("Control+Enter")
+    edit.press("Enter")
     expect(edit).to_have_value(GLAD)
     assert said(here) == [FOX, SAD, "More"]
     here.offline = False
@@ -200,7 +203,7 @@ def test_it_is_not_sent_while_the_engine_is_down_or_an_answer_is_written(
     here.notice.get_by_role("button", name="Try now").dispatch_event("click")
     here.wait_ready()
     here.set(max_tokens=N)
-    edit.press("Control+Enter")
+    edit.press("Enter")
     expect(page.locator(".said")).to_have_text([FOX, GLAD])
     here.wait_done()
 
@@ -215,7 +218,7 @@ def test_a_refused_message_stays_in_the_branch_and_is_sent_again(
     other.ask(FOX)
     other.wait_tokens(1)
     begin(page, SAD).fill(GLAD)
-    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Enter")
     expect(here.notice).to_contain_text("The queue is full")
     assert said(here) == [FOX, GLAD]
     here.drawer.wait_stored(3)
@@ -234,7 +237,7 @@ def test_it_is_not_sent_while_the_conversation_cannot_be_stored(
     here = told(play())
     edit = begin(page, SAD)
     edit.fill(GLAD)
-    edit.press("Control+Enter")
+    edit.press("Enter")
     expect(note(page)).to_contain_text("This conversation cannot be stored")
     expect(edit).to_have_value(GLAD)
     expect(edit).to_be_editable()
@@ -250,7 +253,7 @@ def test_the_editor_and_the_note_pass_the_checks_of_accessibility(
     assert violations(page) == []
     assert here.overflow() == 0
     edit.fill("A long message that does not fit into one line of a narrow window")
-    edit.press("Control+Enter")
+    edit.press("Enter")
     here.wait_done()
     expect(page.locator(".branched")).to_be_visible()
     assert violations(page) == []

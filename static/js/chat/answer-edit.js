@@ -6,8 +6,8 @@ import { continueEdited, saveEdited, whyNotContinued, whyNotSaved } from "./edit
 import { MessageEditor } from "./message-editor.js";
 
 const HINT =
-  "What is saved becomes a branch, in which nothing of this text was measured; this conversation " +
-  "stays as it is.";
+  "Enter saves, Shift Enter breaks the line. What is saved becomes a branch, in which nothing of this " +
+  "text was measured; this conversation stays as it is.";
 
 export class AnswerEdit {
   button = newButton("Edit", () => this.#open(), "text message-edit");

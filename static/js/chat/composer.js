@@ -2,6 +2,7 @@
 
 import { byId, setText, setVars } from "../ui/dom.js";
 import { count, plural } from "../ui/format.js";
+import { isComposing, isSendKey } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
 import { count as countTokens, latest } from "../net/inspect.js";
 import {
@@ -112,8 +113,8 @@ function sendNow(text, files) {
 }
 
 function onKey(event) {
-  if (event.isComposing) return;
-  if (event.key === "Enter" && !event.shiftKey) {
+  if (isComposing(event)) return;
+  if (isSendKey(event)) {
     event.preventDefault();
     byId("composer").requestSubmit();
   } else if (event.key === "ArrowUp" && field.value === "") {

@@ -2,6 +2,7 @@
 // or why they cannot now.
 
 import { byId, el, newButton, setText } from "../ui/dom.js";
+import { isComposing, isSendKey } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
 
 const EDITOR = "message-editor";
@@ -37,7 +38,7 @@ export class MessageEditor {
    *   label, text   name of the field, and what is in it at first
    *   hint          the note while there is nothing else to say
    *   isComplete    tells whether a text may be used
-   *   acts          the buttons; Ctrl Enter is the first
+   *   acts          the buttons; Enter is the first
    *   onCancel      called by the button Cancel, and Escape
    */
   constructor({ label, text, hint, isComplete, acts, onCancel }) {
@@ -92,8 +93,9 @@ export class MessageEditor {
   }
 
   #onKey(event) {
+    if (isComposing(event)) return;
     if (event.key === "Escape") this.#cancel.click();
-    else if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    else if (!isSendKey(event)) return;
     else this.#buttons[0].click();
     event.preventDefault(); // else Escape would close an instrument
   }

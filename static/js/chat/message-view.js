@@ -7,7 +7,9 @@ import { partsOf } from "./attachments.js";
 import { sendEdited, whyNotSent } from "./edit-message.js";
 import { MessageEditor } from "./message-editor.js";
 
-const HINT = "What is sent becomes a branch; this conversation stays as it is.";
+const HINT =
+  "Enter sends, Shift Enter breaks the line. What is sent becomes a branch; this conversation stays " +
+  "as it is.";
 
 export class MessageView {
   nodes;

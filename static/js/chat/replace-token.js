@@ -2,6 +2,7 @@
 // tokenized.
 
 import { byId, el, setText } from "../ui/dom.js";
+import { isComposing } from "../ui/enter-key.js";
 import { replaceToken } from "./replace-token-run.js";
 import { plural, tokenLabel } from "../ui/format.js";
 import { latest, tokenize } from "../net/inspect.js";
@@ -92,7 +93,7 @@ function clear() {
 }
 
 function leave(event) {
-  if (event.key !== "Escape" || field.value.trim() === "") return;
+  if (event.key !== "Escape" || isComposing(event) || field.value.trim() === "") return;
   event.preventDefault();
   clear();
 }

@@ -1,6 +1,7 @@
 // A summary in the transcript: its text, which can be folded away, edited and removed.
 
 import { el, newButton, setText } from "../ui/dom.js";
+import { isComposing, isSendKey } from "../ui/enter-key.js";
 import { plural } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
 import { lastTurn, shownAnswer, state } from "../state.js";
@@ -29,6 +30,7 @@ export class SummaryView {
     this.#turn = turn;
     this.#written = written;
     this.#field.setAttribute("aria-label", "Summary");
+    this.#save.title = "Enter saves, Shift Enter breaks the line";
     this.#field.addEventListener("input", () => this.#drawField());
     this.#field.addEventListener("keydown", (event) => this.#onKey(event));
     this.#acts.append(this.#edit, this.#undo, this.#remove, this.#save, this.#cancel);
@@ -91,8 +93,9 @@ export class SummaryView {
   }
 
   #onKey(event) {
+    if (isComposing(event)) return;
     if (event.key === "Escape") this.#endEdit(false);
-    else if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    else if (!isSendKey(event)) return;
     else if (!this.#save.disabled) this.#endEdit(true);
     event.preventDefault(); // else Escape would stop the run
   }

@@ -4,6 +4,7 @@ import { editConversation } from "../conversations/keeper.js";
 import { latest, tokenize } from "../net/inspect.js";
 import { changed, on, ready, state } from "../state.js";
 import { byId, setText } from "../ui/dom.js";
+import { isComposing } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
 import { saveSoon } from "./persist.js";
 import { systemPrompt } from "./session.js";
@@ -25,7 +26,7 @@ export function setUpSystemPrompt() {
   });
   field.addEventListener("change", () => editConversation({ system: field.value.trim() }));
   field.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
+    if (event.key !== "Escape" || isComposing(event)) return;
     event.preventDefault(); // else it would stop the run
     field.blur();
   });

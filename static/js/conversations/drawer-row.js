@@ -1,6 +1,7 @@
 // One conversation in the drawer's list.
 
 import { el, setText } from "../ui/dom.js";
+import { isComposing, isEnter } from "../ui/enter-key.js";
 import { newIconButton } from "../ui/icon-button.js";
 import { plural } from "../ui/format.js";
 import { excerpt } from "./search.js";
@@ -92,8 +93,8 @@ function newNameField(entry, actions) {
   };
   field.addEventListener("keydown", (event) => {
     event.stopPropagation();
-    if (event.key === "Enter") finish(field.value);
-    if (event.key !== "Escape") return;
+    if (isEnter(event)) finish(field.value);
+    if (event.key !== "Escape" || isComposing(event)) return;
     event.preventDefault(); // else the drawer closes
     finish(null);
   });

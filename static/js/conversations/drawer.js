@@ -4,6 +4,7 @@ import { openFiles, saveAll, saveOne } from "./exchange.js";
 import { ownPresets } from "../panels/own-presets.js";
 import { stop } from "../chat/session.js";
 import { byId, el, setText } from "../ui/dom.js";
+import { isComposing, isEnter } from "../ui/enter-key.js";
 import { bytes, count, plural } from "../ui/format.js";
 import { on, state } from "../state.js";
 import { readEntries } from "./database.js";
@@ -234,7 +235,7 @@ function onKey(event) {
   const { key, target } = event;
   const all = rows();
   const at = all.indexOf(target);
-  if (key in STEPS && (at >= 0 || target === search)) {
+  if (key in STEPS && !isComposing(event) && (at >= 0 || target === search)) {
     event.preventDefault();
     (all[at + STEPS[key]] ?? (at + STEPS[key] < 0 ? search : target)).focus();
   } else if (at >= 0 && (key === "Delete" || key === "F2")) {
@@ -242,7 +243,7 @@ function onKey(event) {
     const entry = entries.find(({ id }) => id === target.closest("li").dataset.id);
     if (key === "F2") actions.startRename(entry);
     else actions.remove(entry);
-  } else if (key === "Enter" && target === search && all.length) {
+  } else if (isEnter(event) && target === search && all.length) {
     event.preventDefault();
     all[0].click();
   }

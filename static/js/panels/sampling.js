@@ -1,6 +1,7 @@
 // The sampling panel: sliders with number boxes, presets, seed, length and stop strings.
 
 import { byId, clamp, el, setText, setVars } from "../ui/dom.js";
+import { isEnter } from "../ui/enter-key.js";
 import {
   drawSeed,
   parseNumber,
@@ -92,7 +93,7 @@ function readOnChange(box, parse, name) {
   };
   box.addEventListener("change", read);
   box.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.isComposing) return;
+    if (!isEnter(event)) return;
     event.preventDefault();
     read();
   });

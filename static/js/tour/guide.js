@@ -6,6 +6,7 @@
 import { Missing } from "../look/shared/context.js";
 import { whenPrepared } from "../look/frame.js";
 import { on, ready } from "../state.js";
+import { isComposing } from "../ui/enter-key.js";
 import { askForRun, tourStart } from "./begin.js";
 import { cardHas, closeCard, drawCard, focusCard, openCard, point, setUpCard } from "./card.js";
 import { notAnswered } from "./missing.js";
@@ -154,7 +155,7 @@ function failed(error, card) {
 // ---- keys ------------------------------------------------------------------------------------
 
 function onKey(event) {
-  if (!tour || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (!tour || isComposing(event) || document.querySelector("dialog[open]")) return;
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const act = { Escape: endTour, ArrowRight: onward, ArrowLeft: back }[event.key];
   const own = cardHas(event.target) || event.target === document.body;

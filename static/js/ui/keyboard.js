@@ -2,6 +2,7 @@
 
 import { setMetric } from "../core-sample/controls.js";
 import { byId } from "./dom.js";
+import { isComposing } from "./enter-key.js";
 import { toggle } from "../replay/playback-bar.js";
 import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
 import { METRIC_NAMES } from "../core-sample/metrics.js";
@@ -38,7 +39,7 @@ export function setUpKeys() {
 }
 
 function onKey(event) {
-  if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (event.defaultPrevented || isComposing(event) || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
     if (closeSheet() || closeInstrument() || stopRerun() || stop()) event.preventDefault();
     return;

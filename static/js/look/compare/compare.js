@@ -4,6 +4,7 @@
 // while it is written. The core sample and the panels beside it show its tokens.
 
 import { el, newButton, setText } from "../../ui/dom.js";
+import { isSendKey } from "../../ui/enter-key.js";
 import { percent, plural } from "../../ui/format.js";
 import { growWithText } from "../../ui/grow.js";
 import { changed, ready, state } from "../../state.js";
@@ -105,7 +106,7 @@ function buildBar() {
     changed("look");
   });
   field.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (!isSendKey(event)) return;
     event.preventDefault();
     bar.requestSubmit();
   });

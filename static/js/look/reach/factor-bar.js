@@ -1,6 +1,7 @@
 // Bar over the grid: the selected place with its factor, undo, redo, reset and rerun.
 
 import { el, newButton, setText, setVars } from "../../ui/dom.js";
+import { isEnter } from "../../ui/enter-key.js";
 import { parseNumber } from "../../panels/sampling-settings.js";
 import { FACTOR } from "../../interventions/interventions.js";
 import { MAX_SCALE, placeName, factorLabel } from "./factor-grid.js";
@@ -43,7 +44,7 @@ export function newNumber(label, range, onValue) {
   node.addEventListener("change", read);
   node.addEventListener("blur", () => delete node.dataset.typed);
   node.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.isComposing) return;
+    if (!isEnter(event)) return;
     event.preventDefault();
     if (read()) node.dispatchEvent(new CustomEvent("taken"));
   });

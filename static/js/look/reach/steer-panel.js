@@ -3,6 +3,7 @@
 // Turner et al. 2023, "Activation addition: steering language models without optimization".
 
 import { el, newButton, setText } from "../../ui/dom.js";
+import { isEnter } from "../../ui/enter-key.js";
 import { MAX_STEERS, STRENGTH } from "../../interventions/interventions.js";
 import { add, edit, remove } from "../../interventions/intervention-store.js";
 import { state } from "../../state.js";
@@ -90,7 +91,7 @@ function newText(label, placeholder, onText) {
   node.setAttribute("aria-label", label);
   node.addEventListener("change", () => onText(node.value));
   node.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.isComposing) onText(node.value);
+    if (isEnter(event)) onText(node.value);
   });
   return node;
 }

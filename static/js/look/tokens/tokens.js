@@ -1,6 +1,7 @@
 // Tokens instrument: the prompt as tokenized for the model, and by another tokenizer.
 
 import { byId, el } from "../../ui/dom.js";
+import { isSendKey } from "../../ui/enter-key.js";
 import { count } from "../../ui/format.js";
 import { latest, tokenize } from "../../net/inspect.js";
 import { withFiles } from "../../chat/attachments.js";
@@ -169,7 +170,7 @@ function onType() {
 }
 
 function onKey(event) {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (!isSendKey(event)) return;
   event.preventDefault();
   byId("composer").requestSubmit();
 }
