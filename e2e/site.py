@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from app.engine.supervisor import SupervisedEngine
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from app.ws.sessions import Retention
-from e2e.shared_context import cache_static_files, serve_blank
+from e2e.shared_context import StartResponse, WsgiApp, cache_static_files, serve_blank
 from gpu import Request, ScheduledUpdate
 from gpu.events import Done, Event, Token
 from gpu.sampling_params import SamplingParams
@@ -29,16 +29,18 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @dataclass
 class Site:
     """Running server with its engine. `url` is the address of the page; `close` stops both.
-    `loras`: folders of the engine's adapters."""
+    `loras`: folders of the engine's adapters. `path`: below it a proxy serves the page."""
 
     engine: EngineClient
     options: FakeOptions = field(default_factory=FakeOptions)
     settings: Settings = field(default_factory=lambda: Settings(port=0))
     loras: Mapping[str, Path] = field(default_factory=dict)
+    path: str = ""
 
     def start(self, retention: Retention | None = None) -> Site:
         app = create_app(self.settings, self.engine, retention, loras=self.loras)
-        app.wsgi_app = serve_blank(cache_static_files(app.wsgi_app))  # type: ignore[method-assign]
+        served = serve_below(self.path, cache_static_files(app.wsgi_app))
+        app.wsgi_app = serve_blank(served)  # type: ignore[method-assign]
         self._server = make_server("127.0.0.1", 0, app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
@@ -47,7 +49,7 @@ class Site:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.port}/"
+        return f"http://127.0.0.1:{self._server.port}/{self.path}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -76,6 +78,20 @@ class Site:
             return tokens_of(engine, request, seconds=10)
         finally:
             engine.close()
+
+
+def serve_below(path: str, app: WsgiApp) -> WsgiApp:
+    """Return `app` as a proxy serves it below `path`, which it does not tell; the rest is not
+    found."""
+
+    def serve(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        asked = environ["PATH_INFO"]
+        if not asked.startswith(f"/{path}"):
+            start_response("404 Not Found", [])
+            return []
+        return app({**environ, "PATH_INFO": asked.removeprefix(f"/{path}") or "/"}, start_response)
+
+    return serve
 
 
 def tokens_of(

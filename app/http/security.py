@@ -34,6 +34,9 @@ from app.config import Settings, is_loopback
 
 MAX_BODY_BYTES = 1024 * 1024
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
+ARRIVED = '<!doctype html><script src="static/js/reload-first.js"></script>'
+"""Page for a link from another site. A reload keeps what the address says after the hash, which a
+Refresh would drop; that is for a visitor without a session, who may not load the script."""
 OPEN_PATHS = frozenset({"/health"})
 
 CSP = (
@@ -166,9 +169,9 @@ def _check_access(guard: Guard) -> Any:
     if opens_page and not g.session:
         if guard.is_token(request.args.get("token", "")):
             g.new_session = True
-            return redirect("/", code=303)
+            return redirect("./", code=303)  # a proxy may serve the page below a path
         if _from_other_site():
-            return Response(headers={"Refresh": "0; url=/"})
+            return Response(ARRIVED, headers={"Refresh": "1; url=./"}, mimetype="text/html")
     if not guard.needs_token or bearer or g.session or request.path in OPEN_PATHS:
         g.new_session = opens_page and not g.session
         return None
@@ -216,6 +219,6 @@ def _set_security_headers(guard: Guard, response: Response) -> Response:
             samesite="Strict",
             httponly=True,
             secure=guard.is_behind_tls(host),
-            path="/",
+            path=None,  # the browser's default is the folder of the page
         )
     return response

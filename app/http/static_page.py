@@ -30,7 +30,6 @@ def write_page(folder: Path, static: Path, templates: Path, version: str) -> Non
             switching=False,
             data=page_data(),
             csp=static_policy(),
-            url_for=_relative,
         )
     (folder / "index.html").write_text(page, "utf-8")
 
@@ -38,8 +37,3 @@ def write_page(folder: Path, static: Path, templates: Path, version: str) -> Non
 def _unused(folder: str, names: list[str]) -> list[str]:
     """Return the names in `folder` that the page does not load: style sheets are copied as one."""
     return [name for name in names if name == "css" or name.endswith(".md")]
-
-
-def _relative(endpoint: str, filename: str = STYLE) -> str:
-    """Stand in for Flask's `url_for` in templates, for `static` files and the `style` sheet."""
-    return f"{STATIC}/{filename}"

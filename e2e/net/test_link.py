@@ -30,3 +30,11 @@ def test_a_first_visit_by_a_link_gets_a_session(page: Page, site: Callable[..., 
     expect(page).to_have_title(re.compile("Tokenglass"))
     (cookie,) = page.context.cookies(url)
     assert re.fullmatch(r"tokenglass_[0-9]+", str(cookie.get("name")))
+
+
+def test_what_a_link_says_after_the_hash_arrives(page: Page, site: Callable[..., Site]) -> None:
+    url = f"{site().url}#look=plan"
+    page.goto(f'data:text/html,<a href="{url.replace("#", "%23")}">there</a>')
+    page.click("a")
+    expect(page.get_by_test_id("look")).to_be_visible()
+    assert page.url == url

@@ -1,8 +1,9 @@
 // Requests to the server's routes below /api, and what it answers.
 
 /**
- * Resolves to the answer, parsed. Throws the server's error, {code, message}, as its messages have it;
- * the code is "lost" if the server cannot be reached.
+ * `url`: relative to the page, which a proxy may serve below a path. Resolves to the answer, parsed.
+ * Throws the server's error, {code, message}, as its messages have it; the code is "lost" if the server
+ * cannot be reached.
  */
 export async function ask(url, { method = "GET", body } = {}) {
   const json = body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };

@@ -6,7 +6,7 @@ import { bytes, parameters } from "../ui/format.js";
 import { ask } from "../net/ask.js";
 import { drawPlace, setUpPlace } from "./place.js";
 
-const PATH = "/api/models";
+const PATH = "api/models";
 const POLL_MS = 500;
 const PENDING = ["judging", "fetching", "checking", "loading"];
 

@@ -14,7 +14,7 @@ import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
 import { adaptersSaid, memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
 
-const PATH = "/api/local";
+const PATH = "api/local";
 const POLL_MS = 400;
 /** A run that is being stopped ends within a few steps. */
 const STOP_MS = 3000;
@@ -217,7 +217,7 @@ async function toBrowser() {
 }
 
 /** A model of the hub, as the worker loads it. */
-const ofHub = (name, dtype) => ({ hub: { hub, name, dtype, plans: absolute(`${PATH.slice(1)}/plans`) } });
+const ofHub = (name, dtype) => ({ hub: { hub, name, dtype, plans: absolute(`${PATH}/plans`) } });
 
 /** Have the server write the export of a storage type. Returns its place, or null after an error. */
 async function prepared(dtype) {

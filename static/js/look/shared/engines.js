@@ -52,7 +52,7 @@ export function leaveEngines() {
 
 /** A question that fails leaves what is known. */
 async function load(mine) {
-  const answer = await ask("/api/replicas").catch(() => ({ replicas: engines() }));
+  const answer = await ask("api/replicas").catch(() => ({ replicas: engines() }));
   if (following !== mine) return;
   replicas = answer.replicas;
   if (replicas.length > 1) mine.timer = setTimeout(load, REST_MS, mine);

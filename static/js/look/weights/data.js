@@ -13,11 +13,11 @@ const answers = new Map();
 export const askInventory = (model) =>
   isLocal()
     ? once(JSON.stringify(placeHere()), inventoryHere)
-    : onceOf(`/api/weights?model=${encodeURIComponent(model)}`);
+    : onceOf(`api/weights?model=${encodeURIComponent(model)}`);
 
 /** Summary of one tensor, as described in `gpu/checkpoint/tensor_summary.py`. */
 export const askSummary = (model, name) =>
-  onceOf(`/api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
+  onceOf(`api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
 
 /** Why no summary of a tensor can be had, or "". */
 export function whyNoSummaries() {
