@@ -9,6 +9,7 @@ from flask import Flask, Response, jsonify
 from app.http.errors import GenerationNotFoundError
 from app.openai.body import decode_body
 from app.openai.choices import Choices
+from app.openai.schema import engine_settings
 from app.ws.protocol import SamplingUpdate
 from gpu import InvalidRequest
 
@@ -51,7 +52,7 @@ def register(app: Flask, generations: Generations) -> None:
         choices = generations.find(id)
         update = decode_body(SamplingUpdate)
         given = {name: getattr(update, name) for name in update.__struct_fields__}
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = engine_settings(given)
         if not changes:
             settings = ", ".join(update.__struct_fields__)
             raise InvalidRequest(f"expected at least one setting to change, of {settings}")

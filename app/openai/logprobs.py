@@ -62,10 +62,13 @@ class TextLogprobs:
         }
 
     def _top(self, token: Token) -> dict[str, float]:
+        """Return the log-probabilities of the likeliest tokens and, as OpenAI documents, of the
+        token itself. Of tokens with the same text, such as parts of characters, the likeliest
+        counts, or the token itself."""
         top: dict[str, float] = {}
         for _, text, logprob in top_logprobs(token, self._params, self._n_top):
             top.setdefault(text, logprob)
-        return top
+        return top | {self._tokenizer.piece(token.id): token.logprob}
 
 
 class ChatLogprobs:

@@ -13,9 +13,12 @@ import msgspec
 from flask import Flask, Response, jsonify
 
 from app.openai.operations import ERROR, OPERATIONS, Operation, Schema
+from app.openai.schema import SMALLEST_GIVEN
 from gpu import SAMPLING_SETTINGS
 
 REF = "#/components/schemas/"
+ABOUT = {"default", "description"}
+"""Keywords that tell about a field and restrict nothing."""
 ERRORS = {
     400: "a field is wrong; `param` names it",
     401: "the server has a token, and the request has another or none",
@@ -43,6 +46,7 @@ def document(version: str) -> dict[str, Any]:
     of_body: dict[Any, Schema] = dict(zip(bodies, references, strict=True))
     for schema in schemas.values():
         _describe_settings(schema.get("properties", {}))
+        _allow_nulls(schema)
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         described = _described(operation, of_body.get(operation.body))
@@ -92,7 +96,17 @@ def _describe_settings(properties: dict[str, Schema]) -> None:
         if setting.name in properties:
             minimum, maximum = setting.declared.range
             properties[setting.name] |= {
-                "minimum": minimum,
+                "minimum": SMALLEST_GIVEN.get(setting.name, minimum),
                 "maximum": maximum,
                 "description": setting.declared.help,
             }
+
+
+def _allow_nulls(schema: Schema) -> None:
+    """Let null stand for every field that may be left out, as `app.openai.body` reads them."""
+    properties, null = schema.get("properties", {}), {"type": "null"}
+    for name, declared in properties.items():
+        optional = name not in schema.get("required", [])
+        if optional and declared.keys() - ABOUT and null not in declared.get("anyOf", ()):
+            about = {key: declared.pop(key) for key in ABOUT if key in declared}
+            properties[name] = {"anyOf": [declared, null], **about}

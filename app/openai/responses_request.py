@@ -73,9 +73,12 @@ class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fie
     truncation: Truncation | None = None
 
     # Accepted only at the values in `_neutral`.
+    access_programs: Any = None
     background: bool | None = None
+    background_options: Any = None
     context_management: list[Any] | None = None
     conversation: Any = None
+    image: Any = None
     include: list[str] | None = None
     max_tool_calls: int | None = None
     moderation: Any = None
@@ -92,10 +95,13 @@ class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fie
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         return {
             **super()._neutral(),
+            "access_programs": (None,),
             "background": (None, False),
+            "background_options": (None,),
             "context_management": (None, []),
             "conversation": (None,),
             "grammar": (None, ""),
+            "image": (None,),
             "include": (None, []),
             "json_schema": (None,),
             "max_tool_calls": (None,),
@@ -136,8 +142,8 @@ class ResponsesRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def _message(item: dict[str, Any], path: str) -> Message:
-    kind = item.get("type", "message")
-    if kind != "message":
+    kind = item.get("type")
+    if kind not in (None, "message"):
         raise InvalidRequest(
             f"{path} is of the type {kind!r:.80}, but only messages are supported; leave it out",
             f"{path}.type",

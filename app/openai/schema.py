@@ -44,6 +44,9 @@ MAX_PRIORITY = 1000
 MAX_CHOICES = 16
 MAX_CHUNK_TOKENS = 2**26
 COMPLETION_MAX_TOKENS = 16
+SMALLEST_GIVEN = {"seed": -(2**63), "top_k": -1}
+"""Smallest values that clients may send, where the engine's own begin at 0."""
+
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
 
 
@@ -167,7 +170,7 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options needs stream: true", "stream_options")
         settings = {setting.name: getattr(self, setting.name) for setting in _OPTIONAL_SETTINGS}
-        given = {name: value for name, value in settings.items() if value is not None}
+        given = engine_settings(settings)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return msgspec.structs.replace(
             defaults,
@@ -177,6 +180,24 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             max_tokens=max_tokens,
             logit_bias=tuple(_biases(self.logit_bias or {})),
         ).validate()
+
+
+def engine_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that are given, not None, as the engine takes them.
+
+    Clients that cannot leave a field out send −1: as `top_k` it keeps all tokens (vLLM), as `seed`
+    it asks for a random one (vLLM, llama-server). Other negative seeds, which OpenAI's 64-bit
+    integers may be, are those that the same bits are without a sign.
+    """
+    settings = {name: value for name, value in given.items() if value is not None}
+    if settings.get("top_k") == -1:
+        settings["top_k"] = 0
+    seed = settings.get("seed", 0)
+    if seed == -1:
+        del settings["seed"]
+    elif SMALLEST_GIVEN["seed"] <= seed < 0:
+        settings["seed"] = seed % 2**64
+    return settings
 
 
 def _biases(by_id: dict[str, float]) -> Iterator[TokenBias]:
@@ -273,6 +294,8 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
     reasoning_effort: str | None = None
     verbosity: str | None = None
     web_search_options: Any = None
+    prediction: Any = None
+    moderation: Any = None
 
     def _neutral(self) -> dict[str, tuple[Any, ...]]:
         return {
@@ -284,6 +307,8 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
             "reasoning_effort": (None, "none"),
             "verbosity": (None, "medium"),
             "web_search_options": (None,),
+            "prediction": (None,),
+            "moderation": (None,),
         }
 
     def turns(self) -> list[Turn]:

@@ -40,6 +40,8 @@ class GenerationDefaults:
         def read(name: str) -> Any:
             if name not in generation:
                 return None
+            if name == "top_k" and values[name] == -1:
+                return 0  # as in vLLM, −1 keeps all tokens
             setting = SETTING_BY_NAME[name]
             minimum, maximum = setting.declared.range
             if setting.is_integer:

@@ -113,6 +113,19 @@ def test_logprobs_are_the_models_own(http: FlaskClient) -> None:
     ]
 
 
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_sampled_token_is_always_among_the_likeliest(http: FlaskClient, n: int) -> None:
+    """As the official client documents: "there may be up to logprobs+1 elements"."""
+    hot = {"temperature": 3.0, "top_p": 1, "max_tokens": 40, "seed": 3, "logprobs": n}
+    lists = complete(http, **hot)["choices"][0]["logprobs"]
+    for token, own, top in zip(
+        lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=True
+    ):
+        assert top[token] == own
+        assert len(top) <= n + 1
+    assert any(len(top) == n + 1 for top in lists["top_logprobs"]), "some are less likely"
+
+
 def test_logprobs_zero_returns_the_chosen_token_alone(http: FlaskClient) -> None:
     logprobs = complete(http, logprobs=0, repetition_penalty=1.3)["choices"][0]["logprobs"]
     assert logprobs["top_logprobs"] is None

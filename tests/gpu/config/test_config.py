@@ -319,6 +319,8 @@ def test_generation_defaults_with_and_without_do_sample(tmp_path: Path) -> None:
     settings = {"temperature": 0.6, "top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1}
     write(tmp_path, {}, {**settings, "do_sample": True})
     assert GenerationDefaults.from_folder(tmp_path) == GenerationDefaults(0.6, 50, 0.9, None, 1.1)
+    write(tmp_path, {}, {**settings, "top_k": -1, "do_sample": True})
+    assert GenerationDefaults.from_folder(tmp_path).top_k == 0, "as in vLLM, −1 keeps all tokens"
     write(tmp_path, {}, settings)
     assert GenerationDefaults.from_folder(tmp_path) == GenerationDefaults(repetition_penalty=1.1)
 
@@ -328,6 +330,7 @@ def test_generation_defaults_with_and_without_do_sample(tmp_path: Path) -> None:
     [
         ({"temperature": -1}, "temperature must be a number from 0 to 10"),
         ({"top_k": 0.5}, "top_k must be an integer"),
+        ({"top_k": -2}, "top_k must be an integer"),
         ({"top_p": "high"}, "top_p must be a number"),
         ({"do_sample": "yes"}, "do_sample must be true or false"),
     ],
