@@ -56,7 +56,7 @@ class Report:
             "decode_tok_s": _rounded(figures.median("decode_tok_s"), 2),
             "prefill_over_floor": self._over_floor("prefill_tok_s"),
             "decode_over_floor": self._over_floor("decode_tok_s"),
-            **_step_times(figures, runner),
+            **step_times(figures, runner, self.n_prompt + self.n_tokens // 2),
             **self._beside_peaks(),
             "contestants": {c.name: _speeds(c) for c in (self.own, *self.others)},
             "peers": self._ratios(peers)["decode"],
@@ -129,19 +129,15 @@ def device_name(info: DeviceInfo) -> str:
     return f"{info.name}, {info.driver}, {info.backend}"
 
 
-def dispatches_per_layer(runner: WgpuRunner) -> int:
-    plan = runner.plan_for(1, 1, capture=False).plan
-    return sum(d.label.startswith("layer00.") for d in plan.dispatches)
-
-
-def _step_times(figures: Figures, runner: WgpuRunner) -> dict[str, Any]:
-    """Return the times of a decode step.
+def step_times(figures: Figures, runner: WgpuRunner, context: int) -> dict[str, Any]:
+    """Return the times of a decode step after `context` tokens, with the dispatches of its plan.
 
     Host time per dispatch is `host_us_per_dispatch` in Python (the step's buffer, then one call per
     command) and `host_finish_us_per_dispatch` in the native call that ends the command buffer. The
     submission counts in `wait_ms`, because some drivers block there until the device takes it.
     """
-    n = runner.dispatches_per_token
+    dispatches = runner.plan_for(1, 1, capture=False, context=context).plan.dispatches
+    n = len(dispatches)
     encode_ms, finish_ms = (_known(figures.median(name)) for name in ("encode_ms", "finish_ms"))
     return {
         "step_ms": round(1e3 / _known(figures.median("decode_tok_s")), 3),
@@ -154,7 +150,7 @@ def _step_times(figures: Figures, runner: WgpuRunner) -> dict[str, Any]:
         "submit_ms": _rounded(figures.median("submit_ms"), 3),
         "readback_ms": _rounded(figures.median("read_ms"), 3),
         "dispatches_per_token": n,
-        "dispatches_per_layer": dispatches_per_layer(runner),
+        "dispatches_per_layer": sum(d.label.startswith("layer00.") for d in dispatches),
     }
 
 

@@ -16,6 +16,7 @@ from gpu.bench.__main__ import main
 from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, speedup
 from gpu.bench.floor import Floor, touch_kv
 from gpu.bench.peers.peer import StreamTimes
+from gpu.bench.report import step_times
 from gpu.bench.serving.__main__ import main as serving
 from gpu.bench.serving.streams import StreamsResult
 from gpu.bench.subject import BenchModel
@@ -123,6 +124,17 @@ def tiny_flops(n_prompt: int) -> int:
 def test_the_operations_of_a_prompt_are_those_of_its_multiplications(device: Device) -> None:
     runner = BenchModel.from_shape("tiny").runner(device, "f32", 32)
     assert prefill_flops(runner, 5) == tiny_flops(5)
+
+
+def test_dispatches_are_those_of_the_plan_that_ran(device: Device) -> None:
+    """A long context has a merge of its splits in each layer."""
+    runner = BenchModel.from_shape("tiny").runner(device, "f16", 1200)
+    figures = Figures(decode_tok_s=[100.0], encode_ms=[0.5], finish_ms=[0.2])
+    short, long = (step_times(figures, runner, context) for context in (16, 1100))
+    assert long["dispatches_per_layer"] == short["dispatches_per_layer"] + 1
+    assert long["dispatches_per_token"] == short["dispatches_per_token"] + 6
+    us = 1e3 * 0.3 / long["dispatches_per_token"]
+    assert long["host_us_per_dispatch"] == pytest.approx(us, abs=0.01)
 
 
 # ---- the floor -------------------------------------------------------------------------------
