@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-WORKERS = max(1, min(4, (os.cpu_count() or 1) - 1))
+WORKERS = max(1, (os.cpu_count() or 1) - 1)
 """Packing threads; one core is left for the thread that copies to the device."""
 MAX_WAITING = 4
 """Packed chunks that may wait to be written."""

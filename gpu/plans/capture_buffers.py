@@ -13,10 +13,9 @@ from gpu.ops.layer_stats import n_stats
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-CAPTURE_BYTES = (1 << 20, 32 << 20)
-CAPTURE_SHARE = 0.02
-"""Size of each of the two arenas for captured residual streams, as a share of the weights and the
-KV cache, within `CAPTURE_BYTES`."""
+LEAST_CAPTURE_BYTES = 1 << 20
+"""Least size of each of the two arenas for captured residual streams; the device's policy has the
+usual and the largest."""
 
 WEIGHTS_BYTES = 32 << 20
 """Most memory for attention weights; less if one row over the whole context in all layers needs
@@ -42,7 +41,7 @@ class CaptureBuffers:
         self._captures: dict[int, Capture] = {}
         self._weights: AttentionCapture | None = None
         self._routed: RoutingCapture | None = None
-        self.max_rows = _max_rows(config, memory)
+        self.max_rows = captured_rows(config, memory)
         self.weights_room = _weights_room(config, context, memory)
 
     def states(self, n_rows: int) -> States:
@@ -142,12 +141,13 @@ class CaptureBuffers:
         return Tensor(name, buffer, (n_parts, part), dtype, n_parts * part * 4)
 
 
-def _max_rows(config: ModelConfig, memory: Memory) -> int:
+def captured_rows(config: ModelConfig, memory: Memory) -> int:
     """Return the largest bucket whose streams fit in an arena; two rows always have to fit."""
     row = (config.n_layers + 1) * padded(config.hidden_size) * 4
-    least, most = CAPTURE_BYTES
-    share = CAPTURE_SHARE * (memory.n_bytes["weights"] + memory.n_bytes["kv_cache"])
-    limit = int(min(max(least, share), most, memory.device.max_binding_bytes)) // row
+    policy = memory.device.policy
+    share = policy.capture_share * (memory.n_bytes["weights"] + memory.n_bytes["kv_cache"])
+    wanted = min(max(LEAST_CAPTURE_BYTES, share), policy.capture_bytes)
+    limit = int(min(wanted, memory.device.max_binding_bytes)) // row
     return max(b for b in ROW_BUCKETS if b <= max(2, min(limit, memory.max_rows)))
 
 

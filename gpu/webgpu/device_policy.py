@@ -24,6 +24,12 @@ TIMED_EVERY = 8
 cheap. A driver may stop and start the device for each."""
 CHEAP_TIMESTAMP_US = 0.3
 """Largest cost of a timestamp for every step to take some: 61 add 2 % to a token of 1 ms."""
+CAPTURE_SHARE, CAPTURE_BYTES = 0.02, 32 << 20
+"""Size of each of the two arenas for captured residual streams, as a share of the weights and the
+KV cache, and at most."""
+DISCRETE_CAPTURE_SHARE, DISCRETE_CAPTURE_BYTES = 0.2, 512 << 20
+"""The same on a discrete GPU: 512 rows of a 135M, a 1B and an 8B model fit (36, 71 and 277 MB).
+With steps of 64 rows an H100 read captured prompts five times slower than others."""
 MAX_LOOP_ROUNDS = 65_535
 """Mesa's software driver silently ends all loops of a shader after this many rounds in all."""
 
@@ -82,6 +88,9 @@ class DevicePolicy:
     weights_in_textures  weights are textures instead of buffers
     loads_64_bits        words are loaded as 64-bit integers
     max_loop_rounds      rounds after which the driver ends a shader's loops; None: no limit
+    capture_share        size of an arena for captured residual streams, as a share of the weights
+                         and the KV cache
+    capture_bytes        most of it
     copy_bytes           bytes of one copy when bandwidth is measured
     steps_in_flight      most steps submitted and not yet read back
     autotunes            matmul tiles are those that autotuning finds fastest. Not on GPUs: whole
@@ -106,6 +115,8 @@ class DevicePolicy:
     weights_in_textures: bool
     loads_64_bits: bool
     max_loop_rounds: int | None
+    capture_share: float
+    capture_bytes: int
     copy_bytes: int
     steps_in_flight: int
     autotunes: bool
@@ -139,10 +150,8 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         max_rows=DISCRETE_ROWS if discrete else ROWS,
         tuning=tuning if large else replace(tuning, shared_m=SHARED_M_SIZES[-1]),
         row_lanes=64,
-        rounding_workgroups=DISCRETE_ROUNDING_WORKGROUPS
-        if info.kind == DISCRETE
-        else ROUNDING_WORKGROUPS,
-        sample_lanes=DISCRETE_SAMPLE_LANES if large and info.kind == DISCRETE else SAMPLE_LANES,
+        rounding_workgroups=DISCRETE_ROUNDING_WORKGROUPS if discrete else ROUNDING_WORKGROUPS,
+        sample_lanes=DISCRETE_SAMPLE_LANES if large and discrete else SAMPLE_LANES,
         sum_parts=SUM_PARTS,
         strips_in_quads=False,
         attention_queries=8,
@@ -155,6 +164,8 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         weights_in_textures=False,
         loads_64_bits=False,
         max_loop_rounds=None,
+        capture_share=DISCRETE_CAPTURE_SHARE if discrete else CAPTURE_SHARE,
+        capture_bytes=DISCRETE_CAPTURE_BYTES if discrete else CAPTURE_BYTES,
         copy_bytes=256 << 20,
         steps_in_flight=IN_FLIGHT,
         autotunes=False,
@@ -186,6 +197,8 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         weights_in_textures=wide and info.backend == "Vulkan",
         loads_64_bits=wide,
         max_loop_rounds=MAX_LOOP_ROUNDS,
+        capture_share=CAPTURE_SHARE,
+        capture_bytes=CAPTURE_BYTES,
         copy_bytes=64 << 20,
         steps_in_flight=SOFTWARE_IN_FLIGHT,
         autotunes=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -186,8 +186,8 @@ def cramped(device: Device) -> WgpuRunner:
     one key."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture_buffers, "WEIGHTS_BYTES", 4 * 64 * 5)
-        patch.setattr(capture_buffers, "CAPTURE_BYTES", (1, 4096))
-        runner = driving.load(device, random_llama.folder(SPLIT))
+        policy = replace(device.policy, capture_bytes=4096)
+        runner = driving.load(replace(device, policy=policy), random_llama.folder(SPLIT))
         assert runner.plans.weights_room == 8 * runner.config.n_heads
         assert runner.limits.max_captured_rows == 2
     return runner

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from gpu.info import AdapterInfo
+from gpu.plans.capture_buffers import captured_rows
 from gpu.step import MAX_ROWS
+from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, NARROW, NARROW_VENDORS, DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE, candidates
 from gpu.webgpu.vendors import vendor_of
+from tests.gpu.ops.rig import llama_config
 
 
 def policy(
@@ -42,6 +48,23 @@ def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
     assert policy(software=False, kind=DISCRETE).shared_attention_workgroups == 36
     assert policy(software=False, kind="integrated GPU").max_rows == 128
     assert policy().max_rows == 128
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "weights"),
+    [(30, 576, 270 << 20), (16, 2048, 2500 << 20), (32, 4096, 4500 << 20)],
+)
+def test_a_discrete_gpu_captures_its_longest_chunks(layers: int, width: int, weights: int) -> None:
+    config = llama_config(n_layers=layers, hidden_size=width)
+
+    def rows(policy: DevicePolicy) -> int:
+        device = SimpleNamespace(policy=policy, max_binding_bytes=2**31 - 1)
+        n_bytes = {"weights": weights, "kv_cache": 0}
+        memory = SimpleNamespace(device=device, n_bytes=n_bytes, max_rows=policy.max_rows)
+        return captured_rows(config, cast("Memory", memory))
+
+    assert rows(policy(software=False, kind=DISCRETE)) == 512
+    assert 32 <= rows(policy(software=False)) <= 128
 
 
 def test_a_gpu_with_many_cores_rounds_a_row_in_more_workgroups() -> None:
