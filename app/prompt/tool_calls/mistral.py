@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import string
 
-from app.prompt.tool_calls.reader import NAME, NotACallError, Steps, ToolCallReader
+from app.prompt.tool_calls.reader import NAME, Steps, ToolCallReader
 from app.prompt.tool_calls.required import CallPart, CallPattern, array_of_calls
 from app.prompt.tool_calls.tool_format import ToolFormat
 
@@ -32,11 +32,7 @@ class Mistral(ToolFormat):
             yield from reader.take_while(_in_name)
         yield from reader.take("[ARGS]")
         yield from reader.skip_space()
-        if (yield from reader.peek()) != "{":
-            raise NotACallError
-        reader.begin_call(name)
-        reader.commit()
-        yield from reader.brackets(reader.write_arguments)
+        yield from reader.arguments(name)
         reader.commit()
 
     def pattern(self, template: str) -> CallPattern:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Callable, Container, Generator
 from typing import TypeVar
 
@@ -19,6 +20,9 @@ Steps = Generator[None, None, Result]
 
 NAME = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
 """Names of functions; models may call some that were not given to them."""
+
+HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
+UNICODE_ESCAPE_CHARS = 6
 
 ARGUMENTS = ("arguments", "parameters")
 IGNORED = ("id", "type")
@@ -140,6 +144,46 @@ class ToolCallReader:
             if depth == 0:
                 return
 
+    def _object_in_string(self, write: Callable[[str], None]) -> Steps[None]:
+        """Read a JSON string; `write` gets the text inside of it, or that of an empty object if it
+        is blank."""
+        self.at += 1
+        begun = False
+        while char := (yield from self._string_char()):
+            begun = begun or not char.isspace()
+            if begun:
+                write(char)
+        if not begun:
+            write("{}")
+
+    def _string_char(self) -> Steps[str]:
+        """Read one character of a JSON string, "" at its end. An escape that is none stays as it is
+        written."""
+        char = yield from self.peek()
+        self.at += len(char)
+        if char != "\\":
+            return char if char != '"' else ""
+        raw = yield from self._escape()
+        if HIGH_SURROGATE.fullmatch(raw) and (yield from self.take("\\")):
+            raw += yield from self._escape()
+        try:
+            text = str(json.loads(f'"{raw}"'))
+        except ValueError:
+            return raw
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _escape(self) -> Steps[str]:
+        """Read what follows a backslash, and return both."""
+        raw = "\\" + (yield from self.peek())
+        self.at += len(raw) - 1
+        while raw[1:2] == "u" and len(raw) < UNICODE_ESCAPE_CHARS:
+            char = yield from self.peek()
+            if not char or char not in string.hexdigits:
+                break
+            raw += char
+            self.at += 1
+        return raw
+
     def _skip_value(self) -> Steps[None]:
         char = yield from self.peek()
         if char == '"':
@@ -194,7 +238,7 @@ class ToolCallReader:
             if key == "name" and name is None:
                 name = yield from self.string()
             elif key in ARGUMENTS and arguments is None:
-                arguments = yield from self._arguments(name)
+                arguments = yield from self.arguments(name)
                 begun = name is not None
             elif begun or key in IGNORED:
                 yield from self._skip_value()
@@ -216,22 +260,22 @@ class ToolCallReader:
             self.write_arguments(arguments or "{}")
         self.commit()
 
-    def _arguments(self, name: str | None) -> Steps[str]:
-        """Read and return arguments. They are emitted at once if the name is known."""
-        if (yield from self.take("null")):
-            written = ["{}"]
-        elif (yield from self.peek()) != "{":
+    def arguments(self, name: str | None) -> Steps[str]:
+        """Read arguments: an object, a JSON string of one (Granite 4 and others write it), or null
+        for none. They are emitted at once if the name is known, otherwise returned."""
+        none = yield from self.take("null")
+        if not none and (yield from self.peek()) not in ("{", '"'):
             raise NotACallError
+        written: list[str] = []
+        write = written.append
+        if name is not None:
+            self.begin_call(name)
+            self.commit()
+            write = self.write_arguments
+        if none:
+            write("{}")
+        elif (yield from self.peek()) == "{":
+            yield from self.brackets(write)
         else:
-            written = []
-        if name is None:
-            if not written:
-                yield from self.brackets(written.append)
-            return "".join(written)
-        self.begin_call(name)
-        self.commit()
-        if written:
-            self.write_arguments("{}")
-        else:
-            yield from self.brackets(self.write_arguments)
-        return ""
+            yield from self._object_in_string(write)
+        return "".join(written)

@@ -132,6 +132,26 @@ CALLS: dict[str, tuple[ToolFormat, str, Answer]] = {
         f'[TOOL_CALLS][{OBJECT}, {{"city": 1}}]',
         Answer(', {"city": 1}]', [WEATHER]),
     ),
+    "granite 4, arguments as a string": (
+        HERMES,
+        f'<tool_call>{{"name": "get_weather", "arguments": {json.dumps(CITY)}}}</tool_call>',
+        Answer("", [WEATHER]),
+    ),
+    "a string of nothing": (
+        HERMES,
+        '<tool_call>{"name": "add", "arguments": " "}</tool_call>',
+        Answer("", [("add", "{}")]),
+    ),
+    "a string that is cut off": (
+        HERMES,
+        '<tool_call>{"name": "add", "arguments": "{\\"a\\',
+        Answer("", [("add", '{"a\\')]),
+    ),
+    "a string with wrong escapes": (
+        HERMES,
+        '<tool_call>{"name": "add", "arguments": "\\q\\u12\\ud83dx\\ud83d\\u0041"}</tool_call>',
+        Answer("", [("add", "\\q\\u12\ufffdx\ufffdA")]),
+    ),
     "granite": (GRANITE, f"<|tool_call|>[{OBJECT}, {OTHER}]", Answer("", [WEATHER, ADD])),
     "granite 3.1": (GRANITE, f"<tool_call>[{OBJECT}]", Answer("", [WEATHER])),
     "granite, an array alone": (GRANITE, f"[{OBJECT}]", Answer("", [WEATHER])),
@@ -148,7 +168,7 @@ NO_CALLS: dict[str, tuple[ToolFormat, str]] = {
     "a name that is none": (HERMES, '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>'),
     "a number as name": (HERMES, '<tool_call>{"name": 1, "arguments": {}}</tool_call>'),
     "an array as arguments": (HERMES, '<tool_call>{"name": "add", "arguments": [1]}</tool_call>'),
-    "a text as arguments": (HERMES, '<tool_call>{"name": "add", "arguments": "{}"}</tool_call>'),
+    "a number as arguments": (HERMES, '<tool_call>{"name": "add", "arguments": 1}</tool_call>'),
     "another member": (HERMES, '<tool_call>{"function": "add", "arguments": {}}</tool_call>'),
     "cut off before the arguments": (HERMES, '<tool_call>{"name": "add", "argum'),
     "llama, another function": (LLAMA, '{"name": "Bob", "parameters": {"age": 5}}'),
@@ -185,6 +205,7 @@ FRAGMENTS = [
     '{"name": "add", "arguments": {',
     '"name": ',
     '"arguments": ',
+    json.dumps(CITY + "\N{FOX FACE}"),
     *'{}[],;:" \n\\ax',
 ]
 
@@ -221,15 +242,19 @@ def test_every_family_reads_any_arguments_as_they_were_written(
     arguments: dict[str, object], ascii_alone: bool
 ) -> None:
     written = json.dumps(arguments, ensure_ascii=ascii_alone)
-    call = f'{{"name": "add", "arguments": {written}}}'
-    for form, text in (
-        (HERMES, f"<tool_call>{call}</tool_call>"),
-        (LLAMA, call),
-        (MISTRAL, f"[TOOL_CALLS][{call}]"),
-        (MISTRAL, f"[TOOL_CALLS]add[ARGS]{written}"),
-        (GRANITE, f"<|tool_call|>[{call}]"),
-    ):
-        assert parse(form, text) == Answer("", [("add", written)])
+    for value in (written, json.dumps(written, ensure_ascii=ascii_alone)):
+        call = f'{{"name": "add", "arguments": {value}}}'
+        last = f'{{"parameters": {value}, "name": "add"}}'
+        for form, text in (
+            (HERMES, f"<tool_call>{call}</tool_call>"),
+            (HERMES, f"<tool_call>{last}</tool_call>"),
+            (LLAMA, call),
+            (LLAMA, last),
+            (MISTRAL, f"[TOOL_CALLS][{call}]"),
+            (MISTRAL, f"[TOOL_CALLS]add[ARGS]{value}"),
+            (GRANITE, f"<|tool_call|>[{call}]"),
+        ):
+            assert parse(form, text) == Answer("", [("add", written)])
 
 
 def test_text_is_held_back_only_while_it_may_begin_a_call() -> None:
