@@ -34,7 +34,7 @@ from gpu.errors import (
 from gpu.export.manifest import ExportedFile, ExportedModel, PlansOfShapes, RecordShapes
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
-from gpu.grammar import MAX_GRAMMAR_CHARS, Grammar
+from gpu.grammar import CANNOT_FOLLOW, MAX_GRAMMAR_CHARS, Grammar
 from gpu.info import (
     AdapterInfo,
     DeviceInfo,
@@ -78,7 +78,8 @@ from gpu.sampling_params import SETTINGS as SAMPLING_SETTINGS
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.stage_hosts import ServesStage, StageAddress, StageHosts
 from gpu.text.decode_stream import DecodeStream
-from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
+from gpu.text.grammar_matcher import GrammarCompiler, GrammarMatcher
+from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.same_vocabulary import expect_same_vocabulary
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import Tokenizer, expect_unicode
@@ -88,6 +89,7 @@ from gpu.tuning.results import AutotuneResult, AutotuneRow
 __all__ = [
     "ATTENTION_SINKS",
     "BLOCK_TOKENS",
+    "CANNOT_FOLLOW",
     "FACTORS",
     "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",
@@ -121,6 +123,7 @@ __all__ = [
     "GenerationDefaults",
     "Grammar",
     "GrammarCompiler",
+    "GrammarMatcher",
     "GrammarVocabulary",
     "HeadFactor",
     "InterventionSpan",

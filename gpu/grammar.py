@@ -9,6 +9,8 @@ import msgspec
 from gpu.errors import InvalidRequest
 
 MAX_GRAMMAR_CHARS = 64 * 1024
+CANNOT_FOLLOW = "the grammar cannot be followed"
+"""Begins the messages of runs that ended because no token could come next by their grammar."""
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -117,7 +117,11 @@ OUTSIDE = {
     },
     "huggingface_hub": {"app.models.hub", "app.models.hub_cache", "app.models.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
-    "llguidance": {"gpu.text.grammar_matcher"},
+    "llguidance": {
+        "gpu.text.grammar_matcher",
+        "gpu.text.grammar_vocabulary",
+        "gpu.text.json_schema",
+    },
     "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},

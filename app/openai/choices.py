@@ -20,7 +20,14 @@ import msgspec
 from app.engine.client import OnEvent, Run, UnavailableError
 from app.http.errors import ClientGoneError
 from app.openai.completion_format import FINISH_REASONS
-from gpu import SAMPLING_SETTINGS, EngineError, Request, SamplingParams
+from gpu import (
+    CANNOT_FOLLOW,
+    SAMPLING_SETTINGS,
+    EngineError,
+    InvalidRequest,
+    Request,
+    SamplingParams,
+)
 from gpu.events import Accepted, Done, Event, Token
 
 PING_SECONDS = 5.0
@@ -151,13 +158,18 @@ def _with_seed(request: Request, seed: int | None) -> Request:
     return msgspec.structs.replace(request, params=params)
 
 
-def _interrupted(done: Done, seed: int | None) -> UnavailableError:
+def _interrupted(done: Done, seed: int | None) -> EngineError:
     """Return the error for a run that ended early.
 
     The server does not keep its text for clients of this API, unlike for pages.
     """
     reason = done.message or "the run was cancelled; the server is shutting down"
     n = done.completion_tokens
+    if reason.startswith(CANNOT_FOLLOW):
+        return InvalidRequest(
+            f"{reason} (after {n} tokens); change the grammar: the same may happen again with it",
+            "grammar",
+        )
     again = "" if seed is None else f" with seed {seed} to get the same text"
     return UnavailableError(
         f"{reason} (after {n} tokens of this answer, which the server does not keep); "

@@ -81,7 +81,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             return Grammar("gbnf", self.grammar)
         if self.choice is not None:
             texts = [json.dumps(text, ensure_ascii=False) for text in self.choice]
-            return Grammar("lark", f"start: {' | '.join(texts)}")
+            # A terminal: as a rule, each of thousands would be an item of the parser.
+            return Grammar("lark", f"start: CHOICE\nCHOICE: {' | '.join(texts)}")
         if self.json is not None:
             return of_schema(self.json)
         return Grammar("json_schema", ANY_OBJECT)

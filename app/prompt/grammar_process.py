@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import functools
+import random
 
 import msgspec
+import numpy as np
 
-from gpu import Grammar, GrammarCompiler, GrammarVocabulary, InvalidRequest
+from gpu import (
+    Grammar,
+    GrammarCompiler,
+    GrammarMatcher,
+    GrammarVocabulary,
+    InvalidRequest,
+)
 
 NO_FILES = True
 MAX_IDLE_BYTES = 256 * 1024 * 1024
 N_BYTES = 256
+N_FOLLOWED = 64
+"""Tokens for which a grammar is followed."""
 
 
 class GrammarCheck(msgspec.Struct, frozen=True, array_like=True):
@@ -40,10 +50,22 @@ def answer(request: bytes) -> bytes:
     """Answer a `GrammarCheck` with `GrammarChecked`, both in msgpack."""
     check = _decoder.decode(request)
     try:
-        _compiler(check.vocab_size, check.specials).matcher(check.grammar, [])
+        matcher = _compiler(check.vocab_size, check.specials).matcher(check.grammar, [])
+        fault = _dead_end(matcher)
     except InvalidRequest as error:
-        return msgspec.msgpack.encode(GrammarChecked(str(error)))
-    return msgspec.msgpack.encode(GrammarChecked(""))
+        fault = str(error)
+    return msgspec.msgpack.encode(GrammarChecked(fault))
+
+
+def _dead_end(matcher: GrammarMatcher) -> str:
+    """Follow the grammar for some tokens at random; return why that ended before the text was
+    complete, "" if it did not. Some limits of the library are met only while a text is read."""
+    rng = random.Random(0)
+    for _ in range(N_FOLLOWED):
+        if matcher.complete or matcher.failure:
+            break
+        matcher.read(int(rng.choice(np.flatnonzero(matcher.allowed))))
+    return matcher.failure
 
 
 @functools.lru_cache(maxsize=1)

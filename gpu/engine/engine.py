@@ -46,7 +46,8 @@ from gpu.runner import Runner
 from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
 from gpu.step import Floats
-from gpu.text.grammar_matcher import GrammarCompiler, GrammarVocabulary
+from gpu.text.grammar_matcher import GrammarCompiler
+from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.same_vocabulary import expect_same_vocabulary
 from gpu.text.token_table import TokenizerLike
 from gpu.text.tokenizer import Tokenizer

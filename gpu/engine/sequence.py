@@ -491,7 +491,7 @@ class Sequence:
         if position + 1 >= self.context and self.context_shift is None:
             return "context", ""
         if self.grammar is not None and self.grammar.failure:
-            return "error", f"the grammar cannot be followed: {self.grammar.failure}"
+            return "error", self.grammar.failure
         return None, ""
 
     def _row_result(self, position: int, row: int, result: StepResult) -> RowResult:

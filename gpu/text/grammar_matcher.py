@@ -14,15 +14,15 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
-from gpu.grammar import Grammar
-from gpu.text.token_table import TokenizerLike
+from gpu.grammar import CANNOT_FOLLOW, Grammar
+from gpu.text.grammar_vocabulary import GrammarVocabulary, ll_tokenizer
+from gpu.text.json_schema import prepare_schema
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -38,56 +38,8 @@ MAX_COMPILED = 16
 MAX_REASON_CHARS = 400
 POSITION = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 SOURCE_LINE = re.compile(r"\s*(\d+ \||\^)|<non-verbose")
+SCHEMA = re.compile(r"%json\s*(?={)")
 NO_TOKEN = "the model has no token that may come next by it"
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarVocabulary:
-    """Tokens as grammars see them.
-
-    tokens    bytes of each id; of a special token its name, of an id without text none
-    specials  ids of special tokens: no text, a grammar must name them
-    eos_ids   ids that end a text, special ones
-    """
-
-    tokens: list[bytes]
-    specials: list[int]
-    eos_ids: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls, tokenizer: TokenizerLike, vocab_size: int, eos_ids: Sequence[int]
-    ) -> GrammarVocabulary:
-        """Return the vocabulary of a model, which may be larger or smaller than its tokenizer's."""
-        ids = range(min(vocab_size, tokenizer.vocab_size))
-        specials = [id for id in ids if tokenizer.is_special(id) or id in eos_ids]
-        tokens = [tokenizer.token_bytes(id) for id in ids]
-        for id in specials:
-            tokens[id] = tokenizer.piece(id).encode()
-        tokens += [b""] * (vocab_size - len(tokens))
-        return cls(tokens, specials, tuple(id for id in eos_ids if id < vocab_size))
-
-
-class _LLVocabulary:
-    """A vocabulary in the form that llguidance reads. If no token ends a text, there is one more,
-    which the model does not have."""
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(self, vocabulary: GrammarVocabulary) -> None:
-        self.tokens = list(vocabulary.tokens)
-        self.special_token_ids = list(vocabulary.specials)
-        self.eos_ids = list(vocabulary.eos_ids)
-        if not self.eos_ids:
-            self.eos_ids = [len(self.tokens)]
-            self.special_token_ids += self.eos_ids
-            self.tokens.append(b"<|end of text|>")
-        self.eos_token_id = self.eos_ids[0]
-
-    def __call__(self, text: str) -> list[int]:
-        """Return no tokens: splits of a text are asked for only where they are forced."""
-        return []
 
 
 class GrammarMatcher:
@@ -96,7 +48,7 @@ class GrammarMatcher:
     bitmask    which tokens may come next: one bit each, lowest first, (⌈vocab_size / 32⌉,) u32
     n_allowed  how many these are
     complete   the text follows the grammar and nothing may come after it
-    failure    reason why no token may come next though the text is not complete, else ""
+    failure    that no token may come next though the text is not complete, and why, else ""
     """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
@@ -126,9 +78,9 @@ class GrammarMatcher:
         self.bitmask: npt.NDArray[np.uint32] = np.packbits(bits, bitorder="little").view(np.uint32)
         self.n_allowed = int(bits.sum())
         if matcher.is_error():
-            self.failure = _reason(matcher.get_error())
+            self.failure = f"{CANNOT_FOLLOW}: {_reason(matcher.get_error())}"
         elif not self.complete and not self.n_allowed:
-            self.failure = NO_TOKEN
+            self.failure = f"{CANNOT_FOLLOW}: {NO_TOKEN}"
 
 
 class GrammarCompiler:
@@ -146,10 +98,7 @@ class GrammarCompiler:
 
     @functools.cached_property
     def _tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer
-
-        tokens: Any = _LLVocabulary(self._vocabulary)
-        return LLTokenizer(tokens, n_vocab=len(tokens.tokens), eos_token=tokens.eos_ids)
+        return ll_tokenizer(self._vocabulary)
 
     def matcher(self, grammar: Grammar, prompt: Sequence[int]) -> GrammarMatcher:
         """Return the matcher of a run after `prompt`, the last `n_read` tokens of which are read.
@@ -165,15 +114,15 @@ class GrammarCompiler:
             )
         matcher = GrammarMatcher(compiled, len(self._vocabulary.tokens))
         if matcher.complete or matcher.failure:
-            why = matcher.failure or "it is complete, nothing can follow it"
-            raise InvalidRequest(f"the grammar cannot be followed: {why}", "grammar")
+            complete = f"{CANNOT_FOLLOW}: it is complete, nothing can follow it"
+            raise InvalidRequest(matcher.failure or complete, "grammar")
         return matcher
 
     def _compile(self, kind: str, text: str) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-        lark = LLMatcher.grammar_from_lark(_LARK_OF[kind](text) + MODEL_SPLITS)
+        lark = LLMatcher.grammar_from_lark(_with_schemas(_LARK_OF[kind](text)) + MODEL_SPLITS)
         with self._lock:  # the tokenizer is made once
             tokenizer = self._tokenizer
         matcher = LLMatcher(tokenizer, lark, log_level=0, limits=limits)
@@ -191,6 +140,22 @@ def _lark_of_schema(text: str) -> str:
         raise InvalidRequest(f"a schema must be a JSON object, but is {text:.80}", "grammar")
     schema.setdefault("x-guidance", {"whitespace_pattern": WHITE_SPACE})
     return "start: %json " + json.dumps(schema)
+
+
+def _with_schemas(lark: str) -> str:
+    """Return a grammar with every schema inside of it as llguidance must get it."""
+    parts, at, decoder = [], 0, json.JSONDecoder()
+    for match in SCHEMA.finditer(lark):
+        if match.start() < at:
+            continue  # a description that mentions %json
+        try:
+            schema, end = decoder.raw_decode(lark, match.end())
+        except (ValueError, RecursionError):
+            continue  # llguidance says what is wrong
+        prepare_schema(schema)
+        parts += [lark[at : match.end()], json.dumps(schema)]
+        at = end
+    return "".join([*parts, lark[at:]])
 
 
 def _lark_of_regex(text: str) -> str:

@@ -16,7 +16,7 @@ from app.engine.client import OnEvent, UnavailableError
 from app.http.errors import ClientGoneError
 from app.openai.choices import MAX_SEED, Choices
 from app.openai.operations import OPERATIONS
-from gpu import InvalidRequest, QueueFull, Request, SamplingParams
+from gpu import CANNOT_FOLLOW, InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Reason, StepTimes, Timings, Token
 from tests.app.conftest import StartSite
 from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete
@@ -121,6 +121,17 @@ def test_a_choice_that_is_interrupted_ends_the_others_with_its_reason() -> None:
     with pytest.raises(UnavailableError, match="the device was lost"):
         list(events)
     assert submissions.runs[0].cancelled
+
+
+def test_a_grammar_that_leads_nowhere_is_a_fault_of_the_request() -> None:
+    submissions = Submissions()
+    choices = started(1, submissions)
+    submissions.runs[0].say(token())
+    submissions.runs[0].say(done("error", f"{CANNOT_FOLLOW}: nothing can come next"))
+    with pytest.raises(InvalidRequest, match=r"nothing can come next .* change the grammar") as no:
+        list(choices)
+    assert no.value.param == "grammar"
+    assert "seed" not in str(no.value), "the same request would end the same way"
 
 
 def test_a_choice_that_finds_no_room_ends_the_others() -> None:

@@ -29,7 +29,15 @@ from app.engine.client import LocalEngine
 from app.http.server import bind, http_server
 from app.openai.schema import ChatRequest
 from app.openai.structured_outputs import StructuredOutputs
-from gpu import Engine, Grammar, InvalidRequest, LoadOptions, Tokenizer
+from gpu import (
+    Engine,
+    Grammar,
+    GrammarCompiler,
+    GrammarVocabulary,
+    InvalidRequest,
+    LoadOptions,
+    Tokenizer,
+)
 from tests.app.fake_tokenizer import TOOL_TEMPLATE
 
 LOAD_SECONDS = 180
@@ -171,6 +179,28 @@ def test_fields_of_other_servers(client: openai.OpenAI, extra: Any, pattern: str
     assert re.fullmatch(pattern, text.choices[0].text)
 
 
+@pytest.mark.parametrize("n", [1, 4000])
+def test_thousands_of_choices(client: openai.OpenAI, n: int) -> None:
+    texts = [f"Label {i}" for i in range(n)]
+    extra = {"structured_outputs": {"choice": texts}}
+    chat = client.chat.completions.create(**SETTINGS, seed=2, max_tokens=60, extra_body=extra)
+    assert chat.choices[0].message.content in texts
+    assert chat.choices[0].finish_reason == "stop"
+
+
+def test_a_choice_may_begin_another() -> None:
+    texts = ["", "a", "ab", 'b"\\']
+    grammar = StructuredOutputs(choice=texts).as_grammar()
+    tokens = [bytes([byte]) for byte in range(256)]
+    compiler = GrammarCompiler(lambda: GrammarVocabulary([*tokens, b"<eos>"], [256], (256,)))
+    for text in texts:
+        matcher = compiler.matcher(grammar, [])
+        for byte in text.encode():
+            assert matcher.allowed[byte]
+            matcher.read(byte)
+        assert matcher.complete or matcher.allowed[256], "the text may end"
+
+
 def schema_format(schema: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
@@ -179,6 +209,7 @@ def schema_format(schema: Any) -> dict[str, Any]:
     ("body", "param", "message"),
     [
         (schema_format({"type": "thing"}), "response_format", "Invalid type: thing"),
+        (schema_format({"const": 2**53 + 1}), "response_format", "const 9007199254740993 cannot"),
         (schema_format({"not": {}}), "response_format", 'not supported: ["not"]'),
         (schema_format({"properties": {"a": {"uniqueItems": True, "type": "array"}}}),
          "response_format", "uniqueItems"),

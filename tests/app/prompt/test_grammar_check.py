@@ -36,8 +36,16 @@ def test_grammars_that_can_be_used(tokenizer: Tokenizer) -> None:
         (Grammar("lark", "start: <|nobody|>"), "unknown special token"),
         (Grammar("regex", "\ud800"), "half of a surrogate pair"),
         (Grammar("regex", "a" * 70_000), "65,536 characters"),
+        (
+            Grammar("lark", "start: a\na: " + " | ".join(f'"a{i}"' for i in range(2500))),
+            "the grammar cannot be followed: .*2501 items; max is 2000",
+        ),
+        (
+            Grammar("json_schema", f'{{"const": {-(2**63)}}}'),
+            "const -9223372036854775808 cannot be",
+        ),
     ],
-    ids=["regex", "special", "surrogate", "long"],
+    ids=["regex", "special", "surrogate", "long", "items", "number"],
 )
 def test_faults(tokenizer: Tokenizer, grammar: Grammar, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message) as error:
