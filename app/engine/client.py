@@ -57,8 +57,7 @@ class LostRun(Done, frozen=True, tag="done"):
 class Tokenizer(Protocol):
     """The part of `gpu.Tokenizer` that the server uses."""
 
-    bos_token: str | None
-    eos_token: str | None
+    special_tokens: dict[str, str]
     eos_ids: tuple[int, ...]
     chat_template: str | None
     tool_template: str | None

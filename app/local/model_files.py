@@ -32,7 +32,14 @@ MODEL = "model"
 TOKENIZER = "tokenizer.json"
 INVENTORY = "inventory.json"
 """List of the model's tensors, for the instrument of the weights."""
-COPIED = (TOKENIZER, "tokenizer_config.json", "config.json", "generation_config.json")
+COPIED = (
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "config.json",
+    "generation_config.json",
+)
 """Files of a model that are exported as they are, if it has them; it must have the first."""
 
 Progress = Callable[[float, str], None]
@@ -40,8 +47,12 @@ Progress = Callable[[float, str], None]
 
 class ChatFormat(msgspec.Struct, frozen=True):
     """Parts of a tokenizer that make a prompt of a conversation; templates are Jinja sources.
-    `eos_ids`: the end token that the tokenizer names."""
 
+    special_tokens  texts of the special tokens by their names, bos_token and eos_token among them
+    eos_ids         the end token that the tokenizer names
+    """
+
+    special_tokens: dict[str, str]
     bos_token: str | None
     eos_token: str | None
     eos_ids: tuple[int, ...]
@@ -50,7 +61,9 @@ class ChatFormat(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, t: Tokenizer) -> ChatFormat:
-        return cls(t.bos_token, t.eos_token, t.eos_ids, t.chat_template, t.tool_template)
+        named = t.special_tokens
+        bos, eos = named.get("bos_token"), named.get("eos_token")
+        return cls(named, bos, eos, t.eos_ids, t.chat_template, t.tool_template)
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -44,6 +44,9 @@ SMALL_FILES = (
     "chat_template.jinja",
 )
 """Files that are read besides the weights; the first is required."""
+MORE_TEMPLATES = re.compile(r"additional_chat_templates/[\w.-]+\.jinja", re.ASCII)
+MAX_TEMPLATES = 64
+"""Most files of MORE_TEMPLATES that are fetched."""
 TOKENIZER, SENTENCE_PIECE = "tokenizer.json", "tokenizer.model"
 """The second is used if the first is missing."""
 MAX_SMALL_BYTES = 256 << 20
@@ -101,8 +104,10 @@ class Snapshot:
 
         Raises NotOnHub for one that is too large.
         """
-        fallback = () if TOKENIZER in (self.files or {}) else (SENTENCE_PIECE,)
-        missing = self.missing((*SMALL_FILES, *fallback, INDEX))
+        files = self.files or {}
+        fallback = () if TOKENIZER in files else (SENTENCE_PIECE,)
+        more = sorted(name for name in files if MORE_TEMPLATES.fullmatch(name))[:MAX_TEMPLATES]
+        missing = self.missing((*SMALL_FILES, *more, *fallback, INDEX))
         for file in missing:
             if file.n_bytes > MAX_SMALL_BYTES:
                 raise NotOnHub(

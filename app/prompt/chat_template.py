@@ -49,10 +49,10 @@ def apply_chat_template(
     tools: Sequence[Tool] = (),
     add_generation_prompt: bool = True,
     continue_final: bool = False,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
+    **special_tokens: str | None,
 ) -> str:
-    """Return the text of a conversation.
+    """Return the text of a conversation. `special_tokens`: by the names that templates know them
+    by, such as `bos_token`.
 
     With `continue_final`, the text ends after the content of the last message, which must be the
     assistant's, so that the model continues it. Raises `InvalidRequest` if the template refuses
@@ -79,13 +79,12 @@ def apply_chat_template(
             )
         mark = unused_mark(texts_of(turns))
         turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}{mark} "}
-    specials = {"bos_token": bos_token, "eos_token": eos_token}
     rendering = Rendering(
         template,
         turns,
         list(tools),
         add_generation_prompt and not continue_final,
-        {name: token for name, token in specials.items() if token is not None},
+        {name: token for name, token in special_tokens.items() if token is not None},
         datetime.now().isoformat(),
     )
     text = _render(rendering)

@@ -79,8 +79,7 @@ class LimitedTokenizer:
     ) -> None:
         self._path = path
         self._table = table
-        self.bos_token = table.bos_token
-        self.eos_token = table.eos_token
+        self.special_tokens = table.special_tokens
         self.eos_ids = table.eos_ids
         self.chat_template = table.chat_template
         self.tool_template = table.tool_template

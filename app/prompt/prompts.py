@@ -6,7 +6,7 @@ import itertools
 import operator
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.engine.client import Tokenizer
 from app.prompt.chat_template import apply_chat_template, as_turn, escaped, unused_mark
@@ -144,13 +144,13 @@ def render_messages(
     if with_tools:
         form = tool_format(template)
         turns = [form.turn(turn, template) for turn in turns]
+    named: dict[str, Any] = {**tokenizer.special_tokens}
     text = apply_chat_template(
         template,
         turns,
         tools=tools,
         continue_final=continue_final,
-        bos_token=tokenizer.bos_token,
-        eos_token=tokenizer.eos_token,
+        **named,
     )
     for tool in tools:
         if tool["function"]["name"] not in text:

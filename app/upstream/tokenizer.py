@@ -35,8 +35,6 @@ class WordTokenizer:
     split into bytes. The chat template only marks who says what, for `messages_of`.
     """
 
-    bos_token: str | None = None
-    eos_token: str | None = "<|end|>"
     eos_ids: tuple[int, ...] = (END,)
     chat_template: str | None = (
         "{% for message in messages %}"
@@ -50,6 +48,7 @@ class WordTokenizer:
     n_stripped_spaces = 0
 
     def __init__(self) -> None:
+        self.special_tokens = {"eos_token": MARKS[END]}
         self._lock = threading.Lock()
         self._words: list[bytes] = []
         self._n_of_prompts = 0

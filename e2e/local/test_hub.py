@@ -14,6 +14,7 @@ from app.engine.client import LocalEngine
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.local.exports import TALE, server_tokens
+from e2e.local.text_cases import chat_of
 from e2e.playground import Playground
 from e2e.site import Site
 from gpu import Tokenizer
@@ -138,14 +139,18 @@ def test_what_the_manifest_says_is_what_the_server_reads(
 ) -> None:
     page.goto(site.url)
     chat = page.evaluate(OPEN, [hub.url, NAME, ""])["manifest"]["chat"]
-    want = Tokenizer.load(tale.model_dir())
-    assert chat == {
-        "bos_token": want.bos_token,
-        "eos_token": want.eos_token,
-        "eos_ids": list(want.eos_ids),
-        "chat_template": want.chat_template,
-        "tool_template": want.tool_template,
-    }
+    assert chat == chat_of(Tokenizer.load(tale.model_dir()))
+
+
+def test_more_templates_are_fetched(page: Page, site: Site, hub: FakeHub) -> None:
+    files = hub.repos[NAME].files
+    files["additional_chat_templates/default.jinja"] = b"one \xc3\xa9"
+    files["additional_chat_templates/tool_use.jinja"] = b"two"
+    files["additional_chat_templates/not a name.jinja"] = b"three"
+    page.goto(site.url)
+    chat = page.evaluate(OPEN, [hub.url, NAME, ""])["manifest"]["chat"]
+    assert (chat["chat_template"], chat["tool_template"]) == ("one é", "two")
+    assert not hub.fetched("not a name.jinja")
 
 
 def without(*names: str) -> Callable[[FakeHub], None]:

@@ -71,8 +71,7 @@ OPEN = """async (given) => {
   };
 
   const text = LocalTokenizer.from(files, chat);
-  const { bos_token: bosToken, eos_token: eosToken } = chat;
-  const template = new ChatTemplate(chat.chat_template, { bosToken, eosToken });
+  const template = new ChatTemplate(text.chatTemplate, text);
   const posted = [];
   const post = (message) => posted.push(structuredClone(message));
   const { model, limits } = hello;

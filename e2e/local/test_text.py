@@ -16,13 +16,23 @@ from app.prompt import prompts
 from app.prompt.chat_template import apply_chat_template
 from app.prompt.truncation import Room, read_conversation
 from app.ws.protocol import Message
-from e2e.local.text_cases import KINDS, answers, chat_of, files_of, folder_of, texts, vocabulary
+from e2e.local.text_cases import (
+    KINDS,
+    answers,
+    chat_of,
+    files_of,
+    folder_of,
+    texts,
+    vocabulary,
+)
+from e2e.local.text_cases import NAMES as NAMES_IN_TEXT
 from gpu import InvalidRequest
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.stop_strings import StopMatcher
 from gpu.text.tokenizer import Tokenizer
 from tests.app.prompt.real_templates import SOURCES, template
 from tests.app.prompt.test_real_templates import CONTINUED, CONVERSATIONS
+from tests.gpu.text import test_special_tokens as special_tokens
 
 TOKENIZE = """async (given) => {
   const { files, chat, texts } = JSON.parse(given);
@@ -153,10 +163,9 @@ def test_stop_strings_are_found_and_held_back_as_on_the_server(loaded: Page) -> 
 RENDER = """async (cases) => {
   const { ChatTemplate } = await import("/static/js/local/text/chat-template.js");
   const now = () => new Date(2026, 1, 3, 4, 5);
-  return cases.map(({ source, specials, messages, how }) => {
-    const { bos_token: bosToken, eos_token: eosToken } = specials;
+  return cases.map(({ source, specials: specialTokens, messages, how }) => {
     try {
-      return new ChatTemplate(source, { bosToken, eosToken, now }).render(messages, how);
+      return new ChatTemplate(source, { specialTokens, now }).render(messages, how);
     } catch (error) {
       return { code: error.code, param: error.param, message: error.message };
     }
@@ -199,6 +208,70 @@ def test_templates_render_as_on_the_server(loaded: Page, monkeypatch: pytest.Mon
     assert 10 < n_refused < len(cases) / 5
 
 
+LINES = {
+    "of ChatML": (
+        "{% for m in messages %}\n{{ '<|im_start|>' + m.role + '\n' + m.content }}\n{% endfor %}\n"
+        "{% if add_generation_prompt %}\n<|im_start|>assistant\n{% endif %}\n"
+    ),
+    "between dashes": (
+        "{%- for m in messages %}\n    {{- m.role + ': ' + m.content }}\n{%- endfor %}\n\n"
+    ),
+    "in text": "{% for m in messages %}\n{{ m.role }}\n{{ m.content }}\n{% endfor %}\n\n",
+    "escaped": "{% for m in messages %}{{ m.role + '\\r\\n' + m.content }}{% endfor %}\n",
+    "in a comment": "{# one\ntwo #}\n{% for m in messages %}{{ m.content }}{# \n #}\n{% endfor %}",
+}
+"""Templates with line breaks in every place."""
+
+
+def test_line_breaks_of_a_template_are_pythons(loaded: Page) -> None:
+    """Those of Windows and of old Macs too; those of messages are left as they are."""
+    messages = [Message("user", "hi"), Message("assistant", "a\r\nb\r"), Message("user", "bye")]
+    sources = [
+        text.replace("\n", end) for text in LINES.values() for end in ("\n", "\r\n", "\r", "\r\n\n")
+    ]
+    turns = [turn(message) for message in messages]
+    given = [{"source": text, "specials": {}, "messages": turns, "how": {}} for text in sources]
+    want = [apply_chat_template(source, messages) for source in sources]
+    assert loaded.evaluate(RENDER, given) == want
+
+
+NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "image")
+ALL_NAMES = "".join(
+    f"{{% if {name}_token is defined %}}{name}={{{{ {name}_token }}}};{{% endif %}}"
+    for name in NAMES
+)
+
+
+def test_a_template_is_given_every_named_token(loaded: Page) -> None:
+    cases = [{}, {"eos_token": "</s>"}, {f"{name}_token": f"<{name}>" for name in NAMES}]
+    turns = [{"role": "user", "content": "hi"}]
+    given = [
+        {"source": ALL_NAMES, "specials": names, "messages": turns, "how": {}} for names in cases
+    ]
+    want = ["".join(f"{key[:-6]}={text};" for key, text in names.items()) for names in cases]
+    assert loaded.evaluate(RENDER, given) == want
+
+
+def test_special_tokens_that_only_the_config_names(loaded: Page, tmp_path: Path) -> None:
+    for i, (case, files) in enumerate(special_tokens.CASES.items()):
+        (tmp_path / str(i)).mkdir()
+        folder = special_tokens.folder_of(tmp_path / str(i), *files)
+        tokenizer = Tokenizer.load(folder)
+        cases = [special_tokens.TEXT, *NAMES_IN_TEXT]
+        given = {"files": files_of(folder), "chat": chat_of(tokenizer), "texts": cases}
+        got = json.loads(loaded.evaluate(TOKENIZE, json.dumps(given)))
+        assert got["known"] == vocabulary(tokenizer), case
+        assert got["answers"] == answers(tokenizer, cases), case
+        chat = loaded.evaluate(CHAT, {"files": files_of(folder)})
+        assert chat == chat_of(tokenizer), case
+
+
+CHAT = """async ({ files }) => {
+  const { chatOf } = await import("/static/js/local/hub/chat.js");
+  return chatOf(files, new Map());
+}"""
+
+
 def rendered(name: str, messages: list[Message], prompt: bool, continued: bool) -> Any:
     how = {"add_generation_prompt": prompt, "continue_final": continued}
     try:
@@ -222,8 +295,7 @@ PROMPTS = """async (given) => {
   const { promptIds } = await import("/static/js/local/text/prompts.js");
   const { readConversation } = await import("/static/js/local/text/truncation.js");
   const tokenizer = LocalTokenizer.from(files, chat);
-  const { bos_token: bosToken, eos_token: eosToken } = chat;
-  const template = new ChatTemplate(chat.chat_template, { bosToken, eosToken });
+  const template = new ChatTemplate(tokenizer.chatTemplate, tokenizer);
   const encode = (messages) => promptIds(tokenizer, template, { messages });
   return cases.map((messages) => readConversation(messages, encode, context, "auto"));
 }"""

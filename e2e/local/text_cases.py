@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from app.local.model_files import COPIED, ChatFormat
 from gpu.errors import InvalidRequest
 from gpu.text.tokenizer import Tokenizer
 from tests.golden import trained_models
@@ -24,11 +28,12 @@ NAMES = [
     "<|im_<|im_end|>end|>",
 ]
 """Names of special tokens inside of texts, whole and in part."""
-FILES = ("tokenizer.json", "tokenizer_config.json")
 KINDS: dict[str, Any] = {
     **{model.name: model.folder for model in trained_models()},
     **FAMILIES,
     "unigram": (made.unigram, {"bos_token": "<s>", "eos_token": "</s>"}),
+    "unigram with bytes": (made.unigram_bytes, {"eos_token": "</s>"}),
+    "unigram without a byte": (partial(made.unigram_bytes, lacking=0x9F), {"eos_token": "</s>"}),
     "word_piece": (made.word_piece, {"eos_token": "[SEP]"}),
 }
 """Folder of a model, or constructor of a tokenizer and its tokenizer_config.json."""
@@ -54,18 +59,14 @@ def folder_of(kind: str, parent: Path) -> Path:
 
 def files_of(folder: Path) -> dict[str, Any]:
     """Return the files that an export has of a tokenizer, parsed."""
-    return {name: json.loads((folder / name).read_text("utf-8")) for name in FILES}
+    there = (name for name in COPIED if (folder / name).is_file())
+    return {name: json.loads((folder / name).read_text("utf-8")) for name in there}
 
 
 def chat_of(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return `chat` of the manifest of an export."""
-    return {
-        "bos_token": tokenizer.bos_token,
-        "eos_token": tokenizer.eos_token,
-        "eos_ids": list(tokenizer.eos_ids),
-        "chat_template": tokenizer.chat_template,
-        "tool_template": tokenizer.tool_template,
-    }
+    chat: dict[str, Any] = json.loads(msgspec.json.encode(ChatFormat.of(tokenizer)))
+    return chat
 
 
 def answers(tokenizer: Tokenizer, texts: Sequence[str]) -> list[dict[str, Any]]:

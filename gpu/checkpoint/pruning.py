@@ -29,6 +29,8 @@ N_EXPERTS_KEYS = ("num_local_experts", "num_experts")
 transformers, the second elsewhere."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack")
 """Other weight files, which hold the whole model and are not copied."""
+MORE_TEMPLATES = "additional_chat_templates/*.jinja"
+"""Files that are copied from a folder of their own."""
 
 _OF_EXPERT = re.compile(
     r"(.+\.(\d{1,9})\.(?:mlp|block_sparse_moe)\.experts\.)(\d{1,9})(\..+)", re.ASCII
@@ -171,12 +173,13 @@ def _json(values: dict[str, object]) -> str:
 
 
 def _copy_others(source: Path, folder: Path) -> None:
-    """Copy the files of a model folder that are not weights: tokenizer, chat template, licence,
+    """Copy the files of a model folder that are not weights: tokenizer, chat templates, licence,
     card."""
-    for path in sorted(source.iterdir()):
-        there = folder / path.name
+    for path in sorted((*source.iterdir(), *source.glob(MORE_TEMPLATES))):
+        there = folder / path.relative_to(source)
         is_weight = path.name.endswith((*WEIGHT_SUFFIXES, ".index.json"))
         if path.is_file() and not is_weight and not there.exists():
+            there.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, there)
 
 

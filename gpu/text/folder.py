@@ -3,18 +3,18 @@ with tokenizer_config.json and its older companions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tokenizers
 
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject
 from gpu.files.regular_file import is_there, open_regular, read_regular
-from gpu.text.added_tokens import add_tokens, mark_special
+from gpu.text.added_tokens import SpecialTokens, add_tokens, begin_with, read_special_tokens
 from gpu.text.model_proto import read_model
 from gpu.text.sentence_piece import make_backend
 
@@ -22,19 +22,23 @@ MAX_TOKENIZER_BYTES = 100 * 1024 * 1024
 """Three times the largest real tokenizer.json."""
 MAX_TEMPLATE_BYTES = 1 << 20
 """The longest real chat templates have 20 KB."""
+TEMPLATE, ADDITIONAL_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+MAX_TEMPLATES = 64
+"""Real models have three at most: default, tool_use, rag."""
 
 
 class TokenizerFiles(NamedTuple):
-    """Content of a folder's tokenizer files.
+    """Content of a folder's tokenizer files, or of a GGUF file's tokenizer.
 
-    where          file of the tokenizer itself
-    config         tokenizer_config.json, with names from older files
-    chat_template  the default template; None if there is none
-    tool_template  the template for conversations with tools, if it has one of its own
+    backend         with all added tokens; its post-processor begins texts
+    special_tokens  texts of the named ones, such as "bos_token"
+    where           file of the tokenizer itself
+    chat_template   the default template; None if there is none
+    tool_template   the template for conversations with tools, if it has one of its own
     """
 
     backend: tokenizers.Tokenizer
-    config: JsonObject
+    special_tokens: dict[str, str]
     where: str
     chat_template: str | None
     tool_template: str | None
@@ -44,22 +48,29 @@ def read_folder(folder: Path, path: Path) -> TokenizerFiles:
     """Read the tokenizer at `path`, or tokenizer.model if that is missing, with the files beside
     it.
 
-    Raises ModelError for files that are missing, damaged or unsupported.
+    Texts begin as the post-processor of tokenizer.json says, whatever `add_bos_token` says, as in
+    `transformers` 5. Raises ModelError for files that are missing, damaged or unsupported.
     """
     for file in (path, folder / "tokenizer.model"):
         if is_there(file):
             open_regular(file).close()
     config = JsonObject.read_optional(folder / "tokenizer_config.json")
     older = JsonObject.read_optional(folder / "special_tokens_map.json")
-    tokens = {k: older.get(k) for k in ("bos_token", "eos_token") if k not in config.values}
-    named = JsonObject(config.where, config.values | tokens)
+    special = read_special_tokens(config, older)
     if path.suffix == ".model" or not path.is_file():
         path = path if path.is_file() else folder / "tokenizer.model"
-        backend, named = _of_sentence_piece(path, named, older)
+        backend, special = _of_sentence_piece(folder, path, config, special)
     else:
         backend = _of_json(path)
-    add_tokens(backend, folder, config, older)
-    return TokenizerFiles(backend, named, str(path), *_chat_templates(folder, config))
+        add_tokens(backend, folder, config, special)
+    templates = choose_templates(_chat_templates(folder, config))
+    return TokenizerFiles(backend, special.texts, str(path), *templates)
+
+
+def choose_templates(named: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the default template of those of a model, and that for conversations with tools if it
+    has one of its own."""
+    return named.get("default", next(iter(named.values()), None)), named.get("tool_use")
 
 
 @contextmanager
@@ -92,9 +103,9 @@ def _of_json(path: Path) -> tokenizers.Tokenizer:
 
 
 def _of_sentence_piece(
-    path: Path, config: JsonObject, names: JsonObject
-) -> tuple[tokenizers.Tokenizer, JsonObject]:
-    """Return the tokenizer of a tokenizer.model, and its config completed from the model.
+    folder: Path, path: Path, config: JsonObject, special: SpecialTokens
+) -> tuple[tokenizers.Tokenizer, SpecialTokens]:
+    """Return the tokenizer of a tokenizer.model, and `special` completed from the model.
 
     Of the config, `legacy: false` and `add_prefix_space` are used. Texts begin with the model's
     beginning-of-sequence token unless `add_bos_token` is false, as in the `transformers` classes
@@ -110,35 +121,42 @@ def _of_sentence_piece(
         pieces = replace(pieces, add_prefix=config.boolean("add_prefix_space", True))
     first_only = not config.boolean("legacy", True)
     backend = make_backend(pieces, str(path), prefix_first_only=first_only)
-    mark_special(backend, config, names)
-    control = (pieces.control(pieces.bos_id), pieces.control(pieces.eos_id))
-    from_model = dict(zip(("bos_token", "eos_token"), control, strict=True))
-    values = from_model | {key: value for key, value in config.values.items() if value is not None}
-    values.setdefault("add_bos_token", values["bos_token"] is not None)
-    return backend, JsonObject(config.where, values)
+    special = SpecialTokens(pieces.named | special.named, special.others)
+    add_tokens(backend, folder, config, special, raw=pieces.add_prefix)
+    begin = special.texts.get("bos_token")
+    if begin is not None and config.boolean("add_bos_token", True):
+        begin_with(backend, begin)
+    return backend, special
 
 
-def _chat_templates(folder: Path, config: JsonObject) -> tuple[str | None, str | None]:
-    """Return the default template and that for tools: `chat_template.jinja`, or of the config's
-    `chat_template`, if that is a list, those named `default` and `tool_use`."""
-    path = folder / "chat_template.jinja"
-    if is_there(path):
-        try:
-            return read_regular(path, MAX_TEMPLATE_BYTES).decode("utf-8"), None
-        except ValueError as error:
-            raise ModelError(f"{path}: cannot be read ({error})") from None
+def _chat_templates(folder: Path, config: JsonObject) -> dict[str, str]:
+    """Return the chat templates by name: those of `chat_template.jinja` and of the files in
+    `additional_chat_templates`, else those of the config's `chat_template`."""
+    more = folder / ADDITIONAL_TEMPLATES
+    files = {path.stem: path for path in sorted(more.glob("*.jinja"))[:MAX_TEMPLATES]}
+    if is_there(folder / TEMPLATE):
+        files = {"default": folder / TEMPLATE} | files
+    if files:
+        return {name: _template(path) for name, path in files.items()}
     value = config.get("chat_template")
     if value is None or isinstance(value, str):
-        return value, None
-    expected = "a template, or a list of objects with name and template"
-    if not isinstance(value, list):
-        raise config.error("chat_template", expected)
-    named: dict[str, str] = {}
-    for entry in value:
-        name, template = (
-            (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        return {} if value is None else {"default": value}
+    named: Any = value
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        named = {entry.get("name"): entry.get("template") for entry in value}
+    if not isinstance(named, dict) or not all(
+        isinstance(text, str) for entry in named.items() for text in entry
+    ):
+        raise config.error(
+            "chat_template",
+            "a template, an object of templates by their names, or a list of objects with name and "
+            "template",
         )
-        if not isinstance(name, str) or not isinstance(template, str):
-            raise config.error("chat_template", expected)
-        named[name] = template
-    return named.get("default", next(iter(named.values()), None)), named.get("tool_use")
+    return named
+
+
+def _template(path: Path) -> str:
+    try:
+        return read_regular(path, MAX_TEMPLATE_BYTES).decode("utf-8")
+    except ValueError as error:
+        raise ModelError(f"{path}: cannot be read ({error})") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
@@ -16,13 +15,27 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject, shown
 from gpu.gguf.file import open_gguf
+from gpu.text.added_tokens import MUST_EXIST, begin_with, mark_special
+from gpu.text.folder import TokenizerFiles, choose_templates
 from gpu.text.pretokenizers import PRETOKENIZERS
 from gpu.text.sentence_piece import CONTROL, UNKNOWN, USER_DEFINED, SentencePieces, make_backend
 
+TEMPLATE = "tokenizer.chat_template"
+"""The default chat template; others are at TEMPLATE.NAME."""
+ROLE_KEYS = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",
+    "pad_token": "padding",
+    "cls_token": "cls",
+    "mask_token": "mask",
+}
+"""Roles of special tokens, and their names in keys of GGUF (with its spelling)."""
 
-def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
-    """Return the tokenizer, and the equivalent of its tokenizer_config.json. Raises ModelError for
-    an unsupported or damaged one."""
+
+def read_tokenizer(path: Path) -> TokenizerFiles:
+    """Return the tokenizer of a GGUF file. Raises ModelError for an unsupported or damaged one."""
     file = open_gguf(path)
     meta = JsonObject(f"{file.path}: metadata", dict(file.values))
     kind = meta.choice("tokenizer.ggml.model", ("gpt2", "llama"))
@@ -44,7 +57,11 @@ def read_tokenizer(path: str | Path) -> tuple[tokenizers.Tokenizer, JsonObject]:
         raise
     except Exception as error:
         raise ModelError(f"{meta.where}: not a usable tokenizer: {error}") from None
-    return made, _config(meta, kind, tokens)
+    named = _special_tokens(meta, tokens)
+    mark_special(made, [AddedToken(named[role]) for role in MUST_EXIST if role in named])
+    if "bos_token" in named and meta.boolean("tokenizer.ggml.add_bos_token", _begins(meta, kind)):
+        begin_with(made, named["bos_token"])
+    return TokenizerFiles(made, named, str(path), *choose_templates(_chat_templates(meta)))
 
 
 def _byte_level(meta: JsonObject, vocab: dict[str, int]) -> tokenizers.Tokenizer:
@@ -78,26 +95,28 @@ def _sentence_pieces(
     return SentencePieces(tokens, scores.tolist(), types, add_prefix=prefixed)
 
 
-def _config(meta: JsonObject, kind: str, tokens: Sequence[str]) -> JsonObject:
-    """Return `bos_token`, `eos_token`, `add_bos_token`, `chat_template` and `tool_template`."""
-    values: dict[str, Any] = {}
-    for name in ("bos", "eos"):
-        key = f"tokenizer.ggml.{name}_token_id"
-        if key in meta:
-            values[f"{name}_token"] = tokens[meta.integer(key, 0, len(tokens) - 1)]
+def _special_tokens(meta: JsonObject, tokens: Sequence[str]) -> dict[str, str]:
+    """Return the texts of the special tokens by their names in tokenizer_config.json."""
+    keys = {name: f"tokenizer.ggml.{key}_token_id" for name, key in ROLE_KEYS.items()}
+    return {
+        name: tokens[meta.integer(key, 0, len(tokens) - 1)]
+        for name, key in keys.items()
+        if key in meta
+    }
+
+
+def _begins(meta: JsonObject, kind: str) -> bool:
+    """Return whether texts begin with the beginning-of-sequence token if the file does not say."""
     if kind == "llama":
-        by_default = True
-    else:
-        by_default = PRETOKENIZERS[
-            meta.choice("tokenizer.ggml.pre", tuple(PRETOKENIZERS), "default")
-        ].begins
-    adds = meta.boolean("tokenizer.ggml.add_bos_token", by_default)
-    values["add_bos_token"] = adds and "bos_token" in values
-    templates = {"chat_template": "", "tool_template": ".tool_use"}
-    for name, suffix in templates.items():
-        if (key := f"tokenizer.chat_template{suffix}") in meta:
-            values[name] = meta.string(key)
-    return JsonObject(meta.where, values)
+        return True
+    return PRETOKENIZERS[meta.choice("tokenizer.ggml.pre", tuple(PRETOKENIZERS), "default")].begins
+
+
+def _chat_templates(meta: JsonObject) -> dict[str, str]:
+    """Return the chat templates by name."""
+    found = {"default": meta.string(TEMPLATE)} if TEMPLATE in meta else {}
+    names = [key for key in meta.values if key.startswith(f"{TEMPLATE}.")]
+    return found | {key.removeprefix(f"{TEMPLATE}."): meta.string(key) for key in names}
 
 
 def _strings(meta: JsonObject, key: str) -> list[str]:

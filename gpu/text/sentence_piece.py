@@ -55,10 +55,16 @@ class SentencePieces:
     bos_id: int = -1
     eos_id: int = -1
 
-    def control(self, id: int) -> str | None:
-        """Return the text of a control piece, or None."""
-        known = 0 <= id < len(self.texts) and self.types[id] == CONTROL
-        return self.texts[id] if known else None
+    @property
+    def named(self) -> dict[str, AddedToken]:
+        """The special tokens that the model has names for."""
+        unknown = self.types.index(UNKNOWN) if UNKNOWN in self.types else -1
+        ids = {"bos_token": self.bos_id, "eos_token": self.eos_id, "unk_token": unknown}
+        return {
+            name: AddedToken(self.texts[id], special=True)
+            for name, id in ids.items()
+            if 0 <= id < len(self.texts) and self.types[id] in (CONTROL, UNKNOWN)
+        }
 
 
 def make_backend(

@@ -35,9 +35,7 @@ class TokenizerLike(Protocol):
     `gpu.text.tokenizer.Tokenizer`."""
 
     @property
-    def bos_token(self) -> str | None: ...
-    @property
-    def eos_token(self) -> str | None: ...
+    def special_tokens(self) -> dict[str, str]: ...
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
     @property
@@ -75,8 +73,7 @@ class TokenTable(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[bytes]
     specials: dict[int, str]
     unused: frozenset[int]
-    bos_token: str | None
-    eos_token: str | None
+    special_tokens: dict[str, str]
     eos_ids: tuple[int, ...]
     chat_template: str | None
     tool_template: str | None
@@ -116,8 +113,7 @@ def token_table(tokenizer: TokenizerLike, where: str) -> TokenTable:
         tokens,
         specials,
         frozenset(unused) - specials.keys(),
-        tokenizer.bos_token,
-        tokenizer.eos_token,
+        tokenizer.special_tokens,
         tokenizer.eos_ids,
         tokenizer.chat_template,
         tokenizer.tool_template,

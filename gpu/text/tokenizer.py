@@ -17,10 +17,9 @@ from tokenizers import pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from gpu.errors import InvalidRequest, ModelError
-from gpu.files.json_object import JsonObject, shown
 from gpu.gguf.file import is_gguf
 from gpu.text.decode_stream import DecodeStream
-from gpu.text.folder import panic_raises, read_folder
+from gpu.text.folder import TokenizerFiles, panic_raises, read_folder
 from gpu.text.gguf_tokenizer import read_tokenizer
 from gpu.text.token_bytes import TokenBytes
 from gpu.text.token_table import TextChunk, TextEncoding
@@ -32,7 +31,7 @@ MAX_VOCAB = 1 << 22
 class Tokenizer:
     """A model's tokenizer; thread-safe.
 
-    bos_token, eos_token  their texts; None if the model has none
+    special_tokens        texts of the special tokens by their names, such as "pad_token"
     eos_ids               ids of the end-of-sequence token the tokenizer names (see also
                           `ModelConfig.eos_ids`)
     chat_template         Jinja source of the default template; None if there is none
@@ -41,21 +40,18 @@ class Tokenizer:
     vocab_size            greatest id plus one; the model's own may be larger (padding)
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, config: JsonObject, where: str) -> None:
+    def __init__(self, files: TokenizerFiles) -> None:
+        backend, where = files.backend, files.where
         self._backend = backend
         self._lock = threading.Lock()
         self._where = where
         backend.no_truncation()  # files may still have both from training
         backend.no_padding()
-        self.bos_token = _special_token(config, "bos_token")
-        self.eos_token = _special_token(config, "eos_token")
-        bos_id, eos_id = (self._named_id(token) for token in (self.bos_token, self.eos_token))
-        named: list[str | tokenizers.AddedToken] = []
-        named += [token for token in (self.bos_token, self.eos_token) if token is not None]
-        backend.add_special_tokens(named)  # some files do not mark them as special
+        self.special_tokens = files.special_tokens
+        eos_id = None if self.eos_token is None else backend.token_to_id(self.eos_token)
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
-        self.chat_template: str | None = None
-        self.tool_template: str | None = None
+        self.chat_template = files.chat_template
+        self.tool_template = files.tool_template
         self.vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
         if self.vocab_size > MAX_VOCAB:
             raise ModelError(
@@ -65,7 +61,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._specials = frozenset(id for id, token in added.items() if token.special)
         self._added = frozenset(added)
-        self.prefix = self._find_prefix(config, bos_id)
+        self.prefix = self._find_prefix()
         self._pre_tokenizer = backend.pre_tokenizer
         self._pre_tokenizer_inside = _without_prefix(backend.pre_tokenizer)
         backend.post_processor = None  # its only remaining effect: it trims spaces from offsets
@@ -79,23 +75,21 @@ class Tokenizer:
         file. ModelError names the faulty file and the fault."""
         folder = Path(folder)
         if is_gguf(folder):
-            return cls._of_gguf(folder)
+            return cls(read_tokenizer(folder))
         path = folder / "tokenizer.json"
         if folder.is_file():
             folder, path = folder.parent, folder
-        files = read_folder(folder, path)
-        tokenizer = cls(files.backend, files.config, files.where)
-        tokenizer.chat_template = files.chat_template
-        tokenizer.tool_template = files.tool_template
-        return tokenizer
+        return cls(read_folder(folder, path))
 
-    @classmethod
-    def _of_gguf(cls, path: Path) -> Tokenizer:
-        backend, config = read_tokenizer(path)
-        tokenizer = cls(backend, config, str(path))
-        tokenizer.chat_template = config.get("chat_template")
-        tokenizer.tool_template = config.get("tool_template")
-        return tokenizer
+    @property
+    def bos_token(self) -> str | None:
+        """Text of the beginning-of-sequence token; None if the model has none."""
+        return self.special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """Text of the end-of-sequence token; None if the model has none."""
+        return self.special_tokens.get("eos_token")
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
         """Return the token ids of `text`.
@@ -198,31 +192,16 @@ class Tokenizer:
     def _token(self, id: int) -> str | None:
         return self._backend.id_to_token(id) if 0 <= id < self.vocab_size else None
 
-    def _named_id(self, token: str | None) -> int | None:
-        if token is None:
-            return None
-        id = self._backend.token_to_id(token)
-        if id is None:
-            raise ModelError(
-                f"{self._where}: expected a token {shown(token)}, as the config names it, but "
-                "there is none"
-            )
-        return id
-
-    def _find_prefix(self, config: JsonObject, bos_id: int | None) -> tuple[int, ...]:
-        """Return the ids that begin every text, by `add_bos_token` or by the post-processor."""
-        if "add_bos_token" in config:
-            if not config.boolean("add_bos_token", False):
-                return ()
-            if bos_id is None:
-                raise config.error("add_bos_token", "false, as there is no bos_token")
-            return (bos_id,)
-        with panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
-            plain = self._backend.encode("a", add_special_tokens=False).ids
-            whole = self._backend.encode("a").ids
-        for n in range(len(whole) - len(plain) + 1):
-            if whole[n : n + len(plain)] == plain:
-                return tuple(whole[:n])
+    def _find_prefix(self) -> tuple[int, ...]:
+        """Return the ids that begin every text, by the post-processor."""
+        added = self._backend.get_added_tokens_decoder()
+        for text in ("a", *(added[id].content for id in sorted(added, reverse=True))):
+            with panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
+                plain = self._backend.encode(text, add_special_tokens=False).ids
+                whole = self._backend.encode(text).ids
+            for n in range(len(whole) - len(plain) + 1) if plain else ():
+                if whole[n : n + len(plain)] == plain:
+                    return tuple(whole[:n])
         return ()
 
     def _check_plain(self, ids: list[int]) -> None:
@@ -258,13 +237,3 @@ def _without_prefix(pre_tokenizer: PreTokenizer | None) -> PreTokenizer | None:
     other = pre_tokenizers.Sequence([])
     other.__setstate__(state.replace(first, never))
     return other
-
-
-def _special_token(config: JsonObject, key: str) -> str | None:
-    """Return the text of a token given as a string or as an object with `content`."""
-    value = config.get(key)
-    if isinstance(value, dict):
-        value = value.get("content")
-    if value is not None and not isinstance(value, str):
-        raise config.error(key, "a token's text, or an object with its content")
-    return value

@@ -55,8 +55,6 @@ class FakeTokenizer:
     """Fake of `gpu.Tokenizer`. `chat_template` is None for a model that only continues text.
     `marks` are more special tokens."""
 
-    bos_token: str | None
-    eos_token: str | None
     n_stripped_spaces = 0
 
     def __init__(
@@ -64,7 +62,7 @@ class FakeTokenizer:
     ) -> None:
         self.chat_template = chat_template
         self.tool_template: str | None = None
-        self.bos_token, self.eos_token = SPECIAL[BOS], SPECIAL[EOS]
+        self.special_tokens = {"bos_token": SPECIAL[BOS], "eos_token": SPECIAL[EOS]}
         self.eos_ids = (EOS, END)
         words = dict.fromkeys(re.findall(r" ?[A-Za-z]+|\n\n", STORY))
         self._pieces = [text.encode() for text in SPECIAL]

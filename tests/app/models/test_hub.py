@@ -92,6 +92,18 @@ def test_only_what_a_model_needs_is_fetched_and_never_a_pickle(hub: FakeHub) -> 
     assert not any(a.path.endswith(tuple(extra)) for a in hub.asked)
 
 
+def test_more_chat_templates_are_fetched(hub: FakeHub) -> None:
+    files = hub.repos["some/tale"].files
+    files["additional_chat_templates/default.jinja"] = b"one"
+    files["additional_chat_templates/tool_use.jinja"] = b"two"
+    files["additional_chat_templates/notes.txt"] = b"three"
+    files["other/rag.jinja"] = b"four"
+    tokenizer = find().tokenizer
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("one", "two")
+    assert not hub.fetched("notes.txt")
+    assert not hub.fetched("rag.jinja")
+
+
 def test_shards_are_those_that_the_index_names(hub: FakeHub, tmp_path: Path) -> None:
     files = hub.repos["some/tale"].files
     first, second = split(files.pop(WEIGHTS))
@@ -158,7 +170,7 @@ def test_a_tokenizer_of_sentencepiece_is_fetched_where_there_is_no_other(hub: Fa
     files["added_tokens.json"] = b'{"<|im_end|>": 460}'
     hub.repos["some/tale"].commit = "b" * 40
     tokenizer = find().tokenizer
-    assert tokenizer.bos_token == "<s>"
+    assert tokenizer.special_tokens["bos_token"] == "<s>"
     assert tokenizer.encode("<|im_end|>", bos=False) == [460]
     assert not any(a.range is None for a in hub.fetched(WEIGHTS))
 

@@ -104,7 +104,7 @@ def same(ours: LimitedTokenizer, theirs: Tokenizer) -> None:
         assert ours.piece(id) == theirs.piece(id)
         assert ours.token_bytes(id) == theirs.token_bytes(id)
         assert ours.is_special(id) == theirs.is_special(id)
-    facts = ("bos_token", "eos_token", "eos_ids", "chat_template", "tool_template", "prefix")
+    facts = ("special_tokens", "eos_ids", "chat_template", "tool_template", "prefix")
     for name in (*facts, "vocab_size", "n_stripped_spaces"):
         assert getattr(ours, name) == getattr(theirs, name)
 

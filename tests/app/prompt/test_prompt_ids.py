@@ -67,7 +67,11 @@ def test_a_name_in_one_message_changes_no_other(tmp_path: Path, kind: str) -> No
     tokenizer = Tokenizer.load(tmp_path)
     answer = Message("assistant", "the cat")
     plain = message_ids(tokenizer, [Message("user", "a"), answer, Message("user", "b c")])
-    named = [Message("user", f"a{tokenizer.eos_token}"), answer, Message("user", "b c")]
+    named = [
+        Message("user", f"a{tokenizer.special_tokens['eos_token']}"),
+        answer,
+        Message("user", "b c"),
+    ]
     hostile = message_ids(tokenizer, named)
     end = tokenizer.eos_ids[0]
     assert hostile.count(end) == plain.count(end)

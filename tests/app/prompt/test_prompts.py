@@ -8,7 +8,7 @@ import pytest
 
 from app.prompt.chat_template import apply_chat_template
 from app.prompt.conversation import Tool, Turn
-from app.prompt.prompts import message_ids, prompt_ids
+from app.prompt.prompts import message_ids, prompt_ids, render_messages
 from app.ws.protocol import Message
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import (
@@ -104,6 +104,15 @@ def test_a_template_that_uses_a_special_token_keeps_it_beside_an_attack() -> Non
     assert specials(ids) == [BOS, EOS]
     assert ids[0] == BOS
     assert ids[-1] == EOS
+
+
+def test_a_template_is_given_every_named_token_and_no_other() -> None:
+    template = "{% if pad_token is defined %}{{ pad_token }}{% endif %}{{ image_token is defined }}"
+    tokenizer = FakeTokenizer(template)
+    tokenizer.special_tokens["pad_token"] = "<pad>"
+    assert render_messages(tokenizer, [Message("user", "x")], False) == "<pad>False"
+    tokenizer.special_tokens["image_token"] = "<image>"
+    assert render_messages(tokenizer, [Message("user", "x")], False) == "<pad>True"
 
 
 TOOL_ATTACKS = [*ATTACKS, "\\ufdd0</s>\\ufdd1", 'é"</s>\\']

@@ -80,6 +80,8 @@ def source(tmp_path: Path) -> Path:
     (folder / "config.json").write_text(json.dumps({**config, "unknown": ["kept"]}))
     (folder / "tokenizer.json").write_text('{"ä": 1}', "utf-8")
     (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     (folder / "pytorch_model.bin").write_bytes(b"the whole model again")
     (folder / "original").mkdir()
     return folder
@@ -98,7 +100,9 @@ def test_remaining_tensors_are_the_same_to_the_byte(source: Path, tmp_path: Path
     expect_same(load_file(out / WEIGHTS), want)
     assert {path.name for path in out.iterdir()} == {
         WEIGHTS, "config.json", "tokenizer.json", "chat_template.jinja", "notes.json",
+        "additional_chat_templates",
     }  # fmt: skip
+    assert (out / "additional_chat_templates" / "tool_use.jinja").read_text() == "{{ tools }}"
     assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     config = json.loads((out / "config.json").read_text())
     assert config == {**json.loads((source / "config.json").read_text()), "num_experts": 3}

@@ -10,7 +10,6 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from gpu.text.tokenizer import Tokenizer
 from tests.gpu.gguf import gguf_converter
 
 KINDS = (
@@ -105,15 +104,12 @@ def add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
     writer.add_token_types([_type(added.get(token)) for token in tokens])
     merges = tokenizer["model"]["merges"]
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
-    for name in ("bos", "eos"):
+    for name in ("bos", "eos", "unk", "sep", "pad", "mask"):
         token = config.get(f"{name}_token")
         if token is not None:
             getattr(writer, f"add_{name}_token_id")(vocab[token])
     writer.add_add_bos_token(bool(config.get("add_bos_token", False)))
-    tokenizer = Tokenizer.load(folder)
-    named = {"default": tokenizer.chat_template, "tool_use": tokenizer.tool_template}
-    templates = [{"name": name, "template": text} for name, text in named.items() if text]
-    if templates:
+    if templates := config.get("chat_template"):
         writer.add_chat_template(templates)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from app import tale
 from gpu.errors import ModelError
+from gpu.text.added_tokens import begin_with
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.gguf import gguf_models
 from tests.gpu.text import made_tokenizers
@@ -63,7 +64,9 @@ def tokenizer_file(folder: Path, **values: Any) -> Path:
 
 def test_byte_level_bpe(tmp_path: Path) -> None:
     config = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>", "add_bos_token": True}
-    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), config)
+    made = made_tokenizers.byte_level()
+    begin_with(made, "<|begin|>")
+    folder = made_tokenizers.save(tmp_path, made, config)
     same_tokens(Tokenizer.load(tokenizer_file(folder)), Tokenizer.load(folder))
 
 
@@ -75,13 +78,41 @@ def test_the_bundled_models_tokenizer_and_chat_template_are_read(tmp_path: Path)
     assert got.chat_template == want.chat_template
 
 
-def test_a_template_for_tools_is_read(tmp_path: Path) -> None:
-    named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+@pytest.mark.parametrize("tools", [True, False])
+@pytest.mark.parametrize("default", [True, False])
+def test_several_templates_are_read(tmp_path: Path, tools: bool, default: bool) -> None:
+    """Without a default it is the first of the others."""
+    named = [{"name": "rag", "template": "one"}]
+    named += [{"name": "default", "template": "two"}] if default else []
+    named += [{"name": "tool_use", "template": "three"}] if tools else []
     folder = made_tokenizers.save(
         tmp_path, made_tokenizers.byte_level(), {"eos_token": "<|im_end|>", "chat_template": named}
     )
+    want = ("two" if default else "one", "three" if tools else None)
     for tokenizer in (Tokenizer.load(folder), Tokenizer.load(tokenizer_file(folder))):
-        assert (tokenizer.chat_template, tokenizer.tool_template) == ("one", "two")
+        assert (tokenizer.chat_template, tokenizer.tool_template) == want
+
+
+def test_special_tokens_have_the_names_of_the_config(tmp_path: Path) -> None:
+    roles = {
+        "bos_token": "<|begin|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|begin|>",
+        "unk_token": "<|im_start|>",
+        "sep_token": "<|im_end|>",
+        "mask_token": "<|im_start|>",
+    }
+    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), roles)
+    for tokenizer in (Tokenizer.load(folder), Tokenizer.load(tokenizer_file(folder))):
+        assert tokenizer.special_tokens == roles
+
+
+def test_add_bos_without_a_bos_is_no_error(tmp_path: Path) -> None:
+    config = {"eos_token": "<|im_end|>", "add_bos_token": True}
+    folder = made_tokenizers.save(tmp_path, made_tokenizers.byte_level(), config)
+    path = tokenizer_file(folder)
+    assert b"add_bos_token" in path.read_bytes()
+    assert Tokenizer.load(path).prefix == ()
 
 
 def test_llama_3s_pretokenizer(tmp_path: Path) -> None:

@@ -127,6 +127,27 @@ def unigram(vocab_size: int = 160) -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def unigram_bytes(lacking: int | None = None) -> tokenizers.Tokenizer:
+    """Return a Unigram tokenizer with the bytes of text outside the vocabulary, but for the byte
+    `lacking`."""
+    pieces = [("<unk>", 0.0), ("</s>", 0.0)]
+    pieces += [(f"<0x{byte:02X}>", -9.0) for byte in range(256) if byte != lacking]
+    pieces += [("▁", -2.0), ("▁the", -3.0), ("▁cat", -3.5), ("日", -5.0)]
+    pieces += [(chr(code), -6.0) for code in range(ord("a"), ord("z") + 1)]
+    tokenizer = tokenizers.Tokenizer(models.Unigram(pieces, 0, True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in ("<unk>", "</s>")])
+    return tokenizer
+
+
 def word_piece(vocab_size: int = 200) -> tokenizers.Tokenizer:
     """Return a BERT style tokenizer: "##" before tokens that continue a word."""
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, processors
+from transformers import AutoTokenizer
 
 from gpu.errors import InvalidRequest, ModelError
+from gpu.text.added_tokens import begin_with
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.text import made_tokenizers as made
 from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, LLAMA3, random_text, stream
@@ -212,13 +214,31 @@ def test_bos_of_a_llama3_tokenizer_is_found(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path).encode("the cat") == [bos, *rest]
 
 
-def test_no_bos_without_a_post_processor_unless_the_config_says_so(tmp_path: Path) -> None:
-    made.save(tmp_path, made.byte_level(), BYTE_LEVEL)
-    plain = Tokenizer.load(tmp_path).encode("the")
-    made.save(tmp_path, made.byte_level(), {**BYTE_LEVEL, "add_bos_token": True})
-    assert Tokenizer.load(tmp_path).encode("the") == [0, *plain]
-    made.save(tmp_path, made.byte_fallback(), {**BYTE_FALLBACK, "add_bos_token": False})
-    assert 1 not in Tokenizer.load(tmp_path).encode("the")
+@pytest.mark.parametrize("adds", [None, False, True])
+@pytest.mark.parametrize("bos", ["<s>", None])
+@pytest.mark.parametrize("begins", [False, True])
+def test_the_post_processor_alone_says_how_a_text_begins(
+    tmp_path: Path, adds: bool | None, bos: str | None, begins: bool
+) -> None:
+    """`add_bos_token` counts where there is no tokenizer.json, as in transformers 5."""
+    backend = made.byte_fallback()
+    if not begins:
+        backend.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    config = {"eos_token": "</s>", "bos_token": bos, "add_bos_token": adds}
+    made.save(tmp_path, backend, config)
+    ids = Tokenizer.load(tmp_path).encode("the cat")
+    assert ids == AutoTokenizer.from_pretrained(tmp_path)("the cat").input_ids
+    assert (ids[0] == 1) is begins
+
+
+def test_the_beginning_is_found_whatever_the_vocabulary_has(tmp_path: Path) -> None:
+    """Also where the letter "a" has no token, and where a token has a colon in its name."""
+    backend = tokenizers.Tokenizer(models.BPE(vocab={"B": 0}, merges=[]))
+    backend.add_special_tokens(["<s:1>", "</s>"])
+    begin_with(backend, "<s:1>")
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer.load(made.save(tmp_path, backend, {"eos_token": "</s>"}))
+    assert (tokenizer.prefix, tokenizer.encode("BB")) == ((1,), [1, 0, 0])
 
 
 def test_an_eos_that_the_post_processor_adds_is_left_out(tmp_path: Path) -> None:

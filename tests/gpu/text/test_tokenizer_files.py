@@ -34,6 +34,52 @@ def test_names_and_templates_are_read_in_every_form(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path).chat_template == "four é"
 
 
+DEFAULT, TOOLS = "{{ messages[0].content }}", "{{ tools | length }}"
+NAMED = {"default": DEFAULT, "tool_use": TOOLS, "rag": "{{ documents }}"}
+LISTED = [{"name": name, "template": text} for name, text in NAMED.items()]
+TEMPLATES: dict[str, tuple[Any, dict[str, str]]] = {
+    "one in the config": (DEFAULT, {}),
+    "a list in the config": (LISTED, {}),
+    "an object in the config": (NAMED, {}),
+    "a file": (LISTED, {"chat_template.jinja": DEFAULT}),
+    "files": (
+        None,
+        {"chat_template.jinja": DEFAULT, "additional_chat_templates/tool_use.jinja": TOOLS},
+    ),
+    "only additional files": (
+        "ignored",
+        {f"additional_chat_templates/{name}.jinja": text for name, text in NAMED.items()},
+    ),
+    "a second default": (
+        None,
+        {"chat_template.jinja": "ignored", "additional_chat_templates/default.jinja": DEFAULT},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TEMPLATES)
+def test_templates_are_those_of_transformers(tmp_path: Path, case: str) -> None:
+    """Files go before the config, wherever the templates are."""
+    value, files = TEMPLATES[case]
+    made.save(tmp_path, made.byte_level(), {"eos_token": "<|im_end|>", "chat_template": value})
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    ours, theirs = Tokenizer.load(tmp_path), PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert ours.chat_template == theirs.get_chat_template() == DEFAULT
+    assert (ours.tool_template or DEFAULT) == theirs.get_chat_template(tools=[])
+    theirs.save_pretrained(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again")
+    assert (again.chat_template, again.tool_template) == (ours.chat_template, ours.tool_template)
+
+
+def test_a_template_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    made.save(tmp_path, made.byte_level(), BYTE_LEVEL)
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"tool_use\.jinja: cannot be read: it is a folder"):
+        Tokenizer.load(tmp_path)
+
+
 @pytest.mark.parametrize("older", [True, False])
 def test_tokens_of_companion_files_are_added(tmp_path: Path, older: bool) -> None:
     new = {"<new>": 400, "<turn>": 401, "<|im_end|>": 2}
@@ -58,20 +104,12 @@ def test_conflicting_ids_are_refused(tmp_path: Path) -> None:
             Tokenizer.load(tmp_path)
 
 
-def test_names_may_be_in_the_older_file(tmp_path: Path) -> None:
-    made.save(tmp_path, made.byte_level(), {"eos_token": "<|im_start|>"})
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(BYTE_LEVEL))
-    tokenizer = Tokenizer.load(tmp_path)
-    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|begin|>", "<|im_start|>")
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"eos_token": "</nowhere>"}, "expected a token '</nowhere>'"),
         ({"eos_token": 3}, "eos_token must be a token's text"),
-        ({"bos_token": {"text": "x"}, "add_bos_token": True}, "add_bos_token must be false"),
-        ({"add_bos_token": "yes"}, "add_bos_token must be true or false"),
+        ({"pad_token": {"text": "x"}}, "pad_token must be a token's text"),
         ({"chat_template": 3}, "chat_template must be a template"),
         ({"chat_template": ["x"]}, "chat_template must be a template"),
         ({"chat_template": [{"name": "default"}]}, "chat_template must be a template"),

@@ -6,6 +6,7 @@ const FORMAT = "tokenglass-export";
 const VERSION = 1;
 const MAX_FILE_BYTES = 2 ** 32;
 const MAX_FILES = 2 ** 12;
+const MAX_TOKENS = 2 ** 12;
 
 const sha256 = (value, path) => {
   if (!/^[0-9a-f]{64}$/.test(value)) throw new ShapeError(`${path} should be a SHA-256 of 64 hexadecimal digits`);
@@ -23,6 +24,7 @@ const manifestShape = struct({
   }),
   files: mapOf(file, MAX_FILES),
   chat: struct({
+    special_tokens: optional(mapOf(text, MAX_TOKENS)),
     bos_token: nullable(text),
     eos_token: nullable(text),
     eos_ids: list(whole(0, 2 ** 32 - 1), 64),

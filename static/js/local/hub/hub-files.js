@@ -17,6 +17,9 @@ const SHARD = /^[\w.-]+\.safetensors$/;
 const NEEDED = ["config.json", "tokenizer.json"];
 const OTHERS = ["tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json"];
 const TEMPLATE = "chat_template.jinja";
+const MORE_TEMPLATES = /^additional_chat_templates\/([\w.-]+)\.jinja$/;
+/** Most files with more templates that are fetched. */
+const MAX_TEMPLATES = 64;
 const MAX_SMALL_BYTES = 64 * 2 ** 20;
 /** Weights are made and kept in pieces of about this size. */
 const PIECE_BYTES = 16 * 2 ** 20;
@@ -59,14 +62,22 @@ export class HubFiles {
     this.manifest = { name, model, defaults: {}, chat: {} };
   }
 
-  /** Read the JSON files and the template. */
+  /** Read the JSON files and the templates. */
   async readSmall() {
     const names = [...NEEDED, ...OTHERS].filter((name) => this.sizes.has(name));
     for (const name of names) this.small[name] = parseJson(await this.file(name), name);
-    const template = this.sizes.has(TEMPLATE)
-      ? new TextDecoder().decode(await this.file(TEMPLATE))
-      : null;
-    this.manifest.chat = chatOf(this.small, template);
+    this.manifest.chat = chatOf(this.small, await this.templates());
+  }
+
+  /** Return the chat templates that are files, by name. */
+  async templates() {
+    const more = [...this.sizes.keys()].filter((name) => MORE_TEMPLATES.test(name)).sort();
+    const templates = new Map();
+    for (const file of [TEMPLATE, ...more.slice(0, MAX_TEMPLATES)]) {
+      const name = MORE_TEMPLATES.exec(file)?.[1] ?? "default";
+      if (this.sizes.has(file)) templates.set(name, new TextDecoder().decode(await this.file(file)));
+    }
+    return templates;
   }
 
   /** Read the headers of all files of weights. */

@@ -26,19 +26,17 @@ export class AddedTokens {
     this.refresh();
   }
 
-  /** Add tokens. One whose text is there keeps its flags, but is then special for plain text. */
+  /** Add tokens. One that is there gets the new flags, and stays special if it was. */
   add(tokens) {
-    for (const token of tokens) {
-      if (token.special) this.specials.add(token.content);
-      if (!this.ids.has(token.content)) this.put(token);
-    }
+    for (const token of tokens) this.put(token);
     this.refresh();
   }
 
   put(token) {
+    if (!token.content) return;
     if (token.special) this.specials.add(token.content);
     this.ids.set(token.content, token.id);
-    this.byId.set(token.id, token);
+    this.byId.set(token.id, { ...token, special: this.specials.has(token.content) });
   }
 
   refresh() {

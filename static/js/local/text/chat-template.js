@@ -13,6 +13,8 @@ const MAX_TEMPLATE_CHARS = 256 * 1024;
 const MAX_TEXT_CHARS = 4 * 1024 * 1024;
 const MAX_REASON_CHARS = 1000;
 const MAX_RANGE = 100000;
+/** Jinja in Python makes all of them "\n" before it reads a template. */
+const LINE_BREAK = /\r\n?/g;
 /** Code points that occur in no text; used as marks that survive rendering. */
 export const NONCHARACTERS = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i));
 
@@ -38,14 +40,18 @@ const GLOBALS = {
 
 /** Chat template of a model. */
 export class ChatTemplate {
-  /** `source`: Jinja; null if the model has none. `now` returns the current time. */
-  constructor(source, { bosToken = null, eosToken = null, now = () => new Date() } = {}) {
+  /**
+   * `source`: Jinja; null if the model has none. `specialTokens`: texts of special tokens by the names
+   * that templates know them by, such as `pad_token`; `bosToken` and `eosToken` are two of them. `now`
+   * returns the current time.
+   */
+  constructor(
+    source,
+    { bosToken = null, eosToken = null, specialTokens = {}, now = () => new Date() } = {},
+  ) {
     this.source = source;
-    this.specials = Object.fromEntries(
-      Object.entries({ bos_token: bosToken, eos_token: eosToken }).filter(
-        ([, token]) => token != null,
-      ),
-    );
+    const named = { bos_token: bosToken, eos_token: eosToken, ...specialTokens };
+    this.specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
     this.now = now;
     this.compiled = null;
   }
@@ -106,7 +112,7 @@ export class ChatTemplate {
   }
 
   rendered(messages, addGenerationPrompt) {
-    this.compiled ??= new Template(this.source);
+    this.compiled ??= new Template(this.source.replace(LINE_BREAK, "\n"));
     const names = new Environment();
     const given = {
       ...GLOBALS,

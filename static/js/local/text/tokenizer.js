@@ -8,11 +8,10 @@ import { Tokenizer } from "../../../vendor/tokenizers/tokenizers.min.js";
 import { InvalidRequest } from "../errors.js";
 import { AddedTokens } from "./added-tokens.js";
 import { DecodeStream } from "./decode-stream.js";
+import { readSpecialTokens, ROLES } from "./special-tokens.js";
 import { TokenBytes } from "./token-bytes.js";
 import { decodeUtf8 } from "./utf8-decoder.js";
 
-const NAMED = ["bos", "eos", "unk", "pad", "sep", "cls", "mask"].map((kind) => `${kind}_token`);
-const MANY = ["additional_special_tokens", "extra_special_tokens"];
 const NO_BYTES = new Uint8Array();
 const utf8 = new TextEncoder();
 
@@ -25,25 +24,27 @@ export class LocalTokenizer {
   static from(files, chat) {
     const tokenizer = files["tokenizer.json"];
     if (!tokenizer) throw new Error("the model has no tokenizer.json; export it again");
-    return new LocalTokenizer(tokenizer, files["tokenizer_config.json"] ?? {}, files, chat);
+    return new LocalTokenizer(tokenizer, files, chat);
   }
 
-  constructor(file, config, files, chat) {
+  constructor(file, files, chat) {
     this.bosToken = chat.bos_token;
     this.eosToken = chat.eos_token;
+    this.specialTokens = chat.special_tokens ?? {};
     this.chatTemplate = chat.chat_template;
     this.eosIds = [...chat.eos_ids];
     const eos = this.eosToken ?? undefined;
     this.library = new Tokenizer({ ...file, added_tokens: [] }, { eos_token: eos });
     this.unknown = file.model.unk_token ?? null;
+    this.byteFallback = Array.isArray(file.model.vocab) && file.model.byte_fallback === true;
     this.added = new AddedTokens(file.added_tokens ?? [], (text) => this.normalized(text));
-    this.added.add(this.lacking(config, files));
-    this.added.add(this.named([this.bosToken, this.eosToken]));
-    this.vocabSize = Math.max(
-      this.library.model.vocab.length,
-      ...[...this.added.byId.keys()].map((id) => id + 1),
-    );
-    this.prefix = this.findPrefix(config);
+    const special = readSpecialTokens(files);
+    this.added.add(this.numbered(files, special));
+    const ends = this.endsOf([this.bosToken, this.eosToken]);
+    for (const token of [...Object.values(special.named), ...special.others]) this.addNamed(token);
+    this.added.add(ends);
+    this.vocabSize = this.nextId();
+    this.prefix = this.findPrefix();
     this.rules = TokenBytes.fromDecoder(file.decoder);
     this.bytes = new Map();
   }
@@ -71,8 +72,7 @@ export class LocalTokenizer {
       else {
         const at = { section_index: piece.first && !inside ? 0 : 1 };
         const words = split ? split(piece.text, at) : [piece.text];
-        for (const token of model(words))
-          ids.push(model.tokens_to_ids.get(token) ?? model.unk_token_id);
+        for (const token of model(words)) ids.push(...this.idsOf(token));
       }
     }
     if (!specials) this.checkPlain(ids);
@@ -131,25 +131,55 @@ export class LocalTokenizer {
     return this.library.normalizer ? this.library.normalizer(text) : text;
   }
 
-  /**
-   * Return the tokens that tokenizer_config.json or added_tokens.json has and tokenizer.json lacks.
-   */
-  lacking(config, files) {
-    const entries = Object.entries(config.added_tokens_decoder ?? {});
-    const numbered = entries.map(([id, token]) => ({ ...token, id: Number(id) }));
-    if (!numbered.length)
-      for (const [content, id] of Object.entries(files["added_tokens.json"] ?? {}))
-        numbered.push({ content, id, normalized: false });
-    const special = new Set([config, files["special_tokens_map.json"] ?? {}].flatMap(specialNames));
-    return numbered
-      .filter(({ content }) => this.idOf(content) === undefined)
-      .map((token) => ({ ...token, special: token.special || special.has(token.content) }));
+  /** Return the ids of a token of the library's model, which has no byte fallback of Unigram. */
+  idsOf(token) {
+    const { model } = this.library;
+    const id = model.tokens_to_ids.get(token);
+    if (id !== undefined) return [id];
+    const bytes = this.byteFallback ? Array.from(utf8.encode(token), byteToken) : [];
+    const ids = bytes.map((byte) => model.tokens_to_ids.get(byte));
+    return ids.length && !ids.includes(undefined) ? ids : [model.unk_token_id];
   }
 
-  /**
-   * Return the beginning and the end of a sequence as special tokens; some files do not mark them.
-   */
-  named(tokens) {
+  /** The id of a token that is added. */
+  nextId() {
+    return Math.max(
+      this.library.model.vocab.length,
+      ...[...this.added.byId.keys()].map((id) => id + 1),
+    );
+  }
+
+  /** Return the tokens of tokenizer_config.json, or of the older added_tokens.json. */
+  numbered(files, { named, others }) {
+    const { added_tokens_decoder: entries } = files["tokenizer_config.json"] ?? {};
+    const tokens = [];
+    for (const [id, token] of Object.entries(entries ?? {}))
+      tokens.push({ normalized: !token.special, ...token, id: Number(id) });
+    if (!entries) {
+      const names = new Set(others.map(({ content }) => content));
+      for (const role of ROLES) names.add(named[role]?.content);
+      for (const [content, id] of Object.entries(files["added_tokens.json"] ?? {})) {
+        const special = names.has(content);
+        if (!this.added.byId.has(id)) tokens.push({ content, id, special, normalized: !special });
+      }
+    }
+    for (const { content, id } of tokens)
+      if ((this.idOf(content) ?? id) !== id)
+        throw new Error(
+          `expected the id ${id} for the added token ${content}, but the tokenizer gives it ` +
+            `${this.idOf(content)}; download the tokenizer's files again`,
+        );
+    return tokens.sort((a, b) => a.id - b.id);
+  }
+
+  /** Add a token that is only named, unless one of its text was added before. */
+  addNamed(token) {
+    if (this.added.ids.has(token.content)) return;
+    this.added.put({ ...token, id: this.idOf(token.content) ?? this.nextId() });
+  }
+
+  /** Return the beginning and the end of a sequence as special tokens; some files do not mark them. */
+  endsOf(tokens) {
     return tokens
       .filter((token) => token != null)
       .map((content) => {
@@ -158,14 +188,12 @@ export class LocalTokenizer {
           throw new Error(
             `tokenizer.json: expected a token ${content}, as the config names it, but there is none`,
           );
-        return { id, content, special: true, normalized: false };
+        return { normalized: false, ...this.added.byId.get(id), id, content, special: true };
       });
   }
 
-  /** Return the ids that every text begins with, by `add_bos_token` or by the post-processor. */
-  findPrefix(config) {
-    if (config.add_bos_token != null)
-      return config.add_bos_token && this.bosToken != null ? [this.idOf(this.bosToken)] : [];
+  /** Return the ids that every text begins with, by the post-processor. */
+  findPrefix() {
     const { post_processor: process } = this.library;
     if (!process) return [];
     const mark = "a"; // stands for a text
@@ -186,13 +214,7 @@ export class LocalTokenizer {
   }
 }
 
-/** Return the special tokens that a config or special_tokens_map.json names. */
-function specialNames(file) {
-  const many = MANY.flatMap((name) => Object.values(file[name] ?? {}));
-  return [...NAMED.map((name) => file[name]), ...many]
-    .map((value) => value?.content ?? value)
-    .filter((value) => typeof value === "string");
-}
+const byteToken = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
 
 /** Throw InvalidRequest for half of a surrogate pair. */
 function expectUnicode(text) {
