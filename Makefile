@@ -22,7 +22,7 @@ run: $(VENV)/run.stamp
 SITE ?= site
 
 site: $(VENV)/run.stamp
-	$(BIN)/tokenglass export $(SITE) $(if $(MODEL),--model "$(MODEL)")
+	$(BIN)/tokenglass export $(SITE) --model "$(or $(MODEL),tale)"
 
 # Before every commit: imports, doors, golden ids, one case of each kind of kernel, one of the page.
 smoke: $(VENV)/test.stamp

@@ -23,6 +23,9 @@ from e2e.waiting import TIMEOUT_MS
 from gpu import Engine
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)  # else it logs every file of the page
+# As in tests/conftest.py: no test uses the network by accident.
+os.environ.setdefault("TOKENGLASS_MODEL", "tale")
+os.environ.setdefault("PIP_NO_INDEX", "1")
 expect.set_options(timeout=TIMEOUT_MS)
 
 UNUSED = (

@@ -32,6 +32,7 @@ from gpu.errors import (
     QueueFull,
 )
 from gpu.export.manifest import ExportedFile, ExportedModel, PlansOfShapes, RecordShapes
+from gpu.files.cache_folder import cache_folder
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import CANNOT_FOLLOW, MAX_GRAMMAR_CHARS, Grammar
@@ -167,6 +168,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerLike",
     "autotune_device",
+    "cache_folder",
     "check_lora",
     "devices",
     "expect_empty",

@@ -17,6 +17,11 @@ from tests.schedule import SecondsRecorder, read_seconds, slowest_file_first
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+# Commands that name no model run the bundled one, and whatever asks pip for another all the same
+# finds nothing: no test uses the network by accident.
+os.environ.setdefault("TOKENGLASS_MODEL", "tale")
+os.environ.setdefault("PIP_NO_INDEX", "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-seconds", action="store_true", help="measure tests/seconds.json anew")

@@ -59,7 +59,7 @@ GPU = {
     " step text",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",
-    "": "analysis checkpoint config engine errors export gguf grammar info interventions kv"
+    "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"
     " load_options lora request runners sampling_params scheduled_updates stage_hosts text"
     " tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
@@ -115,6 +115,8 @@ OUTSIDE = {
         "gpu.bench.peers.scripts.run_transformers",
         "gpu.bench.peers.scripts.run_continuous_batching",
     },
+    "pip": {"app.models.pip_fetch"},
+    "filelock": {"app.models.wheels"},
     "huggingface_hub": {"app.models.hub", "app.models.hub_cache", "app.models.hub_errors"},
     "tokenizers": {"gpu.text.", "app.tale.make."},
     "llguidance": {

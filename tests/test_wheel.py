@@ -32,7 +32,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: object) -> str:
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PIP_NO_INDEX")}
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, env=environment
     )

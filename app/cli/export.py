@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.config import Settings
-from app.models.find_model import find_model
 from app.models.loras import find_loras
-from app.models.progress_line import ProgressLine, fetch_with_line
+from app.models.progress_line import ProgressLine, fetch_with_line, find_with_line
 from app.site.export import expect_replaceable, export
 
 
@@ -17,7 +16,7 @@ def report_lines(settings: Settings, out: Path) -> Iterator[str]:
     finding a model and adapters, and ModelError if they cannot be exported or written."""
     expect_replaceable(out.absolute())
     loras = find_loras(settings.lora)
-    model = find_model(settings, must_fit=False)
+    model = find_with_line(settings, must_fit=False)
     fetch_with_line(model)
     line = ProgressLine()
     try:

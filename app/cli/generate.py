@@ -12,9 +12,8 @@ from app.config import Settings
 from app.engine.client import Tokenizer
 from app.engine.loading import load_engine
 from app.models.drafts import check_draft, find_draft
-from app.models.find_model import find_model
 from app.models.loras import find_loras
-from app.models.progress_line import fetch_with_line
+from app.models.progress_line import fetch_with_line, find_with_line
 from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from gpu import Interventions, LoraStrength, Request, Run, check_lora
@@ -28,7 +27,7 @@ def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool
     """
     loras = find_loras(settings.lora)
     draft = find_draft(settings)
-    model = find_model(settings, loras=loras, spare_bytes=-draft.n_bytes if draft else 0)
+    model = find_with_line(settings, loras=loras, spare_bytes=-draft.n_bytes if draft else 0)
     if draft is not None:
         check_draft(draft, model.path, model.tokenizer)
     fetch_with_line(model)

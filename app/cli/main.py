@@ -255,14 +255,11 @@ def perplexity(
 
     The text (UTF-8) is read in spans that do not overlap.
     """
-    from app.cli.perplexity import default_kv_dtypes, report_lines
+    from app.cli.perplexity import report_lines
 
     text = _read_text(file)
     with _errors():
-        settings = Settings(**values)
-        if not dtypes and not kv_dtypes:
-            dtypes, kv_dtypes = get_args(Dtype), default_kv_dtypes(settings)
-        for line in report_lines(settings, text, dtypes, kv_dtypes, span, tokens):
+        for line in report_lines(Settings(**values), text, dtypes, kv_dtypes, span, tokens):
             click.echo(line)
 
 
@@ -373,21 +370,22 @@ def devices(probe: bool, adapter: str | None) -> None:
 
 
 @main.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, envvar="TOKENGLASS_MODEL")
 @settings_options(("revision", "dtype"))
 def weights(model: str | None, revision: str | None, dtype: Dtype) -> None:
-    """List the tensors of MODEL, a folder or OWNER/MODEL on the hub. Default: the bundled model.
+    """List the tensors of MODEL, named as --model is. Default: that of the other commands.
 
     Only headers are read, and no GPU is needed. Sizes on the device are those of loading the model
     with this --dtype.
     """
     from app.cli.weights_table import weight_lines
-    from app.models.find_model import find_model
-    from app.models.progress_line import fetch_with_line
+    from app.models.progress_line import fetch_with_line, find_with_line
     from gpu import Inventory
 
     with _errors():
-        found = find_model(Settings(model=model, revision=revision, dtype=dtype), must_fit=False)
+        found = find_with_line(
+            Settings(model=model, revision=revision, dtype=dtype), must_fit=False
+        )
         fetch_with_line(found)
         for line in weight_lines(Inventory.from_folder(found.path, dtype)):
             click.echo(line)

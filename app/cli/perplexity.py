@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from app.config import Dtype, KvDtype, Settings
 from app.engine.loading import load_engine
-from app.models.find_model import Model, find_model
-from app.models.progress_line import fetch_with_line
+from app.models.find_model import Model
+from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import (
     Engine,
     ModelConfig,
@@ -35,12 +35,15 @@ def report_lines(
     n_tokens: int,
 ) -> Iterator[str]:
     """Yield the lines of the tables as soon as they are measured: one table for weights stored as
-    `dtypes`, one for KV caches stored as `kv_dtypes`; none for an empty sequence.
+    `dtypes`, one for KV caches stored as `kv_dtypes`; none for an empty sequence, and all storage
+    types that backend and model allow if both are empty.
 
     Raises the errors of loading a model, and InvalidRequest if text or span is too short.
     """
-    model = find_model(settings, must_fit=False)
+    model = find_with_line(settings, must_fit=False)
     fetch_with_line(model)
+    if not dtypes and not kv_dtypes:
+        dtypes, kv_dtypes = get_args(Dtype), _kv_dtypes(settings, model)
     size = min(span, ModelConfig.from_folder(model.path).context)
     spans = text_spans(model.tokenizer, text, size, n_tokens)
     counted = sum(part.n_counted for part in spans)
@@ -52,11 +55,10 @@ def report_lines(
         yield from _kv_cache_rows(settings, model, spans, kv_dtypes)
 
 
-def default_kv_dtypes(settings: Settings) -> tuple[str, ...]:
+def _kv_dtypes(settings: Settings, model: Model) -> tuple[str, ...]:
     """Return the storage types that backend and model allow, from the reference downwards."""
     if settings.backend == "torch":
         return ()
-    model = find_model(settings, must_fit=False)
     n_bytes = token_bytes_by_format(ModelConfig.from_folder(model.path))
     return tuple(name for name in n_bytes if n_bytes[name] <= n_bytes[KV_REFERENCE])
 

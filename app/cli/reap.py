@@ -10,9 +10,8 @@ from pathlib import Path
 from app import version
 from app.config import Settings
 from app.engine.loading import load_engine
-from app.models.find_model import find_model
 from app.models.model_source import ModelSource
-from app.models.progress_line import ProgressLine, fetch_with_line
+from app.models.progress_line import ProgressLine, fetch_with_line, find_with_line
 from gpu import (
     Engine,
     ExpertScores,
@@ -56,7 +55,7 @@ def report_lines(settings: Settings, options: PruneOptions) -> Iterator[str]:
     Raises the errors of loading a model, InvalidRequest for a model without experts, a share that
     cannot be pruned or too short a text, and ModelError if `out` cannot be written.
     """
-    model = find_model(settings, must_fit=False)
+    model = find_with_line(settings, must_fit=False)
     config = ModelConfig.from_folder(model.path)
     dropped = n_dropped(config, options.share)
     expect_empty(options.out)

@@ -128,11 +128,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model to serve: how its engine is loaded, and what is read of it here."""
+    """A model to serve: how its engine is loaded, and what is read of it here. `note`: what the
+    page should say about it."""
 
     load: Load
     tokenizer: Tokenizer
     path: Path | None
+    note: str = ""
 
 
 class EngineClient(ABC):

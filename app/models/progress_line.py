@@ -6,11 +6,13 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
-from app.models.find_model import Model
-from app.models.transfer import Transfer
+from app.config import Settings
+from app.models.find_model import Model, find_model
+from app.models.transfer import OnTransfer, Transfer
 
 LINE_SECONDS = 10.0
 
@@ -43,12 +45,9 @@ class ProgressLine:
             self._width = 0
 
 
-def fetch_with_line(
-    model: Model,
-    on_transfer: Callable[[Transfer], None] = lambda transfer: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> None:
-    """Call `model.fetch` and show its progress on standard error."""
+@contextmanager
+def transfer_line(on_transfer: OnTransfer = lambda transfer: None) -> Iterator[OnTransfer]:
+    """Yield a function that shows a transfer on standard error, and passes it to `on_transfer`."""
     line = ProgressLine()
 
     def show(transfer: Transfer) -> None:
@@ -56,6 +55,25 @@ def fetch_with_line(
         on_transfer(transfer)
 
     try:
-        model.fetch(show, cancelled)
+        yield show
     finally:
         line.close()
+
+
+def find_with_line(settings: Settings, **how: Any) -> Model:
+    """Call `find_model` for a command: show its progress on standard error, and its note."""
+    with transfer_line() as show:
+        model = find_model(settings, on_transfer=show, **how)
+    if model.note:
+        print(model.note, file=sys.stderr)
+    return model
+
+
+def fetch_with_line(
+    model: Model,
+    on_transfer: OnTransfer = lambda transfer: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> None:
+    """Call `model.fetch` and show its progress on standard error."""
+    with transfer_line(on_transfer) as show:
+        model.fetch(show, cancelled)

@@ -1,9 +1,13 @@
-"""Change the model of a running server.
+"""Change the model of a running server, and find the one that it starts with.
 
 The new model is checked and downloaded while the old one is served; then the old one is freed and
 the new one loaded. Errors found before that (unknown model, unsupported architecture, too little
 memory, damaged weights) leave the old model running. Apart from the model that the server was
-started with, only names on the hub are accepted: a page cannot make the server read a folder.
+started with, only names on the hub and of recommended models are accepted: a page cannot make the
+server read a folder.
+
+A start is a change from no model: the server listens already, the page shows the download, and may
+cancel it.
 """
 
 from __future__ import annotations
@@ -23,10 +27,12 @@ from app import tale
 from app.config import Dtype, Settings
 from app.engine.client import EngineClient, Load, ServedModel
 from app.models.cached import cached_models
-from app.models.find_model import Model, find_model
+from app.models.drafts import Draft, check_draft
+from app.models.find_model import Model, bundled_instead, find_model
 from app.models.hub_gguf import is_hub_name
-from app.models.known import KnownModel, known_models
-from app.models.transfer import Cancelled, Transfer
+from app.models.known import DEFAULT, KnownModel, known_models
+from app.models.transfer import Cancelled, OnTransfer, Transfer
+from app.models.wheels import is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import EngineError, InvalidRequest, expect_loadable
 
@@ -36,7 +42,7 @@ ACTIVE_STATES = ("judging", "fetching", "checking", "loading")
 
 
 class CachedModel(msgspec.Struct, frozen=True):
-    """Model in the hub's cache on this machine; `n_bytes` is its size on disk."""
+    """Model that was downloaded to this machine; `n_bytes` is its size on disk."""
 
     name: str
     n_bytes: int
@@ -57,8 +63,8 @@ class ModelOffers(msgspec.Struct, frozen=True):
     current       name of the running model; None while none is ready
     started_with  name or folder that the server was started with
     bundled       name of the bundled model
-    known         recommended models of the hub
-    cached        models in the hub's cache
+    known         recommended models
+    cached        models that are on this machine
     change        latest change; None if there was none
     """
 
@@ -73,7 +79,8 @@ class ModelOffers(msgspec.Struct, frozen=True):
 class ModelSwitcher:
     """Lists the models to choose from, and switches to one of them; one change at a time.
 
-    `make_load` returns the function that loads an engine; `loras` are the folders of its adapters.
+    `make_load` returns the function that loads an engine; `loras` are the folders of its adapters,
+    and `draft` is its draft model.
     """
 
     def __init__(
@@ -82,9 +89,11 @@ class ModelSwitcher:
         settings: Settings,
         make_load: Callable[[Settings, Model], Load],
         loras: Mapping[str, Path] | None = None,
+        draft: Draft | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
+        self._draft = draft
         self._make_load = make_load
         self._loras = loras
         self._lock = threading.Lock()
@@ -95,7 +104,7 @@ class ModelSwitcher:
         hello = self._engine.hello
         return ModelOffers(
             current=None if hello is None else hello.model.name,
-            started_with=self._settings.model or tale.NAME,
+            started_with=self._settings.model or DEFAULT,
             bundled=tale.NAME,
             known=known_models(),
             cached=tuple(CachedModel(*found) for found in cached_models()),
@@ -130,14 +139,16 @@ class ModelSwitcher:
                 )
             self._change = ModelChange(name, "judging")
             self._cancelled.clear()
-        try:
-            model = find_model(settings, spare_bytes=self._old_model_bytes(), loras=self._loras)
-        except EngineError as error:
-            self._change = ModelChange(name, "failed", str(error))
-            raise
-        except BaseException:
-            self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
-            raise
+        model = None
+        if not is_wheel_name(name):  # else it is downloaded to be found
+            try:
+                model = find_model(settings, spare_bytes=self._old_model_bytes(), loras=self._loras)
+            except EngineError as error:
+                self._change = ModelChange(name, "failed", str(error))
+                raise
+            except BaseException:
+                self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
+                raise
         self._change = ModelChange(name, "fetching", "", 0.0)
         threading.Thread(
             target=self._fetch_and_switch, args=(settings, name, model), name="switch", daemon=True
@@ -149,18 +160,18 @@ class ModelSwitcher:
         self._cancelled.set()
 
     def _settings_for(self, name: str, dtype: Dtype | None) -> Settings:
-        started_with = self._settings.model
+        started_with = self._settings.model or DEFAULT
         on_hub = is_hub_name(name) and not Path(name).exists()
-        if not on_hub and name not in (tale.NAME, started_with):
+        if not on_hub and not is_wheel_name(name) and name not in (*tale.NAMES, started_with):
             raise InvalidRequest(
-                f"expected OWNER/MODEL on the hub, but got {name!r}; to run a folder, start the "
-                "server with it: tokenglass run FOLDER",
+                f"expected OWNER/MODEL on the hub or a model of the list, but got {name!r}; to run "
+                "a folder, start the server with it: tokenglass run FOLDER",
                 "name",
             )
-        is_first_model = name == (started_with or tale.NAME)
+        is_first_model = name == started_with
         return replace(
             self._settings,
-            model=None if name == tale.NAME and started_with != tale.NAME else name,
+            model=name,
             revision=self._settings.revision if is_first_model else None,
             dtype=dtype or self._settings.dtype,
         )
@@ -172,7 +183,51 @@ class ModelSwitcher:
             return 0
         return hello.memory.weights + hello.memory.kv_cache + hello.memory.work
 
-    def _fetch_and_switch(self, settings: Settings, name: str, model: Model) -> None:
+    def start(self, tell: OnTransfer, stopped: Callable[[], bool]) -> None:
+        """Find the model that the server starts with, downloading it if need be, and switch to it;
+        if that was cancelled, or none was named and the default one cannot be had, to the bundled
+        one.
+
+        Raises what `find_model` raises. `tell` and `stopped`: as in `app.engine.supervisor.Fetch`.
+        """
+        settings, name = self._settings, self._settings.model or DEFAULT
+        self._change = ModelChange(name, "judging")
+
+        def on_transfer(transfer: Transfer) -> None:
+            self._change = ModelChange(name, "fetching", str(transfer), transfer.share)
+            tell(transfer)
+
+        def cancelled() -> bool:
+            return stopped() or self._cancelled.is_set()
+
+        try:
+            model = find_model(
+                settings,
+                spare_bytes=-self._draft.n_bytes if self._draft else 0,
+                loras=self._loras,
+                on_transfer=on_transfer,
+                cancelled=cancelled,
+            )
+        except Cancelled:
+            if stopped():
+                raise
+            model = bundled_instead("its download was cancelled")
+        except EngineError as error:
+            self._change = ModelChange(name, "failed", str(error))
+            raise
+        if self._draft is not None:
+            check_draft(self._draft, model.path, model.tokenizer)
+        if model.note:
+            self._change = ModelChange(name, "failed", model.note)
+        else:
+            self._change = ModelChange(name, "loading")
+        self._engine.switch(self._served(settings, model))
+
+    def _served(self, settings: Settings, model: Model) -> ServedModel:
+        load = self._make_load(settings, model)
+        return ServedModel(load, model.tokenizer, model.path, model.note)
+
+    def _fetch_and_switch(self, settings: Settings, name: str, found: Model | None) -> None:
         def on_transfer(transfer: Transfer) -> None:
             self._change = ModelChange(name, "fetching", str(transfer), transfer.share)
 
@@ -182,15 +237,21 @@ class ModelSwitcher:
                 raise Cancelled
 
         try:
+            model = found or find_model(
+                settings,
+                spare_bytes=self._old_model_bytes(),
+                loras=self._loras,
+                on_transfer=on_transfer,
+                cancelled=self._cancelled.is_set,
+            )
             model.fetch(on_transfer, self._cancelled.is_set)
             if self._cancelled.is_set():
                 raise Cancelled
             expect_loadable(model.path, settings.dtype, check)  # before the old one is freed
             if self._cancelled.is_set():
                 raise Cancelled
-            served = ServedModel(self._make_load(settings, model), model.tokenizer, model.path)
             before = self._engine.tokenizer
-            self._engine.switch(served)
+            self._engine.switch(self._served(settings, model))
             if isinstance(before, LimitedTokenizer):
                 before.close()
             self._change = ModelChange(name, "loading")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 REPORT_SECONDS = 0.25
+MIN_RATE = 1e3
+"""Bytes per second below which no time left is told."""
 
 
 class Cancelled(Exception):
@@ -36,11 +38,26 @@ class Transfer:
         """Share of all bytes that has been received, in [0, 1]."""
         return self.all_done / self.all_bytes if self.all_bytes else 1.0
 
+    @property
+    def seconds_left(self) -> float:
+        """Time that the rest of all files takes at this rate."""
+        return (self.all_bytes - self.all_done) / max(self.rate, 1e-3)
+
     def __str__(self) -> str:
         parts = [f"downloading {self.file}, {self.n_done / 1e6:.1f} of {self.n_bytes / 1e6:.1f} MB"]
         if self.all_bytes != self.n_bytes:
             parts.append(f"{self.all_done / 1e6:.1f} of {self.all_bytes / 1e6:.1f} MB in all")
-        return f"{', '.join(parts)} ({self.rate / 1e6:.1f} MB/s)"
+        left = f", {_duration(self.seconds_left)} left" if self.rate > MIN_RATE else ""
+        return f"{', '.join(parts)} ({self.rate / 1e6:.1f} MB/s{left})"
+
+
+OnTransfer = Callable[[Transfer], None]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def progress_bar(
@@ -48,7 +65,7 @@ def progress_bar(
     n_bytes: int,
     before: int,
     all_bytes: int,
-    on_transfer: Callable[[Transfer], None],
+    on_transfer: OnTransfer,
     cancelled: Callable[[], bool],
 ) -> type[Any]:
     """Return a class for `tqdm_class` of `huggingface_hub` that calls `on_transfer` a few times per

@@ -11,6 +11,8 @@ from pathlib import Path
 
 NAME = "tale-3m"
 """Name of the model, which has about three million parameters."""
+NAMES = ("tale", NAME)
+"""Names by which it can be chosen."""
 
 
 def model_dir() -> Path:

@@ -208,7 +208,8 @@ class Upstream(msgspec.Struct, frozen=True):
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of every connection once the engine is ready, and again after a restart: the
-    parts of `gpu.EngineInfo`. With an `upstream`, what that does not tell is 0 or empty."""
+    parts of `gpu.EngineInfo`. With an `upstream`, what that does not tell is 0 or empty. `note`:
+    a sentence about the model for the page to show, such as why it is not the default one."""
 
     version: int
     model: PageModelInfo
@@ -218,9 +219,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     defaults: SamplingParams
     dispatches_per_token: int
     upstream: Upstream | None = None
+    note: str = ""
 
     @classmethod
-    def of(cls, info: EngineInfo, chat: bool) -> Hello:
+    def of(cls, info: EngineInfo, chat: bool, note: str = "") -> Hello:
         """Return the message for an engine. `chat`: its model has a chat template."""
         limits = msgspec.structs.asdict(info.limits)
         return cls(
@@ -231,6 +233,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
             info.memory,
             info.defaults,
             info.dispatches_per_token,
+            note=note,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -57,7 +58,7 @@ def main(
     tokenizer: Tokenizer = FakeTokenizer(template if chat else None)
     load: Load = loader(**options)
     if bundled:
-        model = find_model(settings)
+        model = find_model(replace(settings, model="tale"))
         tokenizer = model.tokenizer
         load = functools.partial(load_engine, settings, model.source, warm_up=True)
     path = tale.model_dir()

@@ -34,7 +34,8 @@ from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE
 
 
-def run(*args: str, env: dict[str, str] | None = None) -> Result:
+def run(*args: str, env: dict[str, str | None] | None = None) -> Result:
+    env = {"TOKENGLASS_MODEL": None, **(env or {})}
     result = CliRunner().invoke(main, args, env=env, catch_exceptions=False, terminal_width=1000)
     assert "Traceback" not in result.output
     return result

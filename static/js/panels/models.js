@@ -14,7 +14,7 @@ const dialog = byId("models");
 const form = byId("models-form");
 const typed = byId("models-typed");
 /** Can the model be changed here? */
-const switching = form !== null;
+export const canSwitch = form !== null;
 
 const chosen = () => form.querySelector("[name=model]:checked");
 
@@ -23,11 +23,11 @@ let timer = null;
 /** Set up the dialog. */
 export function setUpModels() {
   setUpPlace();
-  byId(switching ? "models-open" : "place-open").addEventListener("click", openModels);
+  byId(canSwitch ? "models-open" : "place-open").addEventListener("click", openModels);
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
   dialog.addEventListener("close", () => clearTimeout(timer));
-  if (switching) setUpForm();
+  if (canSwitch) setUpForm();
 }
 
 function setUpForm() {
@@ -44,11 +44,11 @@ function setUpForm() {
   });
 }
 
-async function openModels() {
+export async function openModels() {
   byId("about").close();
   dialog.showModal();
   drawPlace();
-  if (!switching) return;
+  if (!canSwitch) return;
   complain("");
   const offers = await asked();
   if (!offers) return;

@@ -10,12 +10,14 @@ import { sendAgain } from "../chat/session.js";
 import { awaitedSummary } from "../chat/summarize.js";
 import { oldestTurns } from "../chat/summary.js";
 import { setTruncation } from "../chat/truncation.js";
+import { canSwitch, openModels } from "../panels/models.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
 let shown = "";
 let announced = "";
 let ticking = 0;
+let dismissedNote = "";
 
 export function setUpNotice() {
   on("connection turns hello settings tokens conversations", draw);
@@ -75,6 +77,7 @@ function current() {
   if (end) return end;
   const storage = aboutStorage();
   if (storage) return storage;
+  if (state.hello?.note && state.hello.note !== dismissedNote) return aboutModel(state.hello.note);
   if (state.hello && !state.hello.model.chat && !state.turns.length)
     return {
       tone: "wait",
@@ -82,6 +85,17 @@ function current() {
       text: "It can only continue text: write the beginning of one.",
     };
   return null;
+}
+
+/** The server's sentence about the model, such as why it is not the default one. */
+function aboutModel(note) {
+  const dismiss = () => {
+    dismissedNote = note;
+    changed("hello");
+  };
+  const acts = [["Dismiss", dismiss]];
+  if (canSwitch) acts.unshift(["Models", openModels]);
+  return { tone: "wait", head: "Another model runs", text: sentence(note), acts };
 }
 
 const makingRoom = ({ summary: { covers } }) => ({

@@ -20,12 +20,12 @@ from tests.app.fake_tokenizer import STORY, FakeTokenizer
 
 @pytest.fixture(autouse=True)
 def model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `find_model` return the fake engine's model."""
+    """Make `find_with_line` return the fake engine's model."""
 
     def find(*_: Any, **__: Any) -> Model:
         return Model("fake", tale.model_dir(), fake_engine.FakeTokenizer())
 
-    monkeypatch.setattr("app.cli.generate.find_model", find)
+    monkeypatch.setattr("app.cli.generate.find_with_line", find)
 
 
 @pytest.fixture

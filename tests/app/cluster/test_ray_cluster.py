@@ -46,6 +46,7 @@ PARAMS = SamplingParams(max_tokens=120, seed=11, temperature=0.9, ignore_eos=Tru
 def connect(address: str, n_engines: int = 2, n_stages: int = 1) -> ScaledEngine:
     """Return the client of engines on a cluster, started, with all engines ready."""
     settings = Settings(
+        model="tale",
         ray=address,
         data_parallel_size=n_engines,
         pipeline_parallel_size=n_stages,

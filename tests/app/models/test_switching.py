@@ -18,7 +18,7 @@ from app.config import Settings
 from app.engine.client import LocalEngine, ServedModel, UnavailableError
 from app.models.find_model import Model
 from app.models.free_memory import FreeMemory
-from app.models.known import known_models
+from app.models.known import DEFAULT, known_models
 from app.prompt import limited_tokenizer
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import MODEL_TYPES
@@ -29,7 +29,7 @@ from tests.app.models.fake_hub import FakeHub, Repo
 from tests.app.prompt.hostile_tokenizers import grows
 from tests.gpu.gguf import gguf_models
 
-NAME = known_models()[0].name
+NAME = next(model.name for model in known_models() if model.source == "hub")
 
 
 @pytest.fixture
@@ -70,12 +70,14 @@ def test_the_models_on_offer_are_listed(site: Site, hub: FakeHub) -> None:
     found = client_of(site).get("/api/models").json
     assert found is not None
     assert found["current"] == site.engine.require_ready().model.name
-    assert found["started_with"] == found["bundled"] == tale.NAME
+    assert (found["started_with"], found["bundled"]) == (DEFAULT, tale.NAME)
     assert [m["name"] for m in found["known"]] == [m.name for m in known_models()]
     assert found["cached"] == []
     assert found["change"] is None
     assert {m.model_type for m in known_models()} <= set(MODEL_TYPES)
-    assert [m.n_bytes for m in known_models()] == sorted(m.n_bytes for m in known_models())
+    for source in ("index", "hub"):
+        sizes = [m.n_bytes for m in known_models() if m.source == source]
+        assert sizes == sorted(sizes)
 
 
 def test_the_model_is_changed_and_pages_hear_of_it(site: Site) -> None:

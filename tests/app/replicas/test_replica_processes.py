@@ -7,12 +7,14 @@ import os
 import signal
 
 from app.config import Settings
+from app.engine.client import ServedModel
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
 from app.http.server import make_engine
 from app.models.find_model import find_model
 from app.models.switching import engine_loader
 from app.replicas.engine import ReplicatedEngine
+from app.replicas.fetch_once import FetchOnce
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Token, Updated
 from tests.app.replicas.mortal import Written, wait_until
@@ -26,10 +28,11 @@ def facts(token: Token) -> tuple[object, ...]:
 
 
 def test_a_text_is_written_to_its_end_with_the_same_numbers_when_its_process_is_killed() -> None:
-    settings = Settings(data_parallel_size=2, weight_cache=0)
+    settings = Settings(model="tale", data_parallel_size=2, weight_cache=0)
     model = find_model(settings)
     load = engine_loader(functools.partial(load_engine, loras={}))(settings, model)
-    engine = make_engine(settings, model, load)
+    served = ServedModel(load, model.tokenizer, model.path)
+    engine = make_engine(settings, served, FetchOnce(model.fetch))
     assert isinstance(engine, ReplicatedEngine)
     engine.start()
     try:

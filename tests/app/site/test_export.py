@@ -28,7 +28,7 @@ DTYPE = "q8"
 
 def exported(out: Path, context: int = 64, **settings: Any) -> Path:
     """Export the bundled model; with a short context there are fewer plans to record."""
-    chosen = Settings(dtype=DTYPE, context=context, **settings)
+    chosen = Settings(model="tale", dtype=DTYPE, context=context, **settings)
     return export(chosen, find_model(chosen), out).folder
 
 
@@ -62,7 +62,7 @@ def test_the_manifest_names_every_file(tale: Path) -> None:
 
 def test_the_site_of_the_bundled_model_is_small(tmp_path: Path) -> None:
     """`make site`: as f16, which is what it was trained to be."""
-    settings = Settings()
+    settings = Settings(model="tale")
     assert export(settings, find_model(settings), tmp_path / "site").n_bytes < 12_000_000
 
 
@@ -143,7 +143,7 @@ def test_what_another_export_left_is_not_used(tale: Path, tmp_path: Path) -> Non
 def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    model = find_model(Settings())
+    model = find_model(Settings(model="tale"))
     with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
         export(Settings(), type(model)("m", folder, model.tokenizer), tmp_path / "out")
 

