@@ -161,8 +161,8 @@ class ModelSwitcher:
 
     def _settings_for(self, name: str, dtype: Dtype | None) -> Settings:
         started_with = self._settings.model or DEFAULT
-        on_hub = is_hub_name(name) and not Path(name).exists()
-        if not on_hub and not is_wheel_name(name) and name not in (*tale.NAMES, started_with):
+        on_hub = is_wheel_name(name) or (is_hub_name(name) and not Path(name).exists())
+        if not on_hub and name not in (tale.NAME, started_with):
             raise InvalidRequest(
                 f"expected OWNER/MODEL on the hub or a model of the list, but got {name!r}; to run "
                 "a folder, start the server with it: tokenglass run FOLDER",
