@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 Dtype = Literal["f32", "f16", "q8", "q4"]
+AutoDtype = Literal["auto", "f32", "f16", "q8", "q4"]
 KvDtype = Literal["f32", "f16", "q8", "q8q4", "rotated4"]
 Backend = Literal["wgpu", "torch"]
 Activations = Literal["auto", "f32", "q8"]
@@ -57,10 +58,11 @@ class Settings:
         str | None, "Branch, tag or commit of a model on the hub. Default: main."
     ] = None
     dtype: Annotated[
-        Dtype,
-        "Storage type of the weights on the device; the number is bits per weight. Sums are always "
-        "computed in f32.",
-    ] = "f16"
+        AutoDtype,
+        "Storage type of the weights on the device; the number is bits per weight. auto: that "
+        "nearest to the file's type, f16 if it is not quantised, and less if only less fits in "
+        "memory. Sums are always computed in f32.",
+    ] = "auto"
     kv_dtype: Annotated[
         KvDtype | None,
         "Storage type of the KV cache: floats, q8 (8 bits), q8q4 (keys 8 bits, values 4 bits) or "

@@ -15,6 +15,8 @@ from gpu.analysis.footprint import Footprint, Shapes
 from gpu.analysis.perplexity import Perplexity, PerplexityResult, TextSpan, perplexities, text_spans
 from gpu.analysis.perplexity import perplexity as text_perplexity
 from gpu.analysis.reap import ExpertScores, expert_scores, n_dropped
+from gpu.checkpoint.auto_dtype import AUTO as AUTO_DTYPE
+from gpu.checkpoint.auto_dtype import DtypeChoice, choose_dtype
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
@@ -89,6 +91,7 @@ from gpu.tuning.results import AutotuneResult, AutotuneRow
 
 __all__ = [
     "ATTENTION_SINKS",
+    "AUTO_DTYPE",
     "BLOCK_TOKENS",
     "CANNOT_FOLLOW",
     "FACTORS",
@@ -111,6 +114,7 @@ __all__ = [
     "DecodeStream",
     "DeviceError",
     "DeviceInfo",
+    "DtypeChoice",
     "Engine",
     "EngineClosed",
     "EngineError",
@@ -170,6 +174,7 @@ __all__ = [
     "autotune_device",
     "cache_folder",
     "check_lora",
+    "choose_dtype",
     "devices",
     "expect_empty",
     "expect_loadable",

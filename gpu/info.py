@@ -143,6 +143,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     n_experts   experts of each layer that has some; 0: none has
     conversion  how the types of a file with quantised weights are stored, such as "Q4_K, Q6_K
                 converted to q4"; "" without quantised weights
+    dtype_reason  why `dtype` was chosen; "": it was asked for
     """
 
     name: str
@@ -160,6 +161,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     loras: tuple[LoraInfo, ...] = ()
     n_experts: int = 0
     conversion: str = ""
+    dtype_reason: str = ""
 
 
 class DraftInfo(msgspec.Struct, frozen=True):

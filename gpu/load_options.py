@@ -18,6 +18,7 @@ class LoadOptions:
     """Options to load and serve a model; `gpu.engine.backends.check_options` validates them.
 
     dtype               how weights are stored on the device, of `gpu.checkpoint.packing.FORMATS`
+    dtype_reason        why that was chosen (`gpu.checkpoint.auto_dtype`); "": it was asked for
     kv_dtype            how keys and values are stored, of `gpu.kv.formats.KV_FORMATS`; None: f32
                         with weights in f32, else f16
     backend             "wgpu" or "torch"
@@ -52,12 +53,14 @@ class LoadOptions:
                         earlier in the text, several in a step, where that is faster; "none"
     draft               folder or GGUF file of a draft model, whose tokens are verified instead of
                         those of `spec_type`; it has the tokenizer of the model; None: there is none
+    draft_dtype         how the draft model's weights are stored; None: as those of the model
     warm_up             compile the kernels of the first requests while the engine is idle
     autotune            on devices whose policy says so, use the kernels that are fastest on this
                         adapter; measured now, in a few seconds, if they never were
     """
 
     dtype: str = "f16"
+    dtype_reason: str = ""
     kv_dtype: str | None = None
     backend: str = "wgpu"
     adapter: str | None = None
@@ -78,6 +81,7 @@ class LoadOptions:
     max_prefill_slowdown: float = MAX_PREFILL_SLOWDOWN
     spec_type: str = "none"
     draft: Path | None = None
+    draft_dtype: str | None = None
     warm_up: bool = False
     autotune: bool = False
 

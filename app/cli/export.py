@@ -27,6 +27,8 @@ def report_lines(settings: Settings, out: Path) -> Iterator[str]:
         line.close()
     files = exported.manifest.model
     yield f"{model.name} as {files.dtype}: {exported.n_bytes / 1e6:.1f} MB in {out}"
+    if model.dtype.reason:
+        yield f"  {files.dtype}, because {model.dtype.reason}"
     for name, plan in files.plans.items():
         yield f"  plans for {name} devices: {plan.bytes / 1e3:.0f} kB"
     if loras:

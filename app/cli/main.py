@@ -19,6 +19,7 @@ import click
 from app import version
 from app.config import (
     VALUE_OF_BARE_FLAG,
+    AutoDtype,
     Dtype,
     KvDtype,
     Settings,
@@ -372,7 +373,7 @@ def devices(probe: bool, adapter: str | None) -> None:
 @main.command()
 @click.argument("model", required=False, envvar="TOKENGLASS_MODEL")
 @settings_options(("revision", "dtype"))
-def weights(model: str | None, revision: str | None, dtype: Dtype) -> None:
+def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
     """List the tensors of MODEL, named as --model is. Default: that of the other commands.
 
     Only headers are read, and no GPU is needed. Sizes on the device are those of loading the model
@@ -387,7 +388,7 @@ def weights(model: str | None, revision: str | None, dtype: Dtype) -> None:
             Settings(model=model, revision=revision, dtype=dtype), must_fit=False
         )
         fetch_with_line(found)
-        for line in weight_lines(Inventory.from_folder(found.path, dtype)):
+        for line in weight_lines(Inventory.from_folder(found.path, found.dtype.dtype), found.dtype):
             click.echo(line)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from gpu import Inventory, RopeTable, TensorEntry
+from gpu import DtypeChoice, Inventory, RopeTable, TensorEntry
 
 HEADINGS = ("tensor", "shape", "saved", "parameters", "share", "bytes", "stored", "read by")
 RIGHT_ALIGNED = (3, 4, 5)
 """Indices of columns."""
 
 
-def weight_lines(inventory: Inventory) -> list[str]:
-    """Return a heading, a line for each tensor, and the totals."""
+def weight_lines(inventory: Inventory, dtype: DtypeChoice) -> list[str]:
+    """Return a heading, a line for each tensor, the totals, and why their storage type is `dtype`,
+    unless it was asked for."""
     rows = [HEADINGS, *(_row(tensor) for tensor in inventory.tensors)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     lines = [_line(row, widths) for row in rows]
-    return [*lines, "", _totals(inventory), _rope(inventory.rope)]
+    chosen = [f"{dtype.dtype}, because {dtype.reason}"] if dtype.reason else []
+    return [*lines, "", _totals(inventory), *chosen, _rope(inventory.rope)]
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:

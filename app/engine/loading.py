@@ -13,9 +13,10 @@ from app.engine.client import Progress
 from app.engine.options import load_options
 from app.models.drafts import Draft, compatible_draft
 from app.models.loras import compatible_loras
+from app.models.memory import dtype_of_files
 from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import Engine, StageHosts, Tokenizer
+from gpu import AUTO_DTYPE, DtypeChoice, Engine, StageHosts, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,25 @@ def load_engine(
     if draft is not None:
         tokenizer = tokenizer or Tokenizer.load(path)  # the bundled model's, which is trusted
         draft_path = compatible_draft(draft, path, tokenizer)
-    options = load_options(
-        place.settings(settings), compatible_loras(path, loras or {}), draft_path
+    options = replace(
+        load_options(
+            place.settings(settings), compatible_loras(path, loras or {}), _dtype(settings, source)
+        ),
+        draft=draft_path,
+        draft_dtype=draft.dtype.dtype if draft is not None else None,
+        warm_up=warm_up,
     )
     return Engine.load(
         path,
-        replace(options, warm_up=warm_up),
+        options,
         name=source.name or (tale.NAME if path == tale.model_dir() else None),
         tokenizer=tokenizer,
         progress=progress,
         stage_hosts=place.stage_hosts,
     )
+
+
+def _dtype(settings: Settings, source: ModelSource) -> DtypeChoice:
+    if settings.dtype != AUTO_DTYPE:
+        return DtypeChoice(settings.dtype)
+    return source.dtype or dtype_of_files(source.path)

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.config import Settings
-from gpu import LoadOptions
+from gpu import DtypeChoice, LoadOptions
 
 
 def load_options(
-    settings: Settings, loras: Mapping[str, Path] | None = None, draft: Path | None = None
+    settings: Settings,
+    loras: Mapping[str, Path] | None = None,
+    dtype: DtypeChoice | None = None,
 ) -> LoadOptions:
-    """Return the options of `settings`. `loras`: folders of adapters by name; `draft`: folder or
-    file of the draft model."""
+    """Return the options of `settings`. `loras`: folders of adapters by name; `dtype`: storage type
+    of the weights, None: that of `settings`."""
+    dtype = dtype or DtypeChoice(settings.dtype)
     return LoadOptions(
-        dtype=settings.dtype,
+        dtype=dtype.dtype,
+        dtype_reason=dtype.reason,
         kv_dtype=settings.kv_dtype,
         backend=settings.backend,
         adapter=settings.adapters[0],
@@ -33,7 +37,6 @@ def load_options(
         prefix_cache=settings.prefix_cache,
         cache_reuse=settings.cache_reuse,
         spec_type=settings.spec_type,
-        draft=draft,
         autotune=True,
         hybrid_kv_cache=True,
     )

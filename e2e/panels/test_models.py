@@ -96,11 +96,15 @@ def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: 
 def test_a_server_that_changes_nothing_offers_nothing(
     page: Page, site: Callable[..., Site]
 ) -> None:
-    """But it says what it runs, and what became of the weights of a GGUF file."""
-    Playground(page, site(conversion="Q4_K, Q6_K converted to q4")).open()
+    """But it says what it runs, how its weights are stored and why, and what became of the types of
+    a GGUF file."""
+    stored = {"conversion": "Q4_K, Q6_K converted to q4", "dtype_reason": "f32 needs 9 GB"}
+    Playground(page, site(**stored)).open()
     page.get_by_test_id("about-open").click()
     weights = page.locator("#facts div").filter(has=page.get_by_text("Weights", exact=True))
     expect(weights).to_contain_text("Q4_K, Q6_K converted to q4")
+    dtype = page.locator("#facts div").filter(has=page.get_by_text("Storage type", exact=True))
+    expect(dtype).to_contain_text("f16, because f32 needs 9 GB")
     expect(page.locator("#models-open")).to_have_count(0)
 
 

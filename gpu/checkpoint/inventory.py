@@ -7,6 +7,7 @@ its size on the device. Sizes follow from shapes, so they are known without load
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -108,6 +109,15 @@ class Inventory(msgspec.Struct, frozen=True):
     device_bytes: int | None
     token_bytes: int | None
     rope: RopeTable
+
+    @property
+    def saved_types(self) -> dict[str, int]:
+        """Bytes of the layers' matrices in the files, by the type they are saved in."""
+        found: Counter[str] = Counter()
+        for tensor in self.tensors:
+            if tensor.layer is not None and len(tensor.shape) > 1 and tensor.kind != "unused":
+                found[tensor.dtype] += tensor.n_bytes
+        return dict(found)
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: str | None = None) -> Inventory:

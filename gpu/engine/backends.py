@@ -57,15 +57,17 @@ def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Pro
     config = ModelConfig.from_folder(folder)
     limits = target.limits
     n_blocks = min(limits.n_blocks, limits.slots * blocks_for(limits.context))
-    dtype = FORMATS[options.dtype].kv
+    dtype = options.draft_dtype or options.dtype
+    kv_dtype = FORMATS[dtype].kv
     draft = replace(
         options,
+        dtype=dtype,
         draft=None,
         loras={},
         expert_slots=None,
-        kv_dtype=dtype,
+        kv_dtype=kv_dtype,
         kv_offload_bytes=0,
-        kv_memory_bytes=n_blocks * block_bytes(config, dtype),
+        kv_memory_bytes=n_blocks * block_bytes(config, kv_dtype),
         hybrid_kv_cache=False,
         context=min(limits.context, config.context),
     )

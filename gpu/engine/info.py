@@ -84,4 +84,5 @@ def _describe_model(
         loras=runner.loras,
         n_experts=config.experts.n_experts if config.experts else 0,
         conversion=runner.conversion,
+        dtype_reason=options.dtype_reason,
     )

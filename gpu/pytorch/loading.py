@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.packing import FORMATS, pack, unpack
-from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.errors import ModelError
 from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.step import Floats
@@ -78,8 +78,12 @@ class Loader:
         return self._checkpoint.read_f32(name)
 
     def _stored(self, dtype: str, rows: Floats, name: str) -> Floats:
-        """Quantise rows to `dtype` and back."""
-        self.conversion.note([name], dtype)
+        """Quantise rows to `dtype` and back, unless the file's blocks are stored as they are."""
+        checkpoint = self._checkpoint
+        in_place = isinstance(checkpoint, Checkpoint) and checkpoint.is_packed(name, dtype)
+        self.conversion.note([name], dtype, in_place=in_place)
+        if in_place:
+            return rows
         return rows if dtype == "f32" else unpack(dtype, pack(dtype, rows, name), rows.shape[1])
 
     def _done(self, values: Floats) -> torch.Tensor:

@@ -89,6 +89,7 @@ class FakeOptions:
     experts       expert-cache hits and misses per step, 1 MB each; None: all experts on the device
     n_experts     experts of every layer but the first; two per token
     conversion    conversion of the types of a file, as shown to users
+    dtype_reason  why the storage type was chosen, as shown to users
     drafts        of every four tokens two are accepted drafts and the third was guessed wrong
     marks         special tokens of the model beside the usual ones
     kv_groups     groups of layers with blocks of their own
@@ -112,6 +113,7 @@ class FakeOptions:
     experts: tuple[int, int] | None = None
     n_experts: int = 0
     conversion: str = ""
+    dtype_reason: str = ""
     drafts: bool = False
     marks: tuple[str, ...] = ()
     kv_groups: tuple[KvGroupInfo, ...] = ()
@@ -531,6 +533,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
             n_kv_heads=max(1, options.n_heads // 2),
             n_experts=options.n_experts,
             conversion=options.conversion,
+            dtype_reason=options.dtype_reason,
             head_dim=32,
             hidden_size=32 * options.n_heads,
             vocab_size=FakeTokenizer(marks=options.marks).vocab_size,

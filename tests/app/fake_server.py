@@ -37,6 +37,7 @@ from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 @click.option("--load-seconds", default=0.0, show_default=True, help="How long loading takes.")
 @click.option("--fail", default="", help="A message with which loading fails.")
 @click.option("--conversion", default="", help="What became of the types of a file.")
+@click.option("--dtype-reason", default="", help="Why the storage type was chosen.")
 @click.option("--chat/--no-chat", default=True, help="Does the model have a chat template?")
 @click.option("--template", default=CHAT_TEMPLATE, help="Its source.")
 @click.option("--process", is_flag=True, help="Run the engine in a process of its own.")

@@ -364,7 +364,7 @@ def test_the_server_loads_with_the_kernels_measured_for_the_adapter(
     monkeypatch.setattr(
         "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
     )
-    settings = Settings(activations="q8")
+    settings = Settings(activations="q8", dtype="f16")
     load_engine(settings, ModelSource(tmp_path), lambda fraction, message: None)
     assert asked["autotune"] is True
     assert asked["activations"] == "q8"
@@ -392,7 +392,7 @@ def test_the_server_loads_with_or_without_the_prefix_cache(
     monkeypatch.setattr(
         "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
     )
-    settings = Settings(prefix_cache=prefix_cache)
+    settings = Settings(prefix_cache=prefix_cache, dtype="f16")
     load_engine(settings, ModelSource(tmp_path), lambda fraction, message: None)
     assert asked["prefix_cache"] is prefix_cache
 
@@ -417,7 +417,7 @@ def test_only_a_server_compiles_ahead_of_requests(
     app.http.server.serve(Settings(port=0), lambda line: None)
     loads[0](lambda fraction, message: None)
     assert asked["warm_up"] is True
-    load_engine(Settings(), ModelSource(tmp_path), lambda fraction, message: None)
+    load_engine(Settings(dtype="f16"), ModelSource(tmp_path), lambda fraction, message: None)
     assert asked["warm_up"] is False
 
 

@@ -44,6 +44,7 @@ function facts(hello) {
   if (hello.upstream) return upstreamFacts(hello);
   return [
     ["Model", `${model.name}, ${parameters(model.parameters)} weights, ${model.dtype}`],
+    ...(model.dtype_reason ? [["Storage type", `${model.dtype}, because ${model.dtype_reason}`]] : []),
     ...(model.conversion ? [["Weights", model.conversion]] : []),
     ["Layers", `${model.n_layers} of width ${count(model.hidden_size)}`],
     [

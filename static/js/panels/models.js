@@ -4,6 +4,7 @@
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, parameters } from "../ui/format.js";
 import { ask } from "../net/ask.js";
+import { state } from "../state.js";
 import { drawPlace, setUpPlace } from "./place.js";
 
 const PATH = "api/models";
@@ -83,9 +84,15 @@ function choice(name, facts, isCurrent) {
   const label = el("label", "offer");
   const radio = el("input");
   Object.assign(radio, { type: "radio", name: "model", value: name, checked: isCurrent });
-  const words = isCurrent ? ["loaded", ...facts] : facts;
+  const words = isCurrent ? [loadedAs(), ...facts] : facts;
   label.append(radio, el("span", "offer-name", name), el("span", "sub", words.join(" · ")));
   return label;
+}
+
+/** Say how the loaded model's weights are stored, and why. */
+function loadedAs() {
+  const { dtype, dtype_reason: reason } = state.hello?.model ?? {};
+  return ["loaded", dtype && ` as ${dtype}`, reason && `, because ${reason}`].filter(Boolean).join("");
 }
 
 // ---- changing --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from app import tale
 from app.cli.main import main
 from app.models.find_model import Model
-from gpu import DeviceError, Request
+from gpu import DeviceError, DtypeChoice, Request
 from tests.app import fake_engine
 from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.app.fake_tokenizer import STORY, FakeTokenizer
@@ -23,7 +23,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `find_with_line` return the fake engine's model."""
 
     def find(*_: Any, **__: Any) -> Model:
-        return Model("fake", tale.model_dir(), fake_engine.FakeTokenizer())
+        return Model("fake", tale.model_dir(), fake_engine.FakeTokenizer(), DtypeChoice("f16"))
 
     monkeypatch.setattr("app.cli.generate.find_with_line", find)
 

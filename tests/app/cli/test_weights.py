@@ -18,7 +18,8 @@ from app import create_app, tale
 from app.cli.main import main
 from app.cli.weights_table import HEADINGS, weight_lines
 from app.config import Settings
-from gpu import Inventory, TensorSummary
+from app.models.memory import dtype_of_files
+from gpu import DtypeChoice, Inventory, TensorSummary
 from tests.app.conftest import StartSite
 from tests.gpu.models import random_llama
 
@@ -171,7 +172,7 @@ def test_the_command_lists_the_bundled_model() -> None:
     result = run()
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines == weight_lines(Inventory.from_folder(FOLDER, "f16"))
+    assert lines == weight_lines(Inventory.from_folder(FOLDER, "f16"), dtype_of_files(FOLDER))
     assert lines[0].split() == " ".join(HEADINGS).split()
     down = next(line for line in lines if line.startswith(NAME))
     assert re.split(r"\s{2,}", down) == [
@@ -179,7 +180,8 @@ def test_the_command_lists_the_bundled_model() -> None:
     ]  # fmt: skip
     head = next(line for line in lines if line.startswith("lm_head.weight"))
     assert "= model.embed_tokens.weight" in head
-    assert "3,443,904 parameters, 6,887,808 bytes in the files" in lines[-2]
+    assert "3,443,904 parameters, 6,887,808 bytes in the files" in lines[-3]
+    assert lines[-2] == "f16, because the weights are not quantised"
     assert lines[-1].endswith("16 pairs of dimensions with wavelengths of 6.3 to 35,333 tokens")
 
 
@@ -188,7 +190,7 @@ def test_the_command_for_a_model_and_a_storage_type() -> None:
     inventory = Inventory.from_folder(folder, "q4")
     result = run(str(folder), "--dtype", "q4")
     lines = result.stdout.splitlines()
-    assert lines == weight_lines(inventory)
+    assert lines == weight_lines(inventory, DtypeChoice("q4"))
     assert f"on the device as q4 {inventory.device_bytes:,} bytes" in lines[-2]
     assert "llama3 scaling × 8" in lines[-1]
     assert sum(line.startswith("model.") for line in lines) + 1 == len(inventory.tensors)
@@ -197,7 +199,7 @@ def test_the_command_for_a_model_and_a_storage_type() -> None:
 def test_columns_are_aligned() -> None:
     lines = run().stdout.splitlines()
     column = lines[0].index("stored")
-    for line in lines[1:-3]:
+    for line in lines[1:-4]:
         assert line[column - 2 : column] == "  "
         assert line[column] != " "
 

@@ -90,9 +90,11 @@ def assert_ends_cleanly(server: Server, engine: int) -> None:
 
 
 def test_the_address_is_printed_before_the_model_is_loaded(start_server: StartServer) -> None:
-    """Then it prints how the weights of a GGUF file were converted."""
-    conversion = "Q4_K, Q6_K converted to q4"
-    server = start_server("--load-seconds", "3", "--conversion", conversion)
+    """Then it prints how its weights are stored and why, and how those of a file were converted."""
+    conversion, reason = "Q4_K, Q6_K converted to q4", "f32 needs 9 GB"
+    server = start_server(
+        "--load-seconds", "3", "--conversion", conversion, "--dtype-reason", reason
+    )
     url = server.line("(http://127.0.0.1:[0-9]+/)")
     server.line("(Loading)")
     with pytest.raises(urllib.error.HTTPError) as health:
@@ -100,6 +102,7 @@ def test_the_address_is_printed_before_the_model_is_loaded(start_server: StartSe
     assert health.value.code == 503
     assert b"Tokenglass" in urllib.request.urlopen(url).read()
     server.line("(Ready)")
+    assert server.line("^Storage type: (.+)") == f"f16, because {reason}"
     assert server.line("^Weights: (.+)") == conversion
 
 

@@ -15,7 +15,7 @@ from app.models.hub_errors import HubError
 from app.models.progress_line import ProgressLine, fetch_with_line
 from app.models.transfer import Cancelled, Transfer
 from app.ws.protocol import Status
-from gpu import Tokenizer
+from gpu import DtypeChoice, Tokenizer
 from tests.app.engine.processes import time_limit
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
@@ -125,5 +125,5 @@ def test_progress_in_a_log_file_is_few_lines() -> None:
 
 def test_a_cached_model_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     folder = tale.model_dir()
-    fetch_with_line(Model("tale", folder, Tokenizer.load(folder)))
+    fetch_with_line(Model("tale", folder, Tokenizer.load(folder), DtypeChoice("f16")))
     assert capsys.readouterr() == ("", "")

@@ -149,7 +149,7 @@ def test_a_model_that_does_not_fit_is_refused_by_its_header(
     monkeypatch.setattr(
         "app.models.memory.free_memory", lambda settings: FreeMemory(1_000_000, None, True)
     )
-    with pytest.raises(DeviceError, match=f"{REPO}:Q4_0 at f16 needs"):
+    with pytest.raises(DeviceError, match=f"{REPO}:Q4_0 at q4 needs"):
         find()
     assert fetched_bytes(hub) <= 1 << 20
 

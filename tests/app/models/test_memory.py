@@ -15,12 +15,13 @@ from app import tale
 from app.config import Settings
 from app.models.find_model import find_model
 from app.models.free_memory import FreeMemory
-from app.models.memory import expect_fit
+from app.models.memory import expect_fit, fitting_dtype
 from gpu import DeviceError, Footprint, Inventory, LoadOptions, ModelError
 from tests.gpu.lora import random_loras
 from tests.gpu.lora.random_loras import LLAMA
 
 TALE = tale.model_dir()
+F16 = Settings(dtype="f16")
 LLAMA8B = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -60,8 +61,8 @@ def llama8b(tmp_path: Path) -> Path:
 def test_stages_make_room_for_a_model_that_is_too_large_for_one_device(llama8b: Path) -> None:
     card, weights = FreeMemory(12 << 30, 64 << 30, shared=False), shapes(LLAMA8B)
     with pytest.raises(DeviceError, match="needs 18"):
-        expect_fit("llama", llama8b, Settings(), weights, free=card)
-    in_two = Settings(pipeline_parallel_size=2)
+        expect_fit("llama", llama8b, F16, weights, free=card)
+    in_two = replace(F16, pipeline_parallel_size=2)
     need = expect_fit("llama", llama8b, in_two, weights, free=card)
     layers, matrix = 6.98e9 * 2, 128256 * 4096 * 2
     assert need.weights == pytest.approx(layers / 2 + matrix, rel=0.005)
@@ -102,7 +103,7 @@ def test_an_unknown_dtype_is_refused() -> None:
 
 def expect(folder: Path, free: int | None, **settings: Any) -> Footprint:
     there = FreeMemory(free, free, shared=True)
-    return expect_fit("a/llama", folder, Settings(**settings), shapes(LLAMA8B), free=there)
+    return expect_fit("a/llama", folder, replace(F16, **settings), shapes(LLAMA8B), free=there)
 
 
 def test_a_model_that_fits_is_accepted(llama8b: Path) -> None:
@@ -168,7 +169,7 @@ def mixtral_shapes() -> dict[str, tuple[int, ...]]:
 
 def expect_mixtral(tmp_path: Path, free: FreeMemory, **settings: Any) -> Footprint:
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
-    asked = Settings(kv_dtype="q8", context=512, **settings)
+    asked = replace(F16, kv_dtype="q8", context=512, **settings)
     return expect_fit("a/mixtral", tmp_path, asked, mixtral_shapes(), free=free)
 
 
@@ -189,7 +190,7 @@ def test_host_memory_for_evicted_kv_blocks_is_counted(tmp_path: Path, llama8b: P
     apart = FreeMemory(20_000_000_000, 9_000_000_000, shared=False)
 
     def ask(free: FreeMemory, kv_offload: int) -> Footprint:
-        settings = Settings(kv_offload=kv_offload)
+        settings = replace(F16, kv_offload=kv_offload)
         return expect_fit("a/llama", llama8b, settings, shapes(LLAMA8B), free=free)
 
     found = ask(apart, 8)
@@ -241,11 +242,11 @@ def test_adapters_of_the_model_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
     )
     monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
     with pytest.raises(DeviceError, match=r"of weights, 0\.\d\d GB of adapters, "):
-        expect_fit("a", base, Settings(), loras=folders, free=FreeMemory(1, 1, True))
+        expect_fit("a", base, F16, loras=folders, free=FreeMemory(1, 1, True))
 
 
 def test_a_model_is_judged_with_the_adapters_it_will_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    base, settings = random_loras.base(LLAMA), Settings(model=str(random_loras.base(LLAMA)))
+    base, settings = random_loras.base(LLAMA), replace(F16, model=str(random_loras.base(LLAMA)))
     room = Footprint.of(base, LoadOptions(dtype=settings.dtype)).total
     monkeypatch.setattr("app.models.memory.UNCHECKED_BYTES", 0)
     monkeypatch.setattr(
@@ -267,5 +268,40 @@ def test_pytorch_keeps_every_weight_in_float32() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("free", "dtype", "reason"),
+    [
+        (None, "f16", "the weights are not quantised"),
+        (20_000_000_000, "f16", "the weights are not quantised"),
+        (11_000_000_000, "q8", r"f16 needs 18\.2\d GB, and the device has 11\.00 GB free"),
+        (7_500_000_000, "q4", r"f16 needs 18\.2\d GB, and the device has 7\.50 GB free"),
+    ],
+)
+def test_auto_stores_less_only_where_more_does_not_fit(
+    llama8b: Path, free: int | None, dtype: str, reason: str
+) -> None:
+    there = FreeMemory(free, free, shared=True)
+    found = fitting_dtype("a", llama8b, Settings(), lambda: shapes(LLAMA8B), free=there)
+    assert found.dtype == dtype
+    assert re.fullmatch(reason, found.reason)
+
+
+def test_auto_refuses_what_fits_in_no_storage_type(llama8b: Path) -> None:
+    tiny = FreeMemory(1_000_000_000, None, shared=True)
+    with pytest.raises(DeviceError, match="a at f16 needs 18"):
+        fitting_dtype("a", llama8b, Settings(), lambda: shapes(LLAMA8B), free=tiny)
+    with pytest.raises(DeviceError, match="a at q8 needs 9"):
+        fitting_dtype("a", llama8b, Settings(dtype="q8"), lambda: shapes(LLAMA8B), free=tiny)
+
+
+def test_a_model_that_need_not_fit_is_not_judged(llama8b: Path) -> None:
+    """Nor are the shapes of its weights looked up for that."""
+    for settings, dtype in ((Settings(), "f16"), (Settings(dtype="q4"), "q4")):
+        found = fitting_dtype(
+            "a", llama8b, settings, lambda: pytest.fail("looked up"), spare_bytes=None
+        )
+        assert found.dtype == dtype
+
+
 def test_small_models_always_fit() -> None:
-    assert expect_fit("tale", TALE, Settings(), free=FreeMemory(1, 1, True)).total < 256 << 20
+    assert expect_fit("tale", TALE, F16, free=FreeMemory(1, 1, True)).total < 256 << 20

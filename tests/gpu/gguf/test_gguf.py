@@ -24,6 +24,7 @@ from gpu.gguf.file import open_gguf
 from gpu.gguf.types import TYPES_BY_NAME
 from gpu.load_options import LoadOptions
 from gpu.models.registry import MODELS
+from gpu.pytorch.loading import Loader
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
@@ -255,6 +256,15 @@ def test_blocks_are_stored_as_they_are(
     exact = MODELS["llama"](config, WeightLoader(checkpoint, memory, "f32"), memory, 64)
     for got, want in zip(model.layer_matrices(), exact.layer_matrices(), strict=True):
         assert np.array_equal(stored_numbers(memory, got), stored_numbers(memory, want)), got.name
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "q8"), ("Q4_0", "q4"), ("Q4_1", "q4")])
+def test_pytorch_computes_with_the_same_numbers(make: Make, kind: str, dtype: str) -> None:
+    _, path = make(BIASES, kind)
+    checkpoint, name = Checkpoint.open(path), "model.layers.0.mlp.up_proj.weight"
+    load = Loader(checkpoint, dtype, lambda n: None)
+    assert np.array_equal(load.matrix(name, *checkpoint.shape(name)), checkpoint.read_f32(name))
+    assert str(load.conversion) == f"{kind} as they are"
 
 
 @pytest.mark.parametrize(
