@@ -1,4 +1,4 @@
-"""Command line: `tokenglass [serve]`, `run`, `generate`, `perplexity`, `reap`, `export`,
+"""Command line: `tokenglass [serve]`, `run`, `models`, `generate`, `perplexity`, `reap`, `export`,
 `weights`, `devices`, `doctor`, `bench`, `version`.
 
 Errors are one line. The exit code is 2 for errors in what the user gave (flags, model folder), else
@@ -145,12 +145,12 @@ def serve(**values: Any) -> None:
 
 
 @main.command(name="run")
-@click.argument("name")
+@click.argument("name", required=False, envvar="TOKENGLASS_MODEL")
 @settings_options(tuple(spec.name for spec in setting_specs() if spec.name != "model"))
-def run_model(name: str, **values: Any) -> None:
-    """Serve the model NAME: a folder, a GGUF file, or OWNER/MODEL on the Hugging Face hub, such as
-    HuggingFaceTB/SmolLM2-135M-Instruct; for GGUF files on the hub OWNER/MODEL:Q4_K_M or
-    OWNER/MODEL:FILE.
+def run_model(name: str | None, **values: Any) -> None:
+    """Serve the model NAME: one that `tokenglass models` lists, a folder, a GGUF file, or OWNER/MODEL
+    on the Hugging Face hub, such as HuggingFaceTB/SmolLM2-135M-Instruct; for GGUF files on the hub
+    OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE. Without NAME it is that of `tokenglass serve`.
 
     Files that are not in the hub's local cache are downloaded first, after a check that the model
     can be run and fits in memory.
@@ -368,6 +368,22 @@ def devices(probe: bool, adapter: str | None) -> None:
             else:
                 _show_device(str(number), device)
                 click.echo(f"   kernels: {'measured' if gpu.is_tuned(device) else 'default'}")
+
+
+@main.command()
+@click.option(
+    "--remove", multiple=True, metavar="MODEL",
+    help="Delete the files of a model that came from the package index. May be repeated.",
+)  # fmt: skip
+def models(remove: tuple[str, ...]) -> None:
+    """List the models that can be run by name: bundled, downloaded and on offer, with size, licence
+    and what they are good for.
+    """
+    from app.cli.models import model_lines, removal_lines
+
+    with _errors():
+        for line in removal_lines(remove) if remove else model_lines():
+            click.echo(line)
 
 
 @main.command()

