@@ -176,6 +176,11 @@ class Settings:
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."
     ] = True
+    model_paths: Annotated[
+        bool,
+        "Let the page load a folder or GGUF file of this machine by its path; only where the "
+        "server listens on a loopback address, without --allow-host and --allow-origin.",
+    ] = True
     queue: Annotated[
         int, "Number of requests that may wait for a slot; further ones are refused.", (0, 4096)
     ] = 16
@@ -282,6 +287,13 @@ class Settings:
                 f"--max-data-parallel-size ({self.n_engines}) must be at least "
                 f"--data-parallel-size ({self.data_parallel_size})"
             )
+
+    @property
+    def page_may_name_paths(self) -> bool:
+        """Whether the page may load a folder or file of this machine: it can only be one that a
+        browser here shows."""
+        is_here = is_loopback(self.host) and not self.allow_host and not self.allow_origin
+        return self.model_paths and is_here
 
     @property
     def n_engines(self) -> int:

@@ -117,7 +117,12 @@ OUTSIDE = {
     },
     "pip": {"app.models.pip_fetch"},
     "filelock": {"app.models.wheels"},
-    "huggingface_hub": {"app.models.hub", "app.models.hub_cache", "app.models.hub_errors"},
+    "huggingface_hub": {
+        "app.models.hub",
+        "app.models.hub_cache",
+        "app.models.hub_errors",
+        "app.models.hub_search",
+    },
     "tokenizers": {"gpu.text.", "app.tale.make."},
     "llguidance": {
         "gpu.text.grammar_matcher",

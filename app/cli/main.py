@@ -148,9 +148,9 @@ def serve(**values: Any) -> None:
 @click.argument("name", required=False, envvar="TOKENGLASS_MODEL")
 @settings_options(tuple(spec.name for spec in setting_specs() if spec.name != "model"))
 def run_model(name: str | None, **values: Any) -> None:
-    """Serve the model NAME: one that `tokenglass models` lists, a folder, a GGUF file, or OWNER/MODEL
-    on the Hugging Face hub, such as HuggingFaceTB/SmolLM2-135M-Instruct; for GGUF files on the hub
-    OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE. Without NAME it is that of `tokenglass serve`.
+    """Serve the model NAME: one that `tokenglass models` lists, a folder, a GGUF file, or
+    OWNER/MODEL on the Hugging Face hub, such as HuggingFaceTB/SmolLM2-135M-Instruct; for GGUF files
+    on the hub OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE. Default: that of `tokenglass serve`.
 
     Files that are not in the hub's local cache are downloaded first, after a check that the model
     can be run and fits in memory.

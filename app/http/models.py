@@ -6,8 +6,10 @@ GET    /api/models   `app.models.switching.ModelOffers`: the current model, the 
                      restart.
 POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to switch. `dtype` is the
                      server's if left out. 202 with the change; 400 if the model cannot be run or
-                     is a folder; 503 if the hub cannot be reached. The old model is served until
-                     the new one is downloaded and checked.
+                     is a path that a page may not name; 503 if the hub cannot be reached. The old
+                     model is served until the new one is downloaded and checked.
+GET    /api/models/search?q=…   Names of models on the hub that match and may run here: `{"names":
+                     […]}`. 503 if the hub cannot be reached.
 DELETE /api/models   Cancel the download or the check. 202.
 
 Guarded like every route, see `app.http.security`. The body must be application/json, which a form
@@ -17,12 +19,13 @@ on another site cannot send.
 from __future__ import annotations
 
 import msgspec
-from flask import Flask, Response
+from flask import Flask, Response, request
 
 from app.config import AutoDtype
 from app.engine.client import UnavailableError
 from app.http.json_bodies import answer, read_body
 from app.models.hub_errors import HubError
+from app.models.hub_search import search_models
 from app.models.switching import ModelSwitcher
 from gpu import DeviceError, InvalidRequest, ModelError
 
@@ -48,6 +51,16 @@ def register(app: Flask, switching: ModelSwitcher) -> None:
             return answer(switching.begin(wanted.name, wanted.dtype), 202)
         except (ModelError, DeviceError) as error:
             raise InvalidRequest(str(error), "name") from error
+        except HubError as error:
+            raise UnavailableError(str(error)) from error
+
+    @app.get("/api/models/search")
+    def search() -> Response:
+        text = request.args.get("q", "").strip()
+        if not text:
+            raise InvalidRequest("expected a text to search for, such as ?q=smollm", "q")
+        try:
+            return answer({"names": search_models(text)})
         except HubError as error:
             raise UnavailableError(str(error)) from error
 

@@ -3,8 +3,8 @@
 The new model is checked and downloaded while the old one is served; then the old one is freed and
 the new one loaded. Errors found before that (unknown model, unsupported architecture, too little
 memory, damaged weights) leave the old model running. Apart from the model that the server was
-started with, only names on the hub and of recommended models are accepted: a page cannot make the
-server read a folder.
+started with, names on the hub and of recommended models are accepted, and absolute paths only where
+a browser on this machine alone can show the page (`Settings.page_may_name_paths`).
 
 A start is a change from no model: the server listens already, the page shows the download, and may
 cancel it.
@@ -66,6 +66,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
     known         recommended models
     cached        models that are on this machine
     change        latest change; None if there was none
+    paths         whether a path on this machine can be named
     """
 
     current: str | None
@@ -74,6 +75,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
     known: tuple[KnownModel, ...]
     cached: tuple[CachedModel, ...]
     change: ModelChange | None
+    paths: bool
 
 
 class ModelSwitcher:
@@ -109,6 +111,7 @@ class ModelSwitcher:
             known=known_models(),
             cached=tuple(CachedModel(*found) for found in cached_models()),
             change=self._latest_change(),
+            paths=self._settings.page_may_name_paths,
         )
 
     def _latest_change(self) -> ModelChange | None:
@@ -161,13 +164,11 @@ class ModelSwitcher:
 
     def _settings_for(self, name: str, dtype: AutoDtype | None) -> Settings:
         started_with = self._settings.model or DEFAULT
-        on_hub = is_wheel_name(name) or (is_hub_name(name) and not Path(name).exists())
-        if not on_hub and name not in (tale.NAME, started_with):
-            raise InvalidRequest(
-                f"expected OWNER/MODEL on the hub or a model of the list, but got {name!r}; to run "
-                "a folder, start the server with it: tokenglass run FOLDER",
-                "name",
-            )
+        on_hub = is_hub_name(name) and not Path(name).exists()
+        is_listed = is_wheel_name(name) or name in (tale.NAME, started_with)
+        is_path = self._settings.page_may_name_paths and Path(name).is_absolute()
+        if not (on_hub or is_listed or is_path):
+            raise InvalidRequest(_describe_names(name, self._settings.page_may_name_paths), "name")
         is_first_model = name == started_with
         return replace(
             self._settings,
@@ -262,6 +263,19 @@ class ModelSwitcher:
         except Exception:
             log.exception("unexpected error while changing the model")
             self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
+
+
+def _describe_names(name: str, paths: bool) -> str:
+    """Return what was expected in place of the name of a model."""
+    if paths:
+        return (
+            "expected OWNER/MODEL on the hub, a model of the list, or the whole path of a folder "
+            f"or GGUF file on this machine, but got {name!r}"
+        )
+    return (
+        f"expected OWNER/MODEL on the hub or a model of the list, but got {name!r}; to run a "
+        "folder, start the server with it: tokenglass run FOLDER"
+    )
 
 
 def engine_loader(

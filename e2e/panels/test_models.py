@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -15,8 +16,9 @@ from e2e.site import Site
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
 from tests.app.fake_engine import loader
 from tests.app.models.fake_hub import FakeHub, Repo
+from tests.gpu.gguf import gguf_models
 
-NAME = known_models()[0].name
+NAME = next(model.name for model in known_models() if model.source == "hub")
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +49,11 @@ def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -
     names = dialog.locator(".offer-name").all_inner_texts()
     assert names == [tale.NAME, *(model.name for model in known_models())]
     first = dialog.locator(".offer").nth(1)
-    expect(first).to_contain_text("134.5 M weights · Apache-2.0 · about 269 MB to download")
+    expect(first).to_contain_text(
+        "134.5 M weights · Apache-2.0 · about 92.9 MB to download · first"
+    )
+    page.set_viewport_size({"width": 1280, "height": 720})
+    expect(dialog.get_by_role("button", name="Load", exact=True)).to_be_in_viewport(ratio=1)
     expect(dialog.locator("#place-browser-facts")).to_contain_text("gives no access to a GPU")
     expect(dialog.get_by_role("button", name="Run in this browser")).to_be_disabled()
     assert violations(page) == []
@@ -60,9 +66,8 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     play.wait_done()
     written = play.text()
     dialog = open_models(page)
-    dialog.locator(".offer", has_text=NAME).get_by_role("radio").check()
     dialog.get_by_label("Weight format").select_option("q8")
-    page.keyboard.press("Enter")
+    dialog.get_by_role("button", name=f"Load {NAME}").click()
     expect(dialog.get_by_role("status")).to_have_text(f"{NAME} is ready.", timeout=30_000)
     expect(dialog.locator(".offer", has_text=NAME)).to_contain_text("downloaded")
     expect(dialog.get_by_role("progressbar")).to_be_hidden()
@@ -76,11 +81,11 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
 def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: list[str]) -> None:
     allowed_console.append("status of 400")  # a browser names every answer that is an error
     dialog = open_models(page)
-    field = dialog.get_by_label("Other model on the Hub")
+    field = dialog.get_by_label("Other model: on the Hub, or a path on this machine")
     field.fill("nobody/nothing")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("no model of that name on the hub")
-    field.fill("/etc/passwd")
+    field.fill("../model")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("expected OWNER/MODEL on the hub")
     expect(dialog.get_by_role("radio", checked=True)).to_have_count(0)
@@ -91,6 +96,29 @@ def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: 
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)
     expect(dialog.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_path_and_a_search_lead_to_a_model(
+    page: Page,
+    play: Playground,
+    hub: FakeHub,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    hub.repos["other/bert"] = Repo({}, tags=("safetensors", "bert"))
+    dialog = open_models(page)
+    field = dialog.get_by_label("Other model: on the Hub, or a path on this machine")
+    file = gguf_models.write(tale.model_dir(), tmp_path / "mine.gguf", "Q4_0")
+    field.fill(str(file))
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("status")).to_have_text(f"{file} is ready.", timeout=30_000)
+    field.fill("e")
+    dialog.get_by_role("button", name="Search the Hub").click()
+    row = dialog.locator(".offer", has_text="some/tale")
+    expect(row).to_contain_text("found on the Hub")
+    expect(row.get_by_role("radio")).to_be_focused()
+    expect(dialog.locator(".offer", has_text="other/bert")).to_have_count(0)
+    dialog.get_by_role("button", name="Load some/tale").click()
+    expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)
 
 
 def test_a_server_that_changes_nothing_offers_nothing(

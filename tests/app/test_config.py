@@ -96,6 +96,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "spec_type": (["ngram"], "ngram"),
     "draft": (["bundled"], "bundled"),
     "switching": (["false"], False),
+    "model_paths": (["false"], False),
     "queue": (["0"], 0),
     "engine_timeout": (["600"], 600),
     "host": (["localhost"], "localhost"),
@@ -147,9 +148,9 @@ def test_flag_goes_before_environment_goes_before_default(served: list[Settings]
 
 def test_run_serves_the_model_that_it_names(served: list[Settings]) -> None:
     assert run("run", "some/model", "--dtype", "q8", "--revision", "v1").exit_code == 0
-    assert run("run").exit_code == 2
+    assert run("run").exit_code == 0
     assert run("run", "a/b", "--model", "c").exit_code == 2
-    assert served == [Settings(model="some/model", dtype="q8", revision="v1")]
+    assert served == [Settings(model="some/model", dtype="q8", revision="v1"), Settings()]
 
 
 def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> None:

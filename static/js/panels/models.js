@@ -20,6 +20,8 @@ export const canSwitch = form !== null;
 const chosen = () => form.querySelector("[name=model]:checked");
 
 let timer = null;
+/** Names that the last search found. */
+let found = [];
 
 /** Set up the dialog. */
 export function setUpModels() {
@@ -33,6 +35,7 @@ export function setUpModels() {
 
 function setUpForm() {
   byId("models-cancel").addEventListener("click", () => asked({ method: "DELETE" }));
+  byId("models-search").addEventListener("click", search);
   typed.addEventListener("input", () => {
     if (chosen()) chosen().checked = false;
   });
@@ -63,30 +66,77 @@ export async function openModels() {
 function drawOffers(offers) {
   const cached = new Map(offers.cached.map(({ name, n_bytes: size }) => [name, size]));
   const known = new Map(offers.known.map((model) => [model.name, model]));
-  const names = new Set([offers.bundled, offers.started_with, ...known.keys(), ...cached.keys()]);
-  const rows = [...names].map((name) => {
-    const facts = factsOf(known.get(name), cached.get(name));
-    if (name === offers.bundled) facts.unshift("bundled");
-    return choice(name, facts, name === offers.current);
-  });
-  byId("models-offers").replaceChildren(...rows);
+  const here = new Set([offers.bundled, offers.started_with, ...cached.keys()]);
+  const elsewhere = [...known.keys()].filter((name) => !here.has(name));
+  const row = (name) => choice(name, factsOf(name, offers, known, cached), name === offers.current);
+  byId("models-offers").replaceChildren(
+    el("h3", "", "On this machine"),
+    ...[...here].filter((name) => !isAbsent(name, known, cached)).map(row),
+    el("h3", "", "To download"),
+    ...[...here].filter((name) => isAbsent(name, known, cached)).map(row),
+    ...elsewhere.map(row),
+    ...found.map((name) => choice(name, ["found on the Hub"], name === offers.current)),
+  );
+  setText(
+    byId("models-other"),
+    offers.paths ? "Other model: on the Hub, or a path on this machine" : "Other model on the Hub",
+  );
+  typed.placeholder = offers.paths ? "owner/model or /path/to/model.gguf" : "owner/model";
 }
 
-/** Facts of one offer: parameters, licence, and size here or to download. */
-function factsOf(known, cachedBytes) {
-  const facts = known ? [`${parameters(known.parameters)} weights`, known.licence] : [];
-  if (cachedBytes !== undefined) facts.push(`${bytes(cachedBytes)} downloaded`);
-  else if (known) facts.push(`about ${bytes(known.n_bytes)} to download`);
+/** Must a model be downloaded before it runs? The one that the server was started with may be. */
+const isAbsent = (name, known, cached) => known.has(name) && !cached.has(name);
+
+/** Facts of one offer: parameters, licence, size here or to download, and what it is good for. */
+function factsOf(name, { bundled }, known, cached) {
+  const model = known.get(name);
+  const facts = model ? [`${parameters(model.parameters)} weights`, model.licence] : [];
+  if (name === bundled) facts.push("bundled");
+  if (cached.has(name)) facts.push(`${bytes(cached.get(name))} downloaded`);
+  else if (model) facts.push(`about ${bytes(model.n_bytes)} to download`);
+  if (model) facts.push(model.good_for);
   return facts;
 }
 
 function choice(name, facts, isCurrent) {
-  const label = el("label", "offer");
+  const row = el("div", "offer");
+  const label = el("label");
   const radio = el("input");
   Object.assign(radio, { type: "radio", name: "model", value: name, checked: isCurrent });
+  label.append(radio, el("span", "offer-name", name));
   const words = isCurrent ? [loadedAs(), ...facts] : facts;
-  label.append(radio, el("span", "offer-name", name), el("span", "sub", words.join(" · ")));
-  return label;
+  row.append(label, el("span", "sub", words.join(" · ")));
+  if (!isCurrent) row.append(loader(name));
+  return row;
+}
+
+/** The button of a row, which loads its model with one press. */
+function loader(name) {
+  const button = el("button", "text", "Load");
+  Object.assign(button, { type: "button", ariaLabel: `Load ${name}` });
+  button.addEventListener("click", () => change(name));
+  return button;
+}
+
+async function search() {
+  const text = typed.value.trim();
+  if (!text) {
+    typed.focus();
+    return complain("Type a part of a name to search the Hub for.");
+  }
+  complain("");
+  byId("models-search").disabled = true;
+  const answer = await asked({}, `${PATH}/search?q=${encodeURIComponent(text)}`);
+  byId("models-search").disabled = false;
+  if (!answer) return;
+  const offers = await asked();
+  if (!offers) return;
+  found = answer.names;
+  drawOffers(offers);
+  if (!found.length) return complain(`The Hub has no model for “${text}” that can run here.`);
+  const first = [...form.querySelectorAll("[name=model]")].find(({ value }) => value === found[0]);
+  first.focus();
+  first.scrollIntoView({ block: "nearest" });
 }
 
 /** Say how the loaded model's weights are stored, and why. */
@@ -97,8 +147,7 @@ function loadedAs() {
 
 // ---- changing --------------------------------------------------------------------------------
 
-async function change() {
-  const name = chosen()?.value ?? typed.value.trim();
+async function change(name = chosen()?.value ?? typed.value.trim()) {
   if (!name) {
     typed.focus();
     return complain("Choose a model or type a name such as owner/model.");
@@ -111,10 +160,10 @@ async function change() {
 }
 
 /** Show the progress of a change and poll while it runs. `tell`: also show how it ended. */
-function follow(found, showEnd) {
+function follow(latest, showEnd) {
   clearTimeout(timer);
-  draw(found, showEnd);
-  if (!found || !PENDING.includes(found.state) || !dialog.open) return;
+  draw(latest, showEnd);
+  if (!latest || !PENDING.includes(latest.state) || !dialog.open) return;
   timer = setTimeout(async () => {
     const offers = await asked();
     if (!offers) return draw(null); // `asked` shows the reason
@@ -132,16 +181,16 @@ const STATE_TEXTS = {
   cancelled: ({ message }) => `Cancelled: ${message}.`,
 };
 
-function draw(found, showEnd = true) {
-  const pending = !!found && PENDING.includes(found.state);
+function draw(latest, showEnd = true) {
+  const pending = !!latest && PENDING.includes(latest.state);
   const bar = byId("models-progress");
   bar.hidden = !pending;
-  if (typeof found?.progress === "number") bar.value = found.progress;
+  if (typeof latest?.progress === "number") bar.value = latest.progress;
   else bar.removeAttribute("value"); // indeterminate
-  byId("models-cancel").hidden = !["fetching", "checking"].includes(found?.state);
+  byId("models-cancel").hidden = !["fetching", "checking"].includes(latest?.state);
   byId("models-load").disabled = pending;
-  setText(byId("models-say"), pending || showEnd ? (STATE_TEXTS[found?.state]?.(found) ?? "") : "");
-  if (showEnd && found?.state === "failed") complain(found.message);
+  setText(byId("models-say"), pending || showEnd ? (STATE_TEXTS[latest?.state]?.(latest) ?? "") : "");
+  if (showEnd && latest?.state === "failed") complain(latest.message);
 }
 
 function complain(text) {
@@ -151,9 +200,9 @@ function complain(text) {
 }
 
 /** Return the server's answer, or null after showing the error. */
-async function asked(options) {
+async function asked(options, path = PATH) {
   try {
-    return await ask(PATH, options);
+    return await ask(path, options);
   } catch ({ message }) {
     complain(message);
     return null;

@@ -1,5 +1,6 @@
 """Fake Hugging Face hub on loopback: the HTTP requests of `huggingface_hub`, and network faults.
 
+GET  /api/models?search=TEXT                    names and tags of repositories
 GET  /api/models/OWNER/NAME/revision/REVISION   the files of a commit
 HEAD, GET /OWNER/NAME/resolve/REVISION/FILE     a small file, or a redirect to a large one
 GET  /cdn/SHA256                                 a large file, by ranges; on another host
@@ -14,6 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 LARGE = (".safetensors", ".bin", ".gguf")
 COMMIT = "c0ffee" + 34 * "0"
@@ -27,6 +29,7 @@ class Repo:
     commit: str = COMMIT
     token: str | None = None
     gated: bool = False
+    tags: tuple[str, ...] = ("safetensors", "llama")
 
 
 @dataclass
@@ -123,6 +126,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(self.hub.faults.status, b"")
         if found := re.fullmatch(r"/cdn/([0-9a-f]{64})", path):
             return self._large(found[1])
+        if path == "/api/models":
+            text = parse_qs(urlsplit(self.path).query).get("search", [""])[0]
+            found_repos = [
+                {"id": name, "tags": list(repo.tags), "gated": repo.gated}
+                for name, repo in self.hub.repos.items()
+                if text in name
+            ]
+            return self._answer(200, json.dumps(found_repos).encode())
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)", path):
             if repo := self._repo(found[1], found[2]):
                 self._answer(200, json.dumps(_listing(found[1], repo)).encode())

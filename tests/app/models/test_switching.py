@@ -19,9 +19,10 @@ from app.engine.client import LocalEngine, ServedModel, UnavailableError
 from app.models.find_model import Model
 from app.models.free_memory import FreeMemory
 from app.models.known import DEFAULT, known_models
+from app.models.switching import ModelSwitcher
 from app.prompt import limited_tokenizer
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import MODEL_TYPES
+from gpu import MODEL_TYPES, InvalidRequest
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
@@ -322,16 +323,74 @@ def test_a_gguf_file_of_the_hub_can_be_taken(site: Site, hub: FakeHub, tmp_path:
     assert [model["name"] for model in offers["cached"]] == [f"some/tale-GGUF:{path.name}"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["/etc", "..", "", "~", "./app/tale/model", "app/tale", "a/../b", str(tale.model_dir())],
+FOLDERS = ["/etc", "..", "", "~", "./app/tale/model", "app/tale", "a/../b", str(tale.model_dir())]
+"""Names of folders of the server."""
+UNSAFE = (
+    Settings(port=0, model_paths=False),
+    Settings(port=0, host="0.0.0.0", token="secret"),
+    Settings(port=0, allow_host=("box.lan",)),
+    Settings(port=0, allow_origin=("https://chat.example.org",)),
 )
-def test_no_folder_of_the_server_can_be_taken(site: Site, hub: FakeHub, name: str) -> None:
+"""Settings with which a page may not name a path."""
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_no_folder_of_the_server_can_be_taken(
+    start_site: StartSite, hub: FakeHub, name: str
+) -> None:
+    switch = lambda settings, model: loader(n_layers=3)  # noqa: E731
+    site = start_site(process=True, switch=switch, settings=UNSAFE[0])
     response = client_of(site).post("/api/models", json={"name": name})
     assert response.status_code == 400
     assert b"expected OWNER/MODEL on the hub" in response.data
     assert not hub.asked
     assert served_on(site)
+
+
+@pytest.mark.parametrize("settings", UNSAFE)
+def test_a_page_of_another_machine_cannot_name_a_path(hub: FakeHub, settings: Settings) -> None:
+    engine = LocalEngine(loader(), FakeTokenizer(), tale.model_dir())
+    switcher = ModelSwitcher(engine, settings, lambda settings, model: loader())
+    assert not switcher.offers().paths
+    with pytest.raises(InvalidRequest, match=r"expected OWNER/MODEL .* tokenglass run FOLDER"):
+        switcher.begin(str(tale.model_dir()))
+
+
+def test_a_page_of_this_machine_takes_a_folder_or_a_file_by_its_path(
+    site: Site, hub: FakeHub, tmp_path: Path
+) -> None:
+    offers = client_of(site).get("/api/models").json
+    assert offers is not None
+    assert offers["paths"] is True
+    for name in ("./app/tale/model", "~", "..", "app/tale"):
+        response = client_of(site).post("/api/models", json={"name": name})
+        assert response.status_code == 400
+        assert b"or the whole path of a folder or GGUF file" in response.data
+    missing = client_of(site).post("/api/models", json={"name": str(tmp_path / "none")})
+    assert missing.status_code == 400
+    assert b"there is no folder or file" in missing.data
+    assert served_on(site)
+    file = gguf_models.write(tale.model_dir(), tmp_path / "mine.gguf", "Q4_0")
+    for path in (tale.model_dir(), file):
+        assert client_of(site).post("/api/models", json={"name": str(path)}).status_code == 202
+        until(lambda: newest(site)["state"] == "done")
+        assert site.engine.path == path
+    assert not hub.asked
+
+
+def test_the_hub_is_searched_for_what_the_engine_reads(site: Site, hub: FakeHub) -> None:
+    hub.repos["other/story-GGUF"] = Repo({}, tags=("gguf",))
+    hub.repos["other/story-bert"] = Repo({}, tags=("safetensors", "bert"))
+    hub.repos["other/story-closed"] = Repo({}, gated=True)
+    hub.repos["other/story"] = Repo({}, tags=("safetensors", "qwen3"))
+    client = client_of(site)
+    found = client.get("/api/models/search?q=story").json
+    assert found == {"names": ["other/story-GGUF", "other/story"]}
+    assert client.get("/api/models/search?q=%20").status_code == 400
+    hub.faults.status = 500
+    refused = client.get("/api/models/search?q=story")
+    assert refused.status_code == 503
+    assert b"the hub answered the search with 500" in refused.data
 
 
 @pytest.mark.parametrize(

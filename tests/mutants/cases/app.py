@@ -465,7 +465,7 @@ MUTANTS = (
         "switch-folder",
         "a page can have the server load any of its folders",
         "app/models/switching.py",
-        "if not on_hub and name not in (tale.NAME, started_with):",
+        "if not (on_hub or is_listed or is_path):",
         "if False:",
         ("tests/app/models/test_switching.py",),
         "test_no_folder",
