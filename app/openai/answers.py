@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,8 @@ from gpu.events import Done, Token
 
 
 def whole(choices: Choices, response: CompletionFormat, n: int) -> dict[str, Any]:
-    """Return the answer once all choices have ended: the best `n` of them, if there are more."""
+    """Return the answer once all choices have ended: the best `n` of each prompt, if there are
+    more."""
     tokens: dict[int, list[Token]] = {}
     ended: dict[int, Done] = {}
     for found in choices:
@@ -32,17 +33,30 @@ def whole(choices: Choices, response: CompletionFormat, n: int) -> dict[str, Any
         elif isinstance(event, Done):
             ended[index] = event
     written = [
-        WholeChoice(index, tokens.get(index, []), done, response.prefix)
-        for index, done in sorted(ended.items())
+        WholeChoice(index, tokens.get(index, []), done) for index, done in sorted(ended.items())
     ]
-    if len(written) > n:
-        written.sort(key=lambda choice: choice.mean_logprob, reverse=True)
-    answer = response.answer(written[:n])
+    return whole_answer(written, response, n, choices.seed_of)
+
+
+def whole_answer(
+    written: Sequence[WholeChoice],
+    response: CompletionFormat,
+    n: int,
+    seed_of: Callable[[int], int | None],
+) -> dict[str, Any]:
+    """Return the answer with the best `n` choices of each prompt."""
+    n_runs, kept = response.n_runs, []
+    for at in range(0, len(written), n_runs):
+        of_prompt = list(written[at : at + n_runs])
+        if n_runs > n:
+            of_prompt.sort(key=lambda choice: choice.mean_logprob, reverse=True)
+        kept += of_prompt[:n]
+    answer = response.answer(kept)
     if len(written) > 1:
-        for choice, fields in zip(written, answer["choices"], strict=False):
-            fields.update(_extra_fields(choices, choice.index, choice.done))
-    first = _extra_fields(choices, 0, ended[0])
-    return answer | {"usage": usage([ended[index] for index in sorted(ended)])} | first
+        for choice, fields in zip(kept, answer["choices"], strict=True):
+            fields.update(_extra_fields(seed_of, choice.index, choice.done))
+    first = _extra_fields(seed_of, 0, written[0].done)
+    return answer | {"usage": usage([choice.done for choice in written], n_runs)} | first
 
 
 def stream(choices: Choices, response: CompletionFormat, with_usage: bool) -> Iterator[bytes]:
@@ -67,10 +81,12 @@ def stream(choices: Choices, response: CompletionFormat, with_usage: bool) -> It
                 ended[index] = event
                 rest = response.rest(index)
                 last = response.chunk(index, rest, [], response.finish_reason(index, event))
-                yield _sse(last | extra | _extra_fields(choices, index, event))
+                yield _sse(last | extra | _extra_fields(choices.seed_of, index, event))
         if with_usage:
             ends = [ended[index] for index in sorted(ended)]
-            yield _sse(response.frame(response.chunk_object, []) | {"usage": usage(ends)})
+            yield _sse(
+                response.frame(response.chunk_object, []) | {"usage": usage(ends, response.n_runs)}
+            )
     except EngineError as error:
         yield _sse(body_of_engine_error(error))
     yield b"data: [DONE]\n\n"
@@ -80,13 +96,13 @@ def _first(
     response: CompletionFormat, index: int, begun: set[int], extra: dict[str, Any]
 ) -> Iterator[bytes]:
     """Yield the first chunk of a choice that has not begun, if there is one before any token."""
-    if response.first is not None and index not in begun:
-        yield _sse(response.chunk(index, response.first, [], None) | extra)
+    if index not in begun and (chunk := response.begin(index)) is not None:
+        yield _sse(chunk | extra)
     begun.add(index)
 
 
-def _extra_fields(choices: Choices, index: int, done: Done) -> dict[str, Any]:
-    return {"timings": timings(done), "seed": choices.seed_of(index)}
+def _extra_fields(seed_of: Callable[[int], int | None], index: int, done: Done) -> dict[str, Any]:
+    return {"timings": timings(done), "seed": seed_of(index)}
 
 
 def _sse(message: dict[str, Any]) -> bytes:

@@ -1,7 +1,8 @@
-"""The runs of one request: one for each choice, all of the same prompt.
+"""The runs of one request: one for each choice, `n` of each prompt.
 
-The first choice reads the prompt. The others start with its first token, because then the keys and
-values of the prompt are in the prefix cache. Choice i draws with the first one's seed plus i.
+The first choice of a prompt reads it. The others start with its first token, because then the keys
+and values of the prompt are in the prefix cache. Choice i of a prompt draws with the first one's
+seed plus i. Choices are numbered prompt by prompt.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +27,7 @@ from gpu import (
     SAMPLING_SETTINGS,
     EngineError,
     InvalidRequest,
+    QueueFull,
     Request,
     SamplingParams,
 )
@@ -41,7 +44,9 @@ MAX_SEED = int(next(s for s in SAMPLING_SETTINGS if s.name == "seed").declared.r
 
 
 class Choices:
-    """Runs of `n` choices. Create it, call `wait_accepted`, then iterate.
+    """Runs of `n` choices of each prompt. Create it, call `wait_accepted`, then iterate.
+
+    What finds no room beside other runs of this request waits until one of them ends.
 
     Iterating yields (choice, event) until all runs have ended, and None after `PING_SECONDS`
     without text, as while a long prompt is read. All runs are cancelled if the client disconnects
@@ -51,34 +56,42 @@ class Choices:
     def __init__(
         self,
         submit: Submit,
-        request: Request,
+        requests: Sequence[Request],
         n: int,
         gone: Callable[[], bool],
         check: Callable[[SamplingParams], None] = lambda params: None,
     ) -> None:
-        """`check` raises `InvalidRequest` for settings that the runs cannot be changed to."""
-        if n > 1 and request.params.seed is None:
-            request = _with_seed(request, secrets.randbits(SEED_BITS))
+        """`requests`: one for each prompt, with the same settings. `check` raises `InvalidRequest`
+        for settings that the runs cannot be changed to."""
+        self.seed = requests[0].params.seed
+        """Seed of the first choice; the engine draws it if a single choice has none."""
+
+        if n * len(requests) > 1 and self.seed is None:
+            self.seed = secrets.randbits(SEED_BITS)
         self._submit = submit
-        self._request = request
+        self._requests = list(requests)
         self._gone = gone
         self._left = False  # the client was seen to be gone
         self._check = check
-        self._n = n
+        self.n = n
         self._inbox: queue.SimpleQueue[ChoiceEvent] = queue.SimpleQueue()
         self._lock = threading.Lock()
         """Held while a run starts or is changed, so that all of them get a change."""
 
-        self._n_started = 0
         self._running: dict[int, Run] = {}
-        self.seed = request.params.seed
-        """Seed of the first choice; the engine draws it if a single choice has none."""
+        self._ready = deque(range(0, n * len(requests), n))
+        """Choices that can start: the first of each prompt, and those whose prompt was read."""
 
-        self._start(0)
+        self._read: set[int] = set()  # prompts
+        try:
+            self._start_ready()
+        except EngineError:
+            self.cancel()
+            raise
 
     def seed_of(self, choice: int) -> int | None:
         """Return the seed of a choice; None before the engine has drawn it."""
-        return None if self.seed is None else (self.seed + choice) % (MAX_SEED + 1)
+        return None if self.seed is None else (self.seed + choice % self.n) % (MAX_SEED + 1)
 
     def wait_accepted(self) -> None:
         """Wait until the engine accepts the first run: until then, an error can have its own HTTP
@@ -114,23 +127,34 @@ class Choices:
         """Change settings of all choices, in any thread. Return, by choice, the index of the first
         token written with the changes; raises what `Run.update` raises."""
         with self._lock:
-            params = self._request.params.updated(changes)
+            params = self._requests[0].params.updated(changes)
             self._check(params)
-            self._request = msgspec.structs.replace(self._request, params=params)
+            self._requests = [msgspec.structs.replace(r, params=params) for r in self._requests]
             running = list(self._running.items())
             return {choice: run.update(**changes) for choice, run in running}
 
     def cancel(self) -> None:
         """End all runs, and start no more."""
-        self._n = self._n_started
+        self._ready.clear()
+        self._read.update(range(len(self._requests)))
         for run in list(self._running.values()):
             run.cancel()
 
-    def _start(self, choice: int) -> None:
+    def _start_ready(self) -> None:
+        """Start the choices that can start, in their order, while there is room. Raises QueueFull
+        if there is none and no run will end."""
         with self._lock:
-            request = _with_seed(self._request, self.seed_of(choice))
-            self._running[choice] = self._submit(request, partial(self._receive, choice))
-            self._n_started += 1
+            while self._ready:
+                choice = self._ready.popleft()
+                request = _with_seed(self._requests[choice // self.n], self.seed_of(choice))
+                try:
+                    run = self._submit(request, partial(self._receive, choice))
+                except QueueFull:
+                    if not self._running:
+                        raise
+                    self._ready.appendleft(choice)
+                    return
+                self._running[choice] = run
 
     def _receive(self, choice: int, event: Event) -> None:
         self._inbox.put((choice, event))
@@ -144,8 +168,17 @@ class Choices:
             if event.reason not in FINISH_REASONS:
                 raise ClientGoneError if self._left else _interrupted(event, self.seed)
         if isinstance(event, Token | Done):
-            while self._n_started < self._n:
-                self._start(self._n_started)
+            self._note_read(choice // self.n)
+        if isinstance(event, Done):
+            self._start_ready()
+
+    def _note_read(self, prompt: int) -> None:
+        """Start the other choices of a prompt that has been read."""
+        if prompt not in self._read:
+            self._read.add(prompt)
+            first = prompt * self.n
+            self._ready.extendleft(range(first + self.n - 1, first, -1))
+            self._start_ready()
 
 
 def _is_written(event: Event) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from app.openai.logprobs import ChatLogprobs, TextLogprobs
+from app.openai.logprobs import ChatLogprobs, TextLogprobs, joined
 from app.openai.tool_calls import ToolCallWriter
 from gpu.events import Done, Token
 
@@ -18,17 +18,27 @@ FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": 
 
 
 @dataclass(frozen=True)
+class Echo:
+    """A prompt that stands before the text of its choices, and its `logprobs` if they are given."""
+
+    text: str
+    logprobs: dict[str, Any] | None = None
+
+
+NO_ECHO = Echo("")
+
+
+@dataclass(frozen=True)
 class WholeChoice:
-    """A choice that has ended. `prefix` stands before its text: the echoed prompt."""
+    """A choice that has ended."""
 
     index: int
     tokens: list[Token]
     done: Done
-    prefix: str
 
     @property
     def text(self) -> str:
-        return self.prefix + "".join(token.text for token in self.tokens)
+        return "".join(token.text for token in self.tokens)
 
     @property
     def visible(self) -> list[Token]:
@@ -50,7 +60,8 @@ class CompletionFormat:
                   the model was given no tools
     logprobs      one for each choice; None if not requested
     first         content of a choice's first chunk, if there is one before any token
-    prefix        text before the generated text: the echoed prompt
+    echoes        one for each prompt; () if they are not repeated
+    n_runs        choices written for each prompt
     n_dropped     messages that were left out because the conversation was too long
     token_ids     choices have the ids of their tokens
     """
@@ -63,7 +74,8 @@ class CompletionFormat:
     whole: Callable[[str], dict[str, Any]]
     logprobs: Sequence[TextLogprobs | ChatLogprobs] | None
     first: dict[str, Any] | None
-    prefix: str = ""
+    echoes: Sequence[Echo] = ()
+    n_runs: int = 1
     tools: Sequence[ToolCallWriter] | None = None
     n_dropped: int = 0
     token_ids: bool = False
@@ -85,6 +97,17 @@ class CompletionFormat:
         called = self.tools is not None and self.tools[index].has_calls
         return "tool_calls" if called and reason == "stop" else reason
 
+    def begin(self, index: int) -> dict[str, Any] | None:
+        """Return the first chunk of the choice `index`, if there is one before any token."""
+        content, logprobs = self.first, None
+        if self.echoes:
+            echo = self._echo(index)
+            content, logprobs = {"text": echo.text}, echo.logprobs
+        if content is None:
+            return None
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": None}
+        return self.frame(self.chunk_object, [choice | self._token_ids([])])
+
     def chunk(
         self, index: int, content: dict[str, Any], tokens: list[Token], finish: str | None
     ) -> dict[str, Any]:
@@ -101,7 +124,7 @@ class CompletionFormat:
                 {
                     "index": i,
                     **self._content(choice),
-                    "logprobs": self._logprobs(choice.index, choice.visible),
+                    "logprobs": self._whole_logprobs(choice),
                     "finish_reason": self.finish_reason(choice.index, choice.done),
                     **self._token_ids(choice.visible),
                 }
@@ -111,8 +134,16 @@ class CompletionFormat:
 
     def _content(self, choice: WholeChoice) -> dict[str, Any]:
         if self.tools is None:
-            return self.whole(choice.text)
+            return self.whole(self._echo(choice.index).text + choice.text)
         return {"message": self.tools[choice.index].message(choice.visible)}
+
+    def _echo(self, index: int) -> Echo:
+        return self.echoes[index // self.n_runs] if self.echoes else NO_ECHO
+
+    def _whole_logprobs(self, choice: WholeChoice) -> dict[str, Any] | None:
+        written = self._logprobs(choice.index, choice.visible)
+        echoed = self._echo(choice.index).logprobs
+        return written if echoed is None or written is None else joined(echoed, written)
 
     def _token_ids(self, tokens: list[Token]) -> dict[str, Any]:
         return {"token_ids": [token.id for token in tokens]} if self.token_ids else {}
@@ -134,12 +165,13 @@ class CompletionFormat:
 
 def completion_format(
     model: str,
-    echo: str,
+    echoes: Sequence[Echo],
     logprobs: Sequence[TextLogprobs] | None,
     *,
-    token_ids: bool = False,
+    n_runs: int,
+    token_ids: bool,
 ) -> CompletionFormat:
-    """Return the format for `/v1/completions`. `echo` is the prompt to repeat, or ""."""
+    """Return the format for `/v1/completions`."""
     return CompletionFormat(
         id=f"cmpl-{secrets.token_hex(12)}",
         object="text_completion",
@@ -148,8 +180,9 @@ def completion_format(
         delta=lambda text: {"text": text},
         whole=lambda text: {"text": text},
         logprobs=logprobs,
-        first={"text": echo} if echo else None,
-        prefix=echo,
+        first=None,
+        echoes=echoes,
+        n_runs=n_runs,
         token_ids=token_ids,
     )
 
@@ -159,6 +192,7 @@ def chat_format(
     logprobs: Sequence[ChatLogprobs] | None,
     tools: Sequence[ToolCallWriter] | None = None,
     n_dropped: int = 0,
+    n_runs: int = 1,
     *,
     token_ids: bool = False,
 ) -> CompletionFormat:
@@ -174,24 +208,25 @@ def chat_format(
         first={"delta": {"role": "assistant", "content": "" if tools is None else None}},
         tools=tools,
         n_dropped=n_dropped,
+        n_runs=n_runs,
         token_ids=token_ids,
     )
 
 
-def usage(done: Sequence[Done]) -> dict[str, Any]:
-    """Return the tokens of a request from the ends of its runs. All have the same prompt, which
-    counts once; `cached_tokens` are those that the first run found in the KV cache, `moved_tokens`
+def usage(done: Sequence[Done], n_runs: int = 1) -> dict[str, Any]:
+    """Return the tokens of a request from the ends of its runs, `n_runs` of each prompt. A prompt
+    counts once; `cached_tokens` are those that its first run found in the KV cache, `moved_tokens`
     those of them that were moved from another text."""
-    prompt = done[0].prompt_tokens
-    timings = done[0].timings
+    first = done[::n_runs]
+    prompt = sum(one.prompt_tokens for one in first)
     completion = sum(one.completion_tokens for one in done)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {
-            "cached_tokens": timings.cache_n,
-            "moved_tokens": timings.cache_moved_n,
+            "cached_tokens": sum(one.timings.cache_n for one in first),
+            "moved_tokens": sum(one.timings.cache_moved_n for one in first),
         },
     }
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,31 +17,19 @@ import numpy as np
 import numpy.typing as npt
 from flask import Flask, Response
 
-from app.engine.client import ASKER_IDS, EngineClient, Tokenizer
+from app.engine.client import EngineClient, Tokenizer
 from app.http.client_limits import place
 from app.http.disconnect import client_gone
-from app.http.errors import CONTEXT_CODE, ClientGoneError
 from app.openai.body import decode_body
+from app.openai.inputs import expect_fits, input_ids, inputs_of
+from app.openai.questions import ask_in_turn
 from app.openai.schema import expect_served
-from app.openai.text_routes import TokenId, TokenIds, check_ids
+from app.openai.text_routes import TokenId, TokenIds
 from app.ws.protocol import Hello
 from gpu import Interventions, InterventionSpan, InvalidRequest, LoraStrength
-from gpu.inspection.requests import Answer, Embedding, Pooling
-
-MAX_INPUTS = 2048
-"""Texts of one request, as with OpenAI."""
-MAX_ASKED = 2
-"""Questions of one request that the engine has at once: one to answer, and one to go on with."""
-POLL_SECONDS = 0.1
-"""Interval at which the connection of the client is checked."""
+from gpu.inspection.requests import Embedding, Pooling
 
 Vector = npt.NDArray[np.float32]
-
-
-class InputTooLongError(InvalidRequest):
-    """A text has more tokens than the context holds."""
-
-    code = CONTEXT_CODE
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,31 +47,14 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     pooling: Pooling = "last"
     user: str | None = None
 
-    def texts(self) -> Sequence[str | list[int]]:
-        """Return the inputs. Raises `InvalidRequest` for an empty or mixed list."""
-        if isinstance(self.input, str):
-            return [self.input]
-        kinds = {type(one) for one in self.input}
-        if kinds == {int}:
-            return [[one for one in self.input if isinstance(one, int)]]
-        if len(kinds) != 1:
-            got = "an empty list" if not kinds else "a list that mixes these"
-            raise InvalidRequest(
-                f"input must be a text, a list of texts, token ids, or a list of lists of token "
-                f"ids, but {got} came",
-                "input",
-            )
-        if len(self.input) > MAX_INPUTS:
-            raise InvalidRequest(
-                f"input has {len(self.input):,} texts, but a request may have {MAX_INPUTS:,}; send "
-                "several requests",
-                "input",
-            )
-        return [one for one in self.input if not isinstance(one, int)]
-
     def ids(self, tokenizer: Tokenizer, hello: Hello) -> list[list[int]]:
         """Return the token ids of each text. Raises `InvalidRequest`, and `InputTooLongError`."""
-        return [_ids(tokenizer, hello, text, f"input[{i}]") for i, text in enumerate(self.texts())]
+        found = []
+        for i, text in enumerate(inputs_of(self.input, "input")):
+            ids = input_ids(tokenizer, hello.model.vocab_size, text, f"input[{i}]")
+            expect_fits(ids, hello.limits.context, f"input[{i}]")
+            found.append(ids)
+        return found
 
     def questions(self, tokenizer: Tokenizer, hello: Hello) -> list[Embedding]:
         """Return a question for each text. Raises what `ids` and `expect_served` raise."""
@@ -131,50 +100,6 @@ def register(app: Flask, engine: EngineClient) -> None:
         n_tokens = sum(len(question.ids) for question in questions)
         answer = _answer(body.model or hello.model.name, vectors, n_tokens)
         return Response(msgspec.json.encode(answer), mimetype="application/json")
-
-
-def ask_in_turn(
-    engine: EngineClient, questions: Sequence[Embedding], gone: Callable[[], bool]
-) -> Iterator[Answer]:
-    """Yield the answers in order, with `MAX_ASKED` questions under way. At the end, also if the
-    client disconnects (`gone`) or a question fails, those under way are cancelled and the engine
-    forgets who asked."""
-    asker, waiting = next(ASKER_IDS), deque(questions)
-    asked: deque[Future[Answer]] = deque()
-    try:
-        while waiting or asked:
-            while waiting and len(asked) < MAX_ASKED:
-                asked.append(engine.inspect(waiting.popleft(), asker))
-            yield _result(asked[0], gone)
-            asked.popleft()
-    finally:
-        engine.cancel_questions(asker)
-
-
-def _result(future: Future[Answer], gone: Callable[[], bool]) -> Answer:
-    """Wait for an answer. Raises `ClientGoneError` if the client disconnects meanwhile."""
-    while not wait([future], POLL_SECONDS).done:
-        if gone():
-            raise ClientGoneError
-    return future.result()
-
-
-def _ids(tokenizer: Tokenizer, hello: Hello, text: str | list[int], param: str) -> list[int]:
-    if isinstance(text, str):
-        ids = tokenizer.encode(text)
-    else:
-        check_ids(text, hello.model.vocab_size, param)
-        ids = text
-    context = hello.limits.context
-    if not ids:
-        raise InvalidRequest(f"{param} has no tokens; give at least one", param)
-    if len(ids) > context:
-        raise InputTooLongError(
-            f"{param} has {len(ids)} tokens, but the context holds {context}; shorten it by at "
-            f"least {len(ids) - context} tokens or start with a larger --context",
-            param,
-        )
-    return ids
 
 
 def _answer(model: str, vectors: Sequence[msgspec.Raw], n_tokens: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from app.engine.client import Tokenizer
 from gpu import SamplingParams
 from gpu.events import Token
+from gpu.inspection.requests import Answer
 
 MIN_LOGPROB = -9999.0
 """Log-probability of a probability that is zero in float32: JSON has no infinity."""
@@ -69,6 +70,35 @@ class TextLogprobs:
         for _, text, logprob in top_logprobs(token, self._params, self._n_top):
             top.setdefault(text, logprob)
         return top | {self._tokenizer.piece(token.id): token.logprob}
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer, ids: list[int], offsets: list[int], losses: Answer | None, n_top: int
+) -> dict[str, Any]:
+    """Return the `logprobs` of a prompt's tokens in the form of `TextLogprobs`: the first one has
+    none, because nothing is before it. `losses`: of the others; None if there are none."""
+    pieces = [tokenizer.piece(id) for id in ids]
+    own: list[float | None] = [None]
+    top: list[dict[str, float] | None] = [None]
+    if losses is not None:
+        own += [max(MIN_LOGPROB, value) for value in losses["logprob"].tolist()]
+        likeliest = zip(losses["top_ids"].tolist(), losses["top_logprobs"].tolist(), strict=True)
+        for piece, value, (top_ids, values) in zip(pieces[1:], own[1:], likeliest, strict=True):
+            found: dict[str, float] = {}
+            for id, logprob in zip(top_ids[:n_top], values, strict=False):
+                found.setdefault(tokenizer.piece(id), max(MIN_LOGPROB, logprob))
+            top.append({**found, piece: value or 0.0})
+    return {
+        "tokens": pieces,
+        "token_logprobs": own,
+        "top_logprobs": top if n_top else None,
+        "text_offset": offsets,
+    }
+
+
+def joined(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    """Return the lists of `TextLogprobs` of two texts, one after the other."""
+    return {name: first[name] and first[name] + then[name] for name in first}
 
 
 class ChatLogprobs:

@@ -223,6 +223,18 @@ OPERATIONS = (
         errors=TEXT_ERRORS,
     ),
     Operation(
+        "get",
+        "/tokenizer_info",
+        "Names of the special tokens, and the chat template",
+        _object(
+            bos_token=STRING_OR_NULL,
+            eos_token=STRING_OR_NULL,
+            chat_template=STRING_OR_NULL,
+            vocab_size=INTEGER,
+        ),
+        errors=(503,),
+    ),
+    Operation(
         "post",
         "/apply-template",
         "The prompt that the chat template makes of messages",

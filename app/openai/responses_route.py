@@ -41,4 +41,4 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
             partial(stream, response=response) if body.stream else None,
             constraint=body.constraint(),
         )
-        return serve(engine, generations, request, answering)
+        return serve(engine, generations, [request], answering)

@@ -11,28 +11,24 @@ from flask import Flask, Response, jsonify
 from app.engine.client import EngineClient, Tokenizer
 from app.openai import generations as generation_routes
 from app.openai import responses_route
-from app.openai.answers import stream, whole
 from app.openai.body import decode_body
-from app.openai.completion_format import CompletionFormat, chat_format, completion_format
+from app.openai.completion_format import chat_format
+from app.openai.completions import answer_request, complete
 from app.openai.generations import Generations
-from app.openai.logprobs import ChatLogprobs, TextLogprobs
+from app.openai.logprobs import ChatLogprobs
 from app.openai.schema import (
     ChatRequest,
-    CompletionRequest,
-    check_changed,
     check_logprobs,
     expect_served,
 )
-from app.openai.serving import AnswerOptions, serve
 from app.openai.structured_outputs import Constraint
 from app.openai.tool_calls import ToolCallWriter
 from app.openai.tools import required_tools
 from app.prompt.conversation import Tool
-from app.prompt.prompts import chosen_template, message_ids, prompt_ids
+from app.prompt.prompts import chosen_template, message_ids
 from app.prompt.tool_calls.registry import tool_format
 from app.prompt.truncation import Room, read_conversation
 from app.ws.protocol import Hello
-from gpu import Request
 
 
 def register(app: Flask, engine: EngineClient) -> None:
@@ -53,7 +49,7 @@ def register(app: Flask, engine: EngineClient) -> None:
 
     @app.post("/v1/completions")
     def completions() -> Response:
-        return _complete(engine, generations)
+        return complete(engine, generations)
 
     @app.post("/v1/chat/completions")
     def chat_completions() -> Response:
@@ -76,28 +72,6 @@ def _model_object(name: str, **more: Any) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "local", **more}
 
 
-def _complete(engine: EngineClient, generations: Generations) -> Response:
-    hello = engine.require_ready()
-    body = decode_body(CompletionRequest)
-    interventions = body.interventions(hello.model)
-    params = body.params(hello.defaults)
-    check_logprobs(body.n_top, params, "logprobs")
-    text, given_ids = body.text_or_ids()
-    ids = prompt_ids(engine.tokenizer, text, ids=given_ids)
-    echo = ""
-    if body.echo:
-        echo = text if text is not None else engine.tokenizer.decode(ids)
-    logprobs = None
-    if body.n_top is not None:
-        logprobs = [
-            TextLogprobs(engine.tokenizer, params, body.n_top, 0) for _ in range(body.n_runs)
-        ]
-    name = body.model or hello.model.name
-    response = completion_format(name, echo, logprobs, token_ids=body.return_token_ids)
-    request = body.run(ids, params, interventions, body.truncation)
-    return _answer(engine, generations, request, response, body, body.constraint())
-
-
 def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
     hello = engine.require_ready()
     body = decode_body(ChatRequest)
@@ -116,11 +90,11 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
     writers = _tool_call_writers(engine.tokenizer, tools, body) if tools else None
     name = body.model or hello.model.name
     response = chat_format(
-        name, logprobs, writers, len(prompt.dropped), token_ids=body.return_token_ids
+        name, logprobs, writers, len(prompt.dropped), body.n_runs, token_ids=body.return_token_ids
     )
     constraint = body.constraint() or _required_calls(engine.tokenizer, tools, body)
     request = body.run(prompt.ids, params, interventions, body.truncation)
-    return _answer(engine, generations, request, response, body, constraint)
+    return answer_request(engine, generations, [request], response, body, constraint)
 
 
 def _required_calls(
@@ -144,24 +118,3 @@ def _tool_call_writers(
     names = {tool["function"]["name"] for tool in tools}
     parallel = body.parallel_tool_calls is not False
     return [ToolCallWriter(tokenizer, form, names, parallel) for _ in range(body.n_runs)]
-
-
-def _answer(
-    engine: EngineClient,
-    generations: Generations,
-    request: Request,
-    response: CompletionFormat,
-    body: CompletionRequest | ChatRequest,
-    constraint: Constraint | None,
-) -> Response:
-    """Run the request, and answer with the whole text or with a stream."""
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    answering = AnswerOptions(
-        response.id,
-        partial(whole, response=response, n=body.n or 1),
-        partial(stream, response=response, with_usage=with_usage) if body.stream else None,
-        body.n_runs,
-        partial(check_changed, body.n_top, request.params),
-        constraint,
-    )
-    return serve(engine, generations, request, answering)

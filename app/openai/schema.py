@@ -210,7 +210,9 @@ def _biases(by_id: dict[str, float]) -> Iterator[TokenBias]:
 
 
 class CompletionRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    prompt: str | list[int | str]
+    prompt: str | list[int | str | list[int]]
+    """A text, token ids, or several of either: each has its own choices."""
+
     truncation: Literal["disabled", "slide"] = "disabled"
     """What to do when the context is full."""
 
@@ -243,30 +245,21 @@ class CompletionRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fi
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        if self.echo and self.logprobs is not None:
+        if not self.writes and self.stream:
             raise InvalidRequest(
-                "echo and logprobs cannot be combined: the prompt's tokens have no "
-                "log-probabilities; leave one out",
-                "echo",
+                "max_tokens 0 writes nothing that could be streamed; leave out stream", "stream"
             )
-        return self.sampling(defaults, max_tokens)
+        return self.sampling(defaults, max_tokens if self.writes else 1)
 
-    def text_or_ids(self) -> tuple[str | None, list[int] | None]:
-        """Return the prompt as a text or as token ids; the other one is None."""
-        if isinstance(self.prompt, str):
-            return self.prompt, None
-        if not self.prompt:
-            raise InvalidRequest("the prompt is empty; give at least one token", "prompt")
-        ids = [id for id in self.prompt if isinstance(id, int)]
-        if ids and len(ids) == len(self.prompt):
-            return None, ids
-        if len(self.prompt) == 1:
-            return str(self.prompt[0]), None
-        raise InvalidRequest(
-            "prompt must be one text or one list of token ids; send several prompts as "
-            "several requests",
-            "prompt",
-        )
+    @property
+    def writes(self) -> bool:
+        """Whether anything is written after the prompt."""
+        return self.max_tokens != 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the tokens of the prompt get log-probabilities."""
+        return self.echo and self.logprobs is not None
 
     @property
     def n_top(self) -> int | None:

@@ -3,7 +3,7 @@ are cancelled either way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ class AnswerOptions:
     id          of the answer, by which its settings can be changed
     whole       returns the answer once all runs have ended
     stream      yields the answer's server-sent events; None: it is sent whole
-    n_runs      texts to write
+    n_runs      texts to write for each prompt
     check       raises InvalidRequest for settings that the runs cannot be changed to
     constraint  grammar of the texts
     """
@@ -42,17 +42,22 @@ class AnswerOptions:
 
 
 def serve(
-    engine: EngineClient, generations: Generations, request: Request, answering: AnswerOptions
+    engine: EngineClient,
+    generations: Generations,
+    requests: Sequence[Request],
+    answering: AnswerOptions,
 ) -> Response:
-    """Run the request and answer it. Raises what `ClientLimits.submit` raises, and InvalidRequest
-    for a grammar that cannot be used, naming the field that it comes from."""
+    """Run the requests, one for each prompt, and answer them. Raises what `ClientLimits.submit`
+    raises, and InvalidRequest for a grammar that cannot be used, naming the field that it comes
+    from."""
     n_runs, check, constraint = answering.n_runs, answering.check, answering.constraint
     with naming(constraint), ExitStack() as stack:
         if constraint is not None:
             vocab_size = engine.require_ready().model.vocab_size
             check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
-            request = msgspec.structs.replace(request, grammar=constraint.grammar)
-        choices = Choices(submitter(engine), request, n_runs, client_gone(), check)
+            grammar = constraint.grammar
+            requests = [msgspec.structs.replace(one, grammar=grammar) for one in requests]
+        choices = Choices(submitter(engine), requests, n_runs, client_gone(), check)
         stack.callback(choices.cancel)
         generations.add(answering.id, choices)
         stack.callback(generations.remove, answering.id)

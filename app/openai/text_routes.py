@@ -1,4 +1,5 @@
-"""`/tokenize`, `/detokenize` and `/apply-template`: what the model makes of a text, without a run.
+"""`/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`: what the model makes of a
+text, without a run.
 
 Names of fields are those of llama-server and of vLLM, so clients of either can use them. An answer
 has the fields of both.
@@ -13,6 +14,7 @@ from flask import Flask, Response, jsonify
 
 from app.engine.client import EngineClient, Tokenizer
 from app.openai.body import decode_body
+from app.openai.inputs import check_ids
 from app.openai.messages import ChatMessage, conversation_turns
 from app.openai.tools import Tool, offered_tools
 from app.prompt.prompts import message_ids, render_prompt
@@ -108,6 +110,19 @@ def register(app: Flask, engine: EngineClient) -> None:
         text = engine.tokenizer.decode(tokens)
         return jsonify(content=text, prompt=text)
 
+    @app.get("/tokenizer_info")
+    def tokenizer_info() -> Response:
+        """The part of vLLM's answer that clients need to count tokens and to render messages."""
+        hello, tokenizer = engine.require_ready(), engine.tokenizer
+        return jsonify(
+            {"bos_token": None, "eos_token": None}
+            | tokenizer.special_tokens
+            | {
+                "chat_template": tokenizer.chat_template,
+                "vocab_size": hello.model.vocab_size,
+            }
+        )
+
     @app.post("/apply-template")
     def apply_template() -> Response:
         engine.require_ready()
@@ -120,15 +135,6 @@ def register(app: Flask, engine: EngineClient) -> None:
             offered_tools(body.tools or (), None),
         )
         return jsonify(prompt="".join(part.text for part in rendered.parts))
-
-
-def check_ids(ids: list[int], vocab_size: int, param: str = "tokens") -> None:
-    """Raise InvalidRequest for an id that the model does not have; `param` is the field."""
-    for i, id in enumerate(ids):
-        if id >= vocab_size:
-            raise InvalidRequest(
-                f"token {i} is {id}, but ids go from 0 to {vocab_size - 1}", f"{param}[{i}]"
-            )
 
 
 def _check_template_fields(add_generation_prompt: bool, continue_final: bool) -> None:

@@ -46,10 +46,10 @@ class Submissions:
 
     def __init__(self, room: int = 16) -> None:
         self.runs: list[RecordedRun] = []
-        self._room = room
+        self.room = room
 
     def __call__(self, request: Request, on_event: OnEvent) -> RecordedRun:
-        if len(self.runs) == self._room:
+        if len(self.runs) == self.room:
             raise QueueFull("there is no room")
         self.runs.append(RecordedRun(request, on_event))
         return self.runs[-1]
@@ -76,7 +76,7 @@ def started(
 ) -> Choices:
     """Return `n` choices, the first of which was accepted."""
     request = Request([1, 2, 3], params or SamplingParams(seed=MAX_SEED - 1))
-    choices = Choices(submissions, request, n, gone)
+    choices = Choices(submissions, [request], n, gone)
     first = submissions.runs[0]
     first.say(accepted(first.request.params))
     choices.wait_accepted()
@@ -134,13 +134,62 @@ def test_a_grammar_that_leads_nowhere_is_a_fault_of_the_request() -> None:
     assert "seed" not in str(no.value), "the same request would end the same way"
 
 
-def test_a_choice_that_finds_no_room_ends_the_others() -> None:
+def test_a_choice_that_finds_no_room_waits_for_another_to_end() -> None:
     submissions = Submissions(room=2)
     choices = started(3, submissions)
+    events = iter(choices)
     submissions.runs[0].say(token())
+    next(events)
+    assert len(submissions.runs) == 2
+    submissions.room = 3
+    submissions.runs[1].say(done())
+    next(events)
+    assert len(submissions.runs) == 3
+    for run in (submissions.runs[0], submissions.runs[2]):
+        run.say(done())
+    assert [found and found[0] for found in events] == [0, 2]
+
+
+def test_a_choice_that_finds_no_room_and_none_to_wait_for_is_refused() -> None:
+    with pytest.raises(QueueFull):
+        started(1, Submissions(room=0))
+    submissions = Submissions(room=1)
+    choices = started(2, submissions)
+    submissions.runs[0].say(done())
     with pytest.raises(QueueFull):
         list(choices)
-    assert [run.cancelled for run in submissions.runs] == [True, True]
+
+
+def test_prompts_start_side_by_side_and_their_choices_when_they_are_read() -> None:
+    submissions = Submissions()
+    requests = [Request([id], SamplingParams()) for id in (1, 2)]
+    choices = Choices(submissions, requests, 2, lambda: False)
+    assert [run.request.ids for run in submissions.runs] == [[1], [2]]
+    events = iter(choices)
+    submissions.runs[1].say(token())
+    assert next(events) == (2, token())
+    submissions.runs[0].say(token())
+    assert next(events) == (0, token())
+    assert [run.request.ids for run in submissions.runs] == [[1], [2], [2], [1]]
+    first, *others = (run.request.params.seed for run in submissions.runs)
+    assert first is not None
+    assert others == [first, first + 1, first + 1], "prompts have the seeds that they have alone"
+    choices.cancel()
+    assert all(run.cancelled for run in submissions.runs)
+
+
+def test_a_prompt_that_is_refused_ends_those_before_it() -> None:
+    submissions = Submissions()
+
+    def submit(request: Request, on_event: OnEvent) -> RecordedRun:
+        if request.ids == [9]:
+            raise InvalidRequest("there is no token 9", "prompt")
+        return submissions(request, on_event)
+
+    requests = [Request([id], SamplingParams(seed=1)) for id in (1, 9)]
+    with pytest.raises(InvalidRequest):
+        Choices(submit, requests, 1, lambda: False)
+    assert submissions.runs[0].cancelled
 
 
 def test_a_client_that_leaves_cancels_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 
 from app.engine.client import LocalEngine
 from app.http.errors import ClientGoneError
-from app.openai import embeddings
-from app.openai.embeddings import MAX_INPUTS, ask_in_turn
+from app.openai.inputs import MAX_INPUTS
+from app.openai.questions import MAX_ASKED, ask_in_turn
 from gpu import QueueFull
 from gpu.inspection.requests import Answer, Embedding, Question
 from tests.app.conftest import Site, StartSite
@@ -171,7 +171,7 @@ def test_few_questions_of_a_request_are_under_way() -> None:
 
     def answer_oldest() -> bool:
         nonlocal n_answered
-        assert len(engine.asked) - n_answered <= embeddings.MAX_ASKED
+        assert len(engine.asked) - n_answered <= MAX_ASKED
         engine.asked[n_answered][2].set_result(Answer({"i": n_answered}, ()))
         n_answered += 1
         return False
@@ -182,11 +182,11 @@ def test_few_questions_of_a_request_are_under_way() -> None:
 
 
 def test_a_client_that_leaves_takes_its_questions_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("app.openai.questions.POLL_SECONDS", 0.01)
     engine = Unanswered()
     with pytest.raises(ClientGoneError):
         next(ask_in_turn(engine, QUESTIONS, lambda: True))  # type: ignore[arg-type]
-    assert len(engine.asked) == embeddings.MAX_ASKED
+    assert len(engine.asked) == MAX_ASKED
     assert engine.cancelled == [engine.asked[0][1]]
 
 

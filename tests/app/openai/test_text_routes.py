@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.app.conftest import StartSite
-from tests.app.fake_tokenizer import TOOL_TEMPLATE, FakeTokenizer
+from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, FakeTokenizer
 
 HELLO = [{"role": "user", "content": "Hi"}]
 
@@ -121,3 +121,15 @@ def test_a_model_without_a_template_has_none_to_apply(start_site: StartSite) -> 
     error = post(client, "/apply-template", 400, messages=HELLO)["error"]
     assert "no chat template" in error["message"]
     assert post(client, "/tokenize", content="Once")["count"] > 0
+
+
+def test_tokenizer_info_names_the_special_tokens_and_the_template(http: FlaskClient) -> None:
+    info = http.get("/tokenizer_info").json
+    assert info is not None
+    assert (info["bos_token"], info["eos_token"]) == ("<s>", "</s>")
+    assert info["chat_template"] == CHAT_TEMPLATE
+    for name in ("bos_token", "eos_token"):
+        body = {"prompt": info[name], "add_special_tokens": False}
+        tokenized = http.post("/tokenize", json=body).json
+        assert tokenized is not None
+        assert tokenized["count"] == 1, "clients learn its id so"
