@@ -9,9 +9,11 @@ from gpu.architectures.common.readers import Sizes, read_full_rope, read_sliding
 from gpu.files.json_object import JsonObject
 
 
-def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
+def read_config(
+    config: JsonObject, sizes: Sizes, default_window: int | None = 4096
+) -> Hyperparameters:
     config.choice("hidden_act", ("silu",), "silu")
-    window = read_sliding_window(config) if "sliding_window" in config else None
+    window = read_sliding_window(config, default_window)
     return Hyperparameters(
         rope=read_full_rope(config, sizes),
         sliding_windows=(window,) * sizes.n_layers if window else (),

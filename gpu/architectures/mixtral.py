@@ -30,7 +30,7 @@ def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
         config, n=8, experts_per_token=2, size_key="intermediate_size", norm_topk_prob=True
     )
     rope = read_full_rope(config, sizes, 1e6)
-    return replace(mistral.read_config(config, sizes), rope=rope, experts=experts)
+    return replace(mistral.read_config(config, sizes, None), rope=rope, experts=experts)
 
 
 def read_gguf(meta: Metadata) -> Values:

@@ -28,7 +28,7 @@ def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
     rope = read_rope(config, sizes.context, rotary_dim, DEFAULT_THETA)
     if rope.scaling not in ("default", "longrope"):
         raise config.error("rope_scaling", "default or longrope in this architecture")
-    window = read_sliding_window(config) if "sliding_window" in config else sizes.context
+    window = read_sliding_window(config, sizes.context) or sizes.context
     return Hyperparameters(
         rope=rope,
         rotary_dim=rotary_dim,

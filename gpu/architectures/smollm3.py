@@ -30,7 +30,7 @@ def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
     windows: tuple[int | None, ...] = ()
     if config.boolean("use_sliding_window", False):
         kinds: list[object] = [FULL_ATTENTION if has else SLIDING_ATTENTION for has in has_rope]
-        windows = read_sliding_windows(config, kinds, sizes)
+        windows = read_sliding_windows(config, kinds, sizes, None)
     return replace(
         llama.read_config(config, sizes),
         rope=read_full_rope(config, sizes, 2e6),

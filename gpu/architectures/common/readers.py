@@ -58,8 +58,12 @@ def read_gelu(config: JsonObject, default: str) -> str:
     return names[config.choice("hidden_act", tuple(names), default)]
 
 
-def read_sliding_window(config: JsonObject) -> int:
-    return config.integer("sliding_window", 1, MAX_CONTEXT, 4096)
+def read_sliding_window(config: JsonObject, default: int | None = 4096) -> int | None:
+    """Read the window of layers that have one. A null means none here, not the default."""
+    key = "sliding_window"
+    if key in config or (default is not None and key not in config.values):
+        return config.integer(key, 1, MAX_CONTEXT, default)
+    return None
 
 
 def read_layer_list(
@@ -78,20 +82,25 @@ def read_layer_list(
 
 
 def read_sliding_windows(
-    config: JsonObject, kinds: list[object], sizes: Sizes
+    config: JsonObject, kinds: list[object], sizes: Sizes, default: int | None = 4096
 ) -> tuple[int | None, ...]:
-    """Read the window of each layer, by `layer_types`; `kinds`: its default."""
+    """Read the window of each layer, by `layer_types`; `kinds`: its default. `default`: the window if
+    the config does not say."""
     if "layer_types" in config:
         kinds = read_layer_list(config, "layer_types", (FULL_ATTENTION, SLIDING_ATTENTION), sizes)
     if SLIDING_ATTENTION not in kinds:
         return ()
-    window = read_sliding_window(config)
-    return tuple(window if kind == SLIDING_ATTENTION else None for kind in kinds)
+    window = read_sliding_window(config, default)
+    return (
+        ()
+        if window is None
+        else tuple(window if kind == SLIDING_ATTENTION else None for kind in kinds)
+    )
 
 
 def read_max_window_layers(config: JsonObject, sizes: Sizes) -> tuple[int | None, ...]:
     """Read Qwen's windows, which the layers from `max_window_layers` on have."""
-    if not config.boolean("use_sliding_window", False) or "sliding_window" not in config:
+    if not config.boolean("use_sliding_window", False):
         return ()
     first = config.integer("max_window_layers", 0, 1024, 28)
     late: list[object] = [

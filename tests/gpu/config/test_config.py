@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import CONFIG_MAPPING
 
-from gpu.config import GenerationDefaults, ModelConfig, RopeConfig
+from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig, RopeConfig
 from gpu.errors import ModelError
+from gpu.files.json_object import JsonObject
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -341,3 +343,67 @@ def test_generation_defaults_out_of_range(
     write(tmp_path, {}, {"do_sample": True, **values})
     with pytest.raises(ModelError, match=message):
         GenerationDefaults.from_folder(tmp_path)
+
+
+NAMED_IDS = ("bos_token_id", "eos_token_id")
+"""Keys without a default here: no token is better than another model's."""
+REQUIRED = (
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "vocab_size",
+    *("n_embd", "n_head", "n_layer", "n_positions"),
+)
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_a_key_that_is_left_out_has_the_value_of_transformers_class(kind: str) -> None:
+    """Or it is refused as missing, as the sizes are."""
+    made = CONFIG_MAPPING[kind]
+    base = json.loads(made().to_json_string(use_diff=False))
+    if hasattr(made, "use_sliding_window"):
+        base |= {"use_sliding_window": True, "sliding_window": 9}
+    base.pop("layer_types", None)  # follows from other keys
+    n_compared = 0
+    for key in base.keys() - {"model_type", *NAMED_IDS}:
+        default = getattr(made, key, ...)
+        if not isinstance(default, int | float | str | None):
+            continue
+        without = {name: value for name, value in base.items() if name != key}
+        if key in REQUIRED or (key, kind) == ("rms_norm_eps", "llama"):
+            with pytest.raises(ModelError, match="is missing"):
+                checked(without)
+            continue
+        assert checked(without) == checked({**base, key: default}), key
+        n_compared += 1
+    assert n_compared >= 10
+
+
+def checked(config: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.of(JsonObject("config.json", config), JsonObject("generation", {}))
+
+
+WINDOWS = {"left out": {}, "null": {"sliding_window": None}, "given": {"sliding_window": 9}}
+WITH_WINDOWS = [kind for kind in MODEL_TYPES if hasattr(CONFIG_MAPPING[kind], "sliding_window")]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("kind", WITH_WINDOWS)
+def test_windows_are_those_of_transformers(kind: str, window: str) -> None:
+    sizes = {"num_hidden_layers": 6, "max_position_embeddings": 8192, "max_window_layers": 3}
+    for switched in ({}, {"use_sliding_window": True}):
+        config = {"model_type": kind, **sizes, **switched, **WINDOWS[window]}
+        theirs = CONFIG_MAPPING[kind](**config)
+        kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 6
+        size = theirs.sliding_window or None
+        windows = [size if each == "sliding_attention" else None for each in kinds]
+        base = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+        for key in ("layer_types", "sliding_window", "use_sliding_window", "no_rope_layers"):
+            base.pop(key, None)
+        assert checked(base | config).sliding_windows == (tuple(windows) if any(windows) else ())
+
+
+def test_there_are_architectures_with_windows() -> None:
+    assert {"mistral", "qwen2", "gemma2", "phi3", "smollm3"} <= set(WITH_WINDOWS)
