@@ -23,7 +23,7 @@ from gpu.errors import ModelError
 from gpu.files.json_object import shown
 from gpu.info import LoraInfo
 from gpu.lora.config import CONFIG, LoraConfig
-from gpu.lora.pairs import LoraPair, match_tensors
+from gpu.lora.pairs import LoraPair, match_tensors, names_to_match
 from gpu.lora.targets import lora_targets, module_in_base
 
 WEIGHTS = "adapter_model.safetensors"
@@ -60,10 +60,11 @@ class Lora:
                 "expected a name of 1 to 64 letters, digits, dots, dashes or underscores"
             )
         _expect_files(folder)
-        lora_config = LoraConfig.read(folder)
         file = Checkpoint(folder, open_safetensors(folder / WEIGHTS))
+        targets = tuple(lora_targets(config, base))
+        lora_config = LoraConfig.read(folder, names_to_match(file, targets))
         in_base = partial(module_in_base, config=config, checkpoint=base)
-        pairs = match_tensors(file, lora_config, tuple(lora_targets(config, base)), in_base)
+        pairs = match_tensors(file, lora_config, targets, in_base)
         return cls(name, file, pairs)
 
     @property

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject, shown
+from gpu.lora.name_patterns import NamePattern, NamePatterns
 
 CONFIG = "adapter_config.json"
 MAX_RANK = 512
 MAX_ALPHA = 1e6
-MAX_PATTERN = 1000
-"""Most characters of a regular expression."""
-MAX_REPEATS = 3
-"""Most repetitions in a regular expression, none of them of a group: matching then takes at most
-(length of the name)^repetitions steps. An unbounded pattern could keep the process busy for
-ever."""
-
 UNSUPPORTED = (
     "use_dora",
     "lora_bias",
@@ -46,12 +40,12 @@ class ModulePattern:
     """Modules selected by a regular expression of their whole names, or by the ends of their
     names."""
 
-    pattern: re.Pattern[str] | None = None
+    pattern: NamePattern | None = None
     ends: tuple[str, ...] = ()
 
     def __contains__(self, module: str) -> bool:
         if self.pattern:
-            return self.pattern.fullmatch(module) is not None
+            return module in self.pattern
         return any(module == end or module.endswith(f".{end}") for end in self.ends)
 
 
@@ -77,33 +71,40 @@ class LoraConfig:
     layers_to_transform: frozenset[int] | None
     target_parameters: ModulePattern = field(default_factory=ModulePattern)
     peft_version: str = ""
-    rank_pattern: tuple[tuple[re.Pattern[str], int], ...] = ()
-    alpha_pattern: tuple[tuple[re.Pattern[str], float], ...] = ()
+    rank_pattern: tuple[tuple[NamePattern, int], ...] = ()
+    alpha_pattern: tuple[tuple[NamePattern, float], ...] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> LoraConfig:
-        """Read the config in `folder`. Raises ModelError for a file that is missing or damaged, and
-        for other kinds of adapters."""
+    def read(cls, folder: Path, names: Collection[str] = ()) -> LoraConfig:
+        """Read the config in `folder`. `names`: all modules and parameters that it will be asked
+        about. Raises ModelError for a file that is missing or damaged, and for other kinds of
+        adapters."""
         fields = JsonObject.read(folder / CONFIG)
+        patterns = NamePatterns(names)
         _expect_lora(fields)
         targets = fields.get("target_modules")
-        by_name = None if targets == "all-linear" else _modules(fields, "target_modules")
-        return cls(
+        by_name = None if targets == "all-linear" else _modules(fields, "target_modules", patterns)
+        found = cls(
             r=fields.integer("r", 1, MAX_RANK, 8),
             alpha=fields.number("lora_alpha", -MAX_ALPHA, MAX_ALPHA, 8),
             use_rslora=fields.boolean("use_rslora", False),
             target_modules=by_name,
-            exclude_modules=_modules(fields, "exclude_modules"),
+            exclude_modules=_modules(fields, "exclude_modules", patterns),
             layers_to_transform=_layers(fields),
-            target_parameters=_modules(fields, "target_parameters"),
+            target_parameters=_modules(fields, "target_parameters", patterns),
             peft_version=fields.string("peft_version", ""),
             rank_pattern=_patterns(
-                fields, "rank_pattern", lambda o, key: o.integer(key, 1, MAX_RANK)
+                fields, "rank_pattern", patterns, lambda o, key: o.integer(key, 1, MAX_RANK)
             ),
             alpha_pattern=_patterns(
-                fields, "alpha_pattern", lambda o, key: o.number(key, -MAX_ALPHA, MAX_ALPHA)
+                fields,
+                "alpha_pattern",
+                patterns,
+                lambda o, key: o.number(key, -MAX_ALPHA, MAX_ALPHA),
             ),
         )
+        patterns.resolve()
+        return found
 
     def adapts(self, module: str, layer: int) -> bool:
         """Return whether a module of the base has an adapter."""
@@ -119,12 +120,12 @@ class LoraConfig:
         return self.target_modules is None or module in self.target_modules
 
     def rank(self, module: str) -> int:
-        return next((rank for key, rank in self.rank_pattern if key.match(module)), self.r)
+        return next((rank for key, rank in self.rank_pattern if module in key), self.r)
 
     def scale(self, module: str) -> float:
         """Return α / r, the factor of the product of the two matrices."""
         rank = self.rank(module)
-        alpha = next((alpha for key, alpha in self.alpha_pattern if key.match(module)), self.alpha)
+        alpha = next((alpha for key, alpha in self.alpha_pattern if module in key), self.alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
@@ -154,10 +155,10 @@ def _expect_lora(fields: JsonObject) -> None:
         )
 
 
-def _modules(fields: JsonObject, key: str) -> ModulePattern:
+def _modules(fields: JsonObject, key: str, patterns: NamePatterns) -> ModulePattern:
     value = fields.get(key)
     if isinstance(value, str) and value:
-        return ModulePattern(_compiled(fields, key, value))
+        return ModulePattern(patterns.compile(fields, key, value))
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise fields.error(key, "a list of names of modules, or a regular expression")
@@ -172,24 +173,10 @@ def _layers(fields: JsonObject) -> frozenset[int] | None:
     return frozenset(layers) or None
 
 
-def _patterns(fields: JsonObject, key: str, read: Any) -> tuple[tuple[re.Pattern[str], Any], ...]:
+def _patterns(
+    fields: JsonObject, key: str, patterns: NamePatterns, read: Any
+) -> tuple[tuple[NamePattern, Any], ...]:
     """Return (pattern, value) pairs; patterns match module names as PEFT's `get_pattern_key`
     does."""
     of = fields.object(key)
-    whole = r"(.*\.)?({})$"
-    return tuple((_compiled(of, name, name, whole), read(of, name)) for name in of.values)
-
-
-def _compiled(fields: JsonObject, key: str, pattern: str, whole: str = "{}") -> re.Pattern[str]:
-    """Compile `whole` with {} replaced by `pattern`."""
-    repeats = len(re.findall(r"[*+{]", pattern))
-    if len(pattern) > MAX_PATTERN or repeats > MAX_REPEATS or re.search(r"\)[*+{]", pattern):
-        raise fields.error(
-            key,
-            f"a regular expression of {MAX_PATTERN} characters and {MAX_REPEATS} repetitions at "
-            "most, none of them of a group",
-        )
-    try:
-        return re.compile(whole.replace("{}", pattern))
-    except (re.error, RecursionError, OverflowError):
-        raise fields.error(key, "a regular expression") from None
+    return tuple((patterns.compile_end(of, name), read(of, name)) for name in of.values)

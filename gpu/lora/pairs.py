@@ -63,6 +63,13 @@ def match_tensors(
     return pairs
 
 
+def names_to_match(file: Checkpoint, targets: Sequence[LoraTarget]) -> set[str]:
+    """Return the names that `match_tensors` asks the config about: of modules and parameters."""
+    modules = {match[1] for name in file.names() if (match := TENSOR.fullmatch(name))}
+    modules |= {name for linear in targets for name in (linear.module, linear.parameter)}
+    return modules | {f"{module}.weight" for module in modules}
+
+
 def _adapted_modules(file: Checkpoint) -> list[str]:
     """Return the modules with both matrices. Raises ModelError for any other tensor."""
     halves: dict[str, set[str]] = {}

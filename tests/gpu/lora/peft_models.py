@@ -25,6 +25,11 @@ ROUTER = "mlp.gate.weight"
 WAYS: dict[str, dict[str, Any]] = {
     "all-linear": {"target_modules": "all-linear"},
     "pattern": {"target_modules": r".*layers\.(0|2)\.(self_attn\.[qk]|mlp\.down)_proj"},
+    "long-pattern": {
+        "target_modules": r"(?:.*?(?:self_attn).*?(?:q|v).*?_proj.*?)|(?:\bmodel\.layers\.[\d]{1,}"
+        r"\.(?:mlp)\.(?:(?:up_proj)))",
+        "rank_pattern": {r"(?:\w+\.)*v_(?:\w)*": 3},
+    },
     "layer": {"target_modules": ["v_proj", "up_proj"], "layers_to_transform": [1]},
     "excluded": {
         "target_modules": ["o_proj", "gate_proj"],

@@ -16,6 +16,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_names import expert_modules
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
+from gpu.lora import name_patterns
 from gpu.lora.adapter import Lora, check_lora, open_loras
 from gpu.lora.config import LoraConfig
 from gpu.lora.fused import is_swapped
@@ -88,7 +89,8 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "other_rank": (with_config(r=4), r"has shape \(3, \d+\), but base and config require \(4, "),
     "alpha": (with_config(lora_alpha="6"), "lora_alpha must be a number"),
     "pattern": (with_config(alpha_pattern={"(": 1}), "must be a regular expression"),
-    "long_pattern": (with_config(target_modules="a" * 1001), "1000 characters and 3 repetitions"),
+    "slow_pattern": (with_config(target_modules="(?:.*[" * 4), "must be a regular expression"),
+    "long_pattern": (with_config(target_modules="a" * 65537), "of at most 65,536 characters"),
     "target": (
         with_config(target_modules=["k_proj"]),
         "its file changes .*, but its config does not",
@@ -287,6 +289,24 @@ def test_an_adapter_reports_rank_modules_and_parameters() -> None:
     assert found.parameters < whole.parameters()
 
 
+def test_a_pattern_that_is_never_done_is_stopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_patterns, "MAX_SECONDS", 1)
+    with_config(target_modules=r"(?:(?:\w|\.|x)*)*!")(folder)
+    with pytest.raises(ModelError, match="takes more than 1 seconds"):
+        opened(folder)
+
+
+def test_ranks_and_scales_of_slow_patterns(folder: Path) -> None:
+    keys = {r"(?:\w+\.)*down_proj": 5, r"mlp\..*?(?:.*?)(?:.*?)p_.*?": 7}
+    with_config(rank_pattern=keys, alpha_pattern=keys)(folder)
+    names = [f"model.layers.1.mlp.{name}_proj" for name in ("down", "up", "gate")]
+    config = LoraConfig.read(folder, names)
+    assert [config.rank(name) for name in names] == [5, 7, config.r]
+    assert [config.scale(name) for name in names[:2]] == [1.0, 1.0]
+
+
 def test_targets_and_patterns_mean_what_they_mean_to_peft(folder: Path) -> None:
     module = "model.layers.1.mlp.down_proj"
     cases: dict[str, tuple[dict[str, Any], bool]] = {
@@ -294,15 +314,26 @@ def test_targets_and_patterns_mean_what_they_mean_to_peft(folder: Path) -> None:
         "part of a name": ({"target_modules": ["own_proj"]}, False),
         "whole": ({"target_modules": [module]}, True),
         "regex": ({"target_modules": r".*\.(down|up)_proj"}, True),
+        "regex with repetitions": ({"target_modules": r".*?(?:mlp).*?\.(?:d|e).*?n_proj.*?"}, True),
+        "regex with a repeated group": ({"target_modules": r"(?:\w+\.)*down_proj"}, True),
+        "regex with a boundary": (
+            {"target_modules": r"(?:.*text.*)|(?:\bmodel\.\w+\.[\d]{1,}\.(?:mlp)\.(?:down_proj))"},
+            True,
+        ),
+        "regex of others": ({"target_modules": r"(?:\w+\.)+(up|gate)_(?:\w)*"}, False),
         "regex of a part": ({"target_modules": "down_proj"}, False),
         "all": ({"target_modules": "all-linear"}, True),
         "layer": ({"target_modules": ["down_proj"], "layers_to_transform": [0, 2]}, False),
         "one layer": ({"target_modules": ["down_proj"], "layers_to_transform": 1}, True),
         "excluded": ({"target_modules": ["down_proj"], "exclude_modules": ".*down.*"}, False),
+        "excluded by repetitions": (
+            {"target_modules": ["down_proj"], "exclude_modules": r"(?:\w+\.)+[cd]\w*"},
+            False,
+        ),
     }
     for case, (settings, wanted) in cases.items():
         with_config(**settings)(folder)
-        assert LoraConfig.read(folder).adapts(module, 1) == wanted, case
+        assert LoraConfig.read(folder, {module}).adapts(module, 1) == wanted, case
     for kind, settings in random_loras.KINDS.items():
         config = LoraConfig.read(random_loras.folder(LLAMA, kind))
         for name in (module, "model.layers.1.self_attn.k_proj", "model.layers.0.self_attn.k_proj"):
