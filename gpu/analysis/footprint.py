@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu.checkpoint.inventory import Inventory, TensorEntry
+from gpu.checkpoint.open_model import open_model, with_own_head
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_names import tensor_map_of
@@ -97,7 +98,12 @@ class Footprint:
         dtype = options.dtype
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
-        config, kv = ModelConfig.from_folder(path), options.kv_dtype or FORMATS[dtype].kv
+        kv = options.kv_dtype or FORMATS[dtype].kv
+        if shapes is None:
+            config, checkpoint = open_model(path)
+        else:
+            checkpoint = Checkpoint.of_shapes(Path(path), shapes)
+            config = with_own_head(ModelConfig.from_folder(path), checkpoint)
         cut = fit_kv_cache(
             config,
             kv,
@@ -105,9 +111,6 @@ class Footprint:
             context=options.context,
             kv_memory_bytes=options.kv_memory_bytes,
             hybrid=options.hybrid_kv_cache and options.backend == "wgpu",
-        )
-        checkpoint = (
-            Checkpoint.open(path) if shapes is None else Checkpoint.of_shapes(Path(path), shapes)
         )
         of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
         stages = cut_stages(config.n_layers, options.pipeline_parallel_size)

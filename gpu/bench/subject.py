@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
@@ -31,10 +32,10 @@ class BenchModel:
         other engines, and the floor, are written for its shape."""
         where = folder.resolve()
         name = where.parent.name if where.name == "model" else where.name  # …/tale/model: tale
-        config = ModelConfig.from_folder(folder)
+        config, checkpoint = open_model(folder)
         if config.model_type != "llama":
             raise ModelError(f"{folder}: the benchmark runs llama models, not {config.model_type}")
-        return cls(name, config, Checkpoint.open(folder))
+        return cls(name, config, checkpoint)
 
     @classmethod
     def from_shape(cls, name: str) -> BenchModel:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpu.architectures.common.tensor_map import Kind, Layout, TensorMap, TensorMatch
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
 from gpu.checkpoint.tensor_names import has_biases, tensor_map_of
@@ -126,7 +127,7 @@ class Inventory(msgspec.Struct, frozen=True):
         `dtype` is one of `gpu.checkpoint.packing.FORMATS`. Raises ModelError for a folder that
         cannot be run.
         """
-        return cls.of(ModelConfig.from_folder(folder), Checkpoint.open(folder), dtype)
+        return cls.of(*open_model(folder), dtype)
 
     @classmethod
     def of(cls, config: ModelConfig, checkpoint: Checkpoint, dtype: str | None = None) -> Inventory:

@@ -43,6 +43,9 @@ NOT_PARAMETERS = (
 )
 """Tables and masks in old checkpoints; they are computed, not learned."""
 
+COMPARED = 1 << 22
+"""Numbers of two tensors that are compared at once."""
+
 F32 = npt.NDArray[np.float32]
 F16 = npt.NDArray[np.float16]
 
@@ -130,6 +133,18 @@ class Checkpoint:
     def n_bytes(self, name: str) -> int:
         """Return the bytes of the tensor in the file."""
         return len(self._tensor(name).data)
+
+    def are_equal(self, a: str, b: str) -> bool:
+        """Return whether two tensors have the same numbers in the same shape; False if the numbers
+        are not known (`of_shapes`)."""
+        first, second = self._tensor(a), self._tensor(b)
+        if first.shape != second.shape or not (len(first.data) and len(second.data)):
+            return False
+        if first.dtype == second.dtype:
+            return np.array_equal(first.data, second.data)
+        n = max(1, COMPARED // max(1, math.prod(first.shape[1:])))
+        rows = (slice(at, at + n) for at in range(0, first.shape[0], n))
+        return all(np.array_equal(self.read_f32(a, part), self.read_f32(b, part)) for part in rows)
 
     def parameters(self, tie_embeddings: bool = False) -> int:
         """Return the number of weights; a tied output matrix that was saved too is not counted."""

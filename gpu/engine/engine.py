@@ -13,7 +13,7 @@ from collections.abc import Sequence as Several
 from concurrent.futures import Future
 from pathlib import Path
 
-from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.open_model import open_model
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.engine.backends import (
     Progress,
@@ -131,7 +131,7 @@ class Engine:
         folder = Path(path)
         check_options(options)
         progress(0.0, f"reading {folder.name}")
-        config = ModelConfig.from_folder(folder)
+        config, checkpoint = open_model(folder)
         if options.cache_reuse and (why := why_not_shiftable(config)) is not None:
             raise ModelError(f"{folder.name}: {why}; leave out --cache-reuse")
         if tokenizer is None:
@@ -148,7 +148,7 @@ class Engine:
             tokenizer,
             options,
             name=name or folder.resolve().name,
-            parameters=Checkpoint.open(folder).parameters(config.tie_embeddings),
+            parameters=checkpoint.parameters(config.tie_embeddings),
             defaults=recommended_settings(GenerationDefaults.from_folder(folder)),
             make_draft=make_draft if options.draft is not None else None,
         )

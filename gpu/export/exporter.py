@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.export.manifest import ExportedFile, ExportedModel, ExportedWeights
 from gpu.export.plan_builder import build_plan
 from gpu.export.plan_format import PlanFile, encode_plan
-from gpu.export.recording import PROFILES, open_model, record
+from gpu.export.recording import PROFILES, record
 from gpu.export.weight_pieces import PieceLoader, PieceWriter
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import open_loras

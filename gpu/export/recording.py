@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.matrix import Shard
-from gpu.checkpoint.reader import Checkpoint, WeightSource
+from gpu.checkpoint.reader import WeightSource
 from gpu.checkpoint.recipe import Placement, Recipe
 from gpu.checkpoint.row_layout import Arrangement, RowSource
 from gpu.checkpoint.uploader import PackJob
@@ -94,11 +93,6 @@ def record(
     load = ShapeLoader(checkpoint, Memory(device), options.dtype)
     loaded = LoadedModel.make(config, options, load, loras)
     return Recording.of(loaded, device, load.placements)
-
-
-def open_model(folder: Path) -> tuple[ModelConfig, Checkpoint]:
-    """Open a model folder or a GGUF file. Raises ModelError."""
-    return ModelConfig.from_folder(folder), Checkpoint.open(folder)
 
 
 def expect_exportable(options: LoadOptions) -> None:

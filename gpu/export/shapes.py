@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu.checkpoint.open_model import with_own_head
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -42,6 +43,7 @@ def record_shapes(
     where = JsonObject(str(WHERE), config)
     checked = ModelConfig.of(where, JsonObject("generation_config.json", generation))
     checkpoint = _checkpoint(shapes)
+    checked = with_own_head(checked, checkpoint)
     recording = record(checked, checkpoint, options, profile)
     try:
         plan, constants = build_plan(recording, profile)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
-from gpu.config import ModelConfig
+from gpu.checkpoint.reader import Progress, weight_progress
 from gpu.errors import ModelError
 from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
@@ -124,9 +124,8 @@ class TorchRunner:
                 f"the torch backend stores keys and values as {' or '.join(KV_TYPES)}, not "
                 f"{kv_dtype!r}; choose one of these, or the wgpu backend"
             )
-        config = ModelConfig.from_folder(folder)
+        config, checkpoint = open_model(folder)
         expect_supported(config)
-        checkpoint = Checkpoint.open(folder)
         loras = open_loras(options.loras, config, checkpoint)
         shape = fit_kv_cache(
             config,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import FORMATS
-from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
+from gpu.checkpoint.reader import Progress, weight_progress
 from gpu.checkpoint.weights import WeightLoader
-from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory, Purpose, Tensor
@@ -29,7 +29,7 @@ def expect_loadable(
     that are not finite or that `dtype` cannot hold. Takes about as long as reading them."""
     if dtype not in FORMATS:
         raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
-    config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
+    config, checkpoint = open_model(path)
     memory = _NoMemory()
     on_weights = weight_progress(progress, checkpoint, config.tie_embeddings, "checking")
     MODELS[config.model_type](

@@ -20,9 +20,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from typing import Any, cast
 
-from gpu.checkpoint.reader import Checkpoint, weight_progress
+from gpu.checkpoint.open_model import open_model
+from gpu.checkpoint.reader import weight_progress
 from gpu.checkpoint.weight_cache import open_weight_cache
-from gpu.config import ModelConfig
 from gpu.errors import DeviceError, ModelError
 from gpu.load_options import LoadOptions
 from gpu.runners.loaded_model import StagePart
@@ -169,13 +169,12 @@ class ServedStage:
         """Connect to the other stages first: a failure of one must not keep them waiting."""
         self._connect(message)
         options, stage = self._options, message.stage
-        config = ModelConfig.from_folder(message.folder)
+        config, checkpoint = open_model(message.folder)
         if config != message.config:
             raise ModelError(
                 f"{message.folder} is another model there than where the engine is; put the same "
                 "files on all machines"
             )
-        checkpoint = Checkpoint.open(message.folder)
         assert self._device is not None, "Open comes first"
         cache = open_weight_cache(
             checkpoint, config.of_stage(stage), options.dtype, options.weight_cache_bytes

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.reader import Progress
 from gpu.config import ModelConfig, Stage, cut_stages
 from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, StageInfo
@@ -91,7 +92,7 @@ class StagedRunner:
     ) -> StagedRunner:
         """Open the devices and load a stage of a model folder onto each. `hosts`: processes for the
         stages; None: they run in this one. Raises ModelError and DeviceError."""
-        config = ModelConfig.from_folder(folder)
+        config, _ = open_model(folder)
         stages = cut_stages(config.n_layers, options.pipeline_parallel_size)
         model = StagedModel(folder, config, stages, options, checked)
         if hosts is None:

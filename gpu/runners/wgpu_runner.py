@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.reader import Checkpoint, Progress, WeightSource, weight_progress
+from gpu.checkpoint.open_model import open_model
+from gpu.checkpoint.reader import Progress, WeightSource, weight_progress
 from gpu.checkpoint.weight_cache import WeightCache, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
@@ -140,8 +141,7 @@ class WgpuRunner:
         """Open the adapter and load a model folder. `checked`: validate every command, see
         `gpu.webgpu.device.Device.open`. `beside`: share the open device of this runner, which is to
         be closed later. Raises ModelError and DeviceError."""
-        config = ModelConfig.from_folder(folder)
-        checkpoint = Checkpoint.open(folder)
+        config, checkpoint = open_model(folder)
         loras = open_loras(options.loras, config, checkpoint)
         device = beside.gpu if beside else open_device(options, checked, progress)
         cache = open_weight_cache(checkpoint, config, options.dtype, options.weight_cache_bytes)

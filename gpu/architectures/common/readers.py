@@ -84,8 +84,8 @@ def read_layer_list(
 def read_sliding_windows(
     config: JsonObject, kinds: list[object], sizes: Sizes, default: int | None = 4096
 ) -> tuple[int | None, ...]:
-    """Read the window of each layer, by `layer_types`; `kinds`: its default. `default`: the window if
-    the config does not say."""
+    """Read the window of each layer, by `layer_types`; `kinds`: its default. `default`: the window
+    if the config does not say."""
     if "layer_types" in config:
         kinds = read_layer_list(config, "layer_types", (FULL_ATTENTION, SLIDING_ATTENTION), sizes)
     if SLIDING_ATTENTION not in kinds:

@@ -19,9 +19,10 @@ from app.local import hub_plans
 from app.local.plan_messages import PlanRefusal
 from app.local.plan_process import answer
 from app.processes.limited_process import ProcessLimits
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.reader import Checkpoint
 from gpu.export.plan_builder import build_plan
-from gpu.export.recording import open_model, record
+from gpu.export.recording import record
 from gpu.load_options import LoadOptions
 from tests.app.conftest import wait_ready
 from tests.app.fake_engine import loader

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gpu.checkpoint.open_model import open_model
 from gpu.config import ModelConfig
-from gpu.export.recording import PROFILES, ShapeLoader, open_model
+from gpu.export.recording import PROFILES, ShapeLoader
 from gpu.interventions.active import InterventionSchedule
 from gpu.interventions.messages import (
     HeadFactor,

@@ -25,10 +25,11 @@ import msgspec
 import numpy as np
 
 from app.tale import model_dir
+from gpu.checkpoint.open_model import open_model
 from gpu.config import ModelConfig
 from gpu.export.plan_builder import build_plan
 from gpu.export.plan_format import PlanFile, RecordedStep
-from gpu.export.recording import open_model, record
+from gpu.export.recording import record
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
 from gpu.ops.step_buffer import STEP_BYTES, pack_step

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from gpu.checkpoint.open_model import open_model
 from gpu.export import recording
 from gpu.export.cost_terms import SymbolicSize
-from gpu.export.recording import open_model, record
+from gpu.export.recording import record
 from gpu.load_options import LoadOptions
 from gpu.ops.cost import StepSize
 from gpu.webgpu.compiler import Compiler

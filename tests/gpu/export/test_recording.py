@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.recipe import Placement
@@ -23,7 +24,7 @@ from gpu.export.exporter import export_model
 from gpu.export.manifest import ExportedModel
 from gpu.export.plan_builder import PlanBuilder, build_plan
 from gpu.export.plan_format import PlanFile, PlanWeight, decode_plan, encode_plan
-from gpu.export.recording import PROFILES, Recording, open_model, record
+from gpu.export.recording import PROFILES, Recording, record
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import open_loras
 from gpu.runners.loaded_model import LoadedModel

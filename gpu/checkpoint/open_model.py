@@ -1,0 +1,36 @@
+"""Opening of a model: its config and its weights, which may contradict it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.tensor_names import tensor_map_of
+from gpu.config import ModelConfig
+
+log = logging.getLogger(__name__)
+
+
+def open_model(folder: str | Path) -> tuple[ModelConfig, Checkpoint]:
+    """Open a model folder or a GGUF file. Raises ModelError."""
+    config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)
+    return with_own_head(config, checkpoint), checkpoint
+
+
+def with_own_head(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
+    """Return `config` with untied embeddings if the file has an output head of other numbers than
+    the embedding, as `transformers` 5 does: it was trained while the config still says tied."""
+    tensors = tensor_map_of(config, checkpoint)
+    names = tensors.head, tensors.embedding
+    if not config.tie_embeddings or not all(name in checkpoint for name in names):
+        return config
+    if checkpoint.are_equal(*names):
+        return config
+    log.info(
+        "%s: %s differs from %s, so it is used, although the config says that they are tied",
+        checkpoint.folder,
+        *names,
+    )
+    return replace(config, tie_embeddings=False)
