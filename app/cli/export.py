@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from app.config import Settings
 from app.models.loras import find_loras
 from app.models.progress_line import ProgressLine, fetch_with_line, find_with_line
 from app.site.export import expect_replaceable, export
+
+VIEW_PORT = 8080
+"""Port of the example that shows an export: not the playground's."""
 
 
 def report_lines(settings: Settings, out: Path) -> Iterator[str]:
@@ -35,3 +39,5 @@ def report_lines(settings: Settings, out: Path) -> Iterator[str]:
         yield f"  LoRA adapters: {', '.join(loras)}"
     n = len(files.weights.pieces)
     yield f"  weights: {files.weights.bytes / 1e6:.1f} MB in {n} file{'s' if n > 1 else ''}"
+    yield f"To see it: python3 -m http.server {VIEW_PORT} --directory {shlex.quote(str(out))}"
+    yield f"and open http://localhost:{VIEW_PORT}/ in a browser with WebGPU"

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from app.engine.client import Tokenizer
+from app.prompt.limited_tokenizer import tokenizer_json
 from gpu import (
     ExportedFile,
     ExportedModel,
     GenerationDefaults,
     Inventory,
     LoadOptions,
-    ModelError,
     SamplingParams,
     export_model,
     recommended_settings,
@@ -40,7 +40,8 @@ COPIED = (
     "config.json",
     "generation_config.json",
 )
-"""Files of a model that are exported as they are, if it has them; it must have the first."""
+"""Files of a model that are exported as they are, if it has them. The first is made of the model's
+tokenizer if it is not there, as in a GGUF file."""
 
 Progress = Callable[[float, str], None]
 
@@ -100,20 +101,20 @@ def write_model_files(
     folder: Path,
     progress: Progress = lambda fraction, message: None,
 ) -> Manifest:
-    """Write all files of the model in the folder `path` to `folder`, the manifest last. Raises
-    ModelError for a model that cannot be exported, OSError for a disk that cannot be written."""
-    if not path.is_dir() or not (path / TOKENIZER).is_file():
-        raise ModelError(
-            f"{path}: has no {TOKENIZER}, which the page needs; export the original model, "
-            "as its makers saved it"
-        )
+    """Write all files of the model at `path`, its folder or GGUF file, to `folder`, the manifest
+    last. Raises ModelError for a model that cannot be exported, OSError for a disk that cannot be
+    written."""
     files = {}
     (folder / MODEL).mkdir(exist_ok=True)
     for name in COPIED:
+        copy = folder / MODEL / name
         if (path / name).is_file():
-            copy = folder / MODEL / name
             shutil.copyfile(path / name, copy)
-            files[name] = ExportedFile.of(folder, copy)
+        elif name == TOKENIZER:
+            copy.write_text(tokenizer_json(path), "utf-8")
+        else:
+            continue
+        files[name] = ExportedFile.of(folder, copy)
     manifest = Manifest(
         format=FORMAT,
         version=VERSION,

@@ -19,7 +19,15 @@ from app import tale
 from app.engine.client import Tokenizer
 from app.processes.limited_pool import LimitedPool
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
-from app.prompt.tokenizer_process import Encode, Encoded, Load, Loaded, TokenizerFailed
+from app.prompt.tokenizer_process import (
+    Encode,
+    Encoded,
+    Json,
+    Load,
+    Loaded,
+    ToJson,
+    TokenizerFailed,
+)
 from gpu import (
     DecodeStream,
     InvalidRequest,
@@ -45,7 +53,7 @@ MAX_CACHED_TEXTS = 256
 EncodingCache = dict[tuple[TextChunk, bool], TextEncoding]
 """(chunk, with offsets) to its encoding."""
 
-_decoder = msgspec.msgpack.Decoder(Loaded | Encoded | TokenizerFailed)
+_decoder = msgspec.msgpack.Decoder(Loaded | Encoded | Json | TokenizerFailed)
 
 
 class TokenizerLimitError(ModelError):
@@ -66,6 +74,23 @@ def load_tokenizer(path: Path, later: Path | None = None) -> Tokenizer:
     if path.resolve() in (bundled, bundled / "tokenizer.json"):
         return ModelTokenizer.load(path)
     return LimitedTokenizer.load(path, later)
+
+
+def tokenizer_json(path: Path) -> str:
+    """Return the tokenizer of a model's folder or file, such as a GGUF file, as the content of a
+    tokenizer.json. Raises ModelError."""
+    process, _ = _start(path.absolute())
+    try:
+        reply = _decoder.decode(process.call(msgspec.msgpack.encode(ToJson()), LOAD_SECONDS))
+    except LimitExceeded as error:
+        raise TokenizerLimitError(
+            f"{path}: its tokenizer cannot be exported: writing it {error}"
+        ) from None
+    finally:
+        process.end()
+    if not isinstance(reply, Json):
+        raise ModelError(getattr(reply, "reason", f"{path}: its tokenizer cannot be exported"))
+    return reply.text
 
 
 class LimitedTokenizer:

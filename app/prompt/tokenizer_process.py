@@ -1,4 +1,4 @@
-"""Reading of and encoding with a tokenizer, in a limited process
+"""Reading of, encoding with and writing of a tokenizer, in a limited process
 (`app.processes.limited_child`)."""
 
 from __future__ import annotations
@@ -36,6 +36,16 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, tag=True):
     offsets: bool
 
 
+class ToJson(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Request for the content of a tokenizer.json. Answered by `Json`."""
+
+
+class Json(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to `ToJson`."""
+
+    text: str
+
+
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Answer to `Load`: the constant data of the tokenizer."""
 
@@ -54,19 +64,21 @@ class TokenizerFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     reason: str
 
 
-_requests = msgspec.msgpack.Decoder(Load | Encode)
+_requests = msgspec.msgpack.Decoder(Load | Encode | ToJson)
 _loaded: list[Tokenizer] = []
 
 
 def answer(request: bytes) -> bytes:
-    """Answer a `Load` or an `Encode`, all in msgpack."""
-    reply: Loaded | Encoded | TokenizerFailed
+    """Answer a `Load`, an `Encode` or a `ToJson`, all in msgpack."""
+    reply: Loaded | Encoded | Json | TokenizerFailed
     try:
         match _requests.decode(request):
             case Load(path=path):
                 reply = _load(Path(path))
             case Encode(chunks=chunks, offsets=offsets):
                 reply = _encode(chunks, offsets)
+            case ToJson():
+                reply = Json(_loaded[0].to_json())
         return msgspec.msgpack.encode(reply)
     except MemoryError:
         raise

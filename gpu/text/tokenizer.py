@@ -64,6 +64,7 @@ class Tokenizer:
         self.prefix = self._find_prefix()
         self._pre_tokenizer = backend.pre_tokenizer
         self._pre_tokenizer_inside = _without_prefix(backend.pre_tokenizer)
+        self._post_processor = backend.post_processor
         backend.post_processor = None  # its only remaining effect: it trims spaces from offsets
         state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
         self._token_bytes = TokenBytes.from_decoder(state, where)
@@ -80,6 +81,15 @@ class Tokenizer:
         if folder.is_file():
             folder, path = folder.parent, folder
         return cls(read_folder(folder, path))
+
+    def to_json(self) -> str:
+        """Return the tokenizer as the content of a tokenizer.json, wherever it was read from."""
+        with self._lock:
+            self._backend.post_processor = self._post_processor
+            try:
+                return str(self._backend.to_str())
+            finally:
+                self._backend.post_processor = None
 
     @property
     def bos_token(self) -> str | None:

@@ -19,8 +19,9 @@ from app.models.find_model import find_model
 from app.site import export as exporting
 from app.site.export import export
 from app.tale import model_dir
-from gpu import Inventory, ModelError
+from gpu import Inventory, ModelError, Tokenizer
 from gpu.export import weight_pieces
+from tests.gpu.gguf import gguf_models
 from tests.gpu.lora import random_loras
 
 DTYPE = "q8"
@@ -140,11 +141,27 @@ def test_what_another_export_left_is_not_used(tale: Path, tmp_path: Path) -> Non
     assert (exported(tmp_path / "out") / "weights" / "0000.bin").read_bytes() == whole
 
 
-def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
+def test_the_tokenizer_of_a_gguf_file_is_written(tmp_path: Path) -> None:
+    """As the tokenizer.json that the page reads: it encodes as the file's own does."""
+    path = gguf_models.write(model_dir(), tmp_path / "tale.gguf", "Q4_1")
+    settings = Settings(model=str(path), context=64)
+    model = find_model(settings)
+    site = export(settings, model, tmp_path / "site")
+    assert site.manifest.model.dtype == "q4"
+    assert set(site.manifest.files) == {"tokenizer.json"}
+    written = Tokenizer.load(site.folder / site.manifest.files["tokenizer.json"].file)
+    for text in ("Once upon a time, 7 foxes", "<|im_start|>user\nhi", " naïve 🦊\n"):
+        for bos in (False, True):
+            assert written.encode(text, bos) == model.tokenizer.encode(text, bos)
+    assert written.decode(written.encode("A fox")) == "A fox"
+    assert site.manifest.chat.chat_template == model.tokenizer.chat_template is not None
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     model = find_model(Settings(model="tale"))
-    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
         export(Settings(), type(model)("m", folder, model.tokenizer, model.dtype), tmp_path / "out")
 
 
@@ -157,6 +174,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, loras: tuple[str, ...]) 
     assert result.exit_code == 0, result.output
     assert "tale-3m as q4: " in result.output
     assert "plans for portable devices" in result.output
+    assert f"http.server 8080 --directory {tmp_path / 'out'}" in result.output
     assert ("LoRA adapters: tone" in result.output) == bool(loras)
 
 
