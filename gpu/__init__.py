@@ -67,6 +67,7 @@ from gpu.kv.context_shift import ATTENTION_SINKS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
+from gpu.pace import PaceChange, RunPace
 from gpu.request import Request
 from gpu.sampling_params import (
     MAX_BIAS,
@@ -144,6 +145,7 @@ __all__ = [
     "ModelError",
     "ModelInfo",
     "Outlier",
+    "PaceChange",
     "Patch",
     "Perplexity",
     "PerplexityResult",
@@ -154,6 +156,7 @@ __all__ = [
     "Request",
     "RopeTable",
     "Run",
+    "RunPace",
     "SamplingParams",
     "SamplingSetting",
     "ScheduledUpdate",

@@ -75,15 +75,16 @@ class TokenStats(msgspec.Struct, frozen=True):
     routes: tuple[ExpertChoice, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class StepTimes(msgspec.Struct, frozen=True):
+class StepTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     """Milliseconds of the step that made a token. `interval` is the time since the token before
-    (since the request for the first)."""
+    (since the request for the first), `paced` how much of it the run waited because of its pace."""
 
     interval: float
     gpu: float | None
     encode: float
     wait: float
     read: float
+    paced: float = 0.0
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -196,6 +197,18 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     slid: int | msgspec.UnsetType = msgspec.UNSET
 
 
+class Preview(msgspec.Struct, frozen=True, tag="preview"):
+    """What token `index` of a paused run will be drawn from by the present settings; the fields are
+    those of that `Token`. A change of the settings is followed by another one. `candidates` is
+    empty where they are no longer kept."""
+
+    index: int
+    candidates: tuple[CandidateText, ...]
+    n_kept: int
+    mass: Masses
+    allowed: Allowed | msgspec.UnsetType = msgspec.UNSET
+
+
 class Updated(
     msgspec.Struct,
     frozen=True,
@@ -204,12 +217,14 @@ class Updated(
     rename={"interventions": "reach"},
 ):
     """Settings changed; the token at `index` is the first they apply to. `interventions`: all that
-    are now in force, if the change replaced them; they act on the pass that chooses that token."""
+    are now in force, if the change replaced them; they act on the pass that chooses that token.
+    `pace`: the new pace, as in `gpu.request`, if it changed."""
 
     index: int
     params: SamplingParams
     capture: bool
     interventions: Interventions | None = None
+    pace: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Timings(msgspec.Struct, frozen=True):
@@ -224,6 +239,8 @@ class Timings(msgspec.Struct, frozen=True):
     draft_speedup                    expected time of the verified steps' tokens one by one, divided
                                      by the time of the steps and of drafting; 0 without drafts
     draft_ms                         time in which a draft model made these drafts
+    paced_ms                         time in which the run waited because of its pace, which none of
+                                     the other times includes
     """
 
     cache_n: int
@@ -243,6 +260,7 @@ class Timings(msgspec.Struct, frozen=True):
     draft_speedup: float = 0.0
     cache_moved_n: int = 0
     draft_ms: float = 0.0
+    paced_ms: float = 0.0
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -255,4 +273,4 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     message: str = ""
 
 
-Event = Accepted | Queued | Prefill | Token | Updated | Done
+Event = Accepted | Queued | Prefill | Preview | Token | Updated | Done

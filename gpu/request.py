@@ -33,6 +33,8 @@ class Request(msgspec.Struct, frozen=True):
     cache_reuse    fewest tokens of a chunk that is reused although the text before it changed, its
                    keys moved to their new positions, which is approximate (`gpu.kv.cache_reuse`);
                    0: none; None: as the engine was loaded
+    pace           tokens a second (`gpu.pace`); 0: paused before the first; None: as fast as it
+                   goes
     """
 
     ids: list[int]
@@ -46,3 +48,4 @@ class Request(msgspec.Struct, frozen=True):
     grammar: Grammar | None = None
     cache_reuse: int | None = None
     n_keep: int | None = None
+    pace: float | None = None

@@ -30,6 +30,7 @@ GPU = {
     "step": "errors sampling_params",
     "load_options": "",
     "stage_hosts": "",
+    "pace": "errors",
     "config": "architectures errors files gguf sampling_params",
     "text": "errors files gguf grammar",
     "interventions": "config errors step",
@@ -55,12 +56,12 @@ GPU = {
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pytorch request runner runners sampling_params scheduled_updates speculative stage_hosts"
-    " step text",
+    " pace pytorch request runner runners sampling_params scheduled_updates speculative"
+    " stage_hosts step text",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",
     "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"
-    " load_options lora request runners sampling_params scheduled_updates stage_hosts text"
+    " load_options lora pace request runners sampling_params scheduled_updates stage_hosts text"
     " tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
     " plans pytorch reference request runner runners sampling_params step text tracing tuning"

@@ -39,7 +39,7 @@ from app.engine.pipe import (
     error_of,
 )
 from app.engine.pipe_writer import PipeWriter
-from gpu import EngineStats, Interventions, InvalidRequest, Request
+from gpu import EngineStats, Interventions, InvalidRequest, PaceChange, Request
 from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection.requests import Answer, Question
 
@@ -69,10 +69,11 @@ class RemoteRun:
         *,
         capture: bool | None = None,
         interventions: Interventions | None = None,
+        pace: PaceChange | None = None,
         **changes: Any,
     ) -> int:
         return self._handle.call(
-            lambda call: UpdateRun(call, self._number, changes, capture, interventions)
+            lambda call: UpdateRun(call, self._number, changes, capture, interventions, pace)
         )
 
     def cancel(self) -> None:

@@ -176,6 +176,7 @@ class EngineMain:
         update = {
             "capture": message.capture,
             "interventions": message.interventions,
+            "pace": message.pace,
             **message.changes,
         }
         run.start_update(**update).add_done_callback(on_applied)

@@ -13,6 +13,7 @@ from gpu import (
     EngineStats,
     Interventions,
     InvalidRequest,
+    PaceChange,
     QueueFull,
     Request,
 )
@@ -43,6 +44,7 @@ class UpdateRun(msgspec.Struct, frozen=True, tag="change"):
     changes: dict[str, int | float]
     capture: bool | None
     interventions: Interventions | None = None
+    pace: PaceChange | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from app.engine.client import LostRun, OnEvent, Run, UnavailableError
@@ -168,6 +169,8 @@ class ReplicaRun:
                 if event in self._updated:
                     return
                 self._updated.append(event)
+                if event.pace is not UNSET:
+                    self.request = replace(self.request, pace=event.pace)
         self._on_event(event)
 
     def _move(self, attempt: Attempt, lost: LostRun) -> None:

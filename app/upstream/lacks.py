@@ -19,6 +19,7 @@ WHY_NOT = {
     "plan": "which dispatches it runs",
     "draw": "how many tokens its sampler kept, nor the number it drew",
     "memory": "how much memory it uses",
+    "preview": "what the next token would be drawn from before it has written it",
 }
 """What is not told, by the name of the instrument or the part of the page that would show it."""
 

@@ -3,6 +3,9 @@
 A thread reads the stream. A change of the settings ends the stream and begins another one from the
 text so far, since no server of this API can change a request that runs. What it computed is in its
 prefix cache, so that this costs little more than a round trip.
+
+No server of this API can write slower either. A paced run reads the stream at its pace, and the
+upstream writes ahead as far as the connection takes it; a change of the settings discards that.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from gpu import (
     EngineError,
     Interventions,
     InvalidRequest,
+    PaceChange,
     Request,
+    RunPace,
     ScheduledUpdate,
 )
 from gpu.events import (
@@ -72,6 +77,10 @@ class UpstreamRun:
         self._open_exchange = open_exchange
         self._on_end = on_end
         self._lock = threading.RLock()
+        self._woken = threading.Condition(self._lock)
+        self._pace = RunPace(request.pace, 0)
+        self._paced = 0.0  # seconds in which tokens waited for their time, and before the first
+        self._paced_before_first = 0.0
         self._opened = threading.Event()
         self._refusal: EngineError | None = None
         self._accepted = self._cancelled = self._restart = False
@@ -103,6 +112,7 @@ class UpstreamRun:
         *,
         capture: bool | None = None,
         interventions: Interventions | None = None,
+        pace: PaceChange | None = None,
         **changes: Any,
     ) -> int:
         """Change settings from the next token on; return its index."""
@@ -114,12 +124,17 @@ class UpstreamRun:
                     "an upstream server cannot change heads, layers or adapters while it writes",
                     "reach",
                 )
-            self._change(ScheduledUpdate(len(self._written), changes, capture))
+            if pace is None or changes or capture is not None:
+                self._change(ScheduledUpdate(len(self._written), changes, capture))
+            if pace is not None:
+                self._change_pace(pace.validate())
+            self._woken.notify()
             return len(self._written)
 
     def cancel(self) -> None:
         with self._lock:
             self._cancelled = True
+            self._woken.notify()
             if self._exchange is not None:
                 self._exchange.close()
 
@@ -144,6 +159,13 @@ class UpstreamRun:
         if self._accepted:
             index = len(self._written)
             self._on_event(Updated(index, self._request.params, self._capture))
+
+    def _change_pace(self, change: PaceChange) -> None:
+        before, index = self._pace.rate, len(self._written)
+        self._pace.change(change, index)
+        if self._pace.rate != before and self._accepted:
+            params, rate = self._request.params, self._pace.rate
+            self._on_event(Updated(index, params, self._capture, pace=rate))
 
     def _apply_scheduled(self) -> None:
         """Apply the updates that act on the next token."""
@@ -229,8 +251,9 @@ class UpstreamRun:
                 yield tokens.require(token), token
 
     def _write(self, id: int, token: WrittenToken) -> None:
-        """Hand on a token, unless a change of settings came before it."""
+        """Hand on a token at its time, unless a change of settings came before it."""
         with self._lock:
+            paced = self._wait_turn()
             if self._restart:
                 raise Restarted
             now = time.perf_counter() - self._began
@@ -245,10 +268,29 @@ class UpstreamRun:
             interval = 1e3 * (now - self._last)
             self._last = now
             self._written.append(id)
-            self._on_event(self._event(index, id, token, interval))
+            self._on_event(self._event(index, id, token, interval, 1e3 * paced))
             self._apply_scheduled()
 
-    def _event(self, index: int, id: int, token: WrittenToken, interval: float) -> Token:
+    def _wait_turn(self) -> float:
+        """Wait until the next token may be handed on; return for how many seconds. The caller holds
+        the lock."""
+        began = time.perf_counter()
+        while not (self._restart or self._cancelled):
+            may_write = self._pace.may_write(len(self._written))
+            if may_write and self._pace.is_due:
+                self._pace.submitted()
+                break
+            left = self._pace.due_at - time.perf_counter()
+            self._woken.wait(max(0.0, left) if may_write else None)
+        seconds = time.perf_counter() - began
+        self._paced += seconds
+        if not self._written:
+            self._paced_before_first += seconds
+        return seconds
+
+    def _event(
+        self, index: int, id: int, token: WrittenToken, interval: float, paced: float
+    ) -> Token:
         tokens = self._writer.tokens
         candidates = tuple(
             CandidateText(other, one.piece, math.exp(one.logprob), None, "")
@@ -269,7 +311,7 @@ class UpstreamRun:
             draw=None,
             mass=None,
             candidates=candidates,
-            times=StepTimes(interval, None, 0.0, 0.0, 0.0),
+            times=StepTimes(interval, None, 0.0, 0.0, 0.0, paced),
             kv_blocks=0,
             eos=id in eos_ids and not token.text,
         )
@@ -324,7 +366,9 @@ class UpstreamRun:
 
     def _timings(self) -> Timings:
         """Return what the upstream told of the last stream, and what was measured here."""
-        n, first, seconds = len(self._written), self._first, self._last - self._first
+        n, first = len(self._written), self._first
+        first -= self._paced_before_first
+        seconds = self._last - self._paced - first
         usage = self._told.usage
         cached = 0 if usage is None else usage.n_cached
         n_computed = max(0, self._n_prompt - cached)
@@ -339,6 +383,7 @@ class UpstreamRun:
             queue_ms=0.0,
             ttft_ms=1e3 * first,
             tpot_ms=1e3 * seconds / max(1, n - 1),
+            paced_ms=1e3 * self._paced,
         )
         told = {k: v for k, v in (self._told.timings or {}).items() if k in TIMINGS}
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app.ws.protocol import MESSAGE_BYTES, FromPage, SamplingUpdate, Update
-from gpu import SamplingParams
+from gpu import PaceChange, SamplingParams
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 UPDATE_SECONDS = 0.02
@@ -96,9 +96,11 @@ class UpdateMerger:
         self._free_at = 0.0
 
     def add(self, update: Update) -> None:
-        """Keep an update until it is due. Raises `InvalidRequest` for a sampling setting out of
-        range, because it would be merged with others. The engine checks interventions."""
+        """Keep an update until it is due. Raises `InvalidRequest` for a sampling setting or a pace
+        out of range, because it would be merged with others. The engine checks interventions."""
         SamplingParams().updated(given_settings(update))
+        if update.pace_change is not None:
+            update.pace_change.validate()
         self._waiting.setdefault(update.id, []).append(update)
 
     def seconds_left(self) -> float | None:
@@ -117,11 +119,15 @@ class UpdateMerger:
 
 
 def merge(updates: Sequence[Update]) -> Update:
-    """Return one update for several of the same generation: the latest value of each setting."""
+    """Return one update for several of the same generation: the latest value of each setting, and
+    all steps together."""
     params: dict[str, Any] = {}
     capture = interventions = None
+    pace = PaceChange()
     for update in updates:
         params |= given_settings(update)
         capture = capture if update.capture is None else update.capture
         interventions = interventions if update.interventions is None else update.interventions
-    return Update(updates[0].id, SamplingUpdate(**params), capture, interventions)
+        pace = pace.then(update.pace_change or PaceChange())
+    sampling = SamplingUpdate(**params)
+    return Update(updates[0].id, sampling, capture, interventions, pace.rate, pace.steps)

@@ -147,7 +147,9 @@ class PageConnection:
         update = merge(updates)
         generation = self._sessions.get(self._owner, update.id)
         try:
-            generation.update(update.capture, given_settings(update), update.interventions)
+            generation.update(
+                update.capture, given_settings(update), update.interventions, update.pace_change
+            )
         except InvalidRequest as error:
             if len(updates) == 1 or not error.param.startswith("reach"):
                 raise
@@ -214,6 +216,7 @@ def request_of(message: Generate, ids: list[int]) -> Request:
         grammar=message.grammar,
         cache_reuse=message.cache_reuse,
         n_keep=n_keep(message.truncation),
+        pace=message.pace,
     )
 
 

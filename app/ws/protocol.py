@@ -25,10 +25,11 @@ from gpu import (
     InterventionSpan,
     MemoryInfo,
     ModelInfo,
+    PaceChange,
     SamplingParams,
     ScheduledUpdate,
 )
-from gpu.events import Accepted, Done, Prefill, Queued, Token, Updated
+from gpu.events import Accepted, Done, Prefill, Preview, Queued, Token, Updated
 from gpu.inspection.requests import Question
 
 VERSION = 1
@@ -78,6 +79,8 @@ class Generate(
     text; `interventions` then acts from the last on.
     `grammar`: what the text must follow (`gpu.grammar`).
     `cache_reuse`: as in `gpu.request`; absent: as the server was started.
+    `pace`: tokens a second; 0: paused before the first; None: as fast as it goes. While it is
+    paused, `preview` events say what the next token will be drawn from.
     """
 
     id: str
@@ -94,6 +97,7 @@ class Generate(
     spans: tuple[InterventionSpan, ...] = ()
     grammar: Grammar | None = None
     cache_reuse: int | None = None
+    pace: float | None = None
 
 
 if TYPE_CHECKING:
@@ -120,12 +124,22 @@ class Update(
 
     `interventions` replaces all interventions, so {} removes them; None: unchanged. It cannot have
     a new patch, because the patched token is already computed.
+    `pace`: as in `Generate`; absent: unchanged.
+    `steps`: tokens that a paused generation writes, by the settings as they are then.
     """
 
     id: str
     params: SamplingUpdate = SamplingUpdate()
     capture: bool | None = None
     interventions: Interventions | None = None
+    pace: float | msgspec.UnsetType | None = msgspec.UNSET
+    steps: int = 0
+
+    @property
+    def pace_change(self) -> PaceChange | None:
+        """Return the change of the pace, if there is one."""
+        change = PaceChange(self.pace, self.steps)
+        return None if change == PaceChange() else change
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
@@ -253,7 +267,7 @@ class Generation(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
 
     id: str
     seq: int
-    event: Accepted | Queued | Prefill | Token | Updated | Done
+    event: Accepted | Queued | Prefill | Preview | Token | Updated | Done
     at: float
     prepared: float | None = None
 

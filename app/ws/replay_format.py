@@ -26,7 +26,7 @@ from gpu import (
     ScheduledUpdate,
 )
 from gpu import SAMPLING_SETTINGS as SETTINGS
-from gpu.events import Accepted, CandidateText, Done, Prefill, Queued, Token, Updated
+from gpu.events import Accepted, CandidateText, Done, Prefill, Preview, Queued, Token, Updated
 
 Schema = dict[str, Any]
 
@@ -93,7 +93,7 @@ class TimedEvent(msgspec.Struct):
     page sent it."""
 
     at: Milliseconds
-    event: Accepted | Queued | Prefill | Token | Updated | Done
+    event: Accepted | Queued | Prefill | Preview | Token | Updated | Done
     came: float | UnsetType = UNSET
     drawn: float | UnsetType = UNSET
 
@@ -202,7 +202,7 @@ ABSENT_FROM_OLD_FILES = {
     "Token": ("experts", "draft"),
     "Timings": (
         "draft_n", "draft_n_accepted", "draft_n_by_position", "draft_n_accepted_by_position",
-        "draft_speedup", "cache_moved_n", "draft_ms",
+        "draft_speedup", "cache_moved_n", "draft_ms", "paced_ms",
     ),
 }  # fmt: skip
 """Fields that later pages added to files of a version."""
@@ -223,7 +223,7 @@ NOT_A_NUMBER = {
 """Measurements that may be not a number, which is null in JSON."""
 
 NOT_NEGATIVE = frozenset(
-    {"ms", "interval", "gpu", "encode", "wait", "read"}
+    {"ms", "interval", "gpu", "encode", "wait", "read", "paced", "pace"}
     | {f"{phase}_per_second" for phase in ("prompt", "predicted")}
 )
 """Numbers that are not negative, beside those whose names end in _ms."""

@@ -2,8 +2,9 @@
 
 A `GenerationLog` keeps its messages, encoded, in a log numbered by `seq`. Connections do not queue
 messages of their own: each reads the log from a cursor, so a page that comes back with `after`
-neither loses nor repeats one, and a slow page costs no memory. Only statistics may go: those of
-old messages when a log grows past its bound, and those of new ones for a page that is behind.
+neither loses nor repeats one, and a slow page costs no memory. Only statistics and previews may go:
+those of old messages when a log grows past its bound, and those of new ones for a page that is
+behind.
 
 A generation belongs to the browser session (cookie) that started it.
 """
@@ -23,8 +24,8 @@ from app.engine.client import EngineClient, Run
 from app.http.client_limits import ClientLimits
 from app.ws.continuation import continuation_texts, has_ended, report_ended
 from app.ws.protocol import Generation
-from gpu import EngineError, Interventions, InvalidRequest, Request
-from gpu.events import Accepted, Done, Event, Prefill, Queued, Token
+from gpu import EngineError, Interventions, InvalidRequest, PaceChange, Request
+from gpu.events import Accepted, Done, Event, Prefill, Preview, Queued, Token
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +74,10 @@ class LogEntry:
 
     def __init__(self, message: Generation) -> None:
         event = message.event
-        lean = msgspec.structs.replace(message, event=without_stats(event))
+        stripped = without_stats(event)
+        lean = msgspec.structs.replace(message, event=stripped)
         self.lean = msgspec.json.encode(lean)
-        has_stats = isinstance(event, Token | Prefill) and bool(event.stats)
+        has_stats = stripped is not event
         self.full = msgspec.json.encode(message) if has_stats else None
 
 
@@ -224,12 +226,14 @@ class GenerationLog:
         capture: bool | None,
         changes: dict[str, Any],
         interventions: Interventions | None = None,
+        pace: PaceChange | None = None,
     ) -> None:
-        """Change settings; the engine acknowledges with an `updated` event."""
+        """Change settings; the engine acknowledges with an `updated` event. Steps of `pace` are
+        answered by the tokens."""
         run = self._run
         if run is None or self.finished_at is not None:
             raise InvalidRequest("this generation has ended; its settings cannot change any more")
-        run.update(capture=capture, interventions=interventions, **changes)
+        run.update(capture=capture, interventions=interventions, pace=pace, **changes)
 
 
 class Sessions:
@@ -325,4 +329,6 @@ def without_stats(event: Event) -> Event:
             return msgspec.structs.replace(event, stats=None)
         case Prefill(stats=stats) if stats:
             return msgspec.structs.replace(event, stats=())
+        case Preview(candidates=candidates) if candidates:
+            return msgspec.structs.replace(event, candidates=())
     return event

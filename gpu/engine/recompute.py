@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from gpu.engine.kv_copies import submit_copies
-from gpu.engine.pace import Pace
+from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.scheduler import Scheduler
 from gpu.errors import QueueFull
 from gpu.interventions.active import InterventionSchedule
@@ -46,15 +46,17 @@ class Recomputer:
     """Computes rows of texts.
 
     `schedule` holds the interventions they are computed under; rows requested together must be
-    under the same ones (`InterventionSchedule.next_change`). `pace` makes pieces smaller while runs
-    write, and larger while none does; without it, they are small.
+    under the same ones (`InterventionSchedule.next_change`). `budget` makes pieces smaller while
+    runs write, and larger while none does; without it, they are small.
     """
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, pace: Pace | None = None) -> None:
+    def __init__(
+        self, runner: Runner, scheduler: Scheduler, budget: QuestionBudget | None = None
+    ) -> None:
         self._runner = runner
         self._scheduler = scheduler
-        self._knows_runs = pace is not None
-        self._pace = pace or Pace()
+        self._knows_runs = budget is not None
+        self._budget = budget or QuestionBudget()
 
     @property
     def max_samples(self) -> int:
@@ -64,12 +66,12 @@ class Recomputer:
     def most_rows(self) -> int:
         """Return the most rows of a piece that takes a step: as many as a step may have while no
         run writes, as for the prompt of a run."""
-        idle = self._knows_runs and not self._pace.writing
+        idle = self._knows_runs and not self._budget.writing
         return self._runner.limits.max_rows if idle else PIECE_ROWS
 
     def piece_rows(self, kind: str, most: int = PIECE_ROWS) -> int:
-        """Return the most rows of the current piece (`Pace.rows`)."""
-        return self._pace.rows(kind, most)
+        """Return the most rows of the current piece (`QuestionBudget.rows`)."""
+        return self._budget.rows(kind, most)
 
     def inspect(
         self,
@@ -153,7 +155,7 @@ class Recomputer:
                 piece = self.piece_rows("fill", self.most_rows)
                 n_filled = min(first, max(borrowed_slot.n_computed, n_filled) + piece)
                 self._fill(borrowed_slot, n_filled, schedule)
-                if n_filled == first and (lost or not self._pace.writing):
+                if n_filled == first and (lost or not self._budget.writing):
                     answer = ask(borrowed_slot.slot)
                     borrowed_slot.n_computed = len(ids)
                     return answer

@@ -13,6 +13,7 @@ from gpu.engine.updates import Update
 from gpu.errors import EngineError
 from gpu.events import Done, Event, Token
 from gpu.interventions.messages import EncodedInterventions, Interventions
+from gpu.pace import PaceChange
 
 
 class Run:
@@ -39,27 +40,33 @@ class Run:
         *,
         capture: bool | None = None,
         interventions: Interventions | None = None,
+        pace: PaceChange | None = None,
         **changes: Any,
     ) -> int:
         """Change settings, beginning with the first token that is not submitted yet; return its
         index. `interventions` replaces all interventions; what they need is computed first, while
-        the run continues.
+        the run continues. A run that is paused writes its next token by the changed settings.
 
         Raises InvalidRequest for a bad value, and when the run has ended; QueueFull while the KV
         cache has no room for the texts of `interventions`."""
-        return self.start_update(capture=capture, interventions=interventions, **changes).result()
+        return self.start_update(
+            capture=capture, interventions=interventions, pace=pace, **changes
+        ).result()
 
     def start_update(
         self,
         *,
         capture: bool | None = None,
         interventions: Interventions | None = None,
+        pace: PaceChange | None = None,
         **changes: Any,
     ) -> Future[int]:
         """Start `update` and return at once. The future raises its errors, except for invalid
-        `interventions`, which are refused at once."""
+        `interventions` and `pace`, which are refused at once."""
         wanted = None if interventions is None else self._encode(interventions)
-        return self._engine.post(Update(self._sequence, changes, capture, wanted))
+        if pace is not None:
+            pace.validate()
+        return self._engine.post(Update(self._sequence, changes, capture, wanted, pace))
 
     def cancel(self) -> None:
         """End the run; its text so far stays. Has no effect on a run that has ended."""

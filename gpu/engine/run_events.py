@@ -17,6 +17,7 @@ from gpu.events import (
     Event,
     MovedChunk,
     Prefill,
+    Preview,
     Queued,
     StepTimes,
     Token,
@@ -145,7 +146,8 @@ class RunEvents:
         if row.captured:
             self._times = LayerTimes.of(row.captured, row.position) or self._times
             stats = token_stats(row.captured, row.row, row.position, self._times)
-        piece, step = self._tokenizer.piece, row.step
+        step = row.step
+        interval, paced = self.clock.token_ms()
         return Token(
             index=index,
             id=sampled.id,
@@ -156,16 +158,14 @@ class RunEvents:
             n_kept=sampled.n_kept,
             draw=sampled.draw,
             mass=sampled.mass,
-            candidates=tuple(
-                CandidateText(id, piece(id), before, after, cut)
-                for id, before, after, cut in sampled.candidates
-            ),
+            candidates=self._candidates(sampled),
             times=StepTimes(
-                interval=self.clock.token_ms(),
+                interval=interval,
                 gpu=step.gpu_ms,
                 encode=step.encode_ms,
                 wait=step.wait_ms,
                 read=step.read_ms,
+                paced=paced,
             ),
             kv_blocks=row.kv_blocks,
             slid=row.slid,
@@ -173,7 +173,20 @@ class RunEvents:
             eos=eos,
             experts=step.experts,
             draft=draft,
-            allowed=msgspec.UNSET if n_allowed is None else Allowed(n_allowed, sampled.allowed),
+            allowed=_allowed(sampled, n_allowed),
+        )
+
+    def preview(self, sampled: Sampled, index: int, n_allowed: int | None) -> None:
+        """Send what token `index` will be drawn from; `n_allowed` as in `token`."""
+        allowed = _allowed(sampled, n_allowed)
+        candidates = self._candidates(sampled)
+        self.send(Preview(index, candidates, sampled.n_kept, sampled.mass, allowed))
+
+    def _candidates(self, sampled: Sampled) -> tuple[CandidateText, ...]:
+        piece = self._tokenizer.piece
+        return tuple(
+            CandidateText(id, piece(id), before, after, cut)
+            for id, before, after, cut in sampled.candidates
         )
 
     def draft(self, drafts: list[int], place: int, id: int) -> Draft | None:
@@ -202,3 +215,7 @@ class RunEvents:
 
     def _texts(self, ids: list[int]) -> tuple[TokenText, ...]:
         return tuple(TokenText(id, self._tokenizer.piece(id)) for id in ids)
+
+
+def _allowed(sampled: Sampled, n_allowed: int | None) -> Allowed | msgspec.UnsetType:
+    return msgspec.UNSET if n_allowed is None else Allowed(n_allowed, sampled.allowed)

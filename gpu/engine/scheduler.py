@@ -14,12 +14,17 @@ Blocks for new tokens are allocated when they are needed. If none is free, the l
 in order is preempted: it gives its blocks and slot back, waits, and is later prefilled with its
 text so far, of which the prefix cache may still have most. Its ids are those without preemption.
 If the last in order itself needs a block, it waits and keeps those that it has. So the first in
-order always goes on, and every sequence ends. Host logic only; the engine submits the steps.
+order always goes on, and every sequence ends.
+
+A paused run (`Sequence.paused`) holds up nobody: it is the first that gives its blocks back, and
+its slot too if somebody waits for one. It starts again when nobody else waits, or in its turn once
+it shall write. Host logic only; the engine submits the steps.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from bisect import insort
 from collections.abc import Callable
 
@@ -78,19 +83,21 @@ class Scheduler:
         sequence.order = (sequence.order[0], self._n_added)
         if self._make_drafting is not None and sequence.grammar is None:
             sequence.drafting = self._make_drafting(self.decode_cost)
-        self._queue(sequence)
-        sequence.accepted(self._place(self.waiting.index(sequence) + 1))
+        insort(self.waiting, sequence, key=_order)
+        sequence.accepted(self._place(sorted(self.waiting, key=_turn).index(sequence) + 1))
         self._tell_places()
 
     def admit(self) -> list[Sequence]:
         """Give slots to waiting sequences, in order; return those that start now."""
         started = []
-        while self._first_waiting is not None and self._first_waiting.interventions.ready:
-            self.waiting[0].resume()
-            if not self.kv.admit(self.waiting[0]):
-                self._lacks_blocks = self.waiting[0]
+        if (paused := self._to_give_way) is not None:
+            self._preempt(paused, gives_way=True)
+        while (sequence := self._first_waiting) is not None and sequence.interventions.ready:
+            sequence.resume()
+            if not self.kv.admit(sequence):
+                self._lacks_blocks = sequence
                 break
-            sequence = self.waiting.pop(0)
+            self.waiting.remove(sequence)
             sequence.slot = self._free_slots.pop()
             sequence.served = self._n_steps
             self.active.append(sequence)
@@ -99,6 +106,18 @@ class Scheduler:
         if started:
             self._tell_places()
         return started
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether there is something to do: a step to make, or a sequence that may start."""
+        if self._first_waiting is not None or self._to_give_way is not None:
+            return True
+        return any(s.prefilling or s.wants_decode for s in self.active if not s.finished)
+
+    def seconds_until_due(self) -> float | None:
+        """Return how long it is until a sequence is due by its pace; None if none waits so."""
+        times = [sequence.due_at for sequence in self.active if sequence.due_at is not None]
+        return max(0.0, min(times) - time.perf_counter()) if times else None
 
     @property
     def to_resolve(self) -> Sequence | None:
@@ -216,22 +235,39 @@ class Scheduler:
     def _first_waiting(self) -> Sequence | None:
         """Return the first waiting sequence if a slot is free, all it submitted was read, and it
         did not lack blocks when it was last tried."""
-        if not (self.waiting and self._free_slots):
+        first = self._next_waiting
+        if first is None or not self._free_slots:
             return None
-        first = self.waiting[0]
         hopeless = first is self._lacks_blocks and bool(self.active)
         return first if first.settled and not hopeless else None
+
+    @property
+    def _next_waiting(self) -> Sequence | None:
+        """Return the first waiting sequence in order that is not paused, else the first."""
+        return min(self.waiting, key=_turn, default=None)
+
+    @property
+    def _to_give_way(self) -> Sequence | None:
+        """Return the last paused sequence in order if another waits for a slot or blocks."""
+        first = self._next_waiting
+        if first is None or first.paused:
+            return None
+        if self._free_slots and first is not self._lacks_blocks:
+            return None
+        return max(self._paused, key=_order, default=None)
+
+    @property
+    def _paused(self) -> list[Sequence]:
+        """Return the paused sequences that have a slot."""
+        return [s for s in self.active if s.paused and not s.finished]
 
     def _place(self, n: int) -> int:
         """Return how many sequences must end for the n-th waiting one (from 1) to start."""
         lacks_blocks = self._lacks_blocks is not None and self._lacks_blocks in self.waiting
-        return n if lacks_blocks else max(0, n - len(self._free_slots))
-
-    def _queue(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_order)
+        return n if lacks_blocks else max(0, n - len(self._free_slots) - len(self._paused))
 
     def _tell_places(self) -> None:
-        for n, sequence in enumerate(self.waiting, 1):
+        for n, sequence in enumerate(sorted(self.waiting, key=_turn), 1):
             sequence.queue_moved(self._place(n))
 
     def _apply_scheduled_updates(self, samplers: tuple[Sequence, ...]) -> None:
@@ -341,16 +377,20 @@ class Scheduler:
         self, decoding: list[Sequence], shares: dict[Sequence, int], drafts: dict[Sequence, int]
     ) -> None:
         """Give all rows blocks; leave out those that have none. Sequences are preempted for those
-        before them in order, but not for drafts."""
-        for sequence in sorted({*decoding, *shares}, key=_order):
+        before them in order, but not for drafts; paused ones for any other, or if they lack
+        some."""
+        for sequence in sorted({*decoding, *shares}, key=_turn):
             if sequence not in self.active:
                 continue  # preempted meanwhile
             if sequence in shares:
                 shares[sequence] = self._covered_rows(sequence, shares[sequence])
+                if not shares[sequence]:
+                    self._preempt_paused(sequence)
             elif not self._shift_context(sequence) or not self._cover(
                 sequence, sequence.next_position
             ):
                 decoding.remove(sequence)
+                self._preempt_paused(sequence)
             elif n := drafts.get(sequence):
                 at = sequence.next_position
                 if not self.kv.cover(sequence, at + n, 1 + n):
@@ -389,21 +429,27 @@ class Scheduler:
 
     def _preempt_last(self, sequence: Sequence) -> bool:
         """Preempt the last in order for `sequence`; return False if that is itself."""
-        last = max(self.active, key=_order)
+        last = max(self.active, key=_turn)
         if last is sequence:
             return False
         self._preempt(last)
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take blocks and slot from a sequence. It is the next to start once a run has ended."""
+    def _preempt_paused(self, sequence: Sequence) -> None:
+        """Preempt a sequence that lacks blocks if it is paused: it need not have those it has."""
+        if sequence.paused and sequence in self.active:
+            self._preempt(sequence)
+
+    def _preempt(self, sequence: Sequence, *, gives_way: bool = False) -> None:
+        """Take blocks and slot from a sequence. It is the next to start once a run has ended,
+        unless it gives way to one that waits."""
         self.n_preemptions += 1
         self.active.remove(sequence)
         self._free_slots.append(sequence.slot)
         self.kv.release(sequence)
         sequence.preempt()
-        self._queue(sequence)
-        self._lacks_blocks = self.waiting[0]
+        insort(self.waiting, sequence, key=_order)
+        self._lacks_blocks = None if gives_way else self._next_waiting
         self._tell_places()
 
 
@@ -416,3 +462,8 @@ def _arrived_together(prompts: list[Sequence], decoding: list[Sequence]) -> bool
 
 def _order(sequence: Sequence) -> tuple[int, int]:
     return sequence.order
+
+
+def _turn(sequence: Sequence) -> tuple[bool, tuple[int, int]]:
+    """Return the place of a sequence in order, paused ones after all others."""
+    return sequence.paused, sequence.order

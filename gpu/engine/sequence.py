@@ -2,6 +2,11 @@
 
 The engine submits ahead of what it reads: `n_submitted` samples are in flight or done, `n_written`
 were read. Samples past a stop are discarded.
+
+A paused run (`gpu.pace`) holds the result of its next step, the preview, until the token
+may be written. A change of its settings drops the preview, and the step runs again: the same row
+writes the same place in the KV cache, and the draw depends on seed and index alone. Nothing on the
+host has moved until then, and of the text on the device `text_is_stale`.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from gpu.kv.blocks import blocks_for, text_blocks
 from gpu.kv.cache_reuse import ReusableChunk
 from gpu.kv.context_shift import ContextShift
 from gpu.kv.prefix_cache import BlockHashes
+from gpu.pace import PaceChange, RunPace
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.speculative.drafting import Drafting
@@ -98,8 +104,13 @@ class Sequence:
         self.n_submitted = n_written  # samples submitted
         self.n_written = n_written  # samples read
         self.finished = False
+        self.pace = RunPace(request.pace, n_written)
         self.drafting: Drafting | None = None
+        self.text_is_stale = False
+        """Whether the device's penalties count other tokens than those of the text."""
         self.grammar = grammar
+        self._preview: tuple[list[Sampled], list[int], StepResult] | None = None
+        self._n_dropped = 0  # previews in flight that are discarded when they are read
         self._n_prompt_submitted = 0
         self._n_written_before = n_written  # on another engine
         self._updates = PendingUpdates(request.updates, self.interventions)
@@ -149,11 +160,28 @@ class Sequence:
         return self.n_submitted == self.n_written
 
     @property
+    def paused(self) -> bool:
+        """Return whether nothing will be written until somebody asks for it."""
+        return not self.pace.may_write(self.n_written)
+
+    @property
+    def _previewing(self) -> bool:
+        """Return whether the last sample that was submitted is a preview."""
+        return self.n_submitted > self.n_written and not self.pace.may_write(self.n_submitted - 1)
+
+    @property
+    def due_at(self) -> float | None:
+        """Return when the next token is due by `time.perf_counter`, if the run waits for that."""
+        waits = self.settled and not self.prefilling and not self.finished
+        return self.pace.due_at if waits and not self.pace.is_due else None
+
+    @property
     def wants_decode(self) -> bool:
         """Return whether another token may be submitted."""
         return (
             not self.finished
             and not self.prefilling
+            and self.pace.is_due
             and self.n_submitted < self.params.max_tokens
             and (self.next_position < self.context or self.context_shift is not None)
             and not self._must_settle
@@ -162,20 +190,19 @@ class Sequence:
     @property
     def _must_settle(self) -> bool:
         """Return whether all submitted samples must be read before the next one is submitted: the
-        grammar must read them, drafts are in flight or shall be, or the device must be told the
-        text."""
+        grammar must read them, the pace is limited, drafts are in flight or shall be, or the device
+        must be told the text."""
         drafting = self.drafting
-        if self.settled or self.grammar is not None:
+        if self.settled or self.grammar is not None or self.pace.limits:
             return not self.settled
-        if drafting is None:
-            return False
-        return bool(drafting.in_flight) or self.needs_text or drafting.expected(self._room()) > 0
+        if drafting is None or self.needs_text:
+            return self.needs_text
+        return bool(drafting.in_flight) or drafting.expected(self._room()) > 0
 
     @property
     def needs_text(self) -> bool:
         """Return whether the device must be told the text before the next sample."""
-        drafting = self.drafting
-        return drafting is not None and drafting.text_is_stale and self.params.has_penalty
+        return self.text_is_stale and self.params.has_penalty
 
     @property
     def n_counted(self) -> int:
@@ -224,10 +251,11 @@ class Sequence:
     @property
     def n_computed(self) -> int:
         """Number of leading `ids` whose keys and values are on the device or on their way. Rows
-        past a stop were submitted too, but their tokens are not in `ids`."""
-        if self.prefilling or self.next_index < self.n_known:
+        past a stop were submitted too, but their tokens are not in `ids`; the row of a preview may
+        be computed again under other interventions."""
+        if self.prefilling:
             return self.n_prefilled
-        return min(self.next_index, len(self.ids))
+        return min(self.next_index, len(self.ids) - self._previewing)
 
     def reuse_prefix(self, n: int, n_blocks: int) -> None:
         """Skip the first `n` known ids, found in the KV cache, of all groups in `n_blocks` full
@@ -253,6 +281,9 @@ class Sequence:
     def preempt(self) -> None:
         """Forget what was computed. All ids read until the run resumes are prefilled then, without
         chunks of other texts."""
+        self._drop_preview()
+        if self.paused:
+            self._events.clock.wait()
         self.n_preemptions += 1
         self.moved = ()
         self.block_hashes.forget_approximate()
@@ -265,13 +296,12 @@ class Sequence:
         assert self.settled, "samples are still in flight"
         self._restore_updates()
         self.n_known = len(self.ids)
-        if self.drafting is not None:
-            self.drafting.text_is_stale = False  # a slot begins with all tokens of the text
+        self.text_is_stale = False  # a slot begins with all tokens of the text
 
     def apply_scheduled_updates(self) -> None:
         """Apply the scheduled updates of the next token to submit. While drafts are in flight it is
-        not known which that is: they are read first."""
-        if self.drafting is not None and self.drafting.in_flight:
+        not known which that is: they are read first. A preview may be submitted again before."""
+        if self._previewing or (self.drafting is not None and self.drafting.in_flight):
             return
         while not self.finished and (due := self._updates.take(self.n_submitted)) is not None:
             change, resolved = due
@@ -299,12 +329,13 @@ class Sequence:
     @property
     def draft_room(self) -> int:
         """Number of tokens that may be drafted for the next step; 0 until all samples were read."""
-        return max(0, self._room()) if self.settled and self.wants_decode else 0
+        may_draft = self.settled and self.wants_decode and not self.pace.limits
+        return max(0, self._room()) if may_draft else 0
 
     def drafts_wanted(self, most: int, n_beside: int) -> int:
         """Return how many drafts to verify in the next step, at most `most`, beside `n_beside` rows
         of other sequences."""
-        if self.drafting is None or not self.settled:
+        if self.drafting is None or not self.settled or self.pace.limits:
             return 0
         return self.drafting.wanted(min(most, self._room()), n_beside)
 
@@ -314,8 +345,7 @@ class Sequence:
 
     def tell_text(self) -> tuple[int, list[int], int]:
         """Return slot, ids and `n_counted`, which the device is told."""
-        assert self.drafting is not None
-        self.drafting.text_is_stale = False
+        self.text_is_stale = False
         return self.slot, self.ids, self.n_counted
 
     def decode_rows(self, drafts: list[int]) -> list[Row]:
@@ -331,6 +361,9 @@ class Sequence:
         that one which are drafts."""
         index = self.n_submitted
         self.n_submitted += 1
+        if self.pace.rate:
+            self._events.clock.go_on(self.pace.due_at)
+            self.pace.submitted()
         sample = Sample.of(self.params, row=row, slot=self.slot, index=index)
         if self.grammar is not None:
             return replace(sample, n_allowed=self.grammar.n_allowed)
@@ -378,7 +411,35 @@ class Sequence:
 
     def samples_read(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
         """Handle the samples of a step: that of its only row, or those that verify drafts, of which
-        the samples after a rejected one are discarded."""
+        the samples after a rejected one are discarded. That of a preview is held."""
+        if self._n_dropped:
+            self._n_dropped -= 1
+        elif self._previewing:
+            self._hold(samples, rows, result)
+        else:
+            self._write(samples, rows, result)
+
+    def _hold(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
+        """Hold the samples of a preview, and tell what the next token will be drawn from."""
+        if not math.isfinite(samples[0].logprob):
+            self._write(samples, rows, result)  # which ends the run
+            return
+        self._preview = samples, rows, result
+        self._events.clock.wait()
+        n_allowed = None if self.grammar is None else self.grammar.n_allowed
+        self._events.preview(samples[0], self.n_written, n_allowed)
+
+    def _drop_preview(self) -> None:
+        """Have the step of a preview run again."""
+        if not self._previewing:
+            return
+        self._n_dropped += self._preview is None
+        self._preview = None
+        self.n_submitted = self.n_written
+        self.text_is_stale = True
+
+    def _write(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
+        """Write the tokens of a step."""
         drafting = self.drafting
         drafts: list[int] = []
         if drafting is not None and drafting.in_flight:
@@ -390,8 +451,11 @@ class Sequence:
             if not self.finished:
                 self._token_read(sampled, row, result, self._events.draft(drafts, i, sampled.id))
         if drafts:
+            self.text_is_stale = True
             self.n_submitted = self.n_written
             self.apply_scheduled_updates()
+        if self.pace.rate:
+            self._events.clock.wait()
         if drafting is not None and not self.finished:
             drafting.propose(self.ids)
 
@@ -438,15 +502,41 @@ class Sequence:
         changes: dict[str, float | int],
         capture: bool | None,
         resolved: ResolvedInterventions | None = None,
+        pace: PaceChange | None = None,
     ) -> int:
-        """Apply changes to the tokens not submitted yet; return the index of the first."""
-        self._change(changes, capture, resolved, self.n_submitted)
+        """Apply changes to the tokens not submitted yet, previews among them; return the index of
+        the first. Raises InvalidRequest for what cannot change."""
+        self.params.updated(changes)  # before anything has changed
+        has_settings = bool(changes) or capture is not None or resolved is not None
+        if has_settings:
+            self._drop_preview()
+        index = self.n_submitted - self._previewing
+        rate = self.pace.rate
+        if pace is not None:
+            self.pace.change(pace, index)
+        self._change(changes, capture, resolved, index)
         requested = None if resolved is None else resolved.requested
-        self._events.send(Updated(self.n_submitted, self.params, self.capture, requested))
+        told = msgspec.UNSET if self.pace.rate == rate else self.pace.rate
+        if told is not msgspec.UNSET:
+            self._events.clock.go_on()
+        if has_settings or pace is None or told is not msgspec.UNSET:
+            self._events.send(Updated(index, self.params, self.capture, requested, told))
         if self.n_written >= self.params.max_tokens and not self.finished:
             self._events.flush()
             self.finish("length")
-        return self.n_submitted
+        elif pace is not None:
+            self._go_on()
+        return index
+
+    def _go_on(self) -> None:
+        """Write the preview, if that may be done now."""
+        if self.paused:
+            return
+        self._events.clock.go_on()
+        if self._preview is not None:
+            held, self._preview = self._preview, None
+            self._write(*held)
+        self.apply_scheduled_updates()
 
     def _change(
         self,

@@ -26,7 +26,7 @@ from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_unti
 from gpu.engine.draft_model import DraftModel
 from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.kv_copies import submit_copies
-from gpu.engine.pace import Pace
+from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduler
 from gpu.engine.sequence import Sequence
@@ -183,9 +183,9 @@ class EngineThread:
             make_drafting=self._make_drafting(),
         )
         self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)
-        self._pace = Pace()
-        self._stepped = False
-        recomputer = Recomputer(runner, self._scheduler, self._pace)
+        self._budget = QuestionBudget()
+        self._stepped = self._stalled = False
+        recomputer = Recomputer(runner, self._scheduler, self._budget)
         warm_interventions = runner.warm_up(interventions=True) if options.warm_up else iter(())
         unpaced = Recomputer(runner, self._scheduler)  # runs wait for these
         self._activations = activations = ActivationCache(
@@ -222,10 +222,12 @@ class EngineThread:
         """Handle the commands that wait; return False to close. Sleeps while there is nothing to
         do."""
         while True:
-            idle = self._idle()
+            seconds = self._scheduler.seconds_until_due()
+            idle = self._idle() or (self._stalled and seconds is not None)
             self.busy_since = None if idle else time.monotonic()
+            seconds = seconds if idle else None
             try:
-                command, future = self._commands.get(block=idle)
+                command, future = self._commands.get(block=idle, timeout=seconds)
             except queue.Empty:
                 return True
             if isinstance(command, Close):
@@ -236,9 +238,8 @@ class EngineThread:
                 future.set_exception(error)
 
     def _idle(self) -> bool:
-        """Return whether there is nothing to do but wait for a command."""
-        scheduler = self._scheduler
-        busy = self._in_flight or scheduler.active or scheduler.waiting
+        """Return whether there is nothing to do but wait for a command, or until a run is due."""
+        busy = self._in_flight or self._scheduler.has_work
         return not (busy or self._background or self._questions) and self._warm_up is None
 
     def _handle(self, command: Command, done: Future[Any]) -> None:
@@ -272,17 +273,17 @@ class EngineThread:
             self._collect(self.runner)  # only then it is known which token is the next
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
-        index = sequence.update(update.changes, update.capture, resolved)
+        index = sequence.update(update.changes, update.capture, resolved, update.pace)
         if sequence.finished:
             self._scheduler.release(sequence)
         return index
 
     def _advance(self, runner: Runner) -> None:
         """Submit steps while there is room, then read the oldest, or warm up if there is none. Each
-        round also does a piece of background work that runs wait for, and questions at their
-        pace."""
-        self._pace.tick(bool(self._scheduler.active), stepped=self._stepped)
-        self._stepped = False
+        round also does a piece of background work that runs wait for, and questions within their
+        budget."""
+        self._budget.tick(self._scheduler.has_work, stepped=self._stepped)
+        self._stepped = self._stalled = False
         self._advance_background(runner)
         if not self._resolving and (head := self._scheduler.to_resolve) is not None:
             self._resolving = True
@@ -299,12 +300,14 @@ class EngineThread:
             self._collect(runner)
         elif self._background or self._questions:
             return
-        elif self._warm_up and not _warm_up_next(self._warm_up):
-            self._warm_up = None
+        elif self._warm_up:
+            self._warm_up = self._warm_up if _warm_up_next(self._warm_up) else None
+        else:
+            self._stalled = True
 
     def _advance_background(self, runner: Runner) -> None:
-        """Do a piece of the work that runs wait for, and one of a question if the pace allows."""
-        may_ask = bool(self._questions) and self._pace.may_work
+        """Do a piece of the work that runs wait for, and one of a question if its budget allows."""
+        may_ask = bool(self._questions) and self._budget.may_work
         if not self._background and not may_ask:
             return
         while self._in_flight:
@@ -312,7 +315,7 @@ class EngineThread:
         if self._background:
             self._background.advance()
         if may_ask:
-            with self._pace.piece():
+            with self._budget.piece():
                 self._questions.advance()
 
     def _resolve_interventions(self, sequence: Sequence) -> Generator[None, None, None]:

@@ -18,6 +18,7 @@ from gpu.engine.sequence import Sequence
 from gpu.errors import EngineError
 from gpu.interventions.messages import EncodedInterventions, check_no_new_patch
 from gpu.interventions.resolved import ResolvedInterventions
+from gpu.pace import PaceChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Update:
     changes: dict[str, Any]
     capture: bool | None
     interventions: EncodedInterventions | None = None
+    pace: PaceChange | None = None
 
 
 Apply = Callable[[Update, ResolvedInterventions | None], int]

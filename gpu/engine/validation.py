@@ -23,6 +23,7 @@ from gpu.interventions.messages import (
 )
 from gpu.interventions.resolved import RunInterventions
 from gpu.kv.context_shift import LEAST_SHIFTABLE
+from gpu.pace import check_pace
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import check_updates, encode_updates
@@ -58,6 +59,7 @@ class RequestValidator:
         if len(request.ids) >= self.context and request.n_keep is None:
             raise ContextExceeded(len(request.ids), self.context)
         check_updates(request.updates, request.params)
+        check_pace(request.pace)
         _check_written(request)
         self.check_cache_reuse(request.cache_reuse)
         n_prompt = len(request.ids) - request.n_written

@@ -64,8 +64,6 @@ class Drafting(ABC):
         """`cost`, `drafting_ms`: see `gpu.speculative.draft_length`."""
         self.counts = DraftCounts()
         self.in_flight: list[int] = []
-        self.text_is_stale = False
-        """Whether tokens were accepted that the device's penalties do not count yet."""
         self._cost = cost
         self._n_beside = 0
         self._length = DraftLength(cost, drafting_ms)
@@ -107,7 +105,6 @@ class Drafting(ABC):
         n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         counts, n = self.counts, len(self.in_flight)
         self.in_flight = []
-        self.text_is_stale = True
         self._length.learn(n, n_accepted)
         counts.n_steps += 1
         for i in range(n):

@@ -28,8 +28,10 @@ from gpu import (
     EngineInfo,
     Interventions,
     ModelError,
+    PaceChange,
     QueueFull,
     Request,
+    RunPace,
     SamplingParams,
 )
 from gpu.engine.validation import RequestValidator
@@ -39,6 +41,7 @@ from gpu.events import (
     Draft,
     Event,
     Prefill,
+    Preview,
     Queued,
     Reason,
     StepTimes,
@@ -153,6 +156,10 @@ class FakeRun:
         self.context_shift = None if n_keep is None else ContextShift(context, n_keep)
         self.params = self.acting = request.params  # requested last; acting on the next token
         self.capture = self.captures = request.capture
+        self.pace = RunPace(request.pace, 0)
+        self.previewed = False  # the next token, by the settings now
+        self.waits_since: float | None = None
+        self.waited = 0.0
         self.interventions = self.active = request.interventions
         self.updates = deque(request.updates)
         self.on_event = on_event
@@ -176,12 +183,31 @@ class FakeRun:
         *,
         capture: bool | None = None,
         interventions: Interventions | None = None,
+        pace: PaceChange | None = None,
         **changes: Any,
     ) -> int:
-        with self.engine.lock:
-            index = self.index if self.prefilled < len(self.prompt) else self.index + IN_FLIGHT
-            self.change(index, changes, capture, interventions)
+        with self.engine.changed:
+            index = self.index + self.ahead
+            before = self.pace.rate
+            if pace is not None:
+                self.pace.change(pace, index)
+            told = msgspec.UNSET if self.pace.rate == before else self.pace.rate
+            has_settings = bool(changes) or capture is not None or interventions is not None
+            if has_settings or pace is None or told is not msgspec.UNSET:
+                self.change(index, changes, capture, interventions, told)
+            self.previewed = self.previewed and not has_settings
+            self.engine.changed.notify()
             return index
+
+    @property
+    def ahead(self) -> int:
+        """Return how many tokens are submitted and cannot change."""
+        return 0 if self.prefilled < len(self.prompt) or self.pace.limits else IN_FLIGHT
+
+    @property
+    def waits(self) -> bool:
+        """Return whether a person has to do something first."""
+        return self.previewed and not self.pace.may_write(self.index) and not self.cancelled
 
     def start_update(self, **changes: Any) -> Future[int]:
         index: Future[int] = Future()
@@ -197,6 +223,7 @@ class FakeRun:
         changes: dict[str, Any],
         capture: bool | None,
         interventions: Interventions | None,
+        pace: float | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> None:
         self.params = self.params.updated(changes)
         self.capture = self.capture if capture is None else capture
@@ -204,12 +231,12 @@ class FakeRun:
             self.engine.validator.encode(interventions)
             check_no_new_patch(self.interventions, interventions)
             self.interventions = interventions
-        self.pending.append(Updated(index, self.params, self.capture, interventions))
+        self.pending.append(Updated(index, self.params, self.capture, interventions, pace))
         self.on_event(self.pending[-1])
 
     def settle(self) -> None:
         """Apply the updates that are due, and report scheduled ones as early as live ones."""
-        while self.updates and self.updates[0].index <= self.index + IN_FLIGHT:
+        while self.updates and self.updates[0].index <= self.index + self.ahead:
             change = self.updates.popleft()
             self.change(change.index, change.params, change.capture, change.interventions)
         while self.pending and self.pending[0].index <= self.index:
@@ -218,14 +245,16 @@ class FakeRun:
             self.active = self.active if due.interventions is None else due.interventions
 
     def cancel(self) -> None:
-        self.cancelled = True
+        with self.engine.changed:
+            self.cancelled = True
+            self.engine.changed.notify()
 
     def timings(self) -> Timings:
         now = time.perf_counter()
         first = self.first or now
         started = self.started or now
         prompt_ms = 1000 * (first - started)
-        predicted_ms = 1000 * (now - first)
+        predicted_ms = 1000 * (now - first - self.waited)
         return Timings(
             cache_n=self.reused,
             prompt_n=self.prefilled - self.reused,
@@ -233,10 +262,11 @@ class FakeRun:
             prompt_per_second=(self.prefilled - self.reused) / max(1e-9, first - started),
             predicted_n=self.index,
             predicted_ms=predicted_ms,
-            predicted_per_second=self.index / max(1e-9, now - first),
+            predicted_per_second=1000 * self.index / max(1e-6, predicted_ms),
             queue_ms=1000 * (started - self.submitted),
             ttft_ms=1000 * (first - self.submitted),
             tpot_ms=predicted_ms / max(1, self.index - 1),
+            paced_ms=1000 * self.waited,
         )
 
 
@@ -351,7 +381,7 @@ class FakeEngine:
         while True:
             with self.changed:
                 self.busy_since = None
-                self.changed.wait_for(lambda: self.closed or self.active or self.asked)
+                self.changed.wait_for(self._has_work)
                 if self.closed:
                     for run in self.active + self.waiting:
                         self._end(run, "cancelled")
@@ -368,6 +398,9 @@ class FakeEngine:
                 self._answer(*asked)
             if self.options.delay:
                 time.sleep(self.options.delay)
+
+    def _has_work(self) -> bool:
+        return self.closed or bool(self.asked) or any(not run.waits for run in self.active)
 
     def _record_step(self) -> None:
         """Record what the next step has of every run, as `gpu.engine.step_log` does."""
@@ -401,8 +434,23 @@ class FakeEngine:
         run.started = run.started or time.perf_counter()
         if run.prefilled < len(run.prompt):
             self._prefill(run)
-        else:
+        elif not run.pace.may_write(run.index):
+            self._preview(run)
+        elif run.pace.is_due:
+            run.pace.submitted()
             self._decode(run)
+        else:
+            run.waits_since = run.waits_since or time.perf_counter()
+
+    def _preview(self, run: FakeRun) -> None:
+        """Tell what the next token will be drawn from, unless that is known."""
+        if run.previewed:
+            return
+        chosen = self._choose(run)
+        run.previewed = True
+        run.waits_since = run.waits_since or time.perf_counter()
+        names = ("candidates", "n_kept", "mass")
+        run.on_event(Preview(run.index, **{name: chosen[name] for name in names}))  # type: ignore[arg-type]
 
     def _prefill(self, run: FakeRun) -> None:
         start = run.prefilled
@@ -419,7 +467,8 @@ class FakeEngine:
             found = msgspec.structs.replace(found, reused_blocks=reused_blocks)
         run.on_event(found)
 
-    def _decode(self, run: FakeRun) -> None:
+    def _choose(self, run: FakeRun) -> dict[str, object]:
+        """Return what the sampler says of the next token."""
         run.settle()
         options, params = self.options, run.acting
         if params.seed == options.hangs_with and run.index == HANGS_AT:
@@ -432,17 +481,25 @@ class FakeEngine:
         position = len(run.prompt) + run.index - 1
         raw = fake_sampler.logits(wanted, position, self.tokenizer.vocab_size)
         assert params.seed is not None
-        chosen = fake_sampler.draw(raw, params, params.seed, place, run.ids, self.tokenizer)
+        return fake_sampler.draw(raw, params, params.seed, place, run.ids, self.tokenizer)
+
+    def _decode(self, run: FakeRun) -> None:
+        chosen = self._choose(run)
+        options, params = self.options, run.acting
+        position = len(run.prompt) + run.index - 1
+        run.previewed = False
         id = int(str(chosen["id"]))
         now = time.perf_counter()
         run.first = run.first or now
         interval, run.last = 1000 * (now - run.last), now
+        paced = 0.0 if run.waits_since is None else now - run.waits_since
+        run.waits_since, run.waited = None, run.waited + paced
         eos = id in self.tokenizer.eos_ids and not params.ignore_eos
         text, stopped = ("", False) if eos else self._text(run, id)
         token = Token(
             index=run.index,
             text=text,
-            times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1),
+            times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1, 1000 * paced),
             kv_blocks=n_blocks(position + 1),
             slid=(run.context_shift.n_left(position) if run.context_shift else 0) or msgspec.UNSET,
             stats=self._stats(position, id, len(self.active)) if run.captures else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from app.ws.incoming import (
     merge,
 )
 from app.ws.protocol import MESSAGE_BYTES, SamplingUpdate, Stop, Update
-from gpu import Interventions, InvalidRequest, LayerFactor
+from gpu import Interventions, InvalidRequest, LayerFactor, PaceChange
 
 
 class Clock:
@@ -35,6 +36,45 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(inbox, "time", clock)
     return clock
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ('"pace":"fast"', "Expected `float | null`, got `str`"),
+        ('"pace":NaN', "invalid"),
+        ('"pace":true', "Expected `float | null`, got `bool`"),
+        ('"steps":1.5', "Expected `int`, got `float`"),
+        ('"steps":null', "Expected `int`, got `null`"),
+    ],
+)
+def test_a_pace_that_is_none_is_refused(fields: str, words: str) -> None:
+    with pytest.raises(BadMessageError, match="(?i)" + re.escape(words)):
+        decode(f'{{"type":"update","id":"a",{fields}}}')
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"pace": -1.0}, "pace"),
+        ({"pace": 1e308}, "pace"),
+        ({"pace": 0.001}, "pace"),
+        ({"steps": -1}, "steps"),
+        ({"steps": 10**6}, "steps"),
+    ],
+)
+def test_a_pace_out_of_range_is_merged_with_none(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        UpdateMerger().add(Update("a", **fields))
+    assert error.value.param == param
+
+
+def test_presses_add_up_and_the_last_pace_counts() -> None:
+    press = Update("a", steps=1)
+    assert merge([press, press, update(temperature=0.5)]).pace_change == PaceChange(steps=2)
+    assert merge([Update("a", pace=0.0), press]).pace_change == PaceChange(0.0, 1)
+    assert merge([press, Update("a", pace=None)]).pace_change == PaceChange(None)
+    assert merge([update(temperature=0.5)]).pace_change is None
 
 
 def update(id: str = "a", capture: bool | None = None, **changes: Any) -> Update:

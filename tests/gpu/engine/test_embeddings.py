@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpu.engine.engine import Engine
-from gpu.engine.pace import Pace
+from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.recompute import PIECE_ROWS, Recomputer
 from gpu.engine.scheduler import Scheduler
 from gpu.errors import InvalidRequest
@@ -137,11 +137,11 @@ def test_a_text_written_beside_embeddings_is_the_same(bundled: Engine) -> None:
 
 
 def test_pieces_are_small_where_runs_may_wait_for_them(bundled: Engine) -> None:
-    runner, pace = bundled._thread.runner, Pace()
+    runner, budget = bundled._thread.runner, QuestionBudget()
     scheduler = Scheduler(runner.limits)
-    paced, unpaced = Recomputer(runner, scheduler, pace), Recomputer(runner, scheduler)
+    paced, unpaced = Recomputer(runner, scheduler, budget), Recomputer(runner, scheduler)
     assert (paced.most_rows, unpaced.most_rows) == (runner.limits.max_rows, PIECE_ROWS)
-    pace.tick(True, stepped=False)
+    budget.tick(True, stepped=False)
     assert paced.most_rows == PIECE_ROWS < runner.limits.max_rows
 
 

@@ -16,11 +16,36 @@ MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
 SPECULATION_TEST = "tests/gpu/engine/test_speculation.py"
 DRAFT_MODEL_TEST = "tests/gpu/engine/test_draft_model.py"
 DRAFTED_TEXT_TEST = "tests/gpu/engine/test_speculative_text.py"
+PACE_TEST = "tests/gpu/engine/test_pace.py"
 PENALTIES_TEST = "tests/gpu/engine/test_penalties.py"
 PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
 REACH_TEST = "tests/gpu/interventions/test_active.py"
 
 MUTANTS = (
+    Mutant(
+        "preview-kept",
+        "a press writes the token that was drawn before a slider was moved in the pause",
+        SEQUENCE,
+        "        if has_settings:\n            self._drop_preview()\n",
+        "        if has_settings:\n            pass\n",
+        (PACE_TEST,),
+    ),
+    Mutant(
+        "preview-counted",
+        "penalties count a token that was only previewed",
+        SEQUENCE,
+        "        self.text_is_stale = True\n\n",
+        "        self.text_is_stale = False\n\n",
+        (PACE_TEST,),
+    ),
+    Mutant(
+        "paused-starves",
+        "a paused run keeps the slot that another run waits for",
+        SCHEDULER,
+        "        return max(self._paused, key=_order, default=None)\n",
+        "        return None\n",
+        (PACE_TEST,),
+    ),
     Mutant(
         "step-log-drafts",
         "the log of steps counts a draft fewer than a step verified",
@@ -65,9 +90,9 @@ MUTANTS = (
     Mutant(
         "draft-penalty",
         "the device is not told which drafts were accepted before a penalised sample",
-        "gpu/speculative/drafting.py",
-        "self.text_is_stale = True",
-        "self.text_is_stale = False",
+        SEQUENCE,
+        "            self.text_is_stale = True\n",
+        "            self.text_is_stale = False\n",
         (SPECULATION_TEST,),
     ),
     Mutant(
@@ -141,8 +166,8 @@ MUTANTS = (
         "draft-early-update",
         "a scheduled change acts on tokens that take the places of rejected drafts before it",
         SEQUENCE,
-        "if self.drafting is not None and self.drafting.in_flight:\n            return\n",
-        "if False:\n            return\n",
+        "or (self.drafting is not None and self.drafting.in_flight):\n            return\n",
+        ":\n            return\n",
         (SPECULATION_TEST,),
         "scheduled_update",
     ),
@@ -183,7 +208,7 @@ MUTANTS = (
         "grammar-ahead",
         "the next token of a run with a grammar is drawn before the last one is read",
         SEQUENCE,
-        "if self.settled or self.grammar is not None:",
+        "if self.settled or self.grammar is not None or self.pace.limits:",
         "if self.settled:",
         (GRAMMAR_TEST,),
         "test_the_text_ends_when",
@@ -323,8 +348,8 @@ MUTANTS = (
         "preempts-the-first",
         "the first in order gives its blocks to the others",
         SCHEDULER,
-        "last = max(self.active, key=_order)",
-        "last = min(self.active, key=_order)",
+        "last = max(self.active, key=_turn)",
+        "last = min(self.active, key=_turn)",
         (PREEMPTION_TEST,),
     ),
     Mutant(

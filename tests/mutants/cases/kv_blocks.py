@@ -125,7 +125,7 @@ MUTANTS = (
         "blocks-past-a-stop",
         "tokens that were submitted past the end of a text are found under its name",
         SEQUENCE,
-        "return min(self.next_index, len(self.ids))",
+        "return min(self.next_index, len(self.ids) - self._previewing)",
         "return self.next_index",
         MACHINE_TEST,
     ),

@@ -5,12 +5,12 @@ from tests.mutants.mutant import Mutant
 SANDBOX = "app/prompt/sandbox.py"
 PROCESS = "app/processes/limited_process.py"
 CHILD = "app/processes/limited_child.py"
-PACE = "gpu/engine/pace.py"
+BUDGET = "gpu/engine/question_budget.py"
 TASKS = "gpu/engine/background_tasks.py"
 CHAT_TEST = "tests/app/prompt/test_chat_template.py"
 HOSTILE_TEST = "tests/app/prompt/test_hostile_templates.py"
 TOKENIZER_TEST = "tests/app/prompt/test_limited_tokenizer.py"
-PACE_TEST = "tests/gpu/engine/test_pace.py"
+BUDGET_TEST = "tests/gpu/engine/test_question_budget.py"
 TASKS_TEST = "tests/gpu/engine/test_background_tasks.py"
 
 MUTANTS = (
@@ -78,20 +78,20 @@ MUTANTS = (
         "neither_files",
     ),
     Mutant(
-        "questions-pace",
+        "questions-budget",
         "questions take the device as long as they like while others write",
-        PACE,
+        BUDGET,
         "return not self.writing or self._debt <= 0",
         "return True",
-        (PACE_TEST,),
+        (BUDGET_TEST,),
     ),
     Mutant(
         "questions-rows",
         "a chunk of a question takes longer than a token",
-        PACE,
+        BUDGET,
         "n = self._costs.rows_within(kind, PIECE_TOKENS * median(self._steps), most)",
         "n = most",
-        (PACE_TEST,),
+        (BUDGET_TEST,),
     ),
     Mutant(
         "questions-turns",

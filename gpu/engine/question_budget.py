@@ -1,4 +1,4 @@
-"""Pace of questions while runs write: no piece takes longer than a token, and all pieces together
+"""Time for questions while runs write: no piece takes longer than a token, and all pieces together
 no more time than the runs."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LATEST = 31
 """Recent steps; their median is the expected time of a step."""
 
 
-class Pace:
+class QuestionBudget:
     """Measures steps and pieces; decides when the next piece may run and how many rows it may have.
     Used by the engine's thread alone."""
 

@@ -1,0 +1,143 @@
+"""Questions and streams share the device's time as `QuestionBudget` promises, by a clock that the
+test sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu.engine.question_budget import LATEST, PIECE_TOKENS, QuestionBudget
+
+STEP = 0.010
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stream(budget: QuestionBudget, clock: Clock, seconds: float = STEP) -> None:
+    """A token of a stream."""
+    clock.now += seconds
+    budget.tick(True, stepped=True)
+
+
+def writing() -> tuple[QuestionBudget, Clock]:
+    """While somebody writes a token every `STEP`."""
+    clock = Clock()
+    budget = QuestionBudget(clock)
+    budget.tick(True, stepped=False)
+    for _ in range(LATEST):
+        stream(budget, clock)
+    return budget, clock
+
+
+def work(
+    budget: QuestionBudget, clock: Clock, cost: float, kind: str = "losses", most: int = 8
+) -> int:
+    """A piece whose rows take `cost` seconds each beside the same for the piece; its rows."""
+    with budget.piece():
+        n = budget.rows(kind, most)
+        clock.now += cost * (1 + n)
+    return n
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.008, 0.05, 3.0])
+def test_streams_get_as_much_time_as_questions(seconds: float) -> None:
+    budget, clock = writing()
+    streams = questions = 0.0
+    while streams + questions < 60 * max(STEP, seconds):
+        if budget.may_work:
+            with budget.piece():
+                clock.now += seconds
+            questions += seconds
+        stream(budget, clock)
+        streams += STEP
+    assert questions <= streams + seconds
+    assert questions >= 0.5 * min(streams, streams / STEP * seconds)
+
+
+def test_time_is_not_saved_up() -> None:
+    """An hour without questions does not pay for a minute of them."""
+    budget, clock = writing()
+    for _ in range(1000):
+        stream(budget, clock)
+    with budget.piece():
+        clock.now += 5 * STEP
+    assert not budget.may_work
+    for _ in range(5):
+        assert not budget.may_work
+        stream(budget, clock)
+    assert budget.may_work
+
+
+def test_questions_have_all_the_time_while_nobody_writes() -> None:
+    budget, clock = writing()
+    work(budget, clock, 10.0)
+    assert not budget.may_work
+    budget.tick(False, stepped=False)
+    for _ in range(3):
+        assert budget.may_work
+        assert work(budget, clock, 10.0) == 8
+    stream(budget, clock)
+    assert budget.may_work  # what came before is nobody's debt
+    assert work(budget, clock, 10.0) == 1
+
+
+def test_the_first_piece_beside_a_stream_is_one_row() -> None:
+    clock = Clock()
+    budget = QuestionBudget(clock)
+    budget.tick(True, stepped=False)
+    with budget.piece():
+        assert budget.rows("losses", 8) == 1
+
+
+@pytest.mark.parametrize(
+    ("cost", "n"), [(STEP / 100, 8), (STEP / 10, 8), (STEP / 6, 4), (STEP / 4, 2), (STEP, 1)]
+)
+def test_pieces_grow_as_far_as_a_token_takes(cost: float, n: int) -> None:
+    budget, clock = writing()
+    sizes = []
+    for _ in range(40):
+        sizes.append(work(budget, clock, cost))
+        while not budget.may_work:
+            stream(budget, clock)
+    assert sizes[-1] == n
+    assert sizes == sorted(sizes[:4]) + sizes[4:]  # small ones first
+    if n > 1:
+        assert cost * (1 + n) <= PIECE_TOKENS * STEP
+
+
+def test_a_kind_does_not_learn_from_another() -> None:
+    budget, clock = writing()
+    for _ in range(10):
+        work(budget, clock, STEP / 100, "losses")
+    assert work(budget, clock, STEP / 100, "losses") == 8
+    assert work(budget, clock, STEP / 100, "fill", 16) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_a_size_that_compiled_when_it_was_timed_is_tried_again(n: int) -> None:
+    budget, clock = writing()
+    sizes, compiled = [], False
+    for _ in range(300):
+        with budget.piece():
+            sizes.append(budget.rows("losses", 8))
+            clock.now += STEP / 100
+            if sizes[-1] == n and not compiled:
+                compiled = True
+                clock.now += 0.5
+    assert sizes[-50:] == [8] * 50
+
+
+def test_a_size_that_takes_too_long_is_not_tried_often() -> None:
+    budget, clock = writing()
+    tokens, sizes = {1: 0.4, 2: 0.6, 4: 2.0}, []
+    for _ in range(400):
+        with budget.piece():
+            sizes.append(budget.rows("losses", 8))
+            clock.now += tokens[sizes[-1]] * STEP
+    assert set(sizes[50:]) == {2, 4}
+    assert sizes[50:].count(4) < 0.05 * 350
