@@ -201,9 +201,9 @@ class EngineStats(msgspec.Struct, frozen=True):
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """Description of a running engine. `defaults`: the sampling settings that the model's makers
-    recommend. `dispatches_per_token`: those of a decode step of one sequence. `activations`: input
-    of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None without a draft model. `stages`:
-    those of a model that runs on several devices; () on one."""
+    recommend, or ours if not `recommended`. `dispatches_per_token`: those of a decode step of one
+    sequence. `activations`: input of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None
+    without a draft model. `stages`: those of a model that runs on several devices; () on one."""
 
     model: ModelInfo
     device: DeviceInfo
@@ -214,3 +214,4 @@ class EngineInfo(msgspec.Struct, frozen=True):
     activations: str = "f32"
     draft: DraftInfo | None = None
     stages: tuple[StageInfo, ...] = ()
+    recommended: bool = True

@@ -88,7 +88,7 @@ APP = {
     "cluster": "config engine engine.client engine.options models replicas ws.protocol",
     "upstream": "config engine.client ws.protocol",
     "http": "config engine.client models tale ws.protocol ws.replay_format",
-    "local": "config engine.client http processes prompt tale ws.protocol",
+    "local": "config engine.client http models processes prompt tale ws.protocol",
     "ws": "engine.client http prompt ws.protocol",
     "openai": "engine.client http prompt ws.protocol",
     "app": "config engine.client http local models openai prompt tale ws ws.protocol",

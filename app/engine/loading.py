@@ -12,6 +12,7 @@ from app.config import Settings
 from app.engine.client import Progress
 from app.engine.options import load_options
 from app.models.drafts import Draft, compatible_draft
+from app.models.known import card_settings
 from app.models.loras import compatible_loras
 from app.models.memory import dtype_of_files
 from app.models.model_source import ModelSource
@@ -76,6 +77,7 @@ def load_engine(
         options,
         name=source.name or (tale.NAME if path == tale.model_dir() else None),
         tokenizer=tokenizer,
+        card=card_settings(source.name or path.name),
         progress=progress,
         stage_hosts=place.stage_hosts,
     )

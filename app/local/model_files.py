@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from app.engine.client import Tokenizer
+from app.models.known import card_settings
 from app.prompt.limited_tokenizer import tokenizer_json
 from gpu import (
     ExportedFile,
@@ -123,7 +124,9 @@ def write_model_files(
         model=export_model(path, folder, options, progress),
         files=files,
         chat=head.chat,
-        defaults=recommended_settings(GenerationDefaults.from_folder(path)),
+        defaults=recommended_settings(
+            GenerationDefaults.from_folder(path).or_those_of(card_settings(head.name))
+        ),
         inventory=_write_inventory(path, options, folder),
     )
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)

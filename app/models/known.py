@@ -6,15 +6,31 @@ those on the hub are computed from their configs; it is asked for the real one b
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from gpu import MODEL_TYPES
+from gpu import MODEL_TYPES, GenerationDefaults
 
 WEIGHT_BYTES = 2
 """Bytes per weight: all are published in bfloat16."""
+
+
+CARDS = {
+    r"smollm2-[\w.]+-instruct": GenerationDefaults(temperature=0.2, top_p=0.9),
+    r"gemma-3-[\w.]+": GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95),
+}
+"""Sampling settings of model cards by names of models, for files that do not have them: those of
+GGUF files have none, and neither has generation_config.json of SmolLM2."""
+
+
+def card_settings(name: str | None) -> GenerationDefaults | None:
+    """Return the sampling settings of the card of a model, by its name or that of its file; None if
+    it is not known."""
+    base = (name or "").rpartition("/")[2].lower()
+    return next((found for pattern, found in CARDS.items() if re.match(pattern, base)), None)
 
 
 class KnownModel(msgspec.Struct, frozen=True):

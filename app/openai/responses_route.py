@@ -24,7 +24,7 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
         hello = engine.require_ready()
         body = decode_body(ResponsesRequest)
         interventions = body.interventions(hello.model)
-        params = body.params(hello.defaults, hello.limits.context)
+        params = body.params(hello.api_defaults, hello.limits.context)
         truncation = body.truncation or "disabled"
         prompt = read_conversation(
             body.messages(),

@@ -76,7 +76,7 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
     hello = engine.require_ready()
     body = decode_body(ChatRequest)
     interventions = body.interventions(hello.model)
-    params = body.params(hello.defaults, hello.limits.context)
+    params = body.params(hello.api_defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "top_logprobs")
     tools = body.offered_tools()
     encode = partial(

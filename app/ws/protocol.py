@@ -223,7 +223,8 @@ class Upstream(msgspec.Struct, frozen=True):
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of every connection once the engine is ready, and again after a restart: the
     parts of `gpu.EngineInfo`. With an `upstream`, what that does not tell is 0 or empty. `note`:
-    a sentence about the model for the page to show, such as why it is not the default one."""
+    a sentence about the model for the page to show, such as why it is not the default one.
+    `recommended`: the model's makers recommend `defaults`."""
 
     version: int
     model: PageModelInfo
@@ -234,6 +235,15 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     dispatches_per_token: int
     upstream: Upstream | None = None
     note: str = ""
+    recommended: bool = True
+
+    @property
+    def api_defaults(self) -> SamplingParams:
+        """Settings that a request of `/v1` leaves out: where the model's makers recommend none,
+        those of OpenAI, as in vLLM."""
+        if self.recommended:
+            return self.defaults
+        return SamplingParams(repetition_penalty=self.defaults.repetition_penalty)
 
     @classmethod
     def of(cls, info: EngineInfo, chat: bool, note: str = "") -> Hello:
@@ -248,6 +258,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
             info.defaults,
             info.dispatches_per_token,
             note=note,
+            recommended=info.recommended,
         )
 
 

@@ -22,6 +22,16 @@ class GenerationDefaults:
     min_p: float | None = None
     repetition_penalty: float | None = None
 
+    @property
+    def says_how_to_draw(self) -> bool:
+        """Whether a temperature or a filter is recommended."""
+        drawn = (self.temperature, self.top_k, self.top_p, self.min_p)
+        return any(value is not None for value in drawn)
+
+    def or_those_of(self, card: GenerationDefaults | None) -> GenerationDefaults:
+        """Return these settings, or those of the model's card if these do not say how to draw."""
+        return self if card is None or self.says_how_to_draw else card
+
     @classmethod
     def from_folder(cls, folder: str | Path) -> GenerationDefaults:
         """Read `generation_config.json`, if there is one.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from msgspec.structs import replace as replace_struct
+
 from gpu.checkpoint.packing import FORMATS
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import DeviceError, ModelError
@@ -19,6 +21,9 @@ from gpu.stage_hosts import StageHosts
 BACKENDS = ("wgpu", "torch")
 ACTIVATIONS = ("auto", "f32", "q8")
 DTYPES = tuple(FORMATS)
+
+UNRECOMMENDED = SamplingParams(temperature=0.7, top_p=0.95, min_p=0.05)
+"""Settings of a model whose makers recommend none. Small models write no sense without a filter."""
 
 Progress = Callable[[float, str], None]
 
@@ -80,9 +85,11 @@ def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Pro
 
 
 def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
-    """Return our default settings with those that the model's makers recommend instead."""
+    """Return the settings that the model's makers recommend; `UNRECOMMENDED` if they do not say how
+    to draw."""
     values = asdict(recommended)
-    return SamplingParams(**{name: value for name, value in values.items() if value is not None})
+    start = SamplingParams() if recommended.says_how_to_draw else UNRECOMMENDED
+    return replace_struct(start, **{k: value for k, value in values.items() if value is not None})
 
 
 def check_options(options: LoadOptions) -> None:

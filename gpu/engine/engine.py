@@ -65,11 +65,13 @@ class Engine:
         name: str = "model",
         parameters: int = 0,
         defaults: SamplingParams | None = None,
+        recommended: bool = True,
         make_draft: MakeDraft | None = None,
     ) -> None:
         """`make_runner` is called on the engine's thread, which owns the device, and so is
         `make_draft`, which opens the draft model's runner beside it. `parameters`: number of
-        weights. `defaults`: sampling settings that the model's makers recommend."""
+        weights. `defaults`: sampling settings that the model's makers recommend, or others if not
+        `recommended`."""
         self.tokenizer = tokenizer
         self._alive = 0
         self._lock = threading.Lock()
@@ -83,6 +85,7 @@ class Engine:
                 name=name,
                 parameters=parameters,
                 defaults=defaults or SamplingParams(),
+                recommended=recommended,
                 eos_ids=_end_ids(runner.config, tokenizer),
             ),
             tokenizer.encode,
@@ -114,6 +117,7 @@ class Engine:
         *,
         name: str | None = None,
         tokenizer: TokenizerLike | None = None,
+        card: GenerationDefaults | None = None,
         progress: Progress = lambda fraction, message: None,
         stage_hosts: StageHosts | None = None,
     ) -> Engine:
@@ -122,6 +126,7 @@ class Engine:
 
         name         of the model; that of its folder or file if None
         tokenizer    the model's if it is open already; read from the folder or file if None
+        card         sampling settings of the model's card, for files that recommend none
         progress     gets a fraction and a message, also from the engine's thread
         stage_hosts  processes for the stages of a model; None: they run in this one
 
@@ -143,13 +148,15 @@ class Engine:
             assert options.draft is not None
             return open_draft(options.draft, options, target, progress)
 
+        found = GenerationDefaults.from_folder(folder).or_those_of(card)
         return cls(
             lambda: open_runner(folder, options, progress, stage_hosts),
             tokenizer,
             options,
             name=name or folder.resolve().name,
             parameters=checkpoint.parameters(config.tie_embeddings),
-            defaults=recommended_settings(GenerationDefaults.from_folder(folder)),
+            defaults=recommended_settings(found),
+            recommended=found.says_how_to_draw,
             make_draft=make_draft if options.draft is not None else None,
         )
 

@@ -21,6 +21,7 @@ def describe(
     parameters: int,
     defaults: SamplingParams,
     eos_ids: tuple[int, ...],
+    recommended: bool = True,
     draft: Runner | None = None,
 ) -> EngineInfo:
     """Return what the engine of `runner`, loaded with `options`, reports about itself. `draft`:
@@ -45,6 +46,7 @@ def describe(
         activations=runner.activations,
         draft=_describe_draft(draft) if draft is not None else None,
         stages=runner.stages,
+        recommended=recommended,
     )
 
 

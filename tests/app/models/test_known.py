@@ -1,4 +1,4 @@
-"""The sizes of recommended models are those of the same configs in transformers."""
+"""Recommended models: sizes as in transformers, and the sampling settings of their cards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from app.models.known import SIZES, ModelSizes
+from app import tale
+from app.config import Settings
+from app.engine.loading import load_engine
+from app.models.known import SIZES, ModelSizes, card_settings
+from app.models.model_source import ModelSource
+from gpu import GenerationDefaults
 
 PUBLISHED = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -47,3 +52,28 @@ def test_parameters_are_those_of_transformers(key: tuple[str, str], sizes: Model
 def test_a_matrix_that_is_saved_twice_is_fetched_twice() -> None:
     """Qwen3 0.6B has 1.5 GB of files for 0.6 billion parameters."""
     assert SIZES["Qwen/Qwen3-0.6B", "qwen3"].n_bytes == pytest.approx(1_503_300_328, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", GenerationDefaults(temperature=0.2, top_p=0.9)),
+        ("SmolLM2-135M-Instruct.Q4_1", GenerationDefaults(temperature=0.2, top_p=0.9)),
+        ("gemma-3-270m-it-Q4_K_M", GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95)),
+        ("HuggingFaceTB/SmolLM2-135M", None),
+        ("gemma-3-like/other", None),
+        (None, None),
+    ],
+)
+def test_known_models_have_the_settings_of_their_cards(
+    name: str | None, settings: GenerationDefaults | None
+) -> None:
+    assert card_settings(name) == settings
+
+
+def test_an_engine_gets_the_card_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("gpu.Engine.load", lambda path, options, **named: asked.update(named))
+    source = ModelSource(tale.model_dir(), name="SmolLM2-135M-Instruct")
+    load_engine(Settings(), source, lambda fraction, message: None)
+    assert asked["card"] == GenerationDefaults(temperature=0.2, top_p=0.9)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from flask.testing import FlaskClient
@@ -269,3 +270,14 @@ def test_a_conversation_past_the_context_loses_its_oldest_turns_if_asked(http: F
     rest = post(http, **{**long, "input": [*turn * 2, MESSAGE]}, truncation="auto")
     assert rest["usage"]["input_tokens"] == answer["usage"]["input_tokens"], "instructions stay"
     assert "dropped_messages" not in rest
+
+
+def test_what_nobody_recommends_is_as_in_openais_api(site: Site) -> None:
+    """The page's settings for a model without recommendations are not those of `/v1`."""
+    http, hello = site.app.test_client(), site.engine.require_ready()
+    body = {"input": "Tell me a story.", "max_output_tokens": 1}
+    recommended = post(http, **body)
+    assert (recommended["temperature"], recommended["top_p"]) == (0.8, 0.95)
+    site.engine._hello = msgspec.structs.replace(hello, recommended=False)
+    own = post(http, **body)
+    assert (own["temperature"], own["top_p"]) == (1.0, 1.0)

@@ -11,8 +11,13 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig, RopeConfig
+from gpu.engine.backends import recommended_settings
+from gpu.engine.engine import Engine
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject
+from gpu.load_options import LoadOptions
+from gpu.sampling_params import SamplingParams
+from tests.gpu.models import random_llama
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -325,6 +330,27 @@ def test_generation_defaults_with_and_without_do_sample(tmp_path: Path) -> None:
     assert GenerationDefaults.from_folder(tmp_path).top_k == 0, "as in vLLM, −1 keeps all tokens"
     write(tmp_path, {}, settings)
     assert GenerationDefaults.from_folder(tmp_path) == GenerationDefaults(repetition_penalty=1.1)
+
+
+def test_a_model_without_recommendations_gets_settings_with_which_it_writes_sense() -> None:
+    card = GenerationDefaults(temperature=0.2, top_p=0.9)
+    penalty_alone, own = GenerationDefaults(repetition_penalty=1.1), GenerationDefaults(top_k=50)
+    assert recommended_settings(penalty_alone) == SamplingParams(
+        temperature=0.7, top_p=0.95, min_p=0.05, repetition_penalty=1.1
+    )
+    assert recommended_settings(own) == SamplingParams(top_k=50)
+    assert own.or_those_of(card) == own.or_those_of(None) == own
+    assert penalty_alone.or_those_of(card) == card
+    assert recommended_settings(card) == SamplingParams(temperature=0.2, top_p=0.9)
+
+
+def test_an_engine_says_whether_its_settings_are_recommended() -> None:
+    folder, options = random_llama.folder("tiny"), LoadOptions(backend="torch", slots=1)
+    for card in (None, GenerationDefaults(temperature=0.2)):
+        engine = Engine.load(folder, options, card=card)
+        engine.close()
+        assert engine.info.recommended == (card is not None)
+        assert engine.info.defaults.temperature == (0.2 if card else 0.7)
 
 
 @pytest.mark.parametrize(
