@@ -128,6 +128,7 @@ OUTSIDE = {
     "llguidance": {
         "gpu.text.grammar_matcher",
         "gpu.text.grammar_vocabulary",
+        "gpu.text.json_closing",
         "gpu.text.json_schema",
     },
     "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},

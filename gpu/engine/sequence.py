@@ -485,6 +485,7 @@ class Sequence:
         )
         if grammar is not None:
             grammar.read(sampled.id)
+            grammar.end_within(self._n_left(position))
         if eos:
             self._events.flush()
             self._events.send(token)
@@ -575,7 +576,7 @@ class Sequence:
         """Reason why no token can follow the one sampled after `position`, and a message of it;
         None if one can."""
         if self.grammar is not None and self.grammar.complete:
-            return "stop", ""
+            return "length" if self.grammar.closed else "stop", ""
         if self.n_written >= self.params.max_tokens:
             return "length", ""
         if position + 1 >= self.context and self.context_shift is None:
@@ -583,6 +584,11 @@ class Sequence:
         if self.grammar is not None and self.grammar.failure:
             return "error", self.grammar.failure
         return None, ""
+
+    def _n_left(self, position: int) -> int:
+        """Return how many tokens may follow the one sampled after `position`."""
+        n_left = int(self.params.max_tokens) - self.n_written
+        return n_left if self.context_shift else min(n_left, self.context - 1 - position)
 
     def _row_result(self, position: int, row: int, result: StepResult) -> RowResult:
         """Return what was read of `row`, which computed the token at `position` of the text."""

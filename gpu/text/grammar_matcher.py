@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
 from gpu.grammar import CANNOT_FOLLOW, Grammar
-from gpu.text.grammar_vocabulary import GrammarVocabulary, ll_tokenizer
+from gpu.text.grammar_vocabulary import GrammarVocabulary, byte_tokenizer, ll_tokenizer
+from gpu.text.json_closing import JsonClosing, ids_of_bytes
 from gpu.text.json_schema import prepare_schema
 
 if TYPE_CHECKING:
@@ -49,17 +50,39 @@ class GrammarMatcher:
     n_allowed  how many these are
     complete   the text follows the grammar and nothing may come after it
     failure    that no token may come next though the text is not complete, and why, else ""
+    closed     the text was brought to its end by `end_within`
     """
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: GrammarVocabulary, closing: JsonClosing | None
+    ) -> None:
         self._matcher = matcher
-        self._vocab_size = vocab_size
+        self._vocabulary = vocabulary
+        self._vocab_size = len(vocabulary.tokens)
+        self._closing = closing
+        self.closed = False
         self._look()
 
     def read(self, id: int) -> None:
         """Read the next token of the text."""
         self._matcher.consume_token(id)
+        if self._closing is not None and id not in self._vocabulary.specials:
+            self._closing.read(self._vocabulary.tokens[id])
         self._look()
+
+    def end_within(self, n_left: int) -> None:
+        """Let only tokens come next with which a JSON text ends, if no more than `n_left` tokens
+        can be written and they are needed for that."""
+        if self._closing is None or self.complete or self.failure:
+            return
+        ids = self._closing.ids(n_left, self._vocabulary.eos_ids)
+        allowed = self.allowed
+        kept = [id for id in ids or () if allowed[id]]
+        if kept:
+            bits = np.zeros(32 * len(self.bitmask), np.uint8)
+            bits[kept] = 1
+            self._allow(bits)
+            self.closed = True
 
     @property
     def allowed(self) -> npt.NDArray[np.bool_]:
@@ -75,12 +98,15 @@ class GrammarMatcher:
         if not self.complete and not matcher.is_error():
             found = np.frombuffer(matcher.compute_bitmask(), np.uint8)
             bits[:n] = np.unpackbits(found, count=n, bitorder="little")
-        self.bitmask: npt.NDArray[np.uint32] = np.packbits(bits, bitorder="little").view(np.uint32)
-        self.n_allowed = int(bits.sum())
+        self._allow(bits)
         if matcher.is_error():
             self.failure = f"{CANNOT_FOLLOW}: {_reason(matcher.get_error())}"
         elif not self.complete and not self.n_allowed:
             self.failure = f"{CANNOT_FOLLOW}: {NO_TOKEN}"
+
+    def _allow(self, bits: npt.NDArray[np.uint8]) -> None:
+        self.bitmask: npt.NDArray[np.uint32] = np.packbits(bits, bitorder="little").view(np.uint32)
+        self.n_allowed = int(bits.sum())
 
 
 class GrammarCompiler:
@@ -104,7 +130,8 @@ class GrammarCompiler:
         """Return the matcher of a run after `prompt`, the last `n_read` tokens of which are read.
         Raises InvalidRequest for a grammar with a fault, or that they do not follow."""
         grammar.validate(len(prompt))
-        compiled = self._compiled(grammar.kind, grammar.text).deep_copy()
+        compiled, by_bytes = self._compiled(grammar.kind, grammar.text)
+        compiled = compiled.deep_copy()
         read = list(prompt[len(prompt) - grammar.n_read :])
         if not compiled.consume_tokens(read):
             raise InvalidRequest(
@@ -112,13 +139,24 @@ class GrammarCompiler:
                 f"{_reason(compiled.get_error())}",
                 "grammar",
             )
-        matcher = GrammarMatcher(compiled, len(self._vocabulary.tokens))
+        closing = None
+        if by_bytes is not None:
+            closing = JsonClosing(by_bytes.deep_copy(), self._ids_of_bytes)
+            for id in read:
+                closing.read(self._vocabulary.tokens[id])
+        matcher = GrammarMatcher(compiled, self._vocabulary, closing)
         if matcher.complete or matcher.failure:
             complete = f"{CANNOT_FOLLOW}: it is complete, nothing can follow it"
             raise InvalidRequest(matcher.failure or complete, "grammar")
         return matcher
 
-    def _compile(self, kind: str, text: str) -> LLMatcher:
+    @functools.cached_property
+    def _ids_of_bytes(self) -> dict[bytes, list[int]]:
+        return ids_of_bytes(self._vocabulary)
+
+    def _compile(self, kind: str, text: str) -> tuple[LLMatcher, LLMatcher | None]:
+        """Return the matcher of a grammar and, for schemas, that for the vocabulary of the bytes,
+        which `JsonClosing` follows."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
@@ -128,7 +166,9 @@ class GrammarCompiler:
         matcher = LLMatcher(tokenizer, lark, log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidRequest(_reason(matcher.get_error()), "grammar")
-        return matcher
+        if kind != "json_schema":
+            return matcher, None
+        return matcher, LLMatcher(byte_tokenizer(), lark, log_level=0, limits=limits)
 
 
 def _lark_of_schema(text: str) -> str:

@@ -107,6 +107,35 @@ def test_a_limit_cuts_json(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize("n", [70, 110])
+def test_an_open_string_is_ended_in_time_for_the_rest(client: openai.OpenAI, n: int) -> None:
+    open_ended = {"type": "string", "minLength": 400}
+    properties = {"tale": {"type": "string"}, "end": {"type": "string"}, "n": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": [*properties],
+              "additionalProperties": False}  # fmt: skip
+    ban = {"logit_bias": dict.fromkeys(quoting_ids(client), -100)}
+    answer = client.chat.completions.create(
+        **SETTINGS, response_format=schema_format(schema)["response_format"], seed=1,
+        max_tokens=n, extra_body=ban,
+    )  # fmt: skip
+    jsonschema.validate(json.loads(answer.choices[0].message.content or ""), schema)
+    assert answer.choices[0].finish_reason == "length"
+    cut = client.chat.completions.create(
+        **SETTINGS, response_format=schema_format(open_ended)["response_format"], max_tokens=n
+    )
+    assert cut.choices[0].finish_reason == "length"
+
+
+def quoting_ids(client: openai.OpenAI) -> list[int]:
+    """Return tokens with which a model that is biased against them ends no string early."""
+    root = str(client.base_url).removesuffix("/v1/")
+    found: set[int] = set()
+    for text in ('"', '",', '" ', ' "', '"}', '."', '!"', '?"', ',"'):
+        answer: Any = client.post(f"{root}/tokenize", body={"content": text}, cast_to=object)
+        found |= set(answer["tokens"])
+    return sorted(found)
+
+
 def test_plain_text_is_free(client: openai.OpenAI) -> None:
     free, plain = (
         client.chat.completions.create(**SETTINGS, seed=3, max_tokens=8, **more)
