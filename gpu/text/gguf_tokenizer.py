@@ -18,7 +18,14 @@ from gpu.gguf.file import open_gguf
 from gpu.text.added_tokens import MUST_EXIST, begin_with, mark_special
 from gpu.text.folder import TokenizerFiles, choose_templates
 from gpu.text.pretokenizers import PRETOKENIZERS
-from gpu.text.sentence_piece import CONTROL, UNKNOWN, USER_DEFINED, SentencePieces, make_backend
+from gpu.text.sentence_piece import (
+    CONTROL,
+    SPACE,
+    UNKNOWN,
+    USER_DEFINED,
+    SentencePieces,
+    make_backend,
+)
 
 TEMPLATE = "tokenizer.chat_template"
 """The default chat template; others are at TEMPLATE.NAME."""
@@ -92,7 +99,11 @@ def _sentence_pieces(
     if not hasattr(scores, "dtype") or len(scores) != len(tokens):
         raise meta.error("tokenizer.ggml.scores", f"{len(tokens)} numbers, one for each token")
     prefixed = meta.boolean("tokenizer.ggml.add_space_prefix", True)
-    return SentencePieces(tokens, scores.tolist(), types, add_prefix=prefixed)
+    texts = list(tokens)
+    for id, (text, type) in enumerate(zip(tokens, types, strict=True)):
+        if type == USER_DEFINED and not text.strip(" ") and not prefixed:
+            texts[id] = SPACE * len(text)  # as in Gemma's own files: a "▁" of the text counts too
+    return SentencePieces(texts, scores.tolist(), types, add_prefix=prefixed)
 
 
 def _special_tokens(meta: JsonObject, tokens: Sequence[str]) -> dict[str, str]:

@@ -13,9 +13,12 @@ import pytest
 from app import tale
 from gpu.errors import ModelError
 from gpu.text.added_tokens import begin_with
+from gpu.text.model_proto import read_model
+from gpu.text.sentence_piece import USER_DEFINED
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.gguf import gguf_models
 from tests.gpu.text import made_tokenizers
+from tests.gpu.text.test_sentence_piece import DATA
 
 IM_END = "<|im_end|>"
 Make = Callable[..., tuple[Path, Path]]
@@ -144,6 +147,29 @@ def test_sentence_pieces_merge_by_their_scores(tmp_path: Path) -> None:
     writer.add_eos_token_id(vocab["</s>"])
     gguf_models.finish(writer)
     same_tokens(Tokenizer.load(path), Tokenizer.load(folder))
+
+
+def test_runs_of_spaces_of_a_sentence_piece_model(tmp_path: Path) -> None:
+    """Gemma's GGUF files have the user's pieces of several spaces with spaces, its own with ▁."""
+    file = DATA / "bpe-spaces.model"
+    pieces = read_model(file)
+    kinds = list(zip(pieces.texts, pieces.types, strict=True))
+    runs = [text for text, type in kinds if type == USER_DEFINED and not text.strip("▁")]
+    assert "▁▁" in runs
+    assert not pieces.add_prefix
+    path = tmp_path / "pieces.gguf"
+    writer = gguf.GGUFWriter(path, "gemma3")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(
+        [text.replace("▁", " ") if text in runs else text for text in pieces.texts]
+    )
+    writer.add_token_scores(list(pieces.scores))
+    writer.add_token_types(list(pieces.types))
+    writer.add_add_space_prefix(False)
+    writer.add_bos_token_id(pieces.bos_id)
+    writer.add_eos_token_id(pieces.eos_id)
+    gguf_models.finish(writer)
+    same_tokens(Tokenizer.load(path), Tokenizer.load(file), [*TEXTS, "▁the▁▁cat", "a ▁b", "▁  ▁"])
 
 
 @pytest.mark.parametrize(
