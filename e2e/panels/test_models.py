@@ -9,12 +9,15 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app import tale
+from app.engine.client import ServedModel
+from app.engine.supervisor import SupervisedEngine
 from app.models.known import known_models
 from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
 from tests.app.fake_engine import loader
+from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.models.fake_hub import FakeHub, Repo
 from tests.gpu.gguf import gguf_models
 
@@ -119,6 +122,29 @@ def test_a_path_and_a_search_lead_to_a_model(
     expect(dialog.locator(".offer", has_text="other/bert")).to_have_count(0)
     dialog.get_by_role("button", name="Load some/tale").click()
     expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)
+
+
+def test_the_page_says_why_another_model_runs_and_leads_to_the_dialog(
+    page: Page,
+    start_site: StartSite,  # noqa: F811
+) -> None:
+    note = "SmolLM2 is not there: no network. tale-3m runs in its place"
+    served = ServedModel(loader(delay=0), FakeTokenizer(), tale.model_dir(), note)
+    engine = SupervisedEngine(
+        served.load,
+        served.tokenizer,
+        path=served.path,
+        fetch=lambda tell, stopped: engine.switch(served),
+    )
+    site = start_site(client=engine, switch=lambda settings, model: loader(delay=0))
+    Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
+    notice = page.locator("#notice")
+    expect(notice).to_contain_text(note)
+    notice.get_by_role("button", name="Models").click()
+    expect(page.get_by_role("dialog", name="Change the model")).to_be_visible()
+    page.keyboard.press("Escape")
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(notice).to_be_hidden()
 
 
 def test_a_server_that_changes_nothing_offers_nothing(
