@@ -96,6 +96,7 @@ class FakeOptions:
     drafts        of every four tokens two are accepted drafts and the third was guessed wrong
     marks         special tokens of the model beside the usual ones
     kv_groups     groups of layers with blocks of their own
+    name          name of the model
     hangs_with    seed of runs that hang forever before token `HANGS_AT`
     """
 
@@ -120,6 +121,7 @@ class FakeOptions:
     drafts: bool = False
     marks: tuple[str, ...] = ()
     kv_groups: tuple[KvGroupInfo, ...] = ()
+    name: str = "fake-story"
     hangs_with: int | None = None
 
 
@@ -581,7 +583,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
     n_blocks = options.n_slots * options.context // BLOCK_TOKENS
     return EngineInfo(
         model=ModelInfo(
-            name="fake-story",
+            name=options.name,
             dtype="f16",
             kv_dtype="f16",
             kv_formats={name: KV_BLOCK_BYTES * bytes_ // 128 for name, bytes_ in KV_BYTES.items()},

@@ -240,7 +240,7 @@ function drawFocus(context) {
   rule(context, at, top - 6, 1.5, foot + GAP + BLOCKS + 4 - top, "lamp");
   const text = `${numberOf(token)}: ${bytes(kept * perToken)}`;
   const fits = at > left + 90; // on the left, where the layers do not rise into it
-  label(context, text, at + (fits ? -6 : 6), y(kept * perToken) - 10, {
+  label(context, text, at + (fits ? -6 : 6), Math.max(TOP + 4, y(kept * perToken) - 10), {
     align: fits ? "end" : "start",
     colour: "lamp",
     weight: 500,

@@ -12,9 +12,8 @@ const TOP = 7;
 const FOOT = 5;
 /** Width of a bar as a part of its column's, and its smallest and largest width in pixels. */
 const BAR = [0.22, 8, 20];
-/** Smallest height of a band with a name beside it, and the distance of names. */
+/** Smallest height of a band with a name beside it. */
 const MIN_NAMED = 9;
-const BETWEEN_NAMES = 13;
 /** Smallest height of a band with a hairline below it. */
 const MIN_DIVIDED = 3;
 
@@ -239,7 +238,8 @@ function scaleOf(canvas, width, height) {
 
 /** Choose the names that fit, the largest bands first, and move them apart. */
 function placed(wanted, top, bottom) {
-  const most = Math.floor((bottom - top) / BETWEEN_NAMES) + 1;
+  const between = Math.round(1.15 * grid.words);
+  const most = Math.floor((bottom - top) / between) + 1;
   const chosen = wanted
     .toSorted((a, b) => b.must - a.must || b.size - a.size)
     .slice(0, Math.max(0, most))
@@ -248,12 +248,12 @@ function placed(wanted, top, bottom) {
   let free = top;
   for (const one of chosen) {
     one.at = Math.max(free, one.at);
-    free = one.at + BETWEEN_NAMES;
+    free = one.at + between;
   }
   let last = bottom;
   for (const one of chosen.toReversed()) {
     one.at = Math.min(last, one.at);
-    last = one.at - BETWEEN_NAMES;
+    last = one.at - between;
   }
   return chosen;
 }

@@ -2,15 +2,18 @@
 // (Williams, Waterman and Patterson 2009).
 
 import { el, fitCanvas, setText } from "../../ui/dom.js";
-import { bytes, percent } from "../../ui/format.js";
+import { bytes, count, percent } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { ready } from "../../state.js";
-import { label, rule } from "../shared/chart.js";
+import { label, LabelRow, rule } from "../shared/chart.js";
 import { costsOf, costsError, isMeasuring, measurePeaks, knownPeaks } from "./roofline-costs.js";
 import { quantile } from "../timeline/spans.js";
 
 const FOOT = 20;
 const TOP = 18;
+/** Room for the rates at the left, and the least distances of two numbers on the axes, in px. */
+const LEFT = 44;
+const APART = { x: 30, y: 16 };
 /** Margin left and right of the steps and the ridge, as a factor. */
 const AROUND = 3;
 
@@ -86,6 +89,7 @@ export class Roofline {
       y: (1000 * step.flops) / step.ms,
     }));
     const scale = scaleOf(points, most, most / fast, width, height);
+    paintAxes(context, scale, most, width);
     paintRoof(context, scale, most, fast, width);
     for (const point of points)
       paintPoint(context, scale, point, point.token === at && at !== null);
@@ -96,7 +100,8 @@ export class Roofline {
     const chunks = points.filter(({ token }) => token === null);
     if (chunks.length) parts.push(`prompt ${percent(median(chunks))} %`);
     if (steps.length) parts.push(`steps ${percent(median(steps))} %`);
-    label(context, `${parts.join(", ")} of the roof`, 0, height - 8, { colour: "ink-2" });
+    const style = { colour: "ink-2", align: "end" };
+    label(context, `${parts.join(", ")} of the roof`, width, scale.foot - 9, style);
   }
 }
 
@@ -110,13 +115,45 @@ function scaleOf(points, most, ridge, width, height) {
     low,
     far,
     foot,
-    x: (value) => (Math.log(value / low) / Math.log(far / low)) * width,
+    bottom,
+    x: (value) => LEFT + (Math.log(value / low) / Math.log(far / low)) * (width - LEFT),
     y: (value) => foot - (Math.log(value / bottom) / Math.log(most / bottom)) * (foot - TOP),
   };
 }
 
-function paintRoof(context, { low, far, foot, x, y }, most, fast, width) {
-  rule(context, 0, foot, width, 1);
+/** Return 1, 2 and 5 times the powers of ten, or those alone, from `low` to `high`, which are
+ * `room` px apart on a logarithmic axis: as many as stand `apart` px from each other. */
+function logTicks(low, high, room, apart) {
+  const decade = room / Math.log10(high / low);
+  const steps = decade * Math.log10(2) >= apart ? [1, 2, 5] : [1];
+  const every = Math.max(1, Math.ceil(apart / decade));
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1)
+    if (power % every === 0)
+      found.push(...steps.map((step) => step * 10 ** power).filter((n) => n >= low && n <= high));
+  return found;
+}
+
+const rate = (flops) => `${bytes(flops).replace(/B$/, "FLOP")}/s`;
+/** A number of a logarithmic axis: "0.02", "500". */
+const tick = (value) => (value < 1 ? String(Number(value.toPrecision(1))) : count(value));
+
+function paintAxes(context, { low, far, bottom, foot, x, y }, most, width) {
+  rule(context, LEFT, foot, width - LEFT, 1);
+  const below = new LabelRow(context, foot + 12, 0, width);
+  below.add("operations per byte", [[width, "end"]]);
+  for (const value of logTicks(low, far, width - LEFT, APART.x)) {
+    rule(context, x(value), foot, 1, 4, "edge");
+    below.add(tick(value), [[x(value), "center"]]);
+  }
+  for (const value of logTicks(bottom, most, foot - TOP, APART.y)) {
+    if (foot - y(value) < APART.y / 2) continue;
+    rule(context, LEFT, y(value), width - LEFT, 1);
+    label(context, rate(value).replace(/\.0 |FLOP\/s| /g, ""), LEFT - 6, y(value), { align: "end" });
+  }
+}
+
+function paintRoof(context, { low, far, x, y }, most, fast, width) {
   context.strokeStyle = palette["ink-2"];
   context.lineWidth = 1.25;
   context.beginPath();
@@ -124,10 +161,9 @@ function paintRoof(context, { low, far, foot, x, y }, most, fast, width) {
   context.lineTo(x(most / fast), y(most));
   context.lineTo(x(far), y(most));
   context.stroke();
-  const rate = `${bytes(most).replace(/B$/, "FLOP")}/s multiply-adds`;
-  label(context, rate, width, TOP / 2 - 1, { align: "end" });
-  label(context, `${bytes(fast)}/s copies`, x(low) + 2, TOP / 2 - 1);
-  label(context, "operations per byte", width, foot + 12, { align: "end" });
+  const above = new LabelRow(context, TOP / 2 - 1, 0, width);
+  above.add(`${rate(most)} multiply-adds`, [[width, "end"]]);
+  above.add(`${bytes(fast)}/s copies`, [[0, "start"]]);
 }
 
 function paintPoint(context, { x, y }, point, focused) {

@@ -25,6 +25,28 @@ export function label(context, text, x, y, style = {}) {
   context.textAlign = "start";
 }
 
+/** A row of labels between two x that keep 6 px from each other: what finds no room is left out. */
+export class LabelRow {
+  constructor(context, y, from, to) {
+    Object.assign(this, { context, y, from, to, taken: [] });
+  }
+
+  /** Draw `text` at the first of `places`, each [x, align], that is free. */
+  add(text, places, style = {}) {
+    this.context.font = `${style.weight ?? 400} ${grid.small}px ${SANS}`;
+    const { width } = this.context.measureText(text);
+    for (const [x, align] of places) {
+      const left = x - width * { start: 0, center: 0.5, end: 1 }[align];
+      const right = left + width;
+      if (left < this.from || right > this.to) continue;
+      if (this.taken.some(([a, b]) => left < b + 6 && right > a - 6)) continue;
+      this.taken.push([left, right]);
+      label(this.context, text, x, this.y, { ...style, align });
+      return;
+    }
+  }
+}
+
 /** Draw a rectangle on whole pixels, usually a line. */
 export function rule(context, x, y, width, height, colour = "line") {
   context.fillStyle = palette[colour];

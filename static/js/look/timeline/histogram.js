@@ -3,7 +3,7 @@
 import { el, fitCanvas } from "../../ui/dom.js";
 import { count, duration } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
-import { label, rule, ticks } from "../shared/chart.js";
+import { label, LabelRow, rule, ticks } from "../shared/chart.js";
 import { histogram, quantile } from "./spans.js";
 
 const BINS = 48;
@@ -37,16 +37,18 @@ export class Histogram {
       context.fillRect(i * pitch, foot - tall, pitch - 1, tall);
     });
     const x = (ms) => (ms / bin) * pitch;
+    const below = new LabelRow(context, foot + 11, 0, width);
     for (const ms of ticks(bin * BINS, width - RIGHT, 80).slice(1))
-      label(context, duration(ms), x(ms), foot + 11, { align: "center" });
-    const what = `${count(sorted.length)} intervals between tokens`;
-    label(context, what, width - RIGHT, TOP / 2, { align: "end" });
-    this.#mark(context, "p50", x(quantile(sorted, 0.5)), foot, "end");
-    this.#mark(context, "p95", x(quantile(sorted, 0.95)), foot, "start");
-  }
-
-  #mark(context, name, x, foot, align) {
-    rule(context, x, 2, 1, foot - 2, "ink");
-    label(context, name, x + (align === "end" ? -4 : 5), TOP / 2, { align, colour: "ink-2" });
+      below.add(duration(ms), [[x(ms), "center"]]);
+    const above = new LabelRow(context, TOP / 2, 0, width);
+    const [p50, p95] = [0.5, 0.95].map((share) => x(quantile(sorted, share)));
+    for (const at of [p50, p95]) rule(context, at, 2, 1, foot - 2, "ink");
+    const beside = (at) => [[at - 4, "end"], [at + 5, "start"]];
+    above.add("p50", beside(p50), { colour: "ink-2" });
+    above.add("p95", beside(p95).reverse(), { colour: "ink-2" });
+    // The lines are taken too: the number of intervals stands before, between or after them.
+    above.taken.push([p50, p50], [p95, p95]);
+    const gaps = [[width - RIGHT, "end"], [(p50 + p95) / 2, "center"], [0, "start"]];
+    above.add(`${count(sorted.length)} intervals`, gaps);
   }
 }
