@@ -7,8 +7,8 @@ from playwright.sync_api import Page
 RECORD_CANVAS_TEXTS = """
 // Keep what is written on each canvas, as corners in its own pixels, until it is erased.
 const texts = new WeakMap();
-window.textsOf = (canvas) => // a canvas of another size is another one
-  (texts.get(canvas) ?? []).filter(({ wide, high }) => wide === canvas.width && high === canvas.height);
+window.textsOf = (canvas) => (texts.get(canvas) ?? [])
+  .filter(({ wide, high }) => wide === canvas.width && high === canvas.height);
 const proto = CanvasRenderingContext2D.prototype;
 const { fillText, clearRect } = proto;
 const box = (context, x, y, w, h) => {
