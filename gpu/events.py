@@ -128,7 +128,7 @@ class Prefill(msgspec.Struct, frozen=True, tag="prefill"):
     """`done` of `total` prompt tokens are in the KV cache; `reused` of them were there already, and
     those of the chunks `moved` were there after another text, so that what follows is approximate;
     absent without any. `slid` is as in `Token`. `reused_blocks`: KV blocks that held the reused
-    tokens, of all groups of layers (`gpu.kv.groups`); absent if all layers share their blocks.
+    tokens, of all groups of layers (`gpu.kv.groups`); absent if no layer has a window.
     `ms` counts from the start of the run, `gpu_ms` is of this chunk's step alone.
     `stats` has one entry for each prompt token of this chunk when captured; `experts` is as in
     `Token`."""

@@ -120,7 +120,7 @@ class EngineLimits(
 ):
     """Limits that clients see. `queue`: requests that may wait; `in_flight`: steps submitted ahead
     of the one that is read; `kv_groups`: groups of layers, each with blocks of its own for a text;
-    (): all layers share theirs; the rest as in `RunnerLimits`."""
+    (): all layers share theirs and none has a window; the rest as in `RunnerLimits`."""
 
     context: int
     slots: int

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from app.prompt.prompts import prompt_ids
+from app.ws.protocol import Message
 from e2e.bundled import ask_engine
 from e2e.look.panel import LookPanel
 from e2e.look.test_look import LOOK_AT
@@ -18,7 +20,7 @@ from e2e.look.test_looks import open_page, violations
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.waiting import until
+from e2e.waiting import TWO_FRAMES, until
 from gpu import InvalidRequest
 from gpu.info import KvGroupInfo
 from gpu.inspection.requests import CacheBlocks
@@ -157,6 +159,41 @@ def test_a_block_tells_the_layers_it_is_for(page: Page, site: Callable[..., Site
     found = [row["group of layers"] for row in look.csv() if row["block"]]
     assert found == ["1", "2"] * 3 + [""] * (len(found) - 6)
     assert violations(page) == []
+
+
+BLOCK_ROW = """() => {
+  const canvas = document.querySelector(".kv-chart");
+  const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--gutter"));
+  const y = canvas.height - 22 - 8; // below: the numbers of the tokens
+  const { data } = canvas.getContext("2d").getImageData(0, y, canvas.width, 1);
+  const room = canvas.clientWidth - left - 12;
+  return Array.from({ length: 256 / 16 }, (_, block) => {
+    const x = Math.round(left + ((16 * block + 8) / 256) * room);
+    return data[4 * x + 3] > 0;
+  });
+}"""
+"""Of a chart of 256 tokens, for each block whether it is drawn."""
+
+
+def test_a_window_in_all_layers_leaves_the_blocks_behind_it(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    here = site(kv_groups=(KvGroupInfo(8, 64),), context=256)
+    play = wrote(page, here, 200)
+    ids = prompt_ids(here.engine.tokenizer, messages=[Message("user", "Tell me a story")])
+    n_tokens = len(ids) + 199
+    first = (n_tokens - 64) // 16
+    held = -(-n_tokens // 16) - first
+    expect(page.locator("#r-kv")).to_contain_text(f"{held} of 64 blocks")
+    play.look.open("cache")
+    choose(page, "This run")
+    expect(page.locator(".kv-ways .kv-head")).to_contain_text(
+        f"{n_tokens} tokens so far: all layers read only the last 64."
+    )
+    page.evaluate(TWO_FRAMES)
+    assert page.evaluate(BLOCK_ROW) == [first <= block < first + held for block in range(16)]
+    choose(page, "All blocks")
+    expect(page.locator(".kv-summary small")).to_contain_text("8 layers with a window of 64 tokens")
 
 
 def test_a_model_without_groups_says_nothing_of_them(page: Page, site: Callable[..., Site]) -> None:

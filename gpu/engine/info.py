@@ -6,7 +6,7 @@ import msgspec
 
 from gpu.checkpoint.packing import FORMATS
 from gpu.info import DeviceInfo, DraftInfo, EngineInfo, EngineLimits, KvGroupInfo, ModelInfo
-from gpu.kv.blocks import bytes_by_format
+from gpu.kv.blocks import bytes_by_format, frees_blocks
 from gpu.kv.groups import groups_by_window
 from gpu.load_options import LoadOptions
 from gpu.runner import Runner
@@ -51,8 +51,11 @@ def describe(
 
 
 def _describe_groups(runner: Runner) -> tuple[KvGroupInfo, ...]:
-    if len(runner.limits.windows) == 1:
+    windows = runner.limits.windows
+    if not frees_blocks(windows):
         return ()
+    if len(windows) == 1:
+        return (KvGroupInfo(runner.config.n_layers, windows[0]),)
     groups = groups_by_window(runner.config)
     return tuple(KvGroupInfo(len(group.layers), group.window) for group in groups)
 

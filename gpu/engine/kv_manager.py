@@ -22,7 +22,7 @@ from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
 from gpu.kv.block_pool import BlockPool
 from gpu.kv.block_table import BlockTable
-from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for, frees_blocks
 from gpu.kv.cache_reuse import ReusableChunk
 from gpu.kv.context_shift import BlockMoves, ContextShift, context_shift_moves, token_moves
 from gpu.kv.copies import BlockCopy, KvCopy, TokenMove, TokenMoves
@@ -322,7 +322,9 @@ class KvManager:
             loaded=pool.n_loaded,
             moved_tokens=self.n_moved,
             tables=tuple((s.number, tuple(s.owned_blocks)) for s in self._running),
-            groups=tuple(-1 if g is None else g for g in groups) if len(self.windows) > 1 else (),
+            groups=tuple(-1 if g is None else g for g in groups)
+            if frees_blocks(self.windows)
+            else (),
         )
 
     # ---- inside -----------------------------------------------------------------------------

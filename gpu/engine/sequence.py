@@ -24,7 +24,7 @@ from gpu.events import Done, Draft, Event, MovedChunk, Reason, Updated
 from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.block_table import BlockTable
-from gpu.kv.blocks import blocks_for, text_blocks
+from gpu.kv.blocks import blocks_for, frees_blocks, text_blocks
 from gpu.kv.cache_reuse import ReusableChunk
 from gpu.kv.context_shift import ContextShift
 from gpu.kv.prefix_cache import BlockHashes
@@ -405,7 +405,7 @@ class Sequence:
         if to_tell > last:
             return
         row = self._row_result(last, first_row + last - first, result)
-        n_blocks = self.n_reused_blocks if len(self.windows) > 1 else msgspec.UNSET
+        n_blocks = self.n_reused_blocks if frees_blocks(self.windows) else msgspec.UNSET
         found = FoundPrefix(self.n_reused, n_blocks, self._moved_at_start)
         self._events.prefilled(to_tell, row, found)
 

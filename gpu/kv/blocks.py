@@ -141,6 +141,11 @@ def text_blocks(window: int | None, n_tokens: int) -> int:
     return blocks_for(n_tokens) - n_left
 
 
+def frees_blocks(windows: tuple[int | None, ...]) -> bool:
+    """Does a sequence give blocks back while it is written, in any of its groups of layers?"""
+    return any(window is not None for window in windows)
+
+
 def _blocks_to_hold(groups: tuple[KvGroup, ...], n_tokens: int) -> int:
     """Return the blocks that a sequence of `n_tokens` tokens has at most at once."""
     return sum(blocks_for(held_tokens(group.window, n_tokens)) for group in groups)

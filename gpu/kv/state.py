@@ -23,7 +23,7 @@ class KvState(msgspec.Struct, frozen=True):
     moved_tokens  prompt tokens so far whose keys were moved from elsewhere (`gpu.kv.cache_reuse`)
     tables    of every run that has blocks, its number and its blocks in the order of its text
     groups    of every block, the group of layers that it is for (`gpu.kv.groups`); −1: none. () if
-              all layers share their blocks
+              all layers share their blocks and keep the whole text
     """
 
     block_tokens: int

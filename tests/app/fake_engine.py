@@ -62,6 +62,7 @@ from gpu.info import (
 from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
 from gpu.inspection.steps import RunRows, StepRecord, step_reading
 from gpu.interventions.messages import check_no_new_patch
+from gpu.kv.blocks import text_blocks
 from gpu.kv.context_shift import ContextShift
 from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
@@ -323,7 +324,9 @@ class FakeEngine:
         return EngineStats(
             n_running=len(self.active),
             n_waiting=len(self.waiting),
-            used_blocks=sum(n_blocks(len(run.prompt) + run.index) for run in list(self.active)),
+            used_blocks=sum(
+                self._n_blocks(len(run.prompt) + run.index) for run in list(self.active)
+            ),
             n_blocks=self.info.limits.n_blocks,
         )
 
@@ -463,7 +466,8 @@ class FakeEngine:
         used = self._experts()
         # Measured, not invented: the page aligns clocks with it and would notice.
         ms = 1000 * (time.perf_counter() - run.started)
-        found = Prefill(done, total, run.reused, ms, 0.8 * ms, n_blocks(done), stats, used)
+        n_held = self._n_blocks(done)
+        found = Prefill(done, total, run.reused, ms, 0.8 * ms, n_held, stats, used)
         if groups := self.options.kv_groups:
             reused_blocks = len(groups) * (run.reused // BLOCK_TOKENS)
             found = msgspec.structs.replace(found, reused_blocks=reused_blocks)
@@ -502,7 +506,7 @@ class FakeEngine:
             index=run.index,
             text=text,
             times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1, 1000 * paced),
-            kv_blocks=n_blocks(position + 1),
+            kv_blocks=self._n_blocks(position + 1),
             slid=(run.context_shift.n_left(position) if run.context_shift else 0) or msgspec.UNSET,
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
             eos=eos,
@@ -521,6 +525,11 @@ class FakeEngine:
             self._end(run, "length")
         elif len(run.prompt) + run.index >= options.context and run.context_shift is None:
             self._end(run, "context")
+
+    def _n_blocks(self, n_tokens: int) -> int:
+        """Return the blocks that all groups of layers hold of a text of so many tokens."""
+        windows = [group.window for group in self.options.kv_groups] or [None]
+        return sum(text_blocks(window, n_tokens) for window in windows)
 
     def _draft(self, run: FakeRun, id: int) -> Draft | None:
         place = run.index % 4
@@ -633,10 +642,6 @@ def intervention_offset(interventions: Interventions, n: int) -> int:
     if interventions == NO_INTERVENTIONS:
         return 0
     return 1 + zlib.crc32(msgspec.json.encode(interventions)) % (n - 1)
-
-
-def n_blocks(n_tokens: int) -> int:
-    return -(-n_tokens // BLOCK_TOKENS)
 
 
 def stop_prefix_length(text: str, stop: str) -> int:

@@ -43,7 +43,7 @@ export class Segment {
     this.interventions = request?.reach ?? {};
     this.interventionSpans = [];
     this.prefill = { done: 0, total: 0, reused: 0, moved: 0, ms: 0, gpuMs: null };
-    this.prefill.reusedBlocks = null; // of all groups of layers; null: all layers share theirs
+    this.prefill.reusedBlocks = null; // of all groups of layers; null: no layer has a window
     /** Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
     this.chunks = [];
     this.promptStats = [];

@@ -68,7 +68,7 @@ function facts(hello) {
       `${kvShape({ model, limits }).stored}, ` +
         `${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ` +
         `${bytes(limits.kv_block_bytes)} each` +
-        (limits.kv_groups?.length
+        (limits.kv_groups?.length > 1
           ? `; ${limits.kv_groups.length} groups of layers, each with its own blocks`
           : ""),
     ],

@@ -17,6 +17,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.events import Event, Prefill
+from gpu.info import KvGroupInfo
 from gpu.inspection.requests import AttentionFrom, Beam, Losses, Question
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.load_options import LoadOptions
@@ -90,6 +91,28 @@ def test_a_model_without_groups_says_nothing_of_them(hand: Hand) -> None:
     one.run([1] * 40, 2)
     assert one.scheduler.kv_state().groups == ()
     assert [event.reused_blocks for event in prefills(one, [1] * 40)] == [msgspec.UNSET]
+
+
+def test_a_window_in_all_layers_is_a_group_too(hand: Hand) -> None:
+    one = hand(n_slots=1, n_blocks=80, windows=(WINDOW,))
+    text = one.run([1 + i % 50 for i in range(160)], 2).ids
+    assert set(one.scheduler.kv_state().groups) == {0, -1}
+    (found,) = prefills(one, text[:161])
+    n_window = 160 // BLOCK_TOKENS - (160 + 1 - WINDOW) // BLOCK_TOKENS
+    assert (found.reused, found.reused_blocks) == (160, n_window)
+
+
+@pytest.mark.parametrize("backend", ["wgpu", "torch"])
+def test_an_engine_tells_of_a_window_in_all_layers(backend: Any) -> None:
+    options = LoadOptions(dtype="f32", backend=backend, slots=1)
+    engine = Engine.load(random_models.folder("mistral"), options)
+    try:
+        assert engine.info.limits.kv_groups == (KvGroupInfo(2, 7),)
+        params = SamplingParams(seed=3, max_tokens=20, ignore_eos=True)
+        token = list(engine.generate([1 + i for i in range(40)], params))[-1]
+        assert token.kv_blocks == blocks_for(59) - (59 - 7) // BLOCK_TOKENS
+    finally:
+        engine.close()
 
 
 def prefills(one: ManualEngine, prompt: list[int]) -> list[Prefill]:

@@ -21,7 +21,8 @@ const FREE = 4;
  *   n, blockTokens, blockBytes   number of blocks; tokens and bytes per block
  *   owners, found, first, used   per block, as in gpu/kv/state.py
  *   groupOf    per block, the group of layers that it is for, an index into groups, or −1
- *   groups     {n_layers, window} of each group (gpu/kv/groups.py); []: all layers share their blocks
+ *   groups     {n_layers, window} of each group (gpu/kv/groups.py); []: all layers share their
+ *              blocks and keep the whole text
  *   byWindow   of the layers of each window, {n_layers, window, used}: blocks in use
  *   ownNames   per block, names of this page's runs that use it
  *   byRun      [name, number of blocks] of each run of this page, then of all others

@@ -24,9 +24,11 @@ export const capacityOf = ({ limits }) =>
     ? limits.context
     : Math.min(limits.context, limits.kv_blocks * limits.block_tokens);
 
-/** Return the tokens times layers that a text of `tokens` keeps in its groups of layers. */
-const kept = (groups, tokens) =>
-  groups.reduce((sum, group) => sum + group.n_layers * Math.min(tokens, group.window ?? tokens), 0);
+/** Return the windows of all layers, those of one group together; Infinity: it keeps the whole text. */
+export const windowsOf = ({ model, limits }) =>
+  limits.kv_groups?.length
+    ? limits.kv_groups.flatMap(({ n_layers: n, window }) => Array(n).fill(window ?? Infinity))
+    : Array(model.n_layers).fill(Infinity);
 
 /**
  * Return alternative cache layouts, {name, what, bytes(tokens)}; the first is the current one. Each
@@ -43,7 +45,9 @@ export function kvLayouts(hello) {
   const layouts = [{ name: "current", what: `${here}, ${stored}`, bytes: times(1) }];
   if (groups.length) {
     layouts[0].what += ", layers with a window keep only that";
-    layouts[0].bytes = (tokens) => perLayer * kept(groups, tokens);
+    const windows = windowsOf(hello);
+    const kept = (tokens) => windows.reduce((sum, window) => sum + Math.min(tokens, window), 0);
+    layouts[0].bytes = (tokens) => perLayer * kept(tokens);
     layouts.push({ name: "all kept", what: "every layer keeps the whole text", bytes: times(1) });
   }
   if (kvHeads < heads)

@@ -6,7 +6,7 @@ import { palette } from "../../ui/palette.js";
 import { numberOf, pin, point } from "../../view.js";
 import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
 import { indexAt, requireTokens, sequenceOf } from "../shared/context.js";
-import { kvShape, capacityOf, kvLayouts } from "./kv-size.js";
+import { capacityOf, kvLayouts, kvShape, windowsOf } from "./kv-size.js";
 
 /** Heights in the chart, from the bottom: token numbers, row of blocks, gap. */
 const RULER = 22;
@@ -69,6 +69,7 @@ export const cacheRun = {
  *   blocks  blocks of the sequence: {from, to, reused} in tokens; nBlocks: how many it has, in all
  *           groups of layers
  *   range   of the chart in tokens: the limit, halved while the run fits
+ *   windows, size   of every layer how many tokens it keeps; bytes that all keep of a text
  */
 function measure(context) {
   const { answer, hello, token } = context;
@@ -80,6 +81,7 @@ function measure(context) {
   let range = capacity;
   while (range / 2 >= Math.max(tokens, MIN_SCALE)) range /= 2;
   const { reused } = segment.prefill;
+  const ways = kvLayouts(hello);
   return {
     answer,
     segment,
@@ -88,24 +90,30 @@ function measure(context) {
     reused,
     range,
     context: limits.context,
-    layers: hello.model.n_layers,
+    windows: windowsOf(hello),
     blocks: blocksOf(segment, limits, tokens),
     nBlocks: segment.kvBlocks,
     blockTokens: limits.block_tokens,
     position: token ? sequenceOf(context).position : null,
     token,
-    ways: kvLayouts(hello),
+    ways,
+    size: ways[0].bytes,
     ...kvShape(hello),
   };
 }
 
-/** Return the blocks of this sequence in order, once for all groups of layers that have some. */
+/**
+ * Return the blocks of this sequence in order, once for all groups of layers that have some: those
+ * behind the widest window were given back.
+ */
 function blocksOf({ kvBlocks, prefill }, { block_tokens: size, kv_groups: groups }, tokens) {
-  const length = groups?.length ? Math.ceil(tokens / size) : kvBlocks;
+  const left = (groups ?? []).map(({ window }) => Math.max(0, tokens - (window ?? tokens)));
+  const first = groups?.length ? Math.floor(Math.min(...left) / size) : 0;
+  const length = groups?.length ? Math.ceil(tokens / size) - first : kvBlocks;
   return Array.from({ length }, (_, i) => ({
-    from: i * size,
-    to: Math.min((i + 1) * size, tokens),
-    reused: (i + 1) * size <= prefill.reused,
+    from: (first + i) * size,
+    to: Math.min((first + i + 1) * size, tokens),
+    reused: (first + i + 1) * size <= prefill.reused,
   }));
 }
 
@@ -119,7 +127,7 @@ function draw() {
   const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--gutter"));
   const room = width - left - 12;
   const foot = height - RULER - BLOCKS - GAP;
-  const full = now.range * now.perToken;
+  const full = now.size(now.range);
   scale = {
     left,
     room,
@@ -150,42 +158,52 @@ function drawAxes(context, full) {
   }
 }
 
-/** Draw the cached bytes, one slice per layer: each token adds the same to each. */
+/** Return `from`, `to`, and the lengths between at which the window of a layer is full. */
+function bends(from, to) {
+  const full = [...new Set(now.windows)].filter((window) => window > from && window < to);
+  return [from, ...full.sort((a, b) => a - b), to];
+}
+
+/** Draw the cached bytes, one slice per layer: each token adds the same to those it fits into. */
 function drawFan(context) {
-  const { foot, x, y } = scale;
-  const { tokens, layers, perLayer, reused, perToken, range } = now;
-  for (let layer = 0; layer < layers; layer += 1) {
+  const { x, y } = scale;
+  const { tokens, windows, perLayer, reused, range, size } = now;
+  const lengths = bends(0, tokens);
+  const line = (at, height) => at.forEach((n) => context.lineTo(x(n), y(height(n))));
+  let below = () => 0;
+  windows.forEach((window, layer) => {
+    const under = below;
+    const over = (n) => under(n) + perLayer * Math.min(n, window);
     context.fillStyle = layer % 2 ? palette["data-2"] : palette.data;
-    context.globalAlpha = layers > 40 ? 0.8 : 1;
+    context.globalAlpha = windows.length > 40 ? 0.8 : 1;
     context.beginPath();
-    context.moveTo(x(0), foot);
-    context.lineTo(x(tokens), y(tokens * perLayer * layer));
-    context.lineTo(x(tokens), y(tokens * perLayer * (layer + 1)));
+    line(lengths, under);
+    line(lengths.toReversed(), over);
     context.fill();
-  }
+    below = over;
+  });
   context.globalAlpha = 1;
-  if (reused) drawReused(context);
+  if (reused) drawReused(context, line);
   context.strokeStyle = palette.edge;
   context.setLineDash([2, 4]);
   context.beginPath();
-  context.moveTo(x(tokens), y(tokens * perToken));
-  context.lineTo(x(range), y(range * perToken));
+  line(bends(tokens, range), size);
   context.stroke();
   context.setLineDash([]);
 }
 
-function drawReused(context) {
+function drawReused(context, line) {
   const { foot, x, y } = scale;
-  const { reused, perToken } = now;
+  const { reused, size } = now;
   const path = () => {
-    context.moveTo(x(0), foot);
-    context.lineTo(x(reused), y(reused * perToken));
+    line(bends(0, reused), size);
     context.lineTo(x(reused), foot);
   };
+  const top = y(size(reused));
   clipped(context, path, () => {
     context.fillStyle = palette.ground;
     context.fillRect(x(0), 0, x(reused) - x(0), foot);
-    hatch(context, x(0), y(reused * perToken), x(reused) - x(0), foot - y(reused * perToken));
+    hatch(context, x(0), top, x(reused) - x(0), foot - top);
   });
 }
 
@@ -225,22 +243,22 @@ function drawWall(context) {
     label(context, text, left + room, 8, { align: "end" });
     return;
   }
-  const text = `${what}: ${count(capacity)} tokens, ${bytes(capacity * now.perToken)}`;
+  const text = `${what}: ${count(capacity)} tokens, ${bytes(now.size(capacity))}`;
   rule(context, x(capacity) - 1, 0, 2, foot + GAP + BLOCKS, "ink");
   label(context, text, x(capacity) - 8, 8, { align: "end", colour: "ink-2" });
 }
 
 function drawFocus(context) {
-  const { position, token, perToken, tokens } = now;
+  const { position, token, size, tokens } = now;
   if (position === null) return;
   const { x, y, foot, left, room } = scale;
   const kept = Math.min(position + 1, tokens);
   const at = clamp(x(position + 0.5), left, left + room - 1);
-  const top = y(kept * perToken);
+  const top = y(size(kept));
   rule(context, at, top - 6, 1.5, foot + GAP + BLOCKS + 4 - top, "lamp");
-  const text = `${numberOf(token)}: ${bytes(kept * perToken)}`;
+  const text = `${numberOf(token)}: ${bytes(size(kept))}`;
   const fits = at > left + 90; // on the left, where the layers do not rise into it
-  label(context, text, at + (fits ? -6 : 6), Math.max(TOP + 4, y(kept * perToken) - 10), {
+  label(context, text, at + (fits ? -6 : 6), Math.max(TOP + 4, top - 10), {
     align: fits ? "end" : "start",
     colour: "lamp",
     weight: 500,
@@ -263,10 +281,10 @@ function onPoint({ offsetX, pointerType }) {
 // ---- other layouts ---------------------------------------------------------------------------
 
 function drawWays() {
-  const { ways, tokens, capacity, perToken, layers, perLayer } = now;
-  const perEach = `${bytes(perLayer)} in each of ${plural(layers, "layer")}`;
+  const { ways, tokens, capacity, perToken, windows, perLayer } = now;
+  const perEach = `${bytes(perLayer)} in each of ${plural(windows.length, "layer")}`;
   const each = `${bytes(perToken)} per token: ${perEach}.`;
-  setText(head, `${each} ${plural(tokens, "token")} cached now.`);
+  setText(head, `${each} ${cachedNow(tokens, windows)}`);
   if (list.children.length !== ways.length + 1) list.replaceChildren(newRow(), ...ways.map(newRow));
   const largest = Math.max(...ways.map((way) => way.bytes(capacity)));
   const [first, ...rows] = list.children;
@@ -279,6 +297,18 @@ function drawWays() {
     setText(small, bytes(size(tokens)));
     setText(large, bytes(size(capacity)));
   });
+}
+
+/** "218 tokens cached now.", and of layers with a window how many they keep of these. */
+function cachedNow(tokens, windows) {
+  const full = [...new Set(windows)].filter((window) => window < tokens);
+  if (!full.length) return `${plural(tokens, "token")} cached now.`;
+  const parts = full.map((window) => {
+    const n = windows.filter((other) => other === window).length;
+    const who = n === windows.length ? "all layers" : plural(n, "layer");
+    return `${who} ${who === "1 layer" ? "reads" : "read"} only the last ${count(window)}`;
+  });
+  return `${plural(tokens, "token")} so far: ${parts.join(", ")}.`;
 }
 
 function newRow(way) {
