@@ -276,9 +276,9 @@ class SamplingSetting:
         right_type = isinstance(value, int if self.is_integer else int | float)
         # NaN fails the comparison as well.
         if isinstance(value, bool) or not right_type or not minimum <= value <= maximum:
-            kind = "an integer" if self.is_integer else "a number"
+            kind, digits = ("an integer", ",") if self.is_integer else ("a number", "g")
             raise InvalidRequest(
-                f"{self.name} must be {kind} from {minimum:g} to {maximum:g} "
+                f"{self.name} must be {kind} from {minimum:{digits}} to {maximum:{digits}} "
                 f"({self.declared.meaning}), but got {value!r}",
                 self.name,
             )

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from gpu import InvalidRequest
 from gpu.sampling_params import DISTRIBUTION, LIVE, SETTING_BY_NAME, SETTINGS, SamplingParams
 from gpu.step import CUTS, Sample
 
@@ -45,3 +47,10 @@ def test_sliders_lie_in_the_range_and_their_settings_change_live() -> None:
             assert minimum <= slider.minimum < slider.maximum <= maximum
             assert setting.declared.off is not None
             assert setting.name in LIVE
+
+
+def test_a_refusal_tells_the_ends_of_a_range_in_full() -> None:
+    with pytest.raises(InvalidRequest, match=r"top_k must be an integer from 0 to 2,147,483,647 "):
+        SamplingParams(top_k=2**31).validate()
+    with pytest.raises(InvalidRequest, match=r"top_p must be a number from 0 to 1 "):
+        SamplingParams(top_p=1.5).validate()

@@ -73,8 +73,11 @@ export class RequestChecks {
     if (value >= min && value <= max) return; // NaN fails the comparison as well
     const kind = integer ? "an integer" : "a number";
     const given = integer ? String(value) : decimal(value);
+    const [least, most] = [min, max].map((end) =>
+      integer ? BigInt(end).toLocaleString("en") : general(Number(end)),
+    );
     throw new InvalidRequest(
-      `${name} must be ${kind} from ${general(Number(min))} to ${general(Number(max))} ` +
+      `${name} must be ${kind} from ${least} to ${most} ` +
         `(${this.sampling.meanings[name]}), but got ${given}`,
       name,
     );

@@ -3,6 +3,7 @@
 import { byId, el, fitCanvas, setText } from "../ui/dom.js";
 import { grid, isDense, namedEvery } from "../core-sample/grid.js";
 import { drawFoot, micro } from "./layer-detail.js";
+import { figure } from "../ui/format.js";
 import { scales } from "../core-sample/metrics.js";
 import { palette } from "../ui/palette.js";
 import { on, state } from "../state.js";
@@ -95,12 +96,7 @@ function findPlaces() {
   return { boxes, feet, height: first.row.offsetHeight };
 }
 
-const norm = (value) =>
-  value >= 1000
-    ? value.toPrecision(2)
-    : value >= 100
-      ? value.toFixed(0)
-      : value.toFixed(value < 10 ? 2 : 1);
+const norm = (value) => (value >= 1e6 ? value.toPrecision(2) : figure(value));
 const bits = (entropy) => {
   const mean = entropy.reduce((sum, v) => sum + v, 0) / entropy.length;
   return mean.toFixed(1);
