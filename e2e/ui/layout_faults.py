@@ -116,11 +116,12 @@ FAULTS = """(scope) => {
         top: middle - half, bottom: middle + half });
       if (!some(ink)) continue;
       texts.push({ owner, text, rect: ink });
-      if (rect.right - rect.left < Math.min(NARROWEST, box.width - 2) &&
-          getComputedStyle(owner).overflowX === "hidden")
-        report("narrow", path(owner), text);
       let block = owner;
       while (/^inline|contents/.test(getComputedStyle(block).display)) block = block.parentElement;
+      const own = meet(box, block.getBoundingClientRect());
+      if (own.right - own.left < Math.min(NARROWEST, box.width - 2) &&
+          getComputedStyle(block).overflowX === "hidden")
+        report("narrow", path(owner), text);
       const lines = blocks.get(block) ?? blocks.set(block, new Set()).get(block);
       lines.add(Math.round(middle / 4));
     }
