@@ -199,7 +199,12 @@ FAULTS = """(scope) => {
         node.localName !== "textarea") report("squeezed", path(node), `${high} of ${all} px`);
   }
   const { scrollWidth, clientWidth } = document.documentElement;
-  if (scrollWidth > clientWidth) report("too wide", "page", `${scrollWidth - clientWidth} px`);
+  if (scrollWidth > clientWidth) {
+    const beyond = (node) => node.getBoundingClientRect().right > clientWidth + 1;
+    for (const node of root.querySelectorAll("*"))
+      if (beyond(node) && seen(node) && !scrolls(node.parentElement))
+        report("too wide", path(node), `${scrollWidth - clientWidth} px`);
+  }
   return [...faults].map(([what, text]) => `${what} "${text}"`);
 }"""
 
