@@ -56,7 +56,7 @@ function facts(hello) {
     ["Context", `${count(limits.context)} tokens`],
     [
       "Device",
-      device.software
+      device.software && device.backend !== "torch"
         ? `${device.name} (software rendering on the CPU: exact results, not typical speed)`
         : device.name,
     ],
@@ -74,10 +74,10 @@ function facts(hello) {
     ],
     [
       "Memory",
-      `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache, ` +
-        `${bytes(memory.work)} compute buffers`,
+      `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache` +
+        (memory.work ? `, ${bytes(memory.work)} compute buffers` : ""),
     ],
-    ["Per token", `${count(dispatches)} dispatches`],
+    ...(dispatches ? [["Per token", `${count(dispatches)} dispatches`]] : []), // PyTorch has none
     ["Concurrency", `${limits.active} runs; queue of ${limits.queue}`],
   ];
 }

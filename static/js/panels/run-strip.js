@@ -153,7 +153,7 @@ function drawBlock(context, x, y, side, filled, reused) {
   return context.stroke();
 }
 
-/** Draw the GPU memory by use. */
+/** Draw the memory by use. */
 function drawMemory() {
   const memory = state.hello?.memory;
   const { weights, kv_cache: kv, work } = memory ?? { weights: 0, kv_cache: 0, work: 0 };
@@ -161,7 +161,7 @@ function drawMemory() {
   setText(byId("r-mem"), memory ? bytes(weights + kv + work) : "");
   setText(byId("m-w"), sized("weights", weights));
   setText(byId("m-k"), sized("KV", kv));
-  setText(byId("m-a"), sized("compute", work));
+  setText(byId("m-a"), memory && !work ? "" : sized("compute", work));
   byId("mem").toggleAttribute("data-any", !!memory);
   splitBar(byId("mem"), memory ? [weights, kv, work] : [1, 0, 0]);
 }

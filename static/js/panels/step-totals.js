@@ -27,7 +27,8 @@ function aboutStep({ times }, stats) {
   const before = since > 0 && focused() >= since; // some devices time only a few tokens' layers
   if (before) parts.push(`layers timed at ${count(focused() + 1 - since)}`);
   else if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
-  else if (times) parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
+  else if (times && state.hello.dispatches_per_token)
+    parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
   return parts.join(", ");
 }
 
