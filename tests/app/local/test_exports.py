@@ -156,7 +156,7 @@ def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
     http.post("/api/local", json={"dtype": "q8"})
     failed = wait_done(http, "q8")
     assert failed["state"] == "failed"
-    assert "has no tokenizer.json" in failed["message"]
+    assert "tokenizer.json: not found" in failed["message"]
     engine.close()
 
 
