@@ -10,7 +10,7 @@ from app.engine.client import EngineClient, describe_unavailable
 from app.http.page_data import page_data
 
 STYLE_SHEETS = (
-    "ui/tokens", "ui/base", "ui/bench", "chat/conversation", "chat/system-prompt", "chat/markdown",
+    "ui/tokens", "ui/base", "ui/bench", "ui/divider", "chat/conversation", "chat/system-prompt", "chat/markdown",
     "chat/summary", "chat/message", "chat/composer", "panels/sampling", "panels/presets",
     "panels/candidates", "core-sample/core-sample", "panels/layers", "panels/run-strip",
     "look/panel", "look/tokens", "look/attention", "look/lens", "look/experts", "look/filters",

@@ -246,6 +246,7 @@ def inked(page: Page, column: int) -> Any:
 def test_the_angle_stands_clear_of_the_bar_and_marks_rise_above_it(
     page: Page, site: Callable[..., Site]
 ) -> None:
+    page.set_viewport_size({"width": 1440, "height": 1000})
     play = Playground(page, site(delay=0.002)).open()
     play.ask()
     play.wait_done()

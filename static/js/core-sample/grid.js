@@ -1,11 +1,15 @@
 // Row heights shared by core sample and layer table, from tokens.css and the number of layers.
 
+import { chosenLayers } from "../ui/divider.js";
 import { clamp } from "../ui/dom.js";
 import { state } from "../state.js";
 
 const MIN_ROW = 3;
-const GOOD_ROW = 6;
+const GOOD_ROW = 5;
 const MAX_ROW = 100;
+/** Least height of all layers, and the border above them. */
+const MIN_LAYERS = 24;
+const BORDER = 1;
 /** Share of the window that models may take whose layers do not fit at GOOD_ROW. */
 const MAX_OF_WINDOW = 0.3;
 /** Table rows lower than this many times the font size have no text. */
@@ -28,13 +32,18 @@ export const grid = {
 /** Read the sizes again after the window or the model changed. */
 export function measureGrid() {
   const root = document.documentElement;
-  root.style.removeProperty("--h-layers");
+  for (const name of ["--h-layers", "--h-prob"]) root.style.removeProperty(name);
   const style = getComputedStyle(root);
   const px = (name) => parseFloat(style.getPropertyValue(name));
   const n = state.hello?.model.n_layers ?? 8;
-  let height = px("--h-layers");
+  const chosen = chosenLayers(besideLayers(px), Math.max(MIN_LAYERS, n * MIN_ROW));
+  let height = chosen ?? px("--h-layers");
   let row = Math.min(MAX_ROW, Math.floor(height / n));
-  if (row < GOOD_ROW) {
+  if (chosen !== null) {
+    // Whole pixels for every row; what is left over makes the probabilities higher.
+    root.style.setProperty("--h-prob", `${px("--h-prob") + height - n * row}px`);
+    root.style.setProperty("--h-layers", `${n * row}px`);
+  } else if (row < GOOD_ROW) {
     row = clamp(Math.floor((innerHeight * MAX_OF_WINDOW) / n), MIN_ROW, GOOD_ROW);
     height = Math.max(height, n * row);
     root.style.setProperty("--h-layers", `${height}px`);
@@ -54,6 +63,13 @@ export function measureGrid() {
   grid.top = grid.flag + grid.text + grid.prob;
   grid.body = grid.top + grid.cap;
   grid.bottom = grid.body + n * row + grid.cap;
+}
+
+/** Return the height (px) of all rows of the page but those of transcript and layers. */
+function besideLayers(px) {
+  const core = ["--h-head", "--h-flag", "--h-text", "--h-prob", "--h-ruler", "--h-bar"];
+  const all = [...core, "--cap", "--cap", "--h-run"].map(px);
+  return BORDER + all.reduce((sum, height) => sum + height, 0);
 }
 
 /** Is a row of this height too low for text? */

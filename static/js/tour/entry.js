@@ -1,5 +1,6 @@
 // Entry of the guided tour, whose code is loaded on first use.
 
+import { isReading, setReading } from "../ui/reading.js";
 import { fetchCode, Unfetched } from "../ui/fetch-code.js";
 import { changed, state } from "../state.js";
 
@@ -13,6 +14,7 @@ export function setUpTour() {
 
 /** Start the tour, or focus it if it is running. */
 export async function startTour() {
+  if (isReading()) setReading(false); // its steps point at the panels
   try {
     (await fetchCode(() => import("./guide.js"))).startTour();
   } catch (error) {

@@ -16,6 +16,7 @@ import { stop } from "../chat/session.js";
 import { state } from "../state.js";
 import { closeSheet } from "./bottom-sheets.js";
 import { copyAnswer } from "../chat/status-line.js";
+import { toggleReading } from "./reading.js";
 import { startTour } from "../tour/entry.js";
 
 const isTyping = ({ tagName, type }) =>
@@ -76,6 +77,7 @@ const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, k: openDrawer, "/"
 const UNMODIFIED = {
   c: openDrawer,
   l: toggleInstrument,
+  f: toggleReading,
   m: toggleMarkdown,
   t: startTour,
   s: () => saveReplay(),

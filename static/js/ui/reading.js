@@ -1,0 +1,40 @@
+// Reading: the whole page for the text, without the panels. It is remembered.
+
+import { byId } from "./dom.js";
+import { closeInstrument } from "../look/frame.js";
+import { changed } from "../state.js";
+
+const KEY = "tokenglass.reading";
+const { body } = document;
+
+export function setUpReading() {
+  for (const id of ["reading-begin", "reading-end"])
+    byId(id).addEventListener("click", () => {
+      toggleReading();
+      byId("turns").focus({ preventScroll: true }); // the button is hidden now
+    });
+  try {
+    body.toggleAttribute("data-reading", localStorage.getItem(KEY) === "1");
+  } catch {
+    // Without storage the page begins with all panels.
+  }
+}
+
+export const isReading = () => body.hasAttribute("data-reading");
+
+/** Give the whole page to the text, or show the panels again. */
+export function toggleReading() {
+  setReading(!isReading());
+}
+
+export function setReading(isOn) {
+  if (isOn) closeInstrument();
+  body.toggleAttribute("data-reading", isOn);
+  try {
+    localStorage.setItem(KEY, isOn ? "1" : "0");
+  } catch {
+    // Without storage the choice is lost on reload.
+  }
+  byId("live-status").textContent = isOn ? "Only the text is shown" : "All panels are shown";
+  changed("size", "focus");
+}
