@@ -146,10 +146,9 @@ def test_a_model_without_a_chat_template_only_completes(play: Callable[..., Play
     expect(notice).to_be_hidden()
 
 
-def test_examples_fill_the_composer_and_the_count_follows(play: Callable[..., Playground]) -> None:
+def test_the_count_follows_what_is_typed(play: Callable[..., Playground]) -> None:
     here = play()
-    here.page.get_by_role("button", name="What is a KV cache?").click()
-    expect(here.prompt).to_have_value("What is a KV cache?")
+    here.prompt.fill("What is a KV cache?")
     expect(here.page.get_by_test_id("count")).to_contain_text("tokens")
     shown = here.page.get_by_test_id("count").inner_text()
     here.prompt.fill("What is a KV cache? And why?")

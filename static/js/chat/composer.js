@@ -28,22 +28,25 @@ const FULL = 0.9;
 
 const NO_TEMPLATE = "This model has no chat template; it can only continue text.";
 
+/** Is there a mouse, and so most likely a keyboard? */
+const hasKeyboard = matchMedia("(hover: hover) and (pointer: fine)");
+
 let timer = 0;
 
 export function setUpComposer() {
   const draft = savedDraft();
-  field.value = draft.text;
+  if (field.value === "") field.value = draft.text; // else it was typed before this code had loaded
   setAttached(draft.files);
   setUpAttachments(onInput);
   byId("composer").addEventListener("submit", onSubmit);
   field.addEventListener("input", onInput);
   field.addEventListener("keydown", onKey);
   byId("mode").addEventListener("change", ({ target }) => setMode(target.value));
-  for (const button of byId("examples").querySelectorAll("button")) {
-    button.addEventListener("click", () => setPrompt(button.textContent));
-  }
   on("connection hello turns tokens counted settings", draw);
   on("hello connection turns system", countSoon);
+  // Not where a keyboard would come up over the page.
+  if (hasKeyboard.matches && document.activeElement === document.body)
+    field.focus({ preventScroll: true });
 }
 
 /** Fill the field with a text, as if typed. */
@@ -67,7 +70,8 @@ function promptNow() {
   return text.trim() === "" && !attachedFiles().length ? "" : withFiles(text);
 }
 
-function setMode(mode) {
+/** Choose what the next prompt is: "chat" or "completion". */
+export function setMode(mode) {
   if (mode !== state.mode && state.turns.length && !state.active) {
     // Earlier turns stay: chat turns form the context of a chat, a completion stands alone.
     state.counted = null;
@@ -105,11 +109,16 @@ export function sendMessage({ text, files }) {
   return isSent;
 }
 
-function sendNow(text, files) {
-  if (!submitPrompt(text, {}, state.capture, files)) return;
+/**
+ * Send what is in the composer, and empty it. `overrides` as in `submitPrompt`. Returns false when it
+ * cannot be sent.
+ */
+export function sendNow(text, files, overrides = {}) {
+  if (!submitPrompt(text, overrides, state.capture, files)) return false;
   field.value = "";
   setAttached([]);
   onInput();
+  return true;
 }
 
 function onKey(event) {

@@ -46,6 +46,17 @@ export function openColumns() {
   } else select(selected);
 }
 
+/** Begin again with the page's column and one for each of `others`, settings that differ from it. */
+export function setColumns(others) {
+  releaseControls();
+  columns = columns.slice(0, 1);
+  selected = 0;
+  Object.assign(columns[0], { answer: null, refused: "" });
+  const [settings, setting] = [settingsOf(columns[0]), settingOf(columns[0])];
+  for (const each of others) addColumn({ settings: { ...settings, ...each }, setting });
+  select(0);
+}
+
 /** Other settings than the page's: without its interventions, or another preset. */
 function contrastOf(settings, setting) {
   if (!isEmpty(toWire(setting))) return { settings, setting: newStore().setting };

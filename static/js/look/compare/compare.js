@@ -26,6 +26,7 @@ import {
   select,
   selectedNumber,
   settingOf,
+  setColumns,
   settingsOf,
   stopAll,
   stopColumn,
@@ -124,6 +125,17 @@ function open() {
   isOpen = true;
   openColumns();
   if (!field.value) field.value = lastPrompt();
+}
+
+/** Compare what the page's settings and `others`, which differ from them, make of a prompt. */
+export function beginComparison(text, others) {
+  if (isRunning()) return;
+  if (!isOpen) open();
+  setColumns(others);
+  field.value = text;
+  growWithText(field);
+  problem = runAll(text);
+  changed("look");
 }
 
 // ---- drawing -----------------------------------------------------------------------------------

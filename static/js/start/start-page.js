@@ -1,0 +1,107 @@
+// The start page: prompts of which one click sends each, and shows what it is about.
+
+import { sendNow, setMode, setPrompt } from "../chat/composer.js";
+import { saveSettings } from "../chat/persist.js";
+import { submitPrompt } from "../chat/session.js";
+import { goToEnd } from "../chat/transcript.js";
+import { whenPrepared, showInstrument } from "../look/frame.js";
+import { openSheet, phone } from "../ui/bottom-sheets.js";
+import { byId, el } from "../ui/dom.js";
+import { fetchCode } from "../ui/fetch-code.js";
+import { changed, on, ready, state } from "../state.js";
+import { pin, promptLength, view, written } from "../view.js";
+import { examplesFor } from "./examples.js";
+
+const list = byId("examples");
+/** Name of the model whose examples are drawn. */
+let drawn = null;
+/** What is to happen once tokens have come: {example, answer, focus, repeats}, or null. */
+let awaited = null;
+
+export function setUpStartPage() {
+  on("hello", draw);
+  on("tokens turns", follow);
+}
+
+function draw() {
+  const model = state.hello?.model;
+  if (!model || state.replay || drawn === model.name) return;
+  drawn = model.name;
+  list.replaceChildren(...examplesFor(model).map(newExample));
+}
+
+function newExample(example) {
+  const button = el("button");
+  button.type = "button";
+  button.append(el("span", "example-title", example.title), el("span", "example-text", example.text));
+  button.addEventListener("click", () => begin(example));
+  const item = el("li");
+  item.append(button);
+  return item;
+}
+
+/**
+ * Let nothing be pointed at until the pointer moves: what appears under it must not take the focus from
+ * the token that the example is about.
+ */
+function holdPointer() {
+  const { body } = document;
+  body.dataset.still = "";
+  const end = new AbortController();
+  const move = (event) => {
+    if (event.type === "pointermove" && !event.movementX && !event.movementY) return;
+    delete body.dataset.still;
+    end.abort();
+  };
+  for (const type of ["pointermove", "pointerdown"])
+    document.addEventListener(type, move, { capture: true, signal: end.signal });
+}
+
+/** Send an example and open what it is about. While nothing can be sent it is put into the composer. */
+async function begin(example) {
+  const { mode, text, columns, limit, focus = null, open = null, sheet } = example;
+  setMode(mode);
+  setPrompt(text);
+  if (!ready() || state.active) return;
+  if (columns) return void compare(example);
+  if (!sendNow(text, [], limit ? { max_tokens: limit } : {})) return;
+  goToEnd();
+  holdPointer();
+  awaited = { example, answer: state.active, focus, repeats: example.repeat ?? false };
+  if (open) showInstrument(open);
+  else if (phone.matches && sheet) openSheet(sheet);
+}
+
+/** Focus the token that an example is about, and send what is to be sent twice again. */
+function follow() {
+  if (!awaited) return;
+  const { example, answer, focus, repeats } = awaited;
+  if (view.answer !== answer || view.pinned !== null) return void (awaited = null);
+  const index = focus === null ? null : indexOf(focus);
+  if (index !== null) {
+    pin(index);
+    awaited.focus = null;
+  }
+  if (state.active) return;
+  awaited = null;
+  if (repeats && ready()) submitPrompt(example.text, { max_tokens: example.limit });
+}
+
+/** Number of the token that is to be focused; null if it has not come. */
+function indexOf(focus) {
+  if (focus === "first") return written() > 0 ? 0 : null;
+  if (written() === 0) return null; // the prompt has not been read
+  const at = view.answer.promptSegment.prompt.findLastIndex(({ text }) => text.trim() === focus);
+  return at < 0 ? null : at - promptLength();
+}
+
+async function compare({ text, columns: [first, ...others] }) {
+  Object.assign(state.settings, first);
+  saveSettings();
+  changed("settings");
+  showInstrument("compare");
+  await whenPrepared("compare");
+  const { beginComparison } = await fetchCode(() => import("../look/compare/compare.js"));
+  beginComparison(text, others);
+  setPrompt("");
+}
