@@ -167,7 +167,7 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
     for tab in page.get_by_role("tab").all():
         tab.click()
         expect(look).to_be_visible()
-        name = page.evaluate("() => location.hash.replace('#look=', '')")
+        name = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('look')")
         if name == "reach":
             reach_in(page)
         if name == "compare":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -171,11 +172,12 @@ def test_every_instrument_has_an_address(page: Page, site: Callable[..., Site]) 
     expect(look.message).to_contain_text("No run yet")
     expect(look.panel.get_by_role("button", name="CSV")).to_be_disabled()
     look.tab("Timeline").click()
-    assert page.url.endswith("#look=timeline")
+    page.wait_for_url(re.compile("look=timeline$"))
     look.tab("Timeline").click()
     expect(look.panel).to_be_hidden()
-    assert "#" not in page.url
+    page.wait_for_url(re.compile("#(?!.*look=)"))
     page.goto(f"{here.url}#look=nothing-of-that-name")
+    expect(page.get_by_test_id("notice")).to_contain_text("This link cannot be followed")
     expect(look.panel).to_be_hidden()
 
 

@@ -8,14 +8,13 @@ import {
   sameInterventions,
 } from "./interventions.js";
 import { toWire } from "./intervention-wire.js";
+import { openByName } from "../look/frame.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 
 const note = byId("reach-note");
 
 export function setUpInterventionNote() {
-  note.addEventListener("click", () => {
-    location.hash = "look=reach";
-  });
+  note.addEventListener("click", () => openByName("reach"));
   on("interventions turns tokens hello", draw);
 }
 

@@ -24,7 +24,6 @@ import { drawTabs, tabStop, setUpTabs } from "./shared/tabs.js";
 import { changed, on, state } from "../state.js";
 
 const TOPICS = "hello connection turns tokens focus settings interventions counted size theme look";
-const HASH = /^#look=([a-z]+)$/;
 
 let open = null;
 let last = null;
@@ -38,8 +37,6 @@ export function setUpInstruments() {
   byId("look-sheet").addEventListener("click", toggleInstrument);
   on(TOPICS, refresh);
   on("hello", onHello);
-  addEventListener("hashchange", followHash);
-  followHash();
   onHello();
 }
 
@@ -61,7 +58,6 @@ const byName = (name) => INSTRUMENTS.find((one) => one.name === name && mayOpen(
 
 function openInstrument(instrument) {
   open = last = instrument;
-  history.replaceState(null, "", `#look=${instrument.name}`);
   draw();
 }
 
@@ -85,7 +81,6 @@ export function closeInstrument() {
   if (!open) return false;
   const within = byId("look").contains(document.activeElement);
   open = null;
-  if (HASH.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
   draw();
   if (within) (opener?.isConnected ? opener : tabStop())?.focus();
   opener = null;
@@ -100,10 +95,11 @@ export function toggleInstrument() {
   byId("look").focus({ preventScroll: true });
 }
 
-function followHash() {
-  const wanted = byName(HASH.exec(location.hash)?.[1]);
+/** Open the instrument of this name; false if there is none, or it does not fit the model. */
+export function openByName(name) {
+  const wanted = byName(name);
   if (wanted) openInstrument(wanted);
-  else if (closeInstrument()) document.querySelector(":target")?.focus();
+  return wanted !== undefined;
 }
 
 function draw() {

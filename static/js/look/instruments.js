@@ -1,6 +1,6 @@
 // The instruments in the order of their tabs. Their code is loaded when first opened.
 //
-//   name    one word; the address is #look=<name>
+//   name    one word; `look=` in the address (ui/address.js)
 //   tab     label of its tab
 //   title   title of the panel
 //   what    one-sentence description

@@ -96,6 +96,26 @@ async function openReplay(file) {
   return undefined;
 }
 
+/**
+ * Open the replay at `url`, which lies on the page's own origin. `address`: how the page's address says
+ * it. Throws BadReplay.
+ */
+export async function openReplayAt(url, address) {
+  const why = whyNotOpenable();
+  if (why) throw new BadReplay(why);
+  let response = null;
+  try {
+    response = await fetch(url, { redirect: "error" });
+  } catch {
+    throw new BadReplay("Its replay cannot be reached.");
+  }
+  if (!response.ok) throw new BadReplay(`Its replay is not there (HTTP ${response.status}).`);
+  const replay = await open(await response.blob());
+  pause();
+  stopRerun();
+  show(replay, decodeURIComponent(new URL(url).pathname.split("/").at(-1)), address);
+}
+
 function refuse({ name }, { message }) {
   if (!dialog.open) openDialog();
   showError(`${name} cannot be opened. ${message}`);

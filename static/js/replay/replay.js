@@ -20,12 +20,15 @@ const TOPICS = [
   "replay",
 ];
 
-/** Show a replay, the result of `open` in replay/file.js. `name`: of its file. */
-export function show(replay, name) {
+/**
+ * Show a replay, the result of `open` in replay/file.js. `name`: of its file. `address`: how the page's
+ * address says it, or "".
+ */
+export function show(replay, name, address = "") {
   releaseControls();
   const suspended = state.replay?.suspended ?? suspendLiveState();
   const playback = new Playback(replay);
-  state.replay = { playback, name, suspended, rerun: null };
+  state.replay = { playback, name, address, suspended, rerun: null };
   Object.assign(state, { hello: playback.hello, problem: null, counted: null });
   useScales();
   settleScales(playback.steps.map(({ event }) => event));

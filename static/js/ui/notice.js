@@ -121,6 +121,7 @@ const HEADS = {
   attachment: "Not attached",
   markdown: "Not shown as Markdown",
   walk: "The tour could not start",
+  address: "This link cannot be followed",
   summary: "There is no room for your message",
 };
 
