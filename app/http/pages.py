@@ -10,13 +10,14 @@ from app.engine.client import EngineClient, describe_unavailable
 from app.http.page_data import page_data
 
 STYLE_SHEETS = (
-    "ui/tokens", "ui/base", "ui/bench", "ui/divider", "chat/conversation", "chat/system-prompt", "chat/markdown",
-    "chat/summary", "chat/message", "chat/composer", "panels/sampling", "panels/presets",
-    "panels/candidates", "core-sample/core-sample", "panels/layers", "panels/run-strip",
-    "look/panel", "look/tokens", "look/attention", "look/lens", "look/experts", "look/filters",
-    "look/reach", "look/branches", "look/compare", "look/loss", "look/timeline", "look/cache",
-    "look/schedule", "look/weights", "look/plan", "tour/tour", "panels/models",
-    "conversations/drawer", "ui/lacks", "ui/states", "ui/widths", "ui/phone", "replay/replay",
+    "ui/tokens", "ui/base", "ui/bench", "ui/divider", "chat/conversation", "chat/system-prompt",
+    "chat/markdown", "chat/summary", "chat/message", "chat/composer", "panels/sampling",
+    "panels/presets", "panels/candidates", "core-sample/core-sample", "panels/layers",
+    "panels/run-strip", "look/panel", "look/tokens", "look/attention", "look/lens",
+    "look/experts", "look/filters", "look/reach", "look/branches", "look/compare", "look/loss",
+    "look/timeline", "look/cache", "look/schedule", "look/weights", "look/plan", "tour/tour",
+    "panels/models", "conversations/drawer", "ui/lacks", "ui/states", "ui/widths", "ui/phone",
+    "replay/replay",
 )  # fmt: skip
 """Files below static/css that make up page.css, in the order of the cascade."""
 
