@@ -100,6 +100,12 @@ class BodyWriter:
         assert params.seed is not None, "drawn when the run began"
         return (params.seed + params.first_index + n_written) % (self.dialect.max_seed + 1)
 
+    def n_top(self, request: Request) -> int:
+        """Return how many of the likeliest tokens are asked for. Completions may list one more, the
+        token itself."""
+        chat = not self.tokens.exact and self._messages(request.ids) is not None
+        return MAX_LOGPROBS if chat else self.dialect.n_top
+
     def _logprobs(self, request: Request, path: str) -> dict[str, Any]:
         if not self.logprobs:
             return {}

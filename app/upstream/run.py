@@ -10,6 +10,7 @@ upstream writes ahead as far as the connection takes it; a change of the setting
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -288,6 +289,10 @@ class UpstreamRun:
             self._paced_before_first += seconds
         return seconds
 
+    @functools.cached_property
+    def _n_top(self) -> int:
+        return self._writer.n_top(self._request)
+
     def _event(
         self, index: int, id: int, token: WrittenToken, interval: float, paced: float
     ) -> Token:
@@ -299,7 +304,8 @@ class UpstreamRun:
         )
         eos_ids = getattr(tokens.tokenizer, "eos_ids", ())
         better = [one for one in token.top if one.logprob > (token.logprob or 0.0)]
-        known = token.logprob is not None and len(better) < len(token.top)
+        n_known = min(len(token.top), self._n_top)
+        known = token.logprob is not None and len(better) < n_known
         return Token(
             index=index,
             id=id,
