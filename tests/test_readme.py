@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -33,9 +34,15 @@ def printed(*command: object) -> str:
     return done.stdout
 
 
-def test_the_python_example_generates_a_text() -> None:
-    text = printed(sys.executable, "-c", block("python", "from gpu import"))
-    assert len(text.split()) > 20
+def test_the_python_example_generates_a_text(tmp_path: Path) -> None:
+    """In any folder."""
+    code = block("python", "from gpu import")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 20
 
 
 def test_the_generate_command_writes_a_story_for_the_prompt() -> None:
