@@ -3,7 +3,7 @@
 import { cellValue, onScale } from "./column.js";
 import { cellUnder, core, follow, zoom } from "./core-sample.js";
 import { byId, el, setText, setVars } from "../ui/dom.js";
-import { ordinal, probability, tokenLabel } from "../ui/format.js";
+import { ordinal, probability, tokenLabel, whyNoTimes } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { METRICS, scales } from "./metrics.js";
 import { NOT_MEASURED } from "../chat/answer.js";
@@ -176,7 +176,7 @@ function blankReason(answer) {
   if (newest) {
     const [layer] = newest.stats.layers;
     if (state.metric === "time" && layer.attention_ms == null)
-      return "No GPU time per layer: this device has no timestamps inside a pass.";
+      return `No GPU time per layer: ${whyNoTimes(state.hello.device)}.`;
     if (state.metric === "cosine" && layer.attention_cosine == null)
       return "This replay was saved before cosines were measured.";
     return "";

@@ -59,13 +59,15 @@ function drawTimes(segment, tpot) {
   const prefill = segment?.timings?.prompt_ms ?? segment?.prefill.ms ?? 0;
   const decode =
     segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nDrawn - 1) : 0);
+  const waited = segment?.timings?.queue_ms ?? 0;
   const any = prefill + decode > 0;
-  setText(byId("r-total"), any ? duration(prefill + decode) : "");
+  setText(byId("r-total"), any ? duration(waited + prefill + decode) : "");
   const found = segment ? foundWords(segment.prefill) : "";
   setText(
     byId("r-pre"),
     any
-      ? `prefill ${plural(segment.prefill.total, "token")}${found}, ${duration(prefill)}`
+      ? `${waited >= 1 ? `waited ${duration(waited)}, ` : ""}` +
+          `prefill ${plural(segment.prefill.total, "token")}${found}, ${duration(prefill)}`
       : "prefill",
   );
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");

@@ -1,7 +1,7 @@
 // Totals over the layer table: the time of the step that sampled the focused token.
 
 import { byId, el, setText, splitBar } from "../ui/dom.js";
-import { clockRounding, count, duration } from "../ui/format.js";
+import { clockRounding, count, duration, whyNoTimes } from "../ui/format.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, view } from "../view.js";
 
@@ -51,7 +51,7 @@ function drawGpu(token, stats) {
 }
 
 function whyNot(token, stats) {
-  if (stats) return "No GPU time per layer: this device has no timestamps inside a pass.";
+  if (stats) return `No GPU time per layer: ${whyNoTimes(state.hello.device)}.`;
   if (token.moved)
     return "Its key was moved here from another text (cache_reuse), so its layers were not computed.";
   if (token.reused) return "Reused from the KV cache, so its layers were not computed.";

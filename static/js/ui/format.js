@@ -19,6 +19,14 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
+/** Say why GPU times are unknown: those of layers, or those of dispatches (`inside` false). */
+export function whyNoTimes({ features }, inside = true) {
+  const feature = inside ? "timestamp-query-inside-passes" : "timestamp-query";
+  if (!features.includes(feature))
+    return `this device has no timestamps${inside ? " inside a pass" : ""}`;
+  return "the step was not timed, as when experts wait in host memory (--expert-slots)";
+}
+
 /** "rounded by the browser to 0.1 ms", of the GPU times of a device; "" where they are exact. */
 export const clockRounding = ({ clock_ms: ms = 0 }) =>
   ms ? `rounded by the browser to ${figure(ms)} ms` : "";

@@ -1,7 +1,7 @@
 // Plan instrument: every dispatch of a step with its cost, GPU time and shader.
 
 import { clamp, el, setText } from "../../ui/dom.js";
-import { bytes, clockRounding, count, plural } from "../../ui/format.js";
+import { bytes, clockRounding, count, plural, whyNoTimes } from "../../ui/format.js";
 import { inspect } from "../../net/inspect.js";
 import { changed, state } from "../../state.js";
 import { Missing, sequenceOf } from "../shared/context.js";
@@ -142,7 +142,7 @@ function provenance() {
   const rounded = clockRounding(state.hello.device);
   if (times && rounded) return `${listing} Times: means of ${REPEAT} runs, each ${rounded}.`;
   if (times) return `${listing} Times: medians of ${REPEAT} runs on this device.`;
-  return clock ? listing : `${listing} This device has no timestamps, so times are unknown.`;
+  return clock ? listing : `${listing} Times are unknown: ${whyNoTimes(state.hello.device, false)}.`;
 }
 
 // ---- controls --------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 // (Williams, Waterman and Patterson 2009).
 
 import { el, fitCanvas, setText } from "../../ui/dom.js";
-import { bytes, count, percent } from "../../ui/format.js";
+import { bytes, count, percent, whyNoTimes } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
-import { ready } from "../../state.js";
+import { ready, state } from "../../state.js";
 import { label, LabelRow, rule } from "../shared/chart.js";
 import { costsOf, costsError, isMeasuring, measurePeaks, knownPeaks } from "./roofline-costs.js";
 import { quantile } from "../timeline/spans.js";
@@ -75,7 +75,7 @@ export class Roofline {
               ? "The roofline is drawn after the run."
               : timed.length
                 ? "Computing the cost of each step …"
-                : "No roofline: this device has no timestamps.";
+                : `No roofline: ${whyNoTimes(state.hello.device, false)}.`;
     setText(this.text, why);
   }
 
