@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -222,68 +223,70 @@ class Settings:
     ] = "info"
 
     def validate(self) -> Settings:
-        """Return self, or raise `SettingsError`."""
+        """Return self, or raise `SettingsError` with a line for each fault."""
+        if faults := tuple(self._faults()):
+            raise SettingsError("\n".join(faults))
+        return self
+
+    def _faults(self) -> Iterator[str]:
         if not is_loopback(self.host) and not self.token:
-            raise SettingsError(
+            yield (
                 f"--host {self.host} makes this server reachable from other machines, so it needs "
                 "a token: set --token or TOKENGLASS_TOKEN, or leave --host out"
             )
         n_devices = self.n_engines * self.pipeline_parallel_size
         if len(self.adapters) > n_devices:
-            raise SettingsError(
+            yield (
                 f"--adapter names more GPUs ({self.adapter}) than there are engines "
                 f"({n_devices}, with their stages); start one for each with --data-parallel-size, "
                 "or one on all of them with --pipeline-parallel-size"
             )
-        self._validate_upstream()
-        self._validate_cluster()
+        yield from self._upstream_faults()
+        yield from self._cluster_faults()
         if self.kv_offload and not self.prefix_cache:
-            raise SettingsError(
+            yield (
                 "--kv-offload keeps evicted blocks of the prefix cache, which --no-prefix-cache "
                 "turns off; leave one of the two out"
             )
         if self.cache_reuse and not self.prefix_cache:
-            raise SettingsError(
+            yield (
                 "--cache-reuse reuses blocks of the prefix cache, which --no-prefix-cache turns "
                 "off; leave one of the two out"
             )
         if self.draft is not None and self.spec_type != "none":
-            raise SettingsError(
-                f"--draft and --spec-type {self.spec_type} both propose tokens; leave one out"
-            )
+            yield f"--draft and --spec-type {self.spec_type} both propose tokens; leave one out"
         if self.token is not None and (not self.token or not self.token.isprintable()):
-            raise SettingsError("--token must not be empty and must have printable characters only")
+            yield "--token must not be empty and must have printable characters only"
         for flag, origins, example in (
             ("allow-origin", self.allow_origin, "https://chat.example.org or http://box.lan:8080"),
             ("hub-url", self.hub_url, "https://huggingface.co"),
         ):
             for origin in origins:
                 if not ORIGIN.fullmatch(origin):
-                    raise SettingsError(
+                    yield (
                         f"--{flag} must be an address without a path, such as {example}, but got "
                         f"{origin!r}"
                     )
-        return self
 
-    def _validate_upstream(self) -> None:
+    def _upstream_faults(self) -> Iterator[str]:
         if self.upstream is None:
             return
         defaults = {spec.name: spec.default for spec in setting_specs()}
         for name in NOT_WITH_UPSTREAM:
             if getattr(self, name) != defaults[name]:
-                raise SettingsError(
+                yield (
                     f"--{name.replace('_', '-')} is about an engine on this machine, and with "
                     "--upstream there is none; leave one of the two out"
                 )
 
-    def _validate_cluster(self) -> None:
+    def _cluster_faults(self) -> Iterator[str]:
         if self.ray is not None and "://" in self.ray:
-            raise SettingsError(
+            yield (
                 "--ray takes HOST:PORT of a cluster that this machine is part of (`ray start "
                 f"--address=HOST:PORT` joins it), but got {self.ray!r}"
             )
         if self.ray is not None and self.n_engines < self.data_parallel_size:
-            raise SettingsError(
+            yield (
                 f"--max-data-parallel-size ({self.n_engines}) must be at least "
                 f"--data-parallel-size ({self.data_parallel_size})"
             )

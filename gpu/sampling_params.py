@@ -226,11 +226,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: tuple[TokenBias, ...] = ()
 
     def validate(self) -> SamplingParams:
-        """Return self, or raise `InvalidRequest` naming the field, the range and the value."""
+        """Return self, or raise `InvalidRequest` naming the field, the range and the value, of all
+        settings that are out of range."""
+        faults = []
         for setting in SETTINGS:
             value = getattr(self, setting.name)
             if not (setting.optional and value is None):
-                setting.check(value)
+                faults += setting.faults(value)
+        if faults:
+            raise InvalidRequest("; ".join(map(str, faults)), faults[0].param)
         _check_stop(self.stop)
         _check_biases(self.logit_bias)
         if not isinstance(self.ignore_eos, bool):
@@ -272,16 +276,23 @@ class SamplingSetting:
 
     def check(self, value: Any) -> None:
         """Raise `InvalidRequest` unless `value` has the type and lies in the range."""
+        for fault in self.faults(value):
+            raise fault
+
+    def faults(self, value: Any) -> list[InvalidRequest]:
+        """Return the error of a value of another type or out of the range, if it is one."""
         minimum, maximum = self.declared.range
         right_type = isinstance(value, int if self.is_integer else int | float)
         # NaN fails the comparison as well.
         if isinstance(value, bool) or not right_type or not minimum <= value <= maximum:
             kind, digits = ("an integer", ",") if self.is_integer else ("a number", "g")
-            raise InvalidRequest(
+            fault = InvalidRequest(
                 f"{self.name} must be {kind} from {minimum:{digits}} to {maximum:{digits}} "
                 f"({self.declared.meaning}), but got {value!r}",
                 self.name,
             )
+            return [fault]
+        return []
 
 
 def _declared_settings() -> tuple[SamplingSetting, ...]:

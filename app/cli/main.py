@@ -43,7 +43,7 @@ class DefaultGroup(click.Group):
     """Group whose command may be left out; the default is `serve`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("--help", "-h")):
+        if not args or (args[0].startswith("-") and args[0] not in ("--help", "-h", "--version")):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
@@ -124,6 +124,7 @@ def _errors() -> Iterator[None]:
 
 
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version(), message="tokenglass %(version)s")
 def main() -> None:
     """Tokenglass: a language model you can see through.
 

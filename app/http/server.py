@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import signal
 import socket
 import sys
@@ -75,9 +76,12 @@ def bind(host: str, port: int) -> socket.socket:
 def _describe_bind_error(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
+            other = "--port (--port 0 finds a free one)"
+            if "MAKELEVEL" in os.environ:  # started by `make run`
+                other = "make run PORT=… (PORT=0 finds a free one)"
             return (
                 f"port {port} is in use, perhaps by another Tokenglass; stop that, or take "
-                f"another port with --port (--port 0 finds a free one)"
+                f"another port with {other}"
             )
         case errno.EACCES:
             return f"port {port} needs more rights than you have; take one above 1023 with --port"

@@ -234,12 +234,12 @@ def look_up(repository: str, revision: str | None = None, config: str = SMALL_FI
     if revision is not None and (not REVISION.fullmatch(revision) or ".." in revision):
         raise NotOnHub(f"--revision must be a branch, tag or commit, but got {revision!r}")
     branch = revision or constants.DEFAULT_REVISION
-    with hub_errors(repository, branch):
+    is_model = config == SMALL_FILES[0]
+    with hub_errors(repository, branch, "model" if is_model else "adapter"):
         try:
             commit, files = _list_files(repository, branch)
         except (OfflineModeIsEnabled, HfHubHTTPError, TRANSPORT_ERROR) as error:
             return _cached_snapshot(repository, branch, config, error)
-        is_model = config == SMALL_FILES[0]
         if is_model and config not in files and any(name.lower().endswith(GGUF) for name in files):
             folder = snapshot_folder(repository, commit)
             return Snapshot(repository, commit, folder, files, branch=branch)

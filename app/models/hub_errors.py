@@ -35,8 +35,9 @@ class NotOnHub(ModelError):
 
 
 @contextmanager
-def hub_errors(repository: str, revision: str) -> Iterator[None]:
-    """Turn errors of `huggingface_hub` into HubError and NotOnHub."""
+def hub_errors(repository: str, revision: str, kind: str = "model") -> Iterator[None]:
+    """Turn errors of `huggingface_hub` into HubError and NotOnHub. `kind`: what the repository
+    should be."""
     try:
         yield
     except (EngineError, Cancelled):
@@ -55,8 +56,8 @@ def hub_errors(repository: str, revision: str) -> Iterator[None]:
         ) from None
     except RepositoryNotFoundError:
         raise NotOnHub(
-            f"there is no folder {repository!r}, and no model of that name on the hub that you "
-            "have access to; check the name, or set HF_TOKEN if the model is private"
+            f"there is no folder {repository!r}, and no {kind} of that name on the hub that you "
+            f"have access to; check the name, or set HF_TOKEN if the {kind} is private"
         ) from None
     except EntryNotFoundError as error:
         raise HubError(f"{repository} ({revision}): {_first_line(error)}") from None

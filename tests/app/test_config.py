@@ -453,3 +453,28 @@ def test_stages_of_engines_take_the_named_gpus_in_turn() -> None:
         Settings(adapter="0,1,2", pipeline_parallel_size=2).validate()
     with pytest.raises(SettingsError, match="--pipeline-parallel-size is about an engine on this"):
         Settings(upstream="http://localhost:1", pipeline_parallel_size=2).validate()
+
+
+def test_every_wrong_setting_is_explained() -> None:
+    result = run("serve", "--host", "0.0.0.0", "--kv-offload", "1", "--no-prefix-cache")
+    assert result.exit_code == 2
+    assert "--host 0.0.0.0 makes this server reachable" in result.output
+    assert "--kv-offload keeps evicted blocks" in result.output
+
+
+def test_the_version_is_an_option_too() -> None:
+    assert run("--version").output == run("version").output == f"tokenglass {app.version()}\n"
+
+
+@pytest.mark.parametrize(("make", "words"), [(True, "make run PORT="), (False, "with --port (")])
+def test_a_busy_port_says_how_to_take_another(
+    monkeypatch: pytest.MonkeyPatch, make: bool, words: str
+) -> None:
+    monkeypatch.delenv("MAKELEVEL", raising=False)
+    if make:
+        monkeypatch.setenv("MAKELEVEL", "1")
+    with app.http.server.bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(app.http.server.PortError, match=f"port {port} is in use") as told:
+            app.http.server.bind("127.0.0.1", port)
+    assert words in str(told.value)

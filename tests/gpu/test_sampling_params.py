@@ -54,3 +54,10 @@ def test_a_refusal_tells_the_ends_of_a_range_in_full() -> None:
         SamplingParams(top_k=2**31).validate()
     with pytest.raises(InvalidRequest, match=r"top_p must be a number from 0 to 1 "):
         SamplingParams(top_p=1.5).validate()
+
+
+def test_every_setting_out_of_range_is_named() -> None:
+    with pytest.raises(InvalidRequest) as told:
+        SamplingParams(temperature=-1.0, top_p=7.0, top_k=-5).validate()
+    for words in ("temperature must be a number from 0 to", "top_p must be", "top_k must be"):
+        assert words in str(told.value)

@@ -24,6 +24,7 @@ from app.models.find_model import Model, find_model
 from app.models.free_memory import FreeMemory
 from app.models.hub import is_hub_id, look_up
 from app.models.hub_errors import HubError, NotOnHub
+from app.models.loras import find_loras
 from app.models.transfer import Cancelled, Transfer
 from gpu import DeviceError, Inventory, ModelError
 from tests.app.models.fake_hub import COMMIT, FakeHub
@@ -227,6 +228,8 @@ def test_an_unknown_repository_is_refused(hub: FakeHub) -> None:
         NotOnHub, match="no folder 'some/other', and no model of that name on the hub"
     ):
         find("some/other")
+    with pytest.raises(NotOnHub, match="no adapter of that name on the hub"):
+        find_loras(("tone=some/other",))
 
 
 def test_gated_without_and_with_a_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
