@@ -44,6 +44,8 @@ export const state = {
   /** Sampling settings, see panels/sampling-settings.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
+  /** Tokens a second; 0: one for each press; null: as fast as it goes (chat/pace.js). */
+  pace: null,
   /**
    * What becomes of a chat that is too long: "disabled", "auto", "summarize" or "slide", see
    * chat/truncation.js.

@@ -39,6 +39,10 @@ export class Segment {
     this.context = 0;
     this.params = null;
     this.capture = request?.capture ?? true;
+    /** Its pace, as `pace` of its request; see chat/pace.js. */
+    this.pace = request?.pace ?? null;
+    /** What its next token will be drawn from: the last `preview`, until that token is there. */
+    this.preview = null;
     /** Interventions now, and since which position: see `spansFromStart` (interventions.js). */
     this.interventions = request?.reach ?? {};
     this.interventionSpans = [];
@@ -313,8 +317,15 @@ const HANDLERS = {
     }
   },
 
+  /** Earlier ones of the same token are not kept: a slider makes many. */
+  preview(_answer, segment, event) {
+    if (segment.preview) segment.preview.candidates = [];
+    segment.preview = event;
+  },
+
   token(answer, segment, event) {
     segment.state = "writing";
+    segment.preview = null;
     segment.kvBlocks = event.kv_blocks;
     addExpertCounts(segment, event.experts);
     const number = (segment.params.first_index ?? 0) + event.index;
@@ -333,6 +344,7 @@ const HANDLERS = {
       applyInterventions(segment, event, changes);
     segment.params = event.params;
     segment.capture = event.capture;
+    if (event.pace !== undefined) segment.pace = event.pace;
     if (changes.length) addMark(answer, segment, segment.first + event.index, changes);
   },
 

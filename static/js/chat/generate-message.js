@@ -7,6 +7,7 @@ import { encode } from "../net/socket.js";
 import { drawSeed } from "../panels/sampling-settings.js";
 import { state } from "../state.js";
 import { cacheReuseField } from "./cache-reuse.js";
+import { paceField } from "./pace.js";
 import { truncationField } from "./truncation.js";
 
 /**
@@ -25,6 +26,7 @@ export function newMessage(request, { params, capture, interventions, before = n
     ...request,
     ...truncationField(request),
     ...cacheReuseField(),
+    ...paceField(),
     params: { ...params, seed: params.seed === "" ? drawSeed() : params.seed },
     capture,
     ...(isEmpty(acting) ? {} : { reach: acting }),

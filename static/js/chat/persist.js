@@ -43,8 +43,8 @@ export const savedSettings = () => read(local, SETTINGS);
 export function saveSettings() {
   const { capture, mode } = liveState();
   const { settings } = state.own ?? liveState();
-  const { truncation, cacheReuse } = state;
-  write(local, SETTINGS, { settings, capture, mode, truncation, cacheReuse });
+  const { truncation, cacheReuse, pace } = state;
+  write(local, SETTINGS, { settings, capture, mode, truncation, cacheReuse, pace });
 }
 
 // ---- conversation ----------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 // Status line over the composer: progress of the run, and the buttons Stop, Regenerate, Continue,
 // ….
 
-import { byId, setText } from "../ui/dom.js";
+import { byId, setAttr, setText } from "../ui/dom.js";
 import { count, duration, figure, plural } from "../ui/format.js";
 import { continueAnswer, regenerate, showVersion, stop } from "./session.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { startNewChat } from "./composer.js";
+import { isPaused, pauseOf } from "./pace.js";
 import { editOf } from "./summary.js";
+import { workOf } from "./work.js";
 import { goToEnd } from "./transcript.js";
 
 const COPIED_MS = 1500;
@@ -77,7 +79,9 @@ function draw() {
   byId("older").disabled = writing || turn?.shown === 0;
   byId("newer").disabled = writing || turn?.shown === versions - 1;
   setText(byId("version"), versions > 1 ? `${turn.shown + 1}/${versions}` : "");
-  setText(byId("stats"), segment ? describe(answer, segment) : "");
+  const described = segment ? describe(answer, segment) : "";
+  setText(byId("stats"), described);
+  setAttr(byId("stats"), "title", described || null);
   announce(segment);
 }
 
@@ -99,8 +103,8 @@ function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
       return state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection";
-    if (segment.state === "queued") return `Queued, position ${segment.position}`;
-    if (segment.nDrawn === 0) {
+    if (segment.state === "queued" && !isPaused(segment)) return `Queued, position ${segment.position}`;
+    if (segment.nDrawn === 0 && !segment.preview) {
       const { done, total } = segment.prefill;
       return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
     }
@@ -108,9 +112,9 @@ function describe(answer, segment) {
   if (segment.edited) return "edited, not measured";
   if (segment.textOnly !== null)
     return answer.empty ? "not answered" : "only the text of this answer is left";
-  const parts = [plural(answer.tokens.length, "token")];
+  const parts = [pauseOf(answer) || plural(answer.tokens.length, "token")];
   const reason = state.active === answer ? "" : reasonOf(segment);
-  const ttft = segment.timings?.ttft_ms ?? answer.tokens[segment.first]?.times.interval;
+  const ttft = segment.timings?.ttft_ms ?? (answer.tokens[segment.first] && workOf(answer.tokens[segment.first].times));
   const room = !reason && lastTurn().answers.length < 2;
   const speed = tokensPerSecond(answer, segment);
   if (speed) parts.push(`${figure(speed)} tok/s`);
@@ -133,7 +137,7 @@ export function meanInterval(answer, segment) {
   if (segment.timings?.tpot_ms) return segment.timings.tpot_ms;
   const known = sums.get(segment) ?? { n: 1, sum: 0 };
   for (; known.n < segment.nDrawn; known.n += 1)
-    known.sum += answer.tokens[segment.first + known.n].times.interval;
+    known.sum += workOf(answer.tokens[segment.first + known.n].times);
   sums.set(segment, known);
   return known.sum / Math.max(1, known.n - 1);
 }
@@ -143,7 +147,12 @@ function announce(segment) {
   if (state.replay) return;
   let now = "";
   if (state.active)
-    now = segment?.state === "queued" ? `Queued, position ${segment.position}` : "Generating";
+    now =
+      segment?.state === "queued"
+        ? `Queued, position ${segment.position}`
+        : isPaused(segment)
+          ? "Paused"
+          : "Generating";
   else if (segment?.edited && announced) now = "Answer edited";
   else if (segment && announced) now = `Answer complete, ${plural(segment.nTokens, "token")}`;
   if (now === announced || (!state.active && !announced)) return;

@@ -22,6 +22,7 @@ export const ZERO_TIMINGS = {
   draft_speedup: 0,
   cache_moved_n: 0,
   draft_ms: 0,
+  paced_ms: 0,
 };
 
 export class RunQueue {
@@ -128,19 +129,21 @@ class QueuedRun {
     });
   }
 
-  /** As `update` of gpu/run.js. */
-  update(changes, capture, encoded = null) {
-    if (this.run) return this.run.update(changes, capture, encoded);
+  /** As `update` of gpu/run.js. A run that waits has not written anything that could be paused. */
+  update(changes, capture, encoded = null, pace = null) {
+    if (this.run) return this.run.update(changes, capture, encoded, pace);
     const { request } = this;
     if (encoded) request.interventions.changeWaiting(encoded);
     const params = { ...request.params, ...changes };
-    this.request = { ...request, params, capture: capture ?? request.capture };
+    const rate = pace?.pace === undefined ? request.pace : pace.pace;
+    this.request = { ...request, params, capture: capture ?? request.capture, pace: rate };
     return this.onEvent({
       type: "updated",
       index: 0,
       params,
       capture: this.request.capture,
       ...(encoded && { reach: told(encoded.requested) }),
+      ...(rate !== request.pace && { pace: rate }),
     });
   }
 

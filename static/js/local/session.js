@@ -3,6 +3,7 @@
 
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
+import { checkPace } from "./gpu/run-pace.js";
 import { MessageReader } from "./messages.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
 import { promptIds } from "./text/prompts.js";
@@ -81,6 +82,7 @@ export class LocalSession {
     if (message.truncation === "slide")
       throw new NotInBrowser("texts that slide through a full context are", "truncation");
     if (message.cache_reuse) throw new NotInBrowser("moved chunks of the cache are", "cache_reuse");
+    checkPace(message);
     const { ids, dropped } = this.readPrompt(message);
     if (reached.length && message.ids === null)
       throw new InvalidRequest("reached says what ids were computed under; give ids", "reached");
@@ -101,7 +103,8 @@ export class LocalSession {
         params: set,
         capture: on,
       }));
-      const request = { ids, params: withSeed(params), capture, updates, interventions };
+      const { pace } = message;
+      const request = { ids, params: withSeed(params), capture, updates, interventions, pace };
       log.run = this.runs.submit(request, onEvent);
     }
     this.generations.set(id, log);
@@ -110,6 +113,7 @@ export class LocalSession {
 
   update(message) {
     this.checks.checkParams(message.params);
+    checkPace(message);
     this.updates.add(message);
   }
 
@@ -172,10 +176,10 @@ export class LocalSession {
     }
   }
 
-  applyUpdate(id, { params, capture, reach }) {
+  applyUpdate(id, { params, capture, reach, pace }) {
     const run = this.generation(id).liveRun;
     const encoded = reach === null ? null : this.checks.interventions.encode(reach);
-    return run.update(params, capture, encoded);
+    return run.update(params, capture, encoded, pace);
   }
 
   generation(id) {

@@ -6,7 +6,10 @@ const UPDATE_MS = 20;
 
 /** The first update acts at once; those that follow within `UPDATE_MS` act together. */
 export class UpdateMerger {
-  /** `act(id, updates)` applies updates of a generation, {params, capture, reach} each, together. */
+  /**
+   * `act(id, updates)` applies updates of a generation, {params, capture, reach, pace, steps} each,
+   * together.
+   */
   constructor(act) {
     this.act = act;
     this.waiting = new Map();
@@ -35,15 +38,20 @@ export class UpdateMerger {
   }
 }
 
-/** Return one update for several of a generation: the latest value of each setting. */
+/** Return one update for several of a generation: the latest value of each, and all steps. */
 export function merged(updates) {
   const given = updates.flatMap(({ params }) =>
     Object.entries(params).filter(([, value]) => value !== null),
   );
   const latest = (name) => updates.findLast((each) => each[name] !== null)?.[name] ?? null;
+  const steps = updates.reduce((sum, each) => sum + each.steps, 0);
+  const pace = updates.findLast((each) => each.pace !== undefined)?.pace;
+  const isPaced = steps > 0 || pace !== undefined;
+  const mayStep = pace === undefined || pace === 0; // others write on
   return {
     params: Object.fromEntries(given),
     capture: latest("capture"),
     reach: latest("reach"),
+    pace: isPaced ? { ...(pace !== undefined && { pace }), steps: mayStep ? steps : 0 } : null,
   };
 }

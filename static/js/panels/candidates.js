@@ -1,6 +1,7 @@
 // The panel of one token: its candidates before and after the filters, and the draw.
 
 import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";
+import { previewOf } from "../chat/pace.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
 import { FILTERS, PENALTIES, SETTING_BY_NAME } from "./sampling-settings.js";
@@ -31,18 +32,33 @@ export function setUpCandidates() {
   }).observe(list);
 }
 
+/**
+ * What the next token will be drawn from, in the place of a token: while the run is paused and the
+ * newest token has the focus.
+ */
+function nextToken() {
+  const preview = view.pinned === null && view.hover === null ? previewOf(view.answer) : null;
+  if (!preview) return null;
+  const { segment, tokens } = view.answer;
+  const place = segment.nTokens;
+  const number = (segment.params.first_index ?? 0) + preview.index;
+  return { ...preview, id: null, text: "", segment, place, number, next: tokens.length + 1 };
+}
+
 function draw() {
-  const token = focusedToken();
-  setText(byId("tok-no"), token ? numberOf(token) : "");
-  setText(byId("tok-word"), token ? wordOf(token) : "Next token");
+  const next = nextToken();
+  const token = next ?? focusedToken();
+  byId("cands").toggleAttribute("data-next", next !== null);
+  setText(byId("tok-no"), next ? count(next.next) : token ? numberOf(token) : "");
+  setText(byId("tok-word"), next || !token ? "Next token" : wordOf(token));
   setText(byId("tok-sub"), token ? howChosen(token) : "");
   byId("tok-prev").disabled = !token || focused() === -promptLength();
   byId("tok-next").disabled = !token || focused() === written() - 1;
   const chosen = token?.prompt ? null : token;
   document.body.toggleAttribute("data-chosen", chosen !== null);
-  free = chosen !== null && !whyNotReplaceable(view.answer, focused());
+  free = chosen !== null && !next && !whyNotReplaceable(view.answer, focused());
   drawList(chosen);
-  drawReplaceToken(free, chosen);
+  drawReplaceToken(free, next ? null : chosen);
   drawDraw(chosen);
 }
 
@@ -53,6 +69,7 @@ function wordOf(token) {
 }
 
 function howChosen(token) {
+  if (token.next) return "not drawn yet";
   if (token.prompt && token.moved)
     return `given, moved here from position ${count(token.moved.source + token.prompt - token.moved.first)}`;
   if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
@@ -71,7 +88,7 @@ const rejected = ({ text, discarded = [] }) =>
 /** Return the candidates to show: the most likely ones, and always the drawn one. */
 function rowsOf(token) {
   const most = token.candidates.slice(0, nRows);
-  if (!most.some(({ id }) => id === token.id)) {
+  if (!token.next && !most.some(({ id }) => id === token.id)) {
     const chosen = token.candidates.find(({ id }) => id === token.id) ?? {
       id: token.id,
       text: token.text,
@@ -179,7 +196,8 @@ function drawDraw(token) {
   }
   const at = el("div", "at");
   const greedy = view.answer.settingsAt(token).temperature === 0;
-  if (token.put) at.append(setVars(el("span", "", "forced: no draw"), { "--u": 0.15 }));
+  if (token.next) at.append(setVars(el("span", "", "before the draw"), { "--u": 0.15 }));
+  else if (token.put) at.append(setVars(el("span", "", "forced: no draw"), { "--u": 0.15 }));
   else if (!greedy) {
     strip.append(setVars(el("span", "tick"), { "--u": token.draw * kept }));
     at.append(

@@ -1,6 +1,7 @@
 // Time between tokens in this session: without capture, with capture, and while an instrument
 // queries the engine.
 
+import { workOf } from "../chat/work.js";
 import { questions } from "../net/inspect.js";
 
 const MAX_INTERVALS = 400;
@@ -24,7 +25,7 @@ export function recordInterval(token) {
   const steady = before?.segment === token.segment && before.which === which && token.index > 1;
   before = { segment: token.segment, which };
   if (!steady || !which) return;
-  intervals[which].push(token.times.interval);
+  intervals[which].push(workOf(token.times));
   if (intervals[which].length > MAX_INTERVALS) intervals[which].shift();
 }
 

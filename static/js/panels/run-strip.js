@@ -6,6 +6,7 @@ import { speeds } from "./overhead.js";
 import { palette } from "../ui/palette.js";
 import { saveSettings } from "../chat/persist.js";
 import { meanInterval } from "../chat/status-line.js";
+import { workOf } from "../chat/work.js";
 import { changed, on, state } from "../state.js";
 import { pushSettings } from "../chat/live-updates.js";
 import { view } from "../view.js";
@@ -34,7 +35,7 @@ export function setUpRunStrip() {
 function drawFigures() {
   const { answer } = view;
   const segment = answer?.segment;
-  const first = segment?.timings?.ttft_ms ?? answer?.tokens[segment.first]?.times.interval ?? null;
+  const first = segment?.timings?.ttft_ms ?? firstWork(answer, segment);
   const tpot = segment?.nDrawn > 1 ? meanInterval(answer, segment) : NaN;
   const seconds = first !== null && first >= 10_000;
   setText(byId("r-ttft"), first === null ? "–" : figure(seconds ? first / 1000 : first));
@@ -84,13 +85,19 @@ function foundWords({ reused, moved }) {
   return reused || moved ? ` (${words.filter(Boolean).join(", ")})` : "";
 }
 
+/** The work of a run's first token (ms), or null. */
+function firstWork(answer, segment) {
+  const token = segment && answer?.tokens[segment.first];
+  return token?.times ? workOf(token.times) : null;
+}
+
 /** Draw the speed of the last tokens, from zero to twice their mean. */
 function drawSpark(answer, segment) {
   const path = byId("spark").firstElementChild;
   const recent = answer
     ? answer.tokens.slice(Math.max(segment.first + 1, answer.tokens.length - SPARK_POINTS))
     : [];
-  const rates = recent.map(({ times }) => 1000 / Math.max(times.interval, 0.01));
+  const rates = recent.map(({ times }) => 1000 / Math.max(workOf(times), 0.01));
   if (rates.length < 2) return path.removeAttribute("d");
   const mean = rates.reduce((sum, r) => sum + r, 0) / rates.length;
   const y = (rate) => (SPARK_HEIGHT - 1) * (1 - Math.min(1, rate / (2 * mean)));

@@ -198,7 +198,8 @@ function drawHint() {
     setText(text, "The settings at this token");
   } else if (steered() && inFlight !== undefined) {
     hint.dataset.tone = "on";
-    setText(text, `Changes take effect within ${inFlight + 1} tokens`);
+    const isNext = steered().segment?.pace !== null;
+    setText(text, `Changes take effect ${isNext ? "on the next token" : `within ${inFlight + 1} tokens`}`);
   } else {
     hint.dataset.tone = "off";
     setText(text, lastSeed());

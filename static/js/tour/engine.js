@@ -105,7 +105,8 @@ export const tryStep = {
       sentence`All of this was measured on your run of ${plural(answer.tokens.length, "token")}.
         With the same settings and seed ${seed} the model generates the same text again.`,
       sentence`Now change one thing: pick another candidate for ${word} under Next token and the
-        text continues from there, or move a slider during generation.`,
+        text continues from there, or ask again, pause half-way (P), move a slider and step (the
+        full stop): the candidates show what each move does before the next token is drawn.`,
       sentence`A replay saves this run, to be opened later without an engine.`,
     );
   },

@@ -15,6 +15,7 @@ import { chooseReplay, saveReplay } from "../replay/dialog.js";
 import { stop } from "../chat/session.js";
 import { state } from "../state.js";
 import { closeSheet } from "./bottom-sheets.js";
+import { stepOnce, togglePause } from "../chat/pace.js";
 import { copyAnswer } from "../chat/status-line.js";
 import { toggleReading } from "./reading.js";
 import { startTour } from "../tour/entry.js";
@@ -82,6 +83,8 @@ const UNMODIFIED = {
   t: startTour,
   s: () => saveReplay(),
   o: chooseReplay,
+  p: togglePause,
+  ".": stepOnce,
 };
 
 function plain(key) {

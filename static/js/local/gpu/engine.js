@@ -104,6 +104,8 @@ export class LocalEngine {
     this.chunk = FIRST_CHUNK;
     this.lastRead = 0;
     this.running = false;
+    this.isAsked = false; // to look again for something to do
+    this.timer = 0;
     this.lost = null;
     this.onLost = () => {};
     device.lost.then(({ reason, message }) => {
@@ -118,7 +120,12 @@ export class LocalEngine {
    */
   submit(request) {
     const sequence = new Sequence(request, this.text, this.limits);
-    const run = new Run(sequence, this.activations, (pieces) => this.work(pieces));
+    const run = new Run(
+      sequence,
+      this.activations,
+      (pieces) => this.work(pieces),
+      () => this.run(),
+    );
     if (this.lost) {
       sequence.end("error", this.lost);
       return run;
@@ -163,24 +170,33 @@ export class LocalEngine {
     this.device.destroy();
   }
 
-  /** Work until no run, no question and nothing else is left. */
+  /**
+   * Work until there is nothing left to do now. Paused runs and those that are not due wait for the
+   * next call, which a timer makes for the latter.
+   */
   async run() {
+    this.isAsked = true;
     if (this.running) return;
     this.running = true;
+    clearTimeout(this.timer);
     try {
       while (!this.lost) {
+        this.isAsked = false;
         if (this.background.length) await this.advanceBackground();
         this.admit();
         if (!this.questions.isDue(this.active.length > 0)) await this.submitSteps();
         if (this.inFlight.length) await this.collect();
         else if (this.questions.length) await this.questions.advance();
-        else if (!this.waiting.length && !this.background.length) break; // some may have come meanwhile
+        else if (!this.isAsked && !this.background.length) break;
       }
     } catch (error) {
       this.fail(error.message);
     } finally {
       this.running = false;
     }
+    const due = Math.min(...this.active.map(({ finished, pace }) => (finished ? Infinity : pace.dueAt)));
+    const left = due - performance.now();
+    if (left > 0 && Number.isFinite(left)) this.timer = setTimeout(() => this.run(), left);
   }
 
   /** Do a piece of what runs wait for. */
@@ -227,11 +243,17 @@ export class LocalEngine {
       if (!taken) break;
       this.waiting.shift();
       sequence.start(taken.slot, taken.reused);
-      const { slot, ids, nCounted, params } = sequence;
-      writeText(this.buffers, slot, ids, nCounted, params.logit_bias);
+      this.tellText(sequence);
       this.active.push(sequence);
     }
     this.waiting.forEach((sequence, i) => sequence.queueMoved(this.place(i + 1)));
+  }
+
+  /** Tell the device the text of a run, which its penalties count. */
+  tellText(sequence) {
+    const { slot, ids, nCounted, params } = sequence;
+    writeText(this.buffers, slot, ids, nCounted, params.logit_bias);
+    sequence.textIsStale = false;
   }
 
   /** Return the next step, or null if there is nothing to submit. */
@@ -242,6 +264,7 @@ export class LocalEngine {
     const step = { rows: [], samples: [], parts: [], captured, active: new Map() };
     for (const sequence of this.active) {
       if (!sequence.wantsDecode || !this.cover(sequence, sequence.nextPosition)) continue;
+      if (sequence.textIsStale) this.tellText(sequence);
       const row = step.rows.length;
       step.active.set(sequence.slot, sequence.activeAt(sequence.nextPosition));
       step.rows.push(sequence.decodeRow());

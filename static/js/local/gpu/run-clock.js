@@ -6,6 +6,26 @@ export class RunClock {
     this.began = null;
     this.first = null;
     this.latest = null;
+    /** How long the run waited because of its pace: before its first token, since the latest, in all. */
+    this.pacedBeforeFirst = 0;
+    this.pacedSinceLatest = 0;
+    this.paced = 0;
+    this.waitsSince = null;
+  }
+
+  /** The run waits because of its pace from now on, if it does not already. */
+  wait() {
+    this.waitsSince ??= performance.now();
+  }
+
+  /** It waits no longer, since the time `at` if that has passed. */
+  goOn(at = Infinity) {
+    if (this.waitsSince === null) return;
+    const ms = Math.max(0, Math.min(performance.now(), at) - this.waitsSince);
+    this.waitsSince = null;
+    this.paced += ms;
+    this.pacedSinceLatest += ms;
+    if (this.first === null) this.pacedBeforeFirst += ms;
   }
 
   start() {
@@ -16,13 +36,18 @@ export class RunClock {
     return performance.now() - (this.began ?? this.asked);
   }
 
-  /** Milliseconds since the token before, since the request for the first. */
-  tokenInterval() {
+  /**
+   * `interval`: milliseconds since the token before, since the request for the first; `paced`: how
+   * many of them the run waited, if it did.
+   */
+  tokenTimes() {
     const now = performance.now();
     const since = this.latest ?? this.asked;
     this.first ??= now;
     this.latest = now;
-    return now - since;
+    const paced = this.pacedSinceLatest;
+    this.pacedSinceLatest = 0;
+    return { interval: now - since, ...(paced && { paced }) };
   }
 
   /** `Timings` of gpu/events.py, from the prompt tokens found, those computed, those written. */
@@ -30,8 +55,10 @@ export class RunClock {
     const now = performance.now();
     const began = this.began ?? now;
     const first = this.first ?? now;
-    const prompt = first - began;
-    const predicted = (this.latest ?? first) - first;
+    const before = this.pacedBeforeFirst;
+    const after = this.paced - before - this.pacedSinceLatest;
+    const prompt = first - began - before;
+    const predicted = (this.latest ?? first) - first - after;
     return {
       cache_n: nReused,
       prompt_n: nComputed,
@@ -41,13 +68,14 @@ export class RunClock {
       predicted_ms: predicted,
       predicted_per_second: (Math.max(0, nWritten - 1) / Math.max(predicted, 1e-6)) * 1e3,
       queue_ms: began - this.asked,
-      ttft_ms: first - this.asked,
+      ttft_ms: first - this.asked - before,
       tpot_ms: predicted / Math.max(1, nWritten - 1),
       draft_n: 0,
       draft_n_accepted: 0,
       draft_n_by_position: [],
       draft_n_accepted_by_position: [],
       draft_speedup: 0,
+      paced_ms: this.paced,
     };
   }
 }

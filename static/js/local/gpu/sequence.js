@@ -8,6 +8,7 @@ import { RunInterventions } from "../interventions/resolved.js";
 import { CachedText } from "./cached-text.js";
 import { layerTimes } from "./results.js";
 import { RunClock } from "./run-clock.js";
+import { RunPace } from "./run-pace.js";
 import { FROM_GPU } from "./step-buffer.js";
 import { StopMatcher } from "../text/stop-strings.js";
 
@@ -17,12 +18,19 @@ const NOT_A_NUMBER =
 
 export class Sequence {
   /**
-   * request   {ids, params, capture, updates, interventions, run, onEvent}; updates: [{index, params,
-   *           capture}]; interventions: RunInterventions, with those of the updates; run: its number
+   * request   {ids, params, capture, updates, interventions, run, pace, onEvent}; updates: [{index,
+   *           params, capture}]; interventions: RunInterventions, with those of the updates; run: its
+   *           number; pace: as in gpu/request.py
    * text      {piece(id), decodeStream(ids), eosIds}
    * limits    of the plan
    */
-  constructor({ ids, params, capture, updates = [], interventions, run = 0, onEvent }, text, limits) {
+  constructor(request, text, limits) {
+    const { ids, params, capture, updates = [], interventions, run = 0, pace, onEvent } = request;
+    this.pace = new RunPace(pace);
+    this.held = null; // {sample, row, result} of a preview
+    this.nDropped = 0; // previews in flight that are discarded when they are read
+    /** Whether the device's penalties count other tokens than those of the text. */
+    this.textIsStale = false;
     this.prompt = ids;
     this.ids = [...ids];
     this.params = params;
@@ -60,7 +68,23 @@ export class Sequence {
 
   get wantsDecode() {
     const room = this.nSubmitted < this.params.max_tokens && this.nextPosition < this.limits.context;
-    return !this.finished && !this.prefilling && room;
+    const mustSettle = this.pace.limits && !this.settled;
+    return !this.finished && !this.prefilling && room && this.pace.isDue && !mustSettle;
+  }
+
+  /** Whether all submitted samples were read. */
+  get settled() {
+    return this.nSubmitted === this.nWritten;
+  }
+
+  /** Whether nothing will be written until somebody asks for it. */
+  get paused() {
+    return !this.pace.mayWrite(this.nWritten);
+  }
+
+  /** Whether the last sample that was submitted is a preview (gpu/engine/sequence.py). */
+  get previewing() {
+    return this.nSubmitted > this.nWritten && !this.pace.mayWrite(this.nSubmitted - 1);
   }
 
   /** The first `n` tokens and what acts on them. */
@@ -71,7 +95,7 @@ export class Sequence {
   /** The tokens whose keys and values are on the device or on their way. */
   get computed() {
     const n = this.prefilling || !this.nSubmitted ? this.nPrefilled : this.nextPosition;
-    return this.upTo(Math.min(n, this.ids.length));
+    return this.upTo(Math.min(n, this.ids.length - Number(this.previewing)));
   }
 
   /** Number of the last ids that count as written, for penalties. */
@@ -107,16 +131,20 @@ export class Sequence {
   }
 
   decodeRow() {
-    return { slot: this.slot, position: this.nextPosition, token: FROM_GPU };
+    const token = this.settled ? this.ids.at(-1) : FROM_GPU;
+    return { slot: this.slot, position: this.nextPosition, token };
   }
 
   /** The draw of the next token, after row `row` of the step. */
   sample(row) {
+    if (this.pace.rate) this.clock.goOn(this.pace.dueAt);
+    this.pace.submitted();
     return { row, slot: this.slot, index: this.nSubmitted++, params: this.params };
   }
 
   /** Apply the scheduled updates of the next token to submit. */
   applyScheduledUpdates() {
+    if (this.previewing) return; // it may be submitted again before
     while (!this.finished && this.updates[this.nApplied]?.index <= this.nSubmitted) {
       const n = this.nApplied++;
       const { params, capture } = this.updates[n];
@@ -166,6 +194,34 @@ export class Sequence {
   }
 
   sampleRead(sample, row, result) {
+    if (this.nDropped) this.nDropped -= 1;
+    else if (this.previewing && Number.isFinite(sample.logprob)) this.hold(sample, row, result);
+    else this.write(sample, row, result);
+  }
+
+  /** Hold a preview, and tell what the next token will be drawn from. */
+  hold(sample, row, result) {
+    if (this.finished) return;
+    this.held = { sample, row, result };
+    this.clock.wait();
+    const { n_kept, mass } = sample;
+    this.emit({ type: "preview", index: this.nWritten, candidates: this.named(sample), n_kept, mass });
+  }
+
+  /** Have the step of a preview run again. */
+  dropPreview() {
+    if (!this.previewing) return;
+    this.nDropped += Number(!this.held);
+    this.held = null;
+    this.nSubmitted = this.nWritten;
+    this.textIsStale = true;
+  }
+
+  named({ candidates }) {
+    return candidates.map((each) => ({ ...each, text: this.text.piece(each.id) }));
+  }
+
+  write(sample, row, result) {
     if (this.finished) return;
     if (!Number.isFinite(sample.logprob)) {
       this.release(this.matcher.flush());
@@ -192,6 +248,7 @@ export class Sequence {
       this.release(this.matcher.flush());
       this.finish(reason);
     }
+    if (this.pace.rate) this.clock.wait();
   }
 
   endAfter(position) {
@@ -200,7 +257,6 @@ export class Sequence {
   }
 
   token(sample, { index, position, row, eos }, result) {
-    const { piece } = this.text;
     const { id, logprob, probability, rank, n_kept, draw, mass } = sample;
     const stats = this.stats([[row, position]], position, result);
     return {
@@ -214,9 +270,9 @@ export class Sequence {
       n_kept,
       draw,
       mass,
-      candidates: sample.candidates.map((each) => ({ ...each, text: piece(each.id) })),
+      candidates: this.named(sample),
       times: {
-        interval: this.clock.tokenInterval(),
+        ...this.clock.tokenTimes(),
         gpu: result.gpu,
         encode: result.encode,
         wait: result.wait,
@@ -242,24 +298,45 @@ export class Sequence {
     );
   }
 
-  /** Apply changes to the tokens not submitted yet. `resolved`: interventions, null: as before. */
-  update(changes, capture, resolved = null) {
-    if (resolved) this.interventions.change(this.nextPosition, resolved);
+  /**
+   * Apply changes to the tokens not submitted yet, previews among them. `resolved`: interventions,
+   * null: as before; `pace`: {pace, steps}, null: as before.
+   */
+  update(changes, capture, resolved = null, pace = null) {
     const given = Object.entries(changes ?? {}).filter(([, value]) => value !== null);
+    const hasSettings = given.length > 0 || resolved !== null || (capture ?? null) !== null;
+    if (hasSettings) this.dropPreview();
+    const { rate } = this.pace;
+    const index = this.nSubmitted - Number(this.previewing);
+    if (pace) this.pace.change(pace, index);
+    if (resolved) this.interventions.change(this.prompt.length + index - 1, resolved);
     this.params = { ...this.params, ...Object.fromEntries(given) };
     this.capture = capture ?? this.capture;
     const { params } = this;
-    this.emit({
-      type: "updated",
-      index: this.nSubmitted,
-      params: told(params),
-      capture: this.capture,
-      ...(resolved && { reach: toldInterventions(resolved.requested) }),
-    });
+    const isNewPace = this.pace.rate !== rate;
+    if (isNewPace) this.clock.goOn();
+    if (hasSettings || !pace || isNewPace)
+      this.emit({
+        type: "updated",
+        index,
+        params: told(params),
+        capture: this.capture,
+        ...(resolved && { reach: toldInterventions(resolved.requested) }),
+        ...(isNewPace && { pace: this.pace.rate }),
+      });
     if (this.nWritten >= params.max_tokens && !this.finished) {
       this.release(this.matcher.flush());
       this.finish("length");
-    }
+    } else if (pace && !this.paused) this.goOn();
+  }
+
+  /** Write the preview, which may be done now. */
+  goOn() {
+    this.clock.goOn();
+    const { held } = this;
+    this.held = null;
+    if (held) this.write(held.sample, held.row, held.result);
+    this.applyScheduledUpdates();
   }
 
   /** End the run; text held back for a stop string is shown. */

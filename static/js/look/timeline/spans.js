@@ -5,6 +5,8 @@
 // aligned to the previous one so that the fastest message between them has zero delay: a delay
 // shown is relative to that message.
 
+import { workOf } from "../../chat/work.js";
+
 /** @typedef {{track: string, part: string, from: number, to: number, index: number | null}} Span */
 
 export const TRACKS = ["request", "GPU", "host", "network", "page"];
@@ -29,7 +31,9 @@ export function measure(segment, tokens, inFlight = 1) {
   const spans = [...ofRequest(segment, written, zeros, queue), ...ofPrefill(segment, began)];
   const steps = tokens.map((token, i) => {
     const at = zeros.engine + written[i];
-    const step = { at, ...token.times, ...ofPage(token, segment, zeros.server, at) };
+    // What a run waits by its pace is a gap before its step.
+    const interval = workOf(token.times);
+    const step = { at, ...token.times, interval, ...ofPage(token, segment, zeros.server, at) };
     spans.push(...ofStep(step, i, encodeStart(i, inFlight, written, zeros.engine)));
     return step;
   });
@@ -137,7 +141,7 @@ export function quantile(sorted, share) {
 export const intervalsOf = (tokens) =>
   tokens
     .slice(1)
-    .map(({ times }) => times.interval)
+    .map(({ times }) => workOf(times))
     .sort((a, b) => a - b);
 
 /**

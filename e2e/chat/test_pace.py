@@ -1,0 +1,72 @@
+"""Pace of a text: pauses, presses, what the next token is drawn from, the remembered choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from e2e.playground import Playground
+
+PREVIEW_HEAD = "Next token"
+
+
+def first_bar(page: Page) -> str:
+    return page.locator("#cands li").first.locator(".n").inner_text()
+
+
+def test_a_slider_moved_in_a_pause_acts_on_the_next_press(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play(delay=0.01)
+    here.set(temperature="2", max_tokens=60)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask()
+    expect(here.stats).to_contain_text("Paused before token 1")
+    expect(page.locator("#tok-word")).to_have_text(PREVIEW_HEAD)
+    step = page.get_by_role("button", name="Step")
+    for n in range(1, 4):
+        step.click()
+        expect(here.stats).to_contain_text(f"Paused before token {n + 1}")
+        expect(here.tokens).to_have_count(n)
+    hot = first_bar(page)
+    here.slide("temperature", 0)
+    expect(page.locator("#cands li").first.locator(".n")).to_contain_text("100")
+    assert "100" not in hot
+    likeliest = page.locator("#cands li").first.locator(".w").inner_text()
+    step.click()
+    expect(here.tokens).to_have_count(4)
+    assert here.tokens.nth(3).inner_text().strip() == likeliest.strip()
+    page.get_by_role("button", name="Go on").click()
+    here.wait_done()
+
+
+def test_keys_pause_step_and_go_on(page: Page, play: Callable[..., Playground]) -> None:
+    here = play(delay=0.02)
+    here.set(max_tokens=80)
+    here.ask()
+    here.wait_tokens(3)
+    page.locator("#turns").focus()
+    page.keyboard.press("p")
+    expect(here.stats).to_contain_text("Paused before token")
+    n = here.tokens.count()
+    page.keyboard.press(".")
+    expect(here.tokens).to_have_count(n + 1)
+    page.locator("#prompt").focus()
+    page.keyboard.type("p.")
+    expect(page.locator("#prompt")).to_have_value("p.")
+    expect(here.tokens).to_have_count(n + 1)
+    page.locator("#turns").focus()
+    page.keyboard.press("p")
+    here.wait_done()
+
+
+def test_the_pace_is_remembered_and_asked_for(page: Page, play: Callable[..., Playground]) -> None:
+    here = play(delay=0.001)
+    page.get_by_label("Tokens a second").select_option("20 / s")
+    page.reload()
+    expect(page.get_by_label("Tokens a second")).to_have_value("20")
+    here.set(max_tokens=4)
+    here.ask()
+    here.wait_done()
+    assert [m["pace"] for m in here.messages.sent if m["type"] == "generate"] == [20]

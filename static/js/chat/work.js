@@ -1,0 +1,4 @@
+// Time that a token took, without what its run waited because of its pace.
+
+/** Milliseconds of the interval before a token in which its run did not wait. */
+export const workOf = ({ interval, paced = 0 }) => interval - paced;
