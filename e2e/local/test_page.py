@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Page, expect
 
 from app import tale
 from app.prompt.prompts import prompt_ids
@@ -105,6 +105,19 @@ def open_everything(play: Playground) -> None:
         opener.click()
         expect(play.page.locator("dialog[open]")).to_have_count(1)
         play.page.keyboard.press("Escape")
+
+
+def test_a_browser_without_webgpu_can_watch_a_recorded_run(
+    files: FileServer, page: Page, allowed_console: list[str]
+) -> None:
+    allowed_console.append("this browser gives no access to a GPU")
+    page.add_init_script("Object.defineProperty(navigator, 'gpu', { value: undefined })")
+    page.goto(files.url)
+    expect(page.locator("#notice")).to_contain_text("The model does not run in this browser")
+    page.get_by_role("button", name="Watch a recorded run").click()
+    expect(Playground(page).answer).to_contain_text("The capital of France is Paris.")
+    expect(page.locator("#conn")).to_have_text("Replay")
+    expect(page.locator("#notice")).to_be_hidden()
 
 
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:

@@ -138,12 +138,14 @@ def start_site() -> Iterator[StartSite]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    """Fake hub that `huggingface_hub` uses, with an empty cache and without a login."""
+    """Fake hub that `huggingface_hub` uses, without a login. Its cache and that of models from the
+    package index are empty."""
     server = FakeHub()
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + template)
     monkeypatch.setattr(constants, "ENDPOINT", server.url)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("app.models.wheels.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)

@@ -5,7 +5,8 @@ import { count, sentence } from "./format.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
-import { saveReplay } from "../replay/dialog.js";
+import { openReplayAt, saveReplay } from "../replay/dialog.js";
+import { BadReplay } from "../replay/field-checks.js";
 import { sendAgain } from "../chat/session.js";
 import { awaitedSummary } from "../chat/summarize.js";
 import { oldestTurns } from "../chat/summary.js";
@@ -13,6 +14,8 @@ import { setTruncation } from "../chat/truncation.js";
 import { canSwitch, openModels } from "../panels/models.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
+
+const RECORDED_RUN = "static/replays/smollm2.json.gz";
 
 let shown = "";
 let announced = "";
@@ -66,7 +69,7 @@ function current() {
       tone: "bad",
       head: "The model does not run in this browser",
       text: `${sentence(message)}${kept}`,
-      acts: toServer(),
+      acts: hasServer ? toServer() : [["Watch a recorded run", watchRecordedRun]],
     };
   if (engine === "failed")
     return { tone: "bad", head: "The engine has failed", text: sentence(message) };
@@ -108,6 +111,17 @@ const makingRoom = ({ summary: { covers } }) => ({
 
 /** The way out of an engine in this browser that cannot go on. */
 const toServer = () => (hasServer ? [["Go on on the server", () => moveEngine(null)]] : []);
+
+/** Where no model can run, a run of SmolLM2 that was recorded on a server can still be looked into. */
+async function watchRecordedRun() {
+  try {
+    await openReplayAt(new URL(RECORDED_RUN, document.baseURI).href, RECORDED_RUN);
+  } catch (error) {
+    if (!(error instanceof BadReplay)) throw error;
+    state.problem = { code: "address", message: error.message };
+    changed("turns");
+  }
+}
 
 const HEADS = {
   queue_full: "The queue is full",

@@ -47,7 +47,7 @@ def test_download_progress_reaches_the_page_before_the_engine_starts() -> None:
     engine.close()
     assert heard[1] == Status("loading", str(HALF), 0.5)
     assert heard[1].message == (
-        "downloading model.safetensors, 5.0 of 10.0 MB, 6.0 of 12.0 MB in all (2.5 MB/s)"
+        "downloading model.safetensors, 5.0 of 10.0 MB, 6.0 of 12.0 MB in all (2.5 MB/s, 2 s left)"
     )
     assert heard[-1].state == "ready"
 

@@ -419,7 +419,7 @@ def test_a_folder_takes_precedence_over_the_hub(
     with pytest.raises(ModelError, match="--revision applies to a model of the hub"):
         find(revision="main")
     with pytest.raises(
-        ModelError, match="no folder or file 'nothing'; expected a path, or OWNER/MODEL"
+        ModelError, match=r"no folder or file 'nothing'; expected a path, a name .*, or OWNER/MODEL"
     ):
         find("nothing")
 
