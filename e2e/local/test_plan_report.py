@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from playwright.sync_api import Error, Page
 
+from gpu.checkpoint.open_model import open_model
 from gpu.export import recording
 from gpu.export.plan_builder import build_plan
-from gpu.export.recording import Recording, open_model, record
+from gpu.export.recording import Recording, record
 from gpu.load_options import LoadOptions
 from gpu.ops.cost import StepSize
 from gpu.plans.plan_cache import RecordedPlan

@@ -229,7 +229,8 @@ def test_a_bad_model_folder_is_one_line_and_exit_code_2(tmp_path: Path, command:
     assert str(tmp_path) in result.output
 
 
-def test_a_port_in_use_is_named_with_what_to_do() -> None:
+def test_a_port_in_use_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MAKELEVEL", raising=False)  # these tests may have been started by make
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = run("serve", "--port", str(port))
