@@ -49,6 +49,9 @@ def test_keys_pause_step_and_go_on(page: Page, play: Callable[..., Playground]) 
     page.locator("#turns").focus()
     page.keyboard.press("p")
     expect(here.stats).to_contain_text("Paused before token")
+    expect(page.locator("#sampling-hint-text")).to_have_text(
+        "Changes take effect on the next token"
+    )
     n = here.tokens.count()
     page.keyboard.press(".")
     expect(here.tokens).to_have_count(n + 1)

@@ -46,7 +46,7 @@ export function setUpSampling() {
     set({ seed: drawSeed() });
   });
   on("settings hello", draw);
-  on("turns connection hello", drawHint);
+  on("turns tokens connection hello", drawHint);
 }
 
 function newSlider(setting) {
