@@ -52,6 +52,7 @@ def test_keys_pause_step_and_go_on(page: Page, play: Callable[..., Playground]) 
     expect(page.locator("#sampling-hint-text")).to_have_text(
         "Changes take effect on the next token"
     )
+    expect(page.locator("#tok-word")).to_have_text(PREVIEW_HEAD)  # all tokens in flight have come
     n = here.tokens.count()
     page.keyboard.press(".")
     expect(here.tokens).to_have_count(n + 1)

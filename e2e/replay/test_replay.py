@@ -573,7 +573,7 @@ BAD_FIELDS: list[tuple[Path_, object, str]] = [
     ((*EVENTS, 0, "event", "prompt"), [], "prompt is a list of 0"),
     ((*EVENTS, 1, "event", "type"), "accepted", 'has the field "done", which this version'),
     ((*EVENTS, 1), {"at": 1, "event": {"type": "queued"}}, "event.position is missing, but"),
-    ((*EVENTS, 1, "event", "type"), "hacked", "must be one of accepted, queued, prefill, token"),
+    ((*EVENTS, 1, "event", "type"), "hacked", "one of accepted, queued, prefill, preview, token"),
     ((*EVENTS, 1, "event", "stats", 0, "position"), 10**6, "stats.position is 1000000, but"),
     ((*EVENTS, 1, "event", "total"), 9999, "total is 9999, but must be"),
     ((*EVENTS, 3, "event", "index"), 7, "index is 7, but must be 1, its number"),

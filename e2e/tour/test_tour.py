@@ -288,7 +288,8 @@ def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> N
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("3")
-    before = page_state(page)
+    expect(page).to_have_url(re.compile("look=cache&token="))  # written once all of it is shown
+    before, address = page_state(page), page.url
     page.keyboard.press("t")
     tour = play.tour
     walk_to(tour, 5)
@@ -297,6 +298,7 @@ def test_escape_puts_everything_back(page: Page, site: Callable[..., Site]) -> N
     expect(tour.card).to_be_hidden()
     expect(page.locator("#tour-rings i")).to_have_count(0)
     expect(play.core).to_be_focused()
+    expect(page).to_have_url(address)
     assert page_state(page) == before
     page.keyboard.press("Escape")
     page.keyboard.press("l")
