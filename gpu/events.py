@@ -198,9 +198,9 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
 
 
 class Preview(msgspec.Struct, frozen=True, tag="preview"):
-    """What token `index` of a paused run will be drawn from by the present settings; the fields are
-    those of that `Token`. A change of the settings is followed by another one. `candidates` is
-    empty where they are no longer kept."""
+    """Candidates of token `index` of a paused run under the present settings, before it is drawn;
+    the fields are those of that `Token`. A change of the settings is followed by another one.
+    `candidates` is empty where they are no longer kept."""
 
     index: int
     candidates: tuple[CandidateText, ...]

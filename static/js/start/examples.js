@@ -28,6 +28,19 @@ const LONG_TALE =
 const QUESTION = { temperature: 0.7 };
 const THREE_TEMPERATURES = [QUESTION, { temperature: 0 }, { temperature: 2 }];
 
+/** For every model. */
+const FOR_ALL = [
+  {
+    title: "What each layer would say",
+    mode: "completion",
+    text: "The cat sat on the mat because",
+    limit: 24,
+    open: "lens",
+    focus: "first",
+  },
+  { title: "What the model reads", mode: "chat", text: "Hello world", limit: 48, open: "tokens" },
+];
+
 /** For models that answer questions. */
 const QUESTIONS = [
   {
@@ -46,15 +59,7 @@ const QUESTIONS = [
     open: "attention",
     focus: "it",
   },
-  {
-    title: "What each layer would say",
-    mode: "completion",
-    text: "The cat sat on the mat because",
-    limit: 24,
-    open: "lens",
-    focus: "first",
-  },
-  { title: "What the model reads", mode: "chat", text: "Hello world", limit: 48, open: "tokens" },
+  ...FOR_ALL,
   {
     title: "Twice, the second time from the cache",
     mode: "completion",
@@ -96,15 +101,7 @@ const STORIES = [
     open: "attention",
     focus: "it",
   },
-  {
-    title: "What each layer would say",
-    mode: "completion",
-    text: "The cat sat on the mat because",
-    limit: 24,
-    open: "lens",
-    focus: "first",
-  },
-  { title: "What the model reads", mode: "chat", text: "Hello world", limit: 48, open: "tokens" },
+  ...FOR_ALL,
   {
     title: "Twice, the second time from the cache",
     mode: "completion",
