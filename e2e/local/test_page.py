@@ -107,17 +107,24 @@ def open_everything(play: Playground) -> None:
         play.page.keyboard.press("Escape")
 
 
-def test_a_browser_without_webgpu_can_watch_a_recorded_run(
+def test_a_browser_without_webgpu_plays_a_recorded_run_by_itself(
     files: FileServer, page: Page, allowed_console: list[str]
 ) -> None:
     allowed_console.append("this browser gives no access to a GPU")
     page.add_init_script("Object.defineProperty(navigator, 'gpu', { value: undefined })")
-    page.goto(files.url)
-    expect(page.locator("#notice")).to_contain_text("The model does not run in this browser")
-    page.get_by_role("button", name="Watch a recorded run").click()
-    expect(Playground(page).answer).to_contain_text("The capital of France is Paris.")
+    play = Playground(page, url=files.url).open(ready=False)
+    expect(play.notice).to_contain_text("this is a recorded run")
+    expect(play.notice).to_contain_text("no access to a GPU")
+    expect(play.notice).to_contain_text("SmolLM2-135M-Instruct")
+    expect(play.answer).to_contain_text("The capital of France is Paris.")
     expect(page.locator("#conn")).to_have_text("Replay")
-    expect(page.locator("#notice")).to_be_hidden()
+    assert page.evaluate("history.length") == 2  # going back does not lead to an empty page
+    page.get_by_role("button", name="Leave replay").click()
+    expect(play.notice).to_contain_text("The model does not run in this browser")
+    expect(play.answer).to_have_count(0)
+    page.get_by_role("button", name="Watch a recorded run").click()
+    expect(play.notice).to_contain_text("this is a recorded run")
+    expect(page.get_by_test_id("playback")).to_be_visible()
 
 
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:

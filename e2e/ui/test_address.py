@@ -155,3 +155,29 @@ def test_a_saved_replay_of_the_site_opens_by_its_address(
     assert page.url.endswith("#replay=saved/v3.json")
     page.get_by_role("button", name="Leave replay").click()
     until(page, lambda: "replay=" not in page.url, "an address without the replay")
+
+
+@pytest.mark.parametrize("engine", ["failed", "lost", "late"])
+def test_a_replay_waits_for_no_engine(
+    page: Page, site: Callable[..., Site], allowed_console: list[str], engine: str
+) -> None:
+    here = Playground(page, site(fail="out of memory") if engine == "failed" else site())
+    allowed_console.append("WebSocket")
+    if engine != "failed":
+        here.route_sockets()
+        here.offline = True
+    page.route("**/saved/v3.json", lambda route: route.fulfill(path=SAVED))
+    page.goto(f"{here.url}#replay=saved/v3.json&look=tokens&token=2")
+    expect(page.get_by_test_id("playback")).to_contain_text("v3.json")
+    expect(here.look.panel).to_be_visible()
+    expect(here.core).to_have_attribute("aria-valuenow", "2")
+    page.keyboard.press("Escape")
+    if engine == "late":
+        here.offline = False
+        page.get_by_role("button", name="Leave replay").click()
+        here.wait_ready()
+        here.write("One", 4)
+    else:
+        page.evaluate("() => { location.hash = '#replay=static/mark.svg' }")
+        expect(here.notice).to_contain_text("no replay")
+        expect(page.get_by_test_id("playback")).to_contain_text("v3.json")

@@ -4,7 +4,7 @@ import { openConversation, startNew } from "../conversations/library.js";
 import { closeInstrument, openByName, openInstrumentName } from "../look/frame.js";
 import { openReplayAt } from "../replay/dialog.js";
 import { closeReplay } from "../replay/playback-bar.js";
-import { changed, on, state } from "../state.js";
+import { changed, liveState, on, state } from "../state.js";
 import { pin, promptLength, view } from "../view.js";
 import { byId } from "./dom.js";
 import { BadAddress, nameOfToken, readAddress, replayAddress, tokenAt, writeAddress } from "./address.js";
@@ -12,7 +12,8 @@ import { BadAddress, nameOfToken, readAddress, replayAddress, tokenAt, writeAddr
 /** Browsers bound how often an address may be written; tokens are focused by held keys. */
 const WRITE_AFTER_MS = 300;
 
-/** What of an address waits for the model: its answers are unpacked for one. null: nothing. */
+/** What of an address waits for the model: its answers are unpacked for one. null: nothing. A replay
+ * waits for none: it names its own. */
 let awaited = null;
 /** Number of addresses that are being followed; nothing is written meanwhile. */
 let nFollowing = 0;
@@ -35,8 +36,9 @@ export function setUpNavigation() {
   }
   written = now();
   awaited = shown ?? {};
+  if (shown?.replay) follow(shown, false);
   on("hello", () => {
-    if (!state.hello || awaited === null) return;
+    if (!liveState().hello || awaited === null) return;
     const first = awaited;
     awaited = null;
     follow(first, false);
@@ -74,6 +76,7 @@ function complain(error) {
 async function follow(there, isOwn) {
   nFollowing += 1;
   try {
+    if (there.replay) awaited = null;
     if (awaited !== null) Object.assign(awaited, there);
     else await followReady(there, isOwn);
     if (there.look) look(there.look);
@@ -96,7 +99,7 @@ async function followReady({ chat, model, replay, token: wanted }, isOwn) {
     token = wanted;
     focusAwaited();
   } else if (isOwn && view.pinned !== null) pin(null);
-  const loaded = state.hello.model.name;
+  const loaded = state.hello?.model.name;
   if (!isOwn && model && model !== loaded)
     throw new BadAddress(`It is about another model, “${model.slice(0, 80)}”; ${loaded} is loaded.`);
 }

@@ -5,8 +5,8 @@ import { count, sentence } from "./format.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
-import { openReplayAt, saveReplay } from "../replay/dialog.js";
-import { BadReplay } from "../replay/field-checks.js";
+import { saveReplay } from "../replay/dialog.js";
+import { hasNoModel, isRecordedRunShown, openRecordedRun } from "../replay/recorded-run.js";
 import { sendAgain } from "../chat/session.js";
 import { awaitedSummary } from "../chat/summarize.js";
 import { oldestTurns } from "../chat/summary.js";
@@ -14,8 +14,6 @@ import { setTruncation } from "../chat/truncation.js";
 import { canSwitch, openModels } from "../panels/models.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
-
-const RECORDED_RUN = "static/replays/smollm2.json.gz";
 
 let shown = "";
 let announced = "";
@@ -28,7 +26,7 @@ export function setUpNotice() {
 
 /** Return the most urgent notice, {tone, head, text, progress, acts}, or null. */
 function current() {
-  if (state.replay) return state.problem && problem();
+  if (state.replay) return state.problem ? problem() : aboutRecordedRun();
   const kept = state.turns.length ? " Your text is kept." : "";
   if (state.connection === "lost" && isLocal())
     return {
@@ -69,7 +67,7 @@ function current() {
       tone: "bad",
       head: "The model does not run in this browser",
       text: `${sentence(message)}${kept}`,
-      acts: hasServer ? toServer() : [["Watch a recorded run", watchRecordedRun]],
+      acts: hasServer ? toServer() : [["Watch a recorded run", openRecordedRun]],
     };
   if (engine === "failed")
     return { tone: "bad", head: "The engine has failed", text: sentence(message) };
@@ -112,15 +110,17 @@ const makingRoom = ({ summary: { covers } }) => ({
 /** The way out of an engine in this browser that cannot go on. */
 const toServer = () => (hasServer ? [["Go on on the server", () => moveEngine(null)]] : []);
 
-/** Where no model can run, a run of SmolLM2 that was recorded on a server can still be looked into. */
-async function watchRecordedRun() {
-  try {
-    await openReplayAt(new URL(RECORDED_RUN, document.baseURI).href, RECORDED_RUN);
-  } catch (error) {
-    if (!(error instanceof BadReplay)) throw error;
-    state.problem = { code: "address", message: error.message };
-    changed("turns");
-  }
+/** What is played in place of a model, and why; null where a model can run or something else is played. */
+function aboutRecordedRun() {
+  if (!hasNoModel() || !isRecordedRunShown()) return null;
+  const { name } = state.hello.model;
+  return {
+    tone: "wait",
+    head: "No model runs in this browser, so this is a recorded run",
+    text:
+      `${sentence(state.engine.message)} ${name} wrote this on a server. All that was measured is here: ` +
+      "pause, step, focus a token, open an instrument.",
+  };
 }
 
 const HEADS = {
