@@ -64,6 +64,22 @@ def test_a_long_text_is_sent_twice(page: Page, play: Callable[..., Playground]) 
     assert page.locator(".answer").count() == 2
 
 
+def test_a_poem_is_written_slowly_and_then_the_chosen_pace_is_back(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    chosen = page.get_by_label("Tokens a second")
+    chosen.select_option("10 / s")
+    example(page, "Write a poem about the sea").click()
+    expect(chosen).to_have_value("2")
+    here.wait_tokens(2)
+    here.slide("temperature", 1.5)
+    expect(page.locator(".answer").last).to_contain_text("→ 1.5")
+    here.stop.click()
+    expect(chosen).to_have_value("10")
+    assert requests(here)[0]["pace"] == 2
+
+
 def test_a_question_is_compared_at_three_temperatures(
     page: Page, play: Callable[..., Playground]
 ) -> None:

@@ -18,6 +18,7 @@ TITLES = (
     "Filters, then one draw",
     "The KV cache",
     "The cost of one token",
+    "Move a slider",
     "Your turn",
 )
 ANSWER_TIMEOUT_MS = 30_000

@@ -38,6 +38,7 @@ OPENS = (
     "Cache",
     "Timeline",
     None,
+    None,
 )
 """The instrument of each step."""
 FORMAT = """async ([name, value]) => {
@@ -254,6 +255,9 @@ class Run:
         ]
 
     def step_12(self) -> list[str]:
+        return ["2 tokens"]
+
+    def step_13(self) -> list[str]:
         return [f"{len(self.tokens)} tokens", str(self.accepted["params"]["seed"])]
 
 

@@ -1,4 +1,4 @@
-"""The guided walk: twelve steps whose figures are the engine's, and a page left as it was."""
+"""The guided walk: thirteen steps whose figures are the engine's, and a page left as it was."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ SEED = 5
 PROMPT = "Tell me a story about a fox who finds a lantern"
 SET_SEED = """async (seed) => {
   (await import("/static/js/state.js")).state.settings.seed = seed;
+}"""
+GIVEN = "async () => (await import('/static/js/view.js')).view.answer.segment.nGiven"
+FOLLOWED = """async () => {
+  const { view } = await import("/static/js/view.js");
+  return view.answer.segment.branch.at;
 }"""
 PINNED = "async () => (await import('/static/js/view.js')).view.pinned"
 
@@ -238,7 +243,7 @@ def test_what_was_not_measured_is_said(page: Page, site: Callable[..., Site]) ->
     page.keyboard.press("t")
     tour = play.tour
     for step, missing in [(2, "Its norm"), (3, "Its growth"), (6, "Its update")]:
-        while page.locator("#tour-count").inner_text() != f"{step} / 12":
+        while page.locator("#tour-count").inner_text() != f"{step} / {len(TITLES)}":
             page.keyboard.press("ArrowRight")
             page.wait_for_timeout(50)
         tour.wait(step)
@@ -274,6 +279,73 @@ def test_another_draw_than_the_run_s_is_not_told_as_the_run_s(
     tour = Playground(page).tour
     walk_to(tour, 9)
     expect(tour.text).to_contain_text("the engine draws another token than the run did")
+
+
+# ---- the text that waits ---------------------------------------------------------------------
+
+PACE = "Tokens a second"
+
+
+def paces(play: Playground) -> list[float | None]:
+    """Return the paces that were asked for, in order; None: as fast as it goes."""
+    sent = [m for m in play.messages.sent if m["type"] == "generate" or "pace" in m]
+    return [message.get("pace") for message in sent]
+
+
+def at_the_slider(page: Page, site: Site) -> tuple[Playground, TourCard]:
+    play = wrote(page, site)
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    walk_to(play.tour, TITLES.index("Move a slider") + 1)
+    return play, play.tour
+
+
+def test_the_text_waits_until_a_slider_is_moved(page: Page, site: Callable[..., Site]) -> None:
+    play, tour = at_the_slider(page, site())
+    expect(tour.text).to_contain_text("waits behind")
+    expect(play.stats).to_contain_text("Paused before token")
+    expect(page.locator("#tok-word")).to_have_text("Next token")
+    n = play.tokens.count()
+    assert n == page.evaluate(FOLLOWED) + 1 < 30
+    play.slide("temperature", 0.3)  # and lets it go
+    expect(page.get_by_label(PACE)).to_have_value("2")
+    play.wait_tokens(n + 2)
+    acted = [e for e in play.messages.events("updated") if e["params"]["temperature"] == 0.3]
+    assert acted[0]["index"] == n - page.evaluate(GIVEN), "on the very next token"
+    tour.next.click()
+    tour.wait(len(TITLES))
+    expect(page.get_by_label(PACE)).to_have_value("")
+    play.wait_done()
+    assert paces(play) == [None, 0, 2, None]
+
+
+def test_leaving_at_the_slider_brings_the_chosen_pace_back(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play, tour = at_the_slider(page, site(delay=0.05))
+    expect(play.stats).to_contain_text("Paused before token")
+    back = tour.card.get_by_role("button", name="Back")
+    back.click()
+    tour.wait(TITLES.index("Move a slider"))
+    tour.next.click()
+    expect(tour.text).to_contain_text("The text waits where it is.")
+    page.keyboard.press("Escape")
+    expect(tour.card).to_be_hidden()
+    play.wait_done()
+    assert paces(play)[-1] is None
+    expect(page.locator("#version")).to_have_text("2/2")
+    page.reload()
+    expect(page.get_by_label(PACE)).to_have_value("")
+
+
+def test_a_chosen_pace_neither_holds_the_tour_up_nor_is_lost(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site())
+    page.get_by_label(PACE).select_option("by step")
+    start(page).wait(1)
+    assert paces(play) == [None]
+    expect(page.get_by_label(PACE)).to_have_value("0")
 
 
 # ---- leaving no trace ------------------------------------------------------------------------

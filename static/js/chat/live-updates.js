@@ -22,6 +22,13 @@ export function pushSettings() {
   updateTimer = setTimeout(sendUpdate, pause);
 }
 
+/** Send now what waits to be sent, so that it acts before what is sent next. */
+export function flushSettings() {
+  if (!updateTimer) return;
+  clearTimeout(updateTimer);
+  sendUpdate();
+}
+
 /** Send them again on a new connection: the last update may not have arrived on the old one. */
 export function settleSettings() {
   sent = new WeakMap();

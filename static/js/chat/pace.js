@@ -1,11 +1,13 @@
 // Pace of the texts that are written: the control beside Stop, and what it sends to the runs.
 //
-// The chosen pace is remembered. A pause is not: it is of the runs that are written now.
+// The chosen pace is remembered. A pause is not: it is of the runs that are written now. Nor is a pace
+// that the tour or an example of the start page has for a while.
 
 import { byId, setText } from "../ui/dom.js";
 import { count } from "../ui/format.js";
 import { send } from "../net/connection.js";
 import { allFollowed } from "../net/followed-runs.js";
+import { flushSettings } from "./live-updates.js";
 import { saveSettings } from "./persist.js";
 import { changed, liveState, on, state } from "../state.js";
 
@@ -16,6 +18,8 @@ const STEP = 0;
 
 let held = 0;
 let isRunning = false;
+/** {pace} that acts in place of the chosen one, or null. */
+let lent = null;
 
 export function setUpPace() {
   byId("pace").addEventListener("change", ({ target }) => choose(target.value));
@@ -31,8 +35,29 @@ export function setUpPace() {
   on("turns tokens connection hello settings look", draw);
 }
 
+/** The pace that acts: the chosen one, or one that is lent. */
+const paceNow = () => (lent ? lent.pace : state.pace);
+
 /** The field of a `generate` message that says the pace. */
-export const paceField = () => (state.pace === null ? {} : { pace: state.pace });
+export const paceField = () => (paceNow() === null ? {} : { pace: paceNow() });
+
+/**
+ * Have this pace act on the runs that are shown and on the next ones, until a person chooses another.
+ * Returns {change(pace), end()}: `end` brings the chosen pace back.
+ */
+export function lendPace(pace) {
+  const mine = {};
+  const lend = (next) => {
+    lent = next;
+    sendPace(paceNow());
+    changed("settings");
+  };
+  lend(Object.assign(mine, { pace }));
+  return {
+    change: (other) => lent === mine && lend(Object.assign(mine, { pace: other })),
+    end: () => lent === mine && lend(null),
+  };
+}
 
 /** Is the run of a segment paused? */
 export const isPaused = (segment) => !!segment?.running && segment.pace === STEP;
@@ -40,7 +65,7 @@ export const isPaused = (segment) => !!segment?.running && segment.pace === STEP
 /** Pause the runs, or have them go on: as fast as it goes if the chosen pace is by steps. */
 export function togglePause() {
   const runs = pacedRuns();
-  if (runs.some(isPaused)) sendPace(state.pace === STEP ? null : state.pace);
+  if (runs.some(isPaused)) sendPace(paceNow() === STEP ? null : paceNow());
   else sendPace(STEP);
   return runs.length > 0;
 }
@@ -48,6 +73,7 @@ export function togglePause() {
 /** Have paused runs write a token; others are paused by it. */
 export function stepOnce() {
   const runs = pacedRuns();
+  flushSettings();
   for (const segment of runs) {
     if (isPaused(segment)) send({ type: "update", id: segment.id, steps: 1 });
     else send({ type: "update", id: segment.id, pace: STEP });
@@ -62,6 +88,7 @@ export function pauseOf(answer) {
 }
 
 function choose(value) {
+  lent = null;
   liveState().pace = value === "" ? null : Number(value);
   saveSettings();
   sendPace(state.pace);
@@ -77,6 +104,7 @@ function pacedRuns() {
 }
 
 function sendPace(pace) {
+  flushSettings();
   for (const { id } of pacedRuns()) send({ type: "update", id, pace });
 }
 
@@ -101,7 +129,7 @@ function draw() {
   const runs = pacedRuns();
   const idle = !runs.length || state.connection !== "open";
   const paused = runs.some(isPaused);
-  byId("pace").value = state.pace === null ? "" : String(state.pace);
+  byId("pace").value = String(paceNow() ?? "");
   byId("pace").disabled = !!state.replay;
   byId("pace-box").toggleAttribute("data-paused", paused);
   byId("pause").disabled = byId("step").disabled = idle;

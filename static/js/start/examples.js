@@ -9,6 +9,7 @@
 //   focus     the token that is focused: "first", the first that is written, or words of the prompt, of
 //             which it is the last; absent: the newest
 //   repeat    send it again once it is answered
+//   pace      tokens a second, until it is answered
 //   columns   what differs between the columns of a comparison: settings of each; those of the first
 //             become the page's
 
@@ -75,6 +76,13 @@ const QUESTIONS = [
     sheet: "core",
   },
   {
+    title: "Slowly, so that you can move a slider",
+    mode: "chat",
+    text: "Write a poem about the sea",
+    pace: 2,
+    sheet: "sampling",
+  },
+  {
     title: "At temperature 0.7, 0 and 2",
     mode: "chat",
     text: "Why is the sky blue?",
@@ -115,6 +123,13 @@ const STORIES = [
     mode: "chat",
     text: "Tell me a story about a fox who finds a lantern",
     sheet: "core",
+  },
+  {
+    title: "Slowly, so that you can move a slider",
+    mode: "chat",
+    text: "Tell me a story about a cat who sails the sea",
+    pace: 2,
+    sheet: "sampling",
   },
   {
     title: "At temperature 0.7, 0 and 2",

@@ -2,6 +2,7 @@
 
 import { sendNow, setMode, setPrompt } from "../chat/composer.js";
 import { saveSettings } from "../chat/persist.js";
+import { lendPace } from "../chat/pace.js";
 import { submitPrompt } from "../chat/session.js";
 import { goToEnd } from "../chat/transcript.js";
 import { whenPrepared, showInstrument } from "../look/frame.js";
@@ -17,6 +18,8 @@ const list = byId("examples");
 let drawn = null;
 /** What is to happen once tokens have come: {example, answer, focus, repeats}, or null. */
 let awaited = null;
+/** The answer that is written at a pace of its example's, and that pace: {answer, pace}; or null. */
+let slow = null;
 
 export function setUpStartPage() {
   on("hello", draw);
@@ -64,7 +67,9 @@ async function begin(example) {
   setPrompt(text);
   if (!ready() || state.active) return;
   if (columns) return void compare(example);
-  if (!sendNow(text, [], limit ? { max_tokens: limit } : {})) return;
+  const pace = example.pace && lendPace(example.pace);
+  if (!sendNow(text, [], limit ? { max_tokens: limit } : {})) return void pace?.end();
+  slow = pace ? { pace, answer: state.active } : null;
   goToEnd();
   holdPointer();
   awaited = { example, answer: state.active, focus, repeats: example.repeat ?? false };
@@ -74,6 +79,10 @@ async function begin(example) {
 
 /** Focus the token that an example is about, and send what is to be sent twice again. */
 function follow() {
+  if (slow && state.active !== slow.answer) {
+    slow.pace.end();
+    slow = null;
+  }
   if (!awaited) return;
   const { example, answer, focus, repeats } = awaited;
   if (view.answer !== answer || view.pinned !== null) return void (awaited = null);

@@ -2,6 +2,7 @@
 
 import { lackOf } from "../ui/lacks.js";
 import { plural } from "../ui/format.js";
+import { isPaused } from "../chat/pace.js";
 import { NOT_MEASURED } from "../chat/answer.js";
 import { submitPrompt } from "../chat/session.js";
 import { ready, state } from "../state.js";
@@ -45,7 +46,7 @@ function ofAnswer(answer) {
     return { stop: `${why} Send a new prompt and start the tour again.` };
   }
   const { nDrawn: n, first } = segment;
-  if (segment.running && n < ENOUGH)
+  if (segment.running && n < (isPaused(segment) ? MIN_TOKENS : ENOUGH))
     return {
       wait:
         `Generating: ${plural(n, "token")} so far. ` +

@@ -1,4 +1,4 @@
-// Steps 10 to 12: KV cache, cost, and what to try next.
+// Steps 10, 11 and 13: KV cache, cost, and what to try next.
 
 import { byId } from "../ui/dom.js";
 import { bytes, count, duration, figure, plural } from "../ui/format.js";
@@ -98,6 +98,7 @@ export const tryStep = {
   title: "Your turn",
   open: null,
   sheet: "sampling",
+  follows: true,
 
   text({ segment, answer, word }) {
     const seed = segment.request?.params.seed ?? segment.params.seed;
@@ -105,8 +106,7 @@ export const tryStep = {
       sentence`All of this was measured on your run of ${plural(answer.tokens.length, "token")}.
         With the same settings and seed ${seed} the model generates the same text again.`,
       sentence`Now change one thing: pick another candidate for ${word} under Next token and the
-        text continues from there, or ask again, pause half-way (P), move a slider and step (the
-        full stop): the candidates show what each move does before the next token is drawn.`,
+        text continues from there. Or ask again, pause (P) and write token by token (full stop).`,
       sentence`A replay saves this run, to be opened later without an engine.`,
     );
   },

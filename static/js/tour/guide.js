@@ -1,4 +1,4 @@
-// Guided tour: follows one token of the run on the page in twelve steps, from text to text.
+// Guided tour: follows one token of the run on the page in thirteen steps, from text to text.
 //
 // It sets up the page as a user could (stage.js), queries the engine as the instruments do
 // (walk.js), and describes the results (steps.js). At the end the page is restored.
@@ -7,6 +7,8 @@ import { Missing } from "../look/shared/context.js";
 import { whenPrepared } from "../look/frame.js";
 import { on, ready } from "../state.js";
 import { isComposing } from "../ui/enter-key.js";
+import { lendPace } from "../chat/pace.js";
+import { showAnswer, view } from "../view.js";
 import { askForRun, tourStart } from "./begin.js";
 import { cardHas, closeCard, drawCard, focusCard, openCard, point, setUpCard } from "./card.js";
 import { notAnswered } from "./missing.js";
@@ -18,6 +20,7 @@ import { plain, sentence } from "./words.js";
  * The running tour, or null:
  *   opener  the element focused before
  *   asked   it has sent its own prompt
+ *   pace    at which that is answered, of `lendPace`
  *   walk    the followed token (walk.js); null before the start and after the end
  *   at      index of the step
  *   lost    the step failed because the connection or the engine was lost
@@ -25,6 +28,8 @@ import { plain, sentence } from "./words.js";
 let tour = null;
 /** Counts the steps shown, so that late answers are dropped. */
 let turn = 0;
+
+const GONE = "The run it followed is no longer on the page.";
 
 setUpCard({ total: STEPS.length, onBack: back, onNext: next, onClose: endTour });
 addEventListener("keydown", onKey, true);
@@ -42,11 +47,13 @@ export function startTour() {
 
 /** Close the card and restore the page. */
 function endTour() {
-  const { opener, stage, walk } = tour;
+  const { opener, stage, walk, pace } = tour;
   const within = cardHas(document.activeElement) || document.activeElement === document.body;
   tour = null;
   turn += 1;
-  stage.end(walk?.shown ?? true);
+  pace?.end();
+  if (walk && view.answer === walk.answer) showAnswer(walk.newest);
+  stage.end(!walk || view.answer === walk.answer);
   closeCard();
   if (!within) return;
   const target = opener?.checkVisibility?.() ? opener : document.getElementById("turns");
@@ -60,11 +67,13 @@ function proceed() {
   const { walk, wait, stop, ask } = tourStart(tour.asked);
   if (walk) {
     tour.walk = walk;
+    tour.pace?.end();
     return show(0);
   }
   if (stop) return halt(stop);
   if (!ask) return waiting(wait);
   tour.asked = true;
+  tour.pace = lendPace(null); // a chosen one may be slow, or by step
   return askForRun() ? waiting("Processing the prompt.") : proceed();
 }
 
@@ -90,7 +99,7 @@ function halt(text) {
 function attend() {
   if (!tour || tour.over) return;
   if (!tour.walk) proceed();
-  else if (!tour.walk.shown) halt("The run it followed is no longer on the page.");
+  else if (!STEPS[tour.at].follows && !tour.walk.shown) halt(GONE);
   else if (tour.lost && ready()) show(tour.at);
 }
 
@@ -119,6 +128,8 @@ async function show(at) {
   const last = at === STEPS.length - 1;
   const card = { at, word: walk.word, title: step.title, next: last ? "Done" : "Next" };
   stage.show(step);
+  if (!step.follows && !walk.shown) return halt(GONE);
+  if (walk.shown) showAnswer(step.follows ? walk.newest : walk.answer);
   stage.look({ index: walk.index, row: null });
   drawCard({ ...card, parts: null });
   point(() => ({ marks: [], keep: around(step.open) }));

@@ -1,8 +1,9 @@
-// The twelve steps of the tour, in order. A step is:
+// The thirteen steps of the tour, in order. A step is:
 //
 //   title
 //   open    name of the instrument to open; null: none
 //   sheet   on a phone: the panel opened over the transcript
+//   follows the text is written on, so that another version of the answer may be shown
 //   metric  the metric of the core sample
 //   find(walk)          queries the engine; optional
 //   at(walk, found)     the focus {index, row}; default: the followed token
@@ -14,6 +15,7 @@ import { cacheStep, costStep, tryStep } from "./engine.js";
 import { attentionStep, headStep, lensStep, mlpStep, residualStep } from "./layers.js";
 import { embeddingStep, tokensStep } from "./reading.js";
 import { chances, draw } from "./choosing.js";
+import { sliderStep } from "./slider.js";
 
 export const STEPS = [
   tokensStep,
@@ -27,5 +29,6 @@ export const STEPS = [
   draw,
   cacheStep,
   costStep,
+  sliderStep,
   tryStep,
 ];

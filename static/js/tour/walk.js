@@ -5,9 +5,11 @@ import { meanScores, placesOf, scoresOf } from "../look/attention/scores.js";
 import { Missing, sequenceOf } from "../look/shared/context.js";
 import { askOnce } from "../look/shared/answer-cache.js";
 import { measurePeaks, knownPeaks, costsError } from "../look/plan/roofline-costs.js";
+import { isPaused } from "../chat/pace.js";
+import { startBranch } from "../chat/session.js";
 import { SLIDERS } from "../panels/sampling-settings.js";
 import { spansUpTo } from "../interventions/interventions.js";
-import { state } from "../state.js";
+import { lastTurn, shownAnswer, state } from "../state.js";
 import { view } from "../view.js";
 import { wordOf } from "./words.js";
 
@@ -20,6 +22,8 @@ const TOP = 20;
 
 export class Walk {
   #asked = new Map();
+  /** The version of the answer that `writeOn` began, or null. */
+  #rest = null;
 
   /** `index`: number of a generated token of `answer`, at least 1. */
   constructor(answer, index) {
@@ -37,7 +41,24 @@ export class Walk {
   get shown() {
     const { model } = state.hello ?? this.hello;
     const same = ["name", "dtype"].every((key) => model[key] === this.hello.model[key]);
-    return same && view.answer === this.answer && this.answer.tokens[this.index] === this.token;
+    const isHere = view.answer === this.answer || view.answer === this.newest;
+    return same && isHere && this.answer.tokens[this.index] === this.token;
+  }
+
+  /** The answer, or its version that `writeOn` began. */
+  get newest() {
+    return lastTurn()?.answers.includes(this.#rest) ? this.#rest : this.answer;
+  }
+
+  /**
+   * Have the text written again from behind the token on, as another version of the answer; nothing if
+   * it is being written.
+   */
+  writeOn() {
+    if (state.active) return;
+    const { id, text, eos, logprob, rank } = this.token;
+    startBranch(this.newest, this.index, [{ id, text, eos, logprob, rank, candidates: null }]);
+    this.#rest = shownAnswer(lastTurn());
   }
 
   /** Statistics of the row that sampled it, or null. */
@@ -110,7 +131,7 @@ export class Walk {
    */
   async peaks() {
     if (knownPeaks()) return knownPeaks();
-    if (state.active) throw new Missing("a run is in progress");
+    if (state.active && !isPaused(state.active.segment)) throw new Missing("a run is in progress");
     await measurePeaks();
     if (!knownPeaks()) throw new Missing(costsError);
     return knownPeaks();
