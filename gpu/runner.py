@@ -15,7 +15,7 @@ from gpu.config import ModelConfig
 from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits, StageInfo
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.copies import TokenMove
-from gpu.step import Floats, InspectionRequest, InspectionResult, Step, StepResult
+from gpu.step import Floats, InspectionRequest, InspectionResult, NonFinite, Step, StepResult
 
 
 class Runner(Protocol):
@@ -91,6 +91,12 @@ class Runner(Protocol):
 
     def collect(self) -> StepResult: ...
 
+    def run_checked(self, step: Step, like: Step) -> tuple[StepResult, NonFinite | None]:
+        """Run rows of the step `like` again on a slower path that checks more, and say which op was
+        the first whose result is not finite; None: there is none, or it is not known. Samples must
+        leave their slots alone (`Sample.verifies`), and no steps may be in flight."""
+        ...
+
     def logits(self, step: Step) -> Floats:
         """Return float32 (len(step.samples), vocab_size): raw logits of the sampled rows; nothing
         is drawn. For verification."""
@@ -115,8 +121,8 @@ class Runner(Protocol):
         ...
 
     def peaks(self) -> dict[str, float] | None:
-        """Return bytes_per_s and flops_per_s of the device (`gpu.webgpu.peaks.Peaks`), measured at
-        the first call; None if there is no device. No steps may be in flight."""
+        """Return the peaks of the device (`gpu.webgpu.peaks.Peaks`) as a dict, measured at the
+        first call; None if there is no device. No steps may be in flight."""
         ...
 
     def warm_up(self, *, interventions: bool = False) -> Iterator[None]:

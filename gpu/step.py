@@ -280,6 +280,31 @@ class ExpertUse:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NonFinite:
+    """The first op of a step with a result that is not finite.
+
+    layer      its layer; None outside of the layers
+    op         its label there, e.g. attn.qkv
+    position   of the first row that has such a number
+    n_wrong    numbers of the result that are not finite, of `n_numbers`
+    """
+
+    layer: int | None
+    op: str
+    kernel: str
+    position: int
+    n_wrong: int
+    n_numbers: int
+
+    def __str__(self) -> str:
+        layer = "" if self.layer is None else f"layer {self.layer}, "
+        return (
+            f"{layer}{self.op} (kernel {self.kernel}), position {self.position}: "
+            f"{self.n_wrong:,} of {self.n_numbers:,} numbers"
+        )
+
+
 class Span(NamedTuple):
     """Milliseconds at which work began and ended, by the host's clock (`time.perf_counter`)."""
 

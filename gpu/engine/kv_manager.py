@@ -224,8 +224,12 @@ class KvManager:
 
     def release(self, sequence: Sequence) -> None:
         """Free the blocks of a finished or preempted sequence; its tokens stay cached until the
-        blocks are needed."""
-        self._enter(sequence)
+        blocks are needed, unless nobody may use them."""
+        if sequence.keeps_cache:
+            self._enter(sequence)
+        else:
+            for group, table in enumerate(sequence.tables):
+                self.pool.forget(table.owned, group)
         self._free_all(sequence)
         del self._running[sequence]
         if sequence in self.changed_tables:

@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,7 +25,7 @@ from gpu.events import Done, Draft, Event, MovedChunk, Reason, Updated
 from gpu.interventions.messages import NONE_ENCODED
 from gpu.interventions.resolved import ResolvedInterventions, RunInterventions
 from gpu.kv.block_table import BlockTable
-from gpu.kv.blocks import blocks_for, frees_blocks, text_blocks
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for, frees_blocks, text_blocks
 from gpu.kv.cache_reuse import ReusableChunk
 from gpu.kv.context_shift import ContextShift
 from gpu.kv.prefix_cache import BlockHashes
@@ -32,7 +33,7 @@ from gpu.pace import PaceChange, RunPace
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.speculative.drafting import Drafting
-from gpu.step import FROM_GPU, Row, Sample, Sampled, StepResult
+from gpu.step import FROM_GPU, NonFinite, Row, Sample, Sampled, StepResult
 from gpu.text.grammar_matcher import GrammarMatcher
 from gpu.text.token_table import TokenizerLike
 
@@ -43,6 +44,22 @@ NOT_A_NUMBER = (
     "the model's output is not a number: its activations or weights are too large for how they are "
     "stored; load it with dtype f32, and if that does not help, check the weights"
 )
+
+
+class Repeated(NamedTuple):
+    """Result of a second run of the rows of one sequence, in order. `rows`: those of its samples.
+    `not_finite`: where a number was not finite there, if it is known."""
+
+    result: StepResult
+    rows: list[int]
+    not_finite: NonFinite | None
+
+
+def _not_a_number(place: NonFinite | None) -> str:
+    """Return the error of a run whose output is not a number, first at `place` if it is known."""
+    if place is None:
+        return NOT_A_NUMBER
+    return f"{NOT_A_NUMBER}. First wrong, in two runs of the step: {place}"
 
 
 def _seeded(params: SamplingParams) -> SamplingParams:
@@ -109,6 +126,10 @@ class Sequence:
         self.text_is_stale = False
         """Whether the device's penalties count other tokens than those of the text."""
         self.grammar = grammar
+        self.not_finite: NonFinite | None = None
+        """The first op whose result was not finite, in a step that was repeated."""
+        self.keeps_cache = True
+        """Whether others may use its keys and values."""
         self._preview: tuple[list[Sampled], list[int], StepResult] | None = None
         self._n_dropped = 0  # previews in flight that are discarded when they are read
         self._n_prompt_submitted = 0
@@ -419,6 +440,37 @@ class Sequence:
         else:
             self._write(samples, rows, result)
 
+    @property
+    def discards_next(self) -> bool:
+        """Return whether the next samples that are read are discarded."""
+        return self._n_dropped > 0
+
+    def is_as_before(self, rows: tuple[Row, ...], sample: Sample) -> bool:
+        """Return whether rows that were run for `sample`, the next to be read, would be the same
+        now: by their places in the cache and by the settings."""
+        first, last = rows[0].position, rows[-1].position - (len(rows) - 1 - sample.row)
+        index = self.n_written
+        own = Sample.of(self.params, row=sample.row, slot=self.slot, index=index)
+        return (
+            last + self.n_shifted == len(self.ids) - 1
+            and replace(sample, n_drafts=0, verifies=False, n_allowed=0) == own
+            and all(
+                window is None or table.n_freed * BLOCK_TOKENS <= max(0, first + 1 - window)
+                for window, table in zip(self.windows, self.tables, strict=True)
+            )
+        )
+
+    def repeated_read(self, again: Repeated) -> None:
+        """Handle samples that were drawn a second time, as the first was not a number. Those in
+        flight, which follow from it, are discarded."""
+        self.not_finite = again.not_finite
+        self.samples_read(list(again.result.samples), again.rows, again.result)
+        self.text_is_stale = True
+        if self._preview is not None:
+            return
+        self._n_dropped = self.n_submitted - self.n_written
+        self.n_submitted = self.n_written
+
     def _hold(self, samples: list[Sampled], rows: list[int], result: StepResult) -> None:
         """Hold the samples of a preview, and tell what the next token will be drawn from."""
         if not math.isfinite(samples[0].logprob):
@@ -466,7 +518,8 @@ class Sequence:
         end."""
         if not math.isfinite(sampled.logprob):
             self._events.flush()
-            self.finish("error", NOT_A_NUMBER)
+            self.keeps_cache = False
+            self.finish("error", _not_a_number(self.not_finite))
             return
         index = self.n_written
         self.n_written += 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu.engine.sequence import Sequence
+from gpu.engine.sequence import Repeated, Sequence
 from gpu.interventions.active import ActiveInterventions
 from gpu.step import Row, Sample, Step, StepResult
 
@@ -47,20 +48,33 @@ class Scheduled:
         """Rows of prompts."""
         return sum(chunk.n for chunk in self.chunks)
 
-    def read(self, result: StepResult) -> Iterator[Sequence]:
-        """Hand the results to the sequences; yield those that have finished."""
-        for chunk in self.chunks:
-            if not chunk.sequence.finished:
-                chunk.sequence.chunk_read(chunk.first, chunk.n, chunk.row, result)
+    def samples(self) -> Iterator[tuple[Sequence, range]]:
+        """Yield each sequence with the numbers of its samples."""
         first = 0
         for sequence, drafts in zip(self.samplers, self.drafts, strict=True):
-            samples = range(first, first + 1 + len(drafts))
-            first = samples.stop
-            if not sequence.finished:
+            yield sequence, range(first, first + 1 + len(drafts))
+            first += 1 + len(drafts)
+
+    def read(
+        self, result: StepResult, repeated: Mapping[Sequence, Repeated] = MappingProxyType({})
+    ) -> Iterator[Sequence]:
+        """Hand the results to the sequences, to some those of a second run; yield those that have
+        finished."""
+        for chunk in self.chunks:
+            if not chunk.sequence.finished:
+                again = repeated.get(chunk.sequence)
+                at, of = (chunk.row, result) if again is None else (0, again.result)
+                chunk.sequence.chunk_read(chunk.first, chunk.n, at, of)
+        for sequence, samples in self.samples():
+            if sequence.finished:
+                continue
+            if (again := repeated.get(sequence)) is not None:
+                sequence.repeated_read(again)
+            else:
                 rows = [self.step.samples[i].row for i in samples]
                 sequence.samples_read([result.samples[i] for i in samples], rows, result)
-                if sequence.finished:
-                    yield sequence
+            if sequence.finished:
+                yield sequence
 
 
 class StepBuilder:

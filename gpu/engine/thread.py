@@ -28,8 +28,9 @@ from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.recompute import Recomputer
+from gpu.engine.repeat import not_finite, repeat
 from gpu.engine.scheduler import Scheduler
-from gpu.engine.sequence import Sequence
+from gpu.engine.sequence import Repeated, Sequence
 from gpu.engine.step_builder import Scheduled
 from gpu.engine.updates import Update, UpdateQueue
 from gpu.errors import EngineClosed, EngineError, InvalidRequest, QueueFull
@@ -42,6 +43,7 @@ from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.runner import Runner
 from gpu.speculative.draft_length import Cost
 from gpu.speculative.drafting import Drafting, NgramDrafting
+from gpu.step import StepResult
 
 PREFILL_IN_FLIGHT = 2
 """Most steps with a prompt chunk in flight: few, so that a cancel acts soon. Every further stage of
@@ -128,6 +130,7 @@ class EngineThread:
         """`time.monotonic` when the current round of the loop began; None while it waits."""
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
         self._in_flight: deque[Scheduled] = deque()
+        self._collected: deque[StepResult] = deque()  # results of the first of those
         self._background = BackgroundTasks()
         self._resolving = False
         self._warm_up: Iterator[None] | None = None
@@ -371,12 +374,23 @@ class EngineThread:
 
     def _collect(self, runner: Runner) -> None:
         scheduled = self._in_flight.popleft()
-        result = runner.collect()
+        result = self._collected.popleft() if self._collected else runner.collect()
         ms = result.gpu_ms if result.gpu_ms is not None else result.wait_ms
         self._scheduler.learn(scheduled, ms)
         self._scheduler.steps.collected(scheduled, result, ms)
-        for sequence in scheduled.read(result):
+        for sequence in scheduled.read(result, self._repeat_not_finite(runner, scheduled, result)):
             self._scheduler.release(sequence)
+
+    def _repeat_not_finite(
+        self, runner: Runner, scheduled: Scheduled, result: StepResult
+    ) -> dict[Sequence, Repeated]:
+        """Run the rows of a step again that gave what is not a number, after all steps in
+        flight."""
+        sequences = not_finite(scheduled, result)
+        while sequences and len(self._collected) < len(self._in_flight):
+            self._collected.append(runner.collect())
+        repeated = {sequence: repeat(runner, scheduled, sequence) for sequence in sequences}
+        return {sequence: again for sequence, again in repeated.items() if again is not None}
 
     def _end_all(self, reason: Reason, message: str) -> None:
         for sequence in [*self._scheduler.active, *self._scheduler.waiting]:

@@ -161,6 +161,15 @@ class BlockPool:
                         del self._evictable[lost]
                         self._uncached.append(lost)
 
+    def forget(self, blocks: list[int], group: int) -> None:
+        """Remove blocks of a group's table from the prefix cache, and their copies in host memory:
+        what they hold is wrong."""
+        for block in blocks:
+            cached = self._caches[group].cached(block)
+            if cached is not None and cached.block_hash is not None:
+                self.host.forget(host_key(group, cached.block_hash))
+            self._caches[group].remove(block)
+
     def _allocate(self) -> int:
         if self._uncached:
             block = self._uncached.pop()

@@ -45,6 +45,14 @@ class HostCache:
         self._places[block_hash] = place
         return place
 
+    def forget(self, block_hash: bytes) -> None:
+        """Let nobody find a block any more; its place is the next to be taken."""
+        place = self._places.pop(block_hash, None)
+        if place is not None:
+            key = b"free %d" % place  # no hash is so short
+            self._places[key] = place
+            self._places.move_to_end(key, last=False)
+
     @contextmanager
     def pin(self, hashes: tuple[bytes, ...]) -> Iterator[None]:
         """Use the blocks `hashes`, in the order of their text, and keep them here meanwhile: they

@@ -241,6 +241,11 @@ class PlanCache:
         return self._split
 
     @property
+    def splits(self) -> KvSplits | None:
+        """Partial results of attention over the most splits; None: contexts are too short."""
+        return self._splits
+
+    @property
     def max_captured_rows(self) -> int:
         """Most rows whose residual stream is kept in one step."""
         return self._capture_buffers.max_rows

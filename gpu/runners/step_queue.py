@@ -171,6 +171,22 @@ class StepQueue:
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 
+    def run_one_by_one(
+        self, recorded: RecordedPlan, step: Step, run: Callable[[Dispatch], None]
+    ) -> Collected:
+        """Run a step, every dispatch by `run`; return its results. Not with offloaded experts."""
+        assert self._offload is None
+        self._write_step(step)
+        for dispatch in recorded.plan.dispatches:
+            run(dispatch)
+        readback_slot = self._free[0]
+        readback_slot.recorded, readback_slot.step = recorded, step
+        commands = StepCommands(((),), self._commands(recorded, 0).copies)
+        to = readback_slot.readback
+        self._calls.submit(self._calls.encode(self._calls.prepare(commands), to), to)
+        to.wait()
+        return Collected(readback_slot, to.read(recorded.n_bytes), None, 0.0, 0.0)
+
     def dispatch_times(
         self, recorded: RecordedPlan, step: Step, repeat: int, received: Floats | None = None
     ) -> Times | None:

@@ -32,6 +32,7 @@ from gpu.plans.cost import step_size
 from gpu.plans.plan_cache import RecordedPlan
 from gpu.plans.plan_report import PlanReport
 from gpu.plans.report_builder import plan_report
+from gpu.runners.checked_run import CheckedRun, checked_kernels
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.inspection_passes import InspectionPasses
 from gpu.runners.kv_shift import KvShift
@@ -39,7 +40,15 @@ from gpu.runners.loaded_model import LoadedModel, StagePart
 from gpu.runners.results import parse_captured, parse_samples, parse_sent
 from gpu.runners.step_queue import Collected, StepQueue
 from gpu.sampling_params import TokenBias
-from gpu.step import Captured, Floats, InspectionRequest, InspectionResult, Step, StepResult
+from gpu.step import (
+    Captured,
+    Floats,
+    InspectionRequest,
+    InspectionResult,
+    NonFinite,
+    Step,
+    StepResult,
+)
 from gpu.tuning.autotune import load_tuning
 from gpu.webgpu.buffers import Memory as DeviceMemory
 from gpu.webgpu.device import Device
@@ -115,6 +124,8 @@ class WgpuRunner:
         self._biases: dict[int, tuple[TokenBias, ...]] = {}  # of each slot, as uploaded
         self._peaks: dict[str, float] | None = None
         self._n_captured = 0
+        self._checked: CheckedRun | None = None
+        self._offloads = offload is not None
         self._owns_device = True
 
     def _make_queue(self, depth: int, offload: ExpertOffload | None) -> StepQueue:
@@ -210,7 +221,24 @@ class WgpuRunner:
         self._queue.submit(recorded, step, received, marks=self._is_timed(step))
 
     def collect(self) -> StepResult:
-        done = self._queue.collect()
+        return self._result(self._queue.collect())
+
+    def run_checked(self, step: Step, like: Step) -> tuple[StepResult, NonFinite | None]:
+        assert not self._queue, "collect the steps in flight first"
+        if self._offloads:
+            self.submit(step)
+            return self.collect(), None
+        if self._checked is None:
+            kernels = checked_kernels(self.gpu, self.model)
+            self._checked = CheckedRun(self._memory, self.pools, self.plans.splits, kernels)
+        checked = self._checked
+        self._set_biases(step)
+        recorded = self._plan_of(like, "captured" if like.capture else "plain")
+        checked.begin(recorded, step)
+        done = self._queue.run_one_by_one(recorded, step, checked.run)
+        return self._result(done), checked.found
+
+    def _result(self, done: Collected) -> StepResult:
         readback_slot, times = done.readback_slot, done.times
         return StepResult(
             samples=parse_samples(done.data, self._n_samples(len(readback_slot.step.samples))),
@@ -308,6 +336,8 @@ class WgpuRunner:
         while self._queue:
             self._queue.collect()
         self.plans.kernels.close()
+        if self._checked is not None:
+            self._checked.close()
         if self._owns_device:
             self.gpu.close()
 

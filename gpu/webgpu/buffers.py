@@ -135,6 +135,12 @@ class Memory:
             if self._n_staged >= UPLOAD_BYTES:
                 self._submit_staged()
 
+    def clear(self, tensor: Tensor) -> None:
+        """Fill a tensor in a buffer with zeros, for what is submitted next."""
+        encoder = self.device.wgpu.create_command_encoder(label=f"clear {tensor.name}")
+        encoder.clear_buffer(tensor.buffer, tensor.offset, tensor.n_bytes)
+        self.device.wgpu.queue.submit([encoder.finish()])
+
     def _stage(self, tensor: Tensor, at: int, piece: npt.NDArray[np.uint8]) -> None:
         queue = self.device.wgpu.queue
         if tensor.view is None:

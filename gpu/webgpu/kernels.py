@@ -152,6 +152,13 @@ class Kernels:
             self._kernels[key] = self._begin(name, source, dict(constants))
         return self._kernels[key]
 
+    def compiled_again(self, kernel: Kernel) -> Kernel:
+        """Return a kernel of another cache, of the same device, as compiled by this one."""
+        key = (kernel.source, _items(kernel.constants))
+        if key not in self._kernels:
+            self._kernels[key] = self._begin(kernel.name, kernel.source, dict(kernel.constants))
+        return self._kernels[key]
+
     def close(self) -> None:
         """Cancel what has not begun to compile, and wait for the rest."""
         self._compiler.close()
