@@ -120,6 +120,13 @@ def test_a_histogram_holds_every_value(call: Call) -> None:
     assert bins["counts"][0] == 5, "1 to 5"
 
 
+def test_a_step_above_the_roof_is_a_fault_and_not_a_speed(call: Call) -> None:
+    found = call("look/plan/roofline", "ofTheRoof", [["prompt", 0.125], ["steps", 1.04]])
+    assert found == "prompt 12.5 %, steps 104.0 % of the roof"
+    found = call("look/plan/roofline", "ofTheRoof", [["prompt", 0.125], ["steps", 1.76]])
+    assert found == "steps above the roof: a fault of the measurement, or a cache"
+
+
 def test_steps_of_the_roofline_know_their_rows_and_their_context(call: Call) -> None:
     part = {
         "prompt": [{}] * 70,

@@ -155,6 +155,15 @@ def test_what_limits_a_step(call: Call) -> None:
     assert computing == {"own": 20, "ridge": 8, "memory": False, "floor": pytest.approx(5)}
 
 
+def test_a_step_faster_than_its_limit_is_no_speed(call: Call) -> None:
+    device, plan = {"bytes_per_s": 10e9, "flops_per_s": 80e9}, {"n_bytes": 20e6, "flops": 40e6}
+    assert "reached" in str(call("tour/engine", "pace", plan, device, 1.95))
+    found = str(call("tour/engine", "pace", plan, device, 1.8))
+    assert "faster than that limit" in found
+    assert "a fault of the measurement" in found
+    assert "reached" not in found
+
+
 # ---- the card --------------------------------------------------------------------------------
 
 WINDOW = {"left": 0, "top": 0, "right": 1000, "bottom": 800}

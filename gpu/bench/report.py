@@ -12,7 +12,7 @@ from gpu.bench.work import kv_bytes, prefill_flops, weight_bytes
 from gpu.info import DeviceInfo
 from gpu.reference.divergence import Divergence
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.webgpu.peaks import measure_peaks
+from gpu.webgpu.peaks import PEAK_FAULT, how_measured, measure_peaks, plausible
 
 NOT_PEERS = ("tokenglass", "captured", "floor")
 
@@ -101,10 +101,11 @@ class Report:
         flops_per_s = flops / self.n_prompt * _known(figures.median("prefill_tok_s"))
         return {
             "bytes_per_token": n_bytes,
-            "copy_gb_s": round(peaks.bytes_per_s / 1e9, 2),
-            "bandwidth_share": round(bytes_per_s / peaks.bytes_per_s, 3),
+            "memory_gb_s": round(peaks.bytes_per_s / 1e9, 2),
+            "memory_read_bytes": peaks.read_bytes,
+            "bandwidth_share": _rounded(plausible(bytes_per_s / peaks.bytes_per_s), 3),
             "fma_gflop_s": round(peaks.flops_per_s / 1e9, 1),
-            "prefill_fma_share": round(flops_per_s / peaks.flops_per_s, 3),
+            "prefill_fma_share": _rounded(plausible(flops_per_s / peaks.flops_per_s), 3),
         }
 
     def _over_floor(self, name: str) -> float | None:
@@ -163,10 +164,10 @@ def _step_lines(result: dict[str, Any]) -> list[str]:
         f"{result['readback_ms']} ms",
         f"{result['dispatches_per_token']} dispatches per token "
         f"({result['dispatches_per_layer']} a layer), {result['bytes_per_token'] / 1e6:.1f} MB "
-        f"per token at {result['bandwidth_share']:.0%} of the {result['copy_gb_s']} GB/s a copy "
-        "reaches",
-        f"prefill at {result['prefill_fma_share']:.0%} of the {result['fma_gflop_s']} GFLOP/s that "
-        "float32 multiply-adds in registers reach",
+        f"per token at {_share(result['bandwidth_share'])} the {result['memory_gb_s']} GB/s that "
+        f"{how_measured(result['memory_read_bytes'])} reaches",
+        f"prefill at {_share(result['prefill_fma_share'])} the {result['fma_gflop_s']} GFLOP/s "
+        "that float32 multiply-adds in registers reach",
     ]
     if result["gpu_gap_share"] is not None:
         rows.append(f"between steps the GPU idles {result['gpu_gap_share']:.1%} of the time")
@@ -176,6 +177,11 @@ def _step_lines(result: dict[str, Any]) -> list[str]:
             f"{result['prefill_over_floor']} times"
         )
     return rows
+
+
+def _share(share: float | None) -> str:
+    """Return "40% of", or what is wrong if a share cannot be."""
+    return f"more ({PEAK_FAULT}) than" if share is None else f"{share:.0%} of"
 
 
 def _speeds(contestant: Contestant) -> dict[str, float]:

@@ -229,8 +229,8 @@ class DevicePeaks(_Question, frozen=True, tag="peaks"):
     """Peak bandwidth and arithmetic rate of the device. The first such question measures them,
     which stops all runs for up to half a second. No arrays.
 
-    info  "bytes_per_s" and "flops_per_s", as `gpu.webgpu.peaks` says; neither for an engine without
-    a GPU
+    info  "bytes_per_s", "flops_per_s" and "read_bytes", as `gpu.webgpu.peaks` says; none of them
+    for an engine without a GPU
     """
 
 

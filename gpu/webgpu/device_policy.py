@@ -91,7 +91,9 @@ class DevicePolicy:
     capture_share        size of an arena for captured residual streams, as a share of the weights
                          and the KV cache
     capture_bytes        most of it
-    copy_bytes           bytes of one copy when bandwidth is measured
+    probe_bytes          bytes of memory that its bandwidth is measured on
+    probe_copies         it is measured by copies: on a software device a shader pays more for its
+                         loads than for the memory
     steps_in_flight      most steps submitted and not yet read back
     autotunes            matmul tiles are those that autotuning finds fastest. Not on GPUs: whole
                          steps of an H100 took 7 to 18 % longer with its choices than with the
@@ -117,7 +119,8 @@ class DevicePolicy:
     max_loop_rounds: int | None
     capture_share: float
     capture_bytes: int
-    copy_bytes: int
+    probe_bytes: int
+    probe_copies: bool
     steps_in_flight: int
     autotunes: bool
     timed_every: int = TIMED_EVERY
@@ -166,7 +169,8 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         max_loop_rounds=None,
         capture_share=DISCRETE_CAPTURE_SHARE if discrete else CAPTURE_SHARE,
         capture_bytes=DISCRETE_CAPTURE_BYTES if discrete else CAPTURE_BYTES,
-        copy_bytes=256 << 20,
+        probe_bytes=1 << 30,
+        probe_copies=False,
         steps_in_flight=IN_FLIGHT,
         autotunes=False,
     )
@@ -199,7 +203,8 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         max_loop_rounds=MAX_LOOP_ROUNDS,
         capture_share=CAPTURE_SHARE,
         capture_bytes=CAPTURE_BYTES,
-        copy_bytes=64 << 20,
+        probe_bytes=64 << 20,
+        probe_copies=True,
         steps_in_flight=SOFTWARE_IN_FLIGHT,
         autotunes=True,
     )

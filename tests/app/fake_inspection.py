@@ -97,7 +97,7 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             ms = rng.gamma(2.0, 0.05 * n_rows, len(dispatches))
             return Answer({"dispatches": dispatches}, (Array.of("ms", ms),))
         case DevicePeaks():
-            return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11}, ())
+            return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11, "read_bytes": 1 << 30}, ())
     raise AssertionError(f"no answer is made up for {question}")
 
 

@@ -58,7 +58,7 @@ def measure(context: Context, shape: str, kv_dtype: str, n_tokens: int) -> Outco
     figures = {
         "ms_1": rounded(1e3 * seconds),
         "gb_s_1": rounded(n_bytes / seconds / 1e9),
-        "of_copy": rounded(n_bytes / seconds / context.copy_bytes_per_s, 2),
+        "of_bandwidth": rounded(n_bytes / seconds / context.bytes_per_s, 2),
     }
     if 3 * n_layers * context.seconds_for(n_bytes, flops * n_rows) > limit:
         return Outcome(figures, "ok", f"without {n_rows} rows, which would take too long")

@@ -57,8 +57,8 @@ class Context:
         return measure_peaks(self.device)
 
     @property
-    def copy_bytes_per_s(self) -> float:
-        """Bytes per second of large copies, reads and writes both counted."""
+    def bytes_per_s(self) -> float:
+        """Measured bandwidth of the memory, see `gpu.webgpu.peaks.Peaks`."""
         return self.peaks.bytes_per_s
 
     def seconds_for(self, n_bytes: float, flops: float) -> float:

@@ -86,7 +86,7 @@ def measure(context: Context, shape: str, dtype: str, per_weight: dict[str, floa
         context.say(f"run {i + 1}")
         contestant.run(prompt, n_tokens)
     read = weight_bytes(runner) + kv_bytes(runner, n_prompt + n_tokens // 2)
-    return Outcome(_figures(contestant.figures, took, read, n_prompt, context.copy_bytes_per_s))
+    return Outcome(_figures(contestant.figures, took, read, n_prompt, context.bytes_per_s))
 
 
 def _probe(contestant: RunnerContestant, prompt: list[int], n_tokens: int) -> float:
@@ -99,7 +99,7 @@ def _probe(contestant: RunnerContestant, prompt: list[int], n_tokens: int) -> fl
 
 
 def _figures(
-    found: Figures, load_s: float, n_bytes: int, n_prompt: int, copy: float
+    found: Figures, load_s: float, n_bytes: int, n_prompt: int, bandwidth: float
 ) -> dict[str, float]:
     decode = found.median("decode_tok_s") or 0.0
     figures = {
@@ -107,7 +107,7 @@ def _figures(
         "prefill_tok_s": rounded(found.median("prefill_tok_s") or 0.0, 4),
         "decode_tok_s": rounded(decode, 4),
         "gb_s": rounded(n_bytes * decode / 1e9),
-        "of_copy": rounded(n_bytes * decode / copy, 2),
+        "of_bandwidth": rounded(n_bytes * decode / bandwidth, 2),
         "load_s": rounded(load_s, 2),
     }
     for name in ("encode_ms", "gpu_ms", "wait_ms", "read_ms", "gpu_gap_share"):

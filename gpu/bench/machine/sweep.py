@@ -67,7 +67,8 @@ def measure_peaks(context: Context) -> Outcome:
     peaks = context.peaks
     return Outcome(
         {
-            "copy_gb_s": rounded(peaks.bytes_per_s / 1e9),
+            "memory_gb_s": rounded(peaks.bytes_per_s / 1e9),
+            "read_bytes": peaks.read_bytes,
             "fma_gflop_s": rounded(peaks.flops_per_s / 1e9),
         }
     )
@@ -96,9 +97,9 @@ def measure(context: Context, dtype: str, n: int, k: int) -> Outcome:
         figures[f"ms_{n_rows}"] = rounded(1e3 * seconds)
         figures[f"gb_s_{n_rows}"] = rounded(n_bytes / seconds / 1e9)
         figures[f"gflop_s_{n_rows}"] = rounded(flops / seconds / 1e9)
-    share = figures.get("gb_s_1", 0.0) * 1e9 / context.copy_bytes_per_s
+    share = figures.get("gb_s_1", 0.0) * 1e9 / context.bytes_per_s
     if share:
-        figures["of_copy"] = rounded(share, 2)
+        figures["of_bandwidth"] = rounded(share, 2)
     if not share:
         return Outcome({}, "pending", TIME_IS_UP)
     note = f"without {', '.join(too_long)}, which would take too long" if too_long else ""

@@ -5,6 +5,7 @@ import { bytes, count, duration, figure, plural } from "../ui/format.js";
 import { showCacheView } from "../look/cache/cache.js";
 import { kvShape } from "../look/cache/kv-size.js";
 import { amount } from "../look/plan/detail.js";
+import { isFault, PEAK_FAULT } from "../look/plan/roofline-costs.js";
 import { notAnswered } from "./missing.js";
 import { plain, sentence, sentences, share } from "./words.js";
 
@@ -84,13 +85,19 @@ export const costStep = {
   marks: () => [[...document.querySelectorAll(".tl-roof")]],
 };
 
-function pace(plan, peaks, gpu) {
+/** Return what limits a step of `gpu` ms, and how near it came to that. */
+export function pace(plan, peaks, gpu) {
   if (!peaks.flops_per_s) return sentence`The limits of this device are unknown: it is not a GPU.`;
   const { own, ridge, memory, floor } = boundOf(plan, peaks);
   const limit = plain(memory ? "memory" : "arithmetic");
   const beside = sentence`At ${figure(own)} operations per byte, ${limit} is the limit; the two
     balance at ${figure(ridge)}.`;
   if (gpu === null) return beside;
+  if (isFault(floor / gpu))
+    return sentences(
+      beside,
+      sentence`This step was faster than that limit: ${plain(PEAK_FAULT)}.`,
+    );
   return sentences(beside, sentence`This step reached ${share(floor / gpu)} of the limit.`);
 }
 

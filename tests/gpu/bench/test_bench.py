@@ -32,9 +32,9 @@ KEYS = {
     "model", "dtype", "kv_dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
     "decode_over_floor", "prefill_over_floor", "dispatches_per_token", "dispatches_per_layer",
     "step_ms", "encode_ms", "gpu_ms", "wait_ms", "readback_ms", "host_us_per_dispatch",
-    "host_finish_us_per_dispatch", "submit_ms", "gpu_gap_share", "bytes_per_token", "copy_gb_s",
-    "bandwidth_share", "fma_gflop_s", "prefill_fma_share", "contestants", "peers",
-    "peers_prefill", "peer_devices", "peers_missing", "contexts", "kl", "same_top",
+    "host_finish_us_per_dispatch", "submit_ms", "gpu_gap_share", "bytes_per_token", "memory_gb_s",
+    "memory_read_bytes", "bandwidth_share", "fma_gflop_s", "prefill_fma_share", "contestants",
+    "peers", "peers_prefill", "peer_devices", "peers_missing", "contexts", "kl", "same_top",
 }  # fmt: skip
 
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import wgpu
 
 from gpu.errors import DeviceError
 from gpu.webgpu import peaks
-from gpu.webgpu.buffers import Memory
+from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
-from gpu.webgpu.peaks import FMAS_PER_ROUND, ROUNDS, WORKGROUP, FmaTimer, measure_peaks
+from gpu.webgpu.peaks import (
+    FMAS_PER_ROUND,
+    ROUNDS,
+    WORKGROUP,
+    FmaTimer,
+    Peaks,
+    ReadTimer,
+    measure_peaks,
+    plausible,
+)
 from tests.gpu.ops.rig import POISON
 
 
@@ -47,15 +59,63 @@ def test_a_peak_is_the_work_of_one_piece_times_pieces_a_second(
     pieces = 3.5
     monkeypatch.setattr(peaks, "most_per_second", lambda seconds, most: pieces)
     found = measure_peaks(device)
-    assert found.bytes_per_s == pieces * 2 * min(device.policy.copy_bytes, device.max_binding_bytes)
+    n_bytes, binds = device.policy.probe_bytes, device.max_binding_bytes
     assert found.flops_per_s == pieces * 64 * 1024 * 16 * 12 * 2  # lanes, rounds, chains, vec4
+    assert device.policy.probe_copies == device.info.software
+    if device.policy.probe_copies:
+        assert found == Peaks(pieces * 2 * min(n_bytes, binds), found.flops_per_s)
+    reads = replace(device, policy=replace(device.policy, probe_bytes=96 << 20, probe_copies=False))
+    assert measure_peaks(reads) == Peaks(pieces * (96 << 20), found.flops_per_s, 96 << 20)
+
+
+@pytest.mark.parity
+def test_every_word_is_read_once_and_timed_by_the_device(device: Device) -> None:
+    """In parts where one buffer would be larger than the device binds: here 32 MiB."""
+    limits = {**device.info.limits, "max-storage-buffer-binding-size": (64 << 20) - 4}
+    small = replace(device, info=replace(device.info, limits=limits))
+    timer = ReadTimer(small, 64 << 20)
+    assert timer.n_bytes == 64 << 20
+    sums = [dispatch.tensors["out"] for dispatch in timer.dispatches]
+    assert len(sums) == 2
+    began = time.perf_counter()
+    assert 0 < timer.seconds(2) < time.perf_counter() - began
+    for out in sums:
+        counted = Memory(device).read(out)
+        np.testing.assert_array_equal(counted, (32 << 20) // 4 // len(counted))
+    timer.close()
+
+
+def test_less_is_read_where_memory_is_small(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = Memory.zeros
+
+    def scarce(memory: Memory, name: str, shape: tuple[int], *args: Any, **more: Any) -> Tensor:
+        if name.startswith("peaks.part") and memory.n_bytes["work"] + 4 * shape[0] > 100 << 20:
+            memory.n_bytes["work"] = 0
+            raise wgpu.GPUOutOfMemoryError("no room")
+        return zeros(memory, name, shape, *args, **more)
+
+    monkeypatch.setattr(Memory, "zeros", scarce)
+    timer = ReadTimer(device, 256 << 20)
+    assert timer.n_bytes == 64 << 20
+    timer.close()
+    monkeypatch.setattr(peaks, "LEAST_BYTES", 128 << 20)
+    with pytest.raises(DeviceError, match="no room for 128 MiB to measure its memory with"):
+        ReadTimer(device, 256 << 20)
+
+
+def test_a_share_above_a_peak_is_none() -> None:
+    assert (plausible(0.5), plausible(1.05), plausible(1.06)) == (0.5, 1.05, None)
 
 
 @pytest.mark.parity
 def test_the_peaks_of_this_device_are_those_of_work_timed_here(device: Device) -> None:
     """Within five times either way: a busy machine may give a core to one of the two only."""
     found = measure_peaks(device)
-    assert 1 / 5 < found.bytes_per_s / copied_per_second(device) < 5
+    copied = copied_per_second(device)
+    # A GPU reads faster in a shader than it copies.
+    assert 1 / 5 < found.bytes_per_s / copied < (5 if device.policy.probe_copies else 50)
     timer = FmaTimer(device)
     best = min(timer.seconds(64) for _ in range(12))
     timer.close()

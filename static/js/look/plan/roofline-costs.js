@@ -4,8 +4,13 @@
 import { inspect } from "../../net/inspect.js";
 import { changed, state } from "../../state.js";
 
+/** A larger share of a peak is no speed: the peak was measured wrong, or a cache held the data. */
+const MOST_SHARE = 1.05;
+export const isFault = (share) => share > MOST_SHARE;
+export const PEAK_FAULT = "a fault of the measurement, or a cache";
+
 let hello = null;
-/** {bytes_per_s, flops_per_s}, {} without a GPU, null: not measured. */
+/** {bytes_per_s, flops_per_s, read_bytes}, {} without a GPU, null: not measured. */
 let peaks = null;
 /** "rows/context" → {flops, bytes}; null while the query is pending. */
 let costs = new Map();

@@ -6,7 +6,15 @@ import { bytes, count, percent, whyNoTimes } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { ready, state } from "../../state.js";
 import { label, LabelRow, rule } from "../shared/chart.js";
-import { costsOf, costsError, isMeasuring, measurePeaks, knownPeaks } from "./roofline-costs.js";
+import {
+  costsOf,
+  costsError,
+  isFault,
+  isMeasuring,
+  measurePeaks,
+  knownPeaks,
+  PEAK_FAULT,
+} from "./roofline-costs.js";
 import { quantile } from "../timeline/spans.js";
 
 const FOOT = 20;
@@ -82,7 +90,7 @@ export class Roofline {
   #paint(peaks, at) {
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width || !this.steps.length) return;
-    const { flops_per_s: most, bytes_per_s: fast } = peaks;
+    const { flops_per_s: most, bytes_per_s: fast, read_bytes: read } = peaks;
     const points = this.steps.map((step) => ({
       ...step,
       x: step.flops / step.bytes,
@@ -90,7 +98,7 @@ export class Roofline {
     }));
     const scale = scaleOf(points, most, most / fast, width, height);
     paintAxes(context, scale, most, width);
-    paintRoof(context, scale, most, fast, width);
+    paintRoof(context, scale, most, fast, read, width);
     for (const point of points)
       paintPoint(context, scale, point, point.token === at && at !== null);
     const share = ({ x, y }) => y / Math.min(most, x * fast);
@@ -98,11 +106,18 @@ export class Roofline {
     const parts = [];
     const steps = points.filter(({ token }) => token !== null);
     const chunks = points.filter(({ token }) => token === null);
-    if (chunks.length) parts.push(`prompt ${percent(median(chunks))} %`);
-    if (steps.length) parts.push(`steps ${percent(median(steps))} %`);
+    if (chunks.length) parts.push(["prompt", median(chunks)]);
+    if (steps.length) parts.push(["steps", median(steps)]);
     const style = { colour: "ink-2", align: "end" };
-    label(context, `${parts.join(", ")} of the roof`, width, scale.foot - 9, style);
+    label(context, ofTheRoof(parts), width, scale.foot - 9, style);
   }
+}
+
+/** Return what the parts of a run, [name, share], reach: "prompt 12 %, steps 40 % of the roof". */
+export function ofTheRoof(parts) {
+  const above = parts.filter(([, share]) => isFault(share)).map(([name]) => name);
+  if (above.length) return `${above.join(" and ")} above the roof: ${PEAK_FAULT}`;
+  return `${parts.map(([name, share]) => `${name} ${percent(share)} %`).join(", ")} of the roof`;
 }
 
 function scaleOf(points, most, ridge, width, height) {
@@ -153,7 +168,7 @@ function paintAxes(context, { low, far, bottom, foot, x, y }, most, width) {
   }
 }
 
-function paintRoof(context, { low, far, x, y }, most, fast, width) {
+function paintRoof(context, { low, far, x, y }, most, fast, read, width) {
   context.strokeStyle = palette["ink-2"];
   context.lineWidth = 1.25;
   context.beginPath();
@@ -163,7 +178,7 @@ function paintRoof(context, { low, far, x, y }, most, fast, width) {
   context.stroke();
   const above = new LabelRow(context, TOP / 2 - 1, 0, width);
   above.add(`${rate(most)} multiply-adds`, [[width, "end"]]);
-  above.add(`${bytes(fast)}/s copies`, [[0, "start"]]);
+  above.add(`${bytes(fast)}/s ${read ? `reading ${bytes(read)}` : "copies"}`, [[0, "start"]]);
 }
 
 function paintPoint(context, { x, y }, point, focused) {

@@ -74,7 +74,7 @@ def test_products_rotate_through_copies_and_are_measured(
         assert 1.0 <= found["rotated_mb"] <= 1.1
         if dtype == "f16":
             assert found["gb_s_1"] * found["ms_1"] * 1e6 == pytest.approx(2 * 96 * 96, rel=0.02)
-        assert found["of_copy"] == pytest.approx(found["gb_s_1"] / 10, rel=0.05)
+        assert found["of_bandwidth"] == pytest.approx(found["gb_s_1"] / 10, rel=0.05)
 
 
 def test_copies_hold_different_memory_and_no_zeros(measuring: Context) -> None:
@@ -119,7 +119,7 @@ def test_attention_is_measured_by_context(measuring: Context) -> None:
 def test_a_whole_model_is_measured(measuring: Context) -> None:
     found = speed.measure(measuring, "tiny", "f16", {"f16": 1e-9})
     assert found.status == "ok"
-    assert {"prefill_tok_s", "decode_tok_s", "gb_s", "of_copy", "load_s"} <= set(found.figures)
+    assert {"prefill_tok_s", "decode_tok_s", "gb_s", "of_bandwidth", "load_s"} <= set(found.figures)
     assert found.figures["prompt"] == 128
 
 

@@ -15,13 +15,14 @@ REPORT = made_report(
     models=[right("llama f32", error=1e-6, of_bound=0.1)],
     stress=[right("decode step, tiny f16", rows=1, times=500, different=0)],
     sweep=[
-        right("peaks", copy_gb_s=900, fma_gflop_s=40000),
-        right("llama1b qkv f16", gb_s_1=800.5, of_copy=0.89, gflop_s_8=10, gflop_s_64=1234),
+        right("peaks", memory_gb_s=900, read_bytes=1 << 30, fma_gflop_s=40000),
+        right("llama1b qkv f16", gb_s_1=800.5, of_bandwidth=0.89, gflop_s_8=10, gflop_s_64=1234),
+        right("llama1b out f16", gb_s_1=1600, of_bandwidth=1.78),
         *(Result(f"s{i}", "pending", note="the time was up") for i in range(9)),
     ],
-    attention=[right("llama1b f16 cache, 128 tokens", ms_1=0.01, gb_s_1=50, of_copy=0.5)],
+    attention=[right("llama1b f16 cache, 128 tokens", ms_1=0.01, gb_s_1=50, of_bandwidth=0.5)],
     speed=[
-        right("smol135 f16", prompt=512, prefill_tok_s=9000, decode_tok_s=700, of_copy=0.4),
+        right("smol135 f16", prompt=512, prefill_tok_s=9000, decode_tok_s=700, of_bandwidth=0.4),
         right("prediction of smol135 f16", prompt=512, prefill_tok_s=90000, decode_tok_s=1095),
         Result("llama8b q4", "left out", note="it needs 4.5 GiB"),
     ],
@@ -36,7 +37,7 @@ def test_failures_come_first() -> None:
     lines = page(REPORT).splitlines()
     assert lines[0] == "# Tokenglass 0.1.0 on A card | of mine"
     assert lines[2] == (
-        "2026-01-02 03:04 UTC, 1.5 minutes: 9 results, 2 failures. Not finished: sweep."
+        "2026-01-02 03:04 UTC, 1.5 minutes: 10 results, 2 failures. Not finished: sweep."
     )
     assert lines[4] == "## Failures"
     assert "| ops | matmul q8 | wrong | a \\| b c |" in lines[6:12]
@@ -49,7 +50,8 @@ def test_every_part_has_its_table() -> None:
     assert "| norm | 1 | 5 | 2.0e-07 | 1.00 | right |" in text
     assert "| llama f32 | 1.0e-06 | 0.10 | right |" in text
     assert "| decode step, tiny f16 | 1 | 500 of 500 | 0 |" in text
-    assert "A copy reaches 900 GB/s" in text
+    assert "Memory gives 900 GB/s by reading 1,024 MiB; multiply-adds" in text
+    assert "| llama1b out f16 | 1,600 | **fault** |" in text
     assert "| llama1b qkv f16 | 800.5 | 89% | 10 | 1,234 | – |" in text
     assert "| llama1b f16 cache, 128 tokens | 0.01 | 50 | 50% | – | – | – |" in text
     assert "| smol135 f16 | 512 | 9,000 | 9e+04 | 700 | 1,095 | 40% | – |" in text
