@@ -148,11 +148,11 @@ class ReadTimer:
         n_sums = len(self._parts)
         sums = [dispatch.tensors["out"] for dispatch in self.dispatches]
         at = -(-4 * n_sums // 8) * 8
-        timing = self._timestamps and self._timestamps.timing(FIRST_MARK, at)
+        clock = self._timestamps
         commands = StepCommands(
             (tuple(dispatch.in_pass for dispatch in self.dispatches) * times,),
             tuple(BufferCopy(out.buffer, 4, 4 * i) for i, out in enumerate(sums)),
-            timing,
+            clock.timing(FIRST_MARK, at) if clock is not None else None,
         )
         encoded = self._calls.encode(self._calls.prepare(commands), self._done)
         began = time.perf_counter()
@@ -161,8 +161,8 @@ class ReadTimer:
         took = time.perf_counter() - began
         data = self._done.read(at + 8 * FIRST_MARK)
         self._check(np.frombuffer(data, np.uint32, n_sums))
-        if self._timestamps is not None:
-            begin, end = self._timestamps.milliseconds(data, FIRST_MARK, at)
+        if clock is not None:
+            begin, end = clock.milliseconds(data, FIRST_MARK, at)
             took = float(end - begin) / 1e3 or took
         return took
 
