@@ -126,10 +126,8 @@ class Sequence:
         self.text_is_stale = False
         """Whether the device's penalties count other tokens than those of the text."""
         self.grammar = grammar
-        self.not_finite: NonFinite | None = None
-        """The first op whose result was not finite, in a step that was repeated."""
-        self.keeps_cache = True
-        """Whether others may use its keys and values."""
+        self.not_finite: NonFinite | None = None  # see `Repeated`
+        self.keeps_cache = True  # others may use its keys and values
         self._preview: tuple[list[Sampled], list[int], StepResult] | None = None
         self._n_dropped = 0  # previews in flight that are discarded when they are read
         self._n_prompt_submitted = 0
