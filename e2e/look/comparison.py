@@ -41,6 +41,10 @@ class Comparison:
         """Return what is different in a column."""
         return self.columns.nth(number).locator(".cmp-pick > span")
 
+    def own_prompt(self, number: int) -> Locator:
+        """Return the field for a prompt of a column's own; the first has none."""
+        return self.columns.nth(number).get_by_role("textbox")
+
     def tokens(self, number: int) -> Locator:
         return self.columns.nth(number).locator(".tok")
 

@@ -218,6 +218,49 @@ def test_the_reason_has_the_logits_of_the_engine(page: Page, bundled: Site) -> N
     expect(play.look.source).to_contain_text("step of 2 rows")
 
 
+def test_a_column_has_a_prompt_of_its_own(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled).open()
+    page.get_by_role("button", name="Greedy", exact=True).click()
+    play.set(max_tokens=40)
+    compare = play.compare.open("Tell me a story about a dog who finds a cat")
+    own = "Tell me a story about a cat who finds a dog"
+    compare.pick(1)
+    page.get_by_role("button", name="Greedy", exact=True).click()
+    compare.own_prompt(1).fill(own)
+    expect(compare.words(1)).to_have_text("another prompt")
+    compare.own_prompt(1).press("Enter")
+    compare.wait_done()
+    asked = [message["messages"][-1]["content"] for message in play.reach.requests()]
+    assert asked == ["Tell me a story about a dog who finds a cat", own]
+    expect(compare.reason).to_contain_text("The logits differ. Another prompt moved that of")
+    assert f"B, prompt “{own}”" in play.look.table()[0]
+    page.get_by_role("button", name="Table", exact=True).click()
+    compare.add.click()
+    expect(compare.own_prompt(2)).to_have_value(own)
+    compare.act("Take B", 1).click()
+    expect(page.locator(".said")).to_have_text(own)
+
+
+def test_an_own_prompt_stands_in_the_place_of_the_conversations(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.01))
+    play.write("Who are you?", n=6)
+    before = ["Who are you?", play.text()]
+    play.write(PROMPT, n=6)
+    compare = play.compare.open()
+    compare.own_prompt(1).fill("Another one")
+    compare.run()
+    asked = [
+        [message["content"] for message in request["messages"]]
+        for request in play.reach.requests()[-2:]
+    ]
+    assert asked == [[*before, PROMPT], [*before, "Another one"]]
+    why = "It answers another prompt than the conversation."
+    expect(compare.act("Take B", 1)).to_have_attribute("title", why)
+    expect(compare.act("Take A", 0)).to_be_enabled()
+
+
 def test_columns_are_added_and_removed(page: Page, site: Callable[..., Site]) -> None:
     play = open_page(page, site())
     play.set(max_tokens=6)

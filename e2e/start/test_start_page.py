@@ -94,6 +94,20 @@ def test_a_question_is_compared_at_three_temperatures(
     expect(here.prompt).to_have_value("")
 
 
+def test_the_same_words_in_another_order_are_compared(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    example(page, "a dog bites a man").click()
+    until(page, lambda: len(requests(here)) == 2, "two requests")
+    first, second = requests(here)
+    texts = [message["messages"][0]["content"] for message in (first, second)]
+    assert texts[0].split()[:4] == texts[1].split()[:4]
+    assert sorted(texts[0].rstrip(".").split()) == sorted(texts[1].rstrip(".").split())
+    assert first["params"] == second["params"]
+    expect(page.locator(".cmp-column").nth(1).get_by_role("textbox")).to_have_value(texts[1])
+
+
 def test_before_the_model_is_ready_it_waits_in_the_composer(
     page: Page, site: Callable[..., Site]
 ) -> None:

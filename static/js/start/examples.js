@@ -10,8 +10,8 @@
 //             which it is the last; absent: the newest
 //   repeat    send it again once it is answered
 //   pace      tokens a second, until it is answered
-//   columns   what differs between the columns of a comparison: settings of each; those of the first
-//             become the page's
+//   columns   what differs between the columns of a comparison: settings of each, and `prompt` if it is not
+//             `text`; settings of the first become the page's
 
 /** A text of some blocks of the KV cache. */
 const LONG =
@@ -89,6 +89,13 @@ const QUESTIONS = [
     open: "compare",
     columns: THREE_TEMPERATURES,
   },
+  {
+    title: "The same words in another order",
+    mode: "chat",
+    text: "Write a short story: a dog bites a man.",
+    open: "compare",
+    columns: [{}, { prompt: "Write a short story: a man bites a dog." }],
+  },
 ];
 
 /** For the bundled model, which tells children's stories. */
@@ -137,6 +144,13 @@ const STORIES = [
     text: "Why was the moon late? Tell it as a bedtime story",
     open: "compare",
     columns: THREE_TEMPERATURES,
+  },
+  {
+    title: "The same words in another order",
+    mode: "chat",
+    text: "Tell me a story about a dog who finds a cat",
+    open: "compare",
+    columns: [{}, { prompt: "Tell me a story about a cat who finds a dog" }],
   },
 ];
 

@@ -3,6 +3,7 @@
 import { AnswerText } from "../../chat/answer-text.js";
 import { tokensPerSecond } from "../../chat/status-line.js";
 import { el, setAttr, setText } from "../../ui/dom.js";
+import { isSendKey } from "../../ui/enter-key.js";
 import { figure, plural } from "../../ui/format.js";
 import { newIconButton } from "../../ui/icon-button.js";
 
@@ -14,7 +15,10 @@ export class ColumnView {
   #stick = true;
   #focused = null;
 
-  /** `number`: of the column; `on`: {select, stop, takeOver, remove, point, choose} take it first. */
+  /**
+   * `number`: of the column; `on`: {select, stop, takeOver, remove, write, point, choose} take it first;
+   * `send()` starts the comparison.
+   */
   constructor(number, on) {
     const letter = "ABCD"[number];
     this.node = el("section", "cmp-column");
@@ -32,6 +36,7 @@ export class ColumnView {
     acts.append(this.stop, this.take, this.remove);
     const head = this.node.appendChild(el("header"));
     head.append(this.pick, acts);
+    this.prompt = this.node.appendChild(number ? newPrompt(letter) : el("p", "cmp-prompt"));
     this.status = this.node.appendChild(el("p", "cmp-status"));
     this.scroller = this.node.appendChild(el("div", "cmp-text"));
     this.scroller.tabIndex = 0;
@@ -45,6 +50,12 @@ export class ColumnView {
   #listen(number, on) {
     const indexOf = ({ target }) => (target.matches(".tok") ? Number(target.dataset.i) : null);
     const { box } = this.#text;
+    this.prompt.addEventListener("input", () => on.write(number, this.prompt.value));
+    this.prompt.addEventListener("keydown", (event) => {
+      if (!isSendKey(event)) return;
+      event.preventDefault();
+      on.send();
+    });
     box.addEventListener("pointerover", (event) => {
       if (event.pointerType !== "touch") on.point(number, indexOf(event));
     });
@@ -60,11 +71,13 @@ export class ColumnView {
   }
 
   /**
-   * Draw a column. `words`: of its settings; `selected`; `parting`: number of the first token that
+   * Draw a column. `words`: of its settings; `prompt`: its own, or of the first that of all; `selected`; `parting`: number of the first token that
    * differs from the first column's, or null; `focus`: number of the focused token, or null;
    * `whyNotTake`: why it cannot be taken over, or ""; `removable`.
    */
-  draw({ answer, refused }, { words, selected, parting, focus, whyNotTake, removable }) {
+  draw({ answer, refused }, { words, prompt, selected, parting, focus, whyNotTake, removable }) {
+    if (!("value" in this.prompt)) setText(this.prompt, prompt);
+    else if (this.prompt.value !== prompt) this.prompt.value = prompt;
     setText(this.pick.lastChild, words);
     this.pick.title = `${words}. Press to let the sliders and Reach in act on this column.`;
     this.pick.setAttribute("aria-pressed", String(selected));
@@ -106,6 +119,13 @@ export class ColumnView {
   showFocus() {
     this.#focused?.scrollIntoView({ block: "nearest" });
   }
+}
+
+function newPrompt(letter) {
+  const field = el("textarea", "cmp-prompt");
+  Object.assign(field, { rows: 1, placeholder: "the same prompt", spellcheck: true });
+  field.setAttribute("aria-label", `Prompt of column ${letter}`);
+  return field;
 }
 
 const ENDS = {

@@ -1,5 +1,5 @@
-// The columns of a comparison: each has its own sampling settings and interventions, and the answer
-// that they gave to the prompt. The first has those of the page.
+// The columns of a comparison: each has its own sampling settings and interventions, and may have a
+// prompt of its own; and the answer that they gave. The first has those of the page.
 
 import { bindControls, interventionsOf, releaseControls } from "../../chat/bound-controls.js";
 import { isEmpty } from "../../interventions/interventions.js";
@@ -13,11 +13,12 @@ import { pin, showAnswer, view } from "../../view.js";
 export const MAX_COLUMNS = 4;
 
 /**
- * A column: settings of the sampling panel, a store of interventions (null for those of the page),
- * its answer or null, and why it has none, or "".
+ * A column: settings of the sampling panel, a store of interventions (null for those of the page), its
+ * own prompt ("" for that of all), the prompt that its answer is to (run.js), the answer or null, and
+ * why it has none, or "".
  *
- * @typedef {{name: string, settings: object | null, interventions: object | null,
- *   answer: object | null, refused: string}} Column
+ * @typedef {{name: string, settings: object | null, interventions: object | null, prompt: string,
+ *   asked: object | null, answer: object | null, refused: string}} Column
  */
 
 /** @type {Column[]} */
@@ -29,6 +30,7 @@ export const selectedNumber = () => selected;
 export const isRunning = () => columns.some(({ answer }) => answer?.running);
 
 const nameOf = (i) => `column ${"ABCD"[i]}`;
+const EMPTY = { prompt: "", asked: null, answer: null, refused: "" };
 
 /** Settings and interventions (a `Setting`) of a column now. */
 export const settingsOf = ({ settings }) => settings ?? (state.own ?? state).settings;
@@ -40,20 +42,24 @@ export const settingOf = (column) =>
 /** Make the first two columns: the page's settings, and others that are likely to differ. */
 export function openColumns() {
   if (!columns.length) {
-    columns = [{ name: nameOf(0), settings: null, interventions: null, answer: null, refused: "" }];
+    columns = [{ ...EMPTY, name: nameOf(0), settings: null, interventions: null }];
     addColumn(contrastOf(settingsOf(columns[0]), settingOf(columns[0])));
     select(0);
   } else select(selected);
 }
 
-/** Begin again with the page's column and one for each of `others`, settings that differ from it. */
+/**
+ * Begin again with the page's column and one for each of `others`: settings that differ from it, and
+ * `prompt`, if it has its own.
+ */
 export function setColumns(others) {
   releaseControls();
   columns = columns.slice(0, 1);
   selected = 0;
-  Object.assign(columns[0], { answer: null, refused: "" });
+  Object.assign(columns[0], EMPTY);
   const [settings, setting] = [settingsOf(columns[0]), settingOf(columns[0])];
-  for (const each of others) addColumn({ settings: { ...settings, ...each }, setting });
+  for (const { prompt, ...values } of others)
+    addColumn({ settings: { ...settings, ...values }, setting, prompt });
   select(0);
 }
 
@@ -68,13 +74,14 @@ function contrastOf(settings, setting) {
 export function addColumn(like = null) {
   if (columns.length === MAX_COLUMNS) return;
   const model = columns[selected];
-  const { settings, setting } = like ?? { settings: settingsOf(model), setting: settingOf(model) };
+  const own = { settings: settingsOf(model), setting: settingOf(model), prompt: model.prompt };
+  const { settings, setting, prompt = "" } = like ?? own;
   columns.push({
+    ...EMPTY,
+    prompt,
     name: nameOf(columns.length),
     settings: { ...settings, stop: [...settings.stop] },
     interventions: newStore(setting),
-    answer: null,
-    refused: "",
   });
   select(columns.length - 1);
 }

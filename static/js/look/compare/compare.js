@@ -1,4 +1,5 @@
-// Compare instrument: one prompt under two to four settings, side by side, token by token.
+// Compare instrument: one prompt under two to four settings, or several prompts, side by side, token
+// by token.
 //
 // The controls of the page (sampling panel, adapters, Reach in) act on the selected column, also
 // while it is written. The core sample and the panels beside it show its tokens.
@@ -79,7 +80,7 @@ export const compare = {
 
   table() {
     const answers = answersNow();
-    const columns = answers.flatMap((_, i) => [`${"ABCD"[i]}`, `p ${"ABCD"[i]}`]);
+    const columns = allColumns().flatMap(headsOf);
     const rows = Array.from({ length: longestOf(answers) }, (_, index) => {
       const groups = groupsAt(answers, index);
       const cells = answers.flatMap((answer) => {
@@ -90,6 +91,11 @@ export const compare = {
     });
     return { columns: ["token", ...columns, "same"], rows };
   },
+};
+
+const headsOf = ({ prompt, asked }, i) => {
+  const own = prompt && asked ? `, prompt “${asked.text}”` : "";
+  return [`${"ABCD"[i]}${own}`, `p ${"ABCD"[i]}`];
 };
 
 const answersNow = () => allColumns().map(({ answer }) => answer);
@@ -127,7 +133,7 @@ function open() {
   if (!field.value) field.value = lastPrompt();
 }
 
-/** Compare what the page's settings and `others`, which differ from them, make of a prompt. */
+/** Compare what the page's settings and `others`, see `setColumns`, make of a prompt. */
 export function beginComparison(text, others) {
   if (isRunning()) return;
   if (!isOpen) open();
@@ -153,6 +159,7 @@ function draw() {
   columns.forEach((column, i) => {
     views[i].draw(column, {
       words: wordsOf(column, i),
+      prompt: i ? column.prompt : field.value,
       selected: i === selectedNumber(),
       parting: partings[i]?.index ?? null,
       focus: at,
@@ -173,7 +180,7 @@ function drawBar(columns) {
 
 function wordsOf(column, i) {
   const of = (one) => [settingsOf(one), settingOf(one)];
-  return i ? describeColumn(of(column), of(allColumns()[0])) : describeOwn(settingsOf(column));
+  return i ? describeColumn(of(column), of(allColumns()[0]), column.prompt) : describeOwn(settingsOf(column));
 }
 
 function buildColumns(n) {
@@ -185,6 +192,11 @@ function buildColumns(n) {
       closeInstrument();
     },
     remove: removeColumn,
+    write(i, prompt) {
+      allColumns()[i].prompt = prompt;
+      changed("look");
+    },
+    send: () => go.form.requestSubmit(),
     point: pointAt,
     choose,
   };
@@ -221,7 +233,8 @@ function drawReason(partings, answers) {
 }
 
 const HOW =
-  "Select a column, change its settings with the sliders or in Reach in, then press Compare. The " +
+  "Select a column, change its settings with the sliders or in Reach in, or write a prompt of its " +
+  "own above its text, then press Compare. The " +
   "runs share the steps of the engine, and the sliders act while they are written.";
 
 const earliest = (partings) =>
@@ -254,7 +267,7 @@ function tableOf(rows, names) {
 function sourceOf() {
   const [first] = answersNow();
   const rows = first?.tokens.at(-1)?.stats?.n_rows;
-  if (!first?.segment) return "One prompt, one seed unless a column has its own.";
+  if (!first?.segment) return "One prompt and one seed, unless a column has its own.";
   const share = rows ? ` The newest token of A was computed in a step of ${plural(rows, "row")}.` : "";
   return `Sent together.${share} Bars: probability of each token before temperature and filters.`;
 }

@@ -55,8 +55,11 @@ async function findOut({ answers, index, sides: tokens, names }) {
     logits: sides.map(({ logits }) => logits.get(token.id)),
     shares: sides.map(({ after }) => after.get(token.id)),
   }));
-  return { text: explain({ names, settings, sides, tokens, moved }), rows };
+  const prompts = promptIds(answers[0]) !== promptIds(answers[1]);
+  return { text: explain({ names, settings, sides, tokens, moved, prompts }), rows };
 }
+
+const promptIds = ({ promptSegment }) => promptSegment.prompt.map(({ id }) => id).join();
 
 function sideOf({ arrays, info }) {
   const ids = [...arrays.ids.values];

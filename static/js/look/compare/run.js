@@ -1,5 +1,9 @@
-// Runs of a comparison: one prompt sent with the settings of every column at once, so that the
-// engine computes them as rows of the same steps; and taking one answer over into the conversation.
+// Runs of a comparison: the prompt sent with the settings of every column at once, so that the engine
+// computes them as rows of the same steps; and taking one answer over into the conversation.
+//
+// What a column is asked is {text, mode, messages | prompt, turn, after, aside}. `turn`: the turn of the
+// conversation that answers it, too, or null; `after`: the turn before it, or null; `aside`: it is in the
+// place of another prompt of the conversation.
 
 import { Answer } from "../../chat/answer.js";
 import { partsOf } from "../../chat/attachments.js";
@@ -17,12 +21,6 @@ import { changed, lastTurn, ready, shownAnswer, state } from "../../state.js";
 import { pin, showAnswer, view } from "../../view.js";
 import { allColumns, isRunning, select, selectedNumber, settingOf, settingsOf } from "./columns.js";
 
-/**
- * The prompt that the columns answer: {text, mode, messages | prompt, turn, after}, or null. `turn`:
- * the turn of the conversation that answers it, too, or null; `after`: the turn before it, or null.
- */
-let asked = null;
-
 /** The prompt that a comparison begins with: that of the last turn, without its files; or "". */
 export function lastPrompt() {
   const turn = lastTurn();
@@ -36,12 +34,21 @@ function promptOf(text) {
     const { mode, given } = turn;
     const chat = mode === "chat";
     const what = chat ? { messages: messagesBefore(state.turns.length - 1) } : { prompt: given };
-    return { text, mode, turn, after: turn, ...what };
+    return { text, mode, turn, after: turn, aside: false, ...what };
   }
   const { mode } = state;
-  const said = { role: "user", content: text };
-  const what = mode === "chat" ? { messages: [...messagesBefore(), said] } : { prompt: text };
-  return { text, mode, turn: null, after: turn, ...what };
+  return { text, mode, turn: null, after: turn, aside: false, ...requestOf(text, mode) };
+}
+
+function requestOf(text, mode, nTurns = state.turns.length) {
+  if (mode !== "chat") return { prompt: text };
+  return { messages: [...messagesBefore(nTurns), { role: "user", content: text }] };
+}
+
+/** What a column with a prompt of its own is asked: that in the place of the others' prompt. */
+function ownPromptOf(text, { mode, turn, after }) {
+  const nTurns = state.turns.length - (turn ? 2 : 0);
+  return { text, mode, turn: null, after, aside: turn !== null, ...requestOf(text, mode, nTurns) };
 }
 
 /** Say how a prompt stands to the conversation. */
@@ -56,13 +63,13 @@ export function describePrompt(text) {
 export function runAll(text) {
   if (!ready()) return "The engine is not ready.";
   if (isRunning() || text.trim() === "") return "";
-  const prompt = promptOf(text);
-  const messages = messagesOf(prompt);
-  const problem = whyTooLong(messages[0]);
+  const shared = promptOf(text);
+  const asked = allColumns().map(({ prompt }) => (prompt ? ownPromptOf(prompt, shared) : shared));
+  const messages = messagesOf(asked);
+  const problem = messages.map(whyTooLong).find(Boolean);
   if (problem) return problem.message;
-  asked = prompt;
   allColumns().forEach((column, i) => {
-    Object.assign(column, { answer: new Answer(), refused: "" });
+    Object.assign(column, { asked: asked[i], answer: new Answer(), refused: "" });
     beginSegment(column.answer, messages[i]);
     follow(column.answer, followerOf(column));
   });
@@ -74,10 +81,11 @@ export function runAll(text) {
 }
 
 /** One message per column. Columns without a seed share one, so that only their settings differ. */
-function messagesOf({ messages, prompt, turn }) {
+function messagesOf(asked) {
   const seed = drawSeed();
-  const nTokens = turn?.answers[0].segments[0]?.prompt.length ?? 0;
-  return allColumns().map((column) => {
+  return allColumns().map((column, i) => {
+    const { messages, prompt, turn } = asked[i];
+    const nTokens = turn?.answers[0].segments[0]?.prompt.length ?? 0;
     const settings = settingsOf(column);
     return newMessage(messages ? { messages } : { prompt }, {
       params: { ...settings, seed: settings.seed || seed },
@@ -98,10 +106,11 @@ const followerOf = (column) => ({
 });
 
 /** Why the answer of a column cannot become one of the conversation, or "". */
-export function whyNotTakable({ answer }) {
+export function whyNotTakable({ answer, asked }) {
   if (!answer?.segment?.accepted) return "There is no answer yet.";
   if (state.active) return "A reply is being written in the conversation; stop it first.";
   if (asked.turn?.answers.includes(answer)) return "It is in the conversation.";
+  if (asked.aside) return "It answers another prompt than the conversation.";
   if (lastTurn() !== (asked.turn ?? asked.after)) return "The conversation has gone on since.";
   return "";
 }
@@ -109,13 +118,13 @@ export function whyNotTakable({ answer }) {
 /** Make the answer of a column one of the conversation, and its settings those of the page. */
 export function takeOver(column) {
   if (whyNotTakable(column)) return;
-  const { answer } = column;
+  const { answer, asked } = column;
   const [{ seed: _seed, ...values }, setting] = [settingsOf(column), settingOf(column)];
   releaseControls();
   Object.assign(state.settings, values);
   change(setting);
   if (asked.turn) asked.turn.answers.push(answer);
-  else asked.turn = pushTurn(answer);
+  else asked.turn = pushTurn(column);
   asked.turn.shown = asked.turn.answers.length - 1;
   if (answer.running) {
     unfollow(answer.segment.id);
@@ -126,8 +135,7 @@ export function takeOver(column) {
   changed("turns", "tokens", "settings");
 }
 
-function pushTurn(answer) {
-  const { text, mode } = asked;
+function pushTurn({ answer, asked: { text, mode } }) {
   const chat = mode === "chat";
   if (chat) state.turns.push({ role: "user", text, mode });
   state.turns.push({ role: "model", mode, given: chat ? "" : text, answers: [answer], shown: 0 });

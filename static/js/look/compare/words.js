@@ -14,10 +14,11 @@ const isGreedy = ({ temperature }) => temperature === 0;
 
 /**
  * Say what differs in a column from another, "temperature 0.20, seed 7, head 2.3 off". Each has its
- * settings and a `Setting` of interventions.
+ * settings and a `Setting` of interventions; the first may have its own `prompt`.
  */
-export function describeColumn([of, setting], [other, otherSetting]) {
+export function describeColumn([of, setting], [other, otherSetting], prompt = "") {
   const words = isGreedy(of) && !isGreedy(other) ? ["greedy"] : changesOf(of, other);
+  if (prompt) words.unshift("another prompt");
   if (of.seed !== other.seed) words.push(of.seed ? `seed ${of.seed}` : "random seed");
   if (String(of.stop) !== String(other.stop)) words.push("other stop strings");
   const inside = describeInterventionChange(toWire(otherSetting), toWire(setting));
@@ -42,11 +43,13 @@ export const quoted = (token) =>
  *   sides     {logits, after, draw, greedy} of both; the first two by id
  *   tokens    the two tokens
  *   moved     whether any of the logits differ
+ *   prompts   whether the prompts differ
  */
-export function explain({ names, settings, sides, tokens, moved }) {
+export function explain({ names, settings, sides, tokens, moved, prompts }) {
   const [a, b] = settings;
   const inside = describeInterventionChange(a.reach ?? {}, b.reach ?? {});
-  if (moved) return `The logits differ. ${movedText(inside, sides, tokens)}`;
+  const causes = [prompts && "another prompt", inside].filter(Boolean).join(" and ");
+  if (moved) return `The logits differ. ${movedText(causes, sides, tokens)}`;
   const changes = differences(a, b).filter(({ name }) => name !== "max_tokens");
   const words = changes.map(
     ({ name, from, to }) => `${labelOf(name)} ${valueOf(name, from)} against ${valueOf(name, to)}`,
@@ -65,13 +68,13 @@ export function explain({ names, settings, sides, tokens, moved }) {
 }
 
 /** Say which of the two logits moved most, and what moved it. */
-function movedText(inside, [a, b], tokens) {
+function movedText(causes, [a, b], tokens) {
   const moves = tokens
     .filter(Boolean)
     .map((token) => ({ token, by: b.logits.get(token.id) - a.logits.get(token.id) }))
     .sort((one, other) => Math.abs(other.by) - Math.abs(one.by));
   const [most] = moves;
-  const cause = inside ? `${inside[0].toUpperCase()}${inside.slice(1)}` : "An earlier change";
+  const cause = causes ? `${causes[0].toUpperCase()}${causes.slice(1)}` : "An earlier change";
   return `${cause} moved that of ${quoted(most.token)} most, by ${signed(most.by)}.`;
 }
 
