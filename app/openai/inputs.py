@@ -10,6 +10,8 @@ from app.http.errors import CONTEXT_CODE
 from gpu import InvalidRequest
 
 MAX_INPUTS = 2048
+MAX_ID = 2**53 - 1
+"""Largest integer that is exact in every reader's JSON."""
 """Texts of one request, as with OpenAI's embeddings."""
 
 Input = str | list[int]
@@ -46,11 +48,13 @@ def inputs_of(given: str | Sequence[int | str | list[int]], param: str) -> list[
 
 
 def check_ids(ids: list[int], vocab_size: int, param: str = "tokens") -> None:
-    """Raise InvalidRequest for an id that the model does not have; `param` is the field."""
+    """Raise InvalidRequest for an id that the model does not have; `param` is the field. With a
+    `vocab_size` of 0 (unknown: an upstream's) any id may be one."""
+    largest = vocab_size - 1 if vocab_size else MAX_ID
     for i, id in enumerate(ids):
-        if not 0 <= id < vocab_size:
+        if not 0 <= id <= largest:
             raise InvalidRequest(
-                f"token {i} is {id}, but ids go from 0 to {vocab_size - 1}", f"{param}[{i}]"
+                f"token {i} is {id}, but ids go from 0 to {largest}", f"{param}[{i}]"
             )
 
 

@@ -7,6 +7,7 @@ are not here are ignored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,10 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def n_cached(self) -> int:
-        return (self.prompt_tokens_details or CachedTokens()).cached_tokens or 0
+        """Tokens of the prompt that the upstream had in its cache; 0 too if it tells no such
+        number of them."""
+        found = (self.prompt_tokens_details or CachedTokens()).cached_tokens or 0
+        return found if 0 <= found <= self.prompt_tokens else 0
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -119,19 +123,26 @@ def tokens_of(choice: Choice) -> list[WrittenToken]:
 def _told_tokens(logprobs: Logprobs) -> Iterator[WrittenToken]:
     for one in logprobs.content or ():
         top = tuple(_alternative(each) for each in one.top_logprobs or ())
-        yield WrittenToken("", one.token, _bytes(one), one.id, one.logprob, _sorted(top))
+        yield WrittenToken("", one.token, _bytes(one), one.id, _logprob(one.logprob), _sorted(top))
     pieces, values = logprobs.tokens or [], logprobs.token_logprobs or []
     tops = logprobs.top_logprobs or []
     for i, piece in enumerate(pieces):
         given = (tops[i] if i < len(tops) else None) or {}
-        top = tuple(Alternative(text, value) for text, value in given.items() if value is not None)
+        top = tuple(
+            Alternative(text, min(0.0, value)) for text, value in given.items() if value is not None
+        )
         value = values[i] if i < len(values) else None
-        yield WrittenToken("", piece, None, None, value, _sorted(top))
+        yield WrittenToken("", piece, None, None, _logprob(value), _sorted(top))
 
 
 def _alternative(one: TopLogprob) -> Alternative:
-    return Alternative(one.token, -float("inf") if one.logprob is None else one.logprob,
-                       _bytes(one), one.id)  # fmt: skip
+    value = _logprob(one.logprob)
+    return Alternative(one.token, -math.inf if value is None else value, _bytes(one), one.id)
+
+
+def _logprob(value: float | None) -> float | None:
+    """Return a log-probability; rounding may have left it above 0."""
+    return None if value is None else min(0.0, value)
 
 
 def _bytes(one: TopLogprob) -> bytes | None:

@@ -368,7 +368,9 @@ class UpstreamRun:
     def _n_prompt(self) -> int:
         """Tokens of the prompt as the upstream counts them, if it told."""
         usage = self._told.usage
-        return usage.prompt_tokens if usage is not None else len(self._request.ids)
+        if usage is None or usage.prompt_tokens < 0:
+            return len(self._request.ids)
+        return usage.prompt_tokens
 
     def _timings(self) -> Timings:
         """Return what the upstream told of the last stream, and what was measured here."""
@@ -391,8 +393,16 @@ class UpstreamRun:
             tpot_ms=1e3 * seconds / max(1, n - 1),
             paced_ms=1e3 * self._paced,
         )
-        told = {k: v for k, v in (self._told.timings or {}).items() if k in TIMINGS}
+        said = self._told.timings or {}
+        told = {k: v for k, v in said.items() if k in TIMINGS and _is_measured(v)}
         try:
             return msgspec.convert(msgspec.structs.asdict(measured) | told, Timings)
         except msgspec.ValidationError:
             return measured
+
+
+def _is_measured(value: Any) -> bool:
+    """Can it be a count or a time, or a list of them? Metrics that only grow take nothing less."""
+    if isinstance(value, list):
+        return all(map(_is_measured, value))
+    return isinstance(value, int | float) and 0 <= value < math.inf

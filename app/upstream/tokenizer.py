@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -16,10 +17,12 @@ MARKS = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 END = MARKS.index("<|end|>")
 FIRST_BYTE = len(MARKS)
 FIRST_WORD = FIRST_BYTE + N_BYTES
-VOCAB_SIZE = 1 << 19
+ID_BITS = 53
+"""Ids stay exact in JSON, and are too many to be guessed."""
+MAX_WORDS = 1 << 19
 MAX_PROMPT_WORDS = 1 << 17
-"""Texts that prompts may add, so that nobody's prompts fill the vocabulary. The rest is for tokens
-of answers, more than any model has."""
+"""Texts that prompts may add, so that nobody's prompts fill the table. The rest is for tokens of
+answers, more than any model has."""
 MAX_WORD_BYTES = 64
 MAX_TOKEN_BYTES = 4096
 WORD = re.compile(r" ?[^\W\d_]+| ?\d+|\s|[^\w\s]+|_", re.ASCII)
@@ -31,8 +34,10 @@ class WordTokenizer:
     """Numbers texts as they come: words of prompts, and tokens of answers. Thread-safe.
 
     It stands in where an upstream tells no ids and its tokenizer is not here: any text survives
-    encode and decode, but the ids mean nothing elsewhere. Past `VOCAB_SIZE` texts, new ones are
-    split into bytes. The chat template only marks who says what, for `messages_of`.
+    encode and decode, but the ids mean nothing elsewhere. They are drawn at random: all clients
+    share the table, and who could count through it would read what the others wrote. Past
+    `MAX_WORDS` texts, new ones are split into bytes. The chat template only marks who says what,
+    for `messages_of`.
     """
 
     eos_ids: tuple[int, ...] = (END,)
@@ -44,13 +49,13 @@ class WordTokenizer:
         "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     tool_template: str | None = None
-    vocab_size = VOCAB_SIZE
+    vocab_size = 0  # unknown
     n_stripped_spaces = 0
 
     def __init__(self) -> None:
         self.special_tokens = {"eos_token": MARKS[END]}
         self._lock = threading.Lock()
-        self._words: list[bytes] = []
+        self._words: dict[int, bytes] = {}
         self._n_of_prompts = 0
         self._id_by_word: dict[bytes, int] = {}
 
@@ -94,8 +99,7 @@ class WordTokenizer:
     def token_bytes(self, id: int) -> bytes:
         if FIRST_BYTE <= id < FIRST_WORD:
             return bytes([id - FIRST_BYTE])
-        at = id - FIRST_WORD
-        return self._words[at] if 0 <= at < len(self._words) else b""
+        return self._words.get(id, b"")
 
     def is_special(self, id: int) -> bool:
         return 0 <= id < FIRST_BYTE
@@ -120,10 +124,17 @@ class WordTokenizer:
         if len(data) == 1:
             return FIRST_BYTE + data[0]
         id = self._id_by_word.get(data)
-        if id is None and may_add and FIRST_WORD + len(self._words) < VOCAB_SIZE:
-            id = self._id_by_word[data] = FIRST_WORD + len(self._words)
-            self._words.append(data)
+        if id is None and may_add and len(self._words) < MAX_WORDS:
+            id = self._new_id()
+            self._id_by_word[data] = id
+            self._words[id] = data
         return id
+
+    def _new_id(self) -> int:
+        while True:
+            id = secrets.randbits(ID_BITS)
+            if id >= FIRST_WORD and id not in self._words:
+                return id
 
     def messages_of(self, ids: Sequence[int]) -> list[Message] | None:
         """Return the conversation that the chat template made `ids` of; None for a plain text. If

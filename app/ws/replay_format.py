@@ -30,7 +30,8 @@ from gpu.events import Accepted, CandidateText, Done, Prefill, Preview, Queued, 
 
 Schema = dict[str, Any]
 
-MAX_ID = 2**31 - 1
+MAX_ID = 2**53 - 1
+"""Of an upstream without a tokenizer (app/upstream/tokenizer.py); those of models are smaller."""
 MAX_TOKENS = 2**24
 MAX_TOKEN_CHARS = 4096
 MAX_EVENTS = 2**20
@@ -238,7 +239,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "n_experts": (1, MAX_EXPERTS),
     "head_dim": (0, 2**16),
     "hidden_size": (0, 2**24),
-    "vocab_size": (1, MAX_ID),
+    "vocab_size": (0, MAX_ID),
     "context": (1, MAX_TOKENS),
     "PageLimits.kv_blocks": (0, 2**31),
     "block_tokens": (1, MAX_TOKENS),

@@ -28,8 +28,10 @@ export const tokensStep = {
         ? sentence`${given} has ${count(chars)} characters, which are ${plural(all, "token")}.`
         : sentence`${given} has ${count(chars)} characters, which are ${plural(own, "token")}; with
           the special tokens around it, ${count(all)}.`,
-      sentence`We follow one generated token: ${word}, number ${count(token.id)} of the
-        ${count(hello.model.vocab_size)} in the vocabulary.`,
+      hello.model.vocab_size
+        ? sentence`We follow one generated token: ${word}, number ${count(token.id)} of the
+          ${count(hello.model.vocab_size)} in the vocabulary.`
+        : sentence`We follow one generated token: ${word}.`,
     );
   },
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.config import UPSTREAM_KEY, Settings, SettingsError
@@ -20,6 +21,7 @@ from app.prompt.prompts import prompt_ids
 from app.upstream import engine as upstream_engine
 from app.upstream.address import Address
 from app.upstream.engine import UpstreamEngine
+from app.upstream.tokenizer import FIRST_WORD, WordTokenizer
 from app.ws.protocol import Message
 from gpu import (
     Interventions,
@@ -398,6 +400,64 @@ def test_too_many_texts_are_refused(connect: Connect, stand_in: StandIn) -> None
     for run, written in zip(runs, texts, strict=True):
         run.cancel()
         written.wait_done()
+
+
+def test_nobody_can_count_through_the_words_of_others() -> None:
+    tokenizer, other = WordTokenizer(), WordTokenizer()
+    secret = " Meyerhofer"
+    (id,) = tokenizer.encode(secret)
+    assert tokenizer.decode([id]) == secret
+    assert other.encode(secret) != [id], "an id tells nothing of its word"
+    assert "Meyerhofer" not in tokenizer.decode(range(FIRST_WORD + 10_000))
+    near = [other for other in range(id - 5000, id + 5000) if other != id]
+    assert not any(map(tokenizer.token_bytes, near)), "nor does one id lead to others"
+
+
+@pytest.mark.parametrize(
+    ("usage", "timings"),
+    [
+        ({"prompt_tokens": -5, "completion_tokens": -1}, {}),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": -4}}, {}),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 40}}, {}),
+        (None, {"draft_n": -1, "draft_n_accepted": -1, "predicted_ms": -2.5}),
+        (None, {"draft_n_by_position": [3, -1], "prompt_n": "many"}),
+    ],
+)
+def test_counts_that_cannot_be_are_not_passed_on(
+    connect: Connect, stand_in: StandIn, usage: dict[str, Any] | None, timings: dict[str, Any]
+) -> None:
+    def answer(handler: Handler) -> None:
+        handler.begin_stream()
+        handler.send_event({"choices": [handler.choice(" a", True)]})
+        handler.send_event({"choices": [{"text": "", "finish_reason": "stop"}]})
+        handler.send_event({"choices": [], "usage": usage, "timings": timings})
+        handler.send_event(b"[DONE]")
+
+    engine = connect()
+    stand_in.answer = answer
+    (done,) = write(engine, chat(engine)).of(Done)
+    assert done.reason == "eos"
+    assert done.prompt_tokens >= 0
+    numbers = msgspec.structs.asdict(done.timings)
+    for name, value in numbers.items():
+        assert min(value, default=0) >= 0 if isinstance(value, tuple) else value >= 0, name
+
+
+def test_a_log_probability_above_0_is_0(connect: Connect, stand_in: StandIn) -> None:
+    def answer(handler: Handler) -> None:
+        handler.begin_stream()
+        told = {"tokens": [" a"], "token_logprobs": [1e4], "top_logprobs": [{" a": 1e4}]}
+        handler.send_event({"choices": [{"text": " a", "logprobs": told}]})
+        handler.send_event({"choices": [{"text": "", "finish_reason": "stop"}]})
+        handler.send_event(b"[DONE]")
+
+    engine = connect()
+    stand_in.answer = answer
+    written = write(engine, text(engine))
+    (token,) = written.of(Token)
+    assert token.logprob == 0
+    assert [one.before for one in token.candidates] == [1]
+    assert written.of(Done)[0].reason == "eos"
 
 
 # ---- the state -------------------------------------------------------------------------------
