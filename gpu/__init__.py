@@ -35,6 +35,7 @@ from gpu.errors import (
 )
 from gpu.export.manifest import ExportedFile, ExportedModel, PlansOfShapes, RecordShapes
 from gpu.files.cache_folder import cache_folder
+from gpu.files.regular_file import expect_inside
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import CANNOT_FOLLOW, MAX_GRAMMAR_CHARS, Grammar
@@ -180,6 +181,7 @@ __all__ = [
     "choose_dtype",
     "devices",
     "expect_empty",
+    "expect_inside",
     "expect_loadable",
     "expect_same_vocabulary",
     "expect_unicode",

@@ -19,6 +19,7 @@ from gpu import (
     Inventory,
     LoadOptions,
     SamplingParams,
+    expect_inside,
     export_model,
     recommended_settings,
 )
@@ -110,6 +111,7 @@ def write_model_files(
     for name in COPIED:
         copy = folder / MODEL / name
         if (path / name).is_file():
+            expect_inside(path / name)
             shutil.copyfile(path / name, copy)
         elif name == TOKENIZER:
             copy.write_text(tokenizer_json(path), "utf-8")

@@ -21,6 +21,7 @@ from gpu.checkpoint.safetensors_files import INDEX, WEIGHTS, Tensor
 from gpu.checkpoint.writer import TensorToWrite, write_safetensors
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject
+from gpu.files.regular_file import expect_inside
 from gpu.gguf.file import is_gguf
 
 CONFIG = "config.json"
@@ -179,6 +180,7 @@ def _copy_others(source: Path, folder: Path) -> None:
         there = folder / path.relative_to(source)
         is_weight = path.name.endswith((*WEIGHT_SUFFIXES, ".index.json"))
         if path.is_file() and not is_weight and not there.exists():
+            expect_inside(path)
             there.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, there)
 

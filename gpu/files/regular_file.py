@@ -1,5 +1,8 @@
-"""Reading of regular files only: opening a pipe waits for its writer, and a device may never
-end."""
+"""Reading of a model's files: regular ones only, and none outside its folder.
+
+Opening a pipe waits for its writer, and a device may never end. A link that came with a model, as
+tar and git keep them, could name any file of its user, which would then be shown or exported.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,27 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def open_regular(path: Path) -> BinaryIO:
+def expect_inside(path: Path) -> None:
+    """Raise ModelError if `path` is a link that leaves its folder, other than to the blobs of the
+    hub's cache, where snapshots are folders of links."""
+    if not path.is_symlink():
+        return
+    folder, target = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path))
+    of_hub = [parent.parent / "blobs" for parent in folder.parents if parent.name == "snapshots"]
+    if not any(target.is_relative_to(root) for root in (folder, *of_hub)):
+        raise ModelError(
+            f"{path}: is a link to {target}, outside of its folder; expected a file: copy it "
+            "there, or name the folder that it is in"
+        )
+
+
+def open_regular(path: Path, may_link: bool = False) -> BinaryIO:
     """Open a file for reading. Raises ModelError if it is missing, not a regular file, or
-    unreadable."""
+    unreadable, and what `expect_inside` raises unless it `may_link` anywhere."""
     try:
         _expect_regular(path, path.stat())
+        if not may_link:
+            expect_inside(path)
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
         file = open(os.open(path, flags), "rb")  # noqa: SIM115 - the caller closes it
         try:

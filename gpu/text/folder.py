@@ -13,7 +13,7 @@ import tokenizers
 
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject
-from gpu.files.regular_file import is_there, open_regular, read_regular
+from gpu.files.regular_file import expect_inside, is_there, open_regular, read_regular
 from gpu.text.added_tokens import SpecialTokens, add_tokens, begin_with, read_special_tokens
 from gpu.text.model_proto import read_model
 from gpu.text.sentence_piece import make_backend
@@ -133,6 +133,7 @@ def _chat_templates(folder: Path, config: JsonObject) -> dict[str, str]:
     """Return the chat templates by name: those of `chat_template.jinja` and of the files in
     `additional_chat_templates`, else those of the config's `chat_template`."""
     more = folder / ADDITIONAL_TEMPLATES
+    expect_inside(more)
     files = {path.stem: path for path in sorted(more.glob("*.jinja"))[:MAX_TEMPLATES]}
     if is_there(folder / TEMPLATE):
         files = {"default": folder / TEMPLATE} | files

@@ -158,11 +158,46 @@ def test_a_file_replaced_by_a_pipe_while_opening_is_refused(
     assert "it is a pipe" in refused(lambda: read_regular(tmp_path / "pipe", 100))
 
 
-def test_links_to_files_are_accepted(folder: Path) -> None:
-    for path in list(folder.iterdir()):
-        path.rename(folder.parent / path.name)
-        path.symlink_to(folder.parent / path.name)
+def test_the_links_of_the_hubs_cache_are_accepted(folder: Path) -> None:
+    blobs, snapshot = folder.parent / "blobs", folder.parent / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for n, path in enumerate(sorted(folder.iterdir())):
+        path.rename(blobs / str(n))
+        (snapshot / path.name).symlink_to(f"../../blobs/{n}")
+    read_all(snapshot)
+
+
+def test_links_inside_the_folder_are_accepted(folder: Path) -> None:
+    path = folder / "config.json"
+    path.rename(folder / "config-2.json")
+    path.symlink_to("config-2.json")
     read_all(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_links_that_leave_the_folder_are_refused(folder: Path, name: str) -> None:
+    there, path = folder.parent / "private", folder / name
+    if path.exists():
+        path.rename(there)
+    else:
+        there.write_text("a private key")
+    path.symlink_to(there)
+    with pytest.raises(ModelError, match=rf"{name}: is a link to .*private, outside of its folder"):
+        read_all(folder)
+
+
+def test_blobs_that_are_a_link_are_no_cache(folder: Path) -> None:
+    snapshot = folder.parent / "snapshots" / "abc"
+    snapshot.parent.mkdir()
+    folder.rename(snapshot)
+    elsewhere = snapshot.parents[1] / "elsewhere"
+    elsewhere.mkdir()
+    (snapshot.parents[1] / "blobs").symlink_to(elsewhere)
+    (snapshot / "config.json").rename(elsewhere / "1")
+    (snapshot / "config.json").symlink_to("../../blobs/1")
+    with pytest.raises(ModelError, match="outside of its folder"):
+        read_all(snapshot)
 
 
 # ---- enormous headers ------------------------------------------------------------------------
