@@ -122,3 +122,21 @@ def test_what_can_be_read_of_a_damaged_file_is_added(
         "Added 1 conversation, 1 unreadable: damaged.jsonl, line 2"
     )
     expect(here.drawer.titles).to_have_text(["One"])
+
+
+def test_a_long_line_is_searched_once(play: Callable[..., Playground]) -> None:
+    """A small compressed file may hold a line of 256 MB, and must not freeze the page."""
+    here = play()
+    here.page.evaluate("""() => {
+        window.nSearched = 0;
+        const split = String.prototype.split;
+        String.prototype.split = function (...args) {
+            window.nSearched += this.length;
+            return split.apply(this, args);
+        };
+    }""")
+    n = 8 << 20
+    drawer = here.drawer.show()
+    drawer.import_files(as_file(gzip.compress(b'{"format":"' + b"a" * n + b'"}'), "long.jsonl.gz"))
+    expect(drawer.error).to_contain_text("This is no replay")
+    assert n <= here.page.evaluate("window.nSearched") < 2 * n

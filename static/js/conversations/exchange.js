@@ -141,19 +141,26 @@ async function* linesIn(file) {
     ? file.stream().pipeThrough(new DecompressionStream("gzip"))
     : file.stream();
   const decoder = new TextDecoder("utf-8", { fatal: true });
-  let rest = "";
+  // The parts of a line are joined once: a line may be 256 MB long, and come in thousands of them.
+  let parts = [];
+  let length = 0;
   try {
     for (const reader = stream.getReader(); ; ) {
       const { done, value: bytes } = await reader.read();
       if (done) break;
-      const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-      rest = lines.pop();
-      if (rest.length > MAX_LINE) throw new BadReplay("One of its lines is longer than 256 MB.");
-      yield* lines;
+      const [end, ...starts] = decoder.decode(bytes, { stream: true }).split("\n");
+      parts.push(end);
+      length += end.length;
+      for (const start of starts) {
+        yield parts.join("");
+        parts = [start];
+        length = start.length;
+      }
+      if (length > MAX_LINE) throw new BadReplay("One of its lines is longer than 256 MB.");
     }
   } catch (error) {
     if (error instanceof BadReplay) throw error;
     throw new BadReplay("It is not text, or not whole.");
   }
-  if (rest) yield rest;
+  if (length) yield parts.join("");
 }
