@@ -185,7 +185,7 @@ def test_a_model_that_cannot_be_loaded_says_why(page: Page, own_site: Callable[.
     here = own_site(fail="model.safetensors has 3 bytes, but its header says 4")
     play = Playground(page, here).open(ready=False)
     expect(play.notice).to_contain_text("The engine has failed", timeout=TIMEOUT_MS)
-    expect(play.notice).to_contain_text("Model.safetensors has 3 bytes")
+    expect(play.notice).to_contain_text("model.safetensors has 3 bytes")
     expect(page.get_by_test_id("connection")).to_have_text("Failed")
 
 

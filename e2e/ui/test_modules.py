@@ -42,6 +42,19 @@ def test_the_presets_are_settings_that_the_server_takes(loaded: Page) -> None:
         SamplingParams(**values).validate()
 
 
+def test_names_keep_their_letters_at_the_beginning(call: Call) -> None:
+    for message, sentence in {
+        "the model is gone": "The model is gone.",
+        "Is it?": "Is it?",
+        "weights/0000.bin is another file": "weights/0000.bin is another file.",
+        "http://here/ was not found": "http://here/ was not found.",
+        "max_tokens must be 1": "max_tokens must be 1.",
+        "model: not found": "Model: not found.",
+        "": "",
+    }.items():
+        assert call("ui/format", "sentence", message) == sentence
+
+
 def test_stop_strings_are_read_and_written(call: Call) -> None:
     for text, stops in {
         "": [],

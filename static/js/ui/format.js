@@ -7,9 +7,13 @@ export const count = (n) => grouped.format(n);
 /** "1 token", "2 tokens". */
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
-/** A text as a sentence: with a capital letter and a full stop. */
-export const sentence = (text) =>
-  text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
+/** A text as a sentence: with a full stop, and a capital letter unless it begins with the name of a
+ * file, a field or an address. */
+export const sentence = (text) => {
+  const isName = /^\S*[/.:_]\S/.test(text);
+  const first = isName ? text.slice(0, 1) : text.slice(0, 1).toUpperCase();
+  return text && first + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+};
 
 /** Milliseconds with a unit: "84 ms", "2.95 s", "3 min 20 s". */
 export function duration(ms) {
