@@ -74,3 +74,46 @@ def test_the_pace_is_remembered_and_asked_for(page: Page, play: Callable[..., Pl
     here.ask()
     here.wait_done()
     assert [m["pace"] for m in here.messages.sent if m["type"] == "generate"] == [20]
+
+
+def test_a_pause_is_said_and_named_in_a_small_window(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    page.set_viewport_size({"width": 1366, "height": 768})
+    here = play(delay=0.002)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask()
+    for n in range(1, 11):
+        expect(here.stats).to_contain_text(f"Paused before token {n}")
+        page.get_by_role("button", name="Step").click()
+    expect(here.stats).to_contain_text("Paused before token 11")
+    assert page.get_by_role("button", name="Step").inner_text() == "Step"
+    said = here.stats.evaluate(
+        """(line) => {
+          const words = document.createRange();
+          words.setStart(line.firstChild, 0);
+          words.setEnd(line.firstChild, line.textContent.indexOf(" ·"));
+          return words.getBoundingClientRect().right <= line.getBoundingClientRect().right;
+        }"""
+    )
+    assert said, "the pause is cut off"
+
+
+def test_times_that_are_long_in_words_stay_in_their_place(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    """And the speed says that it has no waits in it, since another one was chosen."""
+    page.set_viewport_size({"width": 1366, "height": 768})
+    here = play(delay=0.002)
+    here.set(max_tokens=3)
+    page.get_by_label("Tokens a second").select_option("20 / s")
+    here.ask()
+    here.wait_done()
+    expect(page.locator("#r-speed-of")).to_have_text("without waits")
+    long = "waited 12 ms, prefill 1,311 tokens (1,292 reused), 8.06 s"
+    page.locator("#r-pre").evaluate("(box, text) => { box.textContent = text; }", long)
+    rights = page.evaluate(
+        """["#r-pre", "#r-dec", ".r-time"].map((name) =>
+          document.querySelector(name).getBoundingClientRect().right)"""
+    )
+    assert rights == sorted(rights)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from e2e.look.test_looks import open_page
+from e2e.playground import Playground
 from e2e.site import Site
 
 INKED = """(canvas) => canvas.getContext("2d")
@@ -38,3 +39,43 @@ def test_nothing_overlaps_under_a_long_prompt(page: Page, site: Callable[..., Si
     for left, right in pairwise(boxes):
         assert left["x"] + left["width"] <= right["x"]
     expect(page.locator("#count")).to_be_hidden()
+
+
+def test_the_text_is_written_above_an_open_panel(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    """A slider's effect is seen while it is moved, and a press of Step is within reach."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    here = play(delay=0.002)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask("a\n" * 30)
+    for panel in ("sampling", "next"):
+        page.locator(f"#tabs [data-sheet-name={panel}]").click()
+        top = bottom_and_top(page.locator(f".sheet[data-sheet={panel}]"))[1]
+        for _ in range(3):
+            n = here.tokens.count() + 1
+            page.get_by_role("button", name="Step").click()
+            expect(here.tokens).to_have_count(n)
+        assert bottom_and_top(here.tokens.last)[0] <= bottom_and_top(here.stats)[1] < top
+        page.locator(f"#tabs [data-sheet-name={panel}]").click()
+    expect(page.locator("#prompt")).to_be_visible()
+
+
+def bottom_and_top(box: Locator) -> tuple[float, float]:
+    found = box.bounding_box()
+    assert found
+    return found["y"] + found["height"], found["y"]
+
+
+def test_the_start_page_has_room_for_its_invitation(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    play()
+    button = page.get_by_role("button", name="Show me around")
+    below_examples = bottom_and_top(page.locator("#turns"))[0]
+    assert bottom_and_top(button)[1] >= below_examples
+    invitation, pace = (page.locator(name).bounding_box() for name in (".invite", "#pace"))
+    assert invitation
+    assert pace
+    assert invitation["x"] + invitation["width"] <= pace["x"]

@@ -39,9 +39,13 @@ export async function copyAnswer() {
   const text = (turn.given + shownAnswer(turn).text).trim();
   const label = (await toClipboard(text)) ? "Copied" : "Not allowed";
   setText(byId("copy-label"), label);
+  byId("copy").setAttribute("data-said", "");
   byId("live-status").textContent =
     label === "Copied" ? "Answer copied" : "The browser did not allow copying";
-  setTimeout(() => setText(byId("copy-label"), "Copy"), COPIED_MS);
+  setTimeout(() => {
+    setText(byId("copy-label"), "Copy");
+    byId("copy").removeAttribute("data-said");
+  }, COPIED_MS);
 }
 
 /** Copy by the Clipboard API (https or localhost only), else by selecting and `execCommand`. */

@@ -1,6 +1,6 @@
 // Run strip: time and memory of the whole run.
 
-import { byId, fitCanvas, setText, splitBar } from "../ui/dom.js";
+import { byId, fitCanvas, setAttr, setText, splitBar } from "../ui/dom.js";
 import { bytes, count, duration, figure, plural } from "../ui/format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "../ui/palette.js";
@@ -42,6 +42,7 @@ function drawFigures() {
   setText(byId("r-ttft-unit"), seconds ? "s" : "ms");
   setText(byId("r-tpot"), figure(tpot));
   setText(byId("r-speed"), figure(1000 / tpot));
+  setText(byId("r-speed-of"), (segment?.pace ?? null) === null ? "" : "without waits");
   drawTimes(segment, tpot);
   drawSpark(answer, segment);
   drawExperts(segment?.experts);
@@ -64,13 +65,12 @@ function drawTimes(segment, tpot) {
   const any = prefill + decode > 0;
   setText(byId("r-total"), any ? duration(waited + prefill + decode) : "");
   const found = segment ? foundWords(segment.prefill) : "";
-  setText(
-    byId("r-pre"),
-    any
-      ? `${waited >= 1 ? `waited ${duration(waited)}, ` : ""}` +
-          `prefill ${plural(segment.prefill.total, "token")}${found}, ${duration(prefill)}`
-      : "prefill",
-  );
+  const before = any
+    ? `${waited >= 1 ? `waited ${duration(waited)}, ` : ""}` +
+      `prefill ${plural(segment.prefill.total, "token")}${found}, ${duration(prefill)}`
+    : "prefill";
+  setText(byId("r-pre"), before);
+  setAttr(byId("r-pre"), "title", any ? before : null);
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
   byId("tl").toggleAttribute("data-any", any);
   splitBar(

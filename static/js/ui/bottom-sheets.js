@@ -4,8 +4,11 @@ import { byId } from "./dom.js";
 import { changed } from "../state.js";
 
 export const phone = matchMedia("(max-width: 767px)");
+const sheets = [...document.querySelectorAll(".sheet")];
 
 export function setUpSheets() {
+  const sizes = new ResizeObserver(endTextAboveSheet);
+  for (const sheet of sheets) sizes.observe(sheet);
   for (const button of document.querySelectorAll("[data-sheet-name]")) {
     button.addEventListener("click", () => toggle(button.dataset.sheetName));
   }
@@ -42,8 +45,17 @@ function mark() {
     tab.setAttribute("aria-expanded", String(tab.dataset.sheetName === document.body.dataset.open));
   }
   // Makes the open sheet scrollable from the keyboard.
-  for (const sheet of document.querySelectorAll(".sheet"))
+  for (const sheet of sheets)
     if (sheet.dataset.sheet === document.body.dataset.open) sheet.tabIndex = 0;
     else sheet.removeAttribute("tabindex");
+  endTextAboveSheet();
   changed("size", "focus");
+}
+
+/** Let the text that is written end above the open sheet, where it can be read. */
+function endTextAboveSheet() {
+  const open = sheets.find(({ dataset }) => dataset.sheet === document.body.dataset.open);
+  const height = phone.matches && open ? open.offsetHeight : 0;
+  document.body.style.setProperty("--sheet-height", `${height}px`);
+  document.body.toggleAttribute("data-text-above", height > 0);
 }
