@@ -55,7 +55,7 @@ def complete(engine: EngineClient, generations: Generations) -> Response:
     hello, tokenizer = engine.require_ready(), engine.tokenizer
     body = decode_body(CompletionRequest)
     interventions = body.interventions(hello.model)
-    params = body.params(hello.api_defaults)
+    params = body.params(hello.api_defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "logprobs")
     prompts = _prompts(tokenizer, hello, body)
     echoes = _echoes(engine, prompts, body, interventions)

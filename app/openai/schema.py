@@ -44,7 +44,9 @@ MAX_PRIORITY = 1000
 MAX_CHOICES = 16
 MAX_CHUNK_TOKENS = 2**26
 COMPLETION_MAX_TOKENS = 16
-SMALLEST_GIVEN = {"seed": -(2**63), "top_k": -1}
+NO_LIMIT = -1
+"""`max_tokens` of a text that may go on until the context is full, as in llama-server."""
+SMALLEST_GIVEN = {"seed": -(2**63), "top_k": -1, "max_tokens": NO_LIMIT}
 """Smallest values that clients may send, where the engine's own begin at 0."""
 
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
@@ -243,8 +245,9 @@ class CompletionRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fi
             )
         return self.best_of
 
-    def params(self, defaults: SamplingParams) -> SamplingParams:
+    def params(self, defaults: SamplingParams, context: int) -> SamplingParams:
         max_tokens = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        max_tokens = context if max_tokens == NO_LIMIT else max_tokens
         if not self.writes and self.stream:
             raise InvalidRequest(
                 "max_tokens 0 writes nothing that could be streamed; leave out stream", "stream"
@@ -331,7 +334,8 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
         given = [n for n in (self.max_completion_tokens, self.max_tokens) if n is not None]
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
-        return self.sampling(defaults, given[0] if given else context)
+        max_tokens = given[0] if given else NO_LIMIT
+        return self.sampling(defaults, context if max_tokens == NO_LIMIT else max_tokens)
 
     @property
     def n_top(self) -> int | None:

@@ -56,7 +56,7 @@ def test_sampling_settings_have_their_range(document: dict[str, Any]) -> None:
         if setting.name != "first_index":
             declared = properties[setting.name]
             minimum, maximum = setting.declared.range
-            smallest = {"top_k": -1, "seed": -(2**63)}.get(setting.name, minimum)
+            smallest = {"top_k": -1, "seed": -(2**63), "max_tokens": -1}.get(setting.name, minimum)
             assert (declared["minimum"], declared["maximum"]) == (smallest, maximum)
 
 

@@ -133,6 +133,18 @@ def test_minus_one_as_a_seed_is_a_random_one(http: FlaskClient) -> None:
     assert drawn != 2**64 - 1
 
 
+def test_minus_one_as_max_tokens_is_no_limit(http: FlaskClient) -> None:
+    limited = complete(http, temperature=0)["choices"][0]
+    free = complete(http, temperature=0, max_tokens=-1)["choices"][0]
+    assert free["text"].startswith(limited["text"])
+    assert len(free["text"]) > len(limited["text"])
+    for name in ("max_tokens", "max_completion_tokens"):
+        free = chat(http, temperature=0, **{name: -1})
+        assert free["choices"] == chat(http, temperature=0)["choices"]
+        response = http.post("/v1/chat/completions", json={"messages": HELLO, name: -2})
+        assert response.status_code == 400
+
+
 @pytest.mark.parametrize("seed", [-5, -(2**63)])
 def test_a_negative_seed_repeats_its_text(http: FlaskClient, seed: int) -> None:
     first, again = (complete(http, **HOT, seed=seed) for _ in range(2))
