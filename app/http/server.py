@@ -47,6 +47,7 @@ from app.upstream.engine import UpstreamEngine
 from app.ws.protocol import Hello, Status
 
 BACKLOG = 128
+LOADING = "Loading the model …"
 
 
 class PortError(OSError):
@@ -128,25 +129,31 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
                 switcher.start(show, cancelled)
         else:
             fetch_with_line(model, on_transfer, cancelled)
+        tell(LOADING)
 
     served = ServedModel(make_load(settings, model), model.tokenizer, model.path)
     engine = make_engine(settings, served, FetchOnce(fetch))
     switcher = ModelSwitcher(engine, settings, make_load, loras, draft)
     switching = switcher if settings.switching else None
     app = create_app(settings, engine, compare=compare, switching=switching, loras=loras)
-    return _serve_app(settings, app, engine, tell)
+    return _serve_app(settings, app, engine, tell, fetches=True)
 
 
 def _serve_app(
-    settings: Settings, app: Flask, engine: EngineClient, tell: Callable[[str], None]
+    settings: Settings,
+    app: Flask,
+    engine: EngineClient,
+    tell: Callable[[str], None],
+    *,
+    fetches: bool = False,
 ) -> str | None:
-    """Serve an application with its engine. See `serve`."""
+    """Serve an application with its engine. See `serve`. `fetches`: as in `_StatusPrinter`."""
     with bind(settings.host, settings.port) as listener:
         server = http_server(listener, app)
         tell(f"Tokenglass is at {address(settings, server.port)}")
         if engine.chat:
             POOL.warm()
-        return run(server, engine, tell)
+        return run(server, engine, tell, fetches=fetches)
 
 
 def upstream_app(settings: Settings) -> tuple[Flask, EngineClient]:
@@ -201,9 +208,15 @@ def _load_replica(load: Callable[..., Engine], number: int) -> Load:
     return functools.partial(load, place=ReplicaPlace(number))
 
 
-def run(server: BaseWSGIServer, engine: EngineClient, tell: Callable[[str], None]) -> str | None:
-    """Start `engine`, serve, and end both. See `serve`."""
-    printer = _StatusPrinter(server, tell)
+def run(
+    server: BaseWSGIServer,
+    engine: EngineClient,
+    tell: Callable[[str], None],
+    *,
+    fetches: bool = False,
+) -> str | None:
+    """Start `engine`, serve, and end both. See `serve`. `fetches`: as in `_StatusPrinter`."""
+    printer = _StatusPrinter(server, tell, fetches=fetches)
     try:
         _on_signals(_interrupt)
         engine.listen(printer.on_state)
@@ -269,10 +282,16 @@ def _kv_groups(hello: Hello) -> str:
 
 
 class _StatusPrinter:
-    """Tells the terminal about the engine, and stops the server when it cannot start."""
+    """Tells the terminal about the engine, and stops the server when it cannot start.
 
-    def __init__(self, server: BaseWSGIServer, tell: Callable[[str], None]) -> None:
+    fetches  the engine first fetches its model, and the fetch tells when that is loaded
+    """
+
+    def __init__(
+        self, server: BaseWSGIServer, tell: Callable[[str], None], *, fetches: bool = False
+    ) -> None:
         self._server = server
+        self._fetches = fetches
         self._tell = tell
         self._told = ("", False)
         self._was_ready = False
@@ -284,8 +303,8 @@ class _StatusPrinter:
         if self._told == before:
             return
         match status.state:
-            case "loading":
-                self._tell("Loading the model …")
+            case "loading" if self._was_ready or not self._fetches:
+                self._tell(LOADING)
             case "ready" if hello is not None:
                 self._was_ready = True
                 self._tell(_ready(hello))

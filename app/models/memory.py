@@ -26,6 +26,8 @@ from gpu import (
 UNCHECKED_BYTES = 256 << 20
 """Models up to this size are accepted without looking at the free memory."""
 DTYPES = ("f32", "f16", "q8", "q4")
+LEAST_BITS = {"f32": 32, "f16": 16, "q8": 8, "q4": 4}
+"""Bits of a weight, without scales."""
 CONTEXTS = (32768, 16384, 8192, 4096, 2048, 1024, 512)
 SMALL_KV_DTYPES = ("q8", "q8q4", "rotated4")
 """Only the first is suggested: it costs almost no quality."""
@@ -66,6 +68,29 @@ def expect_fit(
         f"{name} at {settings.dtype} needs {_describe_need(requested)}; "
         f"{_describe_free(free, requested)}. {_advice(footprint_of, settings, requested, free)}"
     )
+
+
+def expect_weights_fit(
+    name: str,
+    n_weights: int,
+    settings: Settings,
+    *,
+    spare_bytes: int = 0,
+    free: FreeMemory | None = None,
+) -> None:
+    """Raise DeviceError if not even the weights of a model fit, of which nothing but their number
+    is known before its download. `auto` may mean the smallest storage type."""
+    dtype = DTYPES[-1] if settings.dtype == AUTO_DTYPE else settings.dtype
+    n_bytes = n_weights * LEAST_BITS[dtype] // 8 // settings.pipeline_parallel_size
+    need = Footprint(dense=n_bytes, kv_cache=0, context=0, kv_dtype="")
+    if need.total <= UNCHECKED_BYTES:
+        return
+    free = (free or free_memory(settings)).plus(spare_bytes)
+    if not free.holds(need):
+        raise DeviceError(
+            f"{name} at {dtype} needs more than {_gb(need.total)}; {_describe_free(free, need)}. "
+            "Take a smaller model or a lower precision"
+        )
 
 
 def dtype_of_files(path: Path) -> DtypeChoice:

@@ -7,7 +7,7 @@ the wheel is read here.
 
 Standard output has a line of JSON for each step: {"state": "begun"} once pip is loaded, "found"
 when the index has answered, "at" with the bytes that are in FILE, and "failed" with a `kind` (one
-of `no_pip`, `unreachable`, `absent`, `disk`) and a `detail`.
+of `no_pip`, `unreachable`, `absent`, `disk`, `size`) and a `detail`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fetch(session: Any, url: str, n_bytes: int, file: Path) -> None:
     while (before := size(file)) < n_bytes:
         why = "the connection was closed"
         try:
-            receive(session, url, file, before)
+            receive(session, url, n_bytes, file)
         except OSError as error:  # what pip's HTTP library raises too
             if error.errno is not None and not isinstance(error, ConnectionError):
                 fail("disk", str(error))
@@ -87,8 +87,10 @@ def fetch(session: Any, url: str, n_bytes: int, file: Path) -> None:
             fail("unreachable", why)
 
 
-def receive(session: Any, url: str, file: Path, before: int) -> None:
-    """Append to `file`, which has `before` bytes, what a request brings."""
+def receive(session: Any, url: str, n_bytes: int, file: Path) -> None:
+    """Append to `file` what a request brings. An answer with more than is left of `n_bytes` bytes
+    ends the script, and `file` is emptied: that is another wheel, and might fill the disk."""
+    before = size(file)
     headers = {"Accept-Encoding": "identity"}
     if before:
         headers["Range"] = f"bytes={before}-"
@@ -97,8 +99,11 @@ def receive(session: Any, url: str, file: Path, before: int) -> None:
         at, reported = (before, 0.0) if answer.status_code == 206 else (0, 0.0)
         with file.open("ab" if at else "wb") as out:
             for chunk in answer.iter_content(CHUNK_BYTES):
-                out.write(chunk)
                 at += len(chunk)
+                if at > n_bytes:
+                    out.truncate(0)
+                    fail("size", f"more than {n_bytes} bytes")
+                out.write(chunk)
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
                     say("at", bytes=at)

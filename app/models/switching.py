@@ -195,7 +195,7 @@ class ModelSwitcher:
         self._change = ModelChange(name, "judging")
 
         def on_transfer(transfer: Transfer) -> None:
-            self._change = ModelChange(name, "fetching", str(transfer), transfer.share)
+            self._change = _downloading(name, transfer)
             tell(transfer)
 
         def cancelled() -> bool:
@@ -230,7 +230,7 @@ class ModelSwitcher:
 
     def _fetch_and_switch(self, settings: Settings, name: str, found: Model | None) -> None:
         def on_transfer(transfer: Transfer) -> None:
-            self._change = ModelChange(name, "fetching", str(transfer), transfer.share)
+            self._change = _downloading(name, transfer)
 
         def check(share: float, message: str) -> None:
             self._change = ModelChange(name, "checking", message, share)
@@ -263,6 +263,10 @@ class ModelSwitcher:
         except Exception:
             log.exception("unexpected error while changing the model")
             self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
+
+
+def _downloading(name: str, transfer: Transfer) -> ModelChange:
+    return ModelChange(name, "fetching", transfer.of_model(name), transfer.share)
 
 
 def _describe_names(name: str, paths: bool) -> str:

@@ -44,7 +44,16 @@ class Transfer:
         return (self.all_bytes - self.all_done) / max(self.rate, 1e-3)
 
     def __str__(self) -> str:
-        parts = [f"downloading {self.file}, {self.n_done / 1e6:.1f} of {self.n_bytes / 1e6:.1f} MB"]
+        return f"downloading {self.file}, {self.amounts}"
+
+    def of_model(self, name: str) -> str:
+        """Return what stands after "Downloading NAME: "."""
+        return self.amounts if self.file == name else f"{self.file}, {self.amounts}"
+
+    @property
+    def amounts(self) -> str:
+        """Bytes, rate and time left, in words."""
+        parts = [f"{self.n_done / 1e6:.1f} of {self.n_bytes / 1e6:.1f} MB"]
         if self.all_bytes != self.n_bytes:
             parts.append(f"{self.all_done / 1e6:.1f} of {self.all_bytes / 1e6:.1f} MB in all")
         left = f", {_duration(self.seconds_left)} left" if self.rate > MIN_RATE else ""

