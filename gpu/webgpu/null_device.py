@@ -86,6 +86,9 @@ class _NullQueue:
         end = len(whole) if size is None else data_offset + size
         buffer.write(offset, whole[data_offset:end])
 
+    def read_buffer(self, buffer: NullBuffer, offset: int, size: int) -> bytes:
+        return bytes(size)
+
     def submit(self, command_buffers: list[Any]) -> None: ...
 
 

@@ -50,6 +50,11 @@ def tiny_model(model_type: str) -> tuple[ModelConfig, Arrays]:
     return config, Arrays(dict(_Tensors(config).random()))
 
 
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a model, by its name in the checkpoint."""
+    return dict(_Tensors(config).shapes())
+
+
 class _Everything:
     def __contains__(self, name: object) -> bool:
         return True
@@ -67,9 +72,15 @@ class _Tensors:
         for module, shape, role in self._modules():
             yield self._weight(f"{module}.weight", shape, role.op)
             if has_biases(self.config, role):
-                n = shape[-1] if role.layout == "transposed" else shape[0]
                 name = f"{module}.bias"
-                yield name, _rng(name).normal(0, 0.3, n).astype(np.float32)
+                yield name, _rng(name).normal(0, 0.3, _n_outputs(shape, role)).astype(np.float32)
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the name and the shape of every tensor."""
+        for module, shape, role in self._modules():
+            yield f"{module}.weight", shape
+            if has_biases(self.config, role):
+                yield f"{module}.bias", (_n_outputs(shape, role),)
 
     def _weight(self, name: str, shape: tuple[int, ...], op: str) -> tuple[str, Array]:
         rng = _rng(name)
@@ -136,6 +147,10 @@ class _Tensors:
         """Return the heads of a projection or a norm, by the letter its name begins with."""
         is_query = module.rpartition(".")[2].startswith("q")
         return self.config.n_heads if is_query else self.config.n_kv_heads
+
+
+def _n_outputs(shape: tuple[int, ...], role: ModuleRole) -> int:
+    return shape[-1] if role.layout == "transposed" else shape[0]
 
 
 def _rng(name: str) -> np.random.Generator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -46,6 +46,8 @@ PACKED = [name for name, format in KV_FORMATS.items() if format.packed]
 Heads = tuple[int, int, int]
 """n_heads, n_kv_heads, head_dim"""
 
+PACKED_HEADS: tuple[Heads, ...] = ((2, 1, 8), (9, 3, 64), (3, 3, 80), (6, 2, 128))
+
 
 def _config(heads: Heads, **changes: object) -> ModelConfig:
     n_heads, n_kv_heads, head_dim = heads
@@ -59,7 +61,7 @@ def _config(heads: Heads, **changes: object) -> ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """`at`: (slot, position) of each row; `bucket`: rows of the plan."""
+    """`at`: (slot, position) of each row; `bucket`: rows of the plan; `capture`: entropies, too."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -67,6 +69,7 @@ class AttentionCase:
     splits: int = 1
     window: int | None = None
     cap: float | None = None
+    capture: bool = True
 
     def __str__(self) -> str:
         cut = f"heads {self.heads}, {len(self.at)} rows, {self.splits} splits"
@@ -90,10 +93,11 @@ ATTENTION_CASES = (
 
 def check_attention(rig: Rig, dtype: str) -> None:
     for case in ATTENTION_CASES:
-        _check_attention(rig, dtype, case)
+        check_attention_case(rig, dtype, case)
 
 
-def _check_attention(rig: Rig, dtype: str, case: AttentionCase) -> None:
+def check_attention_case(rig: Rig, dtype: str, case: AttentionCase) -> None:
+    """Compare attention over a cache in `dtype` with its twin."""
     n_heads, _, head_dim = case.heads
     config, at = case.config, RowPlaces.of(*case.at)
     n_rows, rng, lengths = len(case.at), np.random.default_rng(1), at.lengths
@@ -111,7 +115,7 @@ def _check_attention(rig: Rig, dtype: str, case: AttentionCase) -> None:
     rig.run(
         recording(
             ops.attention, batch, "attention", config, queries, cache.pools, LAYER, out.tensor,
-            entropy.tensor,
+            entropy.tensor if case.capture else None,
         )
     )  # fmt: skip
     scoring = reference.AttentionScoring(None, case.cap, case.window)
@@ -120,7 +124,8 @@ def _check_attention(rig: Rig, dtype: str, case: AttentionCase) -> None:
     want = (want @ cache.hadamard).reshape(n_rows, -1)
     bound, entropy_bound = _attention_bounds(case, cache, q)
     rig.compare(f"{dtype}, {case}", out.read(), want, bound)
-    rig.compare(f"entropy, {dtype}, {case}", entropy.read(), want_entropy, entropy_bound)
+    if case.capture:
+        rig.compare(f"entropy, {dtype}, {case}", entropy.read(), want_entropy, entropy_bound)
 
 
 def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple[Array, Array]:
@@ -151,34 +156,56 @@ def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple
     return (SHARE * ROUNDING * out).reshape(len(q), -1), SHARE * ROUNDING * entropy
 
 
+@dataclass(frozen=True, slots=True)
+class MergeCase:
+    """`split`: keys of a split; `capture`: entropies, too."""
+
+    n_splits: int
+    n_heads: int
+    head_dim: int
+    split: int = 16
+    capture: bool = True
+
+
 def check_attention_merge(rig: Rig) -> None:
-    split = 16
-    for n_splits, n_heads, head_dim in ((1, 1, 4), (2, 3, 20), (5, 9, 64)):
-        rng, width = np.random.default_rng(n_splits), n_heads * head_dim
-        shape, config = (n_splits, FEW_ROWS, n_heads), op_config(n_heads=n_heads, head_dim=head_dim)
-        states = np.empty((*shape, STATE_FLOATS), np.float32)
-        states[..., 0] = rng.normal(size=shape) * 10
-        states[..., 1] = rng.uniform(1, split, shape)
-        states[..., 2] = -rng.uniform(0, 3, shape) * states[..., 1]
-        values = normal(rng, *shape, head_dim)
-        whole = np.full((n_splits, FEW_ROWS, padded(width)), POISON, np.uint32).view(np.float32)
-        whole[..., :width] = values.reshape(n_splits, FEW_ROWS, width)
-        flat = replace(
-            rig.memory.upload("values", whole), shape=(n_splits * FEW_ROWS, padded(width))
+    for case in (MergeCase(1, 1, 4), MergeCase(2, 3, 20), MergeCase(5, 9, 64)):
+        check_merge_case(rig, case)
+
+
+def check_merge_case(rig: Rig, case: MergeCase) -> None:
+    """Compare a merge of partial results with its twin."""
+    n_splits, n_heads, head_dim, split = case.n_splits, case.n_heads, case.head_dim, case.split
+    rng, width = np.random.default_rng(n_splits), n_heads * head_dim
+    shape, config = (n_splits, FEW_ROWS, n_heads), op_config(n_heads=n_heads, head_dim=head_dim)
+    states = np.empty((*shape, STATE_FLOATS), np.float32)
+    states[..., 0] = rng.normal(size=shape) * 10
+    states[..., 1] = rng.uniform(1, split, shape)
+    states[..., 2] = -rng.uniform(0, 3, shape) * states[..., 1]
+    values = normal(rng, *shape, head_dim)
+    whole = np.full((n_splits, FEW_ROWS, padded(width)), POISON, np.uint32).view(np.float32)
+    whole[..., :width] = values.reshape(n_splits, FEW_ROWS, width)
+    flat = replace(rig.memory.upload("values", whole), shape=(n_splits * FEW_ROWS, padded(width)))
+    splits = KvSplits(n_splits, flat, rig.memory.upload("states", states))
+    out, bits = rig.output(3, width), rig.output(3, n_heads, n_heads)
+    batch = rig.batch(rows_at([n_splits * split - 1] * 3))
+    rig.run(
+        recording(
+            ops.attention_merge,
+            batch,
+            "merge",
+            config,
+            splits,
+            split,
+            out.tensor,
+            bits.tensor if case.capture else None,
         )
-        splits = KvSplits(n_splits, flat, rig.memory.upload("states", states))
-        out, bits = rig.output(3, width), rig.output(3, n_heads, n_heads)
-        batch = rig.batch(rows_at([n_splits * split - 1] * 3))
-        rig.run(
-            recording(
-                ops.attention_merge, batch, "merge", config, splits, split, out.tensor, bits.tensor
-            )
-        )
-        values_, states_ = f64(values[:, :3], states[:, :3])
-        want, entropy = reference.attention_merge(values_, states_)
-        error = (n_splits + 4) * ROUNDING
-        largest = np.abs(values).max() * n_splits / states_[..., 1].min()
-        rig.compare(f"{n_splits} splits", out.read(), want.reshape(3, -1), error * largest)
+    )
+    values_, states_ = f64(values[:, :3], states[:, :3])
+    want, entropy = reference.attention_merge(values_, states_)
+    error = (n_splits + 4) * ROUNDING
+    largest = np.abs(values).max() * n_splits / states_[..., 1].min()
+    rig.compare(f"{n_splits} splits", out.read(), want.reshape(3, -1), error * largest)
+    if case.capture:
         rig.compare(f"entropy of {n_splits} splits", bits.read(), entropy, error * 10)
 
 
@@ -215,52 +242,81 @@ def check_attention_weights(rig: Rig, dtype: str) -> None:
 # ---- writing the cache -----------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class QkvCase:
+    """`width`: inputs; `bucket`: rows of the plan."""
+
+    heads: Heads
+    width: int
+    bucket: int = 8
+    bias: bool = True
+    kv_dtype: str = "f16"
+
+    @property
+    def places(self) -> RowPlaces:
+        if self.bucket == 8:
+            return SOMEWHERE
+        return RowPlaces.of(*((i % 3, i // 3) for i in range(max(1, min(self.bucket - 1, 250)))))
+
+
 def check_qkv(rig: Rig, dtype: str) -> None:
     """Check queries, keys and values of every weight format in every plain KV format."""
-    for heads, kv, width in (((9, 3, 64), "f16", 100), ((5, 1, 12), "f32", 40)):
-        config, n_rows = _config(heads, hidden_size=width), len(SOMEWHERE.slots)
-        rng, n = np.random.default_rng(width), (heads[0] + 2 * heads[1]) * heads[2]
-        x, bias = normal(rng, n_rows, width), normal(rng, n)
-        weight = normal(rng, n, width) / np.float32(np.sqrt(width))
-        gain, cos_sin = rng.uniform(0.5, 1.5, width).astype(np.float32), rope_cos_sin(config, 100)
-        cache = LayerCache.scattered(rig, config, kv, 3, 100)
-        at = np.cumsum([heads[0], heads[1]]) * heads[2]
-        arrays = dict(zip("qkv", np.split(weight, at), strict=True))
-        arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, at), strict=True))
-        loader = WeightLoader(Arrays(arrays), rig.memory, dtype)
-        matrix = loader.qkv("qkv", "q", "k", "v", config, config.rope_dim)
-        biases = loader.qkv_biases("bias", "bq", "bk", "bv", config, config.rope_dim)
-        batch = rig.batch(SOMEWHERE.rows, bucket=8, blocks=cache.pools.blocks[0])
-        q, given = rig.output(n_rows, heads[0] * heads[2]), rig.input("x", x)
-        rope, norm = rig.memory.upload("rope", cos_sin), ops.Norm(rig.gain(gain), EPS)
-        rig.run(
-            recording(
-                ops.qkv, batch, "qkv", config, given, matrix, rope, cache.pools, LAYER, q.tensor,
-                norm=norm, bias=biases,
-            )
-        )  # fmt: skip
-        filled, (x_, bias_, gain_, cos_sin_) = cache.arrays(), f64(x, bias, gain, cos_sin)
-        stored = unpack(dtype, pack(dtype, weight), width).astype(np.float64)
-        want = reference.qkv(
-            x_, stored, cos_sin_, cache.rows(SOMEWHERE), filled, heads[0],
-            norm=reference.Norm(gain_, EPS), bias=bias_,
-        )  # fmt: skip
-        normed = reference.rms_norm(x_, gain_, EPS)
-        size = np.linalg.norm(normed, axis=1).max() * np.linalg.norm(stored, axis=1).max()
-        largest = max(np.nanmax(np.abs(each)) for each in (want, filled.keys, filled.values))
-        sums = 8 * (size + np.abs(bias_).max())
-        bound = 1.5 * ROUNDING * (sums + (16 + np.sqrt(width)) * largest)
-        case = f"{dtype}, {kv} cache, heads {heads}"
-        rig.compare(f"queries, {case}", q.read(), want.reshape(n_rows, -1), bound)
-        _compare_cache(rig, case, cache, filled, bound)
+    for case in (QkvCase((9, 3, 64), 100), QkvCase((5, 1, 12), 40, kv_dtype="f32")):
+        check_qkv_case(rig, dtype, case)
 
 
-def check_qk_norm_rope(rig: Rig) -> None:
+def check_qkv_case(rig: Rig, dtype: str, case: QkvCase) -> None:
+    """Compare a projection to queries, keys and values with its twin."""
+    heads, kv, width, at = case.heads, case.kv_dtype, case.width, case.places
+    config, n_rows = _config(heads, hidden_size=width), len(at.slots)
+    rng, n = np.random.default_rng(width), (heads[0] + 2 * heads[1]) * heads[2]
+    x, bias = normal(rng, n_rows, width), normal(rng, n) * case.bias
+    weight = normal(rng, n, width) / np.float32(np.sqrt(width))
+    gain, cos_sin = rng.uniform(0.5, 1.5, width).astype(np.float32), rope_cos_sin(config, 100)
+    cache = LayerCache.scattered(rig, config, kv, 3, 100)
+    parts = np.cumsum([heads[0], heads[1]]) * heads[2]
+    arrays = dict(zip("qkv", np.split(weight, parts), strict=True))
+    arrays |= dict(zip(("bq", "bk", "bv"), np.split(bias, parts), strict=True))
+    loader = WeightLoader(Arrays(arrays), rig.memory, dtype)
+    matrix = loader.qkv("qkv", "q", "k", "v", config, config.rope_dim)
+    biases = loader.qkv_biases("bias", "bq", "bk", "bv", config, config.rope_dim)
+    batch = rig.batch(at.rows, bucket=case.bucket, blocks=cache.pools.blocks[0])
+    q, given = rig.output(n_rows, heads[0] * heads[2]), rig.input("x", x)
+    rope, norm = rig.memory.upload("rope", cos_sin), ops.Norm(rig.gain(gain), EPS)
+    rig.run(
+        recording(
+            ops.qkv, batch, "qkv", config, given, matrix, rope, cache.pools, LAYER, q.tensor,
+            norm=norm, bias=biases if case.bias else None,
+        )
+    )  # fmt: skip
+    filled, (x_, bias_, gain_, cos_sin_) = cache.arrays(), f64(x, bias, gain, cos_sin)
+    stored = unpack(dtype, pack(dtype, weight), width).astype(np.float64)
+    want = reference.qkv(
+        x_, stored, cos_sin_, cache.rows(at), filled, heads[0],
+        norm=reference.Norm(gain_, EPS), bias=bias_,
+    )  # fmt: skip
+    normed = reference.rms_norm(x_, gain_, EPS)
+    size = np.linalg.norm(normed, axis=1).max() * np.linalg.norm(stored, axis=1).max()
+    largest = max(np.nanmax(np.abs(each)) for each in (want, filled.keys, filled.values))
+    sums = 8 * (size + np.abs(bias_).max())
+    bound = 1.5 * ROUNDING * (sums + (16 + np.sqrt(width)) * largest)
+    name = f"{dtype}, {kv} cache, heads {heads}"
+    rig.compare(f"queries, {name}", q.read(), want.reshape(n_rows, -1), bound)
+    _compare_cache(rig, name, cache, filled, bound)
+
+
+QkNormCase = tuple[Heads, str, bool, int | None]
+"""Heads, format of the cache, whether a norm is over all heads, numbers that are rotated."""
+QK_NORM_CASES: tuple[QkNormCase, ...] = (
+    ((5, 1, 12), "f32", False, None),
+    ((4, 2, 100), "f16", True, None),
+    ((4, 2, 12), "f32", False, 8),
+)
+
+
+def check_qk_norm_rope(rig: Rig, cases: Sequence[QkNormCase] = QK_NORM_CASES) -> None:
     n_rows = len(SOMEWHERE.slots)
-    for heads, kv, whole, rotary_dim in (
-        ((5, 1, 12), "f32", False, None), ((4, 2, 100), "f16", True, None),
-        ((4, 2, 12), "f32", False, 8),
-    ):  # fmt: skip
+    for heads, kv, whole, rotary_dim in cases:
         config = _config(heads, norm_eps=EPS, rotary_dim=rotary_dim)
         n_heads, n_kv_heads, d = heads
         rng = np.random.default_rng(d)
@@ -307,10 +363,10 @@ def _compare_cache(
         rig.compare(f"{name}, {case}", got, exact, room)
 
 
-def check_quantize_kv(rig: Rig, dtype: str) -> None:
+def check_quantize_kv(rig: Rig, dtype: str, shapes: Sequence[Heads] = PACKED_HEADS) -> None:
     """Check scales, codes and places; a scale may be the neighbouring float16, a code the
     neighbouring one where a number is between two."""
-    for heads in ((2, 1, 8), (9, 3, 64), (3, 3, 80), (6, 2, 128)):
+    for heads in shapes:
         config, d = _config(heads), heads[2]
         rng, n_rows = np.random.default_rng(d), len(SOMEWHERE.slots)
         cache = LayerCache.scattered(rig, config, dtype, 3, 100)

@@ -7,7 +7,7 @@ by hundreds of times that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -40,6 +40,7 @@ class MatmulCase:
     residual: bool = False
     gated: bool = False
     gather: bool = False
+    n_gathered: int = 5
     activation: str | None = None
 
     def __str__(self) -> str:
@@ -68,7 +69,7 @@ CASES = (
 def check_matmul(rig: Rig, dtype: str) -> None:
     most = rig.memory.max_rows
     for case in (*CASES, MatmulCase(70, 1100, most - 3, most, norm=True, residual=True)):
-        _check(rig, dtype, case)
+        check_case(rig, dtype, case)
 
 
 def check_q8_activations(rig: Rig, dtype: str) -> None:
@@ -82,14 +83,15 @@ def check_q8_activations(rig: Rig, dtype: str) -> None:
         MatmulCase(251, 127, 5, 8, norm=True),
         MatmulCase(70, 66, 60, 64, bias=True, residual=True),
     ):
-        _check(q8, dtype, case)
+        check_case(q8, dtype, case)
 
 
-def _check(rig: Rig, dtype: str, case: MatmulCase) -> None:
+def check_case(rig: Rig, dtype: str, case: MatmulCase) -> None:
+    """Compare one matmul with weights stored as `dtype` with its twin."""
     rng = np.random.default_rng(case.k)
     weight = normal(rng, case.n, case.k) / np.float32(np.sqrt(case.k))
     width = case.n // 2 if case.gated else case.n
-    gathered = rng.permutation(case.rows)[:5]
+    gathered = rng.permutation(case.rows)[: case.n_gathered]
     n_out = len(gathered) if case.gather else case.rows
     x, gain = normal(rng, case.rows, case.k), rng.uniform(0.5, 1.5, case.k).astype(np.float32)
     bias, residual = normal(rng, case.n), normal(rng, n_out, width)
@@ -208,8 +210,8 @@ def check_quantize_activations(rig: Rig) -> None:
             rig.compare(f"sums, {k}", sums, parts.sum(-1), room)
 
 
-def check_rms_norm_split(rig: Rig) -> None:
-    for k in (1, 33, 576):
+def check_rms_norm_split(rig: Rig, widths: Sequence[int] = (1, 33, 576)) -> None:
+    for k in widths:
         rng = np.random.default_rng(k)
         x, gain = normal(rng, 5, k) * 30, rng.uniform(0.5, 1.5, k).astype(np.float32)
         x[1] = 0
