@@ -16,12 +16,37 @@ MANAGER_TEST = "tests/gpu/engine/test_kv_manager.py"
 SPECULATION_TEST = "tests/gpu/engine/test_speculation.py"
 DRAFT_MODEL_TEST = "tests/gpu/engine/test_draft_model.py"
 DRAFTED_TEXT_TEST = "tests/gpu/engine/test_speculative_text.py"
+NOT_FINITE_TEST = "tests/gpu/engine/test_not_finite.py"
 PACE_TEST = "tests/gpu/engine/test_pace.py"
 PENALTIES_TEST = "tests/gpu/engine/test_penalties.py"
 PREFIX_TEST = "tests/gpu/kv/test_prefix_cache.py"
 REACH_TEST = "tests/gpu/interventions/test_active.py"
 
 MUTANTS = (
+    Mutant(
+        "repeat-ahead",
+        "tokens that were drawn after what was not a number stay in the text",
+        SEQUENCE,
+        "        self._n_dropped = self.n_submitted - self.n_written\n",
+        "        self._n_dropped = 0\n",
+        (NOT_FINITE_TEST,),
+    ),
+    Mutant(
+        "repeat-text",
+        "penalties of a step that is run again count what was drawn after it",
+        "gpu/engine/repeat.py",
+        "    runner.set_text(slot, np.array(sequence.ids, np.uint32), sequence.n_counted)\n",
+        "",
+        (NOT_FINITE_TEST,),
+    ),
+    Mutant(
+        "not-finite-cached",
+        "keys and values of a text that ended in what is not a number stay in the prefix cache",
+        MANAGER,
+        "        if sequence.keeps_cache:\n",
+        "        if True:\n",
+        (NOT_FINITE_TEST,),
+    ),
     Mutant(
         "preview-kept",
         "a press writes the token that was drawn before a slider was moved in the pause",
