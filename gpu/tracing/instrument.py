@@ -95,7 +95,7 @@ def instrumented(source: str) -> Instrumented:
     """Instrument the composed source of a kernel. Raises ValueError if it is not understood."""
     source = _COMMENT.sub("", source)
     variables = {v.name: v for v in shared_variables(source)}
-    body = _Body(source, variables)
+    body = AccessRewriter(source, variables)
     text = body.rewritten()
     names = re.findall(r"@binding\((\d+)\)", source)
     tracer = _TRACER % {
@@ -107,8 +107,8 @@ def instrumented(source: str) -> Instrumented:
     return Instrumented(_begun(text) + tracer, tuple(body.sites))
 
 
-class _Body:
-    """Rewrites the accesses of a source, and numbers them."""
+class AccessRewriter:
+    """Rewrites the accesses of a source so that they are traced, and numbers them."""
 
     def __init__(self, source: str, variables: dict[str, SharedVariable]) -> None:
         self._source = source
