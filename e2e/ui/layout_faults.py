@@ -172,6 +172,7 @@ FAULTS = """(scope) => {
 
   // ---- controls ----------------------------------------------------------------------------
   const scrolled = new Map();
+  const focused = document.activeElement;
   const CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0'], [role=tab]";
   for (const control of root.querySelectorAll(CONTROLS)) {
     if (control.closest(".vh, .skip, [inert], [hidden], [aria-hidden=true]")) continue;
@@ -179,6 +180,8 @@ FAULTS = """(scope) => {
     for (let at = control; at; at = at.parentElement)
       if (!scrolled.has(at)) scrolled.set(at, [at.scrollLeft, at.scrollTop]);
     control.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
+    // What is shown where the pointer is, is shown to the keyboard too.
+    if (getComputedStyle(control).pointerEvents === "none") control.focus({ preventScroll: true });
     const box = control.getClientRects()[0];
     if (!box?.width || !box.height) { report("no size", path(control)); continue; }
     const [x, y] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
@@ -188,6 +191,7 @@ FAULTS = """(scope) => {
     const where = hit ? `under ${path(hit)}` : "outside the window";
     report("out of reach", `${path(control)} ${where}`, words);
   }
+  if (document.activeElement !== focused) focused.focus({ preventScroll: true });
   for (const [node, [left, top]] of scrolled) {
     if (node.scrollLeft !== left) node.scrollLeft = left;
     if (node.scrollTop !== top) node.scrollTop = top;

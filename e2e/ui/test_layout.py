@@ -12,8 +12,12 @@ from e2e.look.test_look import INSTRUMENTS
 from e2e.look.test_looks import open_page
 from e2e.playground import Playground
 from e2e.site import Site
+from e2e.tour.card import TITLES
 from e2e.ui.layout_faults import RECORD_CANVAS_TEXTS, layout_faults
 from e2e.waiting import TWO_FRAMES
+from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
+from tests.app.fake_engine import loader
+from tests.app.models.fake_hub import FakeHub
 
 SIZES = (
     (360, 740), (768, 1024), (1024, 768), (1280, 720), (1366, 768), (1440, 900), (1536, 864),
@@ -23,8 +27,16 @@ HEIGHTS = dict(SIZES)
 """Widths of windows, and a height that goes with each."""
 FEW = (360, 1024, 1366)
 SHEETS = ("Core", "Layers", "Next token", "Sampling", "Run")
-LONG_NAME = "SmolLM2-135M-Instruct"
+SMOLLM2 = {
+    "name": "SmolLM2-135M-Instruct",
+    "n_layers": 30,
+    "n_heads": 9,
+    "n_kv_heads": 3,
+    "head_dim": 64,
+}
+"""The default model: many thin rows, and a long name."""
 CONTEXT = 256
+N_DIALOGS = 7
 DRAWN_WITHIN = 4
 """Looks at a view, two frames apart, after which everything is where it stays."""
 
@@ -60,8 +72,15 @@ SET_STATE = """async (values) => {
 }"""
 
 
+Views = Callable[[Playground], Iterator[tuple[str, str]]]
+"""Show one part of the page after another; yield its name and the selector of what is shown."""
+
+
+def empty_views(play: Playground) -> Iterator[tuple[str, str]]:
+    yield "the start page", "body"
+
+
 def views(play: Playground) -> Iterator[tuple[str, str]]:
-    """Show one part of the page after another; yield its name and the selector of what is shown."""
     page = play.page
     play.look.show("")
     yield "the context is full", "body"
@@ -69,6 +88,10 @@ def views(play: Playground) -> Iterator[tuple[str, str]]:
         before = page.evaluate(SET_STATE, values)
         yield name, "body"
         page.evaluate(SET_STATE, before)
+    page.locator(".message-edit").last.evaluate("(node) => node.click()")
+    yield "an edited message", "body"
+    page.keyboard.press("Escape")
+    yield from dialogs(page)
     if (page.viewport_size or {"width": 0})["width"] < 768:
         for name in SHEETS:
             page.locator("#tabs").get_by_role("button", name=name).click()
@@ -79,7 +102,33 @@ def views(play: Playground) -> Iterator[tuple[str, str]]:
         yield name, "body"
 
 
-def faults_at(play: Playground, width: int) -> list[str]:
+def dialogs(page: Page) -> Iterator[tuple[str, str]]:
+    """Those of the page, each by its button, which may be in a dialog or sheet that is closed."""
+    openers = page.locator("[aria-haspopup=dialog]")
+    assert openers.count() >= N_DIALOGS
+    for opener in openers.all():
+        opener.evaluate("(node) => node.click()")
+        dialog = page.locator("dialog[open]")
+        expect(dialog).to_have_count(1)
+        yield f"dialog {dialog.get_attribute('id')}", "dialog[open]"
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+
+
+def tour_steps(play: Playground) -> Iterator[tuple[str, str]]:
+    play.look.show("")
+    play.page.evaluate("() => document.activeElement.blur()")
+    play.page.keyboard.press("t")
+    for step, title in enumerate(TITLES, start=1):
+        play.tour.wait(step)
+        yield f"tour, {title}", "#tour"
+        play.tour.check_place()
+        play.page.keyboard.press("ArrowRight")
+    play.page.keyboard.press("Escape")
+    expect(play.tour.card).to_be_hidden()
+
+
+def faults_at(play: Playground, width: int, views: Views) -> list[str]:
     play.page.set_viewport_size({"width": width, "height": HEIGHTS[width]})
     found = []
     for view, scope in views(play):
@@ -99,7 +148,8 @@ def settled_faults(page: Page, scope: str) -> list[str]:
     return faults
 
 
-def check(page: Page, site: Callable[..., Site], theme: str, widths: Sequence[int]) -> None:
+def open_full(page: Page, site: Callable[..., Site], theme: str) -> Playground:
+    """The page of a model that has everything an instrument may show."""
     page.add_init_script(RECORD_CANVAS_TEXTS)
     here = site(
         delay=0.0,
@@ -107,20 +157,69 @@ def check(page: Page, site: Callable[..., Site], theme: str, widths: Sequence[in
         n_experts=6,
         experts=(12, 1),
         loras=("fox", "an-adapter-with-a-long-name"),
-        name=LONG_NAME,
+        **SMOLLM2,
     )
     play = open_page(page, here, color_scheme=theme)
     play.write("Tell me a story", n=20)
+    return play
+
+
+def check(page: Page, site: Callable[..., Site], theme: str, widths: Sequence[int]) -> None:
+    """Check the page without a text, and with a context that is full."""
+    play = open_full(page, site, theme)
+    play.start_new()
+    faults = [fault for width in widths for fault in faults_at(play, width, empty_views)]
     play.set(max_tokens=CONTEXT, seed=3)
-    play.ask("And then?")
+    play.ask("Tell me a story")
     play.wait_done()
     expect(play.notice).to_contain_text("The context is full")
     play.compare.open("Once upon a time").run()
-    faults = [fault for width in widths for fault in faults_at(play, width)]
+    faults += [fault for width in widths for fault in faults_at(play, width, views)]
+    assert not faults, "\n".join(faults)
+
+
+def model_views(play: Playground) -> Iterator[tuple[str, str]]:
+    """The dialog of the model: what is offered, a name that is refused, what the browser keeps."""
+    page = play.page
+    page.get_by_test_id("about-open").click()
+    page.get_by_role("button", name="Change the model").click()
+    dialog = page.get_by_role("dialog", name="Change the model")
+    expect(dialog.get_by_role("radio").first).to_be_visible()
+    yield "models", "dialog[open]"
+    page.locator("#models-typed").fill("../model")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("expected OWNER/MODEL")
+    dialog.locator("#kept summary").click()
+    yield "a model that is refused", "dialog[open]"
+    dialog.locator("#kept summary").click()
+    page.keyboard.press("Escape")
+
+
+@pytest.fixture(autouse=True)
+def without_gpu(allowed_console: list[str]) -> None:
+    """The browser of these tests has none, and says so when a dialog asks for it."""
+    allowed_console.append("No available adapters")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_dialog_of_the_model_fits_any_window(
+    page: Page,
+    start_site: StartSite,  # noqa: F811
+    hub: FakeHub,  # noqa: F811
+    allowed_console: list[str],
+    theme: str,
+) -> None:
+    allowed_console.append("status of 400")  # a browser names every answer that is an error
+    page.add_init_script(RECORD_CANVAS_TEXTS)
+    site = start_site(process=True, switch=lambda settings, model: loader(), **SMOLLM2)
+    page.emulate_media(color_scheme="light" if theme == "light" else "dark")
+    play = Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
+    faults = [fault for width in HEIGHTS for fault in faults_at(play, width, model_views)]
     assert not faults, "\n".join(faults)
 
 
 def test_nothing_overlaps_in_three_windows(page: Page, site: Callable[..., Site]) -> None:
+    """What `make test` has of this file; `make test-page` runs all of it."""
     check(page, site, "light", FEW)
 
 
@@ -133,3 +232,10 @@ def test_nothing_overlaps_in_any_window(
     page: Page, site: Callable[..., Site], theme: str, widths: Sequence[int]
 ) -> None:
     check(page, site, theme, widths)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_tour_fits_any_window(page: Page, site: Callable[..., Site], theme: str) -> None:
+    play = open_full(page, site, theme)
+    faults = [fault for width in HEIGHTS for fault in faults_at(play, width, tour_steps)]
+    assert not faults, "\n".join(faults)

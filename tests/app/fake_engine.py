@@ -82,6 +82,7 @@ class FakeOptions:
     """Options of the fake engine.
 
     delay         seconds per step
+    n_kv_heads    0: half as many as heads
     text          output of greedy decoding, repeated unless `ends`
     script        texts that runs write, one after another, and the last one from then on; instead
                   of `text`
@@ -104,6 +105,8 @@ class FakeOptions:
     delay: float = 0.01
     n_layers: int = 8
     n_heads: int = 8
+    n_kv_heads: int = 0
+    head_dim: int = 32
     context: int = 512
     n_slots: int = 4
     queue: int = 16
@@ -598,12 +601,12 @@ def info_of(options: FakeOptions) -> EngineInfo:
             kv_formats={name: KV_BLOCK_BYTES * bytes_ // 128 for name, bytes_ in KV_BYTES.items()},
             n_layers=options.n_layers,
             n_heads=options.n_heads,
-            n_kv_heads=max(1, options.n_heads // 2),
+            n_kv_heads=options.n_kv_heads or max(1, options.n_heads // 2),
             n_experts=options.n_experts,
             conversion=options.conversion,
             dtype_reason=options.dtype_reason,
-            head_dim=32,
-            hidden_size=32 * options.n_heads,
+            head_dim=options.head_dim,
+            hidden_size=options.head_dim * options.n_heads,
             vocab_size=FakeTokenizer(marks=options.marks).vocab_size,
             parameters=7_412_736,
             eos_ids=FakeTokenizer().eos_ids,
