@@ -110,7 +110,7 @@ bench: $(VENV)/test.stamp
 accuracy: $(VENV)/test.stamp
 	$(BIN)/python -m tests.accuracy docs/models.md
 
-# The pictures in docs/, of the bundled model with a fixed seed.
+# The pictures in docs/, of SmolLM2 with a fixed seed.
 screenshots: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(BIN)/python -m e2e.screenshots docs

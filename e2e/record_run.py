@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 from e2e.playground import Playground
-from e2e.screenshots import DESKTOP, WARM_MS, chromium
+from e2e.screenshots import DESKTOP, MODEL, WARM_MS, chromium
 from tests.real_weights import real_weights
 from tests.serving import serving
 
-MODEL = "SmolLM2-135M-Instruct"
 PROMPTS = (
     ("What is the capital of France? Answer in one sentence.", 24),
     ("Tell me a story about a fox who finds a lantern.", 48),
