@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test test-page test-all test-late test-slow soak races mutants lint parity bench accuracy screenshots clean
+.PHONY: run site smoke test test-page test-all test-late test-slow soak races devices mutants lint parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -55,12 +55,13 @@ else
 endif
 
 # What a release must pass: `make test`, all tests of the page, every comparison on the second driver,
-# the slow tests and the search for races.
+# the slow tests, the search for races, and devices that are not here.
 test-all: test
 	$(MAKE) --no-print-directory test-page
 	$(MAKE) --no-print-directory parity
 	$(MAKE) --no-print-directory test-slow
 	$(MAKE) --no-print-directory races
+	$(MAKE) --no-print-directory devices
 
 # 32 clients that come, go, stall and vanish for five minutes; `make test` has a minute of them.
 soak: $(VENV)/test.stamp
@@ -70,6 +71,16 @@ soak: $(VENV)/test.stamp
 races: $(VENV)/test.stamp
 	$(PYTEST) -m "not slow" tests/gpu/ops --races
 	$(PYTEST) -m "not slow" tests/gpu/ops --lane-orders
+
+# Ops and models on devices that are not here (tests/gpu/other_devices.py): other kinds, with division and
+# exponentials as inexact as WGSL allows, and memory that holds what others left in it. Not the sampler,
+# whose tests compare thresholds with exact ones.
+DEVICES := $(PYTEST) -m "not slow" $(OPS)
+
+devices: $(VENV)/test.stamp
+	$(DEVICES) --pose discrete --inexact up --leftovers nan
+	$(DEVICES) --pose integrated --inexact mixed --leftovers stale
+	$(DEVICES) --pose phone --inexact down --leftovers inf
 
 # Break one thing at a time and see which test notices; docs/mutants.md is the result.
 mutants: $(VENV)/test.stamp

@@ -120,4 +120,4 @@ def _rotary_dim(config: ModelConfig, rope: LayerRope | None, label: str) -> int:
 def _constants(
     config: ModelConfig, rope: LayerRope | None, pools: KvPools
 ) -> dict[str, bool | int | float]:
-    return {"ROPE_FACTOR": rope.factor if rope else 1.0, **paging(config, pools)}
+    return {"ROPE_UNSCALE": 1 / rope.factor if rope else 1.0, **paging(config, pools)}

@@ -116,9 +116,10 @@ def encode(storage: str, x: Array, block: int, scale: Array) -> npt.NDArray[np.i
     parts = _blocks(x, block)
     first = scale[..., 0]
     if storage == "q8":
-        codes = np.clip(np.rint(parts * _over(127, first)), -127, 127)
+        codes = np.clip(np.rint(_over(_product(127, parts), first)), -127, 127)
     elif storage == "q4":
-        codes = np.clip(np.rint((parts - first[..., None]) * _over(15, scale[..., 1])), 0, 15)
+        above = parts.astype(np.float32) - first.astype(np.float32)[..., None]
+        codes = np.clip(np.rint(_over(_product(15, above), scale[..., 1])), 0, 15)
     else:
         codes = _nearest(parts, first) + 8 * (parts < 0)
     return np.asarray(codes.reshape(x.shape), np.int64)
@@ -179,12 +180,18 @@ def _nearest(parts: Array, absmax: Array) -> npt.NDArray[np.int64]:
     """Return the index of the level nearest to |parts| (…, block), `absmax` scaled to 255."""
     levels = np.array(LEVELS)
     between = (levels[1:] + levels[:-1]) / 2
-    return np.searchsorted(between, np.abs(parts) * _over(255, absmax))
+    return np.searchsorted(between, _over(_product(255, np.abs(parts)), absmax))
 
 
-def _over(n: float, absmax: Array) -> Array:
-    """Return n / absmax (…, 1); 0 for blocks of zeros."""
-    return np.where(absmax > 0, n / np.where(absmax > 0, absmax, 1.0), 0.0)[..., None]
+def _product(n: int, x: npt.NDArray[Any]) -> Array:
+    """Return n · x with the one rounding of float32 that decides ties on a device."""
+    return (np.float32(n) * x.astype(np.float32)).astype(np.float64)
+
+
+def _over(x: Array, size: Array) -> Array:
+    """Return x / size[..., None]; 0 for blocks of zeros."""
+    size = size[..., None]
+    return np.where(size > 0, x / np.where(size > 0, size, 1.0), 0.0)
 
 
 def _half(x: Array) -> Array:

@@ -13,6 +13,7 @@
 // y         [rows][STRIDE]; columns past WIDTH are not written
 // use: step
 // use: workgroup_sum
+// use: quotient
 override WIDTH: u32;
 override STRIDE: u32;
 override EPS: f32;
@@ -40,7 +41,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (CENTRED) {
     var sum = 0.0;
     for (var d = lane; d < WIDTH; d += LANES) { sum += x[start + d]; }
-    mean = workgroup_sum(sum, lane) / f32(WIDTH);
+    mean = quotient(workgroup_sum(sum, lane), f32(WIDTH)); // differences keep its error
   }
   var squares = 0.0;
   for (var d = lane; d < WIDTH; d += LANES) {

@@ -16,6 +16,7 @@
 // use: quantized_rows
 // use: workgroup_sum
 // use: fma4
+// use: round_quotient
 override K: u32;
 override BLOCKS: u32;
 override EPS: f32 = 0.0;
@@ -25,7 +26,6 @@ override EACH: u32 = 1u; // rows of x per row of the step
 override WORKGROUPS: u32; // of a row
 
 const LARGEST = 3.4028234e38;
-const TINY = 1e-36; // 127 / TINY is finite
 
 struct Half {
   bytes: vec4u,
@@ -38,16 +38,19 @@ struct Half {
 @group(0) @binding(2) var<storage, read> gain: array<vec4f>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec4u>;
 
-fn pack_int8x4(a: vec4f) -> u32 { return pack4xI8(vec4i(round(a))); }
+fn pack_int8x4(x: vec4f, absmax: f32, quotient: f32) -> u32 {
+  return pack4xI8(vec4i(round_quotient(x, 127.0, absmax, quotient)));
+}
 
 fn half_of(a: vec4f, b: vec4f, c: vec4f, d: vec4f) -> Half {
   let maxima = max(max(abs(a), abs(b)), max(abs(c), abs(d)));
   let sizes = abs(a) + abs(b) + abs(c) + abs(d);
   let absmax = max(max(maxima.x, maxima.y), max(maxima.z, maxima.w));
   let size = sizes.x + sizes.y + sizes.z + sizes.w;
-  let over = select(0.0, 127.0 / absmax, absmax >= TINY);
+  let quotient = over(127.0, absmax);
   let q = vec4u(
-    pack_int8x4(a * over), pack_int8x4(b * over), pack_int8x4(c * over), pack_int8x4(d * over));
+    pack_int8x4(a, absmax, quotient), pack_int8x4(b, absmax, quotient),
+    pack_int8x4(c, absmax, quotient), pack_int8x4(d, absmax, quotient));
   let ones = 0x01010101u;
   let sum = dot4I8Packed(q.x, ones) + dot4I8Packed(q.y, ones)
           + dot4I8Packed(q.z, ones) + dot4I8Packed(q.w, ones);

@@ -13,7 +13,7 @@
 // use: kv_pair
 override PAIRS: u32; // pairs in a head: head_dim / 2
 override HALF: u32;  // pairs in half of the rotated part: rotary_dim / 4; 0: keys have no position
-override ROPE_FACTOR: f32; // factor of rope_cos_sin, which keys have already
+override ROPE_UNSCALE: f32; // 1 / factor of rope_cos_sin, which keys have already
 override LANES: u32;
 
 @group(0) @binding(0) var<storage, read> moves: array<vec4u>;
@@ -47,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     if (pair >= HALF) { continue; } // stored with the other half
     let low = from_pair(k_pool[source + pair]);
     let high = from_pair(k_pool[source + pair + HALF]);
-    let cos_sin = rope_cos_sin[u32(abs(shift)) * HALF + pair] / ROPE_FACTOR;
+    let cos_sin = rope_cos_sin[u32(abs(shift)) * HALF + pair] * ROPE_UNSCALE;
     let cosines = cos_sin.xz;
     let sines = select(cos_sin.yw, -cos_sin.yw, shift < 0);
     k_pool[destination + pair] = pair_of(fma(low, cosines, -high * sines));

@@ -18,7 +18,7 @@
 // use: quantize_head
 // prelude: const HEAD_DIM, PACK_BLOCK
 override HALF: u32; // half of the rotated numbers: rotary_dim / 2; 0: keys have no position
-override ROPE_FACTOR: f32; // factor of rope_cos_sin, which keys have already
+override ROPE_UNSCALE: f32; // 1 / factor of rope_cos_sin, which keys have already
 override K_STORAGE: u32;   // format of keys: 0 Q8, 1 Q4, 2 NL4
 override V_STORAGE: u32;
 override HADAMARD: bool;
@@ -57,7 +57,7 @@ fn rotate(shift: i32, lane: u32) {
   for (var d = lane; d < HALF; d += LANES) {
     let low = numbers[d];
     let high = numbers[d + HALF];
-    let cos_sin = rope_cos_sin[u32(abs(shift)) * HALF + d] / ROPE_FACTOR;
+    let cos_sin = rope_cos_sin[u32(abs(shift)) * HALF + d] * ROPE_UNSCALE;
     let sine = select(cos_sin.y, -cos_sin.y, shift < 0);
     numbers[d] = fma(low, cos_sin.x, -high * sine);
     numbers[d + HALF] = fma(high, cos_sin.x, low * sine);

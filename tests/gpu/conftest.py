@@ -16,6 +16,8 @@ from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.golden import Trained, trained_models
+from tests.gpu import other_devices
+from tests.gpu.inexact import WAYS
 from tests.gpu.ops.rig import Rig
 from tests.gpu.text import made_tokenizers
 from tests.gpu.text.tokenizer_families import FAMILIES
@@ -72,11 +74,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lane-orders", action="store_true", help=help)
     help = "trace the memory accesses of every op, and fail where lanes race"
     parser.addoption("--races", action="store_true", help=help)
+    help = "let the device pose as one of another kind"
+    parser.addoption("--pose", choices=other_devices.KINDS, help=help)
+    help = "let kernels compute as badly as WGSL allows"
+    parser.addoption("--inexact", choices=WAYS, help=help)
+    help = "what memory holds where nothing was written"
+    parser.addoption("--leftovers", choices=other_devices.LEFTOVERS, help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     Rig.lane_orders = bool(config.getoption("lane_orders", default=False))
     Rig.races = bool(config.getoption("races", default=False))
+    patch = pytest.MonkeyPatch()  # for the whole run
+    if kind := config.getoption("pose", default=None):
+        other_devices.pose(patch, kind)
+    if way := config.getoption("inexact", default=None):
+        other_devices.make_inexact(patch, way)
+    if name := config.getoption("leftovers", default=None):
+        Rig.leftover = other_devices.LEFTOVERS[name]
+        other_devices.leave(patch, Rig.leftover)
 
 
 @pytest.fixture(scope="session")

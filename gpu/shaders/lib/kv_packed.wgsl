@@ -7,5 +7,4 @@ alias Numbers = array<vec4f, 2>;
 const CACHED_VEC4S = 2u;
 const HEAD_CHUNKS = HEAD_DIM / CHUNK;
 
-fn over(n: f32, absmax: f32) -> f32 { return select(0.0, n / absmax, absmax > 0.0); }
 fn half_of(word: u32, i: u32) -> f32 { return unpack2x16float(word >> (16u * (i % 2u))).x; }

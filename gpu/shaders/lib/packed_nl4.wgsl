@@ -4,15 +4,17 @@ const NL4 = Packing(4u, 1u);
 const LEVELS_LOW = 0x583d240cu;  // 12, 36, 61, 88, the first lowest
 const LEVELS_HIGH = 0xffc19775u; // 117, 151, 193, 255
 
-// Index of the level nearest to `size`, which is at most 255.
-fn nearest_level(size: vec4f) -> vec4u {
-  var n = select(vec4u(), vec4u(1u), size > vec4f(24.0));
-  n += select(vec4u(), vec4u(1u), size > vec4f(48.5));
-  n += select(vec4u(), vec4u(1u), size > vec4f(74.5));
-  n += select(vec4u(), vec4u(1u), size > vec4f(102.5));
-  n += select(vec4u(), vec4u(1u), size > vec4f(134.0));
-  n += select(vec4u(), vec4u(1u), size > vec4f(172.0));
-  return n + select(vec4u(), vec4u(1u), size > vec4f(224.0));
+// Index of the level nearest to 255 · |x| / absmax; 0 if absmax is. By products alone, as a division
+// may choose another level on another device.
+fn nearest_level(x: vec4f, absmax: f32) -> vec4u {
+  let size = select(vec4f(), abs(x) * 255.0, absmax > 0.0);
+  var n = select(vec4u(), vec4u(1u), size > vec4f(24.0 * absmax));
+  n += select(vec4u(), vec4u(1u), size > vec4f(48.5 * absmax));
+  n += select(vec4u(), vec4u(1u), size > vec4f(74.5 * absmax));
+  n += select(vec4u(), vec4u(1u), size > vec4f(102.5 * absmax));
+  n += select(vec4u(), vec4u(1u), size > vec4f(134.0 * absmax));
+  n += select(vec4u(), vec4u(1u), size > vec4f(172.0 * absmax));
+  return n + select(vec4u(), vec4u(1u), size > vec4f(224.0 * absmax));
 }
 
 fn level(n: vec4u) -> vec4f {
@@ -21,7 +23,7 @@ fn level(n: vec4u) -> vec4f {
 }
 
 fn nl4_of(x: vec4f, absmax: f32) -> u32 {
-  let n = nearest_level(abs(x) * over(255.0, absmax));
+  let n = nearest_level(x, absmax);
   return nibbles(n + select(vec4u(), vec4u(8u), x < vec4f()));
 }
 

@@ -1,9 +1,11 @@
 // Quantises a head in workgroup memory: scales and words of the formats in gpu/kv/formats.py. The
 // shader defines `numbers` (HEAD_DIM of them) and `scale_mins` (one of each block).
 // use: fma4
+// use: quotient
 const HALF_NORMAL_EXPONENT = 113u; // of 2⁻¹⁴, the least normal float16, in a float32
 const HALF_STEP_EXPONENT = 126u;   // significand >> (126 − exponent) counts steps of 2⁻²⁴
 const HALF_STEP = 5.9604644775390625e-8; // 2⁻²⁴
+const LARGEST = 3.4028234e38;
 
 fn packing(storage_kind: u32) -> Packing {
   if (storage_kind == 0u) { return Q8; }
@@ -30,20 +32,20 @@ fn scale_min_of(storage_kind: u32, block: u32) -> vec2f {
   }
   let absmax = max(-least, most);
   if (storage_kind == 0u) { return vec2f(as_half(absmax), 0.0); }
-  return vec2f(as_half(fitted_absmax(first, over(255.0, absmax))), 0.0);
+  return vec2f(as_half(fitted_absmax(first, absmax)), 0.0);
 }
 
 // Least-squares absmax: minimises the squared error of the nearest levels.
-fn fitted_absmax(first: u32, levels_per_one: f32) -> f32 {
+fn fitted_absmax(first: u32, absmax: f32) -> f32 {
   var products = 0.0;
   var squares = 0.0;
   for (var d = first; d < first + PACK_BLOCK; d += 4u) {
     let size = abs(four_at(d));
-    let found = level(nearest_level(size * levels_per_one));
+    let found = level(nearest_level(size, absmax));
     products = dot_add(size, found, products);
     squares = dot_add(found, found, squares);
   }
-  return 255.0 * products / squares;
+  return quotient(min(255.0 * products, LARGEST), squares);
 }
 
 // Rounded to the nearest float16, ties to even, clamped to its largest number. In integers, because

@@ -110,10 +110,18 @@ class Cache:
                     made = _store(made, storage, words, blocks, at % BLOCK_TOKENS)
                 pool[blocks, :, at % BLOCK_TOKENS] = made
         self.upload(rig)
+        if not (format.packed or np.isnan(rig.leftover)):
+            for pool, tensor in ((self.keys, self.pools.keys), (self.values, self.pools.values)):
+                rig.memory.write(tensor[LAYER], left_over(rig, pool))
 
     def upload(self, rig: Rig) -> None:
         rig.memory.write(self.pools.keys[LAYER], self.stored[0])
         rig.memory.write(self.pools.values[LAYER], self.stored[1])
+
+
+def left_over(rig: Rig, pool: Array) -> Array:
+    """Return a pool with what the device holds where nothing was written."""
+    return np.where(np.isnan(pool), np.array(rig.leftover, pool.dtype), pool)
 
 
 def _store(made: Array, storage: KvStorage, words: Array, blocks: Array, at: Array) -> Array:

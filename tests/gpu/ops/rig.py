@@ -119,6 +119,8 @@ class Rig:
     """Set by `--lane-orders`."""
     races = False
     """Set by `--races`."""
+    leftover = float("nan")
+    """What buffers hold before a test writes to them. Set by `--leftovers`."""
 
     def __init__(self, device: Device, kernels: Kernels) -> None:
         self._renumbered: dict[str, Kernels] = {}
@@ -221,7 +223,8 @@ class Rig:
         self.calls.submit(self.calls.encode(commands))
 
     def poison(self, tensor: Tensor) -> Tensor:
-        self.memory.write(tensor, np.full(tensor.n_bytes // 4, POISON, np.uint32))
+        word = POISON if np.isnan(self.leftover) else np.float32(self.leftover).view(np.uint32)
+        self.memory.write(tensor, np.full(tensor.n_bytes // 4, word, np.uint32))
         return tensor
 
     def input(self, name: str, rows: Array) -> Tensor:

@@ -44,8 +44,8 @@ def tiled_rig(request: pytest.FixtureRequest, device: Device) -> Rig:
 
 @dataclass(frozen=True)
 class Case:
-    """`heads`: n_heads, n_kv_heads, head_dim; `rows`: (slot, position) of each; `splits` of the
-    plan; `sharpness`: how large scores get."""
+    """`heads`: n_heads, n_kv_heads, head_dim; `rows`: (slot, position) of each; least `splits` of
+    the plan; `sharpness`: how large scores get."""
 
     heads: tuple[int, int, int]
     rows: tuple[tuple[int, int], ...]
@@ -85,7 +85,9 @@ def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array |
     batch = rig.batch(rows.step, bucket=case.bucket or n_rows)
     batch = replace(batch, apart=case.apart)
     if case.splits > 1:
-        splits = KvSplits.make(config, case.splits, rig.memory)
+        last = max(position for _, position in case.rows)
+        least = last // rig.device.policy.kv_split_size + 1
+        splits = KvSplits.make(config, max(case.splits, least), rig.memory)
         rig.poison(splits.values)
         rig.poison(splits.states)
         batch = replace(batch, splits=splits)

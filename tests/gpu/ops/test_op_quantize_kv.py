@@ -101,7 +101,7 @@ def check_words(
     """Compare what was stored of x (n_rows, n_kv_heads, head_dim) with the twin.
 
     `want` are the twin's scales. A scale may be the neighbouring float16, a code the neighbouring
-    one where a number is between two. Nothing else may be written.
+    one where a number is between two if it was rotated. Nothing else may be written.
     """
     name, d = storage.name, x.shape[-1]
     block = pack_block(d)
@@ -118,7 +118,8 @@ def check_words(
 
     exact = reference.encode(name, x, block, scale)
     wrong = codes != exact
-    assert wrong.mean() < 0.01, f"{case}: {wrong.sum()} of {wrong.size} codes of {name}"
+    share = 0.01 if rotated else 0
+    assert wrong.mean() <= share, f"{case}: {wrong.sum()} of {wrong.size} codes of {name}"
     got = reference.decode(name, codes, block, scale)
     best = reference.decode(name, exact, block, scale)
     room = np.repeat(largest, block, axis=-1).reshape(x.shape) * (8 * ROUNDING + 2.0**-13)

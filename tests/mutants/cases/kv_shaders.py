@@ -175,4 +175,13 @@ MUTANTS = (
         ("tests/gpu/ops/test_op_shift_kv.py",),
         "test_keys_are_rotated",
     ),
+    Mutant(
+        "kv-code-by-division",
+        "numbers between two codes get the one that the driver's division chooses",
+        "gpu/shaders/lib/round_quotient.wgsl",
+        "  return low + select(vec4f(), vec4f(1.0), is_above);",
+        "  return round(x * quotient);",
+        ("tests/gpu/ops/test_inexact.py",),
+        "test_a_number_between_two_codes",
+    ),
 )
