@@ -1,4 +1,5 @@
-"""What the page says of an engine that runs PyTorch: nothing of dispatches and rendering."""
+"""What the page says of an engine that runs PyTorch: nothing of dispatches, rendering
+and peak rates."""
 
 from __future__ import annotations
 
@@ -35,3 +36,7 @@ def test_it_has_no_dispatches_and_renders_nothing(
     expect(facts).to_contain_text("KV cache")
     for words in ("dispatches", "rendering", "compute buffers"):
         expect(facts).not_to_contain_text(words)
+    page.keyboard.press("Escape")
+    look = here.look.open("timeline").panel
+    expect(look).to_contain_text("No roofline: the engine does not run on a GPU.")
+    expect(look.get_by_role("button", name="Measure peak rates")).to_be_hidden()

@@ -21,7 +21,7 @@ export let costsError = "";
 function forget() {
   if (state.hello === hello) return;
   hello = state.hello;
-  peaks = null;
+  peaks = hello?.device?.backend === "torch" ? {} : null; // it runs on no GPU: none to be measured
   costs = new Map();
   costsError = "";
 }
