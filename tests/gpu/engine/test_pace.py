@@ -238,12 +238,14 @@ def test_a_paced_run_has_one_step_in_flight_and_no_drafts(opened: Opened) -> Non
 
 def test_waiting_is_no_work(opened: Opened) -> None:
     engine = opened(ScriptedRunner())
-    paced = Paced(engine, request(10, pace=200.0))
+    paced = Paced(engine, request(10, pace=50.0))
     paced.ended()
     times = [token.times for token in paced.of(Token)]
     timings = paced.of(Done)[0].timings
     assert times[0].paced == 0
-    assert all(0 < each.paced <= each.interval for each in times[1:])
+    # A step that comes later than it is due has not waited.
+    assert all(0 <= each.paced <= each.interval for each in times[1:])
+    assert any(each.paced for each in times[1:])
     assert timings.paced_ms == pytest.approx(sum(each.paced for each in times))
     work = sum(each.interval - each.paced for each in times[1:])
     assert timings.predicted_ms == pytest.approx(work)
