@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import cycle
 
 WAYS = ("up", "down", "mixed", "unfused")
-"""Results too large, too small, or both in turn through the source; or no fused multiply-adds."""
-SIGNS = {"up": (1,), "down": (-1,), "mixed": (1, -1)}
+"""Results too large, too small, or quotients too large and others too small; or no fused
+multiply-adds. Equal operations err alike, as on a device."""
+SIGNS = {"up": (1, 1), "down": (-1, -1), "mixed": (1, -1)}
+"""Of quotients, and of functions."""
 
 ULP = 2.0**-23
 """A factor of 1 ± ULP moves a float32 by one to two units in the last place (by half of that to one
@@ -65,9 +66,9 @@ def inexact(source: str, way: str) -> str:
         raise ValueError(f"the accuracy of {', '.join(sorted(unknown))} is not listed")
     if way == "unfused":
         return _unfused(source)
-    signs, edits = cycle(SIGNS[way]), list[tuple[int, int, str]]()
+    edits = list[tuple[int, int, str]]()
     for operation, begin, end in sorted(inexact_places(source), key=lambda place: place[1:]):
-        edits += _insertions(operation, begin, end, next(signs))
+        edits += _insertions(operation, begin, end, SIGNS[way][operation != "/"])
     parts, at = list[str](), 0
     for place, _, text in sorted(edits):
         parts += [source[at:place], text]

@@ -4,7 +4,7 @@ const NL4 = Packing(4u, 1u);
 const LEVELS_LOW = 0x583d240cu;  // 12, 36, 61, 88, the first lowest
 const LEVELS_HIGH = 0xffc19775u; // 117, 151, 193, 255
 
-// Index of the level nearest to 255 · |x| / absmax; 0 if absmax is. By products alone, as a division
+// Index of the level nearest to 255 · |x| / absmax; 0 if absmax is. By products alone: a division
 // may choose another level on another device.
 fn nearest_level(x: vec4f, absmax: f32) -> vec4u {
   let size = select(vec4f(), abs(x) * 255.0, absmax > 0.0);
