@@ -415,7 +415,7 @@ def test_only_a_server_compiles_ahead_of_requests(
         "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
     )
     monkeypatch.setattr(app.http.server, "SupervisedEngine", noted)
-    monkeypatch.setattr(app.http.server, "run", lambda server, engine, tell: server.server_close())
+    monkeypatch.setattr(app.http.server, "run", lambda server, *_, **__: server.server_close())
     app.http.server.serve(Settings(port=0), lambda line: None)
     loads[0](lambda fraction, message: None)
     assert asked["warm_up"] is True
