@@ -73,8 +73,8 @@ races: $(VENV)/test.stamp
 	$(PYTEST) -m "not slow" tests/gpu/ops --lane-orders
 
 # Ops and models on devices that are not here (tests/gpu/other_devices.py): other kinds, with division and
-# exponentials as inexact as WGSL allows, and memory that holds what others left in it. Not the sampler,
-# whose tests compare thresholds with exact ones.
+# exponentials as inexact as WGSL allows, and memory that holds what others left in it. Not yet those of
+# the sampler (test_sampler*, test_logit_sort_keys): sixteen of them fail so, which is not understood.
 DEVICES := $(PYTEST) -m "not slow" $(OPS)
 
 devices: $(VENV)/test.stamp
