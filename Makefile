@@ -63,7 +63,7 @@ test-all: test
 	$(MAKE) --no-print-directory races
 	$(MAKE) --no-print-directory devices
 
-# 32 clients that come, go, stall and vanish for five minutes; `make test` has a minute of them.
+# 32 clients that come, go, stall and vanish for five minutes; `make test` has half a minute of them.
 soak: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/soak --soak-seconds 300 --timeout 600
 

@@ -94,6 +94,7 @@ def test_no_folder_but_an_export_is_replaced(tale: Path, tmp_path: Path) -> None
         exported(tmp_path / "nowhere" / "deep")
 
 
+@pytest.mark.slow
 def test_an_older_export_is_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     exported(out)

@@ -170,9 +170,14 @@ TINY_MOE = replace(
 """Experts that get 64 of 128 rows each."""
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny_moe"])
+@pytest.mark.parametrize("shape", ["tiny", pytest.param("tiny_moe", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("dtype", "activations"), [("f16", "f32"), ("q8", "f32"), ("q4", "f32"), *INT8]
+    ("dtype", "activations"),
+    [
+        ("f16", "f32"),
+        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in ("q8", "q4")),
+        *INT8,
+    ],
 )
 def test_prefill_has_no_bank_conflicts_above_two(
     gpu: Device, dtype: str, activations: str, shape: str, monkeypatch: pytest.MonkeyPatch
