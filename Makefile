@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test test-page test-all test-late test-slow soak races devices mutants lint parity bench accuracy screenshots clean
+.PHONY: run site smoke test test-page test-all test-late test-slow soak races devices mutants lint lint-page parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -93,10 +93,25 @@ test-late: $(VENV)/test.stamp
 test-slow: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m slow
 
-lint: $(VENV)/test.stamp
+lint: $(VENV)/test.stamp lint-page
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The page's code: types and faults. Node only checks; what the browser loads needs no build.
+NODE := tests/js/node_modules
+NODE_RUNS := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>&1 && npm --version)
+
+lint-page: $(VENV)/test.stamp
+ifeq ($(NODE_RUNS),)
+	@echo "The page's code was not checked: that needs Node.js 20 or newer and npm." >&2
+	@test -z "$(CI)"  # elsewhere the message is enough
+else
+	@$(MAKE) --no-print-directory $(NODE)/install.stamp
+	mkdir -p build/js && $(BIN)/python -m tests.js.schema_types > build/js/schemas.d.ts
+	$(NODE)/.bin/tsc --project tests/js
+	$(NODE)/.bin/eslint --config tests/js/eslint.config.js --max-warnings 0 static/js
+endif
 
 # About nine minutes on two cores, with the kernels that a first start finds fastest. Each run adds a
 # line of JSON; the tables of docs/benchmarks.md are made of them.
@@ -141,5 +156,9 @@ $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@ $(VENV)/run.stamp
 
+$(NODE)/install.stamp: tests/js/package-lock.json
+	cd tests/js && npm ci --no-audit --no-fund
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache test-results
+	rm -rf $(VENV) $(NODE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache test-results

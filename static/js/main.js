@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Entry point of the page: sets up every part in order.
 
 import { setUpAbout } from "./panels/about.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // State of the page and its change notification.
 //
 // Messages arrive faster than frames: code that changes the state calls `changed(topic)`, and each

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Focus of the page: the answer, the token and the row of the core sample that are shown.
 
 import { clamp } from "./ui/dom.js";

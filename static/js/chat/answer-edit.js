@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The Edit button of an answer, and the editor that takes the place of its text.
 
 import { changed, shownAnswer } from "../state.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Text of an answer on the page: one element per token, appended once per frame, with marks of
 // changed settings.
 

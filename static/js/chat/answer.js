@@ -1,3 +1,4 @@
+// @ts-nocheck
 // One answer: the runs ("segments") that generated it, their tokens and the marks of changed
 // settings.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Text files attached to the next prompt: read, checked, counted, and put before it.
 
 import { count } from "../net/inspect.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Binding of the page's controls (sampling panel, adapters, Reach in) to a column of a comparison:
 // they change that column's settings instead of the page's own until they are released.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Branches: answers that share the first tokens of another version, have some tokens replaced by
 // the user, and are continued by a new run. No DOM access in this module.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Chunks of a prompt that are moved within the KV cache instead of computed again, though the text
 // before them changed: `cache_reuse` of a request. Approximate, so it is off unless asked for.
 

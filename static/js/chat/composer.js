@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Composer: the prompt field, its token count, the context gauge and the chat/completion switch.
 
 import { byId, setText, setVars } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Continue: a new run resumes an answer by the ids of its tokens, with the seed of the last run and
 // its next random number. No DOM access in this module.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Editing a message of the person or an answer of the model: what was said before it and the edited
 // text become a conversation of their own, a branch. No DOM access in this module.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // How often experts were chosen: by one token, and by all tokens of an answer.
 
 /**

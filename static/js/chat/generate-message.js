@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The `generate` message of a run, made of a prompt, settings and interventions.
 
 import { continuedSpans, isEmpty } from "../interventions/interventions.js";

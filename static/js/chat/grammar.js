@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Grammar that the text of a run follows (gpu/grammar.py).
 
 /**

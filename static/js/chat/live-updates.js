@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Sends changed settings to the running generation that the page's controls act on.
 
 import { send } from "../net/connection.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The Markdown of an answer in place of its tokens: a button beside each answer, and a key for all.
 // An answer that is being written is shown as tokens until it ends.
 

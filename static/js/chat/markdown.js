@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Markdown of a model's answer as elements. Nothing that the model wrote becomes markup except
 // through Markdown itself: raw HTML is shown as text, pictures as their descriptions, and what the
 // parser makes of the rest passes a list of allowed elements and attributes.

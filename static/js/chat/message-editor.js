@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A message of the transcript being edited: a field, its buttons, and a note that says what they do,
 // or why they cannot now.
 

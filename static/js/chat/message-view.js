@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A message of the person in the transcript: its text, its files, and an editor in its place.
 
 import { changed } from "../state.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Pace of the texts that are written: the control beside Stop, and what it sends to the runs.
 //
 // The chosen pace is remembered. A pause is not: it is of the runs that are written now. Nor is a pace

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Storage: the conversation (per tab) and the settings (per browser) survive a reload.
 //
 // Tokens of the last answer and its versions are not stored: the server sends them again. Their

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Token replacement: stops the run, scores the replacement tokens, and starts a branch with them.
 
 import { inspect } from "../net/inspect.js";

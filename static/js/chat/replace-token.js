@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Replacing the focused token: by one of its candidates, or by typed text, which is shown
 // tokenized.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Bounded memory for measurements. The text is always kept in full.
 //
 // Beyond the bound the oldest tokens are summarised: first the heads of each layer are averaged

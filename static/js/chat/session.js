@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The conversation: starting, continuing, branching and stopping runs.
 
 import { Answer } from "./answer.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Marks where settings changed within an answer. No DOM access in this module.
 
 import { differences } from "../panels/sampling-settings.js";

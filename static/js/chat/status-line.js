@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Status line over the composer: progress of the run, and the buttons Stop, Regenerate, Continue,
 // ….
 

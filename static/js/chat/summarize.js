@@ -1,3 +1,4 @@
+// @ts-nocheck
 // "When context is full: summarise": the model writes a summary of the oldest turns before a message
 // is sent that would not fit. The message waits in the composer meanwhile, so that it is there
 // whatever happens.

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // How many turns a summary has to cover so that the next message fits. No DOM access in this module.
 //
 // The room that is left for an answer, a quarter of the context, is that of app/prompt/truncation.py.

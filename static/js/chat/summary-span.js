@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Where a summary is among the tokens of a prompt, found by its text: a character may be split over
 // several tokens, whose texts then have U+FFFD in its place. No DOM access in this module.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A summary in the transcript: its text, which can be folded away, edited and removed.
 
 import { el, newButton, setText } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Summaries: a chat that has outgrown the context goes on with a summary that the model wrote in
 // place of its oldest turns. No DOM access in this module.
 //

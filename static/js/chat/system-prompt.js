@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The system prompt: the first row of the transcript, a field that is always there to be edited.
 
 import { editConversation } from "../conversations/keeper.js";

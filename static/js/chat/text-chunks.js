@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Splits a long answer into chunks of whole lines, so that browsers neither lay out nor paint
 // chunks that are full or out of sight. Invisible to the reader: a chunk is as wide as the text,
 // ends where a line ended, and adds no line break to selected or copied text.

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Transcript: the turns of the conversation, and the token in focus.
 
 import { byId, el } from "../ui/dom.js";

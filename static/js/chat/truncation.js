@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What becomes of a text that is longer than the context: it is refused or ends ("disabled"); a chat
 // is written without its oldest turns ("auto"), as the server decides (app/prompt/truncation.py), or
 // with a summary in their place ("summarize", of this page alone, see chat/summarize.js);

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The place of a turn in its conversation, which stays the same when summaries come and go. No DOM
 // access in this module.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Time that a token took, without what its run waited because of its pace.
 
 /** Milliseconds of the interval before a token in which its run did not wait. */

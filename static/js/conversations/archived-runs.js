@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Runs in the browser's storage, for those of which this tab has only the text.
 
 import { retention } from "../chat/retention.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The note in the transcript that says from which conversation a branch comes.
 
 import { on, state } from "../state.js";

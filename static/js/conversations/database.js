@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Conversations in this browser's IndexedDB: an entry of each for the list, and its file.
 //
 // Every write names the revision that the page last saw. A page therefore never overwrites what

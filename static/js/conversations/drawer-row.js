@@ -1,3 +1,4 @@
+// @ts-nocheck
 // One conversation in the drawer's list.
 
 import { el, setText } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The drawer of conversations: the list with search, and what can be done with each.
 
 import { openFiles, saveAll, saveOne } from "./exchange.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Conversations as files: one as a replay file; all as lines of JSON, one replay file a line.
 
 import { newId } from "../net/new-id.js";

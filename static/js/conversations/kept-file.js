@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The file of a conversation that this browser keeps: a replay file (docs/replay.md), compressed,
 // in which the oldest tokens have no statistics beyond a bound.
 

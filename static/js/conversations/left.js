@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Conversations that were left while they were written. Their runs go on; each waits here, with all
 // its tokens, until it is opened again.
 

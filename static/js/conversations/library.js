@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Opening, leaving, deleting and restoring conversations that this browser keeps.
 
 import { clearPatches } from "../interventions/intervention-store.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What the run of a conversation does, in the drawer and on the button that opens it.
 
 import { count, plural } from "../ui/format.js";

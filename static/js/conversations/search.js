@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Search in the entries of conversations, without regard to case and accents. No DOM access.
 
 /** Length of the text around a hit, before and after it. */

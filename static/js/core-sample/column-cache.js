@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Tile cache of the core sample's columns: each is painted once, one pixel wide, and scaled when
 // drawn.
 

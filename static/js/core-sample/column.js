@@ -1,3 +1,4 @@
+// @ts-nocheck
 // One column of the core sample: the layers of one token, from the embedding up to the output.
 
 import { grid, rowTop } from "./grid.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Controls of the core sample: metric buttons, legend, row names, pointer and keys.
 
 import { cellValue, onScale } from "./column.js";

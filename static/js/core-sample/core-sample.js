@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Heat map of layers × tokens (the core sample): position of its columns, scrolling, and drawing.
 
 import { ColumnPainter, drawProbabilities, partEdges } from "./column.js";

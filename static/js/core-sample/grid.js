@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Row heights shared by core sample and layer table, from tokens.css and the number of layers.
 
 import { chosenLayers } from "../ui/divider.js";

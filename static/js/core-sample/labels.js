@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Everything in the core sample except measurements: grid, ruler, text and marks.
 
 import { count } from "../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Metrics of the core sample's colours, and their scales.
 //
 // Scales are fixed. Entropy, relative update and cosine always use the same one. GPU time and

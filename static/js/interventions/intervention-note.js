@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Note beside the answer, visible on every view, that interventions are active.
 
 import { byId, setText } from "../ui/dom.js";

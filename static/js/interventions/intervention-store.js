@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Interventions set on the page: they act on the current run and every later answer until reset.
 // Every step can be undone.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The page's intervention setting as data: conversion to the wire format and back. No DOM access.
 
 import { normalize } from "./interventions.js";

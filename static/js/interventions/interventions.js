@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Interventions of a run (`Interventions`, the field `reach` of the wire), which the instrument
 // Reach in sets: comparison, position spans, and text. No DOM access.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Rerun: generates the newest answer again with the same seed and the current interventions, so
 // that only those can change the text.
 

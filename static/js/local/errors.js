@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Errors of the engine in this browser; codes and words are those of gpu/errors.py.
 
 /** An error with a code that the page knows. `param`: the field that it is about. */

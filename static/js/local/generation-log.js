@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Log of a generation's messages, from which a page that missed some is sent them again
 // (app/ws/sessions.py).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The `hello` message of an engine in this browser: what the server says of its own
 // (app/ws/protocol.py).
 

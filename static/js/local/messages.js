@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Messages of the page, read by the protocol's JSON schema (net/protocol-schema.json) as the server
 // reads them (app/ws/incoming.py): with the same defaults, and refused in the same words.
 

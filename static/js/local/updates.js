@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Updates that wait, because a slider sends more of them than there are tokens
 // (app/ws/incoming.py).
 

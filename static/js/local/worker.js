@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Worker that runs the engine, so that the page is never blocked. It speaks the protocol of the
 // WebSocket (app/ws/protocol.py) in messages; net/worker-socket.js is the other end.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Instrument panel ("Look closer"): opens instruments over the page, which show the focused token
 // or the run.
 //

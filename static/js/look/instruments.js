@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The instruments in the order of their tabs. Their code is loaded when first opened.
 //
 //   name    one word; `look=` in the address (ui/address.js)

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Requests to the server's routes below /api, and what it answers.
 
 /**
@@ -7,7 +8,7 @@
  */
 export async function ask(url, { method = "GET", body } = {}) {
   const json = body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  let response = null;
+  let response;
   try {
     response = await fetch(url, { method, ...json });
   } catch {

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The connection of this page: to the server, or to an engine in this browser. A page says
 // <meta name="tokenglass-engine" content="local" data-base="model/"> if it has no server.
 

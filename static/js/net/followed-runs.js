@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Runs whose answers are not in the page's conversation: those of a comparison, and of conversations
 // that were left while they were written.
 

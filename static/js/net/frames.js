@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Decoder of the server's binary frames, which carry arrays of numbers.
 //
 //   u32 little-endian   bytes of the header

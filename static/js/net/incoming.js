@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Handlers of the server's messages.
 
 import { stampReceived } from "../ui/message-clock.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Questions to the server that have one answer each: inspections, token counts, tokenization.
 
 import { send } from "./connection.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Where the model of this tab ran, remembered over a reload: the tab goes back to a model in this
 // browser if all of its files are kept here.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Resuming after a disconnect, a reload or an engine restart: missed events are requested again.
 
 import { send } from "./connection.js";

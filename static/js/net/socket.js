@@ -1,3 +1,4 @@
+// @ts-nocheck
 // WebSocket that reconnects with exponential back-off.
 
 import { decodeFrame } from "./frames.js";

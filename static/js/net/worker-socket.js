@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Connection to an engine in this browser, in place of the server's WebSocket: a worker that speaks
 // the same messages.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Names of the model and the device, and the dialog with their details.
 
 import { byId, el, setText } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The panel of one token: its candidates before and after the filters, and the draw.
 
 import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Dialog with the cost of measuring: speed without capture, with capture, and while an instrument
 // queries the engine; and the memory of the measurements the page keeps.
 

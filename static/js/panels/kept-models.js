@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What this browser keeps of models, how much room is left, and the buttons that remove it.
 
 import { forgetModel, keptModels, storageQuota } from "../local/gpu/weight-cache.js";

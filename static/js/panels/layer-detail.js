@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Details under the layer table: the focused layer in words, and the attention entropy of each
 // head.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Layer table: the measurements of every layer at the focused token, with bars on one canvas.
 
 import { byId, el, fitCanvas, setText } from "../ui/dom.js";

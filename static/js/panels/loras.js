@@ -1,3 +1,4 @@
+// @ts-nocheck
 // LoRA adapters: a strength slider for each, which acts on the current run and every later answer.
 // Hidden if no adapter is loaded.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Dialog that changes the model of the running server: the models on offer and the progress. Its
 // first part, where the model runs, is panels/place.js, and is all of it where nothing can be changed.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Time between tokens in this session: without capture, with capture, and while an instrument
 // queries the engine.
 

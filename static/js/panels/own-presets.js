@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Presets that a person named: kept in this browser, and in files of conversations.
 
 import { changed } from "../state.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Whether a model fits into what a browser tells of its device, and what would fit instead. No DOM.
 
 const GIB = 2 ** 30;

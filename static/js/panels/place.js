@@ -1,9 +1,9 @@
+// @ts-nocheck
 // Where the model runs: on the server, or in this browser. A part of the model dialog, which also has
 // what this browser keeps of models.
 
 import { byId, el, setText } from "../ui/dom.js";
-import { bytes } from "../ui/format.js";
-import { sentence } from "../ui/format.js";
+import { bytes, sentence } from "../ui/format.js";
 import { stop } from "../chat/session.js";
 import { stopLeft } from "../conversations/left.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";

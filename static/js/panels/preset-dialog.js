@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Dialog of the presets that a person named: save, use, delete.
 
 import { state } from "../state.js";

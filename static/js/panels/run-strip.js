@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Run strip: time and memory of the whole run.
 
 import { byId, fitCanvas, setAttr, setText, splitBar } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Sampling settings as the server declares them, presets, and validation of what people type.
 
 import { describeInterventionChange } from "../interventions/interventions.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The sampling panel: sliders with number boxes, presets, seed, length and stop strings.
 
 import { byId, clamp, el, setText, setVars } from "../ui/dom.js";

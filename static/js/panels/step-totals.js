@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Totals over the layer table: the time of the step that sampled the focused token.
 
 import { byId, el, setText, splitBar } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Saving a conversation as a replay and opening one: dialog, keys, files dropped on the page.
 
 import { byId, setText } from "../ui/dom.js";
@@ -103,7 +104,7 @@ async function openReplay(file) {
 export async function openReplayAt(url, address) {
   const why = whyNotOpenable();
   if (why) throw new BadReplay(why);
-  let response = null;
+  let response;
   try {
     response = await fetch(url, { redirect: "error" });
   } catch {

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Checks of values that were read from a file. A check takes a value and its path. It returns a
 // copy that has only the fields the check names, or throws BadReplay.
 

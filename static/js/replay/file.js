@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Saving a conversation as a replay file and opening one; docs/replay.md describes the format.
 
 import { BadReplay, only } from "./field-checks.js";

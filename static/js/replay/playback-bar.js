@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The bar of a replay: play, step, scrub, speed, and the way back.
 
 import { byId, el, setText, setVars } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Clock of a playback: applies its steps at their recorded times, or faster or slower.
 
 import { seek } from "./replay.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Playback of a replay: the conversation as it was after any of its events.
 //
 // A playback is a list of steps. A step begins a generation or is one of its events. Seeking

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The recorded run that comes with the page: what a visitor watches where no model can run.
 
 import { hasServer } from "../net/connection.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Shows a replay instead of the conversation, and suspends the conversation meanwhile.
 
 import { Playback } from "./playback.js";

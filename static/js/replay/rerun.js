@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Reruns an answer of a replay on the engine of this page and compares it token by token.
 //
 // The request has the same ids, settings and seed, and every change at the token it first acted on.

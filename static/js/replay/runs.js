@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Checks across the fields of a replay file: events are in order, and sizes are those of the model.
 
 import { BadReplay, integer, oneOf, refuse } from "./field-checks.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The prompts of the start page.
 //
 //   title     what can be seen

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The start page: prompts of which one click sends each, and shows what it is about.
 
 import { sendNow, setMode, setPrompt } from "../chat/composer.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Start of the tour: on the run on the page, or on one it requests itself.
 
 import { lackOf } from "../ui/lacks.js";

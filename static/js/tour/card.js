@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Card of the tour: text, position and buttons.
 
 import { byId, el, setText, setVars } from "../ui/dom.js";

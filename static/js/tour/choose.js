@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Choice of the token, head and layer that the tour shows, by measured values.
 
 import { nameOf } from "../look/attention/scores.js";

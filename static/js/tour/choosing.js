@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steps 8 and 9: scores become chances, and one token is drawn.
 
 import { count } from "../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steps 10, 11 and 13: KV cache, cost, and what to try next.
 
 import { byId } from "../ui/dom.js";

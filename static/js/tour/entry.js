@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Entry of the guided tour, whose code is loaded on first use.
 
 import { isReading, setReading } from "../ui/reading.js";

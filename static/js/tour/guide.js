@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Guided tour: follows one token of the run on the page in thirteen steps, from text to text.
 //
 // It sets up the page as a user could (stage.js), queries the engine as the instruments do

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steps 3 to 7: the residual stream, attention, the MLP and the logit lens.
 
 import { byId } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Texts for figures of the tour that are missing.
 
 import { plain, sentence } from "./words.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Placement of the card: beside the elements it is about, never on them.
 //
 // A box is {left, top, right, bottom} in CSS pixels of the window.

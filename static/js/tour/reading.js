@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steps 1 and 2: text to tokens, tokens to vectors.
 
 import { count, figure, plural } from "../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Outlines around the elements or text ranges that the tour is about.
 
 import { byId, el, setVars } from "../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Step 12: the text waits half written until a slider is moved.
 
 import { lendPace } from "../chat/pace.js";

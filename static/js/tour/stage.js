@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Page state that the tour sets, and restores at the end unless the user changed it meanwhile.
 
 import { setMetric } from "../core-sample/controls.js";

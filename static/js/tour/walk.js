@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The followed token, and the engine's answers about it.
 
 import { inspect, tokenize } from "../net/inspect.js";

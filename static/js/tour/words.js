@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Sentences of the tour: text with measured figures and the model's words.
 
 import { percent, tokenLabel } from "../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The address of what the page shows, after its hash: `chat`, the id of a kept conversation; `model`;
 // `replay`, a file of the same origin; `look`, the open instrument; `token`, the focused one, counted
 // from 1, or p1 … for those of the prompt. No DOM access in this module.
@@ -57,7 +58,7 @@ export const nameOfToken = (index, promptLength) =>
 
 /** Return the address of a replay, relative to `base`. Throws BadAddress for one of another origin. */
 export function replayAddress(text, base) {
-  let url = null;
+  let url;
   try {
     url = new URL(text, base);
   } catch {

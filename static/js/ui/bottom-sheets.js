@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Bottom sheets of the phone layout, opened by the tabs.
 
 import { byId } from "./dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The border between the transcript and the core sample. A person may move it: by the pointer, or by
 // keys as a slider. The page remembers what share of the height the transcript's row has.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // DOM helpers. Text from the model is inserted through `textContent` and text nodes only.
 
 export const byId = (id) => document.getElementById(id);

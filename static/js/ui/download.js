@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Saving bytes as a file by the browser's download.
 
 import { el } from "./dom.js";

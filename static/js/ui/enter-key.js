@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Keys of a text field, told apart from those that an input method uses itself: who writes Japanese,
 // Chinese or Korean confirms a conversion with Enter, chooses one with the arrows and leaves it with
 // Escape.

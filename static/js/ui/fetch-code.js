@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Modules that are loaded on first use.
 
 /** Wording of Chromium, Firefox and WebKit. */

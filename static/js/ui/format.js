@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Formatting of numbers and tokens for people.
 
 const grouped = new Intl.NumberFormat("en");

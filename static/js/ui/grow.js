@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Text fields that grow with their text, in browsers without `field-sizing`.
 
 export function growWithText(field) {

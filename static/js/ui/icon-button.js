@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A button with a picture of the sprite (templates/_partials/icons.html) and a name.
 
 import { el } from "./dom.js";

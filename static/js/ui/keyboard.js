@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Keyboard shortcuts of the whole page.
 
 import { setMetric } from "../core-sample/controls.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Notices in place of what the page cannot show behind an upstream server.
 //
 // The sentences come with the `hello` message (app/upstream/lacks.py). An element with `data-lack`

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Times at which messages arrived and were drawn, by the browser's clock (ms, performance.now).
 
 import { on } from "../state.js";

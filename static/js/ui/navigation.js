@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Keeps the address of the page and what it shows the same: going back and forward, links, reloads.
 
 import { openConversation, startNew } from "../conversations/library.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Notice over the composer: errors and long waits.
 
 import { byId, el, setText } from "./dom.js";

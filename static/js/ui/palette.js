@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Theme colours for canvases: the custom properties of tokens.css, resolved.
 
 const NAMES =

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Reading: the whole page for the text, without the panels. It is remembered.
 
 import { byId } from "./dom.js";

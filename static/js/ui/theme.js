@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Theme: light, dark or the system's. theme-first.js applies the choice before the first paint.
 
 import { byId } from "./dom.js";

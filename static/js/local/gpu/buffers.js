@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Buffers of a plan on the device: memory, weights, and the tensors that the host writes.
 
 const { STORAGE, UNIFORM, COPY_DST, COPY_SRC } = globalThis.GPUBufferUsage ?? {};

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Prefix of a text whose keys and values a slot of the KV cache in the browser holds.
 
 import { activeAt } from "../interventions/active.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Checks of the manifest of an export before anything that it names is fetched.
 
 import { list, mapOf, nullable, optional, ShapeError, struct, text, whole } from "./shape.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Checks of a plan file before anything is made of it.
 //
 // WebGPU checks what a shader may touch; these checks give a bad file a clear error, and bound the

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The visitor's GPU: which one it is, whether a plan fits on it, and the device.
 
 /** Adapters that compute on the processor, for which a profile of its own is faster. */

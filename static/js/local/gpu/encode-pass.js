@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Compute passes of a prepared plan.
 
 /** Encode `dispatches`, [pipeline, bind group, [x, y, z]] each, as one pass. */

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The engine in the browser: loads an export, and runs one or two sequences over its plans.
 //
 // A step has one row for each writing sequence, and the next chunk of a prompt in the rest. Two steps

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Files of an export (docs/plan-format.md): fetched, checked against the manifest, kept in the browser.
 
 import { checkManifest } from "./check-manifest.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Passes that answer instruments: rows of a text run again, through plans that keep more
 // (gpu/runners/inspection_passes.py). No step may be in flight.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Interventions on the device: tables that the shaders look up by the slot of a row
 // (gpu/plans/intervention_buffers.py, gpu/plans/lora_buffers.py; `interventions.*` and
 // `lora.strengths` in docs/plan-format.md).

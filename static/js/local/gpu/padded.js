@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Padding of rows in GPU buffers, as on the server.
 
 /** Numbers of a block, to which rows are padded (gpu/webgpu/buffers.py). */

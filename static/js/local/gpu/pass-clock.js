@@ -1,3 +1,4 @@
+// @ts-nocheck
 // GPU times of a step: a timestamp before its first pass, and one after each pass.
 //
 // Browsers give timestamps between passes only, and many round them, so that a page cannot spy on

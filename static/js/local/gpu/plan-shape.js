@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The shape of a plan file: the fields that this page reads (docs/plan-format.md has all of them).
 //
 // The bounds are far above every model that fits into a browser. They bound what a hostile file can

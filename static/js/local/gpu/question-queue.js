@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Questions that wait for the engine. Runs get as much time as questions do.
 
 import { PieceQueue } from "./piece-queue.js";

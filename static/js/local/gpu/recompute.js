@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Rows of texts computed outside of any run, piece by piece (gpu/engine/recompute.py). No step is in
 // flight while a piece runs; between pieces the runs go on.
 //

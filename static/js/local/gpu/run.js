@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A run as its owner has it (gpu/engine/run.py, gpu/engine/updates.py).
 
 import { InvalidRequest } from "../errors.js";

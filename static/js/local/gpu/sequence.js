@@ -1,3 +1,4 @@
+// @ts-nocheck
 // State of one run: what was submitted to the device, what was read back, and the events it told.
 //
 // The engine submits ahead of what it reads. Samples past a stop are discarded. The events are those

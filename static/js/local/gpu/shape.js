@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Shapes of parsed JSON. A shape is a function (value, path) that throws where a value is another.
 
 /** A value that is not of its shape: the message says where, what was expected and what came. */

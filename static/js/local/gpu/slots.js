@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Slots of the device and their KV blocks: which text is in which, and what of it a new run can use.
 
 import { CachedText } from "./cached-text.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The uniform buffer of a step, packed as the plan file lays it out (gpu/ops/step_buffer.py).
 
 /** Token of a row: the id that its slot sampled last, which the host may not have read yet. */

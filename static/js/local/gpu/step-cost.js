@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Operations and bytes of a step by the terms of the plan file (docs/plan-format.md, Costs).
 
 /** What terms can ask for, of a step of `rows` tokens after `context` others, one of them sampled. */

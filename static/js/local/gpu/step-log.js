@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Log of the latest steps, kept while somebody reads it: whose rows ran, and which runs waited
 // (gpu/engine/step_log.py).
 

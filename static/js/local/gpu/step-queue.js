@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steps in flight: packed, encoded and submitted; read back in order.
 
 import { encodePass, encodeTimed } from "./encode-pass.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What the sampler knows of the text of each slot: tokens that occur, how often the run wrote each,
 // and biases. Layout: `seen`, `counts` and `biases` of docs/plan-format.md.
 

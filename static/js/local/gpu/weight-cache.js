@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Weight cache of the browser (Cache API): files of models that it keeps. Their names are the SHA-256 of what they are or are made of,
 // so what is in here never goes stale; each is checked whenever it is read.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Weights of an export: pieces in, rows of buffers out.
 
 /** Bytes of a block of 32 weights, and of its scales. */

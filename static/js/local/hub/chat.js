@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What makes a prompt of a conversation, from a model's own files: `chat` of an export's manifest
 // (gpu/text/folder.py and tokenizer.py read the same).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A model of a hub as the engine in this browser loads it, in place of an export: files and ranges of
 // the weights come from the hub, plans from the server of the page, and the rest is made here.
 

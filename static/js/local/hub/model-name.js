@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The name of a model of a hub.
 
 const NAME = /^[\w-][\w.-]*\/[\w-][\w.-]*$/;

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Numbers of a checkpoint as float32, and float16 as the loader rounds (NumPy's astype). No GPU.
 
 const bits32 = new Uint32Array(1);

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Rows of weights in the storage types f32, f16, q8 and q4: the bytes of gpu/checkpoint/packing.py.
 
 import { toHalf } from "./numbers.js";

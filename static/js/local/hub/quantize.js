@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Blocks of weights as small integers with a scale, or a scale and a minimum: to the bit what
 // gpu/checkpoint/quantize.py makes, whose docstrings explain it. Every sum and product is rounded to
 // float32, in NumPy's order.

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Bytes of a plan's weights from the tensors of a checkpoint (docs/plan-format.md, Recipes): to the
 // byte what the server's loader makes (gpu/checkpoint/row_layout.py, packing.py).
 

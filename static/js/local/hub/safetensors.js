@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Tensors of safetensors files of which ranges can be read: headers first, then rows as the recipes
 // want them. The checks are those of gpu/checkpoint/safetensors_files.py.
 

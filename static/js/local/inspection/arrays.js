@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Arrays of an answer, as the page reads them from the server's frames (net/frames.js).
 
 /** Whole numbers; `shape`: that of a list if it is left out. */

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Beam search for the most likely continuations of a text (gpu/inspection/beam.py).
 
 import { InvalidRequest } from "../errors.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // GPU time of every dispatch of a step (gpu/inspection/plan_questions.py).
 
 import { InvalidRequest } from "../errors.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Answers about the engine itself, from what it keeps of its slots and steps
 // (gpu/inspection/readings.py, gpu/inspection/steps.py).
 

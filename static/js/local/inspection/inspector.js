@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Answers to questions about runs, computed piece by piece between the steps of the runs
 // (gpu/engine/inspector.py). The arrays are those of gpu/inspection/requests.py.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Softmax, entropy and the most likely tokens, in double precision (gpu/reference/softmax.py,
 // gpu/inspection/readings.py).
 

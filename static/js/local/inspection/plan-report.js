@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A recorded plan as the page lists it: dispatches with their bindings and costs, and the source of
 // every kernel (gpu/plans/report_builder.py).
 

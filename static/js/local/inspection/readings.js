@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Answers computed from logits: lens and losses (gpu/inspection/readings.py).
 
 import { floats, ints } from "./arrays.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The sampler in double precision (gpu/reference/sampler.py): biases → penalties → temperature →
 // top-k → top-p → min-p → draw.
 

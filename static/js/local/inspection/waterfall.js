@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Stages in which settings turn logits into the distribution that a token is drawn from
 // (gpu/inspection/waterfall.py).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Residual streams that steers and patches use: those of the last token of a text, computed when they
 // are first needed and then kept, so that a slider computes nothing (gpu/engine/activation_cache.py).
 

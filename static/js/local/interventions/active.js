@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Interventions that act on the passes of a sequence, as data (gpu/interventions/active.py).
 
 import { InvalidRequest } from "../errors.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Interventions as the page sends them, checked and with their texts as token ids
 // (gpu/interventions/messages.py).
 

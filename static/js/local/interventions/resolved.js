@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Interventions with their vectors, ready to act, and the interventions of a run
 // (gpu/interventions/resolved.py).
 

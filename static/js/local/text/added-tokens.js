@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Added tokens of a tokenizer: texts such as "<|im_end|>" that are one token wherever they stand.
 //
 // They are split off before the library sees a text, because it knows neither plain text (where

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Chat templates: Jinja sources of models, rendered as by the server (app/prompt/chat_template.py).
 //
 // A template comes with a model. The interpreter `@huggingface/jinja` gives it no more than what is

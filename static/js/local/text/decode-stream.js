@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Incremental detokenization of a sequence that is still being written: token ids in, whole
 // characters out (gpu/text/decode_stream.py).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Spans of the messages in a rendered conversation (app/prompt/message_spans.py).
 //
 // A chat template is a program, so the contents cannot simply be searched for. The conversation is

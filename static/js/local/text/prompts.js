@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Token ids of a prompt: plain text, chat messages, or ids (app/prompt/prompts.py).
 
 import { InvalidRequest } from "../errors.js";

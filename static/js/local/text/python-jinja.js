@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The Jinja interpreter with Python's way of trimming: which white space it knows, and
 // `lstrip("\n")`, whose argument the library ignores.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Special tokens that the files beside tokenizer.json name (gpu/text/added_tokens.py).
 
 export const ROLES = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"].map((kind) => `${kind}_token`);

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Stop strings that may span several tokens, without ever showing part of one
 // (gpu/text/stop_strings.py).
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Bytes of each token, derived from the decoder of a tokenizer.json (gpu/text/token_bytes.py).
 //
 // Text is decoded from bytes and not by the tokenizer's own decoder, because that one needs whole

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Tokenizer of the model in this browser: the ids and texts of the server's
 // (gpu/text/tokenizer.py).
 //

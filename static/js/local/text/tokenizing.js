@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Answers to `tokenize`: the tokens of a text as the engine gets them, and as bytes
 // (app/prompt/tokenizing.py).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Conversations longer than the context: the oldest turns are left out (app/prompt/truncation.py).
 
 /** One part in so many of the context is kept free for the answer, and dropped at a time. */

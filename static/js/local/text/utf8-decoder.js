@@ -1,3 +1,4 @@
+// @ts-nocheck
 // UTF-8 in pieces, each as Python's incremental decoder gives it, so that every token has the text
 // that it has on the server. Browsers' `TextDecoder` gives the same text at other times.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Attention queries of the instrument and their cached answers.
 
 import { spansUpTo } from "../../interventions/interventions.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Attention instrument: a strip per head for the focused token, and the context's words for one
 // head.
 

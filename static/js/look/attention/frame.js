@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Controls and text around the map of heads and the words.
 
 import { el, setText } from "../../ui/dom.js";

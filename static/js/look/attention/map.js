@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Map of heads: layers from bottom to top, heads of one KV group side by side.
 
 import { clamp, fitCanvas, setVars } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Mean head scores over several tokens: one token says little about a head's function.
 
 import { meanScores, placesOf, scoresOf } from "./scores.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Head scores: the share of a head's attention on places that indicate its function.
 //
 //   first     the first token of the context. An attention sink: Xiao et al. 2023, "Efficient

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Words of the context, underlined by their attention weight.
 
 import { el, setText } from "../../ui/dom.js";

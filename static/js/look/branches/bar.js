@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Controls over the tree: which tree is shown, the beam's settings, and a summary.
 
 import { clamp, el, setText } from "../../ui/dom.js";

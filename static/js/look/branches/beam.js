@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Most likely continuations from a token, by the engine's beam search.
 
 import { duration, plural } from "../../ui/format.js";

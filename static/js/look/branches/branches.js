@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Branches instrument: the versions of the answer as a tree with their likelihoods, and a beam
 // search from any token, whose continuations can become versions.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Canvas drawing of the tree of texts: one line per text, tokens from left to right.
 
 import { setVars } from "../../ui/dom.js";

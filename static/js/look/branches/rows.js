@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Figures beside the tree: a row per text, which is also its button.
 
 import { el, setText } from "../../ui/dom.js";

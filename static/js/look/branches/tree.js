@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Prefix tree of texts: shared prefixes are stored once.
 
 /**

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // State of every KV cache block, from the engine's answer to a "cache" query.
 
 import { count, ordinal, plural } from "../../ui/format.js";

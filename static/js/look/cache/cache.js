@@ -1,3 +1,4 @@
+// @ts-nocheck
 // KV cache instrument with two views: the cache of one run, and all blocks.
 
 import { el } from "../../ui/dom.js";

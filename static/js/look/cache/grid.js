@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Grid of all KV cache blocks by number, with one highlighted.
 
 import { clamp, el, fitCanvas, setVars, sizeOf } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Size of keys and values in bytes, and under other cache layouts.
 
 /** Storage types of old recordings, by bits. */

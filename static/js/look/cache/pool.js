@@ -1,3 +1,4 @@
+// @ts-nocheck
 // All blocks of the KV cache: used, cached or free, as reported by the engine. Of several engines,
 // each with a cache of its own, it shows one.
 

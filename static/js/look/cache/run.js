@@ -1,3 +1,4 @@
+// @ts-nocheck
 // KV cache of one run: its growth, its limit, and the size under other layouts.
 
 import { clamp, el, fitCanvas, setText, setVars } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Answers of a comparison side by side: which tokens are the same, and where two answers part. No
 // DOM access.
 

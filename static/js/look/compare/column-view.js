@@ -1,3 +1,4 @@
+// @ts-nocheck
 // One column of a comparison on the page: its settings in words, its buttons, its text.
 
 import { AnswerText } from "../../chat/answer-text.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The columns of a comparison: each has its own sampling settings and interventions, and may have a
 // prompt of its own; and the answer that they gave. The first has those of the page.
 

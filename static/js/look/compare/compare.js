@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Compare instrument: one prompt under two to four settings, or several prompts, side by side, token
 // by token.
 //

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Why two answers of a comparison part: the engine is asked about the first token that differs, on
 // both sides.
 

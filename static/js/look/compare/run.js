@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Runs of a comparison: the prompt sent with the settings of every column at once, so that the engine
 // computes them as rows of the same steps; and taking one answer over into the conversation.
 //

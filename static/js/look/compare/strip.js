@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Strip over the columns of a comparison: a row per column, a bar per token as high as its
 // probability, pale where it is the first column's token.
 

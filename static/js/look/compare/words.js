@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What a comparison says in words: what is different in a column, and why two answers part.
 
 import { describeInterventionChange } from "../../interventions/interventions.js";

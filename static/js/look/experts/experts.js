@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Experts instrument: the experts chosen in every layer, by the run so far or by the focused token.
 
 import { expertChoice } from "../../chat/expert-use.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Figures of the expert use of all layers.
 
 import { relativeLoad, expertChoice, loadBalance } from "../../chat/expert-use.js";

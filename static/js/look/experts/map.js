@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Map of experts: layers from bottom to top, the experts of each from left to right, and the
 // balance of each layer beside its row.
 

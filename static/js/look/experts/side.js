@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Side of the experts instrument: load balance of one layer and of all layers.
 
 import { expertChoice } from "../../chat/expert-use.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The sampling waterfall on a canvas: bars of mass in columns, ribbons between them.
 
 import { clamp, fitCanvas } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Headings and numbers of the sampling waterfall, above and below its picture.
 
 import { el, setText } from "../../ui/dom.js";

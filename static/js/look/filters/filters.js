@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Filters, the instrument that draws the sampling waterfall (gpu/inspection/waterfall.py): how the
 // focused token was chosen by logits, penalties, temperature, top-k, top-p, min-p and draw. While
 // the sliders differ from the run's settings, it previews them on the same logits.

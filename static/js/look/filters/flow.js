@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The sampling waterfall as data: probability mass that flows through columns, one for each stage.
 //
 // In every column the tokens are stacked by their logits after penalty and temperature. Ribbons

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Pointer and keyboard in the sampling waterfall.
 
 import { clamp } from "../../ui/dom.js";

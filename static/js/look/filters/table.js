@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The sampling waterfall as a table: the numbers of the stages, then a row for each token.
 
 import { FILTERS, PENALTIES } from "../../panels/sampling-settings.js";

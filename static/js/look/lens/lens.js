@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Logit lens: the prediction after every layer, and the rank of the chosen token.
 //
 // nostalgebraist 2020, "interpreting GPT: the logit lens".

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Rank of the chosen token by layer: a line that moves left as the token becomes more likely.
 
 import { fitCanvas } from "../../ui/dom.js";

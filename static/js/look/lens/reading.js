@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Description of a logit lens: when the token becomes the top prediction, by its rank after each
 // stage.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Histogram of the losses of a text, in the colours of the text.
 
 import { fitCanvas } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Loss instrument: a text under teacher forcing, with the loss of each token given those before it.
 
 import { el, setText } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Losses of a text. Loss is −ln p of a token given those before it, in nats.
 
 import { tokenLabel } from "../../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Texts of the loss instrument, and the inspection that scores them.
 
 import { count } from "../../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Text with each token tinted by its loss, navigable by pointer and keyboard.
 
 import { el, setVars } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Details of one token: its probability, the alternatives, and the gradient of its loss.
 
 import { el, setText, setVars } from "../../ui/dom.js";

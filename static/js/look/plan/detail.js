@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Details of one dispatch: its cost, its bindings, and the compiled shader.
 
 import { el, setText } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Dispatches of a step in order, with each one's share of time and bytes.
 
 import { el, setText, setVars } from "../../ui/dom.js";

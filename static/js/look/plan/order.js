@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Order of a plan's dispatches: rows before, within and after the layers, and data dependencies.
 
 /**

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Plan instrument: every dispatch of a step with its cost, GPU time and shader.
 
 import { clamp, el, setText } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Costs of a run's steps and peak rates of the device, queried when the roofline is shown and
 // cached while the same engine runs.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Roofline: operations per second over operations per byte, below the device's peak rates
 // (Williams, Waterman and Patterson 2009).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Effect of interventions on one token: two logit-lens queries over the same tokens, with and
 // without them.
 

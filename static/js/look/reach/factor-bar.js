@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Bar over the grid: the selected place with its factor, undo, redo, reset and rerun.
 
 import { el, newButton, setText, setVars } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Grid of factors of heads, attention, MLP and layers: a press switches off and on, dragging or
 // keys scale. The last column shows the effect at the focused token by layer.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Most likely next tokens, with and without interventions.
 
 import { el, setText, setVars } from "../../ui/dom.js";

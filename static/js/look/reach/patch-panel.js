@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Activation patching: the residual stream of a token of this run, before a layer, is replaced by
 // that of a token of another prompt.
 //

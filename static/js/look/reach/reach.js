@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Reach in, the instrument that sets interventions (interventions/): scale or switch off heads,
 // attention, MLPs and layers, steer and patch the residual stream, during generation; and show the
 // effect on one token.

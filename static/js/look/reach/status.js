@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Status line over the grid: which interventions are active and since which token.
 
 import { count } from "../../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steering: vectors from one text to another, added to the residual stream before a layer.
 //
 // Turner et al. 2023, "Activation addition: steering language models without optimization".

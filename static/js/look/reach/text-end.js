@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Last tokens of the answer, because the panel covers the transcript, and a comparison of versions.
 
 import { el, setText } from "../../ui/dom.js";

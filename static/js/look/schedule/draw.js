@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Picture of the steps: one column per step, one row per run of this page and one for all others.
 
 import { clamp, fitCanvas } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Load of every engine that serves the model: hidden if there is only one.
 
 import { el, setText } from "../../ui/dom.js";

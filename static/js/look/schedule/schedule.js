@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Scheduler instrument: step by step, whose prefill and decode rows ran, what was drafted and
 // accepted, and which runs waited or were preempted. Of several engines it shows one.
 //

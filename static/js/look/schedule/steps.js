@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Steps of the engine (`RecentSteps` of gpu/inspection/requests.py): whose rows they had, and in words.
 
 import { duration, plural } from "../../ui/format.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Pixel painter for maps with many cells.
 
 import { clamp } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Drawing helpers shared by the canvas charts.
 
 import { grid } from "../../core-sample/grid.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Context passed to instruments: the focused token and its run.
 
 import { NOT_MEASURED } from "../../chat/answer.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The engines that serve the model, and the choice of the one that an instrument shows: a list that is
 // there only where there are several.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Panel of an instrument: header, status messages, table of numbers, and file export.
 
 import { byId, setText } from "../../ui/dom.js";

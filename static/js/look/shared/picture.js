@@ -1,3 +1,4 @@
+// @ts-nocheck
 // PNG export of a part of the page: boxes, borders, text, canvases and SVG are painted on a canvas.
 //
 // Browsers cannot capture an element, so this paints what instruments consist of: background and

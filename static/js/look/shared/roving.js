@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Roving tabindex: one element of a group has the tab stop, arrow keys move among the others.
 
 /**

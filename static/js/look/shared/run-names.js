@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What this page calls its runs, by the number that their engine gives them (`Accepted.run`).
 
 import { allFollowed, namesOfEnded } from "../../net/followed-runs.js";

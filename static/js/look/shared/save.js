@@ -1,3 +1,4 @@
+// @ts-nocheck
 // File export of an instrument: numbers as CSV or JSON, the picture as PNG.
 
 import { download } from "../../ui/download.js";

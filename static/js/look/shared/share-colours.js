@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Colour scales of shares and loads, common to all instruments.
 
 import { clamp, el, fitCanvas, setVars } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // HTML table of an instrument's numbers.
 
 import { el } from "../../ui/dom.js";

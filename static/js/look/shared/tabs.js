@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Tab list of the instruments; pressing the open tab closes its panel.
 
 import { byId, el } from "../../ui/dom.js";

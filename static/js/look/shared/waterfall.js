@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The engine's question about the stages in which settings turned the logits of a token into the
 // distribution that it was drawn from (`Waterfall` of gpu/inspection/requests.py).
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Chart of the timeline: tracks of spans on a time axis that can be zoomed and panned.
 
 import { clamp, el, fitCanvas } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Histogram of the intervals between tokens.
 
 import { el, fitCanvas } from "../../ui/dom.js";

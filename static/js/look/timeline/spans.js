@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Time spans of a request on one axis, in ms since the page sent it.
 //
 // Four clocks are involved: the browser's; the server's, starting when it receives the request; the

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Timeline instrument: what host, GPU, network and page did during a request.
 
 import { moveFocus } from "../../core-sample/controls.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // List of tokens with their ids, in rows by role.
 
 import { el, setText } from "../../ui/dom.js";

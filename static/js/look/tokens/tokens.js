@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Tokens instrument: the prompt as tokenized for the model, and by another tokenizer.
 
 import { byId, el } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Check of the list of tensors in an export (gpu/checkpoint/inventory.py) before it is drawn.
 
 import { list, nullable, number, ShapeError, struct, text, whole } from "../../local/gpu/shape.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What is known of the model's tensors, with each answer cached: from the server, or from the export
 // of the model that runs in this browser.
 

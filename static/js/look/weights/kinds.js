@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Weights by kind: parameters, bytes on the device, bytes read per token.
 
 import { el, setText, setVars } from "../../ui/dom.js";

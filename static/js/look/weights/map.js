@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Map of all weights: a column per layer, a cell per tensor, with areas by number of parameters.
 
 import { el, setVars } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Rotary position embedding: the wavelength of each pair of dimensions, in tokens.
 
 import { el, fitCanvas, setText } from "../../ui/dom.js";

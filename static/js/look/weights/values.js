@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Values of one tensor: description, histogram and largest values.
 
 import { el, fitCanvas, setText } from "../../ui/dom.js";

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Weights instrument: every tensor by size, the values of one, and the rotary positions.
 
 import { el } from "../../ui/dom.js";

@@ -1,0 +1,3 @@
+// What the page uses of DOMPurify (chat/markdown.js).
+declare const DOMPurify: { sanitize(html: string, options: object): DocumentFragment };
+export default DOMPurify;

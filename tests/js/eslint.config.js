@@ -1,0 +1,56 @@
+// Faults in the page's code that types do not show. A warning fails like an error (`make lint`).
+
+import globals from "globals";
+
+const RULES = {
+  "array-callback-return": "error",
+  "default-case-last": "error",
+  eqeqeq: ["error", "always", { null: "ignore" }],
+  "for-direction": "error",
+  "no-async-promise-executor": "error",
+  "no-cond-assign": "error",
+  "no-constant-binary-expression": "error",
+  "no-debugger": "error",
+  "no-dupe-else-if": "error",
+  "no-duplicate-case": "error",
+  "no-duplicate-imports": "error",
+  "no-empty": "error",
+  "no-empty-pattern": "error",
+  "no-eval": "error",
+  "no-fallthrough": "error",
+  "no-implied-eval": "error",
+  "no-invalid-regexp": "error",
+  "no-irregular-whitespace": "error",
+  "no-loss-of-precision": "error",
+  "no-new-func": "error",
+  "no-prototype-builtins": "error",
+  "no-script-url": "error",
+  "no-self-assign": "error",
+  "no-self-compare": "error",
+  "no-sparse-arrays": "error",
+  "no-undef": "error",
+  "no-unreachable": "error",
+  "no-unsafe-finally": "error",
+  "no-unsafe-optional-chaining": "error",
+  "no-unused-private-class-members": "error",
+  "no-unused-vars": ["error", { ignoreRestSiblings: true }],
+  "no-useless-assignment": "error",
+  "no-useless-catch": "error",
+  "no-useless-escape": "error",
+  "no-useless-rename": "error",
+  "no-var": "error",
+  "no-warning-comments": ["error", { terms: ["@ts-ignore", "@ts-expect-error"], location: "anywhere" }],
+  "object-shorthand": "error",
+  "prefer-const": ["error", { destructuring: "all" }],
+  "use-isnan": "error",
+  "valid-typeof": "error",
+};
+
+export default [
+  {
+    files: ["static/js/**/*.js"],
+    languageOptions: { globals: globals.browser },
+    linterOptions: { reportUnusedDisableDirectives: "error" },
+    rules: RULES,
+  },
+];

@@ -1,0 +1,69 @@
+"""TypeScript types of the messages and of replay files, generated from their JSON schemas, so that
+tsc can compare the page's code with what the server declares.
+
+python -m tests.js.schema_types > build/js/schemas.d.ts
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from app.ws.protocol_schema import protocol_schema
+from app.ws.replay_format import Schema, replay_schema
+
+WORDS = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
+
+
+def type_of(schema: Schema) -> str:
+    """Return the TypeScript type of a schema with the keywords that msgspec emits."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " | ".join(type_of(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(json.dumps(each) for each in schema["enum"])
+    match schema.get("type"):
+        case "null":
+            return "null"
+        case "array":
+            return f"Array<{type_of(schema['items'])}>" if "items" in schema else "Array<unknown>"
+        case "object" if "properties" in schema:
+            return "{ " + "; ".join(fields_of(schema)) + " }"
+        case "object":
+            values = schema.get("additionalProperties")
+            return f"Record<string, {type_of(values) if values else 'unknown'}>"
+        case None:
+            return "unknown"
+        case word:
+            return WORDS[word]
+
+
+def fields_of(schema: Schema) -> Iterator[str]:
+    """Yield the fields of an object; those that a message may lack are optional."""
+    for name, field in schema["properties"].items():
+        optional = "" if name in schema.get("required", ()) else "?"
+        yield f"{json.dumps(name)}{optional}: {type_of(field)}"
+
+
+def namespace(name: str, schema: Schema) -> str:
+    """Return a namespace with a type for each definition of a schema, and its own as `Any`."""
+    types = {"Any": {k: v for k, v in schema.items() if k != "$defs"}, **schema["$defs"]}
+    lines = [f"  type {each} = {type_of(definition)};" for each, definition in types.items()]
+    return "\n".join([f"declare namespace {name} {{", *lines, "}", ""])
+
+
+def declarations() -> str:
+    """Return the namespaces FromPage and ToPage (messages) and ReplayFile as a declaration file."""
+    messages = protocol_schema()
+    return "\n".join(
+        [
+            namespace("FromPage", messages["from_page"]),
+            namespace("ToPage", messages["to_page"]),
+            namespace("ReplayFile", replay_schema()),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(declarations())

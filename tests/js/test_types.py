@@ -1,0 +1,48 @@
+"""The types that tsc checks the page's code with say what the schemas say, and are not given up."""
+
+from __future__ import annotations
+
+import re
+
+from tests.js.schema_types import declarations, namespace
+from tests.serving import ROOT
+
+MAX_ANY = 20
+ANY = re.compile(r"@(?:param|type|returns|typedef|property|prop|callback|this)\s*\{[^@]*?\bany\b")
+
+
+def test_each_keyword_has_its_type() -> None:
+    thing = {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer"},
+            "kind": {"enum": ["a", "b"]},
+            "of": {"anyOf": [{"$ref": "#/$defs/Other"}, {"type": "null"}], "default": None},
+            "list": {"type": "array", "items": {"type": "boolean"}},
+            "by_name": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "required": ["n", "kind", "list", "by_name"],
+    }
+    assert namespace("X", {"$ref": "#/$defs/Thing", "$defs": {"Thing": thing}}).splitlines() == [
+        "declare namespace X {",
+        "  type Any = Thing;",
+        '  type Thing = { "n": number; "kind": "a" | "b"; "of"?: Other | null; '
+        '"list": Array<boolean>; "by_name": Record<string, string> };',
+        "}",
+    ]
+
+
+def test_the_messages_and_the_replay_file_have_types() -> None:
+    text = declarations()
+    for name in ("FromPage", "ToPage", "ReplayFile"):
+        assert f"declare namespace {name} {{" in text
+    assert "type Any = Hello | Status | Generation" in text
+
+
+def test_few_types_are_any() -> None:
+    found = [
+        f"{path.name}: {match.group()}"
+        for path in sorted((ROOT / "static/js").rglob("*.js"))
+        for match in ANY.finditer(path.read_text("utf-8"))
+    ]
+    assert len(found) <= MAX_ANY, found
