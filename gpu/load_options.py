@@ -17,7 +17,8 @@ MAX_PREFILL_SLOWDOWN = 1.8
 class LoadOptions:
     """Options to load and serve a model; `gpu.engine.backends.check_options` validates them.
 
-    dtype               how weights are stored on the device, of `gpu.checkpoint.packing.FORMATS`
+    dtype               how weights are stored on the device, of `gpu.checkpoint.packing.FORMATS`;
+                        for `Engine.load`, whose default it is, also "auto": nearest to the files
     dtype_reason        why that was chosen (`gpu.checkpoint.auto_dtype`); "": it was asked for
     kv_dtype            how keys and values are stored, of `gpu.kv.formats.KV_FORMATS`; None: f32
                         with weights in f32, else f16
@@ -95,3 +96,4 @@ class LoadOptions:
 
 
 DEFAULT_OPTIONS = LoadOptions()
+AUTO_OPTIONS = LoadOptions(dtype="auto")

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from msgspec.structs import replace as replace_struct
 
+from gpu.checkpoint.auto_dtype import AUTO, choose_dtype
+from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import DeviceError, ModelError
 from gpu.kv.blocks import block_bytes, blocks_for
@@ -92,9 +95,19 @@ def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
     return replace_struct(start, **{k: value for k, value in values.items() if value is not None})
 
 
+def with_dtype_of_files(
+    options: LoadOptions, config: ModelConfig, checkpoint: Checkpoint
+) -> LoadOptions:
+    """Return the options with a storage type for "auto": that which is nearest to the files."""
+    if options.dtype != AUTO:
+        return options
+    choice = choose_dtype(Inventory.of(config, checkpoint).saved_types)
+    return replace(options, dtype=choice.dtype, dtype_reason=choice.reason)
+
+
 def check_options(options: LoadOptions) -> None:
     """Raise ModelError for an option that is unknown, or that its backend does not support."""
-    _check_choice("dtype", options.dtype, DTYPES)
+    _check_choice("dtype", options.dtype, (*DTYPES, AUTO))
     if options.kv_dtype is not None:
         kv_format(options.kv_dtype)
     _check_choice("backend", options.backend, BACKENDS)

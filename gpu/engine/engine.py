@@ -21,6 +21,7 @@ from gpu.engine.backends import (
     open_draft,
     open_runner,
     recommended_settings,
+    with_dtype_of_files,
 )
 from gpu.engine.info import describe
 from gpu.engine.run import EventReceiver, Run
@@ -40,7 +41,7 @@ from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.kv.can_shift import why_not_shiftable
-from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
+from gpu.load_options import AUTO_OPTIONS, DEFAULT_OPTIONS, LoadOptions
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.sampling_params import SamplingParams
@@ -113,7 +114,7 @@ class Engine:
     def load(
         cls,
         path: str | Path,
-        options: LoadOptions = DEFAULT_OPTIONS,
+        options: LoadOptions = AUTO_OPTIONS,
         *,
         name: str | None = None,
         tokenizer: TokenizerLike | None = None,
@@ -137,6 +138,7 @@ class Engine:
         check_options(options)
         progress(0.0, f"reading {folder.name}")
         config, checkpoint = open_model(folder)
+        options = with_dtype_of_files(options, config, checkpoint)
         if options.cache_reuse and (why := why_not_shiftable(config)) is not None:
             raise ModelError(f"{folder.name}: {why}; leave out --cache-reuse")
         if tokenizer is None:

@@ -10,6 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
+from gpu import Engine, LoadOptions
 from gpu.checkpoint.auto_dtype import FLOATS, NEAREST, choose_dtype
 from gpu.checkpoint.gguf_repack import EXACT_FORMATS
 from gpu.checkpoint.inventory import Inventory
@@ -83,6 +84,20 @@ def test_the_matrices_of_the_layers_are_counted_and_no_others(tmp_path: Path) ->
     inventory = Inventory.from_folder(gguf_models.write(folder, tmp_path / "model.gguf", "Q4_0"))
     n_weights = BIASES.n_layers * sum(math.prod(shape) for shape in matrices(BIASES))
     assert inventory.saved_types == {"Q4_0": n_weights * 18 // 32}
+
+
+def test_the_engine_keeps_the_precision_of_a_file(tmp_path: Path) -> None:
+    """Where it is used without the server, too."""
+    folder = random_llama.write(tmp_path, BIASES)
+    file = gguf_models.write(folder, tmp_path / "model.gguf", "Q8_0")
+    options = LoadOptions(dtype="auto", backend="torch", slots=1)
+    for engine in (Engine.load(file), Engine.load(file, options)):
+        model = engine.info.model
+        engine.close()
+        assert (model.dtype, model.dtype_reason) == (
+            "q8",
+            "the layers are saved as Q8_0, which q8 holds exactly",
+        )
 
 
 def matrices(shape: random_llama.Shape) -> list[tuple[int, int]]:
