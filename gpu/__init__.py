@@ -69,6 +69,7 @@ from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
 from gpu.pace import PaceChange, RunPace
+from gpu.places import ENDED_IN_PAUSE, Places
 from gpu.request import Request
 from gpu.sampling_params import (
     MAX_BIAS,
@@ -96,6 +97,7 @@ __all__ = [
     "AUTO_DTYPE",
     "BLOCK_TOKENS",
     "CANNOT_FOLLOW",
+    "ENDED_IN_PAUSE",
     "FACTORS",
     "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",
@@ -150,6 +152,7 @@ __all__ = [
     "Patch",
     "Perplexity",
     "PerplexityResult",
+    "Places",
     "PlansOfShapes",
     "PolicyChoice",
     "QueueFull",

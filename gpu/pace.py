@@ -69,6 +69,8 @@ class RunPace:
         self.rate = rate
         self._clock = clock
         self._end = n_written if rate == 0 else math.inf
+        self.changed_at = clock()
+        """Time by the clock of the last press or change."""
         self.due_at = 0.0
         """Time by the clock at which the next token is due; in the past while paused."""
 
@@ -108,3 +110,4 @@ class RunPace:
             self.due_at = 0.0
         self.rate = rate
         self._end += change.steps
+        self.changed_at = self._clock()

@@ -37,6 +37,7 @@ GPU = {
     "scheduled_updates": "errors interventions sampling_params",
     "request": "grammar interventions sampling_params scheduled_updates",
     "events": "interventions sampling_params step",
+    "places": "errors",
     "speculative": "events",
     "reference": "step",
     "webgpu": "errors info step",
@@ -56,13 +57,13 @@ GPU = {
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pace pytorch request runner runners sampling_params scheduled_updates speculative"
+    " pace places pytorch request runner runners sampling_params scheduled_updates speculative"
     " stage_hosts step text",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",
     "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"
-    " load_options lora pace request runners sampling_params scheduled_updates stage_hosts text"
-    " tuning webgpu",
+    " load_options lora pace places request runners sampling_params scheduled_updates stage_hosts"
+    " text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
     " plans pytorch reference request runner runners sampling_params step text tracing tuning"
     " webgpu",

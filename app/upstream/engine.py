@@ -31,7 +31,7 @@ from gpu import (
     MemoryInfo,
     ModelError,
     ModelInfo,
-    QueueFull,
+    Places,
     Request,
     SamplingParams,
 )
@@ -62,9 +62,11 @@ class UpstreamEngine(EngineClient):
         self._settings = settings
         vocab_size = getattr(tokenizer, "vocab_size", 0)
         self._tokens = TokenIds(tokenizer, vocab_size)
-        self._lock = threading.Lock()
-        self._runs: set[UpstreamRun] = set()
-        self._n_starting = 0
+        self._places: Places[UpstreamRun] = Places(
+            settings.max_num_seqs + settings.queue,
+            "texts are being written by the upstream, the most that --max-num-seqs and --queue "
+            "allow",
+        )
         self._writer: BodyWriter | None = None
         self._closing = threading.Event()
         self._lost = threading.Event()
@@ -75,7 +77,7 @@ class UpstreamEngine(EngineClient):
 
     @property
     def stats(self) -> EngineStats | None:
-        return EngineStats(n_running=len(self._runs)) if self.hello is not None else None
+        return EngineStats(n_running=len(self._places.runs)) if self.hello is not None else None
 
     # ---- state -------------------------------------------------------------------------------
 
@@ -181,28 +183,19 @@ class UpstreamEngine(EngineClient):
             return self._start(request, on_event, self._writer)
 
     def _start(self, request: Request, on_event: OnEvent, writer: BodyWriter) -> Run:
-        limits = self.require_ready().limits
         open_exchange = partial(HttpExchange, self.address, float(self._settings.engine_timeout))
 
         def on_end(error: EngineError | None) -> None:
-            with self._lock:
-                self._runs.discard(run)
+            self._places.release(run)
             if isinstance(error, UnavailableError):
                 self._lost.set()
 
         run = UpstreamRun(request, on_event, writer, open_exchange, on_end)
-        with self._lock:
-            if len(self._runs) >= limits.slots + limits.queue:
-                raise QueueFull(
-                    f"{len(self._runs)} texts are being written by the upstream, the most that "
-                    "--max-num-seqs and --queue allow; try again in a moment"
-                )
-            self._runs.add(run)
+        self._places.take(run)
         try:
             return run.start()
         except BaseException:
-            with self._lock:
-                self._runs.discard(run)
+            self._places.release(run)
             raise
 
     # ---- questions ---------------------------------------------------------------------------
@@ -216,9 +209,7 @@ class UpstreamEngine(EngineClient):
     def close(self) -> None:
         self._closing.set()
         self._lost.set()
-        with self._lock:
-            runs = tuple(self._runs)
-        for run in runs:
+        for run in self._places.runs:
             run.cancel()
         if self._thread.ident is not None:
             self._thread.join(ASK_SECONDS)

@@ -26,6 +26,7 @@ from app.upstream.chunks import Chunk, WrittenToken, tokens_of
 from app.upstream.request_body import BodyWriter
 from app.upstream.transport import HttpExchange, error_message
 from gpu import (
+    ENDED_IN_PAUSE,
     NO_INTERVENTIONS,
     EngineError,
     Interventions,
@@ -84,6 +85,7 @@ class UpstreamRun:
         self._paced_before_first = 0.0
         self._opened = threading.Event()
         self._refusal: EngineError | None = None
+        self._end_message = ""
         self._accepted = self._cancelled = self._restart = False
         self._exchange: HttpExchange | None = None
         self._written: list[int] = []
@@ -131,6 +133,18 @@ class UpstreamRun:
                 self._change_pace(pace.validate())
             self._woken.notify()
             return len(self._written)
+
+    @property
+    def paused_since(self) -> float | None:
+        """Time of the last press or change of pace if the run is paused now, else None."""
+        return None if self._pace.may_write(len(self._written)) else self._pace.changed_at
+
+    def end_paused(self) -> None:
+        """End the run if it is paused: others need its place."""
+        with self._lock:
+            if self.paused_since is not None and self._reason is None:
+                self._end_message = ENDED_IN_PAUSE
+                self.cancel()
 
     def cancel(self) -> None:
         with self._lock:
@@ -355,7 +369,7 @@ class UpstreamRun:
                 self._accept()
                 reason: Reason = "error" if error is not None else self._reason or "eos"
                 self._reason = reason
-                message = "" if error is None else str(error)
+                message = self._end_message if error is None else str(error)
                 event: Event = Done(
                     reason, self._n_prompt, len(self._written), self._timings(), message
                 )

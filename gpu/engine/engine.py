@@ -7,7 +7,6 @@ is told its index.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Several
 from concurrent.futures import Future
@@ -35,13 +34,14 @@ from gpu.engine.thread import (
     Start,
 )
 from gpu.engine.validation import RequestValidator
-from gpu.errors import ContextExceeded, EngineError, ModelError, QueueFull
+from gpu.errors import ContextExceeded, EngineError, ModelError
 from gpu.events import Event
 from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.kv.can_shift import why_not_shiftable
 from gpu.load_options import AUTO_OPTIONS, DEFAULT_OPTIONS, LoadOptions
+from gpu.places import Places
 from gpu.request import Request
 from gpu.runner import Runner
 from gpu.sampling_params import SamplingParams
@@ -74,9 +74,6 @@ class Engine:
         weights. `defaults`: sampling settings that the model's makers recommend, or others if not
         `recommended`."""
         self.tokenizer = tokenizer
-        self._alive = 0
-        self._lock = threading.Lock()
-        self._queue = options.queue
         self._thread = EngineThread(
             make_runner,
             lambda runner, draft: describe(
@@ -95,6 +92,10 @@ class Engine:
             end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits
+        self._places: Places[Run] = Places(
+            self._limits.slots + options.queue,
+            "requests are running or waiting, which is the most this server takes",
+        )
         self.config = config = self._thread.runner.config
         self.info = self._thread.info
         self._grammars = GrammarCompiler(
@@ -175,7 +176,7 @@ class Engine:
         if request.grammar is not None:
             after_written = request.grammar.after(request.n_written)
             grammar = self._grammars.matcher(after_written, request.ids)
-        events = EventReceiver(on_event, self._release_place)
+        events = EventReceiver(on_event, lambda: self._places.release(run))
         sequence = Sequence(
             request,
             self.tokenizer,
@@ -186,13 +187,14 @@ class Engine:
             cache_reuse=(self._cache_reuse if request.cache_reuse is None else request.cache_reuse),
             on_event=events,
         )
-        self._reserve_place()
+        run = Run(self._thread, sequence, events, self._validator.encode)
         try:
+            self._places.take(run)
             self._thread.post(Start(sequence))
         except EngineError:
-            self._release_place()
+            self._places.release(run)
             raise
-        return Run(self._thread, sequence, events, self._validator.encode)
+        return run
 
     def generate(
         self,
@@ -255,20 +257,6 @@ class Engine:
         """`time.monotonic` at which the current round of steps began; None while there is nothing
         to do. A value that stays the same for minutes means that the device or its driver hangs."""
         return self._thread.busy_since
-
-    def _reserve_place(self) -> None:
-        most = self._limits.slots + self._queue
-        with self._lock:
-            if self._alive >= most:
-                raise QueueFull(
-                    f"{self._alive} requests are running or waiting, which is the most this "
-                    "server takes; try again in a moment"
-                )
-            self._alive += 1
-
-    def _release_place(self) -> None:
-        with self._lock:
-            self._alive -= 1
 
 
 def _end_ids(config: ModelConfig, tokenizer: TokenizerLike) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from gpu.engine.sequence import Sequence
-from gpu.engine.thread import Cancel, EngineThread
+from gpu.engine.thread import Cancel, EndPaused, EngineThread
 from gpu.engine.updates import Update
 from gpu.errors import EngineError
 from gpu.events import Done, Event, Token
@@ -34,6 +34,11 @@ class Run:
     @property
     def done(self) -> Done | None:
         return self._events.done
+
+    @property
+    def paused_since(self) -> float | None:
+        """Time of the last press or change of pace if the run is paused now, else None."""
+        return self._sequence.paused_since
 
     def update(
         self,
@@ -71,6 +76,10 @@ class Run:
     def cancel(self) -> None:
         """End the run; its text so far stays. Has no effect on a run that has ended."""
         self._engine.post(Cancel(self._sequence))
+
+    def end_paused(self) -> None:
+        """End the run if it is paused: others need its place."""
+        self._engine.post(EndPaused(self._sequence))
 
     def __iter__(self) -> Iterator[Token]:
         while self.done is None or not self._events.queue.empty():

@@ -16,9 +16,9 @@ text so far, of which the prefix cache may still have most. Its ids are those wi
 If the last in order itself needs a block, it waits and keeps those that it has. So the first in
 order always goes on, and every sequence ends.
 
-A paused run (`Sequence.paused`) holds up nobody: it is the first that gives its blocks back, and
-its slot too if somebody waits for one. It starts again when nobody else waits, or in its turn once
-it shall write. Host logic only; the engine submits the steps.
+A paused run (`Sequence.paused`) holds up nobody: it is the first that gives its blocks back, also
+to a question, and its slot too if somebody waits for one. It starts again when nobody else waits,
+or in its turn once it shall write. Host logic only; the engine submits the steps.
 """
 
 from __future__ import annotations
@@ -129,6 +129,11 @@ class Scheduler:
         """Make a sequence that could start wait until blocks may be free."""
         self._lacks_blocks = sequence
 
+    def retry_waiting(self) -> None:
+        """Try to start the first that waits again, also if it lacked blocks: a question or a pause
+        that ended may have left some."""
+        self._lacks_blocks = None
+
     def next_step(self, *, prefill: bool = True) -> Scheduled | None:
         """Return a step of the rows that can run now, or None. `prefill` False: only decoding
         sequences."""
@@ -194,11 +199,17 @@ class Scheduler:
         self, ids: list[int], first: int | None = None, block_hashes: BlockHashes | None = None
     ) -> BorrowedBlocks | None:
         """Borrow the inspection slot and blocks for `ids`, with their cached beginning in place;
-        None if too few blocks are free. The borrower computes the rows from `n_reused` on; rows
-        from `first` on (the last alone if None) are never cached ones. To be given back before the
-        next step is made. `block_hashes`: those of `ids`, if interventions acted on them."""
+        None if too few blocks are free beside those of runs that are not paused. The borrower
+        computes the rows from `n_reused` on; rows from `first` on (the last alone if None) are
+        never cached ones. To be given back before the next step is made. `block_hashes`: those of
+        `ids`, if interventions acted on them."""
         most = len(ids) - 1 if first is None else first
-        return self.kv.borrow(self.limits.inspection_slot, ids, most, block_hashes or BlockHashes())
+        hashes, slot = block_hashes or BlockHashes(), self.limits.inspection_slot
+        while (borrowed := self.kv.borrow(slot, ids, most, hashes)) is None:
+            if (paused := max(self._paused, key=_order, default=None)) is None:
+                return None
+            self._preempt(paused)
+        return borrowed
 
     @property
     def n_free_blocks(self) -> int:
@@ -238,7 +249,7 @@ class Scheduler:
         first = self._next_waiting
         if first is None or not self._free_slots:
             return None
-        hopeless = first is self._lacks_blocks and bool(self.active)
+        hopeless = first is self._lacks_blocks and (first.paused or bool(self.active))
         return first if first.settled and not hopeless else None
 
     @property

@@ -184,6 +184,12 @@ class Sequence:
         return not self.pace.may_write(self.n_written)
 
     @property
+    def paused_since(self) -> float | None:
+        """Time of the last press or change of pace if the run is paused now, else None. May be read
+        by any thread."""
+        return self.pace.changed_at if self.paused else None
+
+    @property
     def _previewing(self) -> bool:
         """Return whether the last sample that was submitted is a preview."""
         return self.n_submitted > self.n_written and not self.pace.may_write(self.n_submitted - 1)
@@ -605,11 +611,11 @@ class Sequence:
         if capture is not None:
             self.capture = capture
 
-    def cancel(self) -> None:
+    def cancel(self, message: str = "") -> None:
         """End the run; text held back for a stop string is shown."""
         if not self.finished:
             self._events.flush()
-            self.finish("cancelled")
+            self.finish("cancelled", message)
 
     def finish(self, reason: Reason, message: str = "") -> None:
         if self.finished:

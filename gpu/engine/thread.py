@@ -40,6 +40,7 @@ from gpu.inspection.requests import Question
 from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
+from gpu.places import ENDED_IN_PAUSE
 from gpu.runner import Runner
 from gpu.speculative.draft_length import Cost
 from gpu.speculative.drafting import Drafting, NgramDrafting
@@ -61,6 +62,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class EndPaused:
+    """End a run if it is paused."""
+
     sequence: Sequence
 
 
@@ -100,7 +108,7 @@ Describe = Callable[[Runner, Runner | None], EngineInfo]
 MakeDraft = Callable[[Runner], Runner]
 """Opens the runner of the draft model of an engine with this runner."""
 
-Command = Start | Update | Cancel | Logits | Inspect | CancelQuestions | Close
+Command = Start | Update | Cancel | EndPaused | Logits | Inspect | CancelQuestions | Close
 
 
 class EngineThread:
@@ -268,6 +276,10 @@ class EngineThread:
             case Cancel(sequence):
                 sequence.cancel()
                 self._scheduler.release(sequence)
+            case EndPaused(sequence):
+                if sequence.paused:
+                    sequence.cancel(ENDED_IN_PAUSE)
+                    self._scheduler.release(sequence)
         done.set_result(None)
 
     def _update(self, update: Update, resolved: ResolvedInterventions | None) -> int:
@@ -277,6 +289,7 @@ class EngineThread:
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
         index = sequence.update(update.changes, update.capture, resolved, update.pace)
+        self._scheduler.retry_waiting()
         if sequence.finished:
             self._scheduler.release(sequence)
         return index
@@ -320,6 +333,8 @@ class EngineThread:
         if may_ask:
             with self._budget.piece():
                 self._questions.advance()
+            if not self._questions:
+                self._scheduler.retry_waiting()
 
     def _resolve_interventions(self, sequence: Sequence) -> Generator[None, None, None]:
         """Compute what the interventions of the first waiting run need."""

@@ -24,9 +24,11 @@ from app.upstream.engine import UpstreamEngine
 from app.upstream.tokenizer import FIRST_WORD, WordTokenizer
 from app.ws.protocol import Message
 from gpu import (
+    ENDED_IN_PAUSE,
     Interventions,
     InvalidRequest,
     LayerFactor,
+    PaceChange,
     QueueFull,
     Request,
     SamplingParams,
@@ -400,6 +402,33 @@ def test_too_many_texts_are_refused(connect: Connect, stand_in: StandIn) -> None
     for run, written in zip(runs, texts, strict=True):
         run.cancel()
         written.wait_done()
+
+
+def test_paused_texts_take_no_place_of_the_others(connect: Connect) -> None:
+    engine = connect(max_num_seqs=1, queue=0)
+    texts = [Written() for _ in range(3)]
+    runs = [engine.submit(Request(chat(engine), pace=0.0), written) for written in texts[:2]]
+    done = texts[0].wait_done()
+    assert (done.reason, done.message) == ("cancelled", ENDED_IN_PAUSE)
+    engine.submit(Request(chat(engine)), texts[2])
+    assert texts[2].wait_done().reason == "eos"
+    runs[1].update(pace=PaceChange(None))
+    texts[1].wait_done()
+    assert words_of(texts[1]) == list(WORDS)
+
+
+def test_a_paused_text_is_read_token_by_token(connect: Connect) -> None:
+    engine, written = connect(), Written()
+    run = engine.submit(Request(chat(engine), pace=0.0), written)
+    for n in (1, 2):
+        run.update(pace=PaceChange(0.0, 1))
+        written.until(lambda event, n=n: isinstance(event, Token) and event.index == n - 1)
+        assert len(written.of(Token)) == n
+    run.update(pace=PaceChange(None))
+    timings = written.wait_done().timings
+    assert words_of(written) == list(WORDS)
+    assert timings.paced_ms == pytest.approx(sum(token.times.paced for token in written.of(Token)))
+    assert [event.pace for event in written.of(Updated)] == [None]
 
 
 def test_nobody_can_count_through_the_words_of_others() -> None:

@@ -11,10 +11,11 @@ import pytest
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
-from gpu.errors import InvalidRequest
+from gpu.errors import InvalidRequest, QueueFull
 from gpu.events import Done, Event, Preview, Queued, Token, Updated
 from gpu.load_options import LoadOptions
-from gpu.pace import MOST_STEPS, PaceChange, RunPace
+from gpu.pace import LEAST_PACE, MOST_STEPS, PaceChange, RunPace
+from gpu.places import ENDED_IN_PAUSE
 from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
@@ -212,6 +213,37 @@ def test_a_paused_run_gives_its_blocks_back(opened: Opened) -> None:
     assert other.ended() == expected([2] * 10, 50)
     assert engine.stats.n_preemptions == 1
     assert paused.end() == expected([1] * 10, 30)
+
+
+def test_a_paused_run_gives_its_blocks_to_a_question(opened: Opened) -> None:
+    """Of 5 blocks the paused run has 2, and the question needs 4; it has them back afterwards."""
+    engine = opened(ScriptedRunner(n_blocks=5))
+    paused = Paced(engine, request(30))
+    paused.preview(0)
+    paused.press(12)
+    paused.preview(12)
+    n_previews = len(paused.of(Preview))
+    assert engine.logits([2] * 60).shape[0] == 60
+    assert engine.stats.n_preemptions == 1
+    paused.wait(lambda: len(paused.of(Preview)) == n_previews + 1)
+    assert paused.end() == expected([1] * 10, 30)
+
+
+def test_paused_runs_take_no_place_of_the_others(opened: Opened) -> None:
+    """Two may run or wait, and two be paused; of three paused ones the first ends."""
+    engine = opened(ScriptedRunner(n_slots=1), queue=1)
+    paused = [Paced(engine, request(50, prompt=prompt)) for prompt in (2, 3)]
+    running = Paced(engine, request(50, pace=LEAST_PACE))
+    running.run.update(pace=PAUSED)
+    others = [Paced(engine, request(50, pace=LEAST_PACE, prompt=p)) for p in (4, 5)]
+    with pytest.raises(QueueFull, match="2 requests are running or waiting"):
+        engine.submit(request(20))
+    assert paused[0].ended() == []
+    done = paused[0].of(Done)[0]
+    assert (done.reason, done.message) == ("cancelled", ENDED_IN_PAUSE)
+    for one, prompt in zip((*others, paused[1], running), (4, 5, 3, 1), strict=True):
+        assert one.end() == expected([prompt] * 10, 50)
+    assert len(paused[1].of(Done)) == 1
 
 
 def test_a_run_without_a_slot_is_stepped_in_its_turn(opened: Opened) -> None:
