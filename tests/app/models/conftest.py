@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app import tale
+from app.models import wheels
 from app.models.known import DEFAULT, WHEELS, WheelModel
 from tests.app.models.fake_index import FILE, FakeIndex, write_wheel
 from tests.gpu.gguf import gguf_models
@@ -28,6 +29,7 @@ def index(
 ) -> Iterator[FakeIndex]:
     """Index with the wheel of the default model, which is small here, and an empty cache."""
     monkeypatch.setitem(WHEELS, DEFAULT, made[2])
+    monkeypatch.setattr(wheels, "FIRST_SECONDS", 60.0)  # beside other tests pip starts slowly
     found = FakeIndex(made[1])
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT"):
         monkeypatch.delenv(name, raising=False)
