@@ -30,8 +30,8 @@ def page_data() -> dict[str, Markup]:
 
 
 def sampling_data() -> dict[str, Any]:
-    """Return the sampling settings for static/js/panels/sampling-settings.js, and for the engine in
-    the browser (static/js/local/request-checks.js) what it also needs to check a request.
+    """Return the sampling settings for static/js/settings/sampling-settings.js, and for the engine
+    in the browser (static/js/local/request-checks.js) what it also needs to check a request.
 
     The seed is left out of `settings`, because its range is not exact in JavaScript's numbers, and
     `first_index` because people never set it.

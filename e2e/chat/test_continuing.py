@@ -290,7 +290,7 @@ def test_the_ids_of_another_model_are_not_sent(page: Page, site: Callable[..., S
 
 
 CUT_CHARACTER = """async () => {
-  const { Answer } = await import("/static/js/chat/answer.js");
+  const { Answer } = await import("/static/js/turns/answer.js");
   const params = {temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1,
     max_tokens: 2, seed: "5", first_index: 0};
   const accepted = (ids, texts) => ({type: "accepted", params, capture: false, context: 99, texts,
@@ -323,7 +323,7 @@ def test_a_character_cut_by_the_end_becomes_whole(loaded: Page) -> None:
 
 
 STOPPED_AT_ONCE = """async () => {
-  const { Answer } = await import("/static/js/chat/answer.js");
+  const { Answer } = await import("/static/js/turns/answer.js");
   const params = {temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1,
     max_tokens: 9, seed: "5", first_index: 0};
   const reach = {mlp: [{layer: 1, factor: 0}]};

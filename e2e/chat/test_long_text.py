@@ -42,7 +42,7 @@ SELECTED = """() => {
 # again, nodes of the page that change.
 COUNT = """async () => {
   const [{ METRICS }, { view }] = await Promise.all(
-    ["core-sample/metrics", "view"].map((name) => import(`/static/js/${name}.js`)),
+    ["turns/metrics", "view"].map((name) => import(`/static/js/${name}.js`)),
   );
   const work = { calls: 0, cells: 0, nodes: 0, pixels: 0, reads: 0 };
   view.answer.tokens = new Proxy(view.answer.tokens, {

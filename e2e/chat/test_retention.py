@@ -17,7 +17,7 @@ from e2e.waiting import until
 # A Retention of `bytes` that is told of runs: [[tokens, layers, heads] …]. Numbers of token i of
 # run r are i (and r), so that means can be checked. Returns what became of every token.
 RUNS = """async ([bytes, recent, runs]) => {
-  const { Retention } = await import("/static/js/chat/retention.js");
+  const { Retention } = await import("/static/js/turns/retention.js");
   const retention = new Retention(bytes, recent);
   const events = [];
   const peaks = [];
@@ -113,7 +113,7 @@ def test_a_summary_is_the_mean_of_what_it_stands_for(loaded: Page) -> None:
 
 # The page's own Retention, with another bound.
 BOUND = """async ([bytes, recent]) => {
-  const { retention } = await import("/static/js/chat/retention.js");
+  const { retention } = await import("/static/js/turns/retention.js");
   Object.assign(retention, { mostBytes: bytes, recent });
 }"""
 
@@ -203,7 +203,7 @@ def test_bytes_are_about_what_the_browser_takes(page: Page, site: Callable[..., 
     before = heap(session)
     told = page.evaluate(
         """async (text) => {
-          const { Retention } = await import("/static/js/chat/retention.js");
+          const { Retention } = await import("/static/js/turns/retention.js");
           window.retention = new Retention(1e9);
           for (let i = 0; i < 1000; i += 1) window.retention.record({}, JSON.parse(text));
           return window.retention.usage.bytes;

@@ -9,7 +9,7 @@ from playwright.sync_api import Error, Page
 
 PLAN = """async ({ chat, limits }) => {
   const { planSummary } = await import("/static/js/chat/summary-plan.js");
-  const { messagesOf } = await import("/static/js/chat/summary.js");
+  const { messagesOf } = await import("/static/js/turns/summary.js");
   const sizeOf = (messages) => messages.reduce((sum, { content }) => sum + content.length, 0);
   let nCounts = 0;
   const count = async (messages) => {
@@ -136,7 +136,7 @@ def test_the_summary_is_found_in_a_prompt_whose_characters_are_split(loaded: Pag
     prompt = [*before, *pieces, "<|end|>", "<|user|>", "Der", " rest"]
     span = loaded.evaluate(
         """async ([asked, text, prompt]) => {
-          const { summarySpan } = await import("/static/js/chat/summary-span.js");
+          const { summarySpan } = await import("/static/js/turns/summary-span.js");
           const user = { role: "user", content: asked };
           const messages = [user, { role: "assistant", content: text }];
           const of = (originalRequest) =>

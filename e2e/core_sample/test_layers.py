@@ -36,7 +36,7 @@ MEASURED = """async () => {
 COLOURS = """async (index) => {
   const [{ view, metric }, { core }, { grid }, { partEdges }, { scales }, { shade }, { state }] =
     await Promise.all(["view", "core-sample/core-sample", "core-sample/grid", "core-sample/column",
-                       "core-sample/metrics", "ui/palette", "state"]
+                       "turns/metrics", "ui/palette", "state"]
       .map((name) => import(`/static/js/${name}.js`)));
   const canvas = document.querySelector("#sample");
   const x = Math.round((core.x0 + (index + 0.4) * core.column - core.scroll) * core.ratio);

@@ -34,7 +34,7 @@ def live(page: Page, site: Callable[..., Site]) -> Iterator[ReachPanel]:
     found.play.ask(ASK)
     found.play.wait_tokens(5)
     yield found.open()
-    page.evaluate("async () => (await import('/static/js/chat/session.js')).stop()")
+    page.evaluate("async () => (await import('/static/js/turns/stop.js')).stop()")
 
 
 # ---- the grid --------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_how_choices_are_spread(
     load: float | None,
 ) -> None:
     """0.75: half the choices one, a quarter each of two others: 1.5 of 2 bits."""
-    found = call("chat/expert-use", "loadBalance", given)
+    found = call("turns/expert-use", "loadBalance", given)
     assert found["evenness"] == (None if even is None else pytest.approx(even))
     assert (found["choices"], found["used"]) == (sum(given), len(given) - len(never))
     assert (found["never"], found["busiest"], found["load"]) == (never, busiest, load)
@@ -87,7 +87,7 @@ def test_how_choices_are_spread(
 # Events as a server tells them, of an answer that is continued and of a branch of it: how many
 # tokens are counted, and how often expert `position` of layer 1 was chosen, for each of them.
 ANSWERS = """async () => {
-  const { Answer } = await import("/static/js/chat/answer.js");
+  const { Answer } = await import("/static/js/turns/answer.js");
   const stats = (position) => ({
     position, layers: [], routes: [{ layer: 1, experts: [position], gates: [0.5] }],
   });
@@ -261,7 +261,7 @@ COLOURS = """async ([layer, mode]) => {
   const { loadIntensity, intensity } = await of("look/shared/share-colours");
   const { shade } = await of("ui/palette");
   const { view } = await of("view");
-  const { loadBalance, relativeLoad } = await of("chat/expert-use");
+  const { loadBalance, relativeLoad } = await of("turns/expert-use");
   const canvas = document.querySelector(".ex-map canvas");
   const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--names"));
   const places = layOut(canvas.clientWidth, canvas.clientHeight, left, { n: 6, nLayers: 8 });

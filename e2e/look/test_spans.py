@@ -108,7 +108,7 @@ def test_nothing_came_yet(loaded: Page) -> None:
 def test_quantiles_are_values_that_were_measured(call: Call) -> None:
     values = [1, 2, 3, 4, 5, 6, 7, 8, 9, 100]
     for share, expected in [(0, 1), (0.5, 5), (0.51, 6), (0.95, 100), (1, 100)]:
-        assert call("look/timeline/spans", "quantile", values, share) == expected
+        assert call("look/shared/quantile", "quantile", values, share) == expected
 
 
 def test_a_histogram_holds_every_value(call: Call) -> None:

@@ -16,7 +16,7 @@ Call = Callable[..., Any]
 
 def test_ranges_are_those_of_the_server(loaded: Page) -> None:
     settings = loaded.evaluate(
-        "async () => (await import('/static/js/panels/sampling-settings.js')).SETTINGS"
+        "async () => (await import('/static/js/settings/sampling-settings.js')).SETTINGS"
     )
     shown = {
         setting.name: setting
@@ -35,7 +35,7 @@ def test_ranges_are_those_of_the_server(loaded: Page) -> None:
 
 def test_the_presets_are_settings_that_the_server_takes(loaded: Page) -> None:
     presets = loaded.evaluate(
-        "async () => (await import('/static/js/panels/sampling-settings.js')).PRESETS"
+        "async () => (await import('/static/js/settings/sampling-settings.js')).PRESETS"
     )
     for values in presets.values():
         assert set(values) == {s.name for s in SETTINGS if s.declared.slider is not None}
@@ -64,14 +64,16 @@ def test_stop_strings_are_read_and_written(call: Call) -> None:
         r"one\, two, \\": ["one, two", "\\"],
         ", ,": [],
     }.items():
-        assert call("panels/sampling-settings", "parseStops", text) == {"value": stops}
+        assert call("settings/sampling-settings", "parseStops", text) == {"value": stops}
         assert call(
-            "panels/sampling-settings",
+            "settings/sampling-settings",
             "parseStops",
-            call("panels/sampling-settings", "writeStops", stops),
+            call("settings/sampling-settings", "writeStops", stops),
         ) == {"value": stops}
-    assert "error" in call("panels/sampling-settings", "parseStops", ",".join("abcdefghijklmnopq"))
-    assert "error" in call("panels/sampling-settings", "parseStops", "x" * 257)
+    assert "error" in call(
+        "settings/sampling-settings", "parseStops", ",".join("abcdefghijklmnopq")
+    )
+    assert "error" in call("settings/sampling-settings", "parseStops", "x" * 257)
 
 
 def test_seeds_have_64_bits_on_the_wire(call: Call) -> None:
@@ -108,12 +110,12 @@ def test_numbers_are_written_for_people(call: Call) -> None:
 
 def test_scales_are_rounded_outwards(call: Call) -> None:
     for value, up, down in [(3, 5, 2), (0.5, 0.5, 0.5), (71, 100, 50), (0.013, 0.02, 0.01)]:
-        assert call("core-sample/metrics", "round125", value, 1) == pytest.approx(up)
-        assert call("core-sample/metrics", "round125", value, -1) == pytest.approx(down)
+        assert call("turns/metrics", "round125", value, 1) == pytest.approx(up)
+        assert call("turns/metrics", "round125", value, -1) == pytest.approx(down)
 
 
 EVENTS = """async (events) => {
-  const { Answer } = await import("/static/js/chat/answer.js");
+  const { Answer } = await import("/static/js/turns/answer.js");
   const answer = new Answer();
   const segment = answer.begin("a", { capture: true, params: {} });
   const taken = events.map(([seq, event]) => answer.applyEvent(segment, seq, event));
@@ -234,8 +236,8 @@ def test_a_likelihood_is_known_when_all_of_its_parts_are(
 
 def test_seeds_are_read_as_the_server_takes_them(call: Call) -> None:
     most = 2**64 - 1
-    assert call("panels/sampling-settings", "parseSeed", str(most)) == {"value": str(most)}
-    assert call("panels/sampling-settings", "parseSeed", " 007 ") == {"value": "7"}
-    assert call("panels/sampling-settings", "parseSeed", "") == {"value": ""}
+    assert call("settings/sampling-settings", "parseSeed", str(most)) == {"value": str(most)}
+    assert call("settings/sampling-settings", "parseSeed", " 007 ") == {"value": "7"}
+    assert call("settings/sampling-settings", "parseSeed", "") == {"value": ""}
     for text in (str(most + 1), "9" * 20, "-1", "1.5", "0x10", "seed"):
-        assert "error" in call("panels/sampling-settings", "parseSeed", text), text
+        assert "error" in call("settings/sampling-settings", "parseSeed", text), text

@@ -20,7 +20,7 @@ export const state = {
    * own, branchedFrom}. `id` is null until it is kept (conversations/keeper.js), `title` "" unless a person named
    * it, `system` its system prompt, `rev` and `writer` the kept revision that the page shows; `own`:
    * something was changed here since; `branchedFrom`: {id, title, message, answer} of the conversation of
-   * which it is a branch from that place on (chat/turn-place.js), or null.
+   * which it is a branch from that place on (turns/turn-place.js), or null.
    */
   conversation: null,
   /** Why the browser does not keep conversations: {code, message, dismissed}, or null. */
@@ -31,7 +31,7 @@ export const state = {
   copied: "",
   /**
    * The turns of the conversation: {role: "user", text} and {role: "model", mode, given, answers, shown};
-   * a summary of the oldest turns (chat/summary.js) also has a field `summary`.
+   * a summary of the oldest turns (turns/summary.js) also has a field `summary`.
    */
   turns: [],
   /** The answer being generated, or null. */
@@ -42,7 +42,7 @@ export const state = {
   mode: "chat",
   /** The open replay (replay/replay.js), or null. */
   replay: null,
-  /** Sampling settings, see panels/sampling-settings.js. `seed` is a string of digits or "". */
+  /** Sampling settings, see settings/sampling-settings.js. `seed` is a string of digits or "". */
   settings: null,
   capture: true,
   /** Tokens a second; 0: one for each press; null: as fast as it goes (chat/pace.js). */
@@ -62,7 +62,7 @@ export const state = {
   compared: null,
   /**
    * The page's own {settings, interventions} while its controls are bound to something else
-   * (chat/bound-controls.js), and the name of that `target`; or null.
+   * (settings/bound-controls.js), and the name of that `target`; or null.
    */
   own: null,
   /** Tokens of the prompt in the composer: {tokens, fresh} or null. */

@@ -3,7 +3,7 @@
 
 import { clamp } from "./ui/dom.js";
 import { count } from "./ui/format.js";
-import { METRICS } from "./core-sample/metrics.js";
+import { METRICS } from "./turns/metrics.js";
 import { changed, state } from "./state.js";
 
 export const view = {

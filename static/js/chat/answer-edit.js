@@ -4,7 +4,7 @@
 import { changed, shownAnswer } from "../state.js";
 import { newButton } from "../ui/dom.js";
 import { continueEdited, saveEdited, whyNotContinued, whyNotSaved } from "./edit-message.js";
-import { MessageEditor } from "./message-editor.js";
+import { MessageEditor } from "../ui/message-editor.js";
 
 const HINT =
   "Enter saves, Shift Enter breaks the line. What is saved becomes a branch, in which nothing of this " +

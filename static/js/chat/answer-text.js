@@ -3,7 +3,7 @@
 // changed settings.
 
 import { el, setText } from "../ui/dom.js";
-import { describeChange } from "../panels/sampling-settings.js";
+import { describeChange } from "../settings/sampling-settings.js";
 import { TextChunks } from "./text-chunks.js";
 import { describeMoved } from "./cache-reuse.js";
 import { describeDropped, describeSlid, describeSummarized } from "./truncation.js";

@@ -166,17 +166,6 @@ export const withFiles = (text, files = attached) =>
 export const fileMarks = (files) =>
   files.map(({ name, block }) => ({ name: name.slice(0, MAX_NAME), chars: block.length }));
 
-/** Return what a person sent in a turn: {text, files: [{name, block}]}. */
-export function partsOf({ text, files = [] }) {
-  const parts = [];
-  let at = 0;
-  for (const { name, chars } of files) {
-    parts.push({ name, block: text.slice(at, at + chars) });
-    at += chars;
-  }
-  return { text: text.slice(at), files: parts };
-}
-
 // ---- counting ----------------------------------------------------------------------------------
 
 /** Count the tokens that a file adds to a prompt. */

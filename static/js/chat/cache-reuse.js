@@ -5,7 +5,7 @@
 import { isLocal } from "../net/connection.js";
 import { byId } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
-import { saveSettings } from "./persist.js";
+import { saveSettings } from "../turns/persist.js";
 import { changed, on, state } from "../state.js";
 
 const field = byId("cache-reuse");

@@ -9,17 +9,17 @@ import { count as countTokens, latest } from "../net/inspect.js";
 import {
   attachedFiles,
   fileMarks,
-  partsOf,
   setAttached,
   setUpAttachments,
   withFiles,
 } from "./attachments.js";
-import { saveDraft, savedDraft, saveSettings } from "./persist.js";
+import { partsOf } from "../turns/message-parts.js";
+import { saveDraft, savedDraft, saveSettings } from "../turns/persist.js";
 import { submitPrompt, messagesBefore } from "./session.js";
 import { isMakingRoom, makesRoom, sendWithRoom } from "./summarize.js";
 import { startNew } from "../conversations/library.js";
 import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
-import { goToEnd } from "./transcript.js";
+import { goToEnd } from "../ui/following.js";
 
 const field = byId("prompt");
 const COUNT_AFTER_MS = 150;

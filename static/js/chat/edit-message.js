@@ -4,14 +4,14 @@
 
 import { branchOf, showBranch } from "../conversations/library.js";
 import { keepNow, keepSoon, headingOf } from "../conversations/keeper.js";
-import { isRefilling } from "../net/resume.js";
+import { isRefilling } from "../turns/resume.js";
 import { hasEngine, shownAnswer, state } from "../state.js";
-import { editedAnswer } from "./answer.js";
-import { partsOf } from "./attachments.js";
+import { editedAnswer } from "../turns/answer.js";
+import { partsOf } from "../turns/message-parts.js";
 import { isComposerEmpty, sendMessage } from "./composer.js";
 import { continueAnswer } from "./session.js";
 import { isMakingRoom, makesRoom } from "./summarize.js";
-import { placeOf } from "./turn-place.js";
+import { placeOf } from "../turns/turn-place.js";
 
 /** Why nothing can become a branch now, or "". `what`: "It can be sent", … */
 function whyNoBranch(what) {

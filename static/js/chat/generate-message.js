@@ -5,7 +5,7 @@ import { continuedSpans, isEmpty } from "../interventions/interventions.js";
 import { toWire } from "../interventions/intervention-wire.js";
 import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
-import { drawSeed } from "../panels/sampling-settings.js";
+import { drawSeed } from "../settings/sampling-settings.js";
 import { state } from "../state.js";
 import { cacheReuseField } from "./cache-reuse.js";
 import { paceField } from "./pace.js";

@@ -4,9 +4,9 @@
 import { changed } from "../state.js";
 import { el, newButton } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
-import { partsOf } from "./attachments.js";
+import { partsOf } from "../turns/message-parts.js";
 import { sendEdited, whyNotSent } from "./edit-message.js";
-import { MessageEditor } from "./message-editor.js";
+import { MessageEditor } from "../ui/message-editor.js";
 
 const HINT =
   "Enter sends, Shift Enter breaks the line. What is sent becomes a branch; this conversation stays " +

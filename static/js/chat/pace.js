@@ -8,8 +8,8 @@ import { byId, setText } from "../ui/dom.js";
 import { count } from "../ui/format.js";
 import { send } from "../net/connection.js";
 import { allFollowed } from "../net/followed-runs.js";
-import { flushSettings } from "./live-updates.js";
-import { saveSettings } from "./persist.js";
+import { flushSettings } from "../turns/live-updates.js";
+import { saveSettings } from "../turns/persist.js";
 import { changed, liveState, on, state } from "../state.js";
 
 /** A press as long as this writes on until it ends. */

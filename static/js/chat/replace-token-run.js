@@ -3,7 +3,8 @@
 
 import { inspect } from "../net/inspect.js";
 import { spansUpTo } from "../interventions/interventions.js";
-import { startBranch, stop } from "./session.js";
+import { startBranch } from "./session.js";
+import { stop } from "../turns/stop.js";
 import { changed, hasEngine, lastTurn, on, ready, shownAnswer, state } from "../state.js";
 
 /** Number of candidates per token, as a sampled token has. */

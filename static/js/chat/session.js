@@ -1,18 +1,18 @@
 // @ts-nocheck
 // The conversation: starting, continuing, branching and stopping runs.
 
-import { Answer } from "./answer.js";
-import { partsOf } from "./attachments.js";
-import { continuationRequest } from "./continuation.js";
-import { grammarAfter } from "./grammar.js";
+import { Answer } from "../turns/answer.js";
+import { partsOf } from "../turns/message-parts.js";
+import { continuationRequest } from "../turns/continuation.js";
+import { grammarAfter } from "../turns/grammar.js";
 import { send } from "../net/connection.js";
 import { keepSoon } from "../conversations/keeper.js";
-import { save } from "./persist.js";
+import { save } from "../turns/persist.js";
 import { beginSegment, newMessage, whyTooLong } from "./generate-message.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { clearPatches } from "../interventions/intervention-store.js";
 import { withPatchesUpTo } from "../interventions/intervention-wire.js";
-import { isWhole, messagesOf, ownSettings } from "./summary.js";
+import { isWhole, messagesOf, ownSettings } from "../turns/summary.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
 
@@ -195,15 +195,6 @@ function startRun(
   send(full);
   save();
   changed("turns", "tokens", "focus");
-  return true;
-}
-
-/** Stop the run and keep its text. */
-export function stop() {
-  if (state.replay) return false;
-  const segment = state.active?.segment;
-  if (!segment) return false;
-  send({ type: "stop", id: segment.id });
   return true;
 }
 

@@ -4,13 +4,14 @@
 
 import { byId, setAttr, setText } from "../ui/dom.js";
 import { count, duration, figure, plural } from "../ui/format.js";
-import { continueAnswer, regenerate, showVersion, stop } from "./session.js";
+import { continueAnswer, regenerate, showVersion } from "./session.js";
+import { stop } from "../turns/stop.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { startNewChat } from "./composer.js";
 import { isPaused, pauseOf } from "./pace.js";
-import { editOf } from "./summary.js";
-import { workOf } from "./work.js";
-import { goToEnd } from "./transcript.js";
+import { editOf } from "../turns/summary.js";
+import { workOf } from "../turns/work.js";
+import { goToEnd } from "../ui/following.js";
 
 const COPIED_MS = 1500;
 let announced = "";

@@ -9,9 +9,9 @@ import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { sentence } from "../ui/format.js";
 import { showAnswer, view } from "../view.js";
 import { whyTooLong } from "./generate-message.js";
-import { save } from "./persist.js";
+import { save } from "../turns/persist.js";
 import { startSummary, systemPrompt } from "./session.js";
-import { isWhole } from "./summary.js";
+import { isWhole } from "../turns/summary.js";
 import { NoRoom, planSummary } from "./summary-plan.js";
 
 /**

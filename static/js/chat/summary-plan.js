@@ -6,7 +6,7 @@
 // prefix cache finds them.
 
 import { count, plural } from "../ui/format.js";
-import { actingSummary, indexOfMessage, instruction, messagesWith, summaryText } from "./summary.js";
+import { actingSummary, indexOfMessage, instruction, messagesWith, summaryText } from "../turns/summary.js";
 
 const SHARES = 4;
 /** A summary takes one part in so many of the context, and this many tokens at most. */

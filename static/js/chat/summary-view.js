@@ -7,7 +7,7 @@ import { plural } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
 import { lastTurn, shownAnswer, state } from "../state.js";
 import { editSummary, removeSummary } from "./summarize.js";
-import { actingSummary, editOf, isWhole, oldestTurns, summaryText } from "./summary.js";
+import { actingSummary, editOf, isWhole, oldestTurns, summaryText } from "../turns/summary.js";
 
 export class SummaryView {
   box = el("details", "summary-fold");

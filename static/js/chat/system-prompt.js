@@ -7,7 +7,7 @@ import { changed, on, ready, state } from "../state.js";
 import { byId, setText } from "../ui/dom.js";
 import { isComposing } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
-import { saveSoon } from "./persist.js";
+import { saveSoon } from "../turns/persist.js";
 import { systemPrompt } from "./session.js";
 
 const row = byId("system");

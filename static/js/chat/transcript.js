@@ -9,22 +9,18 @@ import { branchNote } from "../conversations/branch-note.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
 import { MessageView } from "./message-view.js";
-import { nCovered } from "./summary.js";
+import { nCovered } from "../turns/summary.js";
 import { SummaryView } from "./summary-view.js";
-import { indexOfPlace } from "./turn-place.js";
+import { indexOfPlace } from "../turns/turn-place.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
 
 const log = byId("log");
-const scroller = byId("turns");
-/** The transcript scrolls with the text while its end is this near. */
-const NEAR_END_PX = 40;
 
 /**
  * What is drawn of each turn: {turn, box}; of the model's also {text: AnswerText, views}. `edit`, which
  * draws its editor: MessageView, AnswerEdit; absent from summaries.
  */
 const drawn = [];
-let stick = true;
 const caret = el("span", "caret");
 
 export function setUpTranscript(openNext) {
@@ -32,15 +28,6 @@ export function setUpTranscript(openNext) {
   on("turns connection hello", () => drawn.forEach(({ edit }) => edit?.drawEditor()));
   on("focus tokens", drawFocus);
   on("size", () => drawn.forEach(({ text }) => text?.refit()));
-  scroller.addEventListener("scroll", onScroll, { passive: true });
-  // A smooth scroll upwards starts within NEAR_END_PX, so the wheel itself stops the following.
-  scroller.addEventListener(
-    "wheel",
-    ({ deltaY }) => {
-      if (deltaY < 0) stick = false;
-    },
-    { passive: true },
-  );
   log.addEventListener("pointerover", onOver);
   log.addEventListener("pointerleave", () => point(null));
   log.addEventListener("click", (event) => onClick(event, openNext));
@@ -48,36 +35,6 @@ export function setUpTranscript(openNext) {
   log.addEventListener("focusin", ({ target }) => {
     if (target.matches(".tok")) choose(target);
   });
-  new ResizeObserver(scrollToEnd).observe(scroller);
-}
-
-let last = { top: 0, height: 0, clientHeight: 0 };
-
-/**
- * Scrolling up stops following, reaching the end resumes it; a text that shrank or a window that grew
- * does neither.
- */
-function onScroll() {
-  const { scrollTop: top, scrollHeight: height, clientHeight } = scroller;
-  if (height - top - clientHeight < NEAR_END_PX) stick ||= top > last.top;
-  const isLess = height < last.height || clientHeight > last.clientHeight;
-  if (top < last.top - 1 && !isLess) stick = false;
-  last = { top, height, clientHeight };
-}
-
-/** Keep the end of the text in view. Set up last: scrolling forces the layout of the frame. */
-export function setUpFollowing() {
-  on("turns tokens hello", scrollToEnd);
-}
-
-/** Scroll to the end of the conversation. */
-export function goToEnd() {
-  stick = true;
-  scrollToEnd();
-}
-
-function scrollToEnd() {
-  if (stick && state.turns.length) scroller.scrollTop = scroller.scrollHeight;
 }
 
 function draw() {

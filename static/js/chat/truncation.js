@@ -6,8 +6,8 @@
 
 import { byId } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
-import { saveSettings } from "./persist.js";
-import { oldestTurns, summaryIn } from "./summary.js";
+import { saveSettings } from "../turns/persist.js";
+import { oldestTurns, summaryIn } from "../turns/summary.js";
 import { changed, on, state } from "../state.js";
 
 export function setUpTruncation() {
@@ -43,9 +43,6 @@ export function describeDropped({ segments }) {
 /** Say that an answer was written with a summary of the oldest turns; or "". */
 export const describeSummarized = ({ segments: [first] }) =>
   first && summaryIn(first.originalRequest) ? "the oldest turns as their summary" : "";
-
-/** Number of tokens that stay at the beginning: ATTENTION_SINKS of gpu/kv/context_shift.py. */
-export const SINKS = 4;
 
 /** Say how many tokens have left the context: "the oldest 96 tokens left the context"; or "". */
 export function describeSlid({ tokens }) {

@@ -2,8 +2,8 @@
 // The drawer of conversations: the list with search, and what can be done with each.
 
 import { openFiles, saveAll, saveOne } from "./exchange.js";
-import { ownPresets } from "../panels/own-presets.js";
-import { stop } from "../chat/session.js";
+import { ownPresets } from "../settings/own-presets.js";
+import { stop } from "../turns/stop.js";
 import { byId, el, setText } from "../ui/dom.js";
 import { isComposing, isEnter } from "../ui/enter-key.js";
 import { bytes, count, plural } from "../ui/format.js";

@@ -4,7 +4,7 @@
 import { newId } from "../net/new-id.js";
 import { BadReplay } from "../replay/field-checks.js";
 import { blobOf, nameOf, open } from "../replay/file.js";
-import { addPresets, ownPresets } from "../panels/own-presets.js";
+import { addPresets, ownPresets } from "../settings/own-presets.js";
 import { download } from "../ui/download.js";
 import { plural } from "../ui/format.js";
 import { readEntries, readFile, writeConversation } from "./database.js";

@@ -4,9 +4,9 @@
 // Tabs tell each other what they wrote. A conversation that another tab has changed since it was
 // opened here is not overwritten: what was written here becomes a copy.
 
-import { partsOf } from "../chat/attachments.js";
-import { save, saveSoon } from "../chat/persist.js";
-import { isRefilling } from "../net/resume.js";
+import { partsOf } from "../turns/message-parts.js";
+import { alsoSave, save, saveSoon } from "../turns/persist.js";
+import { isRefilling } from "../turns/resume.js";
 import { newId } from "../net/new-id.js";
 import { changed, liveState, state } from "../state.js";
 import { changeEntry, readEntry, StorageError, writeConversation } from "./database.js";
@@ -70,6 +70,7 @@ let nSaving = 0;
 
 /** Is something of the page's conversation not stored yet? */
 export const isUnsaved = () => due || nSaving > 0;
+alsoSave({ unsaved: isUnsaved });
 
 /**
  * Save the conversation soon. `own`: something was changed here, rather than received from a run

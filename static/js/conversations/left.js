@@ -2,7 +2,7 @@
 // Conversations that were left while they were written. Their runs go on; each waits here, with all
 // its tokens, until it is opened again.
 
-import { packTurns, save, saveSoon } from "../chat/persist.js";
+import { alsoSave, packTurns, save, saveSoon } from "../turns/persist.js";
 import { send } from "../net/connection.js";
 import { follow, unfollow } from "../net/followed-runs.js";
 import { newId } from "../net/new-id.js";
@@ -119,13 +119,14 @@ function end(one, phase) {
 // ---- after a reload ----------------------------------------------------------------------------
 
 /** What a tab remembers of each of them: {id, phase, problem, unstored}. */
-export const marksOfLeft = () =>
+const marksOfLeft = () =>
   state.left.map((one) => ({
     id: one.id,
     phase: one.phase,
     problem: one.problem,
     unstored: one.isStored ? null : unstoredOf(one),
   }));
+alsoSave({ left: marksOfLeft });
 
 const unstoredOf = ({ conversation, turns, unstored }) =>
   turns ? { conversation, turns: packTurns(turns) } : unstored;

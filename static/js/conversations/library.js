@@ -2,18 +2,18 @@
 // Opening, leaving, deleting and restoring conversations that this browser keeps.
 
 import { clearPatches } from "../interventions/intervention-store.js";
-import { isEditingMessage } from "../chat/message-editor.js";
-import { refillsOf, save, unpackTurns } from "../chat/persist.js";
-import { indexOfMessage, isWhole } from "../chat/summary.js";
-import { indexOfPlace } from "../chat/turn-place.js";
-import { goToEnd } from "../chat/transcript.js";
-import { dropRefills, isRefilling, resumeRun } from "../net/resume.js";
+import { isEditingMessage } from "../ui/message-editor.js";
+import { refillsOf, save, unpackTurns } from "../turns/persist.js";
+import { indexOfMessage, isWhole } from "../turns/summary.js";
+import { indexOfPlace } from "../turns/turn-place.js";
+import { goToEnd } from "../ui/following.js";
+import { dropRefills, isRefilling, resumeRun } from "../turns/resume.js";
 import { BadReplay } from "../replay/field-checks.js";
 import { ownSegments } from "../replay/file.js";
 import { closeReplay } from "../replay/playback-bar.js";
 import { changed, hasEngine, lastTurn, liveState, on, shownAnswer, state } from "../state.js";
 import { showAnswer } from "../view.js";
-import { countMeasurements, fillFrom, useArchive } from "./archived-runs.js";
+import { countMeasurements, fillFrom, useArchive } from "../turns/archived-runs.js";
 import { deleteConversation, putBack, readEntry, readFile, StorageError } from "./database.js";
 import {
   announce,
@@ -126,7 +126,7 @@ function endLostRuns(answer, turns) {
 // ---- branches ----------------------------------------------------------------------------------
 
 /**
- * Return the turns of the page's `conversation` before the one at `place` (chat/turn-place.js) as a
+ * Return the turns of the page's `conversation` before the one at `place` (turns/turn-place.js) as a
  * conversation of its own: {turns, conversation}. It has their summaries, also those that were written
  * later. Both the turns and what was measured come from storage, so the page's are left alone.
  * Throws BadReplay or StorageError.

@@ -2,7 +2,7 @@
 // One column of the core sample: the layers of one token, from the embedding up to the output.
 
 import { grid, rowTop } from "./grid.js";
-import { scales } from "./metrics.js";
+import { scales } from "../turns/metrics.js";
 import { palette, shadePixel } from "../ui/palette.js";
 import { state } from "../state.js";
 import { metric, view } from "../view.js";

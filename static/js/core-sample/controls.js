@@ -6,8 +6,8 @@ import { cellUnder, core, follow, zoom } from "./core-sample.js";
 import { byId, el, setText, setVars } from "../ui/dom.js";
 import { ordinal, probability, tokenLabel, whyNoTimes } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
-import { METRICS, scales } from "./metrics.js";
-import { NOT_MEASURED } from "../chat/answer.js";
+import { METRICS, scales } from "../turns/metrics.js";
+import { NOT_MEASURED } from "../turns/answer.js";
 import { changed, on, state } from "../state.js";
 import {
   focused,

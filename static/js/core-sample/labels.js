@@ -4,11 +4,12 @@
 import { count } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { palette } from "../ui/palette.js";
-import { describeChange } from "../panels/sampling-settings.js";
-import { summarySpan } from "../chat/summary-span.js";
-import { SINKS } from "../chat/truncation.js";
+import { describeChange } from "../settings/sampling-settings.js";
+import { summarySpan } from "../turns/summary-span.js";
 import { state } from "../state.js";
 
+/** Number of tokens that stay at the beginning: ATTENTION_SINKS of gpu/kv/context_shift.py. */
+const SINKS = 4;
 const SANS = '"Plex Sans", sans-serif';
 const SERIF = '"Source Serif", serif';
 /** Minimum width of a sentence's text (px). */

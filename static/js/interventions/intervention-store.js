@@ -2,7 +2,6 @@
 // Interventions set on the page: they act on the current run and every later answer until reset.
 // Every step can be undone.
 
-import { saveSoon } from "../chat/persist.js";
 import {
   factorOf,
   fitToModel,
@@ -12,7 +11,6 @@ import {
   withLora,
 } from "./intervention-wire.js";
 import { changed, on, state } from "../state.js";
-import { pushSettings } from "../chat/live-updates.js";
 
 const MAX_STEPS = 200;
 
@@ -23,8 +21,12 @@ export const newStore = (setting) => ({
   future: [],
 });
 
+/** Called after each change, before anything else is sent. */
+let onChange = () => {};
+
 /** Drop interventions on layers and heads that a newly loaded model does not have. */
-export function setUpInterventionStore() {
+export function setUpInterventionStore(onChanged) {
+  onChange = onChanged;
   on("hello", () => {
     if (!state.hello || state.replay) return;
     const fits = fitToModel(state.interventions.setting, state.hello.model);
@@ -70,8 +72,7 @@ export const reset = () => change(NO_INTERVENTIONS);
 function put(store) {
   state.interventions = store;
   if (state.problem?.param?.startsWith("reach")) state.problem = null;
-  saveSoon();
-  pushSettings();
+  onChange();
   changed("interventions");
 }
 

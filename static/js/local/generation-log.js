@@ -2,7 +2,7 @@
 // Log of a generation's messages, from which a page that missed some is sent them again
 // (app/ws/sessions.py).
 
-import { InvalidRequest } from "./errors.js";
+import { InvalidRequest } from "./shared/errors.js";
 
 /** Events of a generation whose statistics are kept; those of older ones go first, text never. */
 const MAX_STATS = 1000;

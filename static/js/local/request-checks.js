@@ -2,7 +2,7 @@
 // Checks of a request against the model and the ranges of the settings (gpu/sampling_params.py,
 // gpu/engine/validation.py).
 
-import { ContextExceeded, InvalidRequest } from "./errors.js";
+import { ContextExceeded, InvalidRequest } from "./shared/errors.js";
 import { checkNoNewPatch, checkSpans, InterventionEncoder } from "./interventions/encode.js";
 import { RunInterventions } from "./interventions/resolved.js";
 import { countChars, decimal, general, quoted } from "./text/python-text.js";

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Runs that share the engine: at most so many at once, the others wait in the order they came.
 
-import { EngineError } from "./errors.js";
+import { EngineError } from "./shared/errors.js";
 import { told } from "./interventions/encode.js";
 
 /** `timings` of a run that computed nothing. */

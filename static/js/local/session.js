@@ -2,7 +2,7 @@
 // The server's side of the page's protocol, for an engine in this browser (app/ws/page_connection.py,
 // app/ws/sessions.py): the page cannot tell which one it listens to.
 
-import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./errors.js";
+import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./shared/errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
 import { checkPace } from "./gpu/run-pace.js";
 import { MessageReader } from "./messages.js";

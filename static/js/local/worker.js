@@ -7,7 +7,7 @@
 //                                          declarations of the sampling settings
 //   {type: "lost", message}                to the page: the device is gone, and this worker with it
 
-import { EngineError, errorAbout } from "./errors.js";
+import { EngineError, errorAbout } from "./shared/errors.js";
 import { LocalEngine } from "./gpu/engine.js";
 import { helloOf } from "./hello.js";
 import { HubFiles } from "./hub/hub-files.js";

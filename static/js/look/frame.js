@@ -12,7 +12,7 @@
 //                   the numbers: "Measured on this run." Called again in the frame after anything
 //                   changed, but never while still pending. Throws Missing with a sentence when
 //                   there is nothing to show.
-//   hide()          cancel timers and requests; optional
+//   hide(isClosed)  cancel timers and requests; `isClosed`: no other instrument opens. Optional
 //   table()         the numbers of the last `show`: {columns: [name | {name, format}], rows: [[…]]}
 //
 // A canvas is fitted to its box in every `show`. To redraw after an instrument's own controls

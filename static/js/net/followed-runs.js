@@ -3,7 +3,6 @@
 // that were left while they were written.
 
 import { send } from "./connection.js";
-import { onTakenAlready } from "./resume.js";
 
 /**
  * Who hears of a run.
@@ -66,4 +65,13 @@ export function onFollowedError({ segment, follower }, error) {
   if (isUnknown) follower.onEvent(segment, null);
   else follower.onRefused(segment, error);
   return true;
+}
+
+/**
+ * Handle the refusal of a request that the server has taken already, and did not know yet when its
+ * events were asked for; false if `error` is another.
+ */
+export function onTakenAlready(segment, { param }) {
+  if (param !== "id" || !segment.unanswered) return false;
+  return send({ type: "resume", id: segment.id, after: 0 });
 }

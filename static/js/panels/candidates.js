@@ -5,7 +5,7 @@ import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";
 import { previewOf } from "../chat/pace.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
-import { FILTERS, PENALTIES, SETTING_BY_NAME } from "./sampling-settings.js";
+import { FILTERS, PENALTIES, SETTING_BY_NAME } from "../settings/sampling-settings.js";
 import { drawReplaceToken, setUpReplaceToken } from "../chat/replace-token.js";
 import { lackOf } from "../ui/lacks.js";
 import { on, state } from "../state.js";

@@ -5,7 +5,7 @@
 import { byId, el } from "../ui/dom.js";
 import { leftSegments } from "../conversations/left.js";
 import { bytes, count, figure, plural } from "../ui/format.js";
-import { retention } from "../chat/retention.js";
+import { retention } from "../turns/retention.js";
 import { usage as cacheUsage } from "../look/shared/answer-cache.js";
 import { speeds } from "./overhead.js";
 import { liveState, on, state } from "../state.js";

@@ -3,9 +3,9 @@
 // head.
 
 import { byId, el, fitCanvas, setVars } from "../ui/dom.js";
-import { expertChoiceText, expertChoice, loadBalance } from "../chat/expert-use.js";
+import { expertChoiceText, expertChoice, loadBalance } from "../turns/expert-use.js";
 import { count } from "../ui/format.js";
-import { scales, signed } from "../core-sample/metrics.js";
+import { scales, signed } from "../turns/metrics.js";
 import { palette } from "../ui/palette.js";
 import { state } from "../state.js";
 import { view } from "../view.js";

@@ -5,7 +5,7 @@ import { byId, el, fitCanvas, setText } from "../ui/dom.js";
 import { grid, isDense, namedEvery } from "../core-sample/grid.js";
 import { drawFoot, micro } from "./layer-detail.js";
 import { figure } from "../ui/format.js";
-import { scales } from "../core-sample/metrics.js";
+import { scales } from "../turns/metrics.js";
 import { palette } from "../ui/palette.js";
 import { on, state } from "../state.js";
 import { focused, focusedRow, focusedToken, pin, point } from "../view.js";

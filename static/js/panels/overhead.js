@@ -2,7 +2,7 @@
 // Time between tokens in this session: without capture, with capture, and while an instrument
 // queries the engine.
 
-import { workOf } from "../chat/work.js";
+import { workOf } from "../turns/work.js";
 import { questions } from "../net/inspect.js";
 
 const MAX_INTERVALS = 400;

@@ -4,7 +4,7 @@
 
 import { byId, el, setText } from "../ui/dom.js";
 import { bytes, sentence } from "../ui/format.js";
-import { stop } from "../chat/session.js";
+import { stop } from "../turns/stop.js";
 import { stopLeft } from "../conversations/left.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";
 import { isModelName } from "../local/hub/model-name.js";

@@ -10,8 +10,8 @@ import {
   ownPresets,
   savePreset,
   whyNotName,
-} from "./own-presets.js";
-import { SETTING_BY_NAME, SLIDERS, writeNumber, writeStops } from "./sampling-settings.js";
+} from "../settings/own-presets.js";
+import { SETTING_BY_NAME, SLIDERS, writeNumber, writeStops } from "../settings/sampling-settings.js";
 
 const dialog = byId("presets-dialog");
 const field = byId("preset-name");

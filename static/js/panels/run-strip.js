@@ -5,11 +5,11 @@ import { byId, fitCanvas, setAttr, setText, splitBar } from "../ui/dom.js";
 import { bytes, count, duration, figure, plural } from "../ui/format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "../ui/palette.js";
-import { saveSettings } from "../chat/persist.js";
+import { saveSettings } from "../turns/persist.js";
 import { meanInterval } from "../chat/status-line.js";
-import { workOf } from "../chat/work.js";
+import { workOf } from "../turns/work.js";
 import { changed, on, state } from "../state.js";
-import { pushSettings } from "../chat/live-updates.js";
+import { pushSettings } from "../turns/live-updates.js";
 import { view } from "../view.js";
 
 /** Minimum share of a prefill's bar. */

@@ -15,12 +15,12 @@ import {
   SLIDERS,
   writeNumber,
   writeStops,
-} from "./sampling-settings.js";
-import { ownPresetOf } from "./own-presets.js";
+} from "../settings/sampling-settings.js";
+import { ownPresetOf } from "../settings/own-presets.js";
 import { setUpPresetDialog } from "./preset-dialog.js";
-import { saveSettings } from "../chat/persist.js";
+import { saveSettings } from "../turns/persist.js";
 import { changed, on, state, steered } from "../state.js";
-import { pushSettings } from "../chat/live-updates.js";
+import { pushSettings } from "../turns/live-updates.js";
 
 /** name → {range, box, rail, setting} */
 const controls = new Map();

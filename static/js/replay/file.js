@@ -91,7 +91,7 @@ export function packEvent(event, segment, hello) {
   return kept;
 }
 
-/** Leave out statistics that the page has reduced to summaries (chat/retention.js). */
+/** Leave out statistics that the page has reduced to summaries (turns/retention.js). */
 function withoutSummaries(event) {
   if (event.type === "token" && event.stats?.summary) return { ...event, stats: null };
   if (event.type !== "prefill") return event;

@@ -5,9 +5,9 @@
 // forward applies the next steps; seeking back rebuilds one answer from its first step. Nothing
 // here touches the page.
 
-import { Answer } from "../chat/answer.js";
+import { Answer } from "../turns/answer.js";
 import { clamp } from "../ui/dom.js";
-import { ExpertUse } from "../chat/expert-use.js";
+import { ExpertUse } from "../turns/expert-use.js";
 import { isToken } from "./file.js";
 
 /** Pause between two generations, ms. */

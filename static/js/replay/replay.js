@@ -2,13 +2,13 @@
 // Shows a replay instead of the conversation, and suspends the conversation meanwhile.
 
 import { Playback } from "./playback.js";
-import { releaseControls } from "../chat/bound-controls.js";
-import { scales, useScales } from "../core-sample/metrics.js";
+import { releaseControls } from "../settings/bound-controls.js";
+import { scales, useScales } from "../turns/metrics.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { fromWire } from "../interventions/intervention-wire.js";
-import { resumeRun } from "../net/resume.js";
+import { resumeRun } from "../turns/resume.js";
 import { changed, liveState, shownAnswer, state } from "../state.js";
-import { goToEnd } from "../chat/transcript.js";
+import { goToEnd } from "../ui/following.js";
 import { pin, showAnswer, view } from "../view.js";
 
 /** Fields of `state` that belong to the conversation. */

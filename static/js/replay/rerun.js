@@ -5,11 +5,11 @@
 // The same model and arithmetic then writes the same tokens. Another device or dtype rounds
 // differently, so the tokens may differ from some point on.
 
-import { Answer } from "../chat/answer.js";
+import { Answer } from "../turns/answer.js";
 import { stampReceived } from "../ui/message-clock.js";
 import { count, plural, tokenLabel } from "../ui/format.js";
 import { listenTo, send } from "../net/connection.js";
-import { differences } from "../panels/sampling-settings.js";
+import { differences } from "../settings/sampling-settings.js";
 import { normalize, sameInterventions } from "../interventions/interventions.js";
 import { seek } from "./replay.js";
 import { isToken } from "./file.js";

@@ -2,10 +2,10 @@
 // The start page: prompts of which one click sends each, and shows what it is about.
 
 import { sendNow, setMode, setPrompt } from "../chat/composer.js";
-import { saveSettings } from "../chat/persist.js";
+import { saveSettings } from "../turns/persist.js";
 import { lendPace } from "../chat/pace.js";
 import { submitPrompt } from "../chat/session.js";
-import { goToEnd } from "../chat/transcript.js";
+import { goToEnd } from "../ui/following.js";
 import { whenPrepared, showInstrument } from "../look/frame.js";
 import { openSheet, phone } from "../ui/bottom-sheets.js";
 import { byId, el } from "../ui/dom.js";

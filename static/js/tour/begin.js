@@ -4,7 +4,7 @@
 import { lackOf } from "../ui/lacks.js";
 import { plural } from "../ui/format.js";
 import { isPaused } from "../chat/pace.js";
-import { NOT_MEASURED } from "../chat/answer.js";
+import { NOT_MEASURED } from "../turns/answer.js";
 import { submitPrompt } from "../chat/session.js";
 import { ready, state } from "../state.js";
 import { view } from "../view.js";

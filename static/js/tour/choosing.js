@@ -3,7 +3,7 @@
 
 import { count } from "../ui/format.js";
 import { BEFORE_FILTERS, DRAW } from "../look/filters/flow.js";
-import { FILTERS, PENALTIES, SETTING_BY_NAME, writeNumber } from "../panels/sampling-settings.js";
+import { FILTERS, PENALTIES, SETTING_BY_NAME, writeNumber } from "../settings/sampling-settings.js";
 import { plain, sentence, sentences, share, wordOf } from "./words.js";
 
 /** Columns of the filters instrument (look/filters/figures.js). */

@@ -3,7 +3,7 @@
 
 import { lendPace } from "../chat/pace.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
-import { differences } from "../panels/sampling-settings.js";
+import { differences } from "../settings/sampling-settings.js";
 import { byId } from "../ui/dom.js";
 import { state } from "../state.js";
 import { plain, sentence, sentences } from "./words.js";

@@ -8,7 +8,7 @@ import { askOnce } from "../look/shared/answer-cache.js";
 import { measurePeaks, knownPeaks, costsError } from "../look/plan/roofline-costs.js";
 import { isPaused } from "../chat/pace.js";
 import { startBranch } from "../chat/session.js";
-import { SLIDERS } from "../panels/sampling-settings.js";
+import { SLIDERS } from "../settings/sampling-settings.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { lastTurn, shownAnswer, state } from "../state.js";
 import { view } from "../view.js";

@@ -2,13 +2,16 @@
 // Reading: the whole page for the text, without the panels. It is remembered.
 
 import { byId } from "./dom.js";
-import { closeInstrument } from "../look/frame.js";
 import { changed } from "../state.js";
 
 const KEY = "tokenglass.reading";
 const { body } = document;
 
-export function setUpReading() {
+/** Closes what lies over the text. */
+let uncover = () => {};
+
+export function setUpReading(onBegin) {
+  uncover = onBegin;
   for (const id of ["reading-begin", "reading-end"])
     byId(id).addEventListener("click", () => {
       toggleReading();
@@ -29,7 +32,7 @@ export function toggleReading() {
 }
 
 export function setReading(isOn) {
-  if (isOn) closeInstrument();
+  if (isOn) uncover();
   body.toggleAttribute("data-reading", isOn);
   try {
     localStorage.setItem(KEY, isOn ? "1" : "0");

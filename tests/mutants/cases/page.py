@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "page-resume",
         "a page that comes back asks for its text from the beginning",
-        f"{JS}/net/resume.js",
+        f"{JS}/turns/resume.js",
         'send({ type: "resume", id: segment.id, after: segment.seq });\n  settleSettings();',
         'send({ type: "resume", id: segment.id, after: 0 });\n  settleSettings();',
         ("e2e/net/test_resume.py",),
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "page-repeats",
         "a message that was seen before is shown again",
-        f"{JS}/chat/answer.js",
+        f"{JS}/turns/answer.js",
         "if (seq <= segment.seq) return false;",
         "if (seq < segment.seq) return false;",
         (MODULES,),
@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "page-gaps",
         "a message that is missing is not noticed",
-        f"{JS}/chat/answer.js",
+        f"{JS}/turns/answer.js",
         "if (seq > segment.seq + 1) return null;",
         "if (seq > segment.seq + 2) return null;",
         (MODULES,),
@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "slider",
         "a slider that is moved while a text is written sends nothing",
-        f"{JS}/chat/live-updates.js",
+        f"{JS}/turns/live-updates.js",
         "if (!send(message)) return;",
         "return;",
         (SAMPLING,),
@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant(
         "slider-mark",
         "the mark of a change stands at the token before the first that it acted on",
-        f"{JS}/chat/answer.js",
+        f"{JS}/turns/answer.js",
         "addMark(answer, segment, segment.first + event.index, changes)",
         "addMark(answer, segment, segment.first + event.index - 1, changes)",
         (SAMPLING, MODULES),
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "settings-of-token",
         "a token shows the settings that came after it",
-        f"{JS}/chat/answer.js",
+        f"{JS}/turns/answer.js",
         "if (mark.index <= segment.base + place) break;",
         "break;",
         (MODULES,),
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         "seed-bits",
         "a seed may have more than 64 bits",
-        f"{JS}/panels/sampling-settings.js",
+        f"{JS}/settings/sampling-settings.js",
         "BigInt(trimmed) <= MAX_SEED",
         "BigInt(trimmed) >= 0n",
         (MODULES,),
@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant(
         "continue-index",
         "a text that continues draws its first random numbers again",
-        f"{JS}/chat/continuation.js",
+        f"{JS}/turns/continuation.js",
         "first_index: (params.first_index ?? 0) + nDrawn,",
         "first_index: params.first_index ?? 0,",
         ("e2e/chat/test_continuing.py",),
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "continue-count",
         "a text that was stopped continues for a whole count more",
-        f"{JS}/chat/continuation.js",
+        f"{JS}/turns/continuation.js",
         "max_tokens: limit - counted,",
         "max_tokens: limit,",
         ("e2e/chat/test_continuing.py",),
@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         "summary-twice",
         "the turns that a summary covers are sent beside it",
-        f"{JS}/chat/summary.js",
+        f"{JS}/turns/summary.js",
         "...said(turns.slice(indexOfMessage(turns, covers))),",
         "...said(turns),",
         (SUMMARY_PLAN,),
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "summary-broken",
         "a summary that was stopped half-way stands for the turns",
-        f"{JS}/chat/summary.js",
+        f"{JS}/turns/summary.js",
         "(segment?.reason && !BROKEN.has(segment.reason))",
         "segment?.reason",
         (SUMMARY_PLAN,),
@@ -223,7 +223,7 @@ MUTANTS = (
     Mutant(
         "edited-answer-place",
         "the summaries of a conversation are counted among its answers when one is edited",
-        f"{JS}/chat/turn-place.js",
+        f"{JS}/turns/turn-place.js",
         "const answer = before.filter(isAnswer).length;",
         'const answer = before.filter(({ role }) => role === "model").length;',
         ("e2e/chat/test_edit_answer.py",),
@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant(
         "stop-escapes",
         "a comma inside a stop string splits it in two",
-        f"{JS}/panels/sampling-settings.js",
+        f"{JS}/settings/sampling-settings.js",
         '"\\\\": "\\\\\\\\", ",": "\\\\,"',
         '"\\\\": "\\\\\\\\", ",": ","',
         (MODULES,),
@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "reload-answers",
         "a reload forgets which texts a page had written",
-        f"{JS}/chat/persist.js",
+        f"{JS}/turns/persist.js",
         '.filter((segment) => segment.state !== "lost")',
         '.filter((segment) => segment.state === "lost")',
         (CONNECTION,),
@@ -268,7 +268,7 @@ MUTANTS = (
     Mutant(
         "left-reload",
         "a reload forgets the conversations whose answers go on",
-        f"{JS}/net/incoming.js",
+        f"{JS}/page/incoming.js",
         "restoreLeftConversations(kept.left);",
         "restoreLeftConversations([]);",
         ("e2e/conversations/test_left.py",),
@@ -286,7 +286,7 @@ MUTANTS = (
     Mutant(
         "unanswered-lost",
         "after a reload a message that never came to the server is not sent again",
-        f"{JS}/net/resume.js",
+        f"{JS}/turns/resume.js",
         "if (segment.running && segment.unanswered) {",
         "if (segment.accepted && segment.unanswered) {",
         ("e2e/conversations/test_unanswered.py",),

@@ -7,7 +7,7 @@
 import { Buffers } from "./buffers.js";
 import { checkPlan } from "./check-plan.js";
 import { adapterName, profileFor, requestAdapter, requestDevice, WANTED } from "./device.js";
-import { EngineError } from "../errors.js";
+import { EngineError } from "../shared/errors.js";
 import { ExportFiles } from "./export-files.js";
 import { InspectionPasses } from "./inspection-passes.js";
 import { ActivationCache } from "../interventions/activation-cache.js";

@@ -5,7 +5,7 @@
 // A `schedule` has the interventions that a text is computed under. Rows that are asked for together
 // must be under the same ones.
 
-import { EngineError } from "../errors.js";
+import { EngineError } from "../shared/errors.js";
 import { EMPTY_SCHEDULE, activeAt, nextChange } from "../interventions/active.js";
 import { CachedText } from "./cached-text.js";
 

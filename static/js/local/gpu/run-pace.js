@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Pace of one run: when its next token is computed, and whether it may be told (gpu/pace.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 
 const LEAST = 0.1;
 const MOST = 1000;

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // A run as its owner has it (gpu/engine/run.py, gpu/engine/updates.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { checkNoNewPatch } from "../interventions/encode.js";
 
 export class Run {

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Beam search for the most likely continuations of a text (gpu/inspection/beam.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { floats, ints } from "./arrays.js";
 import { logSoftmax, mostLikely } from "./numbers.js";
 

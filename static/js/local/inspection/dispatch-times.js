@@ -1,7 +1,7 @@
 // @ts-nocheck
 // GPU time of every dispatch of a step (gpu/inspection/plan_questions.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { floats } from "./arrays.js";
 
 const MAX_REPEAT = 100;

@@ -2,7 +2,7 @@
 // Answers to questions about runs, computed piece by piece between the steps of the runs
 // (gpu/engine/inspector.py). The arrays are those of gpu/inspection/requests.py.
 
-import { InvalidRequest, NotInBrowser } from "../errors.js";
+import { InvalidRequest, NotInBrowser } from "../shared/errors.js";
 import { floats, ints } from "./arrays.js";
 import { beamAnswer, checkBeam } from "./beam.js";
 import { checkRepeat, dispatchTimes } from "./dispatch-times.js";

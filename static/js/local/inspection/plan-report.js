@@ -2,7 +2,7 @@
 // A recorded plan as the page lists it: dispatches with their bindings and costs, and the source of
 // every kernel (gpu/plans/report_builder.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { sumOfTerms } from "../gpu/step-cost.js";
 
 const LAYER = /^layer(\d+)\./;

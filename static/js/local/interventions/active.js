@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Interventions that act on the passes of a sequence, as data (gpu/interventions/active.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 
 /** Interventions in the passes of one sequence; what is not named is left alone, bit for bit. */
 export class ActiveInterventions {

@@ -2,7 +2,7 @@
 // Interventions as the page sends them, checked and with their texts as token ids
 // (gpu/interventions/messages.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { countChars, decimal, general, quoted } from "../text/python-text.js";
 
 const FACTORS = [-8, 8];

@@ -6,7 +6,7 @@
 // page.
 
 import { Environment, Template } from "../../../vendor/jinja/jinja.js";
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { PythonInterpreter } from "./python-jinja.js";
 import { strip } from "./python-text.js";
 

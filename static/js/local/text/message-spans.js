@@ -7,7 +7,7 @@
 // the marks inside the white space at the ends of a content, which some templates trim. If that
 // fails too, or the two marks of a message do not both occur exactly once, its span is unknown.
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { NONCHARACTERS } from "./chat-template.js";
 import { markNames } from "./prompts.js";
 import { strip } from "./python-text.js";

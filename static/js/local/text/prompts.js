@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Token ids of a prompt: plain text, chat messages, or ids (app/prompt/prompts.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { escaped, unusedMark } from "./chat-template.js";
 
 /**

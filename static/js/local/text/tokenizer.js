@@ -6,7 +6,7 @@
 // are done here.
 
 import { Tokenizer } from "../../../vendor/tokenizers/tokenizers.min.js";
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { AddedTokens } from "./added-tokens.js";
 import { DecodeStream } from "./decode-stream.js";
 import { readSpecialTokens, ROLES } from "./special-tokens.js";

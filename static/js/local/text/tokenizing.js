@@ -2,7 +2,7 @@
 // Answers to `tokenize`: the tokens of a text as the engine gets them, and as bytes
 // (app/prompt/tokenizing.py).
 
-import { InvalidRequest } from "../errors.js";
+import { InvalidRequest } from "../shared/errors.js";
 import { findMessageSpans } from "./message-spans.js";
 import { encodeParts, expectMessages, promptIds, renderPrompt } from "./prompts.js";
 import { countChars, countWords } from "./python-text.js";

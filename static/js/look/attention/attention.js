@@ -2,7 +2,7 @@
 // Attention instrument: a strip per head for the focused token, and the context's words for one
 // head.
 
-import { METRICS } from "../../core-sample/metrics.js";
+import { METRICS } from "../../turns/metrics.js";
 import { changed } from "../../state.js";
 import { metric, pin, point, view } from "../../view.js";
 import {

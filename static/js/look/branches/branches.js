@@ -3,7 +3,7 @@
 // search from any token, whose continuations can become versions.
 
 import { el, sizeOf } from "../../ui/dom.js";
-import { NOT_MEASURED } from "../../chat/answer.js";
+import { NOT_MEASURED } from "../../turns/answer.js";
 import { replaceToken, whyNotReplaceable } from "../../chat/replace-token-run.js";
 import { plural, tokenLabel } from "../../ui/format.js";
 import { showVersion } from "../../chat/session.js";

@@ -2,12 +2,12 @@
 // The columns of a comparison: each has its own sampling settings and interventions, and may have a
 // prompt of its own; and the answer that they gave. The first has those of the page.
 
-import { bindControls, interventionsOf, releaseControls } from "../../chat/bound-controls.js";
+import { bindControls, interventionsOf, releaseControls } from "../../settings/bound-controls.js";
 import { isEmpty } from "../../interventions/interventions.js";
 import { newStore } from "../../interventions/intervention-store.js";
 import { toWire } from "../../interventions/intervention-wire.js";
 import { send } from "../../net/connection.js";
-import { PRESETS, presetOf } from "../../panels/sampling-settings.js";
+import { PRESETS, presetOf } from "../../settings/sampling-settings.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { pin, showAnswer, view } from "../../view.js";
 

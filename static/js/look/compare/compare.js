@@ -11,7 +11,7 @@ import { percent, plural } from "../../ui/format.js";
 import { growWithText } from "../../ui/grow.js";
 import { changed, ready, state } from "../../state.js";
 import { focused, point, view } from "../../view.js";
-import { closeInstrument, openInstrumentName } from "../frame.js";
+import { closePanel } from "../shared/panel.js";
 import { Missing } from "../shared/context.js";
 import { firstDifference, groupsAt, longestOf } from "./alignment.js";
 import { ColumnView } from "./column-view.js";
@@ -74,9 +74,9 @@ export const compare = {
     return sourceOf();
   },
 
-  hide() {
+  hide(isClosed) {
     isOpen = false;
-    if (openInstrumentName() === null) closeColumns();
+    if (isClosed) closeColumns();
   },
 
   table() {
@@ -190,7 +190,7 @@ function buildColumns(n) {
     stop: (i) => stopColumn(allColumns()[i]),
     takeOver(i) {
       takeOver(allColumns()[i]);
-      closeInstrument();
+      closePanel();
     },
     remove: removeColumn,
     write(i, prompt) {

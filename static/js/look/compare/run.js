@@ -6,18 +6,18 @@
 // conversation that answers it, too, or null; `after`: the turn before it, or null; `aside`: it is in the
 // place of another prompt of the conversation.
 
-import { Answer } from "../../chat/answer.js";
-import { partsOf } from "../../chat/attachments.js";
+import { Answer } from "../../turns/answer.js";
+import { partsOf } from "../../turns/message-parts.js";
 import { beginSegment, newMessage, whyTooLong } from "../../chat/generate-message.js";
-import { releaseControls } from "../../chat/bound-controls.js";
-import { saveSettings } from "../../chat/persist.js";
+import { releaseControls } from "../../settings/bound-controls.js";
+import { saveSettings } from "../../turns/persist.js";
 import { messagesBefore } from "../../chat/session.js";
 import { keepSoon } from "../../conversations/keeper.js";
 import { change } from "../../interventions/intervention-store.js";
 import { withPatchesUpTo } from "../../interventions/intervention-wire.js";
 import { send } from "../../net/connection.js";
 import { follow, unfollow } from "../../net/followed-runs.js";
-import { drawSeed } from "../../panels/sampling-settings.js";
+import { drawSeed } from "../../settings/sampling-settings.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "../../state.js";
 import { pin, showAnswer, view } from "../../view.js";
 import { allColumns, isRunning, select, selectedNumber, settingOf, settingsOf } from "./columns.js";

@@ -3,7 +3,7 @@
 
 import { describeInterventionChange } from "../../interventions/interventions.js";
 import { toWire } from "../../interventions/intervention-wire.js";
-import { SETTING_BY_NAME, differences, presetOf } from "../../panels/sampling-settings.js";
+import { SETTING_BY_NAME, differences, presetOf } from "../../settings/sampling-settings.js";
 import { tokenLabel } from "../../ui/format.js";
 import { heading } from "../filters/figures.js";
 

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Experts instrument: the experts chosen in every layer, by the run so far or by the focused token.
 
-import { expertChoice } from "../../chat/expert-use.js";
+import { expertChoice } from "../../turns/expert-use.js";
 import { el } from "../../ui/dom.js";
 import { count, percent, plural, tokenLabel } from "../../ui/format.js";
 import { changed } from "../../state.js";

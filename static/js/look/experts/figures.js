@@ -1,11 +1,11 @@
 // @ts-nocheck
 // Figures of the expert use of all layers.
 
-import { relativeLoad, expertChoice, loadBalance } from "../../chat/expert-use.js";
+import { relativeLoad, expertChoice, loadBalance } from "../../turns/expert-use.js";
 import { count } from "../../ui/format.js";
 
 /**
- * Return the MoE layers, lowest first, from an ExpertUse (chat/expert-use.js) with `n` experts
+ * Return the MoE layers, lowest first, from an ExpertUse (turns/expert-use.js) with `n` experts
  * each:
  * {layer, tokens, given, gates} with the fields of `loadBalance`.
  */

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Side of the experts instrument: load balance of one layer and of all layers.
 
-import { expertChoice } from "../../chat/expert-use.js";
+import { expertChoice } from "../../turns/expert-use.js";
 import { el, fitCanvas, setText } from "../../ui/dom.js";
 import { count, plural } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";

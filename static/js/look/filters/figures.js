@@ -8,7 +8,7 @@ import {
   PENALTIES,
   SETTING_BY_NAME,
   writeNumber,
-} from "../../panels/sampling-settings.js";
+} from "../../settings/sampling-settings.js";
 import { BEFORE_FILTERS, DRAW, STAGES } from "./flow.js";
 
 const FILTER_LABELS = FILTERS.map(({ label }) => label);

@@ -5,7 +5,7 @@
 
 import { el } from "../../ui/dom.js";
 import { count, percent, tokenLabel } from "../../ui/format.js";
-import { SLIDERS } from "../../panels/sampling-settings.js";
+import { SLIDERS } from "../../settings/sampling-settings.js";
 import { changed, state } from "../../state.js";
 import { numberOf, view } from "../../view.js";
 import { Missing, sequenceOf } from "../shared/context.js";

@@ -6,7 +6,7 @@
 // threshold on that logit (gpu/sampling_params.py). The last column is the cumulative curve that the
 // random number falls on, from the top.
 
-import { FILTERS } from "../../panels/sampling-settings.js";
+import { FILTERS } from "../../settings/sampling-settings.js";
 
 /** The engine's stages (gpu/inspection/waterfall.py), and the draw. */
 export const STAGES = ["logits", "penalty", "temperature", ...FILTERS.map(({ name }) => name)];

@@ -3,7 +3,7 @@
 
 import { clamp } from "../../ui/dom.js";
 import { percent, plural } from "../../ui/format.js";
-import { FILTERS } from "../../panels/sampling-settings.js";
+import { FILTERS } from "../../settings/sampling-settings.js";
 import { step } from "../../view.js";
 import { FlowPicture } from "./draw.js";
 import { bandAt } from "./flow.js";

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // The sampling waterfall as a table: the numbers of the stages, then a row for each token.
 
-import { FILTERS, PENALTIES } from "../../panels/sampling-settings.js";
+import { FILTERS, PENALTIES } from "../../settings/sampling-settings.js";
 import { BEFORE_FILTERS, DRAW, STAGES } from "./flow.js";
 
 const NAMES = ["raw logits", "penalties", "temperature", ...FILTERS.map(({ label }) => label)];

@@ -16,7 +16,7 @@ import {
   knownPeaks,
   PEAK_FAULT,
 } from "./roofline-costs.js";
-import { quantile } from "../timeline/spans.js";
+import { quantile } from "../shared/quantile.js";
 
 const FOOT = 20;
 const TOP = 18;

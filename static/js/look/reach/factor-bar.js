@@ -3,7 +3,7 @@
 
 import { el, newButton, setText, setVars } from "../../ui/dom.js";
 import { isEnter } from "../../ui/enter-key.js";
-import { parseNumber } from "../../panels/sampling-settings.js";
+import { parseNumber } from "../../settings/sampling-settings.js";
 import { FACTOR } from "../../interventions/interventions.js";
 import { MAX_SCALE, placeName, factorLabel } from "./factor-grid.js";
 

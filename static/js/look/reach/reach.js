@@ -8,7 +8,7 @@ import { tokenLabel } from "../../ui/format.js";
 import { sameInterventions } from "../../interventions/interventions.js";
 import * as store from "../../interventions/intervention-store.js";
 import { factorOf, isSettingEmpty } from "../../interventions/intervention-wire.js";
-import { canRerun, rerun } from "../../interventions/rerun.js";
+import { canRerun, rerun } from "../../chat/rerun.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { view } from "../../view.js";
 import { Missing, sequenceOf } from "../shared/context.js";

@@ -3,8 +3,8 @@
 
 import { el, setText } from "../../ui/dom.js";
 import { plural, tokenLabel } from "../../ui/format.js";
-import { describeChange } from "../../panels/sampling-settings.js";
-import { seedOf } from "../../interventions/rerun.js";
+import { describeChange } from "../../settings/sampling-settings.js";
+import { seedOf } from "../../chat/rerun.js";
 import { lastTurn, shownAnswer, state } from "../../state.js";
 import { focused, pin } from "../../view.js";
 

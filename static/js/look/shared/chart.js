@@ -2,7 +2,7 @@
 // Drawing helpers shared by the canvas charts.
 
 import { grid } from "../../core-sample/grid.js";
-import { round125 } from "../../core-sample/metrics.js";
+import { round125 } from "../../turns/metrics.js";
 import { palette } from "../../ui/palette.js";
 
 export const SANS = '"Plex Sans", sans-serif';

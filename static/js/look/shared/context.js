@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Context passed to instruments: the focused token and its run.
 
-import { NOT_MEASURED } from "../../chat/answer.js";
+import { NOT_MEASURED } from "../../turns/answer.js";
 import { state } from "../../state.js";
 import { focused, focusedRow, focusedToken, view } from "../../view.js";
 
@@ -18,7 +18,7 @@ export function requireTokens(segment) {
 
 /**
  * Return the current focus:
- *   answer  the answer in the core sample (chat/answer.js), or null
+ *   answer  the answer in the core sample (turns/answer.js), or null
  *   token   its focused token: a `token` event, or a prompt token (`prompt`: its number from 1)
  *   index   its number: 0 … for generated tokens, −1 and less for prompt tokens; null without one
  *   row     the core sample's focused row {layer, part}, or null

@@ -30,7 +30,11 @@ let again = false;
 let leaving = new AbortController();
 let busyTimer = 0;
 
+/** Close the panel. */
+export let closePanel = () => {};
+
 export function setUpPanel(close) {
+  closePanel = close;
   byId("look-close").addEventListener("click", close);
   byId("look-table").addEventListener("click", () => showTable(!asTable));
   for (const button of byId("look-save").querySelectorAll("button"))
@@ -40,7 +44,7 @@ export function setUpPanel(close) {
 /** Show another instrument (its entry in instruments.js), or none. */
 export function present(entry) {
   if (shown === entry) return;
-  leave();
+  leave(!entry);
   shown = entry;
   panel.hidden = !entry;
   if (!entry) return;
@@ -77,13 +81,13 @@ function setUpInstrument(entry, instrument) {
   new ResizeObserver(refresh).observe(root);
 }
 
-function leave() {
+function leave(isClosed) {
   if (!shown) return;
   leaving.abort();
   leaving = new AbortController();
   notBusy();
   pending = again = false;
-  fetched.get(shown)?.hide?.();
+  fetched.get(shown)?.hide?.(isClosed);
 }
 
 /** Draw the current focus. While the instrument awaits an answer, one redraw is queued. */

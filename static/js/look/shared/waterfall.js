@@ -2,9 +2,9 @@
 // The engine's question about the stages in which settings turned the logits of a token into the
 // distribution that it was drawn from (`Waterfall` of gpu/inspection/requests.py).
 
-import { grammarAfter } from "../../chat/grammar.js";
+import { grammarAfter } from "../../turns/grammar.js";
 import { spansUpTo } from "../../interventions/interventions.js";
-import { SLIDERS } from "../../panels/sampling-settings.js";
+import { SLIDERS } from "../../settings/sampling-settings.js";
 import { sequenceOf } from "./context.js";
 
 /** The settings that decide how a token is sampled. */

@@ -4,7 +4,7 @@
 import { clamp, el, fitCanvas } from "../../ui/dom.js";
 import { tokenLabel } from "../../ui/format.js";
 import { grid } from "../../core-sample/grid.js";
-import { round125 } from "../../core-sample/metrics.js";
+import { round125 } from "../../turns/metrics.js";
 import { palette } from "../../ui/palette.js";
 import { clipped, hatch, label, rule, SERIF } from "../shared/chart.js";
 import { TRACKS } from "./spans.js";

@@ -5,7 +5,8 @@ import { el, fitCanvas } from "../../ui/dom.js";
 import { count, duration } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { label, LabelRow, rule, ticks } from "../shared/chart.js";
-import { histogram, quantile } from "./spans.js";
+import { quantile } from "../shared/quantile.js";
+import { histogram } from "./spans.js";
 
 const BINS = 48;
 const FOOT = 20;

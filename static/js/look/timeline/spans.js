@@ -6,7 +6,8 @@
 // aligned to the previous one so that the fastest message between them has zero delay: a delay
 // shown is relative to that message.
 
-import { workOf } from "../../chat/work.js";
+import { workOf } from "../../turns/work.js";
+import { quantile } from "../shared/quantile.js";
 
 /** @typedef {{track: string, part: string, from: number, to: number, index: number | null}} Span */
 
@@ -131,12 +132,6 @@ function ofPage({ passedAt, receivedAt, drawnAt }, { sentAt }, server, at) {
 }
 
 // ---- distribution ----------------------------------------------------------------------------
-
-/** Quantile by nearest rank: the value that a share (0 … 1) does not exceed. NaN if empty. */
-export function quantile(sorted, share) {
-  if (!sorted.length) return NaN;
-  return sorted[Math.max(0, Math.ceil(share * sorted.length) - 1)];
-}
 
 /** Intervals between tokens (without the first, which is TTFT), sorted. */
 export const intervalsOf = (tokens) =>

@@ -8,7 +8,8 @@ import { numberOf, pin, point } from "../../view.js";
 import { requireTokens } from "../shared/context.js";
 import { Histogram } from "./histogram.js";
 import { Roofline } from "../plan/roofline.js";
-import { intervalsOf, measure, quantile } from "./spans.js";
+import { quantile } from "../shared/quantile.js";
+import { intervalsOf, measure } from "./spans.js";
 import { COLOURS, StepChart } from "./chart.js";
 
 const CLOCKS =

@@ -2,24 +2,23 @@
 // Handlers of the server's messages.
 
 import { stampReceived } from "../ui/message-clock.js";
-import { rejectAll, resolveRequest } from "./inspect.js";
-import { retention } from "../chat/retention.js";
-import { connect, send, notifyListener } from "./connection.js";
-import { followedRun, onFollowedError, resumeFollowed, unfollow } from "./followed-runs.js";
-import { scales, useScales } from "../core-sample/metrics.js";
+import { rejectAll, resolveRequest } from "../net/inspect.js";
+import { retention } from "../turns/retention.js";
+import { connect, send, notifyListener } from "../net/connection.js";
+import { followedRun, onFollowedError, onTakenAlready, resumeFollowed, unfollow } from "../net/followed-runs.js";
+import { scales, useScales } from "../turns/metrics.js";
 import { recordInterval } from "../panels/overhead.js";
-import { restore, save, saveSoon } from "../chat/persist.js";
+import { restore, save, saveSoon } from "../turns/persist.js";
 import { keepNow, keepSoon } from "../conversations/keeper.js";
 import { restoreKept, restoreLeftConversations } from "../conversations/library.js";
 import { newStore } from "../interventions/intervention-store.js";
 import {
   endRefill,
-  onTakenAlready,
   onUnknownGeneration,
   pauseRefill,
   resumeRun,
   refill,
-} from "./resume.js";
+} from "../turns/resume.js";
 import { keepRequest, withdrawRequest } from "../chat/session.js";
 import { goOn } from "../chat/summarize.js";
 import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";

@@ -7,8 +7,8 @@ import {
   interventionCountText,
   isEmpty,
   sameInterventions,
-} from "./interventions.js";
-import { toWire } from "./intervention-wire.js";
+} from "../interventions/interventions.js";
+import { toWire } from "../interventions/intervention-wire.js";
 import { openByName } from "../look/frame.js";
 import { lastTurn, on, shownAnswer, state } from "../state.js";
 

@@ -1,7 +1,7 @@
 // @ts-nocheck
 // Marks where settings changed within an answer. No DOM access in this module.
 
-import { differences } from "../panels/sampling-settings.js";
+import { differences } from "../settings/sampling-settings.js";
 import { sameInterventions, changedKeys } from "../interventions/interventions.js";
 
 /** Marks of one drag (same settings, few tokens apart) share one label, at the last of them. */

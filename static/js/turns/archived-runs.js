@@ -1,8 +1,8 @@
 // @ts-nocheck
 // Runs in the browser's storage, for those of which this tab has only the text.
 
-import { retention } from "../chat/retention.js";
-import { scales } from "../core-sample/metrics.js";
+import { retention } from "./retention.js";
+import { scales } from "./metrics.js";
 
 let archive = Promise.resolve(new Map());
 

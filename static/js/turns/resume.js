@@ -1,11 +1,11 @@
 // @ts-nocheck
 // Resuming after a disconnect, a reload or an engine restart: missed events are requested again.
 
-import { send } from "./connection.js";
-import { fillFromArchive } from "../conversations/archived-runs.js";
-import { save } from "../chat/persist.js";
+import { send } from "../net/connection.js";
+import { fillFromArchive } from "./archived-runs.js";
+import { save } from "./persist.js";
 import { changed, liveState } from "../state.js";
-import { settleSettings } from "../chat/live-updates.js";
+import { settleSettings } from "./live-updates.js";
 
 /**
  * Segments restored as text whose events are requested again, in order: {answer, segment, text}.
@@ -56,15 +56,6 @@ export function endRefill(segment) {
 }
 
 export const isRefilling = () => refilling !== null || refillQueue.length > 0;
-
-/**
- * Handle the refusal of a request that the server has taken already, and did not know yet when its
- * events were asked for; false if `error` is another.
- */
-export function onTakenAlready(segment, { param }) {
-  if (param !== "id" || !segment.unanswered) return false;
-  return send({ type: "resume", id: segment.id, after: 0 });
-}
 
 /**
  * Handle an unknown generation: send it again if the server never answered it, else keep its tokens

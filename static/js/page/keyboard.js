@@ -2,23 +2,23 @@
 // Keyboard shortcuts of the whole page.
 
 import { setMetric } from "../core-sample/controls.js";
-import { byId } from "./dom.js";
-import { isComposing } from "./enter-key.js";
+import { byId } from "../ui/dom.js";
+import { isComposing } from "../ui/enter-key.js";
 import { toggle } from "../replay/playback-bar.js";
 import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
-import { METRIC_NAMES } from "../core-sample/metrics.js";
+import { METRIC_NAMES } from "../turns/metrics.js";
 import { toggleMarkdown } from "../chat/markdown-view.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { redo, undo } from "../interventions/intervention-store.js";
 import { stopRerun } from "../replay/rerun.js";
 import { chooseReplay, saveReplay } from "../replay/dialog.js";
-import { stop } from "../chat/session.js";
+import { stop } from "../turns/stop.js";
 import { state } from "../state.js";
-import { closeSheet } from "./bottom-sheets.js";
+import { closeSheet } from "../ui/bottom-sheets.js";
 import { stepOnce, togglePause } from "../chat/pace.js";
 import { copyAnswer } from "../chat/status-line.js";
-import { toggleReading } from "./reading.js";
+import { toggleReading } from "../ui/reading.js";
 import { startTour } from "../tour/entry.js";
 
 const isTyping = ({ tagName, type }) =>

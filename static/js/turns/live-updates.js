@@ -2,7 +2,7 @@
 // Sends changed settings to the running generation that the page's controls act on.
 
 import { send } from "../net/connection.js";
-import { differences } from "../panels/sampling-settings.js";
+import { differences } from "../settings/sampling-settings.js";
 import { normalize, sameInterventions } from "../interventions/interventions.js";
 import { toWire } from "../interventions/intervention-wire.js";
 import { liveState, steered } from "../state.js";

@@ -6,8 +6,6 @@
 
 import { Answer, Segment } from "./answer.js";
 import { linkContinuation } from "./continuation.js";
-import { isUnsaved } from "../conversations/keeper.js";
-import { marksOfLeft } from "../conversations/left.js";
 import { liveState, state } from "../state.js";
 
 const SESSION = "tokenglass.session";
@@ -65,6 +63,12 @@ export function saveDraft(text, files) {
   saveSoon();
 }
 
+/** What else the tab remembers: name → function that returns it. */
+const others = {};
+
+/** Have the results of functions stored by name, too, from the next save on. */
+export const alsoSave = (fields) => void Object.assign(others, fields);
+
 export function save() {
   clearTimeout(timer);
   timer = 0;
@@ -77,8 +81,7 @@ export function save() {
     draft,
     reach: interventions.setting,
     conversation,
-    unsaved: isUnsaved(),
-    left: marksOfLeft(),
+    ...Object.fromEntries(Object.entries(others).map(([name, read]) => [name, read()])),
   });
 }
 

@@ -2,8 +2,9 @@
 // Rerun: generates the newest answer again with the same seed and the current interventions, so
 // that only those can change the text.
 
-import { replaceToken } from "../chat/replace-token-run.js";
-import { regenerate, stop } from "../chat/session.js";
+import { replaceToken } from "./replace-token-run.js";
+import { regenerate } from "./session.js";
+import { stop } from "../turns/stop.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 
 /** The answer to rerun once the current run has stopped, or null. */

@@ -2,9 +2,9 @@
 // A message of the transcript being edited: a field, its buttons, and a note that says what they do,
 // or why they cannot now.
 
-import { byId, el, newButton, setText } from "../ui/dom.js";
-import { isComposing, isSendKey } from "../ui/enter-key.js";
-import { growWithText } from "../ui/grow.js";
+import { byId, el, newButton, setText } from "./dom.js";
+import { isComposing, isSendKey } from "./enter-key.js";
+import { growWithText } from "./grow.js";
 
 const EDITOR = "message-editor";
 

@@ -7,8 +7,8 @@ import { openReplayAt } from "../replay/dialog.js";
 import { closeReplay } from "../replay/playback-bar.js";
 import { changed, liveState, on, state } from "../state.js";
 import { pin, promptLength, view } from "../view.js";
-import { byId } from "./dom.js";
-import { BadAddress, nameOfToken, readAddress, replayAddress, tokenAt, writeAddress } from "./address.js";
+import { byId } from "../ui/dom.js";
+import { BadAddress, nameOfToken, readAddress, replayAddress, tokenAt, writeAddress } from "../ui/address.js";
 
 /** Browsers bound how often an address may be written; tokens are focused by held keys. */
 const WRITE_AFTER_MS = 300;

@@ -1,8 +1,8 @@
 // @ts-nocheck
 // Notice over the composer: errors and long waits.
 
-import { byId, el, setText } from "./dom.js";
-import { count, sentence } from "./format.js";
+import { byId, el, setText } from "../ui/dom.js";
+import { count, sentence } from "../ui/format.js";
 import { startNewChat } from "../chat/composer.js";
 import { openDrawer } from "../conversations/drawer.js";
 import { dismissUnkept } from "../conversations/keeper.js";
@@ -10,7 +10,7 @@ import { saveReplay } from "../replay/dialog.js";
 import { hasNoModel, isRecordedRunShown, openRecordedRun } from "../replay/recorded-run.js";
 import { sendAgain } from "../chat/session.js";
 import { awaitedSummary } from "../chat/summarize.js";
-import { oldestTurns } from "../chat/summary.js";
+import { oldestTurns } from "../turns/summary.js";
 import { setTruncation } from "../chat/truncation.js";
 import { canSwitch, openModels } from "../panels/models.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";

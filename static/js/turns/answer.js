@@ -3,7 +3,7 @@
 // settings.
 //
 // "Continue" adds a segment to the same answer, so tokens are numbered through the whole answer and
-// a segment knows the number of its first token. A branch (chat/branch.js) is a segment whose first
+// a segment knows the number of its first token. A branch (turns/branch.js) is a segment whose first
 // tokens were given to its run, not sampled. No DOM access in this module.
 
 import { copyParentPrefix, attachLateStats, applyBranchAccepted } from "./branch.js";
@@ -11,7 +11,7 @@ import { linkContinuation, applyContinuationAccepted } from "./continuation.js";
 import { countPrompt, countToken, ExpertUse } from "./expert-use.js";
 import { newId } from "../net/new-id.js";
 import { addMark } from "./setting-marks.js";
-import { differences } from "../panels/sampling-settings.js";
+import { differences } from "../settings/sampling-settings.js";
 import { spansFromStart, withSpanFrom, sameInterventions } from "../interventions/interventions.js";
 
 /** @typedef {"sent"|"queued"|"prefill"|"writing"|"done"|"lost"} SegmentState */
@@ -70,13 +70,13 @@ export class Segment {
     this.sentAt = null;
     this.nTokens = 0;
     /**
-     * The replacement that makes it a branch (chat/branch.js) and the answer it branches from, or
+     * The replacement that makes it a branch (turns/branch.js) and the answer it branches from, or
      * null.
      */
     this.branch = null;
     this.parent = null;
     /**
-     * The segment it continues by token ids (chat/continuation.js); null: it starts from a text.
+     * The segment it continues by token ids (turns/continuation.js); null: it starts from a text.
      */
     this.continues = null;
     this.continuedFrom = null;
