@@ -97,12 +97,13 @@ def progress_bar(
             self.n += int(n or 0)
             if cancelled():
                 raise Cancelled
-            if time.monotonic() - self._reported_at > REPORT_SECONDS or self.n >= n_bytes:
+            now = time.monotonic()
+            if now - self._reported_at > REPORT_SECONDS or self.n >= n_bytes:
+                self._reported_at = now
                 self._report()
 
         def _report(self) -> None:
-            self._reported_at = time.monotonic()
-            seconds = max(self._reported_at - self._began, 1e-3)
+            seconds = max(time.monotonic() - self._began, 1e-3)
             rate = (self.n - self._first) / seconds
             on_transfer(Transfer(file, self.n, n_bytes, before + self.n, all_bytes, rate))
 
