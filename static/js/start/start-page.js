@@ -37,6 +37,7 @@ function draw() {
 function newExample(example) {
   const button = el("button");
   button.type = "button";
+  button.title = example.title;
   button.append(el("span", "example-title", example.title), el("span", "example-text", example.text));
   button.addEventListener("click", () => begin(example));
   const item = el("li");
