@@ -73,9 +73,9 @@ races: $(VENV)/test.stamp
 	$(PYTEST) -m "not slow" tests/gpu/ops --lane-orders
 
 # Ops and models on devices that are not here (tests/gpu/other_devices.py): other kinds, with division and
-# exponentials as inexact as WGSL allows, and memory that holds what others left in it. Not yet those of
-# the sampler (test_sampler*, test_logit_sort_keys): sixteen of them fail so, which is not understood.
-DEVICES := $(PYTEST) -m "not slow" $(OPS)
+# exponentials as inexact as WGSL allows, and memory that holds what others left in it.
+SAMPLER := $(wildcard tests/gpu/ops/test_sampler*.py) tests/gpu/ops/test_logit_sort_keys.py
+DEVICES := $(PYTEST) -m "not slow" $(OPS) $(SAMPLER)
 
 devices: $(VENV)/test.stamp
 	$(DEVICES) --pose discrete --inexact up --leftovers nan

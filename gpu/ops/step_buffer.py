@@ -24,6 +24,8 @@ SAMPLE_FIELDS: Fields = (
     ("top_k", "u32"), ("temperature", "f32"), ("top_p", "f32"), ("min_p", "f32"),
     ("repetition_penalty", "f32"), ("frequency_penalty", "f32"), ("presence_penalty", "f32"),
     ("n_biases", "u32"), ("n_drafts", "u32"), ("verifies", "u32"), ("n_allowed", "u32"),
+    ("inverse_temperature", "f32"), ("inverse_penalty", "f32"), ("unused_0", "u32"),
+    ("unused_1", "u32"),
 )  # fmt: skip
 ROW_FIELDS: Fields = (
     ("slot", "u32"), ("position", "u32"), ("token", "u32"), ("block", "u32"),
@@ -34,6 +36,9 @@ def struct_of(fields: Fields) -> struct.Struct:
     """Return the packer of little-endian words of these types."""
     return struct.Struct("<" + "".join({"u32": "I", "f32": "f"}[kind] for _, kind in fields))
 
+
+LEAST_TEMPERATURE = 1e-30
+"""Practically greedy, and logits stay finite."""
 
 _HEADER, _SAMPLE, _ROW = (struct_of(f) for f in (HEADER_FIELDS, SAMPLE_FIELDS, ROW_FIELDS))
 SAMPLES_AT = _HEADER.size
@@ -46,6 +51,7 @@ BLOCK_AT, _BLOCK = 12, struct.Struct("<I")
 def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | None) -> int:
     """Write `step` to the start of `data` (`STEP_BYTES` long); return how many bytes were written.
 
+    The device multiplies by inverses: WGSL lets each device round a quotient in its own way.
     `tables` holds the KV blocks of each slot, in order. None: row r is written to block r of the
     staging rows, see `gpu.ops.quantize_kv`.
     """
@@ -71,6 +77,10 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
             s.n_drafts,
             s.verifies,
             s.n_allowed,
+            1.0 / max(s.temperature or 1.0, LEAST_TEMPERATURE),
+            1.0 / s.repetition_penalty,
+            0,
+            0,
         )
         at += _SAMPLE.size
     at = ROWS_AT

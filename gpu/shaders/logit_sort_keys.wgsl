@@ -12,6 +12,7 @@
 // sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // use: step
 // use: sort_keys
+// use: exponentials
 // use: strip_summaries
 override VOCAB: u32;
 override LOGIT_QUADS: u32;
@@ -20,7 +21,6 @@ override COUNT_QUADS: u32;
 override BIASES: u32;
 
 const LOWEST = -3.4e38; // finite, so padding weighs exp(LOWEST − top) = 0
-const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<vec4f>;
@@ -30,6 +30,11 @@ const LEAST_TEMPERATURE = 1e-30; // practically greedy, and logits stay finite
 @group(0) @binding(5) var<storage, read> biases: array<vec2u>;
 @group(0) @binding(6) var<storage, read_write> sort_keys: array<vec4u>;
 
+// 1 / x: the host's, or the device's own where a host of an earlier plan file left it 0. Greedy: 1.
+fn inverse_of(x: f32, host: f32) -> f32 {
+  return select(host, 1.0 / select(x, 1.0, x == 0.0), host == 0.0);
+}
+
 // Σ exp(logit) = mass · exp(top), top the largest logit.
 struct Sum {
   top: f32,
@@ -38,7 +43,8 @@ struct Sum {
 
 fn add(sum: Sum, four: vec4f) -> Sum {
   let top = max(sum.top, max(max(four.x, four.y), max(four.z, four.w)));
-  return Sum(top, sum.mass * exp(sum.top - top) + dot(exp(four - top), vec4f(1.0)));
+  let kept = sum.mass * exponentials(vec4f(sum.top - top)).x;
+  return Sum(top, kept + dot(exponentials(four - top), vec4f(1.0)));
 }
 
 // Bits of the quad's tokens in a word that begins with those of quad / 8 * 8.
@@ -70,8 +76,10 @@ fn penalised(four: vec4f, quad: u32, sample: Sample) -> vec4f {
   for (var i = 0u; i < sample.n_drafts; i++) {
     was_seen |= vec4u(step.rows[sample.row - i].token) == ids_of(quad);
   }
+  let is_above = four > vec4f();
   let penalty = sample.repetition_penalty;
-  return select(four, select(four * penalty, four / penalty, four > vec4f()), was_seen);
+  let inverse = inverse_of(penalty, sample.inverse_penalty);
+  return select(four, four * select(vec4f(penalty), vec4f(inverse), is_above), was_seen);
 }
 
 fn penalised_by_count(four: vec4f, quad: u32, sample: Sample) -> vec4f {
@@ -86,12 +94,12 @@ fn penalised_by_count(four: vec4f, quad: u32, sample: Sample) -> vec4f {
 
 // Writes the keys of a strip of a sample's row; returns its summaries.
 fn write_keys(sample: Sample, index: u32, strip: u32) -> Summary {
-  let divisor = select(max(sample.temperature, LEAST_TEMPERATURE), 1.0, sample.temperature == 0.0);
   let row = index * row_quads();
+  let factor = inverse_of(sample.temperature, sample.inverse_temperature);
   let masked = sample.n_allowed > 0u;
   let counts_act = sample.frequency_penalty != 0.0 || sample.presence_penalty != 0.0;
   let unscaled = sample.n_biases == 0u && sample.repetition_penalty == 1.0 && !counts_act
-    && divisor == 1.0 && !masked;
+    && factor == 1.0 && !masked;
   var greatest = vec4u();
   var raw = Sum(LOWEST, 0.0);
   var raw_allowed = 0.0; // the part of raw.mass that allowed tokens have
@@ -106,13 +114,14 @@ fn write_keys(sample: Sample, index: u32, strip: u32) -> Summary {
       raw = add(raw, four);
       if (masked) {
         is_token &= bits_of(allowed[sample.slot * SEEN_WORDS + quad / 8u], quad);
-        let masses = select(vec4f(), exp(four - raw.top), is_token);
-        raw_allowed = raw_allowed * exp(raw_before - raw.top) + dot(masses, vec4f(1.0));
+        let masses = select(vec4f(), exponentials(four - raw.top), is_token);
+        raw_allowed *= exponentials(vec4f(raw_before - raw.top)).x;
+        raw_allowed += dot(masses, vec4f(1.0));
       }
       if (sample.n_biases > 0u) { four = biased(four, quad, sample); }
       if (sample.repetition_penalty != 1.0) { four = penalised(four, quad, sample); }
       if (counts_act) { four = penalised_by_count(four, quad, sample); }
-      four /= divisor;
+      four *= factor;
       four = select(four, vec4f(), four == vec4f()); // −0 and 0 get the same key
       if (!unscaled) { scaled = add(scaled, select(vec4f(LOWEST), four, is_token)); }
       found = select(vec4u(), sort_keys_of(four), is_token);

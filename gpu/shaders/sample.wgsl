@@ -15,6 +15,7 @@
 // results    [n_samples][RESULT_WORDS]  see `write_choice`, `write_candidate`
 // use: step
 // use: philox
+// use: quotient
 // use: sampler_stages
 override LOGIT_STRIDE: u32;
 override SEEN_WORDS: u32;
@@ -38,10 +39,10 @@ fn write_candidate(at: u32, i: u32, choice: Choice, total: f32, greedy: bool) {
   let key = entries[i].x;
   let mass = mass_of(key);
   let cut = filter_that_cuts(key, choice);
-  var after = select(0.0, mass / choice.masses[N_FILTERS], cut == 0u);
+  var after = select(0.0, quotient(mass, choice.masses[N_FILTERS]), cut == 0u);
   if (greedy) { after = select(0.0, 1.0, i == 0u); }
   results[at] = entries[i].y;
-  results[at + 1u] = bitcast<u32>(mass / total);
+  results[at + 1u] = bitcast<u32>(quotient(mass, total));
   results[at + 2u] = bitcast<u32>(after);
   results[at + 3u] = cut;
 }
@@ -52,13 +53,13 @@ fn write_choice(at: u32, id: u32, logprob: f32, choice: Choice) {
   var masses = choice.masses;
   results[at] = id;
   results[at + 1u] = bitcast<u32>(logprob);
-  results[at + 2u] = bitcast<u32>(choice.mass / masses[N_FILTERS]);
+  results[at + 2u] = bitcast<u32>(quotient(choice.mass, masses[N_FILTERS]));
   results[at + 3u] = choice.rank.n_above;
   results[at + 4u] = choice.n_kept;
   results[at + 5u] = bitcast<u32>(choice.draw);
-  results[at + 6u] = bitcast<u32>(masses[N_FILTERS] / masses[0]);
+  results[at + 6u] = bitcast<u32>(quotient(masses[N_FILTERS], masses[0]));
   for (var i = 0u; i < N_FILTERS; i++) {
-    results[at + 7u + i] = bitcast<u32>((masses[i] - masses[i + 1u]) / masses[0]);
+    results[at + 7u + i] = bitcast<u32>(quotient(masses[i] - masses[i + 1u], masses[0]));
   }
 }
 

@@ -8,6 +8,7 @@
 //
 // The shader that uses this declares `sort_keys: array<vec4u>` and sets `lane` and `top`.
 // use: sort_keys
+// use: exponentials
 override VOCAB: u32;
 override LANES: u32 = 64u;
 override SUM_PARTS: u32 = 1u; // lanes that share a sum over all lanes; LANES / 4 at most
@@ -54,7 +55,7 @@ fn reaches(threshold: Threshold, count: f32, mass: f32) -> bool {
 }
 
 // Unnormalised probabilities: 1 for the most likely token.
-fn masses_of(four: vec4u) -> vec4f { return exp(logits_of(four) - top); }
+fn masses_of(four: vec4u) -> vec4f { return exponentials(logits_of(four) - top); }
 
 fn mass_of(key: u32) -> f32 { return masses_of(vec4u(key)).x; }
 

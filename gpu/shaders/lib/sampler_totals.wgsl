@@ -46,10 +46,10 @@ fn total_masses(summaries: KeySlice, raw_top: f32, masked: bool) -> vec3f {
     let raw_tops = bitcast<vec4f>(sort_keys[at + 2u * summaries.n]);
     let raw_masses = bitcast<vec4f>(sort_keys[at + 3u * summaries.n]);
     sums.x += dot(select(masses_of(greatest), vec4f(), greatest == vec4u()), masses);
-    sums.y += dot(exp(raw_tops - raw_top), raw_masses);
+    sums.y += dot(exponentials(raw_tops - raw_top), raw_masses);
     if (masked) {
       let allowed = bitcast<vec4f>(sort_keys[at + 4u * summaries.n]);
-      sums.z += dot(exp(raw_tops - raw_top), allowed);
+      sums.z += dot(exponentials(raw_tops - raw_top), allowed);
     }
   }
   return sum_lanes(vec4f(sums, 0.0)).xyz;

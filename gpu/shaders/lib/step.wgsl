@@ -28,6 +28,10 @@ struct Sample {
   n_drafts: u32, // rows up to `row` that are drafts: their tokens count as seen and written
   verifies: u32, // 1: the host decides whether the token is the slot's next
   n_allowed: u32, // tokens that the slot's grammar allows; 0: there is none
+  inverse_temperature: f32, // 1 / temperature; 0: not given
+  inverse_penalty: f32, // 1 / repetition_penalty; 0: not given
+  unused_0: u32,
+  unused_1: u32,
 }
 
 struct Step {

@@ -30,6 +30,8 @@ def test_steps_are_packed_by_the_plan_alone(written: dict[str, Any]) -> None:
             seed = int(sample["seed"])
             words = sample | {"seed_low": seed & 0xFFFFFFFF, "seed_high": seed >> 32}
             words["n_biases"] = len(sample["logit_bias"])
+            words["inverse_temperature"] = 1 / (sample["temperature"] or 1)
+            words["inverse_penalty"] = 1 / sample["repetition_penalty"]
             put(data, layout["samples_at"] + 4 * i * len(layout["sample"]), layout["sample"], words)
         end = layout["rows_at"]
         for i, row in enumerate(step["rows"]):

@@ -15,7 +15,13 @@ const LENS_SAMPLES = 4;
 /** A plan that keeps states has so many rows at least. */
 const LEAST_STATES_ROWS = 2;
 /** A sample that selects the logits of a row; it draws nothing. */
-const NO_DRAW = { seed: 0n, first_index: 0, temperature: 0, logit_bias: [] };
+const NO_DRAW = {
+  seed: 0n,
+  first_index: 0,
+  temperature: 0,
+  repetition_penalty: 1,
+  logit_bias: [],
+};
 
 export class InspectionPasses {
   constructor({ device, plan, buffers, pipelines, lookup, interventions }) {
@@ -257,7 +263,6 @@ const NO_FILTERS = {
   top_k: 0,
   top_p: 1,
   min_p: 0,
-  repetition_penalty: 1,
   frequency_penalty: 0,
   presence_penalty: 0,
 };

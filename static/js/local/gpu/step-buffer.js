@@ -47,13 +47,16 @@ export class StepBuffer {
 }
 
 function sampleWords({ params, index, ...words }) {
+  const temperature = params.temperature < GREEDY_BELOW ? 0 : params.temperature;
   return {
     ...params,
     ...words,
     seed_low: Number(params.seed & LOW_WORD),
     seed_high: Number(params.seed >> 32n),
     index: params.first_index + index,
-    temperature: params.temperature < GREEDY_BELOW ? 0 : params.temperature,
+    temperature,
+    inverse_temperature: 1 / (temperature || 1),
+    inverse_penalty: 1 / params.repetition_penalty,
     n_biases: params.logit_bias.length,
   };
 }
