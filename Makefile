@@ -12,7 +12,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test test-page test-all test-late test-slow soak races devices mutants lint lint-page parity bench accuracy screenshots clean
+.PHONY: run site smoke test collect test-page test-all test-late test-slow soak races devices mutants
+.PHONY: lint lint-python lint-page parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -28,10 +29,19 @@ site: $(VENV)/run.stamp
 smoke: $(VENV)/test.stamp
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile @tests/smoke.txt
 
-test: $(VENV)/test.stamp lint
+QUICK := -m "not slow" tests @e2e/quick.txt
+
+test: $(VENV)/test.stamp
+	$(MAKE) --no-print-directory --jobs 2 lint collect
 	$(BIN)/python -m app.cli.software_device --chromium
-	$(PYTEST) -m "not slow" tests @e2e/quick.txt
+	$(PYTEST) $(QUICK)
 	$(MAKE) --no-print-directory parity PARITY="$(OPS)"
+
+# Compile every test once, with its assertions rewritten, on the core that mypy leaves idle: four processes
+# that collect them together would each do it, and later processes need not.
+collect: $(VENV)/test.stamp
+	@mkdir -p build
+	@$(BIN)/python -m pytest --collect-only -qq $(QUICK) > build/collected.txt || { cat build/collected.txt; exit 1; }
 
 # All tests of the page. `make test` has those of e2e/quick.txt: they compare the page with the engine,
 # give it hostile input or notice a fault of `make mutants`; one or two are of each other part.
@@ -93,7 +103,9 @@ test-late: $(VENV)/test.stamp
 test-slow: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m slow
 
-lint: $(VENV)/test.stamp lint-page
+lint: lint-page lint-python
+
+lint-python: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
