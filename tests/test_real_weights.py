@@ -3,7 +3,7 @@ chat template, greedy tokens and log-probabilities of both engines; and that it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +102,25 @@ def test_the_chat_template_is_that_of_transformers(
         assert own == reference_tokenizer(wanted, add_special_tokens=False).input_ids
 
 
-@pytest.mark.parametrize("backend", ["wgpu", "torch"])
+@pytest.mark.parametrize(
+    ("backend", "chosen"),
+    [
+        pytest.param("wgpu", [*ASKED, *CONTINUED], id="wgpu"),
+        pytest.param("torch", CONTINUED, id="torch"),
+    ],
+)
 def test_greedy_texts_and_their_probabilities_are_those_of_transformers(
-    file: Path, tokenizer: LimitedTokenizer, reference: Any, backend: str
+    file: Path, tokenizer: LimitedTokenizer, reference: Any, backend: str, chosen: Iterable[str]
 ) -> None:
+    """Both engines get the same ids for a message, so that torch writes the short texts alone."""
     options = LoadOptions(
         dtype="q4", kv_dtype="f32", activations="f32", backend=backend, context=256
     )
     engine = Engine.load(file, options, tokenizer=tokenizer)
     try:
-        for text, (ids, word) in prompts(tokenizer).items():
+        found = prompts(tokenizer)
+        for text in chosen:
+            ids, word = found[text]
             assert word in greedily(engine, reference, ids, f"smollm2.{backend}"), text
     finally:
         engine.close()

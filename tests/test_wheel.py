@@ -1,6 +1,5 @@
-"""`pip install .` gives a command that works outside of the checkout: the wheel is built,
-installed in an empty environment, started in an empty folder, and generates a token with the
-bundled model."""
+"""The wheel has all that the server and its page need outside of the checkout, and `pip install .`
+in an empty environment gives a command that generates a token with the bundled model."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +21,17 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installed `tokenglass`."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed `tokenglass`."""
+    folder = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", folder / "venv")
     run(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel)
     return folder / "venv/bin/tokenglass"
@@ -41,19 +47,33 @@ def run(*command: object) -> str:
 
 
 @pytest.fixture
-def address(command: Path, tmp_path: Path) -> Iterator[str]:
+def installed_address(command: Path, tmp_path: Path) -> Iterator[str]:
     """Address of a server started in an empty folder."""
     with serving(command=[command], cwd=tmp_path) as address:
         yield address
 
 
+@pytest.fixture
+def unpacked_address(wheel: Path, tmp_path: Path) -> Iterator[str]:
+    """Address of a server that runs from the content of the wheel, with the packages it needs taken
+    from this environment."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    where = subprocess.check_output(
+        [sys.executable, "-c", "import app; print(app.__file__)"], cwd=tmp_path, text=True
+    )
+    assert Path(where).is_relative_to(tmp_path)
+    with serving(cwd=tmp_path) as address:
+        yield address
+
+
 @pytest.mark.slow
-def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str) -> None:
+def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, installed_address: str) -> None:
     installed = run(command.parent / "python", "-m", "pip", "list")
     assert not re.search(r"^torch\b", installed, re.MULTILINE)
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 3, "stream": True}).encode()
     request = urllib.request.Request(
-        f"{address}v1/completions", body, {"Content-Type": "application/json"}
+        f"{installed_address}v1/completions", body, {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=120) as answer:
         lines = [line.decode().strip() for line in answer if line.strip()]
@@ -62,11 +82,11 @@ def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, address: str)
     assert "".join(texts)
 
 
-def test_the_page_and_its_files_are_served(address: str) -> None:
-    with urllib.request.urlopen(address, timeout=20) as answer:
+def test_the_page_and_its_files_are_served(unpacked_address: str) -> None:
+    with urllib.request.urlopen(unpacked_address, timeout=20) as answer:
         page = answer.read().decode()
     paths = re.findall(r'(?:src|href)="(static/[^"]+)"', page)
     assert paths
     for path in paths:
-        with urllib.request.urlopen(address + path, timeout=20) as answer:
+        with urllib.request.urlopen(unpacked_address + path, timeout=20) as answer:
             assert answer.status == 200, path

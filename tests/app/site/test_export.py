@@ -61,12 +61,6 @@ def test_the_manifest_names_every_file(tale: Path) -> None:
     assert not list(tale.parent.glob(".*"))
 
 
-def test_the_site_of_the_bundled_model_is_small(tmp_path: Path) -> None:
-    """`make site`: as f16, which is what it was trained to be."""
-    settings = Settings(model="tale")
-    assert export(settings, find_model(settings), tmp_path / "site").n_bytes < 12_000_000
-
-
 def test_files_of_the_model_are_its_own(tale: Path) -> None:
     name = "tokenizer.json"
     assert (tale / "model" / name).read_bytes() == (model_dir() / name).read_bytes()

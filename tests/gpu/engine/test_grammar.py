@@ -174,7 +174,7 @@ def story(engine: Engine, **settings: Any) -> Request:
     return Request(ids, SamplingParams(**settings), grammar=GRAMMAR)
 
 
-@pytest.mark.parametrize("backend", ["wgpu", "torch"])
+@pytest.mark.parametrize("backend", ["wgpu", pytest.param("torch", marks=pytest.mark.slow)])
 def test_every_text_follows_its_schema(engines: dict[str, Engine], backend: str) -> None:
     engine = engines[backend]
     shapes: list[dict[str, Any]] = [{}, {"repetition_penalty": 1.3}, {"top_p": 0.5, "top_k": 40}]

@@ -30,7 +30,6 @@ from tests.gpu.models.logit_checks import KL_OF_CACHED_HALVES, check_logits
 from tests.gpu.models.random_models import ONE_OF_EACH, ONE_OF_EACH_MOE, Observed, Reference
 from tests.gpu.ops.rig import compare, greedy
 
-pytestmark = pytest.mark.parity
 N_TOKENS = 45
 AT_ONCE = 8
 """Rows of every step here, so that kernels are compiled once."""
@@ -55,6 +54,7 @@ def slow_but(fast: Iterable[str], names: Iterable[str]) -> list[Any]:
     return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     "name",
     slow_but(ONE_OF_EACH + ONE_OF_EACH_MOE, [*random_models.NAMES, *random_models.WITH_EXPERTS]),
@@ -187,6 +187,7 @@ def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
     assert len(set(got)) > 3, "the text should not be one token"
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -204,6 +205,7 @@ def test_logits_are_those_of_the_weights_as_stored(device: Device, name: str, dt
     compare(f"models.kl.{dtype}", name, kl, np.zeros(1), np.array(KL_OF_CACHED_HALVES), seed=0)
 
 
+@pytest.mark.parity
 def test_a_gpt2_that_was_saved_without_its_head(device: Device, tmp_path: Path) -> None:
     """Published checkpoints lack "transformer." before names, and hold masks as tensors."""
     from safetensors.numpy import load_file, save_file
