@@ -66,7 +66,8 @@ export class FlowFigures {
     const band = flow.byId.get(lit ?? now.token.id) ?? flow.byId.get(flow.chosen);
     for (let column = 0; column < DRAW; column += 1) {
       const { n_kept: n, removed, entropy } = flow.stages[column];
-      setText(left[column], count(n));
+      const short = n >= 10_000 ? `${count(Math.round(n / 1000))}k` : "";
+      left[column].replaceChildren(...twice(count(n), short));
       const loss = removed > 0 ? `−${percent(removed)}` : "0";
       setText(cut[column], column > BEFORE_FILTERS ? loss : "");
       setText(bits[column], entropy.toFixed(2));
@@ -101,7 +102,7 @@ function addPicture(box) {
   return cell.appendChild(el("canvas", "wf-flow"));
 }
 
-/** A name, and a short one for narrow screens. */
+/** A name or number, and a short one for narrow screens. */
 function twice(name, short) {
   if (!short) return [name];
   return [el("span", "wf-name", name), el("span", "wf-short", short)];
