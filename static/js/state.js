@@ -1,19 +1,25 @@
-// @ts-nocheck
 // State of the page and its change notification.
 //
 // Messages arrive faster than frames: code that changes the state calls `changed(topic)`, and each
 // listener of a changed topic runs once in the next animation frame.
 
+/** Stands for what main.js sets before anything reads it. @type {any} */
+const SET_BY_MAIN = null;
+
 export const state = {
-  /** Connection to the server: "connecting", "open" or "lost". */
+  /**
+   * Connection to the server: "connecting", "open" or "lost".
+   *
+   * @type {"connecting" | "open" | "lost"}
+   */
   connection: "connecting",
   /** Time of the next connection attempt (ms, Date.now clock); 0 when none is planned. */
   retryAt: 0,
   /** Why an engine in this browser was lost, or "". */
   lost: "",
-  /** Last `status` message: {state, message, progress}. */
+  /** Last `status` message: {state, message, progress}. @type {EngineStatus} */
   engine: { state: "connecting", message: "", progress: null },
-  /** Last `hello` message; stays while the engine restarts. */
+  /** Last `hello` message; stays while the engine restarts. @type {ToPage.Hello | null} */
   hello: null,
   /**
    * What is known of the conversation besides its turns: {id, title, system, created, rev, writer,
@@ -21,60 +27,106 @@ export const state = {
    * it, `system` its system prompt, `rev` and `writer` the kept revision that the page shows; `own`:
    * something was changed here since; `branchedFrom`: {id, title, message, answer} of the conversation of
    * which it is a branch from that place on (turns/turn-place.js), or null.
+   *
+   * @type {Conversation}
    */
-  conversation: null,
-  /** Why the browser does not keep conversations: {code, message, dismissed}, or null. */
+  conversation: SET_BY_MAIN,
+  /**
+   * Why the browser does not keep conversations: {code, message, dismissed}, or null.
+   *
+   * @type {Unkept | null}
+   */
   unkept: null,
-  /** Conversations that were left while they were written, `Left` of conversations/left.js. */
+  /**
+   * Conversations that were left while they were written, `Left` of conversations/left.js.
+   *
+   * @type {Left[]}
+   */
   left: [],
   /** Title of a copy that was made because another tab changed the conversation, or "". */
   copied: "",
   /**
    * The turns of the conversation: {role: "user", text} and {role: "model", mode, given, answers, shown};
    * a summary of the oldest turns (turns/summary.js) also has a field `summary`.
+   *
+   * @type {Turn[]}
    */
   turns: [],
-  /** The answer being generated, or null. */
+  /** The answer being generated, or null. @type {Answer | null} */
   active: null,
-  /** An error to show over the composer: {code, message} or null. */
+  /** An error to show over the composer: {code, message} or null. @type {Problem | null} */
   problem: null,
-  /** "chat" or "completion". */
+  /** "chat" or "completion". @type {Mode} */
   mode: "chat",
-  /** The open replay (replay/replay.js), or null. */
+  /** The open replay (replay/replay.js), or null. @type {OpenReplay | null} */
   replay: null,
-  /** Sampling settings, see settings/sampling-settings.js. `seed` is a string of digits or "". */
-  settings: null,
+  /**
+   * Sampling settings, see settings/sampling-settings.js. `seed` is a string of digits or "".
+   *
+   * @type {Settings}
+   */
+  settings: SET_BY_MAIN,
   capture: true,
-  /** Tokens a second; 0: one for each press; null: as fast as it goes (chat/pace.js). */
+  /**
+   * Tokens a second; 0: one for each press; null: as fast as it goes (chat/pace.js).
+   *
+   * @type {number | null}
+   */
   pace: null,
   /**
    * What becomes of a chat that is too long: "disabled", "auto", "summarize" or "slide", see
    * chat/truncation.js.
+   *
+   * @type {Truncation}
    */
   truncation: "disabled",
-  /** Fewest tokens of a chunk that is moved, see chat/cache-reuse.js; null: as the server says. */
+  /**
+   * Fewest tokens of a chunk that is moved, see chat/cache-reuse.js; null: as the server says.
+   *
+   * @type {number | null}
+   */
   cacheReuse: null,
   /**
    * Interventions of the page: {setting, past, future}, see interventions/intervention-store.js.
+   *
+   * @type {InterventionStore}
    */
-  interventions: null,
-  /** The selected answer of a comparison (look/compare/), which the controls act on; or null. */
+  interventions: SET_BY_MAIN,
+  /**
+   * The selected answer of a comparison (look/compare/), which the controls act on; or null.
+   *
+   * @type {Answer | null}
+   */
   compared: null,
   /**
    * The page's own {settings, interventions} while its controls are bound to something else
    * (settings/bound-controls.js), and the name of that `target`; or null.
+   *
+   * @type {OwnControls | null}
    */
   own: null,
-  /** Tokens of the prompt in the composer: {tokens, fresh} or null. */
+  /**
+   * Tokens of the prompt in the composer: {tokens, fresh} or null.
+   *
+   * @type {{tokens: number} | null}
+   */
   counted: null,
+  /** A key of METRICS (turns/metrics.js). @type {MetricName} */
   metric: "update",
 };
 
+/** @type {Array<{topics: string[], listener: (topics: Set<string>) => void}>} */
 const listeners = [];
+/** @type {Set<string>} */
 const dirty = new Set();
 let frame = 0;
 
-/** Call `listener` in the frame after any of `topics` changed. */
+/**
+ * Call `listener` in the frame after any of `topics` changed.
+ *
+ * @param {string} topics separated by spaces
+ * @param {(topics: Set<string>) => void} listener
+ */
 export function on(topics, listener) {
   listeners.push({ topics: topics.split(" "), listener });
 }
@@ -82,6 +134,8 @@ export function on(topics, listener) {
 /**
  * Mark topics as changed: connection, hello, turns, tokens, focus, settings, interventions,
  * counted, metric, size, theme, replay, conversations, system, look.
+ *
+ * @param {string[]} topics
  */
 export function changed(...topics) {
   for (const topic of topics) dirty.add(topic);
@@ -97,10 +151,19 @@ function flush() {
   }
 }
 
-/** The live conversation: the one on the page, or the one suspended while a replay is open. */
+/**
+ * The live conversation: the one on the page, or the one suspended while a replay is open.
+ *
+ * @returns {Suspended}
+ */
 export const liveState = () => state.replay?.suspended ?? state;
 
-/** Do two `hello` messages name the same model and device? */
+/**
+ * Do two `hello` messages name the same model and device?
+ *
+ * @param {ToPage.Hello} a
+ * @param {ToPage.Hello} b
+ */
 export const sameEngine = (a, b) =>
   a.model.name === b.model.name && a.device.name === b.device.name;
 
@@ -110,7 +173,11 @@ export const hasEngine = () => state.connection === "open" && state.engine.state
 /** May a request be sent? Not while a replay is open. */
 export const ready = () => hasEngine() && !state.replay;
 
-/** The answer whose run the controls act on, or null. `of`: `state`, or `liveState()`. */
+/**
+ * The answer whose run the controls act on, or null. `of`: `state`, or `liveState()`.
+ *
+ * @param {Suspended} of
+ */
 export const steered = (of = state) => (state.compared?.running ? state.compared : of.active);
 
 /** The model's last turn, or null. */
@@ -119,5 +186,5 @@ export function lastTurn() {
   return turn?.role === "model" ? turn : null;
 }
 
-/** The version of a model's turn that is shown. */
-export const shownAnswer = (turn) => turn?.answers[turn.shown] ?? null;
+/** The version of a model's turn that is shown. @param {Turn | null | undefined} turn */
+export const shownAnswer = (turn) => turn?.answers?.[turn.shown] ?? null;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Focus of the page: the answer, the token and the row of the core sample that are shown.
 
 import { clamp } from "./ui/dom.js";
@@ -7,14 +6,15 @@ import { METRICS } from "./turns/metrics.js";
 import { changed, state } from "./state.js";
 
 export const view = {
-  /** The answer in the core sample, or null. */
+  /** The answer in the core sample, or null. @type {Answer | null} */
   answer: null,
-  /** Token under the pointer, or null. */
+  /** Token under the pointer, or null. @type {number | null} */
   hover: null,
-  /** Selected token, or null to follow the newest. */
+  /** Selected token, or null to follow the newest. @type {number | null} */
   pinned: null,
-  /** Row of the core sample: {layer, part}; null until a model is known. */
+  /** Row of the core sample; null until a model is known. @type {Row | null} */
   row: null,
+  /** @type {Row | null} */
   hoverRow: null,
   /** Rows per layer in the core sample; set by core-sample/core-sample.js. */
   parts: 2,
@@ -31,32 +31,45 @@ export function focused() {
   return clamp(wanted, -promptLength(), Math.max(written() - 1, -1));
 }
 
-/** The focused token: a `token` event, or a token of the prompt (`prompt` is its number from 1). */
+/**
+ * The focused token: a `token` event, or a token of the prompt (`prompt` is its number from 1).
+ *
+ * @returns {Token | PromptToken | null}
+ */
 export function focusedToken() {
   const index = focused();
-  if (index === null) return null;
-  return index < 0 ? promptToken(promptLength() + index) : view.answer.tokens[index];
+  if (index === null || !view.answer) return null;
+  return index < 0 ? promptToken(view.answer, promptLength() + index) : view.answer.tokens[index];
 }
 
-function promptToken(at) {
-  const { prompt, promptStats, promptReused, promptMoved } = view.answer.promptSegment;
+/**
+ * @param {Answer} answer
+ * @param {number} at
+ */
+function promptToken(answer, at) {
+  const { prompt, promptStats, promptReused, promptMoved } = answer.promptSegment;
   const stats = promptStats[at] ?? null;
   const moved = promptMoved.find(({ first, end }) => at >= first && at < end) ?? null;
   return { ...prompt[at], prompt: at + 1, reused: at < promptReused, moved, stats };
 }
 
-/** The token's number counted from 1: "72", "prompt 3". */
-export const numberOf = (token) => (token.prompt ? `prompt ${token.prompt}` : count(focused() + 1));
+/** The token's number counted from 1: "72", "prompt 3". @param {Token} token */
+export const numberOf = (token) => (token.prompt ? `prompt ${token.prompt}` : count((focused() ?? 0) + 1));
 export const focusedRow = () => view.hoverRow ?? view.row;
 
-/** Show another answer and follow its newest token. */
+/** Show another answer and follow its newest token. @param {Answer | null} answer */
 export function showAnswer(answer) {
   if (view.answer === answer) return;
   Object.assign(view, { answer, hover: null, hoverRow: null, pinned: null });
   changed("tokens", "focus");
 }
 
-/** Focus a token (and row) while the pointer is over it; null ends it. */
+/**
+ * Focus a token (and row) while the pointer is over it; null ends it.
+ *
+ * @param {number | null} index
+ * @param {Row | null} [row]
+ */
 export function point(index, row = null) {
   if (view.hover === index && same(view.hoverRow, row)) return;
   view.hover = index;
@@ -64,9 +77,18 @@ export function point(index, row = null) {
   changed("focus");
 }
 
+/**
+ * @param {Row | null} a
+ * @param {Row | null} b
+ */
 const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.part === b.part);
 
-/** Select a token; null follows the newest. */
+/**
+ * Select a token; null follows the newest.
+ *
+ * @param {number | null} index
+ * @param {Row | null} [row]
+ */
 export function pin(index, row = null) {
   view.pinned = index;
   view.hover = null;
@@ -75,14 +97,18 @@ export function pin(index, row = null) {
   changed("focus");
 }
 
-/** Move the selection by `d` tokens; it may enter the prompt. */
+/** Move the selection by `d` tokens; it may enter the prompt. @param {number} d */
 export function step(d) {
   if (written() + promptLength() === 0) return;
   const now = view.pinned ?? written() - 1;
   pin(clamp(now + d, -promptLength(), Math.max(written() - 1, -1)));
 }
 
-/** Move the focused row by `d` (1 is up), across the layers and the rows within them. */
+/**
+ * Move the focused row by `d` (1 is up), across the layers and the rows within them.
+ *
+ * @param {number} d
+ */
 export function stepRow(d) {
   if (!state.hello || !view.row) return;
   const last = state.hello.model.n_layers * view.parts - 1;

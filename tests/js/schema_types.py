@@ -1,5 +1,5 @@
-"""TypeScript types of the messages and of replay files, generated from their JSON schemas, so that
-tsc can compare the page's code with what the server declares.
+"""TypeScript types generated for tsc: of messages and replay files, from their JSON schemas, and of
+the page's elements, from its templates.
 
 python -m tests.js.schema_types > build/js/schemas.d.ts
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from html.parser import HTMLParser
 
+from app import assets
 from app.ws.protocol_schema import protocol_schema
 from app.ws.replay_format import Schema, replay_schema
 
@@ -53,6 +55,32 @@ def namespace(name: str, schema: Schema) -> str:
     return "\n".join([f"declare namespace {name} {{", *lines, "}", ""])
 
 
+class Ids(HTMLParser):
+    """Collects the tags of a template's elements by their ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: dict[str, str] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        id = dict(attrs).get("id")
+        if id and "{" not in id:
+            self.tags[id] = tag
+
+
+def element_types() -> str:
+    """Return the type of the page's elements by their ids."""
+    ids = Ids()
+    for path in sorted(assets("templates").rglob("*.html")):
+        ids.feed(path.read_text("utf-8"))
+    drawn = ("svg", "symbol", "use")
+    maps = {
+        tag: f"{'SVG' if tag in drawn else 'HTML'}ElementTagNameMap" for tag in ids.tags.values()
+    }
+    lines = [f'  {json.dumps(id)}: {maps[tag]}["{tag}"];' for id, tag in sorted(ids.tags.items())]
+    return "\n".join(["interface ElementsById {", *lines, "}", ""])
+
+
 def declarations() -> str:
     """Return the namespaces FromPage and ToPage (messages) and ReplayFile as a declaration file."""
     messages = protocol_schema()
@@ -61,6 +89,7 @@ def declarations() -> str:
             namespace("FromPage", messages["from_page"]),
             namespace("ToPage", messages["to_page"]),
             namespace("ReplayFile", replay_schema()),
+            element_types(),
         ]
     )
 

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Interventions set on the page: they act on the current run and every later answer until reset.
 // Every step can be undone.
 
@@ -14,7 +13,12 @@ import { changed, on, state } from "../state.js";
 
 const MAX_STEPS = 200;
 
-/** Return a store for `setting`, with defaults for fields an older page did not save. */
+/**
+ * Return a store for `setting`, with defaults for fields an older page did not save.
+ *
+ * @param {Partial<Setting>} [setting]
+ * @returns {InterventionStore}
+ */
 export const newStore = (setting) => ({
   setting: { ...NO_INTERVENTIONS, ...setting },
   past: [],
@@ -24,7 +28,11 @@ export const newStore = (setting) => ({
 /** Called after each change, before anything else is sent. */
 let onChange = () => {};
 
-/** Drop interventions on layers and heads that a newly loaded model does not have. */
+/**
+ * Drop interventions on layers and heads that a newly loaded model does not have.
+ *
+ * @param {() => void} onChanged
+ */
 export function setUpInterventionStore(onChanged) {
   onChange = onChanged;
   on("hello", () => {
@@ -39,6 +47,9 @@ export function setUpInterventionStore(onChanged) {
 /**
  * Set `setting` as one undoable step. Steps of the same `gesture` (any value that stays the same
  * during a drag) are undone together.
+ *
+ * @param {Setting} setting
+ * @param {unknown | null} [gesture]
  */
 export function change(setting, gesture = null) {
   const { interventions } = state;
@@ -62,13 +73,14 @@ export function redo() {
   const { setting, past, future } = state.interventions;
   if (!future.length || state.replay) return false;
   const step = { setting, gesture: null };
-  put({ setting: future.at(-1), past: [...past, step], future: future.slice(0, -1) });
+  put({ setting: future[future.length - 1], past: [...past, step], future: future.slice(0, -1) });
   return true;
 }
 
 /** Remove all interventions. Can be undone. */
 export const reset = () => change(NO_INTERVENTIONS);
 
+/** @param {InterventionStore} store */
 function put(store) {
   state.interventions = store;
   if (state.problem?.param?.startsWith("reach")) state.problem = null;
@@ -78,15 +90,25 @@ function put(store) {
 
 // ---- factors -----------------------------------------------------------------------------------
 
+/**
+ * @param {string} place
+ * @param {number} factor
+ * @param {unknown | null} [gesture]
+ */
 export const setFactor = (place, factor, gesture = null) =>
   change(withFactor(state.interventions.setting, place, factor), gesture);
 
-/** Switch a place off, or on again. */
+/** Switch a place off, or on again. @param {string} place */
 export const toggle = (place) =>
   setFactor(place, factorOf(state.interventions.setting, place) === 0 ? 1 : 0);
 
 // ---- adapters ----------------------------------------------------------------------------------
 
+/**
+ * @param {string} name
+ * @param {number} strength
+ * @param {unknown | null} [gesture]
+ */
 export const setLora = (name, strength, gesture = null) =>
   change(withLora(state.interventions.setting, name, strength), gesture);
 
@@ -94,18 +116,34 @@ export const clearLoras = () => change({ ...state.interventions.setting, loras: 
 
 // ---- vectors and patches -----------------------------------------------------------------------
 
-/** Add a steering vector or a patch; `list`: "steer" or "patch". */
+/**
+ * Add a steering vector or a patch; `list`: "steer" or "patch".
+ *
+ * @param {"steer" | "patch"} list
+ * @param {Partial<Setting["steer"][number] & Setting["patch"][number]>} one
+ */
 export function add(list, one) {
   const { setting } = state.interventions;
-  change({ ...setting, [list]: [...setting[list], { key: newKey(), muted: false, ...one }] });
+  const added = [...setting[list], { key: newKey(), muted: false, ...one }];
+  change(/** @type {Setting} */ ({ ...setting, [list]: added }));
 }
 
+/**
+ * @param {"steer" | "patch"} list
+ * @param {string} key
+ * @param {Partial<Setting["steer"][number] & Setting["patch"][number]>} values
+ * @param {unknown | null} [gesture]
+ */
 export function edit(list, key, values, gesture = null) {
   const { setting } = state.interventions;
   const edited = setting[list].map((one) => (one.key === key ? { ...one, ...values } : one));
-  change({ ...setting, [list]: edited }, gesture);
+  change(/** @type {Setting} */ ({ ...setting, [list]: edited }), gesture);
 }
 
+/**
+ * @param {"steer" | "patch"} list
+ * @param {string} key
+ */
 export function remove(list, key) {
   const { setting } = state.interventions;
   change({ ...setting, [list]: setting[list].filter((one) => one.key !== key) });

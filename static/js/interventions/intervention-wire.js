@@ -1,10 +1,9 @@
-// @ts-nocheck
 // The page's intervention setting as data: conversion to the wire format and back. No DOM access.
 
 import { normalize } from "./interventions.js";
 
 /**
- * Intervention setting of the page. Unlike the wire format it keeps muted and unfinished entries.
+ * Intervention setting of the page without any. Unlike the wire format it keeps muted and unfinished entries.
  *
  *   factors  by place: "head 2.3", "attention 2", "mlp 2"; without those that are 1
  *   steer    [{key, layer, toward, away, strength, muted}]
@@ -12,34 +11,33 @@ import { normalize } from "./interventions.js";
  *            texts of the two tokens
  *   loras    adapter strengths by name; without those that are 0
  *
- * @typedef {{
- *   factors: Object<string, number>,
- *   steer: object[],
- *   patch: object[],
- *   loras: Object<string, number>,
- * }} Setting
+ * @type {Setting}
  */
-
-/** @type {Setting} */
 export const NO_INTERVENTIONS = { factors: {}, steer: [], patch: [], loras: {} };
 
 let lastKey = 0;
 /** Return a new key for a vector or a patch. */
 export const newKey = () => `${Date.now().toString(36)} ${(lastKey += 1)}`;
 
+/** @param {Setting} setting */
 export const isSettingEmpty = ({ factors, steer, patch, loras }) =>
   ![...Object.keys(factors), ...steer, ...patch, ...Object.keys(loras)].length;
 
 const PLACE = /^(head|attention|mlp) (\d+)(?:\.(\d+))?$/;
 
-/** Return the wire format of a setting. */
+/** @param {string} place */
+const partsOf = (place) => PLACE.exec(place) ?? [];
+
+/** Return the wire format of a setting. @param {Setting} setting */
 export function toWire({ factors, steer, patch, loras }) {
+  /** @type {Required<Pick<FromPage.Interventions, "heads" | "attention" | "mlp">>} */
   const lists = { heads: [], attention: [], mlp: [] };
   for (const [place, factor] of Object.entries(factors)) {
-    const [, kind, layer, head] = PLACE.exec(place);
+    const [, kind, layer, head] = partsOf(place);
     if (kind === "head") lists.heads.push({ layer: Number(layer), head: Number(head), factor });
-    else lists[kind].push({ layer: Number(layer), factor });
+    else lists[kind === "mlp" ? "mlp" : "attention"].push({ layer: Number(layer), factor });
   }
+  /** @param {Keyed} keyed */
   const on = ({ muted }) => !muted;
   return normalize({
     ...lists,
@@ -49,20 +47,31 @@ export function toWire({ factors, steer, patch, loras }) {
   });
 }
 
-/** Return the setting without patches beyond the first `nTokens` tokens. */
+/**
+ * Return the setting without patches beyond the first `nTokens` tokens.
+ *
+ * @param {Setting} setting
+ * @param {number} nTokens
+ */
 export const withPatchesUpTo = (setting, nTokens) => ({
   ...setting,
   patch: setting.patch.filter(({ position }) => position < nTokens),
 });
 
-/** Return the setting without entries that a model of these sizes does not have. */
+/**
+ * Return the setting without entries that a model of these sizes does not have.
+ *
+ * @param {Setting} setting
+ * @param {ToPage.PageModelInfo} pageModelInfo
+ */
 export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras = [] }) {
-  const there = ([place]) => {
-    const [, , layer, head = 0] = PLACE.exec(place);
+  const there = (/** @type {[string, number]} */ [place]) => {
+    const [, , layer, head = 0] = partsOf(place);
     return Number(layer) < nLayers && Number(head) < nHeads;
   };
+  /** @param {{layer: number}} one */
   const below = ({ layer }) => layer < nLayers;
-  const loaded = ([lora]) => loras.some(({ name }) => name === lora);
+  const loaded = (/** @type {[string, number]} */ [lora]) => loras.some(({ name }) => name === lora);
   return {
     factors: Object.fromEntries(Object.entries(setting.factors).filter(there)),
     steer: setting.steer.filter(below),
@@ -71,27 +80,36 @@ export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras 
   };
 }
 
-/** Return the setting of these interventions; none is muted. */
+/**
+ * Return the setting of these interventions; none is muted.
+ *
+ * @param {FromPage.Interventions} reach
+ */
 export function fromWire(reach) {
   const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = reach;
+  /** @type {Record<string, number>} */
   const factors = {};
   for (const { layer, head, factor } of heads) factors[`head ${layer}.${head}`] = factor;
   for (const { layer, factor } of attention) factors[`attention ${layer}`] = factor;
   for (const { layer, factor } of mlp) factors[`mlp ${layer}`] = factor;
-  const own = (one) => ({ ...one, key: newKey(), muted: false });
-  const named = (one) => ({ here: "", there: "", ...own(one) });
+  const own = () => ({ key: newKey(), muted: false });
   return {
     factors,
-    steer: steer.map(own),
-    patch: patch.map(named),
+    steer: steer.map((one) => ({ ...one, ...own() })),
+    patch: patch.map((one) => ({ here: "", there: "", ...one, ...own() })),
     loras: Object.fromEntries(loras.map(({ name, strength }) => [name, strength])),
   };
 }
 
-/** Attention and MLP of a layer. */
+/** Attention and MLP of a layer. @param {string} layer */
 const halves = (layer) => [`attention ${layer}`, `mlp ${layer}`];
 
-/** Factor of a place; for "layer 2" that of both halves, or null when they differ. */
+/**
+ * Factor of a place; for "layer 2" that of both halves, or null when they differ.
+ *
+ * @param {Setting} setting
+ * @param {string} place
+ */
 export function factorOf({ factors }, place) {
   const layer = /^layer (\d+)$/.exec(place)?.[1];
   if (layer === undefined) return factors[place] ?? 1;
@@ -99,7 +117,13 @@ export function factorOf({ factors }, place) {
   return a === b ? a : null;
 }
 
-/** Return the setting with another factor at a place. */
+/**
+ * Return the setting with another factor at a place.
+ *
+ * @param {Setting} setting
+ * @param {string} place
+ * @param {number} factor
+ */
 export function withFactor(setting, place, factor) {
   const layer = /^layer (\d+)$/.exec(place)?.[1];
   const factors = { ...setting.factors };
@@ -110,7 +134,13 @@ export function withFactor(setting, place, factor) {
   return { ...setting, factors };
 }
 
-/** Return the setting with another strength of an adapter. */
+/**
+ * Return the setting with another strength of an adapter.
+ *
+ * @param {Setting} setting
+ * @param {string} name
+ * @param {number} strength
+ */
 export function withLora(setting, name, strength) {
   const { [name]: _, ...others } = setting.loras;
   return { ...setting, loras: strength === 0 ? others : { ...others, [name]: strength } };

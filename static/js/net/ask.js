@@ -1,13 +1,16 @@
-// @ts-nocheck
 // Requests to the server's routes below /api, and what it answers.
 
 /**
  * `url`: relative to the page, which a proxy may serve below a path. Resolves to the answer, parsed.
  * Throws the server's error, {code, message}, as its messages have it; the code is "lost" if the server
  * cannot be reached.
+ *
+ * @param {string} url
+ * @param {{method?: string, body?: unknown}} [options]
  */
 export async function ask(url, { method = "GET", body } = {}) {
-  const json = body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const headers = { "Content-Type": "application/json" };
+  const json = body !== undefined && { headers, body: JSON.stringify(body) };
   let response;
   try {
     response = await fetch(url, { method, ...json });

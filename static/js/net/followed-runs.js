@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Runs whose answers are not in the page's conversation: those of a comparison, and of conversations
 // that were left while they were written.
 
@@ -11,39 +10,59 @@ import { send } from "./connection.js";
  *   onEvent    called after each event was applied to the answer, and when the run is lost
  *   onRefused  called with the server's error {code, message, param} if it does not start
  *
- * @typedef {{name: () => string, onEvent: (segment: object, event: object | null) => void,
- *   onRefused: (segment: object, error: object) => void}} Follower
+ * @typedef {{name: () => string, onEvent: (segment: Segment, event: RunEvent | null) => void,
+ *   onRefused: (segment: Segment, error: Problem) => void}} Follower
  */
 
-/** id of a run → {answer, segment, follower} */
+/**
+ * id of a run → {answer, segment, follower}.
+ *
+ * @type {Map<string, {answer: Answer, segment: Segment, follower: Follower}>}
+ */
 const followed = new Map();
-/** {run, engine, name} of those that are not followed any more: numbers (`Accepted`) and names. */
+/**
+ * {run, engine, name} of those that are not followed any more: numbers (`Accepted`) and names.
+ *
+ * @type {Array<{run: number, engine: number, name: string}>}
+ */
 const ended = [];
 const MAX_ENDED = 64;
 
-/** Have the events of an answer's newest run applied to it. @param {Follower} follower */
+/**
+ * Have the events of an answer's newest run applied to it. @param {Follower} follower
+ *
+ * @param {Answer} answer
+ * @param {Follower} follower
+ */
 export function follow(answer, follower) {
   const { segment } = answer;
+  if (!segment) return;
   followed.set(segment.id, { answer, segment, follower });
 }
 
 /** All runs that are followed: {answer, segment, follower}. */
 export const allFollowed = () => [...followed.values()];
 
-/** Stop listening to a run, which may go on. */
+/** Stop listening to a run, which may go on. @param {string} id */
 export function unfollow(id) {
-  const { segment, follower } = followed.get(id);
+  const one = followed.get(id);
+  if (!one) return;
+  const { segment, follower } = one;
   followed.delete(id);
   const { run, engine } = segment;
   if (run) ended.push({ run, engine, name: follower.name() });
   if (ended.length > MAX_ENDED) ended.shift();
 }
 
-/** Return run → name of the runs at an engine that were followed until lately. */
+/**
+ * Return run → name of the runs at an engine that were followed until lately.
+ *
+ * @param {number} engine
+ */
 export const namesOfEnded = (engine) =>
   new Map(ended.filter((one) => one.engine === engine).map(({ run, name }) => [run, name]));
 
-/** Return {answer, segment, follower} of a run, or null. */
+/** Return {answer, segment, follower} of a run, or null. @param {string} id */
 export const followedRun = (id) => followed.get(id) ?? null;
 
 /** Ask for the events of all runs that were missed while there was no connection. */
@@ -52,7 +71,12 @@ export function resumeFollowed() {
     send({ type: "resume", id: segment.id, after: segment.seq });
 }
 
-/** Handle an error about a run that is followed; false if it is about an update of a run that goes on. */
+/**
+ * Handle an error about a run that is followed; false if it is about an update of a run that goes on.
+ *
+ * @param {{segment: Segment, follower: Follower}} options
+ * @param {ToPage.Error} error
+ */
 export function onFollowedError({ segment, follower }, error) {
   const isUnknown = error.code === "unknown_generation";
   if (segment.accepted && !isUnknown) return false;
@@ -70,6 +94,9 @@ export function onFollowedError({ segment, follower }, error) {
 /**
  * Handle the refusal of a request that the server has taken already, and did not know yet when its
  * events were asked for; false if `error` is another.
+ *
+ * @param {Segment} segment
+ * @param {ToPage.Error} error
  */
 export function onTakenAlready(segment, { param }) {
   if (param !== "id" || !segment.unanswered) return false;

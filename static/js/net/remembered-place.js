@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Where the model of this tab ran, remembered over a reload: the tab goes back to a model in this
 // browser if all of its files are kept here.
 
@@ -10,6 +9,9 @@ const VERSION = 1;
 /**
  * Remember a place (net/connection.js); null: the server. `kept`: the name under which the browser
  * keeps the model's files, "" until it has loaded.
+ *
+ * @param {PlaceHere | null} place
+ * @param {string} [kept]
  */
 function remember(place, kept = "") {
   try {
@@ -22,17 +24,22 @@ function remember(place, kept = "") {
 
 function remembered() {
   try {
-    const found = JSON.parse(sessionStorage.getItem(KEY));
+    const found = JSON.parse(sessionStorage.getItem(KEY) ?? "null");
     return found?.version === VERSION ? found : null;
   } catch {
     return null;
   }
 }
 
-/** Remember where the model is to run. */
+/** Remember where the model is to run. @param {PlaceHere | null} place */
 export const rememberPlace = (place) => remember(place);
 
-/** Remember that the model of a place has loaded. `model`: that of its `hello`. */
+/**
+ * Remember that the model of a place has loaded. `model`: that of its `hello`.
+ *
+ * @param {PlaceHere | null} place
+ * @param {ToPage.PageModelInfo} pageModelInfo
+ */
 export const rememberLoaded = (place, { name, dtype }) => remember(place, keptName(name, dtype));
 
 /** Did a model run in this browser when the tab was left? */

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // WebSocket that reconnects with exponential back-off.
 
 import { decodeFrame } from "./frames.js";
@@ -9,13 +8,20 @@ const LONGEST_WAIT_MS = 8000;
 const STEADY_MS = 3000;
 
 export class Socket {
-  /** `onConnection(connection, retryAt)` is given "connecting", "open" or "lost". */
+  /**
+   * `onConnection(connection, retryAt)` is given "connecting", "open" or "lost".
+   *
+   * @param {string} url
+   * @param {OnMessage} onMessage
+   * @param {OnConnection} onConnection
+   */
   constructor(url, onMessage, onConnection) {
     this.url = url;
     this.onMessage = onMessage;
     this.onConnection = onConnection;
     this.wait = FIRST_WAIT_MS;
     this.timer = 0;
+    /** @type {WebSocket | null} */
     this.ws = null;
     this.closing = new AbortController();
     const { signal } = this.closing;
@@ -62,7 +68,7 @@ export class Socket {
     if (this.ws === null) this.open();
   }
 
-  /** Send a message; false while disconnected. */
+  /** Send a message; false while disconnected. @param {PageMessage} message */
   send(message) {
     if (this.ws?.readyState !== WebSocket.OPEN) return false;
     this.ws.send(encode(message));
@@ -73,6 +79,8 @@ export class Socket {
 /**
  * Encode a message as JSON with `seed` as a number: it is a string of digits here, because numbers
  * have 53 bits and seeds 64. The pattern cannot match inside a string: quotes are escaped there.
+ *
+ * @param {PageMessage} message
  */
 export function encode(message) {
   return JSON.stringify(message).replace(/"seed":"(\d+)"/, '"seed":$1');

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Connection to an engine in this browser, in place of the server's WebSocket: a worker that speaks
 // the same messages.
 
@@ -11,11 +10,16 @@ export class WorkerSocket {
    * declarations of the sampling settings.
    * `onConnection(connection, retryAt, message)` is given "open" or "lost"; nothing is tried again
    * by itself, so `retryAt` is 0, and `message` says why it was lost.
+   *
+   * @param {PlaceHere & {sampling: unknown}} options
+   * @param {OnMessage} onMessage
+   * @param {OnConnection} onConnection
    */
   constructor({ base, hub, sampling }, onMessage, onConnection) {
     this.start = { type: "start", base, hub, sampling };
     this.onMessage = onMessage;
     this.onConnection = onConnection;
+    /** @type {Worker | null} */
     this.worker = null;
   }
 
@@ -33,7 +37,7 @@ export class WorkerSocket {
     };
     worker.postMessage(this.start);
     const message = "starting the engine in this browser";
-    this.onMessage({ type: "status", state: "loading", message, progress: 0 });
+    this.onMessage({ type: "status", state: "loading", message, progress: 0, retry_seconds: null });
     this.onConnection("open", 0);
   }
 
@@ -43,6 +47,7 @@ export class WorkerSocket {
     this.worker = null;
   }
 
+  /** @param {string} message */
   lose(message) {
     this.worker?.terminate();
     this.worker = null;
@@ -54,7 +59,7 @@ export class WorkerSocket {
     if (this.worker === null) this.open();
   }
 
-  /** Send a message; false without a worker. */
+  /** Send a message; false without a worker. @param {PageMessage} message */
   send(message) {
     if (this.worker === null) return false;
     this.worker.postMessage(message);

@@ -1,15 +1,22 @@
-// @ts-nocheck
 // Binding of the page's controls (sampling panel, adapters, Reach in) to a column of a comparison:
 // they change that column's settings instead of the page's own until they are released.
 
 import { changed, state } from "../state.js";
 
-/** What the controls are bound to: {name, settings, interventions}; null: the page. */
+/** @typedef {{name: string, settings: Settings, interventions: InterventionStore}} Bindable */
+
+/**
+ * What the controls are bound to: {name, settings, interventions}; null: the page.
+ *
+ * @type {Bindable | null}
+ */
 let target = null;
 
 /**
  * Bind the controls to `one` {name, settings, interventions}, whose fields they change from now on.
  * `interventions`: a store of interventions/intervention-store.js.
+ *
+ * @param {Bindable} one
  */
 export function bindControls(one) {
   if (target === one) return;
@@ -25,12 +32,12 @@ export function bindControls(one) {
 export function releaseControls() {
   if (!target) return;
   target.interventions = state.interventions;
-  const { settings, interventions } = state.own;
+  const { settings, interventions } = state.own ?? state;
   target = state.own = state.compared = null;
   Object.assign(state, { settings, interventions });
   changed("settings", "interventions");
 }
 
-/** The interventions that the controls of `one` have set. */
+/** The interventions that the controls of `one` have set. @param {Bindable} one */
 export const interventionsOf = (one) =>
   one === target ? state.interventions : one.interventions;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Presets that a person named: kept in this browser, and in files of conversations.
 
 import { changed } from "../state.js";
@@ -11,9 +10,15 @@ const MAX_PRESETS = 200;
 
 /** Settings of a preset besides the sliders. The seed is none: it belongs to one text. */
 const OTHERS = ["max_tokens", "stop"];
+/** @type {string[]} */
 const NAMES = [...SLIDERS.map(({ name }) => name), ...OTHERS];
 
-/** @type {{name: string, values: object}[]} in the order of their names */
+/**
+ * @typedef {Record<string, number | string[]>} Values
+ * @typedef {{name: string, values: Values}} Preset
+ */
+
+/** @type {Preset[]} in the order of their names */
 let presets = readStored();
 
 addEventListener("storage", ({ key }) => {
@@ -24,7 +29,7 @@ addEventListener("storage", ({ key }) => {
 
 function readStored() {
   try {
-    const stored = JSON.parse(localStorage.getItem(KEY));
+    const stored = JSON.parse(localStorage.getItem(KEY) ?? "null");
     return stored?.version === VERSION ? checkPresets(stored.presets) : [];
   } catch {
     return []; // no storage, or not ours
@@ -33,17 +38,29 @@ function readStored() {
 
 export const ownPresets = () => presets;
 
-/** Return the preset that has all of these values, or undefined. */
+/** Return the preset that has all of these values, or undefined. @param {Settings} settings */
 export const ownPresetOf = (settings) =>
   presets.find(({ values }) => sameValues(values, valuesOf(settings)));
 
+/**
+ * @param {Values} a
+ * @param {Values} b
+ */
 const sameValues = (a, b) =>
   NAMES.every((name) => JSON.stringify(a[name]) === JSON.stringify(b[name]));
 
-/** The settings that a preset has. */
-const valuesOf = (settings) => Object.fromEntries(NAMES.map((name) => [name, settings[name]]));
+/**
+ * The settings that a preset has.
+ *
+ * @param {Settings} settings
+ * @returns {Values}
+ */
+const valuesOf = (settings) =>
+  /** @type {Values} */ (
+    Object.fromEntries(Object.entries(settings).filter(([name]) => NAMES.includes(name)))
+  );
 
-/** Why a name cannot be given, or "". */
+/** Why a name cannot be given, or "". @param {string} name */
 export function whyNotName(name) {
   if (name === "") return "A preset needs a name.";
   if (Object.keys(PRESETS).some((own) => own.toLowerCase() === name.toLowerCase()))
@@ -52,21 +69,29 @@ export function whyNotName(name) {
   return "";
 }
 
-/** Keep the settings under a name; one of that name is replaced. Returns why not, or "". */
+/**
+ * Keep the settings under a name; one of that name is replaced. Returns why not, or "".
+ *
+ * @param {string} name
+ * @param {Settings} settings
+ */
 export function savePreset(name, settings) {
   return put([...presets.filter((each) => each.name !== name), { name, values: valuesOf(settings) }]);
 }
 
+/** @param {string} name */
 export const deletePreset = (name) => put(presets.filter((each) => each.name !== name));
 
 /**
  * Add presets of a file that are not here. One with the name of another gets a number. Returns how
  * many were added.
+ *
+ * @param {unknown} given
  */
 export function addPresets(given) {
   const all = [...presets];
   for (const { name, values } of checkPresets(given)) {
-    const isName = (wanted) => all.some((each) => each.name === wanted);
+    const isName = (/** @type {string} */ wanted) => all.some((each) => each.name === wanted);
     if (all.some((each) => each.name === name && sameValues(each.values, values))) continue;
     let free = name;
     for (let n = 2; isName(free); n += 1) free = `${name} (${n})`;
@@ -76,6 +101,7 @@ export function addPresets(given) {
   return added && put(all) === "" ? added : 0;
 }
 
+/** @param {Preset[]} wanted */
 function put(wanted) {
   const sorted = wanted.toSorted((a, b) => a.name.localeCompare(b.name));
   try {
@@ -90,16 +116,22 @@ function put(wanted) {
 
 // ---- checking ----------------------------------------------------------------------------------
 
-/** Return the presets in `given` that this page can use; missing settings do not act. */
+/**
+ * Return the presets in `given` that this page can use; missing settings do not act.
+ *
+ * @param {unknown} given
+ */
 function checkPresets(given) {
   if (!Array.isArray(given)) return [];
-  return given.slice(0, MAX_PRESETS).map(checkPreset).filter(Boolean);
+  return given.slice(0, MAX_PRESETS).map(checkPreset).filter((each) => each !== null);
 }
 
+/** @param {unknown} given */
 function checkPreset(given) {
-  const { name, values } = given ?? {};
+  const { name, values } = /** @type {Partial<Preset>} */ (given ?? {});
   const named = typeof name === "string" && name.trim() !== "" && name.length <= MAX_NAME;
   if (!named || values === null || typeof values !== "object") return null;
+  /** @type {Values} */
   const checked = {};
   for (const setting of NAMES) {
     const value = values[setting] ?? initialOf(setting);
@@ -110,18 +142,27 @@ function checkPreset(given) {
   return { name, values: checked };
 }
 
-/** Value of a setting that a preset does not have, because it is older than the setting. */
+/**
+ * Value of a setting that a preset does not have, because it is older than the setting.
+ *
+ * @param {string} name
+ */
 function initialOf(name) {
   if (name === "stop") return [];
   const { neutral, initial } = SETTING_BY_NAME[name];
   return neutral ?? initial;
 }
 
+/**
+ * @param {unknown} value
+ * @param {SamplingSetting} samplingSetting
+ */
 function isNumber(value, { min, max, integer }) {
   const fits = typeof value === "number" && value >= min && value <= max;
   return fits && (!integer || Number.isInteger(value));
 }
 
+/** @param {unknown} value */
 function isStops(value) {
   if (!Array.isArray(value) || !value.every((each) => typeof each === "string")) return false;
   const { value: read } = parseStops(writeStops(value));

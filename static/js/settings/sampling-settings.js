@@ -1,9 +1,8 @@
-// @ts-nocheck
 // Sampling settings as the server declares them, presets, and validation of what people type.
 
 import { describeInterventionChange } from "../interventions/interventions.js";
 
-const DATA = JSON.parse(document.getElementById("sampling-data").textContent);
+const DATA = JSON.parse(document.getElementById("sampling-data")?.textContent ?? "");
 
 /**
  * The numeric sampling settings as the server declares them (gpu/sampling_params.py), without the seed.
@@ -15,8 +14,11 @@ const DATA = JSON.parse(document.getElementById("sampling-data").textContent);
  *   neutral   value that changes nothing, of a setting that has a stage
  *   off       {value, words}: shown as switched off, or null
  *   slider    {min, max, step}: the part of the range with the useful values, or null
+ *
+ * @type {SamplingSetting[]}
  */
 export const SETTINGS = DATA.settings;
+/** @type {Record<string, SamplingSetting>} */
 export const SETTING_BY_NAME = Object.fromEntries(SETTINGS.map((each) => [each.name, each]));
 export const SLIDERS = SETTINGS.filter(({ slider }) => slider);
 export const FILTERS = SETTINGS.filter(({ stage }) => stage === "filter");
@@ -30,7 +32,7 @@ const MAX_STOP_CHARS = DATA.max_stop_chars;
 
 const NEUTRAL = Object.fromEntries(SLIDERS.map(({ name, neutral }) => [name, neutral]));
 
-/** Values of all sliders by the preset's name. */
+/** Values of all sliders by the preset's name. @type {Record<string, Record<string, number>>} */
 export const PRESETS = {
   Greedy: { ...NEUTRAL, temperature: 0 },
   Precise: { ...NEUTRAL, temperature: 0.4, top_k: 20, top_p: 0.8, min_p: 0.05 },
@@ -39,22 +41,28 @@ export const PRESETS = {
 };
 
 /** Settings of a page that has none saved. */
-export const INITIAL_SETTINGS = {
+export const INITIAL_SETTINGS = /** @type {Settings} */ (/** @type {unknown} */ ({
   ...Object.fromEntries(SETTINGS.map(({ name, initial }) => [name, initial])),
   ...PRESETS.Balanced,
   seed: "",
   stop: [],
-};
+}));
 
-/** Name of the preset that has these values, or "". */
+/** Name of the preset that has these values, or "". @param {NamedSettings} settings */
 export function presetOf(settings) {
+  /** @param {Record<string, number>} values */
   const same = (values) => Object.entries(values).every(([name, v]) => settings[name] === v);
   return Object.keys(PRESETS).find((name) => same(PRESETS[name])) ?? "";
 }
 
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 
-/** Read a number that was typed: {value}, or {error} where the server would refuse it. */
+/**
+ * Read a number that was typed: {value}, or {error} where the server would refuse it.
+ *
+ * @param {string} text
+ * @param {SamplingSetting} samplingSetting
+ */
 export function parseNumber(text, { label, min, max, integer = false }) {
   const kind = integer ? "a whole number" : "a number";
   const trimmed = text.trim().replace(",", ".");
@@ -71,6 +79,8 @@ export function parseNumber(text, { label, min, max, integer = false }) {
 /**
  * Read a seed that was typed: {value}, a string of digits or "" for a random one; or {error}. Seeds
  * have 64 bits, which numbers here do not.
+ *
+ * @param {string} text
  */
 export function parseSeed(text) {
   const trimmed = text.trim();
@@ -85,11 +95,14 @@ export function drawSeed() {
   return String(crypto.getRandomValues(new Uint32Array(1))[0]);
 }
 
+/** @type {Record<string, string>} */
 const ESCAPES = { n: "\n", t: "\t", r: "\r", "\\": "\\", ",": "," };
 
 /**
  * Read stop strings separated by commas: {value}, a list, or {error}. \n, \t, \r, \, and \\ are
  * escapes.
+ *
+ * @param {string} text
  */
 export function parseStops(text) {
   const value = [];
@@ -114,13 +127,19 @@ export function parseStops(text) {
   return { value: stops };
 }
 
-/** Write stop strings in the form that `parseStops` reads. */
+/** Write stop strings in the form that `parseStops` reads. @param {string[]} stops */
 export function writeStops(stops) {
+  /** @type {Record<string, string>} */
   const escaped = { "\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", ",": "\\," };
   return stops.map((s) => s.replace(/[\n\t\r\\,]/g, (c) => escaped[c])).join(", ");
 }
 
-/** Write a value as its box shows it. */
+/**
+ * Write a value as its box shows it.
+ *
+ * @param {number} value
+ * @param {SamplingSetting} samplingSetting
+ */
 export function writeNumber(value, { integer = false }) {
   if (integer) return String(value);
   return Number.isInteger(value * 100) || value.toFixed(2) === String(value)
@@ -128,7 +147,13 @@ export function writeNumber(value, { integer = false }) {
     : String(value);
 }
 
-/** List the live settings that differ: [{name, from, to}]. */
+/**
+ * List the live settings that differ: [{name, from, to}].
+ *
+ * @param {NamedSettings} before
+ * @param {NamedSettings} after
+ * @returns {Change[]}
+ */
 export function differences(before, after) {
   return LIVE.filter((name) => before[name] !== after[name]).map((name) => ({
     name,
@@ -137,10 +162,15 @@ export function differences(before, after) {
   }));
 }
 
+/** @param {number | boolean} value */
 const short = (value) =>
   typeof value === "boolean" ? (value ? "on" : "off") : String(Number(value.toPrecision(6)));
 
-/** Describe a change: "temperature 0.7 → 1.2", "head 2.3 off"; or `words`, if it has them. */
+/**
+ * Describe a change: "temperature 0.7 → 1.2", "head 2.3 off"; or `words`, if it has them.
+ *
+ * @param {Change} change
+ */
 export function describeChange({ name, from, to, words }) {
   if (words !== undefined) return words;
   if (name === "reach") return describeInterventionChange(from, to);

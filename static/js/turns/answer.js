@@ -1,4 +1,3 @@
-// @ts-nocheck
 // One answer: the runs ("segments") that generated it, their tokens and the marks of changed
 // settings.
 //
@@ -18,6 +17,11 @@ import { spansFromStart, withSpanFrom, sameInterventions } from "../intervention
 
 /** One run. `seq` is its last event received; `request` is what was sent. */
 export class Segment {
+  /**
+   * @param {string} id
+   * @param {RunRequest} request
+   * @param {number} base
+   */
   constructor(id, request, base) {
     this.id = id;
     this.request = request;
@@ -33,52 +37,94 @@ export class Segment {
     /** Number of the engine that has the run, from 1; 0: there is one only. */
     this.engine = 0;
     this.position = 0;
+    /** @type {ToPage.TokenText[]} */
     this.prompt = [];
-    /** Indexes of the request's messages that were left out: the chat was too long. */
+    /**
+     * Indexes of the request's messages that were left out: the chat was too long.
+     *
+     * @type {number[]}
+     */
     this.dropped = [];
     this.promptIds = new Set();
     this.context = 0;
+    /** @type {ToPage.SamplingParams | null} */
     this.params = null;
     this.capture = request?.capture ?? true;
     /** Its pace, as `pace` of its request; see chat/pace.js. */
     this.pace = request?.pace ?? null;
-    /** What its next token will be drawn from: the last `preview`, until that token is there. */
+    /**
+     * What its next token will be drawn from: the last `preview`, until that token is there.
+     *
+     * @type {ToPage.Preview | null}
+     */
     this.preview = null;
     /** Interventions now, and since which position: see `spansFromStart` (interventions.js). */
     this.interventions = request?.reach ?? {};
+    /** @type {FromPage.InterventionSpan[]} */
     this.interventionSpans = [];
-    this.prefill = { done: 0, total: 0, reused: 0, moved: 0, ms: 0, gpuMs: null };
-    this.prefill.reusedBlocks = null; // of all groups of layers; null: no layer has a window
-    /** Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}. */
+    /**
+     * `reusedBlocks`: of all groups of layers; null: no layer has a window.
+     *
+     * @type {{done: number, total: number, reused: number, moved: number, ms: number,
+     *   gpuMs: number | null, reusedBlocks: number | null}}
+     */
+    this.prefill = {
+      done: 0, total: 0, reused: 0, moved: 0, ms: 0, gpuMs: null, reusedBlocks: null,
+    };
+    /**
+     * Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}.
+     *
+     * @type {Array<{done: number, reused: number, ms: number, gpuMs: number | null} & Times>}
+     */
     this.chunks = [];
+    /** @type {Stats[]} */
     this.promptStats = [];
-    /** All events received, in order. */
+    /** All events received, in order. @type {RunEvent[]} */
     this.events = [];
     this.kvBlocks = 0;
-    /** Experts found on the device and loaded onto it by its steps; null: all fit on the device. */
+    /**
+     * Experts found on the device and loaded onto it by its steps; null: all fit on the device.
+     *
+     * @type {ToPage.ExpertUse | null}
+     */
     this.experts = null;
     /** Number of prompt tokens found in the KV cache by the first prefill. */
     this.promptReused = 0;
-    /** Chunks of the prompt that were moved there from another text: {first, end, source}. */
+    /**
+     * Chunks of the prompt that were moved there from another text: {first, end, source}.
+     *
+     * @type {ToPage.MovedChunk[]}
+     */
     this.promptMoved = [];
     this.reason = "";
     this.message = "";
+    /** @type {ToPage.Timings | null} */
     this.timings = null;
-    /** Time the server took to tokenize the prompt (ms); null: unknown. */
+    /** Time the server took to tokenize the prompt (ms); null: unknown. @type {number | null} */
     this.preparedMs = null;
-    /** Time this page sent the request, by its own clock; null after a reload. */
+    /**
+     * Time this page sent the request, by its own clock; null after a reload.
+     *
+     * @type {number | null}
+     */
     this.sentAt = null;
     this.nTokens = 0;
     /**
      * The replacement that makes it a branch (turns/branch.js) and the answer it branches from, or
      * null.
+     *
+     * @type {Branch | null}
      */
     this.branch = null;
+    /** @type {Answer | null} */
     this.parent = null;
     /**
      * The segment it continues by token ids (turns/continuation.js); null: it starts from a text.
+     *
+     * @type {Segment | null}
      */
     this.continues = null;
+    /** @type {Asked | null} */
     this.continuedFrom = null;
     /** Tokens already counted towards max_tokens by the segments it continues. */
     this.alreadyCounted = 0;
@@ -88,16 +134,24 @@ export class Segment {
     this.left = false;
     /** Does its message stay in the conversation if it is refused, rather than in the composer? */
     this.staysIfRefused = false;
-    /** Name of the model that generated it; null: unknown. */
+    /** Name of the model that generated it; null: unknown. @type {string | null} */
     this.model = null;
     /** Number of its tokens that were given to the run rather than sampled. */
     this.nGiven = 0;
-    /** Text of a segment whose tokens are not here (yet, or any more); shown in their place. */
+    /**
+     * Text of a segment whose tokens are not here (yet, or any more); shown in their place.
+     *
+     * @type {string | null}
+     */
     this.textOnly = null;
     /** Did a person write the text? Then there never were tokens, and `request` is what it answers. */
     this.edited = false;
     /** The text that it had before the page was loaded again. */
     this.textBefore = "";
+    /** Are its first tokens those of `parent`? */
+    this.hasPrefix = false;
+    /** Did it go on when the page was left? Its events are asked for again. */
+    this.unfinished = false;
   }
 
   get running() {
@@ -136,12 +190,16 @@ export class Answer {
     /**
      * `token` events in order, each with its `segment`, its `place` in the segment, and its
      * `number`: the index of the random number that drew it.
+     *
+     * @type {Token[]}
      */
     this.tokens = [];
     /**
      * Changes of settings: {segment, index, changes, shown}, the last two [{name, from, to}].
      * `changes` acted from the token at `index` on; `shown` is the label: a whole drag is shown at
      * its last mark only.
+     *
+     * @type {Mark[]}
      */
     this.marks = [];
     /** Experts chosen for its tokens and its prompt. */
@@ -172,6 +230,7 @@ export class Answer {
     return !this.segments.some(({ textOnly, nTokens }) => textOnly || nTokens);
   }
 
+  /** @param {Segment} segment */
   segmentText(segment) {
     if (segment.textOnly !== null) return segment.textOnly;
     return this.tokens
@@ -180,7 +239,14 @@ export class Answer {
       .join("");
   }
 
-  /** Add a run to this answer; `branch` makes it a branch of `parent`. */
+  /**
+   * Add a run to this answer; `branch` makes it a branch of `parent`.
+   *
+   * @param {string} id
+   * @param {RunRequest} request
+   * @param {Branch | null} [branch]
+   * @param {Answer | null} [parent]
+   */
   begin(id, request, branch = null, parent = null) {
     const segment = new Segment(id, request, this.tokens.length);
     Object.assign(segment, { branch, parent });
@@ -191,6 +257,7 @@ export class Answer {
     return segment;
   }
 
+  /** @param {string} id */
   find(id) {
     return this.segments.find((segment) => segment.id === id) ?? null;
   }
@@ -198,9 +265,12 @@ export class Answer {
   /**
    * Return the settings (with `capture` and `reach`) a token was sampled with: the newest ones with
    * all later changes undone.
+   *
+   * @param {Token} token
    */
   settingsAt({ segment, place }) {
     const { params, capture, interventions: reach } = segment;
+    /** @type {NamedSettings} */
     const settings = { ...params, capture, reach };
     for (const mark of this.marks.toReversed()) {
       if (mark.segment !== segment) continue;
@@ -213,6 +283,10 @@ export class Answer {
   /**
    * Apply one event of a segment. Returns true when applied, false for a duplicate, null when an
    * earlier event is missing (the caller requests it again).
+   *
+   * @param {Segment} segment
+   * @param {number} seq
+   * @param {RunEvent} event
    */
   applyEvent(segment, seq, event) {
     if (seq <= segment.seq) return false;
@@ -220,11 +294,18 @@ export class Answer {
     segment.seq = seq;
     segment.events.push(event);
     if (segment.textOnly !== null) this.#refill(segment);
-    HANDLERS[event.type]?.(this, segment, event);
+    const handle = /** @type {(answer: Answer, segment: Segment, event: RunEvent) => void} */ (
+      HANDLERS[event.type]
+    );
+    handle?.(this, segment, event);
     return true;
   }
 
-  /** Replace a segment's text by its tokens, whose events are coming again. */
+  /**
+   * Replace a segment's text by its tokens, whose events are coming again.
+   *
+   * @param {Segment} segment
+   */
   #refill(segment) {
     segment.textOnly = null;
     segment.base = this.tokens.length;
@@ -232,7 +313,12 @@ export class Answer {
     if (segment.branch) copyParentPrefix(this, segment);
   }
 
-  /** Drop a segment's tokens because its events are gone; keep the text. */
+  /**
+   * Drop a segment's tokens because its events are gone; keep the text.
+   *
+   * @param {Segment} segment
+   * @param {string} text
+   */
   lose(segment, text) {
     segment.textOnly = text;
     segment.state = "lost";
@@ -248,7 +334,12 @@ export class Answer {
 /** What is said where the measurements of a text would be that a person wrote. */
 export const NOT_MEASURED = "This answer was edited by a person, so nothing of it was measured.";
 
-/** Return an answer with `text`, which a person wrote in place of `answer`. */
+/**
+ * Return an answer with `text`, which a person wrote in place of `answer`.
+ *
+ * @param {Answer} answer
+ * @param {string} text
+ */
 export function editedAnswer({ segments: [first] }, text) {
   const { messages, prompt } = first.originalRequest;
   const { params, capture } = first.request;
@@ -262,6 +353,11 @@ export function editedAnswer({ segments: [first] }, text) {
 
 /** What each event changes: (answer, segment, event). */
 const HANDLERS = {
+  /**
+   * @param {Answer} answer
+   * @param {Segment} segment
+   * @param {ToPage.Accepted & Times} event
+   */
   accepted(answer, segment, event) {
     segment.accepted = true;
     segment.unanswered = false;
@@ -283,6 +379,11 @@ const HANDLERS = {
     HANDLERS.queued(answer, segment, event);
   },
 
+  /**
+   * @param {Answer} _answer
+   * @param {Segment} segment
+   * @param {ToPage.Queued | ToPage.Accepted} event
+   */
   queued(_answer, segment, event) {
     const { position } = event;
     noteEngine(segment, event);
@@ -290,6 +391,11 @@ const HANDLERS = {
     segment.state = position > 0 ? "queued" : "prefill";
   },
 
+  /**
+   * @param {Answer} answer
+   * @param {Segment} segment
+   * @param {ToPage.Prefill & Times} event
+   */
   prefill(answer, segment, event) {
     const { prefill } = segment;
     segment.state = "prefill";
@@ -318,37 +424,58 @@ const HANDLERS = {
     }
   },
 
-  /** Earlier ones of the same token are not kept: a slider makes many. */
+  /**
+   * Earlier ones of the same token are not kept: a slider makes many.
+   *
+   * @param {Answer} _answer
+   * @param {Segment} segment
+   * @param {ToPage.Preview} event
+   */
   preview(_answer, segment, event) {
     if (segment.preview) segment.preview.candidates = [];
     segment.preview = event;
   },
 
+  /**
+   * @param {Answer} answer
+   * @param {Segment} segment
+   * @param {Token} event
+   */
   token(answer, segment, event) {
     segment.state = "writing";
     segment.preview = null;
     segment.kvBlocks = event.kv_blocks;
     addExpertCounts(segment, event.experts);
-    const number = (segment.params.first_index ?? 0) + event.index;
+    const number = (segment.params?.first_index ?? 0) + event.index;
     event.logprob ??= NaN; // JSON has no NaN
     answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
     countToken(answer, event);
     segment.nTokens += 1;
   },
 
+  /**
+   * @param {Answer} answer
+   * @param {Segment} segment
+   * @param {ToPage.Updated} event
+   */
   updated(answer, segment, event) {
-    const changes = differences(segment.params, event.params);
+    const changes = differences(segment.params ?? {}, event.params);
     if (segment.capture !== event.capture) {
       changes.push({ name: "capture", from: segment.capture, to: event.capture });
     }
     if (event.reach && !sameInterventions(segment.interventions, event.reach))
-      applyInterventions(segment, event, changes);
+      applyInterventions(segment, event.index, event.reach, changes);
     segment.params = event.params;
     segment.capture = event.capture;
     if (event.pace !== undefined) segment.pace = event.pace;
     if (changes.length) addMark(answer, segment, segment.first + event.index, changes);
   },
 
+  /**
+   * @param {Answer} _answer
+   * @param {Segment} segment
+   * @param {ToPage.Done} event
+   */
   done(_answer, segment, event) {
     segment.state = "done";
     segment.reason = event.reason;
@@ -359,34 +486,58 @@ const HANDLERS = {
 
 /**
  * Return the intervention spans of a request: from its start on, or after those of an earlier run.
+ *
+ * @param {RunRequest} request
+ * @param {number} nPrompt
  */
 function spansOfRequest(request, nPrompt) {
   const { reach = {}, reached } = request ?? {};
   return reached ? withSpanFrom(reached, nPrompt - 1, reach) : spansFromStart(reach, nPrompt);
 }
 
-/** Note where the run is; it may have moved to another engine. */
+/**
+ * Note where the run is; it may have moved to another engine.
+ *
+ * @param {Segment} segment
+ * @param {Segment} segment
+ */
 function noteEngine(segment, { run = segment.run, engine = segment.engine }) {
   Object.assign(segment, { run, engine });
 }
 
+/**
+ * @param {Segment} segment
+ * @param {ToPage.ExpertUse | null} used
+ */
 function addExpertCounts(segment, used) {
   if (!used) return;
   const sum = segment.experts ?? { found: 0, brought: 0, n_bytes: 0 };
-  for (const name of ["found", "brought", "n_bytes"]) sum[name] += used[name];
+  for (const name of /** @type {const} */ (["found", "brought", "n_bytes"])) sum[name] += used[name];
   segment.experts = sum;
 }
 
-/** Change the interventions from the row on that samples the token `index`. */
-function applyInterventions(segment, { index, reach }, changes) {
-  const { prompt } = segment.events[0];
+/**
+ * Change the interventions from the row on that samples the token `index`.
+ *
+ * @param {Segment} segment
+ * @param {number} index
+ * @param {FromPage.Interventions} reach
+ * @param {Change[]} changes
+ */
+function applyInterventions(segment, index, reach, changes) {
+  const { prompt } = /** @type {ToPage.Accepted} */ (segment.events[0]);
   changes.push({ name: "reach", from: segment.interventions, to: reach });
   segment.interventions = reach;
   const first = prompt.length + index - 1;
   segment.interventionSpans = withSpanFrom(segment.interventionSpans, first, reach);
 }
 
-/** Mark interventions that are active from the start of a run. */
+/**
+ * Mark interventions that are active from the start of a run.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ */
 function markInitialInterventions(answer, segment) {
   if (!segment.interventionSpans.length) return;
   const shown = [{ name: "reach", from: {}, to: segment.interventions }];

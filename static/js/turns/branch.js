@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Branches: answers that share the first tokens of another version, have some tokens replaced by
 // the user, and are continued by a new run. No DOM access in this module.
 //
@@ -20,14 +19,14 @@ import { settingChanges } from "./setting-marks.js";
  *   was    the replaced token: {id, text, logprob}
  *   asked  request of the answer: {messages, prompt, continue_final}
  *
- * @typedef {{of: number, at: number, put: object[], was: object, asked: object}} Branch
+ * @typedef {Omit<ReplayFile.Branch, "asked"> & {asked: Asked}} Branch
  */
 
 const NO_SAMPLING = { probability: NaN, n_kept: null, draw: null, mass: null, candidates: [] };
 /** Token of which only the text is known. */
 const EMPTY_TOKEN = {
   ...NO_SAMPLING,
-  type: "token",
+  type: /** @type {const} */ ("token"),
   logprob: NaN,
   rank: null,
   times: null,
@@ -38,12 +37,15 @@ const EMPTY_TOKEN = {
 /**
  * Copy the parent's tokens up to the first replaced one. Token data is shared with the parent; only
  * their `segment` is the branch's own. False when the parent's tokens are not here.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
  */
 export function copyParentPrefix(answer, segment) {
-  const { at } = segment.branch;
-  const replaced = segment.parent?.tokens[at];
-  if (!replaced) return false;
-  const { parent } = segment;
+  const { branch, parent } = segment;
+  const replaced = branch && parent?.tokens[branch.at];
+  if (!replaced || !parent) return false;
+  const { at } = branch;
   const host = replaced.segment;
   const later = answer.segments.slice(answer.segments.indexOf(segment));
   answer.segments = [...parent.segments.slice(0, parent.segments.indexOf(host)), ...later];
@@ -66,38 +68,57 @@ export function copyParentPrefix(answer, segment) {
   return true;
 }
 
-/** Count the experts of the answer's tokens afresh. */
+/** Count the experts of the answer's tokens afresh. @param {Answer} answer */
 function recount(answer) {
   answer.use = new ExpertUse();
   for (const stats of answer.promptSegment.promptStats) answer.use.add(stats);
   for (const token of answer.tokens) countToken(answer, token);
 }
 
+/**
+ * @template {{segment: Segment}} T
+ * @param {T} thing
+ * @param {Segment} host
+ * @param {Segment} segment
+ */
 const reassigned = (thing, host, segment) =>
   thing.segment === host ? { ...thing, segment } : thing;
 
-/** Turn the text given to an accepted run into tokens of the answer. */
+/**
+ * Turn the text given to an accepted run into tokens of the answer.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {ToPage.Accepted} accepted
+ */
 export function applyBranchAccepted(answer, segment, { prompt, texts, params, capture }) {
   const first = prompt.length - texts.length;
   if (!segment.hasPrefix) {
     segment.prompt = prompt.slice(0, first);
     segment.promptIds = new Set(segment.prompt.map(({ id }) => id));
   }
-  const nLead = texts.length - segment.branch.put.length;
+  const nLead = texts.length - (segment.branch?.put.length ?? 0);
   texts.forEach((text, place) => {
     const known = answer.tokens[segment.base + place];
     if (known) return void (known.text = text);
     const fields = replacementFields(segment, place - nLead);
-    push(answer, segment, { ...EMPTY_TOKEN, id: prompt[first + place].id, text, ...fields });
+    const { id } = prompt[first + place];
+    const token = /** @type {unknown} */ ({ ...EMPTY_TOKEN, id, text, ...fields });
+    push(answer, segment, /** @type {Token} */ (token));
   });
   segment.nGiven = texts.length;
   markReplacement(answer, segment, texts.slice(nLead).join(""));
   markSettings(answer, segment, { ...params, capture, reach: segment.interventions });
 }
 
-/** Return what is known of the k-th replacement token; k < 0 is a token before them. */
+/**
+ * Return what is known of the k-th replacement token; k < 0 is a token before them.
+ *
+ * @param {Segment} segment
+ * @param {number} k
+ */
 function replacementFields({ branch, parent }, k) {
-  if (k < 0) return { number: 0 };
+  if (k < 0 || !branch) return { number: 0 };
   const { logprob, rank, candidates, eos } = branch.put[k];
   const replaced = parent?.tokens[branch.at];
   const own = { put: true, logprob, rank, eos, number: (replaced?.number ?? 0) + k };
@@ -107,6 +128,11 @@ function replacementFields({ branch, parent }, k) {
   return { ...own, n_kept, draw, mass, stats, candidates: replaced.candidates };
 }
 
+/**
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {Token} token
+ */
 function push(answer, segment, token) {
   const own = { ...token, segment, place: segment.nTokens };
   answer.tokens.push(own);
@@ -114,7 +140,13 @@ function push(answer, segment, token) {
   segment.nTokens += 1;
 }
 
-/** Attach statistics of recomputed rows, each to the token it sampled. */
+/**
+ * Attach statistics of recomputed rows, each to the token it sampled.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {Stats} stats
+ */
 export function attachLateStats(answer, segment, stats) {
   const token = answer.tokens[segment.base + stats.position + 1 - segment.prompt.length];
   if (token?.segment !== segment || token.stats) return;
@@ -124,7 +156,13 @@ export function attachLateStats(answer, segment, stats) {
 
 // ---- marks -----------------------------------------------------------------------------------
 
+/**
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {string} text
+ */
 function markReplacement(answer, segment, text) {
+  if (!segment.branch) return;
   const { put } = segment.branch;
   const index = segment.base + segment.nGiven - put.length;
   const own = { name: "forced", words: describeReplacement(segment.branch, text) };
@@ -133,20 +171,36 @@ function markReplacement(answer, segment, text) {
   else answer.marks[answer.marks.length - 1] = { ...last, shown: [...last.shown, own] };
 }
 
-/** "forced ‘blue’, was ‘yellow’ (p 0.31)"; `text` is that of all replacement tokens. */
+/**
+ * "forced ‘blue’, was ‘yellow’ (p 0.31)"; `text` is that of all replacement tokens.
+ *
+ * @param {Branch} branch
+ * @param {string} text
+ */
 function describeReplacement({ put, was }, text) {
-  const quoted = (words, eos) =>
+  /**
+   * @param {string} words
+   * @param {boolean} [eos]
+   */
+  const quoted = (words, eos = false) =>
     eos ? "the end" : `‘${tokenLabel(words, "part of a character")}’`;
   const unchanged = was.id === put[0].id && put.length === 1;
   const before = unchanged ? "as drawn" : `was ${quoted(was.text, was.eos)}`;
-  return `forced ${quoted(text, put[0].eos)}, ${before} (p ${probability(Math.exp(was.logprob))})`;
+  return `forced ${quoted(text, put[0].eos)}, ${before} (p ${probability(Math.exp(was.logprob ?? NaN))})`;
 }
 
-/** Mark settings that differ from those of the replaced token; they act on what the run samples. */
+/**
+ * Mark settings that differ from those of the replaced token; they act on what the run samples.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {NamedSettings} params
+ */
 function markSettings(answer, segment, params) {
-  const replaced = segment.parent?.tokens[segment.branch.at];
-  if (!segment.hasPrefix || !replaced) return;
-  const changes = settingChanges(segment.parent.settingsAt(replaced), params);
+  const { parent, branch } = segment;
+  const replaced = branch && parent?.tokens[branch.at];
+  if (!segment.hasPrefix || !replaced || !parent) return;
+  const changes = settingChanges(parent.settingsAt(replaced), params);
   const index = segment.base + segment.nGiven;
   if (changes.length) answer.marks.push({ segment, index, changes, shown: changes });
 }

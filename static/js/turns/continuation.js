@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Continue: a new run resumes an answer by the ids of its tokens, with the seed of the last run and
 // its next random number. No DOM access in this module.
 //
@@ -17,10 +16,16 @@ import { spansUpTo } from "../interventions/interventions.js";
  *   overrides  settings that replace the page's: {seed, first_index, max_tokens}
  *   counted    number of tokens already counted towards `limit` (the page's max_tokens)
  *   before     see `continuedSpans` of interventions/interventions.js
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {string} model
+ * @param {number} limit
  */
 export function continuationRequest(answer, segment, model, limit) {
   if (!segment.accepted || segment.textOnly !== null || segment.model !== model) return null;
   const { prompt, params, request, nDrawn } = segment;
+  if (!params) return null;
   const tokens = tokensOf(answer, segment);
   const ids = [...prompt, ...tokens].map(({ id }) => id);
   const counted = countSoFar(segment, limit);
@@ -36,51 +41,89 @@ export function continuationRequest(answer, segment, model, limit) {
   };
 }
 
-/** A text that is complete by its grammar goes on without it. */
+/**
+ * A text that is complete by its grammar goes on without it.
+ *
+ * @param {Segment} segment
+ * @param {number} n
+ */
 const grammarOf = ({ reason, request }, n) =>
   reason === "stop" ? {} : grammarAfter(request?.grammar, n);
 
-/** A segment's tokens without the end-of-text token: nothing can follow that. */
+/**
+ * A segment's tokens without the end-of-text token: nothing can follow that.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ */
 const tokensOf = ({ tokens }, { base, nTokens }) =>
   tokens.slice(base, base + nTokens).filter(({ eos }) => !eos);
 
-/** Tokens that count towards the limit: all of an interrupted run, none of a finished one. */
+/**
+ * Tokens that count towards the limit: all of an interrupted run, none of a finished one.
+ *
+ * @param {Segment} segment
+ * @param {number} limit
+ */
 function countSoFar({ reason, alreadyCounted, nDrawn }, limit) {
   const broken = reason === "cancelled" || reason === "error";
   const all = alreadyCounted + nDrawn;
   return broken && all < limit ? all : 0;
 }
 
-/** Link `segment` to `before`, the segment it continues, if its request says so. */
+/**
+ * Link `segment` to `before`, the segment it continues, if its request says so.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {Segment | null} before
+ */
 export function linkContinuation(answer, segment, before) {
   if (!before || segment.branch || segment.request?.written === undefined) return;
   segment.continues = before;
   segment.continuedFrom = extendPrompt(before.originalRequest, answer.segmentText(before));
 }
 
-/** Return the request with the generated text added: {messages, prompt, continue_final}. */
+/**
+ * Return the request with the generated text added: {messages, prompt, continue_final}.
+ *
+ * @param {Asked} asked
+ * @param {string} text
+ * @returns {Asked}
+ */
 function extendPrompt(asked, text) {
   const { messages, prompt, continue_final: begun } = asked;
   if (text === "") return asked;
   if (!messages) return { prompt: prompt + text };
-  const begunText = begun ? messages.at(-1).content : "";
-  const reply = { role: "assistant", content: begunText + text };
+  const begunText = begun ? messages[messages.length - 1].content : "";
+  const reply = { role: /** @type {const} */ ("assistant"), content: begunText + text };
   return { messages: [...(begun ? messages.slice(0, -1) : messages), reply], continue_final: true };
 }
 
 /**
  * Apply the `accepted` event of a continuation. `texts` are the earlier tokens' texts now that more
  * follows: a stop string that had ended the run is text after all, and a split character is whole.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {ToPage.Accepted} accepted
  */
 export function applyContinuationAccepted(answer, segment, { texts, params, capture }) {
   const { continues: before } = segment;
+  if (!before) return;
   if (before.textOnly !== null) before.textOnly = texts.join("");
   else correctTexts(answer, tokensOf(answer, before), texts);
   linkContinuation(answer, segment, before);
   markSettings(answer, segment, { ...params, capture, reach: segment.interventions });
 }
 
-/** Copy tokens whose text changed: the events themselves are saved in replays unchanged. */
+/**
+ * Copy tokens whose text changed: the events themselves are saved in replays unchanged.
+ *
+ * @param {Answer} answer
+ * @param {Token[]} tokens
+ * @param {string[]} texts
+ */
 function correctTexts(answer, tokens, texts) {
   tokens.forEach((token, i) => {
     if (token.text === texts[i]) return;
@@ -89,10 +132,18 @@ function correctTexts(answer, tokens, texts) {
   });
 }
 
-/** Mark settings that differ from those of the continued run. */
+/**
+ * Mark settings that differ from those of the continued run.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {NamedSettings} params
+ */
 function markSettings(answer, segment, params) {
   const { continues: before, base: index } = segment;
+  if (!before) return;
   const last = answer.tokens[index - 1];
+  /** @type {NamedSettings} */
   let used = { ...before.params, capture: before.capture, reach: before.interventions };
   if (last?.segment === before) {
     // Changes too late for the continued run never acted; compare with its last token instead.

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // How often experts were chosen: by one token, and by all tokens of an answer.
 
 /**
@@ -13,7 +12,11 @@ export class ExpertUse {
    */
   #layers = new Map();
 
-  /** Count one token by its statistics (`TokenStats` of gpu/events.py), if any. */
+  /**
+   * Count one token by its statistics (`TokenStats` of gpu/events.py), if any.
+   *
+   * @param {Stats | null | undefined} stats
+   */
   add(stats) {
     if (!stats?.routes?.length) return;
     this.tokens += 1;
@@ -27,16 +30,23 @@ export class ExpertUse {
     }
   }
 
+  /** @param {number} layer */
   #layerCounts(layer) {
     if (!this.#layers.has(layer)) this.#layers.set(layer, { tokens: 0, given: [], gates: [] });
     return this.#layers.get(layer);
   }
 
+  /** @param {number} layer */
   has(layer) {
     return this.#layers.has(layer);
   }
 
-  /** Do these counts fit a model with so many layers and experts per layer? */
+  /**
+   * Do these counts fit a model with so many layers and experts per layer?
+   *
+   * @param {number} nLayers
+   * @param {number} n
+   */
   within(nLayers, n) {
     return [...this.#layers].every(([layer, { given }]) => layer < nLayers && given.length <= n);
   }
@@ -46,22 +56,39 @@ export class ExpertUse {
     return [...this.#layers.keys()].sort((a, b) => a - b);
   }
 
-  /** Counts of a layer with `n` experts: {tokens, given, gates}, zeros for experts never chosen. */
+  /**
+   * Counts of a layer with `n` experts: {tokens, given, gates}, zeros for experts never chosen.
+   *
+   * @param {number} layer
+   * @param {number} n
+   */
   of(layer, n) {
     const { tokens, given, gates } = this.#layers.get(layer) ?? { tokens: 0, given: [], gates: [] };
+    /** @param {number[]} values */
     const filled = (values) => Array.from({ length: n }, (_, expert) => values[expert] ?? 0);
     return { tokens, given: filled(given), gates: filled(gates) };
   }
 }
 
-/** Count a prompt row once; rows a later segment computes again are already counted. */
+/**
+ * Count a prompt row once; rows a later segment computes again are already counted.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {Stats} stats
+ */
 export function countPrompt({ promptSegment, use }, segment, stats) {
   if (segment === promptSegment && !segment.promptStats[stats.position]) use.add(stats);
 }
 
-/** Count a token of an answer. The row that sampled the first one was the prompt's last. */
+/**
+ * Count a token of an answer. The row that sampled the first one was the prompt's last.
+ *
+ * @param {Answer} answer
+ * @param {Token} token
+ */
 export function countToken({ promptSegment, use }, { segment, stats }) {
-  const counted = segment === promptSegment && segment.promptStats[stats?.position];
+  const counted = segment === promptSegment && segment.promptStats[stats?.position ?? -1];
   if (!counted) use.add(stats);
 }
 
@@ -74,6 +101,8 @@ export function countToken({ promptSegment, use }, { segment, stats }) {
  *   never     numbers of the experts never chosen
  *   busiest   number of the most chosen expert, the first of several; null without choices
  *   load      its choices relative to the mean, which is 1
+ *
+ * @param {number[]} given
  */
 export function loadBalance(given) {
   const choices = given.reduce((sum, times) => sum + times, 0);
@@ -88,15 +117,34 @@ export function loadBalance(given) {
   return { choices, used, evenness, never, busiest, load };
 }
 
-/** Choices of one of `n` experts relative to the mean: 1 is an equal share. */
+/**
+ * Choices of one of `n` experts relative to the mean: 1 is an equal share.
+ *
+ * @param {number} times
+ * @param {number} choices
+ * @param {number} n
+ */
 export const relativeLoad = (times, choices, n) => (choices ? (times * n) / choices : 0);
 
-/** Experts of one token in this layer: {experts, gates}, or null. */
+/**
+ * Experts of one token in this layer: {experts, gates}, or null.
+ *
+ * @param {Stats} stats
+ * @param {number} layer
+ */
 export const expertChoice = (stats, layer) =>
   stats?.routes?.find((route) => route.layer === layer) ?? null;
 
-/** "expert 7 (gate 0.61), 2 (0.39)", largest gate first. */
+/**
+ * "expert 7 (gate 0.61), 2 (0.39)", largest gate first.
+ *
+ * @param {ToPage.ExpertChoice} expertChoice
+ */
 export function expertChoiceText({ experts, gates }) {
-  const one = (expert, i) => `${expert} (${i ? "" : "gate "}${gates[i].toFixed(2)})`;
+  /**
+   * @param {number} expert
+   * @param {number} i
+   */
+  const one = (expert, i) => `${expert} (${i ? "" : "gate "}${(gates[i] ?? NaN).toFixed(2)})`;
   return `expert ${experts.map(one).join(", ")}`;
 }

@@ -1,9 +1,11 @@
-// @ts-nocheck
 // Grammar that the text of a run follows (gpu/grammar.py).
 
 /**
  * Return {grammar} for a request about the text after `n` more tokens of a run with `grammar`; {}
  * if it has none.
+ *
+ * @param {FromPage.Grammar | null | undefined} grammar
+ * @param {number} n
  */
 export function grammarAfter(grammar, n) {
   if (!grammar) return {};

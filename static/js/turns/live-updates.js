@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Sends changed settings to the running generation that the page's controls act on.
 
 import { send } from "../net/connection.js";
@@ -13,7 +12,13 @@ const UPDATE_EVERY_MS = 100;
 
 let updateTimer = 0;
 let lastUpdate = 0;
-/** Segment → settings that were last sent to its run: {…settings, capture, reach}. */
+/** @typedef {NamedSettings} Sent */
+
+/**
+ * Segment → settings that were last sent to its run: {…settings, capture, reach}.
+ *
+ * @type {WeakMap<Segment, Sent>}
+ */
 let sent = new WeakMap();
 
 /** Send the page's settings to the run that they act on, at most every UPDATE_EVERY_MS. */
@@ -41,25 +46,32 @@ function sendUpdate() {
   const { settings, capture, interventions } = liveState();
   const answer = steered(liveState());
   const segment = answer?.segment;
-  if (!segment?.running) return;
+  if (!answer || !segment?.running) return;
+  /** @type {Sent} */
   const before = sent.get(segment) ?? {
     ...(segment.params ?? segment.request.params),
     capture: segment.capture,
     reach: segment.interventions,
   };
   const turn = liveState().turns.find(({ answers }) => answers?.includes(answer));
-  const wanted = { ...settings, ...(turn && ownSettings(turn)), capture };
+  /** @type {Sent} */
+  const wanted = { ...settings, ...(turn?.role === "model" && ownSettings(turn)), capture };
   wanted.max_tokens = Math.max(1, wanted.max_tokens - segment.alreadyCounted);
   // A token that was computed cannot be patched any more; new patches act in the next version.
-  wanted.reach = { ...toWire(interventions.setting), patch: before.reach.patch ?? [] };
-  const message = { type: "update", id: segment.id, ...changesOf(before, wanted) };
+  wanted.reach = { ...toWire(interventions.setting), patch: before.reach?.patch ?? [] };
+  const message = { type: /** @type {const} */ ("update"), id: segment.id, ...changesOf(before, wanted) };
   if (Object.keys(message).length === 3 && !Object.keys(message.params).length) return;
   if (!send(message)) return;
   lastUpdate = performance.now();
   sent.set(segment, { ...before, ...message.params, capture, reach: wanted.reach });
 }
 
-/** Return what an update has to say: {params}, with `capture` and `reach` where they differ. */
+/**
+ * Return what an update has to say: {params}, with `capture` and `reach` where they differ.
+ *
+ * @param {Sent} before
+ * @param {Sent} wanted
+ */
 function changesOf(before, wanted) {
   const changes = differences(before, wanted).map(({ name, to }) => [name, to]);
   return {

@@ -1,7 +1,10 @@
-// @ts-nocheck
 // The parts of a message of the person: attached files, and what was typed.
 
-/** Return what a person sent in a turn: {text, files: [{name, block}]}. */
+/**
+ * Return what a person sent in a turn: {text, files: [{name, block}]}.
+ *
+ * @param {{text: string, files?: ReplayFile.AttachedFile[]}} turn
+ */
 export function partsOf({ text, files = [] }) {
   const parts = [];
   let at = 0;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Metrics of the core sample's colours, and their scales.
 //
 // Scales are fixed. Entropy, relative update and cosine always use the same one. GPU time and
@@ -8,19 +7,26 @@
 /** Upper end of the entropy scale: uniform attention over 256 tokens. */
 const MAX_BITS = 8;
 /** Updates are on a log scale: 5 % and 10 % differ as much as 50 % and 100 %. */
+/** @type {[number, number]} */
 const UPDATE_RANGE = [0.05, 1];
 /** Cosines of trained models seldom exceed one half; the scale is symmetric around 0. */
+/** @type {[number, number]} */
 const COSINE_RANGE = [-0.75, 0.75];
 
 /** Scale from `lo` to `hi`, linear or logarithmic. */
 class Scale {
+  /**
+   * @param {number} lo
+   * @param {number} hi
+   * @param {boolean} [byRatio]
+   */
   constructor(lo, hi, byRatio = false) {
     this.lo = lo;
     this.hi = hi;
     this.byRatio = byRatio;
   }
 
-  /** Position of a value in [0, 1], clamped. */
+  /** Position of a value in [0, 1], clamped. @param {number} value */
   at(value) {
     const x = this.byRatio
       ? Math.log(Math.max(value, 1e-12) / this.lo) / Math.log(this.hi / this.lo)
@@ -29,18 +35,32 @@ class Scale {
   }
 }
 
-/** Round to the next 1, 2 or 5 × 10ⁿ, up (direction 1) or down (-1). */
+/**
+ * Round to the next 1, 2 or 5 × 10ⁿ, up (direction 1) or down (-1).
+ *
+ * @param {number} value
+ * @param {number} direction
+ */
 export function round125(value, direction) {
   const power = 10 ** Math.floor(Math.log10(value));
   const steps = direction > 0 ? [1, 2, 5, 10] : [10, 5, 2, 1];
+  /** @param {number} step */
   const fits = (step) =>
     direction > 0 ? step * power >= value * 0.999 : step * power <= value * 1.001;
-  return power * steps.find(fits);
+  return power * (steps.find(fits) ?? NaN);
 }
 
+/** @param {number} value */
 const ms = (value) => (value < 1 ? `${Math.round(value * 1000)} µs` : `${value.toFixed(2)} ms`);
-/** Two decimals, with a typographic minus. */
+/**
+ * @param {number | null} part
+ * @param {number | null} whole
+ */
+const ratio = (part, whole) => (part !== null && whole !== null && whole > 0 ? part / whole : null);
+
+/** Two decimals, with a typographic minus. @param {number} value */
 export const signed = (value) => value.toFixed(2).replace("-", "−");
+/** @param {number} value */
 const plainNumber = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecision(2));
 
 /**
@@ -53,29 +73,58 @@ export const METRICS = {
     name: "Update",
     what: "relative update",
     parts: () => 2,
+    /** @param {number} i */
     part: (i) => (i ? "MLP" : "attention"),
+    /**
+     * @param {ToPage.LayerStats} layer
+     * @param {number} i
+     */
     value: (layer, i) =>
-      layer.residual > 0 ? (i ? layer.mlp : layer.attention) / layer.residual : null,
+      ratio(i ? layer.mlp : layer.attention, layer.residual),
     edge: () => null,
+    /** @param {number} value */
     format: (value) => value.toFixed(2),
   },
   time: {
     name: "GPU time",
     what: "GPU time",
     parts: () => 2,
+    /** @param {number} i */
     part: (i) => (i ? "MLP" : "attention"),
+    /**
+     * @param {ToPage.LayerStats} layer
+     * @param {number} i
+     */
     value: (layer, i) => (i ? layer.mlp_ms : layer.attention_ms) ?? null,
+    /**
+     * @param {Stats} stats
+     * @param {"embed" | "output"} end
+     */
     edge: (stats, end) => (end === "embed" ? stats.embed_ms : stats.head_ms) ?? null,
     format: ms,
   },
   entropy: {
     name: "Attention entropy",
     what: "attention entropy",
+    /**
+     * @param {ToPage.PageModelInfo} model
+     * @param {number} row
+     */
     parts: (model, row) => (row / model.n_heads >= 2 ? model.n_heads : 1),
+    /**
+     * @param {number} i
+     * @param {number} parts
+     */
     part: (i, parts) => (parts > 1 ? `head ${i}` : "all heads"),
+    /**
+     * @param {ToPage.LayerStats} layer
+     * @param {number} i
+     * @param {number} parts
+     */
     value: (layer, i, parts) =>
       parts === layer.entropy.length ? layer.entropy[i] : mean(layer.entropy),
     edge: () => null,
+    /** @param {number} value */
     format: (value) => `${value.toFixed(1)} bit`,
   },
   norm: {
@@ -83,7 +132,12 @@ export const METRICS = {
     what: "residual norm",
     parts: () => 1,
     part: () => "",
+    /** @param {ToPage.LayerStats} layer */
     value: (layer) => layer.residual,
+    /**
+     * @param {Stats} stats
+     * @param {"embed" | "output"} end
+     */
     edge: (stats, end) => (end === "embed" ? stats.embedding : null),
     format: plainNumber,
   },
@@ -91,7 +145,12 @@ export const METRICS = {
     name: "Cosine",
     what: "cosine to the stream",
     parts: () => 2,
+    /** @param {number} i */
     part: (i) => (i ? "MLP" : "attention"),
+    /**
+     * @param {ToPage.LayerStats} layer
+     * @param {number} i
+     */
     value: (layer, i) => (i ? layer.mlp_cosine : layer.attention_cosine) ?? null,
     edge: () => null,
     format: signed,
@@ -100,7 +159,8 @@ export const METRICS = {
 
 export const METRIC_NAMES = Object.keys(METRICS);
 
-const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
+/** @param {Array<number | null>} values */
+const mean = (values) => values.reduce((/** @type {number} */ sum, v) => sum + (v ?? 0), 0) / values.length;
 
 /** Scales for one model and device. */
 export class Scales {
@@ -108,12 +168,17 @@ export class Scales {
     this.update = new Scale(...UPDATE_RANGE, true);
     this.entropy = new Scale(0, MAX_BITS);
     this.cosine = new Scale(...COSINE_RANGE);
-    /** Set by the first measurement; null before. */
+    /** Set by the first measurement; null before. @type {Scale | null} */
     this.time = null;
+    /** @type {Scale | null} */
     this.norm = null;
   }
 
-  /** Set missing scales from the statistics of some tokens; true when one was set. */
+  /**
+   * Set missing scales from the statistics of some tokens; true when one was set.
+   *
+   * @param {Stats[]} tokens
+   */
   settle(tokens) {
     const norms = this.norm ? [] : numbers(tokens, ({ residual }) => [residual]);
     if (norms.length) {
@@ -130,10 +195,15 @@ export class Scales {
   }
 }
 
-/** Positive values of all layers of some tokens, ascending. */
+/**
+ * Positive values of all layers of some tokens, ascending.
+ *
+ * @param {Stats[]} tokens
+ * @param {(layer: ToPage.LayerStats) => Array<number | null>} pick
+ */
 function numbers(tokens, pick) {
   const all = tokens.flatMap(({ layers }) => layers.flatMap(pick));
-  return all.filter((value) => value > 0).sort((a, b) => a - b);
+  return all.filter((value) => value !== null).filter((value) => value > 0).sort((a, b) => a - b);
 }
 
 /** The scales of the loaded model; replaced when `hello` names another one. */

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Storage: the conversation (per tab) and the settings (per browser) survive a reload.
 //
 // Tokens of the last answer and its versions are not stored: the server sends them again. Their
@@ -15,15 +14,24 @@ const VERSION = 1;
 /** Longest attached files, in characters, that survive a reload before they are sent. */
 const MAX_DRAFT_FILES = 500_000;
 
+/**
+ * @param {() => Storage} storage
+ * @param {string} key
+ */
 function read(storage, key) {
   try {
-    const value = JSON.parse(storage().getItem(key));
+    const value = JSON.parse(storage().getItem(key) ?? "null");
     return value?.version === VERSION ? value : null;
   } catch {
     return null;
   }
 }
 
+/**
+ * @param {() => Storage} storage
+ * @param {string} key
+ * @param {object} value
+ */
 function write(storage, key, value) {
   try {
     storage().setItem(key, JSON.stringify({ version: VERSION, ...value }));
@@ -49,7 +57,11 @@ export function saveSettings() {
 // ---- conversation ----------------------------------------------------------------------------
 
 let timer = 0;
-/** What is in the composer: its text, and attached files {name, block} (attachments.js). */
+/**
+ * What is in the composer: its text, and attached files {name, block} (attachments.js). 
+ *
+ * @type {{text: string, files: Array<{name: string, block: string}>}}
+ */
 let draft = { text: "", files: [] };
 
 /** Save within half a second; tokens arrive too fast to save each one. */
@@ -57,6 +69,10 @@ export function saveSoon() {
   timer ||= setTimeout(save, SAVE_EVERY_MS);
 }
 
+/**
+ * @param {string} text
+ * @param {Array<{name: string, block: string}>} files
+ */
 export function saveDraft(text, files) {
   const size = files.reduce((sum, { block }) => sum + block.length, 0);
   draft = { text, files: size <= MAX_DRAFT_FILES ? files.map(({ name, block }) => ({ name, block })) : [] };
@@ -66,7 +82,11 @@ export function saveDraft(text, files) {
 /** What else the tab remembers: name → function that returns it. */
 const others = {};
 
-/** Have the results of functions stored by name, too, from the next save on. */
+/**
+ * Have the results of functions stored by name, too, from the next save on.
+ *
+ * @param {Record<string, () => unknown>} fields
+ */
 export const alsoSave = (fields) => void Object.assign(others, fields);
 
 export function save() {
@@ -85,12 +105,17 @@ export function save() {
   });
 }
 
-/** Return the turns of a conversation as they are stored here: answers as text. */
+/**
+ * Return the turns of a conversation as they are stored here: answers as text.
+ *
+ * @param {Turn[]} turns
+ */
 export const packTurns = (turns) =>
   turns.map((turn) =>
     turn.role === "user" ? turn : { ...turn, answers: turn.answers.map(packAnswer) },
   );
 
+/** @param {Answer} answer */
 const packAnswer = (answer) => ({
   segments: answer.segments.map((segment) => ({
     id: segment.id,
@@ -109,10 +134,25 @@ const packAnswer = (answer) => ({
   })),
 });
 
-/** A text whose tokens are coming again may be incomplete. */
+/**
+ * A text whose tokens are coming again may be incomplete.
+ *
+ * @param {string} a
+ * @param {string} b
+ */
 const longer = (a, b) => (a.length < b.length ? b : a);
 
-/** Return the turns that `packTurns` packed. */
+/**
+ * @typedef {ReturnType<typeof packAnswer>} PackedAnswer
+ * @typedef {UserTurn | (Omit<ModelTurn, "answers"> & {answers: PackedAnswer[]})} PackedTurn
+ */
+
+/**
+ * Return the turns that `packTurns` packed.
+ *
+ * @param {PackedTurn[]} packed
+ * @returns {Turn[]}
+ */
 export const unpackTurns = (packed) =>
   packed.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: unpackAnswers(turn.answers) }));
 
@@ -132,7 +172,11 @@ export function restore() {
   return { turns, mode, reach, conversation, refill, unsaved, left };
 }
 
-/** Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own. */
+/**
+ * Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own.
+ *
+ * @param {ModelTurn} modelTurn
+ */
 export function refillsOf({ answers, shown }) {
   const order = new Set([...parentsOf(answers[shown]), answers[shown], ...answers]);
   return [...order].flatMap((answer) => {
@@ -147,12 +191,18 @@ export function refillsOf({ answers, shown }) {
   });
 }
 
-/** The answers an answer branches from, oldest first. */
+/**
+ * The answers an answer branches from, oldest first.
+ *
+ * @param {Answer} answer
+ * @returns {Answer[]}
+ */
 function parentsOf({ segments }) {
   const parent = segments.findLast(({ branch }) => branch)?.parent;
   return parent ? [...parentsOf(parent), parent] : [];
 }
 
+/** @param {PackedAnswer[]} kept */
 function unpackAnswers(kept) {
   const answers = kept.map(unpackAnswer);
   for (const segment of answers.flatMap(({ segments }) => segments))
@@ -160,6 +210,7 @@ function unpackAnswers(kept) {
   return answers;
 }
 
+/** @param {PackedAnswer} packed */
 function unpackAnswer({ segments }) {
   const answer = new Answer();
   for (const kept of segments) {

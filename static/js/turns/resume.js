@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Resuming after a disconnect, a reload or an engine restart: missed events are requested again.
 
 import { send } from "../net/connection.js";
@@ -8,11 +7,19 @@ import { changed, liveState } from "../state.js";
 import { settleSettings } from "./live-updates.js";
 
 /**
+ * @typedef {{answer: Answer, segment: Segment, text: string | null, unfinished?: boolean}} Refill
+ */
+
+/**
  * Segments restored as text whose events are requested again, in order: {answer, segment, text}.
+ *
+ * @type {Refill[]}
  */
 let refillQueue = [];
+/** @type {Refill | null} */
 let refilling = null;
 
+/** @param {Refill[]} segments */
 export function refill(segments) {
   refillQueue = segments;
   const unfinished = segments.find((each) => each.unfinished);
@@ -50,7 +57,7 @@ function refillNext() {
   send({ type: "resume", id: segment.id, after: segment.seq });
 }
 
-/** Refill the next segment once this one has ended. */
+/** Refill the next segment once this one has ended. @param {Segment} segment */
 export function endRefill(segment) {
   if (refilling?.segment === segment) refillNext();
 }
@@ -60,6 +67,9 @@ export const isRefilling = () => refilling !== null || refillQueue.length > 0;
 /**
  * Handle an unknown generation: send it again if the server never answered it, else keep its tokens
  * if the browser has them, or its text.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
  */
 export async function onUnknownGeneration(answer, segment) {
   if (segment.running && segment.unanswered) {
@@ -70,7 +80,7 @@ export async function onUnknownGeneration(answer, segment) {
     const { text } = refilling;
     const filled = await fillFromArchive(answer, segment);
     if (refilling?.segment !== segment) return;
-    if (!filled) answer.lose(segment, text);
+    if (!filled) answer.lose(segment, text ?? "");
     if (liveState().active === answer) liveState().active = null;
     refillNext();
   } else if (segment.running) {

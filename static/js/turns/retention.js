@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Bounded memory for measurements. The text is always kept in full.
 //
 // Beyond the bound the oldest tokens are summarised: first the heads of each layer are averaged
@@ -22,13 +21,18 @@ const CANDIDATE_BYTES = 110;
 const ROUTE_BYTES = 100;
 const CHOICE_BYTES = 12;
 
+/** @type {Array<"residual" | "attention" | "mlp" | "attention_cosine" | "mlp_cosine">} */
 const FIELDS = ["residual", "attention", "mlp", "attention_cosine", "mlp_cosine"];
+/** @type {Array<"attention_ms" | "mlp_ms">} */
 const TIMES = ["attention_ms", "mlp_ms"];
 
+/** @param {ToPage.LayerStats[]} layers */
 const layersBytes = (layers) =>
   layers.length * (LAYER_BYTES + HEAD_BYTES * layers[0].entropy.length);
+/** @param {ToPage.ExpertChoice[] | undefined} routes */
 const routesBytes = (routes) =>
   (routes ?? []).reduce((sum, { experts }) => sum + ROUTE_BYTES + CHOICE_BYTES * experts.length, 0);
+/** @param {Measured} measured */
 const bytesOf = ({ stats, candidates }) =>
   (stats ? layersBytes(stats.layers) + routesBytes(stats.routes) : 0) +
   CANDIDATE_BYTES * (candidates?.length ?? 0);
@@ -37,8 +41,8 @@ const bytesOf = ({ stats, candidates }) =>
  * Measurements of one token: {segment, id, stats, candidates}; `id` and `candidates` are null for a
  * prompt token, `stats` is null without capture.
  *
- * @typedef {{segment: object, id: number|null, stats: object|null, candidates: object[]|null}}
- * Measured
+ * @typedef {{segment: Segment, id: number | null, stats: Stats | null,
+ *   candidates: ToPage.CandidateText[] | null}} Measured
  */
 
 export class Retention {
@@ -46,7 +50,11 @@ export class Retention {
   #whole = [];
   /** @type {Measured[]} older tokens with averaged heads */
   #together = [];
-  /** Oldest tokens: {segment, members: stats that share their layers}. */
+  /**
+   * Oldest tokens: {segment, members: stats that share their layers}.
+   *
+   * @type {Array<{segment: Segment, members: Stats[]}>}
+   */
   #groups = [];
   /** Index of the next group to merge with its neighbour. */
   #next = 0;
@@ -57,26 +65,32 @@ export class Retention {
     this.recent = recent;
   }
 
-  /** Record an event of a run. */
-  record(segment, { type, id, stats, candidates }) {
-    if (type === "token") this.#add({ segment, id, stats, candidates });
-    if (type === "prefill")
-      for (const each of stats ?? [])
+  /**
+   * Record an event of a run.
+   *
+   * @param {Segment} segment
+   * @param {RunEvent} event
+   */
+  record(segment, event) {
+    if (event.type === "token") {
+      const { id, stats, candidates } = event;
+      this.#add({ segment, id, stats, candidates });
+    }
+    if (event.type === "prefill")
+      for (const each of event.stats ?? [])
         this.#add({ segment, id: null, stats: each, candidates: null });
     this.#shrink();
   }
 
-  /** Drop measurements of segments that are not in `segments`. */
+  /** Drop measurements of segments that are not in `segments`. @param {Set<Segment>} segments */
   retainOnly(segments) {
-    const [whole, together, groups] = [this.#whole, this.#together, this.#groups].map((all) =>
-      all.filter(({ segment }) => segments.has(segment)),
-    );
-    this.#whole = whole;
-    this.#together = together;
-    this.#groups = groups;
+    const isKept = (/** @type {{segment: Segment}} */ { segment }) => segments.has(segment);
+    this.#whole = this.#whole.filter(isKept);
+    this.#together = this.#together.filter(isKept);
+    this.#groups = this.#groups.filter(isKept);
     this.#bytes = 0;
-    for (const each of [...whole, ...together]) this.#bytes += bytesOf(each);
-    for (const { members } of groups) this.#bytes += layersBytes(members[0].layers);
+    for (const each of [...this.#whole, ...this.#together]) this.#bytes += bytesOf(each);
+    for (const { members } of this.#groups) this.#bytes += layersBytes(members[0].layers);
   }
 
   /**
@@ -93,6 +107,7 @@ export class Retention {
     };
   }
 
+  /** @param {Measured} measured */
   #add(measured) {
     this.#whole.push(measured);
     this.#bytes += bytesOf(measured);
@@ -100,12 +115,14 @@ export class Retention {
 
   #shrink() {
     while (this.#bytes > this.mostBytes) {
-      if (this.#whole.length > this.recent) this.#putHeadsTogether(this.#whole.shift());
+      const oldest = this.#whole.length > this.recent && this.#whole.shift();
+      if (oldest) this.#putHeadsTogether(oldest);
       else if (this.#together.length) this.#share();
       else if (!this.#halve()) return;
     }
   }
 
+  /** @param {Measured} measured */
   #putHeadsTogether(measured) {
     const { id, stats, candidates } = measured;
     this.#bytes -= bytesOf(measured);
@@ -127,7 +144,7 @@ export class Retention {
     const end = this.#together.findIndex((each) => each.segment !== segment);
     const oldest = this.#together.splice(0, Math.min(GROUP, end < 0 ? GROUP : end));
     for (const { candidates } of oldest) this.#bytes -= CANDIDATE_BYTES * (candidates?.length ?? 0);
-    const members = oldest.map(({ stats }) => stats).filter(Boolean);
+    const members = oldest.map(({ stats }) => stats).filter((stats) => stats !== null);
     if (!members.length) return;
     for (const stats of members) {
       this.#bytes -= layersBytes(stats.layers) + routesBytes(stats.routes);
@@ -136,11 +153,16 @@ export class Retention {
     this.#groups.push(this.#joined(segment, members, members.map(({ layers }) => layers)));
   }
 
+  /**
+   * @param {Segment} segment
+   * @param {Stats[]} members
+   * @param {ToPage.LayerStats[][]} parts
+   */
   #joined(segment, members, parts) {
     const layers = meanLayers(parts);
     for (const stats of members) {
       stats.layers = layers;
-      stats.summary = { ...stats.summary, tokens: members.length };
+      stats.summary = { heads: 1, ...stats.summary, tokens: members.length };
     }
     this.#bytes += layersBytes(layers);
     return { segment, members };
@@ -163,13 +185,24 @@ export class Retention {
   }
 }
 
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+/** @param {Array<number | null>} values */
+const mean = (values) =>
+  values.reduce((/** @type {number} */ sum, value) => sum + (value ?? 0), 0) / values.length;
 
-/** Mean of several tokens' layers, number by number; null where one was not measured. */
+/**
+ * Mean of several tokens' layers, number by number; null where one was not measured.
+ *
+ * @param {ToPage.LayerStats[][]} parts
+ */
 function meanLayers(parts) {
+  /**
+   * @param {number} i
+   * @param {(layer: ToPage.LayerStats) => number | null} pick
+   */
   const over = (i, pick) => mean(parts.map((layers) => pick(layers[i])));
   return parts[0].map((first, i) => {
-    const layer = { entropy: [over(i, ({ entropy }) => entropy[0])] };
+    const entropy = [over(i, (each) => each.entropy[0])];
+    const layer = /** @type {ToPage.LayerStats} */ ({ entropy });
     for (const name of FIELDS)
       if (first[name] !== undefined) layer[name] = over(i, (each) => each[name]);
     for (const name of TIMES) {

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Marks where settings changed within an answer. No DOM access in this module.
 
 import { differences } from "../settings/sampling-settings.js";
@@ -6,10 +5,16 @@ import { sameInterventions, changedKeys } from "../interventions/interventions.j
 
 /** Marks of one drag (same settings, few tokens apart) share one label, at the last of them. */
 const SAME_DRAG_TOKENS = 12;
+/** @param {Change[]} changes */
 const names = (changes) =>
   changes.map(({ name, from, to }) => (name === "reach" ? changedKeys(from, to) : name)).join();
 
-/** Return the settings (with `capture` and `reach`) that differ: [{name, from, to}]. */
+/**
+ * Return the settings (with `capture` and `reach`) that differ: [{name, from, to}].
+ *
+ * @param {NamedSettings} before
+ * @param {NamedSettings} after
+ */
 export function settingChanges(before, after) {
   const changes = differences(before, after);
   if (before.capture !== after.capture)
@@ -19,7 +24,14 @@ export function settingChanges(before, after) {
   return changes;
 }
 
-/** Mark in an answer that `changes` act from its token `index` on. */
+/**
+ * Mark in an answer that `changes` act from its token `index` on.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {number} index
+ * @param {Change[]} changes
+ */
 export function addMark(answer, segment, index, changes) {
   const last = answer.marks.at(-1);
   const before = last?.segment === segment ? last : null;
@@ -27,8 +39,8 @@ export function addMark(answer, segment, index, changes) {
     before && index - before.index <= SAME_DRAG_TOKENS && names(before.changes) === names(changes);
   const mark = { segment, index, changes, shown: changes };
   const earlier = before?.shown.length ? before.shown : before?.changes;
-  const drag = sameDrag ? mergeChanges(earlier, changes) : [];
-  if (drag.length) {
+  const drag = sameDrag ? mergeChanges(earlier ?? [], changes) : [];
+  if (before && drag.length) {
     mark.shown = drag; // a drag back to its start shows both changes instead
     before.shown = [];
   }
@@ -40,7 +52,12 @@ export function addMark(answer, segment, index, changes) {
   answer.marks.push(mark);
 }
 
-/** Merge two successive changes into one. */
+/**
+ * Merge two successive changes into one.
+ *
+ * @param {Change[]} earlier
+ * @param {Change[]} later
+ */
 function mergeChanges(earlier, later) {
   const started = new Map(earlier.map(({ name, from }) => [name, from]));
   const untouched = earlier.filter(({ name }) => !later.some((change) => change.name === name));

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Stopping the run of the page's conversation.
 
 import { send } from "../net/connection.js";

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Where a summary is among the tokens of a prompt, found by its text: a character may be split over
 // several tokens, whose texts then have U+FFFD in its place. No DOM access in this module.
 
@@ -12,12 +11,18 @@ const spans = new WeakMap();
 /**
  * Return which tokens of a run's prompt are the summary and the request for it: {first, end}; null:
  * none, or not found.
+ *
+ * @param {Segment} segment
  */
 export function summarySpan({ prompt, originalRequest }) {
   if (!spans.has(prompt)) spans.set(prompt, findSpan(prompt, summaryIn(originalRequest)));
   return spans.get(prompt);
 }
 
+/**
+ * @param {ToPage.TokenText[]} prompt
+ * @param {string} text
+ */
 function findSpan(prompt, text) {
   if (!text) return null;
   const whole = prompt.map((token) => token.text).join("");
@@ -30,7 +35,13 @@ function findSpan(prompt, text) {
   return null;
 }
 
-/** Return where `text` ends in `whole`, in which characters may be split, if it begins at `at`; or -1. */
+/**
+ * Return where `text` ends in `whole`, in which characters may be split, if it begins at `at`; or -1.
+ *
+ * @param {string} whole
+ * @param {number} at
+ * @param {string} text
+ */
 function endOfText(whole, at, text) {
   let [i, j] = [at, 0];
   while (j < text.length) {
@@ -45,7 +56,12 @@ function endOfText(whole, at, text) {
   return i;
 }
 
-/** Number of the token that has character number `at` of the whole text. */
+/**
+ * Number of the token that has character number `at` of the whole text.
+ *
+ * @param {ToPage.TokenText[]} prompt
+ * @param {number} at
+ */
 function tokenAt(prompt, at) {
   let end = 0;
   return prompt.findIndex(({ text }) => (end += text.length) > at);

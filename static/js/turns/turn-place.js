@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The place of a turn in its conversation, which stays the same when summaries come and go. No DOM
 // access in this module.
 //
@@ -8,9 +7,15 @@
 
 import { indexOfMessage } from "./summary.js";
 
+/** @param {Turn} turn */
 const isAnswer = ({ role, summary }) => role === "model" && !summary;
 
-/** Return the place of a turn, {message, answer}, among `turns`. It is no summary. */
+/**
+ * Return the place of a turn, {message, answer}, among `turns`. It is no summary.
+ *
+ * @param {Turn[]} turns
+ * @param {Turn} turn
+ */
 export function placeOf(turns, turn) {
   const before = turns.slice(0, turns.indexOf(turn));
   const message = before.filter(({ role }) => role === "user").length;
@@ -19,7 +24,12 @@ export function placeOf(turns, turn) {
   return { message: turn.mode === "chat" ? message - 1 : message, answer };
 }
 
-/** Return the index of the turn at a place, behind the last turn if there is none. */
+/**
+ * Return the index of the turn at a place, behind the last turn if there is none.
+ *
+ * @param {Turn[]} turns
+ * @param {{message: number, answer?: number}} place
+ */
 export function indexOfPlace(turns, { message, answer }) {
   if (answer === undefined) return indexOfMessage(turns, message);
   const answers = turns.flatMap((turn, i) => (isAnswer(turn) ? [i] : []));

@@ -1,5 +1,8 @@
-// @ts-nocheck
 // Time that a token took, without what its run waited because of its pace.
 
-/** Milliseconds of the interval before a token in which its run did not wait. */
+/**
+ * Milliseconds of the interval before a token in which its run did not wait.
+ *
+ * @param {ToPage.StepTimes} stepTimes
+ */
 export const workOf = ({ interval, paced = 0 }) => interval - paced;

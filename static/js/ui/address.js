@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The address of what the page shows, after its hash: `chat`, the id of a kept conversation; `model`;
 // `replay`, a file of the same origin; `look`, the open instrument; `token`, the focused one, counted
 // from 1, or p1 … for those of the prompt. No DOM access in this module.
@@ -7,28 +6,37 @@ const NAMES = ["chat", "model", "replay", "look", "token"];
 const MAX_LENGTH = 2000;
 const TOKEN = /^(p?)([1-9]\d{0,6})$/;
 
+/** @typedef {Partial<Record<(typeof NAMES)[number], string>>} Shown */
+
 /** What is shown has no address. */
 export class BadAddress extends Error {}
 
-/** Write {chat, model, replay, look, token} as the hash of an address; what is absent is left out. */
+/**
+ * Write {chat, model, replay, look, token} as the hash of an address; what is absent is left out.
+ *
+ * @param {Shown} shown
+ */
 export function writeAddress(shown) {
   const parts = NAMES.filter((name) => (shown[name] ?? "") !== "");
-  const written = parts.map((name) => `${name}=${encodeURIComponent(shown[name]).replaceAll("%2F", "/")}`);
+  const written = parts.map((name) => `${name}=${encodeURIComponent(shown[name] ?? "").replaceAll("%2F", "/")}`);
   return written.length ? `#${written.join("&")}` : "";
 }
 
 /**
  * Read the hash of an address: an object with those of the names that it has, or null if it is none of
  * the page's. Throws BadAddress.
+ *
+ * @param {string} hash
  */
 export function readAddress(hash) {
   if (!hash.includes("=")) return null;
   if (hash.length > MAX_LENGTH) throw new BadAddress("It is too long.");
+  /** @type {Shown} */
   const found = {};
   for (const part of hash.slice(1).split("&")) {
     const at = part.indexOf("=");
-    const name = part.slice(0, at);
-    if (!NAMES.includes(name)) throw new BadAddress("It says something that this page does not know.");
+    const name = NAMES.find((each) => each === part.slice(0, at));
+    if (!name) throw new BadAddress("It says something that this page does not know.");
     if (name in found) throw new BadAddress(`It names more than one ${name}.`);
     found[name] = decoded(part.slice(at + 1));
   }
@@ -36,6 +44,7 @@ export function readAddress(hash) {
   return found;
 }
 
+/** @param {string} text */
 function decoded(text) {
   try {
     return decodeURIComponent(text);
@@ -47,16 +56,28 @@ function decoded(text) {
 /**
  * The page's number of a token of an answer whose prompt has `promptLength` tokens: 0 … for those that
  * were written, −1 and less for those of the prompt; and back.
+ *
+ * @param {string} token
+ * @param {number} promptLength
  */
 export function tokenAt(token, promptLength) {
-  const [, isPrompt, number] = TOKEN.exec(token);
+  const [, isPrompt, number] = TOKEN.exec(token) ?? [];
   return isPrompt ? Math.min(-1, Number(number) - 1 - promptLength) : Number(number) - 1;
 }
 
+/**
+ * @param {number} index
+ * @param {number} promptLength
+ */
 export const nameOfToken = (index, promptLength) =>
   index < 0 ? `p${index + promptLength + 1}` : String(index + 1);
 
-/** Return the address of a replay, relative to `base`. Throws BadAddress for one of another origin. */
+/**
+ * Return the address of a replay, relative to `base`. Throws BadAddress for one of another origin.
+ *
+ * @param {string} text
+ * @param {string} base
+ */
 export function replayAddress(text, base) {
   let url;
   try {

@@ -1,28 +1,28 @@
-// @ts-nocheck
 // Bottom sheets of the phone layout, opened by the tabs.
 
-import { byId } from "./dom.js";
+import { all, byId, targetOf } from "./dom.js";
 import { changed } from "../state.js";
 
 export const phone = matchMedia("(max-width: 767px)");
-const sheets = [...document.querySelectorAll(".sheet")];
+const sheets = all(document, ".sheet");
 
 export function setUpSheets() {
   const sizes = new ResizeObserver(endTextAboveSheet);
   for (const sheet of sheets) sizes.observe(sheet);
-  for (const button of document.querySelectorAll("[data-sheet-name]")) {
-    button.addEventListener("click", () => toggle(button.dataset.sheetName));
+  for (const button of all(document, "[data-sheet-name]")) {
+    button.addEventListener("click", () => toggle(button.dataset.sheetName ?? ""));
   }
-  byId("turns").addEventListener("click", ({ target }) => {
-    if (!target.closest(".tok")) closeSheet();
+  byId("turns").addEventListener("click", (event) => {
+    if (!targetOf(event).closest(".tok")) closeSheet();
   });
   byId("prompt").addEventListener("focus", closeSheet);
   phone.addEventListener("change", closeSheet);
 }
 
+/** @param {string} name */
 const toggle = (name) => (document.body.dataset.open === name ? closeSheet() : openSheet(name));
 
-/** Open a panel as a sheet over the transcript (phone only). */
+/** Open a panel as a sheet over the transcript (phone only). @param {string} name */
 export function openSheet(name) {
   document.body.dataset.open = name;
   mark();
@@ -42,7 +42,7 @@ export function openNextToken() {
 }
 
 function mark() {
-  for (const tab of document.querySelectorAll("#tabs [data-sheet-name]")) {
+  for (const tab of all(document, "#tabs [data-sheet-name]")) {
     tab.setAttribute("aria-expanded", String(tab.dataset.sheetName === document.body.dataset.open));
   }
   // Makes the open sheet scrollable from the keyboard.

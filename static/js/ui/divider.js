@@ -1,8 +1,7 @@
-// @ts-nocheck
 // The border between the transcript and the core sample. A person may move it: by the pointer, or by
 // keys as a slider. The page remembers what share of the height the transcript's row has.
 
-import { byId, clamp, setAttr } from "./dom.js";
+import { byId, clamp, setAttr, one } from "./dom.js";
 import { changed } from "../state.js";
 
 const KEY = "tokenglass.divider";
@@ -14,7 +13,7 @@ const MIN_TALK_PX = 240;
 const MIN_BELOW_PX = 96;
 
 const divider = byId("divider");
-const talk = document.querySelector(".talk");
+const talk = one(document, ".talk");
 const bench = byId("bench");
 /** On narrower windows the page scrolls, and no row takes what another leaves. */
 const scrolls = matchMedia("(max-width: 1359px)");
@@ -55,6 +54,9 @@ export function setUpDivider() {
 /**
  * Return the height of the core sample's layers (px) for the chosen place of the border, or null if
  * none was chosen. `otherPx`: height of all but transcript and layers; `leastPx`: of the layers.
+ *
+ * @param {number} otherPx
+ * @param {number} leastPx
  */
 export function chosenLayers(otherPx, leastPx) {
   const root = document.documentElement;
@@ -68,10 +70,11 @@ export function chosenLayers(otherPx, leastPx) {
   return share === null ? null : Math.floor(height() - otherPx) - wanted();
 }
 
+/** @param {number} px */
 const within = (px) => clamp(px, range.min, Math.max(range.min, range.max));
-const wanted = () => within(Math.round(share * height()));
+const wanted = () => within(Math.round((share ?? 0) * height()));
 
-/** Give the transcript's row a height (px); null: the usual one. */
+/** Give the transcript's row a height (px); null: the usual one. @param {number | null} px */
 function choose(px) {
   share = px === null ? null : within(px) / height();
   remember();
@@ -85,21 +88,25 @@ function draw() {
   setAttr(divider, "aria-valuetext", `${talkHeight()} pixels for the transcript`);
 }
 
+/** @param {PointerEvent} event */
 function onDown(event) {
   if (event.button !== 0) return;
   event.preventDefault();
   divider.focus();
   divider.setPointerCapture(event.pointerId);
   const offset = talkHeight() - event.clientY;
+  /** @param {PointerEvent} pointerEvent */
   const move = ({ clientY }) => choose(clientY + offset);
   divider.addEventListener("pointermove", move);
   const drop = () => divider.removeEventListener("pointermove", move);
   divider.addEventListener("lostpointercapture", drop, { once: true });
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const now = share === null ? talkHeight() : wanted(); // what the last key chose may not be drawn yet
+  /** @type {Record<string, number | null>} */
   const places = {
     ArrowUp: now - STEP_PX,
     ArrowDown: now + STEP_PX,

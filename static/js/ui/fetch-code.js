@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Modules that are loaded on first use.
 
 /** Wording of Chromium, Firefox and WebKit. */
@@ -12,6 +11,9 @@ export class Unfetched extends Error {}
  *
  * Rejects with Unfetched while the server cannot be reached, which browsers report as a TypeError
  * about importing. Errors of the module itself pass through.
+ *
+ * @template T
+ * @param {() => Promise<T>} load
  */
 export async function fetchCode(load) {
   try {

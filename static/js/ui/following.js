@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Scrolling of the transcript: it follows the end of the text until somebody scrolls up.
 
 import { on, state } from "../state.js";

@@ -1,22 +1,30 @@
-// @ts-nocheck
 // Formatting of numbers and tokens for people.
 
 const grouped = new Intl.NumberFormat("en");
 
+/** @param {number} n */
 export const count = (n) => grouped.format(n);
 
-/** "1 token", "2 tokens". */
+/**
+ * "1 token", "2 tokens".
+ *
+ * @param {number} n
+ * @param {string} word
+ */
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
 /** A text as a sentence: with a full stop, and a capital letter unless it begins with the name of a
- * file, a field or an address. */
+ * file, a field or an address.
+ *
+ * @param {string} text
+ */
 export const sentence = (text) => {
   const isName = /^\S*[/.:_]\S/.test(text);
   const first = isName ? text.slice(0, 1) : text.slice(0, 1).toUpperCase();
   return text && first + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 };
 
-/** Milliseconds with a unit: "84 ms", "2.95 s", "3 min 20 s". */
+/** Milliseconds with a unit: "84 ms", "2.95 s", "3 min 20 s". @param {number} ms */
 export function duration(ms) {
   if (ms < 10) return `${ms.toFixed(1)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
@@ -24,7 +32,12 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
-/** Say why GPU times are unknown: those of layers, or those of dispatches (`inside` false). */
+/**
+ * Say why GPU times are unknown: those of layers, or those of dispatches (`inside` false).
+ *
+ * @param {ToPage.DeviceInfo} deviceInfo
+ * @param {boolean} [inside]
+ */
 export function whyNoTimes({ features }, inside = true) {
   const feature = inside ? "timestamp-query-inside-passes" : "timestamp-query";
   if (!features.includes(feature))
@@ -36,7 +49,7 @@ export function whyNoTimes({ features }, inside = true) {
 export const clockRounding = ({ clock_ms: ms = 0 }) =>
   ms ? `rounded by the browser to ${figure(ms)} ms` : "";
 
-/** Three significant digits for a figure: "24.3", "0.62", "1,240". */
+/** Three significant digits for a figure: "24.3", "0.62", "1,240". @param {number} value */
 export function figure(value) {
   if (!Number.isFinite(value)) return "–";
   if (value >= 1000) return count(Math.round(value));
@@ -46,7 +59,7 @@ export function figure(value) {
 
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 
-/** Bytes in decimal units, as vendors count: "8.4 MB". */
+/** Bytes in decimal units, as vendors count: "8.4 MB". @param {number} n */
 export function bytes(n) {
   let unit = 0;
   while (n >= 999.5 && unit < UNITS.length - 1) {
@@ -56,35 +69,41 @@ export function bytes(n) {
   return `${unit === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${UNITS[unit]}`;
 }
 
-/** Number of parameters: "3.1 M". */
+/** Number of parameters: "3.1 M". @param {number} n */
 export function parameters(n) {
   if (n >= 1e9) return `${(n / 1e9).toFixed(1)} B`;
   return n >= 1e6 ? `${(n / 1e6).toFixed(1)} M` : `${(n / 1e3).toFixed(0)} K`;
 }
 
-/** "1st", "2nd", "11th" from a rank that starts at 0. */
+/** "1st", "2nd", "11th" from a rank that starts at 0. @param {number} rank */
 export function ordinal(rank) {
   const n = rank + 1;
   const teen = n % 100 > 10 && n % 100 < 14;
   return `${count(n)}${(!teen && ["th", "st", "nd", "rd"][n % 10]) || "th"}`;
 }
 
-/** A probability; small ones keep a significant digit. */
+/** A probability; small ones keep a significant digit. @param {number} p */
 export function probability(p) {
   if (p >= 0.0995 || p === 0) return p.toFixed(2);
   return p >= 0.00095 ? p.toFixed(3) : p.toExponential(0);
 }
 
-/** A share in per cent, without the sign. */
+/** A share in per cent, without the sign. @param {number} share */
 export function percent(share) {
   const value = 100 * share;
   if (value === 0) return "0";
   return value < 0.05 ? "<0.1" : value.toFixed(1);
 }
 
+/** @type {Record<string, string>} */
 const CONTROL = { "\n": "↵", "\t": "⇥", "\r": "␍", "\u0000": "␀" };
 
-/** A token's text on one line: line breaks and a lone space become visible. */
+/**
+ * A token's text on one line: line breaks and a lone space become visible.
+ *
+ * @param {string} text
+ * @param {string} [fallback]
+ */
 export function tokenLabel(text, fallback = "") {
   if (text === "") return fallback;
   const shown = text.replace(/^ (?=\S)/, "").replace(/[\n\t\r\u0000]/g, (c) => CONTROL[c]);

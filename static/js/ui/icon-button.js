@@ -1,10 +1,14 @@
-// @ts-nocheck
 // A button with a picture of the sprite (templates/_partials/icons.html) and a name.
 
 import { el } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/**
+ * @param {string} icon
+ * @param {string} label
+ * @param {() => void} act
+ */
 export function newIconButton(icon, label, act) {
   const button = el("button", "quiet");
   button.type = "button";

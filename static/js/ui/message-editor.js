@@ -1,4 +1,3 @@
-// @ts-nocheck
 // A message of the transcript being edited: a field, its buttons, and a note that says what they do,
 // or why they cannot now.
 
@@ -41,6 +40,8 @@ export class MessageEditor {
    *   isComplete    tells whether a text may be used
    *   acts          the buttons; Enter is the first
    *   onCancel      called by the button Cancel, and Escape
+   *
+   * @param {{label: string, text: string, hint: string, isComplete: (text: string) => boolean, acts: Act[], onCancel: () => void}} options
    */
   constructor({ label, text, hint, isComplete, acts, onCancel }) {
     this.#hint = hint;
@@ -84,6 +85,7 @@ export class MessageEditor {
     this.box.scrollIntoView({ block: "nearest" }); // with its buttons and the note
   }
 
+  /** @param {Act} options */
   async #run({ act }) {
     this.#isActing = true;
     this.draw();
@@ -93,6 +95,7 @@ export class MessageEditor {
     if (!this.#problem) byId("prompt").focus();
   }
 
+  /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (isComposing(event)) return;
     if (event.key === "Escape") this.#cancel.click();

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Reading: the whole page for the text, without the panels. It is remembered.
 
 import { byId } from "./dom.js";
@@ -10,9 +9,10 @@ const { body } = document;
 /** Closes what lies over the text. */
 let uncover = () => {};
 
+/** @param {() => void} onBegin */
 export function setUpReading(onBegin) {
   uncover = onBegin;
-  for (const id of ["reading-begin", "reading-end"])
+  for (const id of /** @type {const} */ (["reading-begin", "reading-end"]))
     byId(id).addEventListener("click", () => {
       toggleReading();
       byId("turns").focus({ preventScroll: true }); // the button is hidden now
@@ -31,6 +31,7 @@ export function toggleReading() {
   setReading(!isReading());
 }
 
+/** @param {boolean} isOn */
 export function setReading(isOn) {
   if (isOn) uncover();
   body.toggleAttribute("data-reading", isOn);

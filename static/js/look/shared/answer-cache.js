@@ -69,7 +69,7 @@ const MIN_REST_MS = 120;
 let restsUntil = 0;
 
 /** Ask a question of which only the newest matters; see `latest`. */
-export const askLatest = (key, question) => checked(question, () => latest(key, question));
+export const askLatest = (key, question) => checked(question, () => latest(key, question, inspect));
 
 /** Ask the same about the newest token of a run that may be active. */
 export async function askNewest(key, question, { running }, signal) {
