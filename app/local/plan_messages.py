@@ -11,9 +11,10 @@ from gpu import PlansOfShapes, SamplingParams
 
 
 class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model to record plans of: its config.json and generation_config.json, and the shapes of its
-    tensors by name."""
+    """A model to record plans of: its name on the hub, its config.json and generation_config.json,
+    and the shapes of its tensors by name."""
 
+    name: str
     config: dict[str, Any]
     generation: dict[str, Any]
     tensors: dict[str, tuple[int, ...]]

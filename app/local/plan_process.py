@@ -7,6 +7,7 @@ import msgspec
 
 from app.local.model_files import SLOTS
 from app.local.plan_messages import PlanRefusal, PlanRequest, Plans
+from app.models.known import card_settings
 from gpu import (
     DeviceError,
     GenerationDefaults,
@@ -24,7 +25,9 @@ def answer(request: bytes) -> bytes:
     asked = msgspec.msgpack.decode(request, type=PlanRequest)
     options = LoadOptions(dtype=asked.dtype, slots=SLOTS)
     try:
-        defaults = recommended_settings(GenerationDefaults.of(asked.generation))
+        defaults = recommended_settings(
+            GenerationDefaults.of(asked.generation).or_those_of(card_settings(asked.name))
+        )
         recorded = record_shapes(
             asked.config, asked.generation, asked.tensors, options, asked.profile
         )

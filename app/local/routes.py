@@ -26,8 +26,8 @@ from app.local.model_files import MANIFEST
 from app.local.plan_messages import PlanRequest
 
 PLAN_EXAMPLE = (
-    '{"config": {…}, "generation": {}, "tensors": {"model.norm.weight": [576], …}, '
-    '"dtype": "q8", "profile": "portable"}'
+    '{"name": "OWNER/MODEL", "config": {…}, "generation": {}, '
+    '"tensors": {"model.norm.weight": [576], …}, "dtype": "q8", "profile": "portable"}'
 )
 
 

@@ -245,6 +245,7 @@ BAD: list[Step] = [
         ("logit_bias", [{"id": 1, "bias": 101}]), ("logit_bias", [{"id": 10**7, "bias": 1}]),
         ("logit_bias", [{"id": i, "bias": 1} for i in range(301)]), ("seed", "a"),
     )),
+    settings(max_tokens=0, seed=str(2**64), top_p=1.5, temperature=-1),
     refused(),
     refused(prompt=5),
     refused(prompt=""),

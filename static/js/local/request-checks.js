@@ -17,11 +17,12 @@ export class RequestChecks {
     this.interventions = new InterventionEncoder({ nLayers, nHeads, context, tokenize, loras });
     this.vocabSize = vocabSize;
     this.context = context;
+    const inOrder = Object.keys(sampling.meanings); // in which the server names what is wrong
     this.settings = [
       ...sampling.settings,
       { name: "seed", integer: true, min: 0, max: BigInt(sampling.max_seed) },
       { name: "first_index", integer: true, min: 0, max: sampling.max_first_index },
-    ];
+    ].sort((a, b) => inOrder.indexOf(a.name) - inOrder.indexOf(b.name));
     this.live = sampling.settings.filter(({ live }) => live).map(({ name }) => name);
   }
 
@@ -39,12 +40,13 @@ export class RequestChecks {
     return new RunInterventions(first, ids.length, { updates: encodedUpdates, spans });
   }
 
-  /** Throw InvalidRequest for settings that are out of range. */
+  /** Throw InvalidRequest for settings that are out of range, with all that are. */
   checkParams(params) {
-    for (const setting of this.settings) {
-      const value = params[setting.name];
-      if (value !== null && value !== undefined) this.checkSetting(setting, value);
-    }
+    const faults = this.settings
+      .map((setting) => [setting.name, this.faultOf(setting, params[setting.name])])
+      .filter(([, fault]) => fault);
+    if (faults.length)
+      throw new InvalidRequest(faults.map(([, fault]) => fault).join("; "), faults[0][0]);
     if (params.stop) this.checkStops(params.stop);
     if (params.logit_bias) this.checkBiases(params.logit_bias);
   }
@@ -70,17 +72,18 @@ export class RequestChecks {
     this.checkParams(changes);
   }
 
-  checkSetting({ name, integer, min, max }, value) {
-    if (value >= min && value <= max) return; // NaN fails the comparison as well
+  /** Return what is wrong with the value of a setting; "" if nothing is, or it has none. */
+  faultOf({ name, integer, min, max }, value) {
+    if (value === null || value === undefined) return "";
+    if (value >= min && value <= max) return ""; // NaN fails the comparison as well
     const kind = integer ? "an integer" : "a number";
     const given = integer ? String(value) : decimal(value);
     const [least, most] = [min, max].map((end) =>
       integer ? BigInt(end).toLocaleString("en") : general(Number(end)),
     );
-    throw new InvalidRequest(
+    return (
       `${name} must be ${kind} from ${least} to ${most} ` +
-        `(${this.sampling.meanings[name]}), but got ${given}`,
-      name,
+      `(${this.sampling.meanings[name]}), but got ${given}`
     );
   }
 

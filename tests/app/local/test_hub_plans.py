@@ -16,7 +16,7 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.client import LocalEngine
 from app.local import hub_plans
-from app.local.plan_messages import PlanRefusal
+from app.local.plan_messages import PlanRefusal, Plans
 from app.local.plan_process import answer
 from app.processes.limited_process import ProcessLimits
 from gpu.checkpoint.open_model import open_model
@@ -51,6 +51,7 @@ def asked(**changes: Any) -> dict[str, Any]:
     checkpoint = Checkpoint.open(folder)
     config = json.loads((folder / "config.json").read_text())
     return {
+        "name": "owner/tale",
         "config": config | changes,
         "generation": json.loads((folder / "generation_config.json").read_text()),
         "tensors": {name: checkpoint.shape(name) for name in checkpoint.names()},
@@ -86,6 +87,12 @@ def test_the_plans_are_those_of_an_export(http: FlaskClient) -> None:
     assert got == constants
     assert recorded["parameters"] == checkpoint.parameters(config.tie_embeddings)
     assert found["defaults"]["temperature"] > 0
+
+
+def test_settings_that_no_file_has_are_those_of_the_models_card() -> None:
+    body = {**asked(), "name": "HuggingFaceTB/SmolLM2-135M-Instruct", "generation": {}}
+    found = msgspec.msgpack.decode(answer(msgspec.msgpack.encode(body)), type=Plans)
+    assert (found.defaults.temperature, found.defaults.top_p) == (0.2, 0.9)
 
 
 @pytest.mark.parametrize(

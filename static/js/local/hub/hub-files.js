@@ -110,7 +110,8 @@ export class HubFiles {
   async plan(profile) {
     const tensors = Object.fromEntries([...this.tensors].map(([name, { shape }]) => [name, shape]));
     const { "config.json": config, "generation_config.json": generation = {} } = this.small;
-    const asked = { config, generation, tensors, dtype: this.dtype, profile };
+    const { name, dtype } = this;
+    const asked = { name, config, generation, tensors, dtype, profile };
     const { recorded, defaults } = await ask(this.plans, { method: "POST", body: asked });
     const plan = parseJson(await inflated(fromBase64(recorded.plan).buffer), "the plan");
     expectRoom(plan.needs.bytes, this.name, this.dtype);
