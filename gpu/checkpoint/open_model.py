@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig
+from gpu.errors import ModelError
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +22,20 @@ def open_model(folder: str | Path) -> tuple[ModelConfig, Checkpoint]:
 
 def with_own_head(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
     """Return `config` with untied embeddings if the file has an output head of other numbers than
-    the embedding, as `transformers` 5 does: it was trained while the config still says tied."""
+    the embedding, as `transformers` 5 does: it was trained while the config still says tied.
+
+    Raises ModelError for a tied model that was saved with its head alone.
+    """
     tensors = tensor_map_of(config, checkpoint)
     names = tensors.head, tensors.embedding
-    if not config.tie_embeddings or not all(name in checkpoint for name in names):
+    if not config.tie_embeddings or tensors.head not in checkpoint:
         return config
+    if tensors.embedding not in checkpoint:
+        raise ModelError(
+            f"{checkpoint.folder}: the model was saved with {tensors.head} alone, without its "
+            "embedding, which the config says is the same matrix; load it with transformers and "
+            "save it again with save_pretrained, which writes the embedding"
+        )
     if checkpoint.are_equal(*names):
         return config
     log.info(

@@ -17,6 +17,7 @@ from gpu import Engine, LoadOptions
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.open_model import open_model, with_own_head
 from gpu.checkpoint.reader import Checkpoint
+from gpu.errors import ModelError
 from tests.gpu.models import random_models
 from tests.gpu.models.logit_checks import OF_THE_LARGEST_LOGIT
 from tests.gpu.models.model_cases import CASES
@@ -84,6 +85,16 @@ def test_equal_numbers_are_tied(tmp_path: Path) -> None:
         save(tmp_path, half, head)
         assert not open_model(tmp_path)[0].tie_embeddings
         assert Inventory.from_folder(tmp_path).parameters == n + copy.numel()
+
+
+@pytest.mark.parametrize("kind", ["qwen3_window_tied", "gpt2"])
+def test_a_head_without_the_embedding_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+    tensors = write(tmp_path, kind)
+    embedding = embedding_of(tensors)
+    others = {name: tensor for name, tensor in tensors.items() if tensor is not embedding}
+    save(tmp_path, others, embedding)
+    with pytest.raises(ModelError, match=rf"saved with {HEAD} alone.*save_pretrained"):
+        open_model(tmp_path)
 
 
 def test_the_head_is_used_where_only_shapes_are_known(tmp_path: Path) -> None:
