@@ -121,6 +121,27 @@ def test_the_timeline_has_the_parts_of_the_request_without_gaps(
     assert len(on_gpu) == len(prefill)
 
 
+def test_the_timeline_has_what_a_run_waited_by_its_pace(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play(delay=0.002)
+    here.set(max_tokens=3)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask()
+    for n in range(1, 4):
+        expect(here.stats).to_contain_text(f"Paused before token {n}")
+        page.get_by_role("button", name="Step").click()
+    here.wait_done()
+    here.tokens.nth(1).click()
+    look = here.look.open("timeline")
+    expect(look.panel.locator(".tl-readout")).to_contain_text("waiting (pace)")
+    times = [event["times"] for event in here.messages.events("token")]
+    rows = [row for row in look.csv() if row["token"]]
+    assert [float(row["waiting (pace), ms"]) for row in rows] == [t["paced"] for t in times]
+    lengths = [t["interval"] - t["paced"] for t in times]
+    assert [float(row["length, ms"]) for row in rows] == pytest.approx(lengths)
+
+
 def test_the_figures_of_the_timeline_are_those_of_its_intervals(
     run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:

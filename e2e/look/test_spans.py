@@ -62,6 +62,29 @@ def spans(measured: dict[str, Any], track: str) -> list[tuple[str, float, float]
     return [(s["part"], s["from"], s["to"]) for s in measured["spans"] if s["track"] == track]
 
 
+def test_waiting_is_drawn_apart_from_computing(loaded: Page) -> None:
+    """The second token came 505 ms after the first, of which the run waited 500: before its step,
+    or after it with a preview. No step is in flight while a run waits."""
+    first, *_ = TOKENS
+    slow = token(505.0, 528.0, 1533.0, 1536.0)
+    slow["times"]["paced"] = 500.0
+    later = token(5.0, 534.0, 1540.0, 1541.0)
+    measured = loaded.evaluate(MEASURE, [segment(), [first, slow, later], 1])
+    assert [step["interval"] for step in measured["steps"]] == [10.0, 5.0, 5.0]
+    assert spans(measured, "request")[-4:] == [
+        ("first sample", 26.0, 28.0),
+        ("waiting", 28.0, 528.0),
+        ("decode", 528.0, 533.0),
+        ("decode", 533.0, 538.0),
+    ]
+    assert [at for part, at, _ in spans(measured, "host") if part == "encode"] == [528.0, 533.0]
+    slow["previewed"] = True
+    measured = loaded.evaluate(MEASURE, [segment(), [first, slow, later], 1])
+    assert spans(measured, "request")[-3:-1] == [("decode", 28.0, 33.0), ("waiting", 33.0, 533.0)]
+    assert ("decode", 29.75, 32.75) in spans(measured, "GPU")
+    assert [step["at"] for step in measured["steps"]] == [28.0, 533.0, 538.0]
+
+
 def test_every_part_is_where_its_clock_says(loaded: Page) -> None:
     measured = loaded.evaluate(MEASURE, [segment(), TOKENS, 1])
     assert spans(measured, "request") == [

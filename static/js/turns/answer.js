@@ -58,6 +58,8 @@ export class Segment {
      * @type {ToPage.Preview | null}
      */
     this.preview = null;
+    /** Will the next token be the one that is computed already, as nothing has changed since? */
+    this.previewIsCurrent = false;
     /** Interventions now, and since which position: see `spansFromStart` (interventions.js). */
     this.interventions = request?.reach ?? {};
     /** @type {FromPage.InterventionSpan[]} */
@@ -434,6 +436,7 @@ const HANDLERS = {
   preview(_answer, segment, event) {
     if (segment.preview) segment.preview.candidates = [];
     segment.preview = event;
+    segment.previewIsCurrent = true;
   },
 
   /**
@@ -443,12 +446,14 @@ const HANDLERS = {
    */
   token(answer, segment, event) {
     segment.state = "writing";
+    const previewed = segment.previewIsCurrent;
     segment.preview = null;
+    segment.previewIsCurrent = false;
     segment.kvBlocks = event.kv_blocks;
     addExpertCounts(segment, event.experts);
     const number = (segment.params?.first_index ?? 0) + event.index;
     event.logprob ??= NaN; // JSON has no NaN
-    answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number }));
+    answer.tokens.push(Object.assign(event, { segment, place: segment.nTokens, number, previewed }));
     countToken(answer, event);
     segment.nTokens += 1;
   },
@@ -468,7 +473,10 @@ const HANDLERS = {
     segment.params = event.params;
     segment.capture = event.capture;
     if (event.pace !== undefined) segment.pace = event.pace;
-    if (changes.length) addMark(answer, segment, segment.first + event.index, changes);
+    if (changes.length) {
+      segment.previewIsCurrent = false;
+      addMark(answer, segment, segment.first + event.index, changes);
+    }
   },
 
   /**

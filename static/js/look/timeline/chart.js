@@ -30,6 +30,9 @@ const PART_COLOURS = {
   draw: "ink-3",
 };
 
+/** Parts in which nothing is computed. */
+const HATCHED = ["sending", "waiting"];
+
 const WORDS = 20;
 const RULER = 24;
 const TRACK_HEIGHT = 34;
@@ -109,7 +112,7 @@ export class StepChart {
   #stepAt(x) {
     const time = this.#time(x);
     const { steps } = this.measured;
-    if (!steps.length || time < steps[0].at - steps[0].interval) return null;
+    if (!steps.length || time < steps[0].from) return null;
     const next = steps.findIndex(({ at }) => at >= time);
     return next < 0 ? steps.length - 1 : next;
   }
@@ -238,7 +241,7 @@ export class StepChart {
     const gap = end - x > 4 ? 1 : 0;
     const width = Math.max(0.75, end - x - gap);
     const height = this.track - 9;
-    if (part === "sending") {
+    if (HATCHED.includes(part)) {
       const path = () => context.rect(x, y, width, height);
       clipped(context, path, () => hatch(context, x, y, width, height));
     } else {
@@ -260,18 +263,17 @@ export class StepChart {
   #paintFocus(context) {
     const step = this.at === null ? null : this.measured.steps[this.at];
     if (!step) return;
-    const x = this.#x(step.at - step.interval);
-    const end = this.#x(step.at);
+    const x = this.#x(step.from);
     context.fillStyle = palette["lamp-wash"];
-    context.fillRect(x, WORDS, Math.max(2, end - x), this.foot - WORDS);
-    rule(context, end - 0.5, WORDS - 4, 1.5, this.foot - WORDS + 8, "lamp");
+    context.fillRect(x, WORDS, Math.max(2, this.#x(step.to) - x), this.foot - WORDS);
+    rule(context, this.#x(step.at) - 0.5, WORDS - 4, 1.5, this.foot - WORDS + 8, "lamp");
   }
 
   #paintWords(context) {
     const { steps } = this.measured;
     let free = -Infinity;
-    steps.forEach(({ at, interval }, i) => {
-      const x = Math.max(this.#x(at - interval), this.left);
+    steps.forEach(({ at, from }, i) => {
+      const x = Math.max(this.#x(from), this.left);
       const end = this.#x(at);
       if (end < this.left || x > this.left + this.room || x < free) return;
       if (end - x < MIN_WORD && i !== this.at) return;

@@ -18,8 +18,9 @@ export const TRACKS = ["request", "GPU", "host", "network", "page"];
  * before the oldest is read back.
  *
  *   spans    {track, part, from, to, index}, `index` of the token in the segment or null
- *   steps    per token: {at, interval, gpu, encode, wait, read, pipe, socket, page} in ms; null:
- *            unknown
+ *   steps    per token: {at, from, to, interval, paced, gpu, encode, wait, read, pipe, socket, page}
+ *            in ms; null: unknown. It was computed between `from` and `to`, and written at `at`;
+ *            `paced`: how long the run waited because of its pace, null if it did not
  *   end      end of the last span
  *   live     were the browser's times recorded? A reload loses them: the axis then starts when the
  *            server received the request.
@@ -30,14 +31,16 @@ export function measure(segment, tokens, inFlight = 1) {
   const zeros = zerosOf(segment, tokens, written, live);
   const queue = segment.timings?.queue_ms ?? 0;
   const began = zeros.engine + queue;
-  const spans = [...ofRequest(segment, written, zeros, queue), ...ofPrefill(segment, began)];
   const steps = tokens.map((token, i) => {
     const at = zeros.engine + written[i];
-    // What a run waits by its pace is a gap before its step.
-    const interval = workOf(token.times);
-    const step = { at, ...token.times, interval, ...ofPage(token, segment, zeros.server, at) };
-    spans.push(...ofStep(step, i, encodeStart(i, inFlight, written, zeros.engine)));
-    return step;
+    const times = { ...token.times, ...whenComputed(token, i, at) };
+    return { at, ...times, ...ofPage(token, segment, zeros.server, at) };
+  });
+  const spans = [...ofRequest(segment, steps, zeros, began), ...ofPrefill(segment, began)];
+  steps.forEach((step, i) => {
+    // A run that waits has no step in flight.
+    const encodeAt = i && step.paced !== null ? step.from : encodeStart(i, inFlight, written, zeros.engine);
+    spans.push(...ofStep(step, i, encodeAt));
   });
   const end = spans.reduce((most, { to }) => Math.max(most, to), 0);
   return { spans, steps, end, live };
@@ -68,23 +71,39 @@ function fastest(later, earlier) {
   return Math.max(0, Math.min(...later.map((at, i) => at - earlier[i])));
 }
 
-function ofRequest({ chunks, preparedMs }, written, zeros, queue) {
+/**
+ * When a token was computed, and how long its run waited because of its pace: after that with a
+ * preview of the token, else before. Before the first token only a paused run waits.
+ */
+function whenComputed({ times, previewed }, index, at) {
+  const interval = workOf(times);
+  const paced = times.paced || null;
+  const to = previewed || !index ? at - paced : at;
+  return { interval, paced, from: to - interval, to };
+}
+
+function ofRequest({ chunks, preparedMs }, steps, zeros, began) {
   const spans = [];
-  const add = (part, from, to) => {
-    if (to > from) spans.push({ track: "request", part, from, to, index: null });
+  const add = (part, from, to, index = null) => {
+    if (to > from) spans.push({ track: "request", part, from, to, index });
   };
   const prepared = Math.min(zeros.server + (preparedMs ?? 0), zeros.engine);
-  const began = zeros.engine + queue;
   const prompt = chunks.length ? began + chunks.at(-1).ms : began;
   add("sending", 0, zeros.server);
   add("template", zeros.server, prepared);
   add("to the engine", prepared, zeros.engine);
   add("queue", zeros.engine, began);
   add("prefill", began, prompt);
-  if (written.length) {
-    add("first sample", prompt, zeros.engine + written[0]);
-    add("decode", zeros.engine + written[0], zeros.engine + written.at(-1));
+  if (steps.every(({ paced }) => paced === null)) {
+    add("first sample", prompt, steps[0]?.at);
+    add("decode", steps[0]?.at, steps.at(-1)?.at);
+    return spans;
   }
+  steps.forEach(({ from, to, at, paced }, i) => {
+    if (to === at) add("waiting", from - paced, from, i);
+    add(i ? "decode" : "first sample", i ? from : prompt, to, i);
+    add("waiting", to, at, i);
+  });
   return spans;
 }
 
@@ -105,14 +124,15 @@ function ofPrefill({ chunks }, began) {
 const encodeStart = (i, inFlight, written, zero) =>
   i >= inFlight ? zero + written[i - inFlight] : null;
 
-function ofStep({ at, gpu, encode, wait, read, passed, received, drawn }, index, encodeAt) {
+function ofStep(step, index, encodeAt) {
+  const { at, to: ended, gpu, encode, wait, read, passed, received, drawn } = step;
   const spans = [];
   const add = (track, part, from, to) => spans.push({ track, part, from, to, index });
-  const arrived = at - read;
+  const arrived = ended - read;
   if (gpu !== null) add("GPU", "decode", Math.max(0, arrived - gpu), arrived);
   if (encodeAt !== null) add("host", "encode", encodeAt, encodeAt + encode);
   add("host", "wait", Math.max(0, arrived - wait), arrived);
-  add("host", "read", arrived, at);
+  add("host", "read", arrived, ended);
   add("network", "pipe", at, passed);
   if (received !== null) add("network", "socket", passed, received);
   if (drawn !== null) add("page", "draw", received, drawn);

@@ -74,7 +74,7 @@ export const timeline = {
       i ? "step" : "first token",
       segment.first + i + 1,
       tokens[i].text,
-      step.at - step.interval,
+      step.from,
       step.interval,
       ...PARTS.map(([, part]) => step[part]),
       costs.get(i)?.flops ?? null,
@@ -86,6 +86,7 @@ export const timeline = {
 
 /** Parts of a step: label, and field in `measure`. */
 const PARTS = [
+  ["waiting (pace)", "paced"],
   ["encode", "encode"],
   ["GPU", "gpu"],
   ["wait", "wait"],
@@ -127,8 +128,8 @@ function drawReadout(token, at) {
   for (const [name, part] of PARTS) {
     if (step[part] === null) continue;
     const box = el("span", "", `${name} ${duration(step[part])}`);
-    const swatch = el("i");
-    swatch.style.setProperty("--swatch", `var(--${COLOURS[part]})`);
+    const swatch = el("i", part === "paced" ? "hatched" : "");
+    if (COLOURS[part]) swatch.style.setProperty("--swatch", `var(--${COLOURS[part]})`);
     box.prepend(swatch);
     readout.append(box);
   }
