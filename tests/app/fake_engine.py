@@ -8,6 +8,7 @@ story. Errors and the order of events are those of the real engine.
 from __future__ import annotations
 
 import functools
+import math
 import queue
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any
 import msgspec
 
 from gpu import (
+    ENDED_IN_PAUSE,
     NO_INTERVENTIONS,
     EngineClosed,
     EngineError,
@@ -29,11 +31,12 @@ from gpu import (
     Interventions,
     ModelError,
     PaceChange,
-    QueueFull,
+    Places,
     Request,
     RunPace,
     SamplingParams,
 )
+from gpu.engine.run_clock import RunClock
 from gpu.engine.validation import RequestValidator
 from gpu.events import (
     Accepted,
@@ -164,13 +167,12 @@ class FakeRun:
         self.capture = self.captures = request.capture
         self.pace = RunPace(request.pace, 0)
         self.previewed = False  # the next token, by the settings now
-        self.waits_since: float | None = None
-        self.waited = 0.0
         self.interventions = self.active = request.interventions
         self.updates = deque(request.updates)
         self.on_event = on_event
         self.pending: deque[Updated] = deque()
         self.cancelled = False
+        self.message = ""
         self.reused = min(engine.options.reused, len(self.prompt) - 1)
         self.prefilled = self.reused
         self.index = 0
@@ -180,9 +182,7 @@ class FakeRun:
         )
         self.text = ""
         self.held = ""
-        self.submitted = self.last = time.perf_counter()
-        self.started = 0.0
-        self.first = 0.0
+        self.clock = RunClock()
 
     def update(
         self,
@@ -255,25 +255,18 @@ class FakeRun:
             self.cancelled = True
             self.engine.changed.notify()
 
+    @property
+    def paused_since(self) -> float | None:
+        """Return when the run was paused or pressed last; None if it writes."""
+        return None if self.pace.may_write(self.index) else self.pace.changed_at
+
+    def end_paused(self) -> None:
+        """End the run: others need its place."""
+        self.message = ENDED_IN_PAUSE
+        self.cancel()
+
     def timings(self) -> Timings:
-        now = time.perf_counter()
-        first = self.first or now
-        started = self.started or now
-        prompt_ms = 1000 * (first - started)
-        predicted_ms = 1000 * (now - first - self.waited)
-        return Timings(
-            cache_n=self.reused,
-            prompt_n=self.prefilled - self.reused,
-            prompt_ms=prompt_ms,
-            prompt_per_second=(self.prefilled - self.reused) / max(1e-9, first - started),
-            predicted_n=self.index,
-            predicted_ms=predicted_ms,
-            predicted_per_second=1000 * self.index / max(1e-6, predicted_ms),
-            queue_ms=1000 * (started - self.submitted),
-            ttft_ms=1000 * (first - self.submitted),
-            tpot_ms=predicted_ms / max(1, self.index - 1),
-            paced_ms=1000 * self.waited,
-        )
+        return self.clock.timings(self.reused, 0, self.prefilled - self.reused, self.index)
 
 
 class FakeGeneration:
@@ -309,6 +302,9 @@ class FakeEngine:
         self.active: list[FakeRun] = []
         self.waiting: list[FakeRun] = []
         self.asked: deque[tuple[Question, Future[Answer]]] = deque()
+        self.places: Places[FakeRun] = Places(
+            options.n_slots + options.queue, "requests are running or waiting"
+        )
         self.steps: deque[StepRecord] = deque(maxlen=512)
         self.n_steps = self.n_runs = 0
         self.closed = False
@@ -344,12 +340,10 @@ class FakeEngine:
             if self.closed:
                 raise EngineClosed("the engine is closed")
             free = len(self.active) < self.options.n_slots and not self.waiting
-            if not free and len(self.waiting) >= self.options.queue:
-                raise QueueFull(
-                    f"{self.options.queue} requests are waiting already; try again in a moment"
-                )
-            story = self.stories[0] if len(self.stories) == 1 else self.stories.pop(0)
-            run = FakeRun(self, request, story, on_event)
+            run = FakeRun(self, request, self.stories[0], on_event)
+            self.places.take(run)
+            if len(self.stories) > 1:
+                del self.stories[0]
             position = 0 if free else len(self.waiting) + 1
             if free:
                 self.active.append(run)
@@ -439,16 +433,18 @@ class FakeEngine:
             self._end(run, "cancelled")
 
     def _step(self, run: FakeRun) -> None:
-        run.started = run.started or time.perf_counter()
+        if run.clock.began is None:
+            run.clock.start()
         if run.prefilled < len(run.prompt):
             self._prefill(run)
         elif not run.pace.may_write(run.index):
             self._preview(run)
         elif run.pace.is_due:
+            run.clock.go_on(run.pace.due_at or math.inf)
             run.pace.submitted()
             self._decode(run)
         else:
-            run.waits_since = run.waits_since or time.perf_counter()
+            run.clock.wait()
 
     def _preview(self, run: FakeRun) -> None:
         """Tell what the next token will be drawn from, unless that is known."""
@@ -456,7 +452,7 @@ class FakeEngine:
             return
         chosen = self._choose(run)
         run.previewed = True
-        run.waits_since = run.waits_since or time.perf_counter()
+        run.clock.wait()
         names = ("candidates", "n_kept", "mass")
         run.on_event(Preview(run.index, **{name: chosen[name] for name in names}))  # type: ignore[arg-type]
 
@@ -468,7 +464,7 @@ class FakeEngine:
         done, total = run.prefilled, len(run.prompt)
         used = self._experts()
         # Measured, not invented: the page aligns clocks with it and would notice.
-        ms = 1000 * (time.perf_counter() - run.started)
+        ms = run.clock.since_start_ms()
         n_held = self._n_blocks(done)
         found = Prefill(done, total, run.reused, ms, 0.8 * ms, n_held, stats, used)
         if groups := self.options.kv_groups:
@@ -498,17 +494,13 @@ class FakeEngine:
         position = len(run.prompt) + run.index - 1
         run.previewed = False
         id = int(str(chosen["id"]))
-        now = time.perf_counter()
-        run.first = run.first or now
-        interval, run.last = 1000 * (now - run.last), now
-        paced = 0.0 if run.waits_since is None else now - run.waits_since
-        run.waits_since, run.waited = None, run.waited + paced
+        interval, paced = run.clock.token_ms()
         eos = id in self.tokenizer.eos_ids and not params.ignore_eos
         text, stopped = ("", False) if eos else self._text(run, id)
         token = Token(
             index=run.index,
             text=text,
-            times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1, 1000 * paced),
+            times=StepTimes(interval, max(0.1, 800 * options.delay), 0.4, 0.6, 0.1, paced),
             kv_blocks=self._n_blocks(position + 1),
             slid=(run.context_shift.n_left(position) if run.context_shift else 0) or msgspec.UNSET,
             stats=self._stats(position, id, len(self.active)) if run.captures else None,
@@ -582,7 +574,8 @@ class FakeEngine:
             self.active.remove(run)
         else:
             self.waiting.remove(run)
-        run.on_event(Done(reason, len(run.prompt), run.index, run.timings()))
+        self.places.release(run)
+        run.on_event(Done(reason, len(run.prompt), run.index, run.timings(), run.message))
         while self.waiting and len(self.active) < self.options.n_slots and not self.closed:
             self.active.append(self.waiting.pop(0))
             self.active[-1].on_event(Queued(0))

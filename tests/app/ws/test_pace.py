@@ -49,7 +49,11 @@ def test_a_text_is_written_press_by_press(start_site: StartSite, process: bool) 
     page.send_message("update", id="paused", pace=None)
     page.until("updated", id="paused", pace=None)
     done = page.until("done", id="paused")["event"]
-    assert done["timings"]["paced_ms"] > 0
+    times = [m["event"]["times"] for m in page.events("paused") if m["event"]["type"] == "token"]
+    waited = [each.get("paced", 0.0) for each in times]
+    assert done["timings"]["paced_ms"] == pytest.approx(sum(waited))
+    work = [each["interval"] - paced for each, paced in zip(times, waited, strict=True)]
+    assert done["timings"]["predicted_ms"] == pytest.approx(sum(work[1:]))
     assert written(page, "paused") == written(page, "plain")
 
 
