@@ -45,6 +45,22 @@ def test_an_answer_and_its_candidates_are_shown(page: Page, play: Playground) ->
     expect(page.locator("#r-ttft")).not_to_have_text("–")
 
 
+def test_a_pause_without_a_preview_is_said_where_the_pace_is(page: Page, play: Playground) -> None:
+    why = page.locator("#meta").get_by_text("does not tell what the next token would be drawn from")
+    expect(why).to_be_hidden()
+    page.get_by_label("Tokens a second").select_option("by step")
+    play.ask()
+    for n in (1, 2):
+        expect(play.stats).to_contain_text(f"Paused before token {n}")
+        expect(why).to_be_in_viewport()
+        page.get_by_role("button", name="Step").click()
+        expect(play.tokens).to_have_count(n)
+    page.get_by_role("button", name="Go on").click()
+    play.wait_done()
+    assert play.text() == STORY
+    expect(why).to_be_hidden()
+
+
 def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground) -> None:
     play.ask()
     play.wait_done()

@@ -8,6 +8,7 @@ import { continueAnswer, regenerate, showVersion } from "./session.js";
 import { stop } from "../turns/stop.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 import { startNewChat } from "./composer.js";
+import { lackOf } from "../ui/lacks.js";
 import { isPaused, pauseOf } from "./pace.js";
 import { editOf } from "../turns/summary.js";
 import { workOf } from "../turns/work.js";
@@ -87,7 +88,8 @@ function draw() {
   setText(byId("version"), versions > 1 ? `${turn.shown + 1}/${versions}` : "");
   const described = segment ? describe(answer, segment) : "";
   setText(byId("stats"), described);
-  setAttr(byId("stats"), "title", described || null);
+  const why = segment?.reason === "cancelled" ? segment.message : "";
+  setAttr(byId("stats"), "title", [described, why].filter(Boolean).join(": ") || null);
   announce(segment);
 }
 
@@ -101,16 +103,21 @@ const REASONS = {
 };
 
 /** Say why a run ended. One with a grammar stops when the text is complete by it. */
-function reasonOf({ reason, request }) {
+function reasonOf({ reason, request, message }) {
+  if (reason === "cancelled" && message) return "ended while paused";
   return reason === "stop" && request?.grammar ? "grammar complete" : REASONS[reason];
 }
+
+/** Is the prompt of a run being read? Behind an upstream a paused run has no preview to say so. */
+export const isReading = (segment) =>
+  segment.nDrawn === 0 && !segment.preview && !(isPaused(segment) && lackOf("preview"));
 
 function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
       return state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection";
     if (segment.state === "queued" && !isPaused(segment)) return `Queued, position ${segment.position}`;
-    if (segment.nDrawn === 0 && !segment.preview) {
+    if (isReading(segment)) {
       const { done, total } = segment.prefill;
       return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
     }
