@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground
+from gpu import Request, SamplingParams
 
 PREVIEW_HEAD = "Next token"
 
@@ -63,6 +65,84 @@ def test_keys_pause_step_and_go_on(page: Page, play: Callable[..., Playground]) 
     page.locator("#turns").focus()
     page.keyboard.press("p")
     here.wait_done()
+
+
+def test_a_long_press_writes_on_until_it_ends(page: Page, play: Callable[..., Playground]) -> None:
+    here = play(delay=0.02)
+    here.set(max_tokens=400)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask()
+    expect(here.stats).to_contain_text("Paused before token 1")
+    page.get_by_role("button", name="Step").hover()
+    page.mouse.down()
+    here.wait_tokens(5)
+    page.mouse.up()
+    expect(here.stats).to_contain_text("Paused before token")
+    expect(page.locator("#tok-word")).to_have_text(PREVIEW_HEAD)  # all in flight have come
+    n = here.tokens.count()
+    assert n < 400
+    page.get_by_role("button", name="Step").click()  # a short one
+    expect(here.stats).to_contain_text(f"Paused before token {n + 2}")
+    expect(here.tokens).to_have_count(n + 1)
+    updates = [m for m in here.messages.sent if m["type"] == "update"]
+    assert [m.get("pace", m.get("steps")) for m in updates] == [None, 0, 1]
+
+
+def test_columns_of_a_comparison_are_stepped_together(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play(delay=0.002)
+    here.set(max_tokens=12, seed=5)
+    page.get_by_label("Tokens a second").select_option("by step")
+    compare = here.compare.open("Tell me a story about a fox")
+    compare.go.click()
+    for n in range(1, 4):
+        page.get_by_role("button", name="Step").click()
+        for column in (0, 1):
+            expect(compare.tokens(column)).to_have_count(n)
+    page.get_by_role("button", name="Go on").click()
+    compare.wait_done()
+    for text, message in zip(compare.texts(), here.reach.requests(), strict=True):
+        written = here.site.reference("Tell me a story about a fox", **message["params"])
+        assert text == "".join(token.text for token in written)
+
+
+def test_a_branch_is_written_at_the_pace(page: Page, play: Callable[..., Playground]) -> None:
+    here = play(delay=0.002)
+    here.write(n=12)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.tokens.nth(4).click()
+    page.locator("#cands li .w:enabled").nth(1).click()
+    expect(page.locator("#version")).to_have_text("2/2")
+    expect(here.stats).to_contain_text("Paused before token 6")
+    page.get_by_role("button", name="Step").click()
+    expect(here.stats).to_contain_text("Paused before token 7")
+    expect(here.tokens).to_have_count(6)
+    page.get_by_role("button", name="Go on").click()
+    here.wait_done()
+    expect(here.tokens).to_have_count(5 + 12)
+
+
+def test_a_text_that_was_paused_too_long_says_so_and_goes_on(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play(delay=0.002, n_slots=1, queue=0)
+    here.set(max_tokens=12, seed=5)
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask()
+    page.get_by_role("button", name="Step").click()
+    expect(here.stats).to_contain_text("Paused before token 2")
+    request = Request(here.site.engine.tokenizer.encode("Once"), SamplingParams(), pace=0.0)
+    other = here.site.engine.submit(request, lambda event: None)
+    expect(here.stats).to_contain_text("ended while paused")
+    expect(here.stats).to_have_attribute("title", re.compile("paused longest"))
+    other.cancel()
+    here.continue_button.click()
+    page.get_by_role("button", name="Go on").click()
+    here.wait_done()
+    params = next(m["params"] for m in here.messages.sent if m["type"] == "generate")
+    written = here.site.reference("Tell me a story", **params)
+    assert here.text() == "".join(token.text for token in written)
 
 
 def test_the_pace_is_remembered_and_asked_for(page: Page, play: Callable[..., Playground]) -> None:

@@ -36,6 +36,12 @@ export function setUpPace() {
   on("turns tokens connection hello settings look", draw);
 }
 
+/** Put the control before another one, or back to its place: *Compare* covers that. */
+export function movePace(place = byId("stop")) {
+  const box = byId("pace-box");
+  if (box.nextElementSibling !== place) place.before(box);
+}
+
 /** The pace that acts: the chosen one, or one that is lent. */
 const paceNow = () => (lent ? lent.pace : state.pace);
 

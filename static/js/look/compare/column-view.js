@@ -2,7 +2,8 @@
 // One column of a comparison on the page: its settings in words, its buttons, its text.
 
 import { AnswerText } from "../../chat/answer-text.js";
-import { tokensPerSecond } from "../../chat/status-line.js";
+import { pauseOf } from "../../chat/pace.js";
+import { isReading, tokensPerSecond } from "../../chat/status-line.js";
 import { el, setAttr, setText } from "../../ui/dom.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { figure, plural } from "../../ui/format.js";
@@ -141,9 +142,9 @@ function statusOf(answer) {
   const { segment, tokens } = answer;
   if (segment.state === "sent") return "sent";
   if (segment.state === "queued") return `queued, position ${segment.position}`;
-  if (segment.running && !tokens.length) return "reading the prompt";
+  if (segment.running && isReading(segment)) return "reading the prompt";
   const speed = tokensPerSecond(answer, segment);
-  const parts = [plural(tokens.length, "token")];
+  const parts = [pauseOf(answer) || plural(tokens.length, "token")];
   if (speed) parts.push(`${figure(speed)} tok/s`);
   if (!segment.running) parts.push(ENDS[segment.reason] ?? segment.message);
   return parts.join(" · ");

@@ -6,6 +6,7 @@
 // while it is written. The core sample and the panels beside it show its tokens.
 
 import { el, newButton, setText } from "../../ui/dom.js";
+import { movePace } from "../../chat/pace.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { percent, plural } from "../../ui/format.js";
 import { growWithText } from "../../ui/grow.js";
@@ -67,15 +68,18 @@ export const compare = {
   show() {
     if (state.replay) {
       isOpen = false;
+      movePace();
       throw new Missing("A comparison needs the engine, and a replay has none.");
     }
     if (!isOpen) open();
+    movePace(go);
     draw();
     return sourceOf();
   },
 
   hide(isClosed) {
     isOpen = false;
+    movePace();
     if (isClosed) closeColumns();
   },
 
