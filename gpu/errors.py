@@ -48,9 +48,10 @@ class ContextExceeded(EngineError):
     code = "context_exceeded"
 
     def __init__(self, n_prompt: int, context: int) -> None:
+        over = n_prompt - context + 1
         super().__init__(
             f"the prompt has {n_prompt} tokens, but the context holds {context} and one must be "
-            f"left to write; shorten the prompt by at least {n_prompt - context + 1} tokens "
+            f"left to write; shorten the prompt by at least {over} token{'s' * (over != 1)} "
             "or start with a larger --context"
         )
         self.n_prompt = n_prompt

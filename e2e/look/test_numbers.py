@@ -308,3 +308,14 @@ def test_pointing_at_the_cache_looks_at_that_token(
     look.page.keyboard.press("End")
     expect(play.core).to_have_attribute("aria-valuenow", str(N))
     assert messages.events("token")
+
+
+def test_one_is_not_many(play: Callable[..., Playground]) -> None:
+    here = play(n_heads=4, n_kv_heads=1, n_slots=1)
+    here.write(n=4)
+    rows = {row["layout"]: row for row in here.look.open("cache").csv()}
+    assert rows["current"]["how"] == "1 KV head for 4, f16"
+    here.page.get_by_test_id("about-open").click()
+    facts = here.page.get_by_role("dialog")
+    expect(facts).to_contain_text("1 run; queue of 16")
+    expect(facts).to_contain_text("4 heads of")

@@ -119,7 +119,7 @@ function describe(answer, segment) {
     if (segment.state === "queued" && !isPaused(segment)) return `Queued, position ${segment.position}`;
     if (isReading(segment)) {
       const { done, total } = segment.prefill;
-      return `Reading the prompt, ${count(done)} of ${count(total)} tokens`;
+      return `Reading the prompt, ${count(done)} of ${plural(total, "token")}`;
     }
   }
   if (segment.edited) return "edited, not measured";

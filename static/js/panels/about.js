@@ -2,7 +2,7 @@
 // Names of the model and the device, and the dialog with their details.
 
 import { byId, el, setText } from "../ui/dom.js";
-import { bytes, count, parameters } from "../ui/format.js";
+import { bytes, count, parameters, plural } from "../ui/format.js";
 import { kvShape } from "../look/cache/kv-size.js";
 import { on, state } from "../state.js";
 
@@ -50,7 +50,7 @@ function facts(hello) {
     ["Layers", `${model.n_layers} of width ${count(model.hidden_size)}`],
     [
       "Attention",
-      `${model.n_heads} heads of ${model.head_dim}, ${model.n_kv_heads} for keys and values`,
+      `${plural(model.n_heads, "head")} of ${model.head_dim}, ${model.n_kv_heads} for keys and values`,
     ],
     ["Vocabulary", `${count(model.vocab_size)} tokens`],
     ["Chat", model.chat ? "has a chat template" : "no chat template; continues text only"],
@@ -79,7 +79,7 @@ function facts(hello) {
         (memory.work ? `, ${bytes(memory.work)} compute buffers` : ""),
     ],
     ...(dispatches ? [["Per token", `${count(dispatches)} dispatches`]] : []), // PyTorch has none
-    ["Concurrency", `${limits.active} runs; queue of ${limits.queue}`],
+    ["Concurrency", `${plural(limits.active, "run")}; queue of ${limits.queue}`],
   ];
 }
 
@@ -89,7 +89,7 @@ function upstreamFacts({ model, limits, upstream }) {
     ["Model", model.name],
     ["Upstream", `${upstream.url}, ${upstream.kind}`],
     ["Context", `${count(limits.context)} tokens`],
-    ["Concurrency", `${limits.active + limits.queue} runs`],
+    ["Concurrency", `${plural(limits.active + limits.queue, "run")}`],
     ["Not told", upstream.lacks.map(({ why }) => why).join(" ")],
   ];
 }

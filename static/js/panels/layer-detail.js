@@ -4,7 +4,7 @@
 
 import { byId, el, fitCanvas, setVars } from "../ui/dom.js";
 import { expertChoiceText, expertChoice, loadBalance } from "../turns/expert-use.js";
-import { count } from "../ui/format.js";
+import { count, plural } from "../ui/format.js";
 import { scales, signed } from "../turns/metrics.js";
 import { palette } from "../ui/palette.js";
 import { state } from "../state.js";
@@ -57,7 +57,7 @@ function expertWords(stats, at) {
   const n = state.hello.model.n_experts;
   const { tokens, given } = view.answer.use.of(at, n);
   const { used, evenness } = loadBalance(given);
-  const whole = `${used} of ${n} experts used by ${count(tokens)} tokens`;
+  const whole = `${used} of ${n} experts used by ${plural(tokens, "token")}`;
   const even = evenness === null ? whole : `${whole}, evenness ${evenness.toFixed(2)}`;
   const usage = el("span", "", even);
   usage.title =
@@ -99,7 +99,7 @@ function drawHeads(layer, summary) {
 function label(entropy, summary) {
   const bits = entropy.map((value) => value.toFixed(1)).join(", ");
   const whose = summary
-    ? `Mean attention entropy of ${summary.heads} heads`
+    ? `Mean attention entropy of ${plural(summary.heads, "head")}`
     : "Attention entropy of each head";
   const name = bits ? `${whose}, in bits: ${bits}` : "No layer yet";
   if (name === labelled) return;

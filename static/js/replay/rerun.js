@@ -7,7 +7,7 @@
 
 import { Answer } from "../turns/answer.js";
 import { stampReceived } from "../ui/message-clock.js";
-import { count, plural, tokenLabel } from "../ui/format.js";
+import { plural, tokenLabel } from "../ui/format.js";
 import { listenTo, send } from "../net/connection.js";
 import { differences } from "../settings/sampling-settings.js";
 import { normalize, sameInterventions } from "../interventions/interventions.js";
@@ -176,7 +176,7 @@ function compare(rerun, token) {
   const there = tokenOf(rerun.recordings[0], token.index);
   if (there?.id === token.id) rerun.matching += 1;
   else rerun.divergence = { here: token, there };
-  const matching = `${count(rerun.matching)} tokens, all the same so far.`;
+  const matching = `${plural(rerun.matching, "token")}, all the same so far.`;
   say(rerun, rerun.divergence ? describeDivergence(rerun) : matching);
 }
 

@@ -313,19 +313,20 @@ def test_max_tokens_may_be_raised_past_what_the_cache_holds_now(made, tokenizer)
 
 
 @pytest.mark.parametrize(
-    ("ids", "error"),
+    ("ids", "error", "words"),
     [
-        ([], InvalidRequest),
-        ([256], InvalidRequest),
-        ([-1], InvalidRequest),
-        ([1.5], InvalidRequest),
-        ([True], InvalidRequest),
-        ([1] * 64, ContextExceeded),
+        ([], InvalidRequest, None),
+        ([256], InvalidRequest, None),
+        ([-1], InvalidRequest, None),
+        ([1.5], InvalidRequest, None),
+        ([True], InvalidRequest, None),
+        ([1] * 64, ContextExceeded, "by at least 1 token or"),
+        ([1] * 65, ContextExceeded, "by at least 2 tokens or"),
     ],
 )
-def test_bad_prompts_are_refused_at_once(made, tokenizer, ids, error):
+def test_bad_prompts_are_refused_at_once(made, tokenizer, ids, error, words):
     engine = make(made, tokenizer, ScriptedRunner())
-    with pytest.raises(error):
+    with pytest.raises(error, match=words):
         engine.submit(Request(ids, SamplingParams()))
     assert [t.id for t in engine.generate([3], SamplingParams(max_tokens=4))] == expected([3], 4)
 

@@ -20,10 +20,11 @@ export class InvalidRequest extends EngineError {
 /** The prompt and one token to write do not fit in the context. */
 export class ContextExceeded extends EngineError {
   constructor(nPrompt, context) {
+    const over = nPrompt - context + 1;
     super(
       "context_exceeded",
       `the prompt has ${nPrompt} tokens, but the context holds ${context} and one must be left to ` +
-        `write; shorten the prompt by at least ${nPrompt - context + 1} tokens or start with a ` +
+        `write; shorten the prompt by at least ${over} token${over === 1 ? "" : "s"} or start with a ` +
         "larger --context",
     );
   }

@@ -125,8 +125,8 @@ function sentence({ nLayers, nHeads, nKvHeads, texts, position, ...rest }, choic
     .join(", ");
   const { layer, head } = choice;
   const word = quoted(texts[position]);
-  if (layer === null) return `${word}, mean of all ${count(nLayers * nHeads)} heads: ${most}`;
-  if (head === null) return `${word}, layer ${layer}, mean of ${nHeads} heads: ${most}`;
+  if (layer === null) return `${word}, mean of all ${plural(nLayers * nHeads, "head")}: ${most}`;
+  if (head === null) return `${word}, layer ${layer}, mean of ${plural(nHeads, "head")}: ${most}`;
   const group = nKvHeads < nHeads ? `, KV head ${Math.floor((head * nKvHeads) / nHeads)}` : "";
   const i = layer * nHeads + head;
   const name = nameOf(rest.scores, i);

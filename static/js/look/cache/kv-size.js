@@ -1,6 +1,8 @@
 // @ts-nocheck
 // Size of keys and values in bytes, and under other cache layouts.
 
+import { plural } from "../../ui/format.js";
+
 /** Storage types of old recordings, by bits. */
 const FLOATS = { 32: "f32", 16: "f16" };
 
@@ -42,7 +44,7 @@ export function kvLayouts(hello) {
   const { n_heads: heads, n_kv_heads: kvHeads } = model;
   const groups = limits.kv_groups ?? [];
   const times = (factor) => (tokens) => tokens * perToken * factor;
-  const here = kvHeads === heads ? "a KV head per query head" : `${kvHeads} KV heads for ${heads}`;
+  const here = kvHeads === heads ? "a KV head per query head" : `${plural(kvHeads, "KV head")} for ${heads}`;
   const layouts = [{ name: "current", what: `${here}, ${stored}`, bytes: times(1) }];
   if (groups.length) {
     layouts[0].what += ", layers with a window keep only that";
@@ -60,7 +62,7 @@ export function kvLayouts(hello) {
   else if (heads % 4 === 0 && heads > 4)
     layouts.push({
       name: "grouped",
-      what: `${heads / 4} KV heads for ${heads}`,
+      what: `${plural(heads / 4, "KV head")} for ${heads}`,
       bytes: times(1 / 4),
     });
   if (kvHeads > 1)
