@@ -13,6 +13,7 @@ import functools
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,23 @@ would fill its context with it otherwise."""
 MODEL_SPLITS = '\n%llguidance {"no_forcing": true}\n'
 MAX_LEXER_STATES = 50_000
 """They take one or two kilobytes each."""
+MAX_STEP_ITEMS = 10_000
+"""Items of the parser for one mask. A grammar that reads text character by character needs up to
+5,000; an ambiguous one (`e: e e | C`) squares them, and its masks take a second each."""
+SECONDS_PER_TOKEN = 0.01
+FREE_SECONDS = 0.5
+"""Most time of the processor that a run's masks may take: SECONDS_PER_TOKEN each, and FREE_SECONDS
+more in all. They are computed between the steps that write everybody's texts."""
 MAX_COMPILED = 16
 MAX_REASON_CHARS = 400
 POSITION = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 SOURCE_LINE = re.compile(r"\s*(\d+ \||\^)|<non-verbose")
 SCHEMA = re.compile(r"%json\s*(?={)")
 NO_TOKEN = "the model has no token that may come next by it"
+TOO_SLOW = (
+    f"finding the tokens it allows takes more than {SECONDS_PER_TOKEN * 1000:.0f} ms a token; "
+    "rules that read a text in one way only, and terminals of more than one character, are faster"
+)
 
 
 class GrammarMatcher:
@@ -60,15 +72,21 @@ class GrammarMatcher:
         self._vocabulary = vocabulary
         self._vocab_size = len(vocabulary.tokens)
         self._closing = closing
+        self._seconds_left = FREE_SECONDS
         self.closed = False
+        self.failure = ""
         self._look()
 
     def read(self, id: int) -> None:
         """Read the next token of the text."""
+        began = time.thread_time()
         self._matcher.consume_token(id)
         if self._closing is not None and id not in self._vocabulary.specials:
             self._closing.read(self._vocabulary.tokens[id])
         self._look()
+        self._seconds_left += SECONDS_PER_TOKEN - (time.thread_time() - began)
+        if self._seconds_left < 0 and not (self.complete or self.failure):
+            self.failure = f"{CANNOT_FOLLOW}: {TOO_SLOW}"
 
     def end_within(self, n_left: int) -> None:
         """Let only tokens come next with which a JSON text ends, if no more than `n_left` tokens
@@ -159,7 +177,9 @@ class GrammarCompiler:
         which `JsonClosing` follows."""
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+        limits = LLParserLimits(
+            max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_STEP_ITEMS, verbose_errors=False
+        )
         lark = LLMatcher.grammar_from_lark(_with_schemas(_LARK_OF[kind](text)) + MODEL_SPLITS)
         with self._lock:  # the tokenizer is made once
             tokenizer = self._tokenizer

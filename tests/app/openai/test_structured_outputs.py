@@ -172,6 +172,14 @@ def test_thousands_of_choices(client: openai.OpenAI, n: int) -> None:
     assert chat.choices[0].finish_reason == "stop"
 
 
+def test_an_ambiguous_grammar_ends_before_its_masks_hold_up_others(client: openai.OpenAI) -> None:
+    """Each token cubes the ways to read the text. The parser's items are counted, its time too."""
+    grammar = "start: e\ne: e e | C | e e e\nC: /(?s)./"
+    extra = {"structured_outputs": {"grammar": grammar}, "ignore_eos": True}
+    with pytest.raises(openai.BadRequestError, match=r"limit 10000|more than 10 ms a token"):
+        client.chat.completions.create(**SETTINGS, max_tokens=200, extra_body=extra)
+
+
 def test_a_choice_may_begin_another() -> None:
     texts = ["", "a", "ab", 'b"\\']
     grammar = StructuredOutputs(choice=texts).as_grammar()

@@ -136,6 +136,30 @@ def test_grammars_that_cannot_be_used(
     assert error.value.param == "grammar"
 
 
+def test_masks_have_a_time_by_the_number_of_tokens(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(100_000))
+    took = {"ms": 0.0}
+    monkeypatch.setattr(
+        "gpu.text.grammar_matcher.time.thread_time", lambda: next(now) * took["ms"] / 1000
+    )
+    matcher = compiler.matcher(Grammar("regex", "a*b"), [])
+    took["ms"] = 10.0
+    for _ in range(200):
+        matcher.read(ids_of("a")[0])
+    assert not matcher.failure, "10 ms each are allowed, for as long as it writes"
+    took["ms"] = 20.0
+    n_read = 0
+    while not matcher.failure:
+        matcher.read(ids_of("a")[0])
+        n_read += 1
+    assert n_read == 51, "10 ms more than allowed each use up 500 ms"
+    assert matcher.failure.startswith(
+        "the grammar cannot be followed: finding the tokens it allows takes more than 10 ms a token"
+    )
+
+
 SCHEMA = {
     "type": "object",
     "properties": {
