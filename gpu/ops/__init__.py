@@ -23,7 +23,15 @@ from gpu.ops.norms import Norm, norm, position_embedding, qk_norm_rope
 from gpu.ops.quantize_activations import make_quantized_rows, quantize_activations
 from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv
 from gpu.ops.rms_norm_split import rms_norm_split
-from gpu.ops.sampling import RESULT_WORDS, SlotTexts, logit_sort_keys, sample, sort_keys_tensor
+from gpu.ops.sampling import (
+    RESULT_WORDS,
+    SlotTexts,
+    SortKeys,
+    logit_histogram,
+    logit_scatter,
+    logit_sort_keys,
+    sample,
+)
 from gpu.ops.shift_kv import LayerRope, make_moves, pack_moves, shift_kv, shift_quantized_kv
 
 __all__ = [
@@ -38,6 +46,7 @@ __all__ = [
     "Norm",
     "RmsNormSplit",
     "SlotTexts",
+    "SortKeys",
     "attention",
     "attention_merge",
     "attention_weights",
@@ -45,6 +54,8 @@ __all__ = [
     "inverse_hadamard",
     "is_permuted",
     "layer_stats",
+    "logit_histogram",
+    "logit_scatter",
     "logit_sort_keys",
     "lora_expand",
     "make_moves",
@@ -68,6 +79,5 @@ __all__ = [
     "scale_residual",
     "shift_kv",
     "shift_quantized_kv",
-    "sort_keys_tensor",
     "steer",
 ]

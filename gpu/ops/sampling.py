@@ -45,6 +45,15 @@ LANE_TOKENS = 768
 SLICE_LANES = 64
 """Lanes of a workgroup of shaders/logit_sort_keys.wgsl, one strip each."""
 
+N_BINS = 256
+"""Bins of a row's tokens in shaders/lib/sampler_bins.wgsl."""
+GROUP_QUADS = 1000
+"""Quads of tokens that one workgroup sorts into bins. Masses of 1,023 quads fit 32 bits; with fewer
+quads there would be more workgroups, each of which reads the counts of all."""
+MOST_BINNED = 500_000
+"""Largest vocabulary that is sorted into bins: in the sampler's workgroup, 128 lanes may have to
+add up the masses of all tokens in 32 bits each."""
+
 MAX_STRIP_QUADS = 8
 SORT_KEY_FLOPS = 8
 """Per token: penalty, temperature, and for raw and scaled logits a difference, exp and sum."""
@@ -69,12 +78,36 @@ def slices(vocab_size: int) -> int:
     return -(-vocab_size // (4 * SLICE_LANES * strip_quads(vocab_size)))
 
 
-def sort_keys_tensor(memory: Memory, n_samples: int, vocab_size: int) -> Tensor:
-    """Allocate a row of sort keys per sample; shaders/lib/sort_keys.wgsl has the layout."""
-    strips = slices(vocab_size) * SLICE_LANES
-    return memory.zeros(
-        "sort_keys", (n_samples, strips * (4 * strip_quads(vocab_size) + STRIP_SUMMARIES)), "u32"
-    )
+def bin_groups(vocab_size: int, policy: DevicePolicy) -> int:
+    """Return how many workgroups sort the tokens of a row into bins; 0: none do, and the row's one
+    workgroup walks over all of them."""
+    if policy.bins_from is None or not policy.bins_from <= vocab_size <= MOST_BINNED:
+        return 0
+    return -(-_token_quads(vocab_size) // GROUP_QUADS)
+
+
+@dataclass(frozen=True, slots=True)
+class SortKeys:
+    """Tensors between the kernels of the sampler, with a row for each sample.
+
+    keys  sort keys of the vocabulary, in the layout of shaders/lib/sort_keys.wgsl
+    bins  its tokens by logit, in the layout of shaders/lib/sampler_bins.wgsl; None: they are not
+          sorted into bins
+    """
+
+    keys: Tensor
+    bins: Tensor | None
+
+    @classmethod
+    def make(cls, memory: Memory, n_samples: int, vocab_size: int) -> SortKeys:
+        strips, quads = slices(vocab_size) * SLICE_LANES, _token_quads(vocab_size)
+        words = 4 * quads + STRIP_SUMMARIES * strips
+        keys = memory.zeros("sort_keys", (n_samples, words), "u32")
+        groups = bin_groups(vocab_size, memory.device.policy)
+        if not groups:
+            return cls(keys, None)
+        words = 2 * groups * N_BINS + 4 * (2 * N_BINS + quads)
+        return cls(keys, memory.zeros("bins", (n_samples, words), "u32"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +165,7 @@ def logit_sort_keys(
     logits: Tensor,
     texts: SlotTexts,
     allowed: Tensor,
-    sort_keys: Tensor,
+    sort_keys: SortKeys,
 ) -> None:
     """Apply grammar mask, biases, penalties and temperature to each sampled row; write its sort
     keys."""
@@ -148,7 +181,7 @@ def logit_sort_keys(
             "allowed": allowed,
             "counts": texts.counts,
             "biases": texts.biases,
-            "sort_keys": sort_keys,
+            "sort_keys": sort_keys.keys,
         },
         (slices(vocab_size), batch.n_samples, 1),
         {
@@ -175,30 +208,37 @@ def sample(
     label: str,
     vocab_size: int,
     logits: Tensor,
-    sort_keys: Tensor,
+    sort_keys: SortKeys,
     texts: SlotTexts,
     chosen: Tensor,
     results: Tensor,
 ) -> None:
-    """Choose the next token of each sampled row from the keys of `logit_sort_keys`."""
+    """Choose the next token of each sampled row from the keys of `logit_sort_keys`. If they have
+    bins, their tokens are sorted into these before."""
     expect_shape(logits, (padded(vocab_size),), label)
     expect_shape(results, (RESULT_WORDS,), label)
     lanes = sample_lanes(vocab_size, rec.device.policy)
+    bins = {} if sort_keys.bins is None else {"bins": sort_keys.bins}
+    if bins:
+        logit_histogram(rec, batch, f"{label}.histogram", vocab_size, sort_keys)
+        logit_scatter(rec, batch, f"{label}.scatter", vocab_size, sort_keys)
     rec.dispatch(
         label,
         "sample",
         {
             "step": batch.step,
             "logits": logits,
-            "sort_keys": sort_keys,
+            "sort_keys": sort_keys.keys,
             "seen": texts.seen,
             "counts": texts.counts,
             "chosen": chosen,
             "results": results,
+            **bins,
         },
         (batch.n_samples, 1, 1),
         {
             **_layout(vocab_size),
+            **({"GROUPS": bin_groups(vocab_size, rec.device.policy)} if bins else {}),
             "LOGIT_STRIDE": padded(vocab_size),
             "SEEN_WORDS": texts.seen.shape[-1],
             "COUNT_WORDS": texts.counts.shape[-1],
@@ -206,7 +246,48 @@ def sample(
             "SUM_PARTS": rec.device.policy.sum_parts,
         },
         {"const SORT_QUADS": f"{max(1, CAPACITY // (4 * lanes))}u"},
+        {"sampler_row": "sampler_row_binned"} if bins else None,
     )
+
+
+def logit_histogram(
+    rec: Recorder, batch: Batch, label: str, vocab_size: int, sort_keys: SortKeys
+) -> None:
+    """Count the tokens of each sampled row in bins of logits, and add up their masses."""
+    _dispatch_bins(rec, batch, label, "logit_histogram", vocab_size, sort_keys)
+
+
+def logit_scatter(
+    rec: Recorder, batch: Batch, label: str, vocab_size: int, sort_keys: SortKeys
+) -> None:
+    """List the tokens of each sampled row by bin, after `logit_histogram`."""
+    _dispatch_bins(rec, batch, label, "logit_scatter", vocab_size, sort_keys)
+
+
+def _dispatch_bins(
+    rec: Recorder, batch: Batch, label: str, shader: str, vocab_size: int, sort_keys: SortKeys
+) -> None:
+    groups = bin_groups(vocab_size, rec.device.policy)
+    assert sort_keys.bins is not None
+    tensors = {"step": batch.step, "sort_keys": sort_keys.keys, "bins": sort_keys.bins}
+    constants = {**_layout(vocab_size), "GROUPS": groups, "GROUP_QUADS": GROUP_QUADS}
+    constants.pop("VOCAB")
+    rec.dispatch(
+        label, shader, tensors, (groups, batch.n_samples, 1), constants | {"LANES": N_BINS}
+    )
+
+
+@cost_of_kernel("logit_histogram")
+@cost_of_kernel("logit_scatter")
+def bins_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 4 per token. Bytes: sort keys, and what is written of the bins: counts, or ids
+    and spans."""
+    c = constants_of(dispatch)
+    n_tokens, n_counts = 4 * c["SLICES"] * c["SLICE_LANES"] * c["STRIP_QUADS"], c["GROUPS"] * N_BINS
+    counts = 8 * n_counts * size.n_samples
+    written = 0 if dispatch.kernel.name == "logit_histogram" else 4 * (n_tokens + 4 * N_BINS)
+    n_bytes = size.n_samples * (4 * n_tokens + written) + counts
+    return Cost(size.n_samples * STRIP_FLOPS * n_tokens, n_bytes)
 
 
 @cost_of_kernel("sample")
@@ -239,6 +320,11 @@ def sample_lanes(vocab_size: int, policy: DevicePolicy) -> int:
         f"a vocabulary of {vocab_size:,} tokens needs a real GPU; software devices sample from "
         f"{3072 * policy.sample_lanes:,} at most"
     )
+
+
+def _token_quads(vocab_size: int) -> int:
+    """Return the groups of four tokens in a row of sort keys."""
+    return slices(vocab_size) * SLICE_LANES * strip_quads(vocab_size)
 
 
 def _layout(vocab_size: int) -> dict[str, Number]:

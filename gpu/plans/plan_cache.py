@@ -131,7 +131,7 @@ class SamplerTensors:
     texts: ops.SlotTexts
     allowed: Tensor
     logits: Tensor
-    keys: Tensor
+    keys: ops.SortKeys
     results: Tensor
 
     @classmethod
@@ -142,7 +142,7 @@ class SamplerTensors:
             ops.SlotTexts.make(memory, n_slots, vocab_size),
             memory.zeros("allowed", (n_slots, -(-vocab_size // 32)), "u32"),
             memory.zeros("logits", (max_samples, padded(vocab_size))),
-            ops.sort_keys_tensor(memory, max_samples, vocab_size),
+            ops.SortKeys.make(memory, max_samples, vocab_size),
             memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
         )
 

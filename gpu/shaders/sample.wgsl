@@ -78,10 +78,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
   let sample = step.samples[group.x];
   let greedy = sample.temperature == 0.0;
   lane = local;
-  let row = KeySlice(group.x * row_quads(), token_quads(), true);
-  let summaries = KeySlice(row.first + row.n, strips() / 4u, false);
+  let row = tokens_of(group.x);
+  let summaries = strips_of(group.x);
 
-  let ends = find_extremes(summaries);
+  let ends = find_extremes(group.x);
   top = logit_of(ends.greatest);
   let raw_top = logit_of(ends.raw);
   let masked = sample.n_allowed > 0u;

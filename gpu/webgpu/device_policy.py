@@ -51,6 +51,9 @@ nucleus of 128,256 tokens in 15 µs with them, 28 with half as many; integrated 
 SUM_PARTS = 16
 """Lanes of a GPU that share a sum over all lanes of the sampler; one would add up to 256 numbers,
 each after the one before."""
+BINS_FROM = 16_384
+"""Smallest vocabulary that many workgroups of a GPU sort into bins before one samples from it. That
+takes two dispatches more; one workgroup walks over fewer tokens in about the time of these."""
 NARROW_VENDORS = ("Qualcomm", "ARM")
 """Vendors of phones' GPUs, whose caches give few lines in a clock: see `NARROW`."""
 NARROW = replace(GPU, few_n=8, split_k=8)
@@ -77,6 +80,8 @@ class DevicePolicy:
     rounding_workgroups  workgroups that round activations to int8 where rows are fewer
     sample_lanes         most lanes of the workgroup that samples a row
     sum_parts            lanes that share a sum over all lanes of it
+    bins_from            smallest vocabulary that the sampler sorts into bins first, with many
+                         workgroups; None: never
     strips_in_quads      lanes that prepare the sampler's keys take four strips of the vocabulary,
                          and need no workgroup memory
     attention_queries    most queries of one workgroup of attention
@@ -108,6 +113,7 @@ class DevicePolicy:
     rounding_workgroups: int
     sample_lanes: int
     sum_parts: int
+    bins_from: int | None
     strips_in_quads: bool
     attention_queries: int
     attention_loads: AttentionLoads
@@ -156,6 +162,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         rounding_workgroups=DISCRETE_ROUNDING_WORKGROUPS if discrete else ROUNDING_WORKGROUPS,
         sample_lanes=DISCRETE_SAMPLE_LANES if large and discrete else SAMPLE_LANES,
         sum_parts=SUM_PARTS,
+        bins_from=BINS_FROM,
         strips_in_quads=False,
         attention_queries=8,
         attention_loads="coalesced",
@@ -191,6 +198,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         rounding_workgroups=1,
         sample_lanes=SAMPLE_LANES,
         sum_parts=1,
+        bins_from=None,
         strips_in_quads=True,
         attention_queries=12,
         attention_loads="shuffle" if "subgroup" in info.features else "own",

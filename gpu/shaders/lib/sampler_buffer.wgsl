@@ -40,10 +40,11 @@ struct CollectFilter {
 }
 
 fn collect_quad(row: KeySlice, quad: u32, wanted: CollectFilter, base: u32) {
-  let four = sort_keys[row.first + quad];
+  let four = keys_at(row, quad);
   if (all((four < vec4u(wanted.low)) | (four >= vec4u(wanted.high)))) { return; }
+  let ids = ids_at(row, quad);
   for (var j = 0u; j < 4u; j++) {
-    let id = quad * 4u + j;
+    let id = ids[j];
     let key = four[j];
     if (key < wanted.low || key >= wanted.high || (key == wanted.low && id > wanted.last_id)) {
       continue;

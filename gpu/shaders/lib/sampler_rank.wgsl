@@ -6,18 +6,15 @@
 // parts), so its bits do not depend on other work. Every result is uniform over the
 // workgroup, also for the compiler, so barriers may follow a branch on it.
 //
-// The shader that uses this declares `sort_keys: array<vec4u>` and sets `lane` and `top`.
 // use: sort_keys
+// use: sampler_extremes
+// use: sampler_row
 // use: exponentials
 override VOCAB: u32;
-override LANES: u32 = 64u;
 override SUM_PARTS: u32 = 1u; // lanes that share a sum over all lanes; LANES / 4 at most
 
 const PIVOTS = 16u;
 const FINITE = 1e30; // logits of smaller magnitude are divided into even steps
-
-var<private> lane: u32;
-var<private> top: f32; // the largest scaled logit
 
 var<workgroup> partials: array<vec4f, LANES * 4>; // [pivot / 4][lane]
 var<workgroup> pivot_keys: array<u32, PIVOTS>;
@@ -25,13 +22,6 @@ var<workgroup> pivot_masses: array<f32, PIVOTS>;
 var<workgroup> pivot_counts: array<f32, PIVOTS>;
 var<workgroup> shared_sum: vec4f;
 var<workgroup> shared_range: KeyRange;
-
-// Quads of `sort_keys`: a row's tokens, or the greatest keys of its strips.
-struct KeySlice {
-  first: u32,
-  n: u32,
-  are_tokens: bool, // tokens, which have mass
-}
 
 // Keys with low ≤ key < high.
 struct KeyRange {
@@ -122,35 +112,6 @@ fn sum_lanes(mine: vec4f) -> vec4f {
     shared_sum = total;
   }
   return workgroupUniformLoad(&shared_sum);
-}
-
-// Fills the pivot arrays: number of keys of the row that reach each pivot, and their mass.
-fn count_at_pivots(row: KeySlice, range: KeyRange, round: u32) {
-  let p = array<vec4u, 4>(pivots(range, round, 0u), pivots(range, round, 1u),
-                          pivots(range, round, 2u), pivots(range, round, 3u));
-  var counts = mat4x4f();
-  var masses = mat4x4f();
-  for (var quad = lane; quad < row.n; quad += LANES) {
-    let four = sort_keys[row.first + quad];
-    counts += at_pivots(four.x, 1.0, p) + at_pivots(four.y, 1.0, p)
-            + at_pivots(four.z, 1.0, p) + at_pivots(four.w, 1.0, p);
-    if (row.are_tokens) {
-      let m = masses_of(four);
-      masses += at_pivots(four.x, m.x, p) + at_pivots(four.y, m.y, p)
-              + at_pivots(four.z, m.z, p) + at_pivots(four.w, m.w, p);
-    }
-  }
-  let n = sum_pivots(counts);
-  var mass = vec4f();
-  if (row.are_tokens) { mass = sum_pivots(masses); }
-  if (lane < 4u) {
-    for (var j = 0u; j < 4u; j++) {
-      pivot_keys[lane * 4u + j] = pivots(range, round, lane)[j];
-      pivot_counts[lane * 4u + j] = n[j];
-      pivot_masses[lane * 4u + j] = mass[j];
-    }
-  }
-  workgroupBarrier();
 }
 
 // The highest part between two pivots in which the threshold is reached; if none, the last part

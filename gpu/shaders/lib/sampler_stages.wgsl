@@ -86,7 +86,8 @@ fn choose(row: ScaledRow, sample: Sample) -> Choice {
 
     if (lane == 0u) {
       let floor = select(kept.floor, range.low, found.n > 0u);
-      if (range.n > search.enough) { shared_rank = counted_rank(stage, range, id); }
+      let is_counted = range.n > search.enough || search.n_walks > 0u;
+      if (is_counted) { shared_rank = counted_rank(stage, range, id); }
       else { shared_rank = find(buffer, search.threshold, floor); }
     }
     rank = workgroupUniformLoad(&shared_rank);
@@ -154,13 +155,7 @@ fn search_of(
   if (first.n > 0u && (floor >= first.low || reaches(threshold, f32(first.n), first.mass))) {
     return Search(row.tokens, KeyRange(floor, floor, 0u, 0u, 0.0), threshold, CAPACITY, 0u);
   }
-  if (stage == MIN_P) { // only needs the number of keys that reach the floor: one walk
-    return Search(
-      row.tokens, KeyRange(floor, floor + 1u, row.n_tokens, 0u, 0.0), threshold, 0u, 1u);
-  }
-  var range = KeyRange(floor, first.low, kept.n - first.n, first.n, first.mass);
-  if (range.n > CAPACITY) { range.low = lightest(range, row.ends.greatest, kept, threshold); }
-  return Search(row.tokens, range, threshold, CAPACITY, 0u);
+  return search_below(stage, row, first, kept, threshold);
 }
 
 // Number of tokens to sort first: as many as the stages will probably need.
@@ -178,15 +173,6 @@ fn threshold_of(stage: u32, sample: Sample, mass: f32, draw: f32) -> Threshold {
     case MIN_P: { return Threshold(false, false, f32(VOCAB)); }
     default: { return Threshold(true, true, draw * mass); }
   }
-}
-
-// A key below which all tokens together are too light to affect the threshold. At least two keys
-// remain in the range, so that their tokens are counted.
-fn lightest(range: KeyRange, greatest: u32, kept: Survivors, threshold: Threshold) -> u32 {
-  let light = kept.mass - threshold.wanted;
-  if (!threshold.by_mass || !(light > 1e-4 * kept.mass)) { return range.low; } // also if NaN
-  let key = sort_key_of(logit_of(greatest) + log(light / f32(VOCAB)) - 1.0);
-  return max(range.low, min(key, range.high - 2u));
 }
 
 // Id at which the threshold is reached among more equal tokens than a buffer holds; NO_ID if the
@@ -212,7 +198,7 @@ fn collect_found(
   let listed = stage == LISTED;
   if (range.n == 0u || (tied && !listed)) { return Collected(0u, 0u, range.low); }
   let wanted = CollectFilter(range.low, select(range.high, NO_SORT_KEY, listed), last_id);
-  let n = collect(row.tokens, wanted, select(CAPACITY, 0u, listed));
+  let n = collect(search.quads, wanted, select(CAPACITY, 0u, listed));
   if (tied) { return Collected(n, range.n_above, range.low + 1u); }
   return Collected(n, n, range.low);
 }

@@ -45,7 +45,7 @@ class SamplerRig:
         self.rig, self.vocab_size = rig, vocab_size
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab_size)))
-        self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab_size)
+        self._keys = ops.SortKeys.make(memory, MAX_SAMPLES, vocab_size)
         self._texts = ops.SlotTexts.make(memory, N_SLOTS, vocab_size)
         self._allowed = memory.zeros("allowed", self._texts.seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
@@ -115,7 +115,7 @@ class SamplerRig:
 
     def keys(self) -> Array:
         """Result of the first half of the sampler, (MAX_SAMPLES, keys and summaries)."""
-        return self.rig.memory.read(self._keys)
+        return self.rig.memory.read(self._keys.keys)
 
     def record(self, rec: Recorder, batch: Batch) -> None:
         """Record both halves of the sampler."""
@@ -140,7 +140,9 @@ class SamplerRig:
             ids = np.array(text.ids, np.uint32)
             self._texts.set_text(memory, slot, ids, text.n_written)
         memory.write(self._chosen, np.full(N_SLOTS, UNCHOSEN, np.uint32))
-        self.rig.poison(self._keys)
+        for tensor in (self._keys.keys, self._keys.bins):
+            if tensor is not None:
+                self.rig.poison(tensor)
         self.rig.poison(self._results)
 
     def _bits(self, ids: Sequence[int]) -> Array:

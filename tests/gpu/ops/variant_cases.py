@@ -52,6 +52,8 @@ def check_of(use: Use, policy: DevicePolicy) -> Check:
         "rms_norm_split": _rms_norm_split,
         "sample": _sample,
         "logit_sort_keys": _sample,
+        "logit_histogram": _sample,
+        "logit_scatter": _sample,
     }[use.dispatch.kernel.name](use, policy)
 
 

@@ -85,7 +85,7 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
     batch = rig.batch(plain_rows(1))
     matrix = rig.matrix(np.ones((4, 20), np.float32), "f32")
     x, y = rig.memory.zeros("x", (1, 32)), rig.memory.zeros("y", (1, 32))
-    texts = ops.SlotTexts.make(rig.memory, 1, 99)
+    texts, keys = ops.SlotTexts.make(rig.memory, 1, 99), ops.SortKeys(y, None)
     wide = rig.memory.zeros("wide", (1, 16))
     config = llama_config(n_layers=1)
     wrong = [
@@ -95,9 +95,9 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
         lambda rec: ops.embed(rec, batch, "layer03.attn.qkv", matrix, y, wide),
         lambda rec: ops.layer_stats(rec, batch, "layer03.attn.qkv", config, x, x, wide),
         lambda rec: ops.logit_sort_keys(
-            rec, batch, "layer03.attn.qkv", 99, wide, texts, texts.seen, y
+            rec, batch, "layer03.attn.qkv", 99, wide, texts, texts.seen, keys
         ),
-        lambda rec: ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, y, texts, y, y),
+        lambda rec: ops.sample(rec, batch, "layer03.attn.qkv", 99, wide, keys, texts, y, y),
     ]
     for record in wrong:
         with pytest.raises(

@@ -105,12 +105,15 @@ class KeptPlans(Rig):
         super()._submit(plan)
 
 
-def sampler_dispatches(device: Device) -> list[Dispatch]:
-    """The sampler where more tokens are left than it can sort."""
-    rig = KeptPlans(device, Kernels(device))
+def sampler_dispatches(device: Device) -> Iterator[Dispatch]:
+    """The sampler where more tokens are left than it can sort, and where it has sorted them into
+    bins."""
     logits = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
-    SamplerRig(rig, 4000).choose(logits, [replace(driving.GREEDY, temperature=1.0, top_p=0.9)])
-    return rig.plans[-1].dispatches
+    for bins_from in (None, 1):
+        kind = replace(device, policy=replace(device.policy, bins_from=bins_from))
+        rig = KeptPlans(kind, Kernels(kind))
+        SamplerRig(rig, 4000).choose(logits, [replace(driving.GREEDY, temperature=1.0, top_p=0.9)])
+        yield from rig.plans[-1].dispatches
 
 
 @pytest.mark.timeout(1200)

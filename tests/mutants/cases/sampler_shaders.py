@@ -5,9 +5,11 @@ from tests.mutants.mutant import Mutant
 KEYS = "gpu/shaders/logit_sort_keys.wgsl"
 SAMPLE = "gpu/shaders/sample.wgsl"
 SUMMARIES = "gpu/shaders/lib/strip_summaries.wgsl"
+SCATTER = "gpu/shaders/logit_scatter.wgsl"
 STAGES = "gpu/shaders/lib/sampler_stages.wgsl"
 PHILOX = "gpu/shaders/lib/philox.wgsl"
 TEST = "tests/gpu/ops/test_sampler.py"
+BINS_TEST = "tests/gpu/ops/test_sampler_bins.py"
 ALLOWED_TEST = "tests/gpu/ops/test_sampler_allowed.py"
 SMALL = "test_every_setting_equals_the_reference"
 
@@ -227,6 +229,33 @@ MUTANTS = (
         "partials[q * LANES + lane] = mine[q]; }\n",
         (TEST, "tests/gpu/ops/test_sampler_buffers.py"),
         f"{SMALL} or test_top_p or top_k_of_any_size or as_many_lanes",
+    ),
+    Mutant(
+        "bins-of-groups",
+        "workgroups write the tokens of a bin over each other's",
+        SCATTER,
+        "first + n_before",
+        "first",
+        (BINS_TEST,),
+        "equal_the_reference or any_number_of_workgroups",
+    ),
+    Mutant(
+        "bins-carry",
+        "the mass of a bin is counted in 32 bits",
+        SCATTER,
+        "high += u32(low < four[j]);",
+        "high += 0u;",
+        (BINS_TEST,),
+        "equal_the_reference",
+    ),
+    Mutant(
+        "bins-barrier",
+        "totals of bins are added up while others are being read",
+        SCATTER,
+        "    workgroupBarrier();\n    if (lane >= distance) { totals[lane] = add",
+        "    if (lane >= distance) { totals[lane] = add",
+        (BINS_TEST,),
+        "equal_the_reference or any_number_of_workgroups",
     ),
     Mutant(
         "summaries-barrier",

@@ -7,6 +7,7 @@ draws are taken that rounding cannot change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +15,20 @@ import numpy as np
 
 from gpu import ops
 from gpu.bench.machine.rig import ROUNDING, Array, Rig, plain_rows
-from gpu.ops.sampling import RESULT_WORDS, SLICE_LANES, slices, strip_quads
+from gpu.ops.sampling import (
+    N_BINS,
+    RESULT_WORDS,
+    SLICE_LANES,
+    bin_groups,
+    slices,
+    strip_quads,
+)
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.runners.results import parse_samples
 from gpu.sampling_params import TokenBias
 from gpu.step import Sample, Sampled
-from gpu.webgpu.buffers import padded
+from gpu.webgpu.buffers import Memory, padded
 from gpu.webgpu.plan import Recorder
 
 VOCABS = (31, 257, 4099, 49152)
@@ -37,6 +45,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.75, "top_k": 40, "top_p": 0.875, "min_p": 0.03125},
     {"temperature": 2.5, "top_k": 7},
 )
+MASS_UNITS = 2**20
+"""Mass of a token at the top of its bin, see shaders/lib/sampler_bins.wgsl."""
 RELATIVE = 512 * ROUNDING
 """Bound of the relative error of probabilities: of exp, and of sums over the vocabulary."""
 
@@ -48,7 +58,7 @@ class Sampler:
         self.rig, self.vocab = rig, vocab
         memory = rig.memory
         self._logits = memory.zeros("logits", (MAX_SAMPLES, padded(vocab)))
-        self._keys = ops.sort_keys_tensor(memory, MAX_SAMPLES, vocab)
+        self._keys = ops.SortKeys.make(memory, MAX_SAMPLES, vocab)
         self._texts = ops.SlotTexts.make(memory, MAX_SAMPLES, vocab)
         self._allowed = memory.zeros("allowed", self._texts.seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (MAX_SAMPLES,), "u32")
@@ -64,7 +74,7 @@ class Sampler:
             n_written = min(sample.index, len(context))
             self._texts.set_text(memory, sample.slot, context, n_written)
             self._texts.set_biases(memory, sample.slot, sample.logit_bias)
-        for tensor in (self._keys, self._results):
+        for tensor in (self._keys.keys, self._results):
             self.rig.poison(tensor)
         batch = self.rig.batch(plain_rows(1), samples)
 
@@ -80,10 +90,18 @@ class Sampler:
         self.rig.run(record)
         return parse_samples(memory.read(self._results).tobytes(), len(samples))
 
+    def bins(self, row: int) -> tuple[Array, Array, Array]:
+        """Return the bins of a row: counts and masses (groups, 2, bins), spans (bins, 4), ids."""
+        assert self._keys.bins is not None
+        words = self.rig.memory.read(self._keys.bins)[row]
+        n = 2 * N_BINS * bin_groups(self.vocab, self.rig.device.policy)
+        counts, spans, ids = np.split(words, [n, n + 4 * N_BINS])
+        return counts.reshape(-1, 2, N_BINS), spans.reshape(-1, 4), ids
+
     def scaled_logits(self, row: int) -> Array:
         """Return the logits that the sort keys of a row stand for."""
         n = 4 * slices(self.vocab) * SLICE_LANES * strip_quads(self.vocab)
-        keys = self.rig.memory.read(self._keys)[row, :n][: self.vocab]
+        keys = self.rig.memory.read(self._keys.keys)[row, :n][: self.vocab]
         bits = np.where(keys >> 31, keys & 0x7FFFFFFF, ~keys)
         return bits.astype(np.uint32).view(np.float32)
 
@@ -103,6 +121,54 @@ def check_logit_sort_keys(rig: Rig) -> None:
             want = reference.scale_logits(logits[i], context, sample)
             got, case = sampler.scaled_logits(i), f"{vocab} tokens"
             rig.compare(case, got, want, 8 * ROUNDING * np.abs(want))
+
+
+def check_logit_histogram(rig: Rig) -> None:
+    for vocab in VOCABS:
+        sampler, scaled = _binned(rig, vocab)
+        counts, units = sampler.bins(0)[0].transpose(1, 0, 2).astype(np.float64)
+        rig.expect(f"{vocab} tokens: not all are counted", counts.sum() == vocab)
+        heights = np.exp(-_width(scaled) * np.arange(N_BINS)) / MASS_UNITS
+        want = np.exp(scaled - scaled.max()).sum()
+        rig.compare(f"{vocab} tokens: mass", (units @ heights).sum(), want, RELATIVE * want)
+
+
+def check_logit_scatter(rig: Rig) -> None:
+    for vocab in VOCABS:
+        sampler, scaled = _binned(rig, vocab)
+        _, spans, ids = sampler.bins(0)
+        parts = [ids[4 * first : 4 * first + n] for first, n, *_ in spans]
+        listed = np.sort(np.concatenate(parts))
+        rig.expect(f"{vocab} tokens: not all are listed", np.array_equal(listed, np.arange(vocab)))
+        bins = np.minimum((scaled.max() - scaled) / _width(scaled), N_BINS - 1).astype(int)
+        right = all((bins[part] == bin).all() for bin, part in enumerate(parts))
+        rig.expect(f"{vocab} tokens: not by bin", right)
+        ends = np.cumsum(np.bincount(bins, minlength=N_BINS))
+        rig.expect(f"{vocab} tokens: spans", np.array_equal(spans[:, 2], ends))
+        masses = np.bincount(bins, np.exp(scaled - scaled.max()), N_BINS).cumsum()
+        got = np.ascontiguousarray(spans[:, 3]).view(np.float32)
+        rig.compare(f"{vocab} tokens: mass", got, masses, RELATIVE * masses)
+
+
+def _binned(rig: Rig, vocab: int) -> tuple[Sampler, Array]:
+    """Return a sampler that has sorted a row into bins, as GPUs do with large vocabularies, and the
+    scaled logits of the row."""
+    rig = copy(rig)
+    rig.device = replace(rig.device, policy=replace(rig.device.policy, bins_from=1))
+    rig.memory = Memory(rig.device)
+    sampler = Sampler(rig, vocab)
+    logits = np.random.default_rng(vocab).normal(0, 3, (1, vocab)).astype(np.float32)
+    sampler.run(logits, [Sample(0, 0, 0, 0)], np.zeros(0, np.uint32))
+    return sampler, logits[0].astype(np.float64)
+
+
+def _width(scaled: Array) -> float:
+    """Return the width of the bins of a row."""
+    strips = np.full(slices(len(scaled)) * SLICE_LANES * 4 * strip_quads(len(scaled)), -np.inf)
+    strips[: len(scaled)] = scaled
+    strips = strips.reshape(-1, strip_quads(len(scaled)), SLICE_LANES, 4).max((1, 3))
+    span = np.float32(scaled.max() - strips[np.isfinite(strips)].min())
+    return float(2.0 ** (np.clip(np.frexp(span)[1] - 1, -3, 2) - 5))
 
 
 def check_sample(rig: Rig, vocabs: Sequence[int] = VOCABS) -> None:
@@ -154,5 +220,7 @@ def _numbers(got: Sampled, want: Sampled) -> Iterator[tuple[str, Array, Array]]:
 
 CHECKS: dict[str, Callable[[Rig], None]] = {
     "logit_sort_keys": check_logit_sort_keys,
+    "logit_histogram": check_logit_histogram,
+    "logit_scatter": check_logit_scatter,
     "sample": check_sample,
 }
