@@ -344,6 +344,18 @@ def test_a_head_marks_its_row_in_the_core(page: Page, site: Callable[..., Site])
     expect(play.core).to_have_attribute("aria-valuetext", re.compile("layer 3 head 3"))
 
 
+def test_the_run_measured_nothing_at_the_token_that_it_drew_last(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    _, look, _ = fake_run(page, site(n_layers=4, n_heads=4))
+    look.open("attention")
+    expect(look.source).to_contain_text("the run has not read this token")
+    pin(page, 3)
+    expect(look.source).to_contain_text(
+        "by up to"
+    )  # the fake engine's are not those of its weights
+
+
 @pytest.mark.slow
 def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
     page: Page, own_site: Callable[..., Site]

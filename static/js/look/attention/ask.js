@@ -34,6 +34,7 @@ const wides = new WeakMap();
  *   to                           attention to the token, or null
  *   info                         of the engine's answer
  *   run                          entropies the run itself measured at this token, by head, or null
+ *   unread                       the run has not read this token, so that it measured nothing there
  */
 export function ask(context) {
   const { answer } = context;
@@ -73,7 +74,7 @@ function wordsOf({ tokens }, { segment, texts }) {
   const { length } = segment.prompt;
   return texts.map((text, at) => {
     if (text !== "" || at < length) return text || "·";
-    const { id, eos, candidates } = tokens[segment.base + at - length];
+    const { id, eos, candidates } = tokens[answerIndex(segment, at)];
     const own = candidates?.find((candidate) => candidate.id === id)?.text;
     return own || (eos ? "<end>" : "·");
   });
@@ -87,8 +88,15 @@ function withNumbers(sequence, answer) {
     return { places, scores: scoresOf(from, places), bits: entropies(from) };
   })();
   const to = toCache.get(keyOf(sequence))?.arrays.weights ?? null;
-  return { ...sequence, ...answer.read, from, to, info: answer.info, run: ofRun(sequence) };
+  const run = ofRun(sequence);
+  return { ...sequence, ...answer.read, from, to, info: answer.info, run, unread: isUnread(sequence) };
 }
+
+/** Whether the token was drawn last: only the step that draws another one reads it. */
+const isUnread = ({ segment, position, answer }) =>
+  position >= segment.prompt.length && !answer.tokens[answerIndex(segment, position) + 1];
+
+const answerIndex = (segment, position) => segment.base + position - segment.prompt.length;
 
 /** Entropies the run measured at this token, in the step that sampled the next one. */
 function ofRun({ segment, position, answer }) {
@@ -96,7 +104,7 @@ function ofRun({ segment, position, answer }) {
   const stats =
     position < length
       ? segment.promptStats[position]
-      : answer.tokens[segment.base + position - length + 1]?.stats;
+      : answer.tokens[answerIndex(segment, position) + 1]?.stats;
   const own = stats?.position === position && !stats.summary;
   return own ? stats.layers.map(({ entropy }) => entropy) : null;
 }

@@ -164,9 +164,10 @@ function help(shown, measured) {
 }
 
 /** Describe where the numbers come from. */
-export function sourceOf({ info, run, bits, nHeads }) {
+export function sourceOf({ info, run, unread, bits, nHeads }) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const source = `Recomputed from this run's tokens${time}`;
+  if (unread) return `${source}; the run has not read this token, so it measured no entropies here.`;
   if (!run) return `${source}; no measured entropies at this token to compare with.`;
   const ofRun = (i) => run[Math.floor(i / nHeads)][i % nHeads];
   const apart = Math.max(...bits.map((own, i) => Math.abs(own - ofRun(i))));
