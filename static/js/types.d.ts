@@ -5,6 +5,9 @@ type Answer = import("./turns/answer.js").Answer;
 type Segment = import("./turns/answer.js").Segment;
 type Branch = import("./turns/branch.js").Branch;
 type Left = import("./conversations/left.js").Left;
+type LeftMark = import("./conversations/left.js").LeftMark;
+type Archive = import("./turns/archived-runs.js").Archive;
+type Recording = import("./replay/playback.js").Recording;
 
 type Mode = "chat" | "completion";
 
@@ -199,13 +202,7 @@ interface Suspended {
   view?: Pick<View, "answer" | "pinned" | "row">;
 }
 
-/** A replay that is run again here (replay/rerun.js). */
-interface Rerun {
-  running: boolean;
-  answerVersion: unknown;
-  said: string;
-  tone: string;
-}
+type Rerun = import("./replay/rerun.js").ReplayRerun;
 
 interface OpenReplay {
   playback: import("./replay/playback.js").Playback;
@@ -256,3 +253,35 @@ type Countable = Omit<FromPage.Tokenize, "type" | "request">;
 
 /** Settings by name; `reach`: interventions on the wire. */
 type NamedSettings = { [name: string]: any; capture?: boolean; reach?: FromPage.Interventions };
+
+/** A conversation that this browser keeps, without its file (conversations/database.js). */
+interface Entry {
+  id: string;
+  rev: number;
+  writer: string;
+  title: string;
+  heading: string;
+  system: string;
+  created: number;
+  updated: number;
+  branchedFrom: ReplayFile.BranchOrigin | null;
+  model: string;
+  text: string;
+  runs: string[];
+  nTokens: number;
+  nBytes: number;
+}
+
+/** A conversation with its turns and what it was written with. */
+interface Whole {
+  turns: Turn[];
+  conversation?: Conversation;
+  hello: ToPage.Hello | null;
+}
+
+/** A file that is attached to a message: its name, and its block of the prompt. */
+interface AttachedText {
+  name: string;
+  block: string;
+  tokens?: number;
+}

@@ -53,7 +53,7 @@ function promptToken(answer, at) {
   return { ...prompt[at], prompt: at + 1, reused: at < promptReused, moved, stats };
 }
 
-/** The token's number counted from 1: "72", "prompt 3". @param {Token} token */
+/** The token's number counted from 1: "72", "prompt 3". @param {Token | PromptToken} token */
 export const numberOf = (token) => (token.prompt ? `prompt ${token.prompt}` : count((focused() ?? 0) + 1));
 export const focusedRow = () => view.hoverRow ?? view.row;
 

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The note in the transcript that says from which conversation a branch comes.
 
 import { on, state } from "../state.js";
@@ -14,7 +13,7 @@ const gone = el("span");
 link.type = "button";
 branchNote.append("Branched from ", link, gone);
 
-/** The origin that was looked up last. */
+/** The origin that was looked up last. @type {ReplayFile.BranchOrigin | null} */
 let origin = null;
 
 export function setUpBranchNote() {
@@ -30,9 +29,10 @@ async function lookUp() {
   draw(null);
   if (!from) return;
   const entry = await readEntry(from.id).catch(() => null);
-  if (origin === from) draw(entry);
+  if (origin === from) draw(entry ?? null);
 }
 
+/** @param {Entry | null} entry */
 function draw(entry) {
   link.hidden = !entry;
   gone.hidden = !!entry;
@@ -41,11 +41,12 @@ function draw(entry) {
 }
 
 async function open() {
+  if (!origin) return;
   try {
     await openConversation(origin.id);
     byId("prompt").focus();
   } catch (error) {
-    if (error.name === "TypeError") throw error;
+    if (error instanceof TypeError) throw error;
     draw(null);
   }
 }

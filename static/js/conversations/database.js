@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Conversations in this browser's IndexedDB: an entry of each for the list, and its file.
 //
 // Every write names the revision that the page last saw. A page therefore never overwrites what
@@ -23,24 +22,25 @@ const FILES = "files";
  *   branchedFrom       as in state.js; absent from entries of older pages
  *   runs       ids of the runs, in the order of the segments in the file
  *   nTokens, nBytes    number of generated tokens; size of the file
- *
- * @typedef {{id: string, rev: number, writer: string, title: string, heading: string,
- *   system: string, created: number, updated: number, model: string, text: string,
- *   branchedFrom?: {id: string, title: string, message: number, answer?: number} | null, runs: string[],
- *   nTokens: number, nBytes: number}} Entry
  */
 
 /** Why the browser did not store something. `code`: "storage_off" or "storage_full". */
 export class StorageError extends Error {
+  /**
+   * @param {string} code
+   * @param {string} message
+   */
   constructor(code, message) {
     super(message);
     this.code = code;
   }
 }
 
+/** @param {unknown} error */
 function storageError(error) {
   if (error instanceof StorageError) return error;
-  if (error?.name === "QuotaExceededError")
+  const { name = "", message = "" } = error instanceof Error ? error : {};
+  if (name === "QuotaExceededError")
     return new StorageError(
       "storage_full",
       "What is written from now on is only in this tab. Delete conversations that you do not " +
@@ -49,11 +49,12 @@ function storageError(error) {
   return new StorageError(
     "storage_off",
     "This browser does not let the page store conversations here, as in some private windows " +
-      `(${error?.message || error?.name || "no reason given"}). They last until this tab is ` +
+      `(${message || name || "no reason given"}). They last until this tab is ` +
       "closed; save those that you need as files.",
   );
 }
 
+/** @type {Promise<IDBDatabase> | null} */
 let opening = null;
 
 function openDatabase() {
@@ -80,20 +81,34 @@ function forget() {
 }
 
 /**
+ * @template T
+ * @typedef {(entries: IDBObjectStore, files: IDBObjectStore, finish: (result: T) => void,
+ *   abort: (error: unknown) => void) => void} Work
+ */
+
+/**
  * Run `work(entries, files, finish)` in one transaction; resolves to what `finish` was given once
  * it is complete. Rejects with StorageError.
+ *
+ * @template T
+ * @param {IDBTransactionMode} mode
+ * @param {Work<T>} work
+ * @returns {Promise<T>}
  */
 async function transact(mode, work) {
   try {
     const database = await openDatabase();
     return await new Promise((resolve, reject) => {
+      /** @type {T} */
       let result;
       const transaction = database.transaction([ENTRIES, FILES], mode);
       transaction.oncomplete = () => resolve(result);
       transaction.onabort = () => reject(transaction.error);
+      /** @param {T} value */
       const finish = (value) => {
         result = value;
       };
+      /** @param {unknown} error */
       const abort = (error) => {
         transaction.abort();
         reject(error);
@@ -105,7 +120,13 @@ async function transact(mode, work) {
   }
 }
 
-/** Call `use` with the result of a request; what it throws aborts the transaction. */
+/**
+ * Call `use` with the result of a request; what it throws aborts the transaction.
+ *
+ * @param {IDBRequest} request
+ * @param {(result: any) => void} use
+ * @param {(error: unknown) => void} abort
+ */
 function then(request, use, abort) {
   request.onsuccess = () => {
     try {
@@ -118,17 +139,26 @@ function then(request, use, abort) {
 
 /** @returns {Promise<Entry[]>} all entries, the last changed one first */
 export async function readEntries() {
+  /** @type {Entry[]} */
   const entries = await transact("readonly", (store, _files, finish, abort) =>
     then(store.getAll(), finish, abort),
   );
   return entries.sort((a, b) => b.updated - a.updated);
 }
 
-/** @returns {Promise<Entry | undefined>} */
+/**
+ * @returns {Promise<Entry | undefined>}
+ *
+ * @param {string} id
+ */
 export const readEntry = (id) =>
   transact("readonly", (store, _files, finish, abort) => then(store.get(id), finish, abort));
 
-/** Return the file of a conversation (gzip, see replay/file.js), or undefined. */
+/**
+ * Return the file of a conversation (gzip, see replay/file.js), or undefined.
+ *
+ * @param {string} id
+ */
 export const readFile = (id) =>
   transact("readonly", (_entries, store, finish, abort) =>
     then(store.get(id), (found) => finish(found?.bytes), abort),
@@ -139,6 +169,11 @@ export const readFile = (id) =>
  * or to null where another page has written or deleted it since: nothing is written then. With
  * `mayMerge` it is written over a revision all of whose runs it has, too, with that one's name and
  * system prompt; and where that one has all of its runs, that entry is the result.
+ *
+ * @param {Omit<Entry, "rev">} entry
+ * @param {ArrayBuffer} bytes
+ * @param {number} rev
+ * @param {boolean} [mayMerge]
  */
 export const writeConversation = (entry, bytes, rev, mayMerge = false) =>
   transact("readwrite", (entries, files, finish, abort) =>
@@ -159,12 +194,25 @@ export const writeConversation = (entry, bytes, rev, mayMerge = false) =>
     ),
   );
 
+/**
+ * @param {Omit<Entry, "rev">} entry
+ * @param {Omit<Entry, "rev">} other
+ */
 const hasRunsOf = (entry, other) => other.runs.every((run) => entry.runs.includes(run));
 
+/**
+ * @param {Omit<Entry, "rev">} entry
+ * @param {Omit<Entry, "rev">} other
+ */
 const hasMore = (entry, other) =>
   hasRunsOf(entry, other) && entry.runs.length > other.runs.length && entry.nTokens >= other.nTokens;
 
-/** Change fields of an entry; resolves to it, or to null if it was deleted. */
+/**
+ * Change fields of an entry; resolves to it, or to null if it was deleted.
+ *
+ * @param {string} id
+ * @param {Partial<Entry>} fields
+ */
 export const changeEntry = (id, fields) =>
   transact("readwrite", (entries, _files, finish, abort) =>
     then(
@@ -179,7 +227,11 @@ export const changeEntry = (id, fields) =>
     ),
   );
 
-/** Delete a conversation; resolves to {entry, bytes}, which `putBack` takes, or to null. */
+/**
+ * Delete a conversation; resolves to {entry, bytes}, which `putBack` takes, or to null.
+ *
+ * @param {string} id
+ */
 export const deleteConversation = (id) =>
   transact("readwrite", (entries, files, finish, abort) => {
     then(
@@ -201,7 +253,11 @@ export const deleteConversation = (id) =>
     );
   });
 
-/** Put a deleted conversation back, unless one of its id is there again. */
+/**
+ * Put a deleted conversation back, unless one of its id is there again.
+ *
+ * @param {{entry: Entry, bytes: ArrayBuffer}} options
+ */
 export const putBack = ({ entry, bytes }) =>
   transact("readwrite", (entries, files, finish, abort) =>
     then(

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // One conversation in the drawer's list.
 
-import { el, setText } from "../ui/dom.js";
+import { el, one, setText } from "../ui/dom.js";
 import { isComposing, isEnter } from "../ui/enter-key.js";
 import { newIconButton } from "../ui/icon-button.js";
 import { plural } from "../ui/format.js";
@@ -11,11 +10,22 @@ const TIME = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit",
 const DAY = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
 const YEAR = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", year: "numeric" });
 
+/**
+ * What the buttons of a row do.
+ *
+ * @typedef {Record<"open" | "stop" | "startRename" | "save" | "remove", (entry: Entry) => void>
+ *   & {rename: (entry: Entry, title: string | null) => void}} Actions
+ */
+
+/** @param {Entry} entry */
 export const nameOf = ({ title, heading }) => title || heading;
 
 /**
  * Return the list item of an entry. `words`: those searched for; `current`: it is on the page;
  * `renaming`: its name is being edited; `actions`: {open, stop, startRename, rename, save, remove}.
+ *
+ * @param {Entry} entry
+ * @param {{words: string[], current: boolean, renaming: boolean, actions: Actions}} options
  */
 export function newRow(entry, { words, current, renaming, actions }) {
   const row = el("li", "kept");
@@ -26,6 +36,12 @@ export function newRow(entry, { words, current, renaming, actions }) {
   return row;
 }
 
+/**
+ * @param {Entry} entry
+ * @param {string[]} words
+ * @param {boolean} current
+ * @param {Actions} actions
+ */
 function newButton(entry, words, current, actions) {
   const button = el("button", "kept-open");
   button.type = "button";
@@ -37,7 +53,12 @@ function newButton(entry, words, current, actions) {
   return button;
 }
 
-/** Below the name: where the words are, or when it was written, by what and how much. */
+/**
+ * Below the name: where the words are, or when it was written, by what and how much.
+ *
+ * @param {Entry} entry
+ * @param {string[]} words
+ */
 function newFacts({ text, updated, model, nTokens, branchedFrom }, words) {
   const facts = el("span", "kept-facts");
   facts.append(el("span", "kept-phase"));
@@ -51,6 +72,7 @@ function newFacts({ text, updated, model, nTokens, branchedFrom }, words) {
   return facts;
 }
 
+/** @param {number} ms */
 function when(ms) {
   const date = new Date(ms);
   const now = new Date();
@@ -58,6 +80,10 @@ function when(ms) {
   return (date.getFullYear() === now.getFullYear() ? DAY : YEAR).format(date);
 }
 
+/**
+ * @param {Entry} entry
+ * @param {Actions} actions
+ */
 function newActions(entry, actions) {
   const box = el("span", "kept-acts");
   const stop = newIconButton("stop", `Stop “${nameOf(entry)}”`, () => actions.stop(entry));
@@ -71,22 +97,33 @@ function newActions(entry, actions) {
   return box;
 }
 
-/** Show what its run does: {phase, text, why} of run-phase.js, or null. */
+/**
+ * Show what its run does: {phase, text, why} of run-phase.js, or null.
+ *
+ * @param {HTMLElement} row
+ * @param {{phase: string, text: string, why: string} | null} running
+ */
 export function markRow(row, running) {
   row.dataset.phase = running?.phase ?? "";
-  const text = row.querySelector(".kept-phase");
+  const text = one(row, ".kept-phase");
   if (!text) return; // its name is being edited
   setText(text, running?.text ?? "");
   text.title = running?.why ?? "";
 }
 
-/** Enter and leaving the field keep the name, Escape does not; an empty one is the first words. */
+/**
+ * Enter and leaving the field keep the name, Escape does not; an empty one is the first words.
+ *
+ * @param {Entry} entry
+ * @param {Actions} actions
+ */
 function newNameField(entry, actions) {
   const field = el("input", "kept-name");
   field.value = nameOf(entry);
   field.maxLength = 200;
   field.setAttribute("aria-label", "Name of the conversation");
   let done = false;
+  /** @param {string | null} title */
   const finish = (title) => {
     if (done) return;
     done = true;

@@ -1,10 +1,9 @@
-// @ts-nocheck
 // The drawer of conversations: the list with search, and what can be done with each.
 
 import { openFiles, saveAll, saveOne } from "./exchange.js";
 import { ownPresets } from "../settings/own-presets.js";
 import { stop } from "../turns/stop.js";
-import { byId, el, setText } from "../ui/dom.js";
+import { all, byId, el, setText, targetOf } from "../ui/dom.js";
 import { isComposing, isEnter } from "../ui/enter-key.js";
 import { bytes, count, plural } from "../ui/format.js";
 import { on, state } from "../state.js";
@@ -22,10 +21,11 @@ const search = byId("kept-search");
 const picker = byId("kept-files");
 const DAY_MS = 24 * 60 * 60 * 1000;
 
+/** @type {Entry[]} */
 let entries = [];
-/** Brings the last deleted conversation back, or null. */
+/** Brings the last deleted conversation back. @type {(() => Promise<void>) | null} */
 let undo = null;
-/** id of the conversation that is being renamed, or null. */
+/** id of the conversation that is being renamed. @type {string | null} */
 let renaming = null;
 
 export function setUpDrawer() {
@@ -44,7 +44,7 @@ export function setUpDrawer() {
   byId("kept-save-all").addEventListener("click", () => attempt(() => saveAll(entries)));
   byId("kept-import").addEventListener("click", () => picker.click());
   picker.addEventListener("change", async () => {
-    const files = [...picker.files];
+    const files = [...(picker.files ?? [])];
     picker.value = "";
     await attempt(async () => say(await openFiles(files)));
     refresh();
@@ -70,35 +70,47 @@ async function refresh() {
     entries = withUnstored(await readEntries());
   } catch (error) {
     entries = withUnstored([]);
-    setUnkept(error);
-    complain(error.message);
+    const { code, message } = /** @type {Problem} */ (error);
+    setUnkept({ code, message });
+    complain(message);
   }
   if (!renaming) draw(); // else what is typed would be lost; the end of renaming draws
 }
 
-/** Add those that were left before anything of them was stored. */
+/**
+ * Add those that were left before anything of them was stored.
+ *
+ * @param {Entry[]} stored
+ * @returns {Entry[]}
+ */
 function withUnstored(stored) {
   const ids = new Set(stored.map(({ id }) => id));
-  const others = state.left.filter(({ id, turns }) => turns && !ids.has(id));
-  return [...others.map((one) => ({ ...entryOf(one), nBytes: 0 })), ...stored];
+  const others = state.left.flatMap(({ id, turns, conversation }) =>
+    turns && conversation && !ids.has(id)
+      ? [{ ...entryOf({ turns, conversation }), id, rev: 0, nBytes: 0 }]
+      : [],
+  );
+  return [...others, ...stored];
 }
 
-/** Run what may fail for a reason that a person should read. */
+/** Run what may fail for a reason that a person should read. @param {() => unknown} act */
 async function attempt(act) {
   complain("");
   try {
     await act();
   } catch (error) {
-    if (error.name === "TypeError") throw error;
-    complain(error.message);
+    if (error instanceof TypeError) throw error;
+    complain(/** @type {Error} */ (error).message);
   }
 }
 
+/** @param {string} text */
 function complain(text) {
   setText(byId("kept-error"), text);
   byId("kept-error").hidden = text === "";
 }
 
+/** @param {string} text */
 const say = (text) => setText(byId("kept-said"), text);
 
 // ---- the list ----------------------------------------------------------------------------------
@@ -106,8 +118,8 @@ const say = (text) => setText(byId("kept-said"), text);
 function draw() {
   const words = wordsOf(search.value);
   const found = entries.filter((entry) => hasWords(entry, words));
-  const focused = document.activeElement?.closest?.("#kept-list li")?.dataset.id;
-  list.replaceChildren(...groupsOf(found).map(([name, group]) => newGroup(name, group, words)));
+  const focused = document.activeElement && idOf(document.activeElement);
+  list.replaceChildren(...groupsOf(found).map(({ name, group }) => newGroup(name, group, words)));
   setText(byId("kept-empty"), found.length ? "" : emptyText(words));
   const size = entries.reduce((sum, entry) => sum + entry.nBytes, 0);
   const all = entries.length ? `${plural(entries.length, "conversation")}, ${bytes(size)}` : "";
@@ -116,9 +128,10 @@ function draw() {
   byId("kept-save-all").disabled = !entries.length && !ownPresets().length;
   markRows();
   if (renaming) list.querySelector("input")?.select();
-  else if (focused) rows().find((row) => row.closest("li").dataset.id === focused)?.focus();
+  else if (focused) rowOf(focused)?.focus();
 }
 
+/** @param {string[]} words */
 function emptyText(words) {
   if (words.length) return `Nothing found for “${search.value.trim()}”.`;
   return state.unkept
@@ -127,21 +140,23 @@ function emptyText(words) {
         "in this browser unless you save them as files.";
 }
 
-/** Return [name, entries] of each time that has any. */
+/** Return [name, entries] of each time that has any. @param {Entry[]} found */
 function groupsOf(found) {
   const today = new Date().setHours(0, 0, 0, 0);
-  const times = [
-    ["Today", today],
-    ["Yesterday", today - DAY_MS],
-    ["Last 7 days", today - 6 * DAY_MS],
-    ["Earlier", -Infinity],
-  ];
-  const groups = new Map(times.map(([name]) => [name, []]));
-  for (const entry of found)
-    groups.get(times.find(([, since]) => entry.updated >= since)[0]).push(entry);
-  return [...groups].filter(([, group]) => group.length);
+  const names = ["Today", "Yesterday", "Last 7 days", "Earlier"];
+  const since = [today, today - DAY_MS, today - 6 * DAY_MS, -Infinity];
+  const timeOf = (/** @type {Entry} */ { updated }) => since.findIndex((time) => updated >= time);
+  return names.flatMap((name, i) => {
+    const group = found.filter((entry) => timeOf(entry) === i);
+    return group.length ? [{ name, group }] : [];
+  });
 }
 
+/**
+ * @param {string} name
+ * @param {Entry[]} group
+ * @param {string[]} words
+ */
 function newGroup(name, group, words) {
   const box = el("section");
   const heading = el("h3", "kept-when", name);
@@ -162,12 +177,17 @@ function newGroup(name, group, words) {
 
 /** Show what each conversation's run does; the rows stay, with the focus. */
 function markRows() {
-  for (const row of list.querySelectorAll(".kept")) markRow(row, runPhaseOf(row.dataset.id));
+  for (const row of all(list, ".kept")) markRow(row, runPhaseOf(row.dataset.id ?? ""));
 }
 
-const rows = () => [...list.querySelectorAll(".kept-open")];
+const rows = () => all(list, ".kept-open");
+/** id of the conversation in whose row a node is. @param {Element} node */
+const idOf = (node) => /** @type {HTMLElement | null} */ (node.closest("#kept-list li"))?.dataset.id;
+/** @param {string | undefined} id */
+const rowOf = (id) => rows().find((row) => idOf(row) === id);
 
 const actions = {
+  /** @param {Entry} entry */
   async open({ id }) {
     if (id !== state.conversation.id || state.replay)
       await attempt(async () => {
@@ -178,27 +198,35 @@ const actions = {
     else drawer.close();
   },
 
+  /** @param {Entry} entry */
   stop({ id }) {
     if (id === state.conversation.id) stop();
     else stopLeft(id);
-    rows().find((row) => row.closest("li").dataset.id === id)?.focus(); // the button goes
+    rowOf(id)?.focus(); // the button goes
   },
 
+  /** @param {Entry} entry */
   startRename({ id }) {
     renaming = id;
     draw();
   },
 
+  /**
+   * @param {Entry} entry
+   * @param {string | null} title
+   */
   async rename(entry, title) {
     renaming = null;
     if (title !== null && title.trim() !== nameOf(entry))
       await attempt(() => changeKept(entry.id, { title: title.trim() }));
     await refresh();
-    if (!renaming) rows().find((row) => row.closest("li").dataset.id === entry.id)?.focus();
+    if (!renaming) rowOf(entry.id)?.focus();
   },
 
+  /** @param {Entry} entry */
   save: (entry) => attempt(() => saveOne(entry)),
 
+  /** @param {Entry} entry */
   async remove(entry) {
     const next = neighbour(entry.id);
     undo = null;
@@ -208,13 +236,13 @@ const actions = {
     setText(byId("kept-undo-text"), `Deleted “${nameOf(entry)}”`);
     byId("kept-undo").hidden = !undo;
     await refresh();
-    (rows().find((row) => row.closest("li").dataset.id === next) ?? search).focus();
+    (rowOf(next) ?? search).focus();
   },
 };
 
-/** id of the row that takes the focus when this one goes. */
+/** id of the row that takes the focus when this one goes. @param {string} id */
 function neighbour(id) {
-  const ids = rows().map((row) => row.closest("li").dataset.id);
+  const ids = rows().map((row) => idOf(row));
   const at = ids.indexOf(id);
   return ids[at + 1] ?? ids[at - 1];
 }
@@ -223,29 +251,33 @@ async function bringBack() {
   byId("kept-undo").hidden = true;
   const back = undo;
   undo = null;
-  await attempt(back);
+  if (back) await attempt(back);
   await refresh();
   search.focus();
 }
 
 // ---- keyboard ----------------------------------------------------------------------------------
 
+/** @type {Record<string, number>} */
 const STEPS = { ArrowDown: 1, ArrowUp: -1 };
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
-  const { key, target } = event;
-  const all = rows();
-  const at = all.indexOf(target);
+  const { key } = event;
+  const target = targetOf(event);
+  const shown = rows();
+  const at = shown.indexOf(target);
   if (key in STEPS && !isComposing(event) && (at >= 0 || target === search)) {
     event.preventDefault();
-    (all[at + STEPS[key]] ?? (at + STEPS[key] < 0 ? search : target)).focus();
+    (shown[at + STEPS[key]] ?? (at + STEPS[key] < 0 ? search : target)).focus();
   } else if (at >= 0 && (key === "Delete" || key === "F2")) {
     event.preventDefault();
-    const entry = entries.find(({ id }) => id === target.closest("li").dataset.id);
+    const entry = entries.find(({ id }) => id === idOf(target));
+    if (!entry) return;
     if (key === "F2") actions.startRename(entry);
     else actions.remove(entry);
-  } else if (isEnter(event) && target === search && all.length) {
+  } else if (isEnter(event) && target === search && shown.length) {
     event.preventDefault();
-    all[0].click();
+    shown[0].click();
   }
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Conversations as files: one as a replay file; all as lines of JSON, one replay file a line.
 
 import { newId } from "../net/new-id.js";
@@ -8,7 +7,7 @@ import { addPresets, ownPresets } from "../settings/own-presets.js";
 import { download } from "../ui/download.js";
 import { plural } from "../ui/format.js";
 import { readEntries, readFile, writeConversation } from "./database.js";
-import { announce, entryOf } from "./keeper.js";
+import { announce, entryOf, newConversation } from "./keeper.js";
 import { openFile, turnsOf } from "./kept-file.js";
 
 const FORMAT = "tokenglass conversations";
@@ -18,16 +17,21 @@ const MAX_LINE = 256 * 1024 * 1024;
 
 // ---- saving ------------------------------------------------------------------------------------
 
-/** Download a conversation as a replay file. */
+/** Download a conversation as a replay file. @param {Entry} entry */
 export async function saveOne(entry) {
   const replay = await replayOf(entry);
   download(await blobOf(replay, true), nameOf(replay, true));
 }
 
-/** Download all conversations as one file. Throws BadReplay, after saving, for unreadable ones. */
+/**
+ * Download all conversations as one file. Throws BadReplay, after saving, for unreadable ones.
+ *
+ * @param {Entry[]} entries
+ */
 export async function saveAll(entries) {
   const saved = new Date().toISOString();
   const header = { format: FORMAT, version: VERSION, saved, presets: ownPresets() };
+  /** @type {Array<string | Blob>} */
   const lines = [`${JSON.stringify(header)}\n`];
   const refused = [];
   for (const entry of entries)
@@ -42,7 +46,11 @@ export async function saveAll(entries) {
   if (refused.length) throw new BadReplay(refused.join(" "));
 }
 
-/** Return the replay of an entry; its name may have changed since the file was written. */
+/**
+ * Return the replay of an entry; its name may have changed since the file was written.
+ *
+ * @param {Entry} entry
+ */
 async function replayOf({ id, title, system }) {
   const { title: _title, system: _system, ...replay } = await openFile(await readFile(id));
   return { ...replay, ...(title && { title }), ...(system && { system }) };
@@ -53,11 +61,19 @@ async function replayOf({ id, title, system }) {
 /**
  * Add the conversations of files: replay files, and files of all conversations. Resolves to what
  * happened, in words. Throws BadReplay if nothing could be added.
+ *
+ * @param {File[]} files
  */
 export async function openFiles(files) {
   const present = new Set((await readEntries()).map(keyOf));
-  const [added, refused] = [[], []];
+  let nAdded = 0;
+  /** @type {string[]} */
+  const refused = [];
   let [known, nPresets] = [0, 0];
+  /**
+   * @param {string} name
+   * @param {() => Promise<void>} act
+   */
   const attempt = async (name, act) => {
     try {
       await act();
@@ -66,37 +82,45 @@ export async function openFiles(files) {
       refused.push(`${name} cannot be read. ${error.message}`);
     }
   };
+  /** @param {Blob} blob */
   const addOne = async (blob) => {
     const entry = await add(blob, present);
-    if (entry) added.push(entry);
+    if (entry) nAdded += 1;
     else known += 1;
   };
   for (const file of files)
     await attempt(file.name, async () => {
-      for await (const { blob, name, presets } of conversationsIn(file))
-        if (presets) nPresets += addPresets(presets);
+      for await (const { blob, name = "", presets } of conversationsIn(file))
+        if (!blob) nPresets += addPresets(presets);
         else await attempt(name, () => addOne(blob));
     });
-  if (added.length) announce(null);
-  if (refused.length && !added.length && !known && !nPresets) throw new BadReplay(refused[0]);
-  const parts = [`Added ${plural(added.length, "conversation")}`];
+  if (nAdded) announce(null);
+  if (refused.length && !nAdded && !known && !nPresets) throw new BadReplay(refused[0]);
+  const parts = [`Added ${plural(nAdded, "conversation")}`];
   if (nPresets) parts.push(plural(nPresets, "preset"));
   if (known) parts.push(`${known} already here`);
   if (refused.length) parts.push(`${refused.length} unreadable: ${refused[0]}`);
   return `${parts.join(", ")}${refused.length ? "" : "."}`;
 }
 
-/** What two entries of the same conversation have in common. */
+/** What two entries of the same conversation have in common. @param {Omit<Entry, "rev">} entry */
 const keyOf = ({ text, runs, nTokens }) => JSON.stringify([text, runs.length, nTokens]);
 
+/**
+ * @param {Blob} blob
+ * @param {Set<string>} present
+ */
 async function add(blob, present) {
   const replay = await open(blob);
   const turns = turnsOf(replay, []);
   const { title = "", system = "", branched_from: branchedFrom, saved } = replay;
   const created = Date.parse(saved) || Date.now();
-  const conversation = { id: newId(), title, system, created, branchedFrom };
+  const id = newId();
+  const conversation = { ...newConversation(system), id, title, created, branchedFrom: branchedFrom ?? null };
   const entry = {
     ...entryOf({ turns, conversation }),
+    id,
+    nBytes: 0,
     updated: created,
   };
   if (present.has(keyOf(entry))) return null;
@@ -105,7 +129,12 @@ async function add(blob, present) {
   return writeConversation({ ...entry, nBytes: bytes.byteLength }, bytes, 0);
 }
 
-/** Yield each conversation in a file, {blob, name} with a name for errors, and its {presets}. */
+/**
+ * Yield each conversation in a file, {blob, name} with a name for errors, and its {presets}.
+ *
+ * @param {File} file
+ * @returns {AsyncGenerator<{blob?: Blob, name?: string, presets?: unknown}>}
+ */
 async function* conversationsIn(file) {
   const lines = linesIn(file);
   const { value: first = "" } = await lines.next();
@@ -119,7 +148,7 @@ async function* conversationsIn(file) {
   }
 }
 
-/** Return the header of a file of conversations, or null for another file. */
+/** Return the header of a file of conversations, or null for another file. @param {string} line */
 function headerIn(line) {
   if (!line.includes(FORMAT)) return null;
   let header;
@@ -134,7 +163,11 @@ function headerIn(line) {
   return header;
 }
 
-/** Yield the lines of a file, compressed or not. Throws BadReplay for what is no text. */
+/**
+ * Yield the lines of a file, compressed or not. Throws BadReplay for what is no text.
+ *
+ * @param {File} file
+ */
 async function* linesIn(file) {
   const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
   const packed = head[0] === 0x1f && head[1] === 0x8b;
@@ -143,6 +176,7 @@ async function* linesIn(file) {
     : file.stream();
   const decoder = new TextDecoder("utf-8", { fatal: true });
   // The parts of a line are joined once: a line may be 256 MB long, and come in thousands of them.
+  /** @type {string[]} */
   let parts = [];
   let length = 0;
   try {

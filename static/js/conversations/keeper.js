@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Keeps the page's conversation in the browser's storage while it is written.
 //
 // Tabs tell each other what they wrote. A conversation that another tab has changed since it was
@@ -26,19 +25,28 @@ const MAX_TEXT = 200_000;
 const PAGE = newId();
 
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("tokenglass") : null;
+/** @type {Array<(id: string | null, elsewhere: boolean) => void>} */
 const listeners = [];
 
-/** Call `listener(id, elsewhere)` when a conversation was changed; id null: many. */
+/**
+ * Call `listener(id, elsewhere)` when a conversation was changed; id null: many.
+ *
+ * @param {(id: string | null, elsewhere: boolean) => void} listener
+ */
 export function onKept(listener) {
   listeners.push(listener);
 }
 
-/** Tell this page and the other tabs that a conversation changed. */
+/** Tell this page and the other tabs that a conversation changed. @param {string | null} id */
 export function announce(id) {
   channel?.postMessage({ id });
   notify(id, false);
 }
 
+/**
+ * @param {string | null} id
+ * @param {boolean} elsewhere
+ */
 function notify(id, elsewhere) {
   for (const listener of listeners) listener(id, elsewhere);
 }
@@ -93,7 +101,11 @@ export function keepNow() {
   return store({ turns: liveState().turns, conversation: state.conversation });
 }
 
-/** Store a conversation once those before it are stored. Resolves when it is or cannot be. */
+/**
+ * Store a conversation once those before it are stored. Resolves when it is or cannot be.
+ *
+ * @param {{turns: Turn[], conversation: Conversation}} options
+ */
 function store({ turns, conversation }) {
   const { hello } = liveState();
   const snapshot = { turns: snapshotOf(turns), hello, conversation, own: conversation.own };
@@ -109,7 +121,7 @@ function store({ turns, conversation }) {
     })
     .catch((error) => {
       conversation.own ||= snapshot.own;
-      reportUnkept(error, conversation.id);
+      reportUnkept(error, conversation.id ?? "");
       if (conversation !== state.conversation) setTimeout(retryLeft, LEFT_EVERY_MS, { turns, conversation });
     })
     .finally(() => {
@@ -127,8 +139,12 @@ const leftStoredAt = new WeakMap();
 /**
  * Store a conversation that was left while it was written, `Left` of left.js: now, or when that was
  * not done for a while.
+ *
+ * @param {{turns: Turn[] | null, conversation: Conversation | null}} options
+ * @param {boolean} now
  */
 export function keepLeft({ turns, conversation }, now) {
+  if (!conversation || !turns) return;
   const since = performance.now() - (leftStoredAt.get(conversation) ?? -Infinity);
   if (!now && since < Math.max(LEFT_EVERY_MS, took / MAX_SHARE)) return;
   if (!liveState().hello) return;
@@ -137,20 +153,28 @@ export function keepLeft({ turns, conversation }, now) {
   store({ turns, conversation });
 }
 
-/** The tab need not remember the text of a conversation that was left any more. */
+/**
+ * The tab need not remember the text of a conversation that was left any more.
+ *
+ * @param {Conversation} conversation
+ */
 function noteStored(conversation) {
   const one = state.left.find((each) => each.conversation === conversation);
   if (one) one.isStored = true;
 }
 
-/** Store a conversation that was left and could not be stored, unless it was deleted meanwhile. */
+/**
+ * Store a conversation that was left and could not be stored, unless it was deleted meanwhile.
+ *
+ * @param {{turns: Turn[], conversation: Conversation}} options
+ */
 function retryLeft({ turns, conversation }) {
   if (conversation === state.conversation) keepSoon();
   else if (state.left.some((one) => one.conversation === conversation))
     keepLeft({ turns, conversation }, true);
 }
 
-/** Keep another conversation from now on. */
+/** Keep another conversation from now on. @param {Conversation} conversation */
 export function keepOther(conversation) {
   clearTimeout(timer);
   timer = 0;
@@ -164,12 +188,20 @@ function isKeepable({ turns, hello } = liveState()) {
   return hello !== null && first !== undefined && (first.accepted || first.textOnly !== null);
 }
 
+/**
+ * @typedef {{turns: Turn[], hello: ToPage.Hello | null, conversation: Conversation, own: boolean}} Snapshot
+ */
+
+/**
+ * @param {Snapshot} snapshot
+ * @returns {Promise<void>}
+ */
 async function keep(snapshot) {
   const { conversation } = snapshot;
   conversation.id ??= newId();
   save(); // a reload from here on finds this id, or it would make a second conversation
   const bytes = await packConversation(snapshot);
-  const entry = { ...entryOf(snapshot), nBytes: bytes.byteLength };
+  const entry = { ...entryOf(snapshot), id: conversation.id, nBytes: bytes.byteLength };
   const written = await writeConversation(entry, bytes, conversation.rev, snapshot.own);
   if (written && written.writer !== PAGE) return notify(conversation.id, true); // it has all this
   if (written) {
@@ -183,7 +215,12 @@ async function keep(snapshot) {
   return undefined;
 }
 
-/** Another tab has changed or deleted this conversation: keep what is here as another one. */
+/**
+ * Another tab has changed or deleted this conversation: keep what is here as another one.
+ *
+ * @param {Snapshot} snapshot
+ * @returns {Promise<void>}
+ */
 function keepCopy(snapshot) {
   const { conversation } = snapshot;
   const title = conversation.title || headingOf(snapshot.turns);
@@ -193,7 +230,11 @@ function keepCopy(snapshot) {
   return keep(snapshot);
 }
 
-/** Return the entry of a conversation, without what writing adds. */
+/**
+ * Return the entry of a conversation, without what writing adds.
+ *
+ * @param {{turns: Turn[], conversation: Conversation}} options
+ */
 export function entryOf({ turns, conversation }) {
   const segments = segmentsOf(turns);
   return {
@@ -212,36 +253,48 @@ export function entryOf({ turns, conversation }) {
   };
 }
 
-/** The first words of a conversation. */
+/** The first words of a conversation. @param {Turn[]} turns */
 export function headingOf(turns) {
   const first = turns.find(({ role, given }) => role === "user" || given);
-  const { text, files } = first?.given
-    ? { text: first.given, files: [] }
-    : partsOf(first ?? { text: "" });
+  const { text, files } =
+    first?.role === "user" ? partsOf(first) : { text: first?.given ?? "", files: [] };
   const said = text.trim() || files[0]?.name || "Untitled";
   const line = said.split("\n", 1)[0].trim();
   return line.length > MAX_HEADING ? `${line.slice(0, MAX_HEADING - 1)}…` : line;
 }
 
+/** @param {Turn[]} turns */
 const textOf = (turns) =>
   turns
     .flatMap(textsOfTurn)
     .filter((text) => text !== "")
     .join("\n");
 
+/** @param {Turn} turn */
 function textsOfTurn({ role, text, given, answers, summary }) {
   if (role === "user") return [text];
   const written = answers.map(({ segments }) => textOfSegments(segments));
   return [given, ...written, summary?.edited?.text ?? ""];
 }
 
-/** Text of an answer; the tokens are those of its events, as a snapshot has them. */
+/**
+ * Text of an answer; the tokens are those of its events, as a snapshot has them.
+ *
+ * @param {Segment[]} segments
+ */
 const textOfSegments = (segments) =>
-  segments.map(({ textOnly, events }) => textOnly ?? events.map(({ text = "" }) => text).join("")).join("");
+  segments.map(({ textOnly, events }) => textOnly ?? events.map(textOfEvent).join("")).join("");
+
+/** @param {RunEvent} event */
+const textOfEvent = (event) => ("text" in event ? event.text : "");
 
 // ---- names and system prompts ------------------------------------------------------------------
 
-/** Change the name or the system prompt of the page's conversation. */
+/**
+ * Change the name or the system prompt of the page's conversation.
+ *
+ * @param {Partial<Pick<Entry, "title" | "system">>} fields
+ */
 export function editConversation(fields) {
   Object.assign(state.conversation, fields);
   saveSoon();
@@ -249,7 +302,12 @@ export function editConversation(fields) {
   changed("conversations", "turns");
 }
 
-/** Change fields of a kept conversation, which may be the page's. */
+/**
+ * Change fields of a kept conversation, which may be the page's.
+ *
+ * @param {string} id
+ * @param {Partial<Pick<Entry, "title" | "system">>} fields
+ */
 export async function changeKept(id, fields) {
   saving = saving
     .then(async () => {
@@ -270,14 +328,21 @@ export async function changeKept(id, fields) {
 
 // ---- errors ------------------------------------------------------------------------------------
 
-/** Say that the conversation `id` could not be stored. */
+/**
+ * Say that the conversation `id` could not be stored.
+ *
+ * @param {unknown} error
+ * @param {string} id
+ */
 function reportUnkept(error, id) {
   due ||= id === state.conversation.id; // the next change tries again
   if (!(error instanceof StorageError)) reportError(error);
-  const { code = "storage_off", message } = error;
+  const { message } = /** @type {Error} */ (error);
+  const code = error instanceof StorageError ? error.code : "storage_off";
   setUnkept({ code, message });
 }
 
+/** @param {Unkept | {code: string, message: string} | null} unkept */
 export function setUnkept(unkept) {
   if (state.unkept?.message === unkept?.message) return;
   state.unkept = unkept && { ...unkept, dismissed: false };
@@ -286,6 +351,6 @@ export function setUnkept(unkept) {
 
 /** Hide the notice about storage until its reason changes. */
 export function dismissUnkept() {
-  state.unkept = { ...state.unkept, dismissed: true };
+  if (state.unkept) state.unkept = { ...state.unkept, dismissed: true };
   changed("turns");
 }

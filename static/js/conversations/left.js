@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Conversations that were left while they were written. Their runs go on; each waits here, with all
 // its tokens, until it is opened again.
 
@@ -6,6 +5,7 @@ import { alsoSave, packTurns, save, saveSoon } from "../turns/persist.js";
 import { send } from "../net/connection.js";
 import { follow, unfollow } from "../net/followed-runs.js";
 import { newId } from "../net/new-id.js";
+import { byId } from "../ui/dom.js";
 import { changed, hasEngine, state } from "../state.js";
 import { headingOf, keepLeft } from "./keeper.js";
 
@@ -20,12 +20,19 @@ import { headingOf, keepLeft } from "./keeper.js";
  *   isStored  has storage its newest message, with the server's answer that it was accepted?
  *   unstored  {conversation, turns} of persist.js until they are taken up after a reload, or null
  *
- * @typedef {{id: string, phase: "running"|"finished"|"failed", problem: object | null,
- *   conversation: object | null, turns: object[] | null, answer: object | null,
- *   isStored: boolean, unstored: object | null}} Left
+ * @typedef {{id: string, phase: "running" | "finished" | "failed", problem: Problem | null,
+ *   conversation: Conversation | null, turns: Turn[] | null, answer: Answer | null,
+ *   isStored: boolean,
+ *   unstored: {conversation: Conversation, turns: import("../turns/persist.js").PackedTurn[]} | null,
+ * }} Left
+ * @typedef {Pick<Left, "id" | "phase" | "problem" | "unstored">} LeftMark
  */
 
-/** @returns {Left | null} */
+/**
+ * @returns {Left | null}
+ *
+ * @param {string} id
+ */
 export const leftOf = (id) => state.left.find((one) => one.id === id) ?? null;
 
 /** Let the run of the page's conversation go on while another conversation is on the page. */
@@ -35,7 +42,11 @@ export function leaveRunning() {
   keepLeft(putLeft({ conversation, turns, answer: active, isStored: false }), true);
 }
 
-/** The same while its tokens are on their way after a reload: they are asked for again. */
+/**
+ * The same while its tokens are on their way after a reload: they are asked for again.
+ *
+ * @param {(one: Left) => Promise<Partial<Left> | null>} readLeft
+ */
 export function leaveRefilling(readLeft) {
   const { conversation, turns } = state;
   conversation.id ??= newId();
@@ -43,35 +54,43 @@ export function leaveRefilling(readLeft) {
   return restoreLeft([{ id: conversation.id, phase: "running", problem: null, unstored }], readLeft);
 }
 
-/** Follow the run of a conversation that is not on the page. Returns its `Left`. */
+/**
+ * Follow the run of a conversation that is not on the page. Returns its `Left`.
+ *
+ * @param {Pick<Left, "conversation" | "turns" | "answer" | "isStored">} kept
+ */
 function putLeft(kept) {
-  const { id } = kept.conversation;
+  const id = kept.conversation?.id ?? "";
+  /** @type {Left} */
   const one = { id, phase: "running", problem: null, unstored: null, ...kept };
   state.left = [...state.left.filter((other) => other.id !== id), one];
-  follow(one.answer, followerOf(one));
+  if (one.answer) follow(one.answer, followerOf(one));
   changed("conversations");
   return one;
 }
 
-/** Ask for the events of a run that are newer than those in storage. */
-function resumeLeft({ answer: { segment } }) {
-  if (hasEngine()) send({ type: "resume", id: segment.id, after: segment.seq });
+/** Ask for the events of a run that are newer than those in storage. @param {Left} left */
+function resumeLeft({ answer }) {
+  const segment = answer?.segment;
+  if (segment && hasEngine()) send({ type: "resume", id: segment.id, after: segment.seq });
 }
 
-/** Take a conversation from those that were left, to open or to delete it. */
+/** Take a conversation from those that were left, to open or to delete it. @param {string} id */
 export function takeLeft(id) {
   const one = leftOf(id);
   if (!one) return null;
-  if (isRunning(one)) unfollow(one.answer.segment.id);
+  const segment = runningOf(one);
+  if (segment) unfollow(segment.id);
   state.left = state.left.filter((other) => other !== one);
   changed("conversations");
   return one;
 }
 
-/** Stop the run of a conversation that was left; its text is kept. */
+/** Stop the run of a conversation that was left; its text is kept. @param {string} id */
 export function stopLeft(id) {
   const one = leftOf(id);
-  if (isRunning(one)) send({ type: "stop", id: one.answer.segment.id });
+  const segment = runningOf(one);
+  if (segment) send({ type: "stop", id: segment.id });
 }
 
 /** Runs of conversations that were left, whose measurements are kept. */
@@ -80,18 +99,29 @@ export const leftSegments = () =>
     (turns ?? []).flatMap(({ answers = [] }) => answers.flatMap(({ segments }) => segments)),
   );
 
-const isRunning = (one) => one?.phase === "running" && !!one.answer;
+/** The segment that is being written, or null. @param {Left | null} one */
+const runningOf = (one) => (one?.phase === "running" && one.answer?.segment) || null;
 
-export const titleOf = ({ conversation, turns }) => conversation.title || headingOf(turns);
+/** @param {{conversation: Conversation | null, turns: Turn[] | null}} one */
+export const titleOf = ({ conversation, turns }) => conversation?.title || headingOf(turns ?? []);
 
+/** @param {Left} one */
 const followerOf = (one) => ({
   name: () => `“${titleOf(one)}”`,
 
+  /**
+   * @param {Segment} segment
+   * @param {RunEvent | null} event
+   */
   onEvent(segment, event) {
     if (!segment.running) end(one, segment.reason === "error" ? "failed" : "finished");
-    keepLeft(one, !segment.running || event.type === "accepted");
+    keepLeft(one, !segment.running || event?.type === "accepted");
   },
 
+  /**
+   * @param {Segment} segment
+   * @param {Problem} problem
+   */
   onRefused(segment, { code, message }) {
     withdraw(one.answer, segment);
     one.problem = { code, message, inTurns: true };
@@ -100,18 +130,28 @@ const followerOf = (one) => ({
   },
 });
 
-/** The prompt stays in the conversation; a refused continuation leaves nothing. */
+/**
+ * The prompt stays in the conversation; a refused continuation leaves nothing.
+ *
+ * @param {Answer | null} answer
+ * @param {Segment} segment
+ */
 function withdraw(answer, segment) {
+  if (!answer) return;
   if (answer.segments.length > 1 && !segment.branch) answer.segments.pop();
   else segment.textOnly = "";
   answer.edition += 1;
 }
 
+/**
+ * @param {Left} one
+ * @param {"finished" | "failed"} phase
+ */
 function end(one, phase) {
   one.phase = phase;
-  const { message } = one.problem ?? one.answer.segment;
+  const message = (one.problem ?? one.answer?.segment)?.message;
   const said = phase === "failed" ? ` has failed: ${message}` : " is finished";
-  document.getElementById("live-status").textContent = `“${titleOf(one)}”${said}`;
+  byId("live-status").textContent = `“${titleOf(one)}”${said}`;
   saveSoon();
   changed("conversations", "tokens");
 }
@@ -128,23 +168,28 @@ const marksOfLeft = () =>
   }));
 alsoSave({ left: marksOfLeft });
 
+/** @param {Left} left */
 const unstoredOf = ({ conversation, turns, unstored }) =>
-  turns ? { conversation, turns: packTurns(turns) } : unstored;
+  turns && conversation ? { conversation, turns: packTurns(turns) } : unstored;
 
 /**
  * Take up what the tab remembered. `readLeft(one)` resolves to {conversation, turns, answer, isStored}
  * of a `Left`, or null.
+ *
+ * @param {LeftMark[]} marks
+ * @param {(one: Left) => Promise<Partial<Left> | null>} readLeft
  */
 export async function restoreLeft(marks, readLeft) {
   const bare = { conversation: null, turns: null, answer: null, unstored: null };
+  /** @type {Left[]} */
   const found = marks.map((mark) => ({ ...bare, ...mark, isStored: !mark.unstored }));
   state.left = [...state.left, ...found];
   for (const one of found.filter(({ phase, unstored }) => phase === "running" || unstored)) {
     const kept = await readLeft(one);
     if (!state.left.includes(one)) continue; // it was opened meanwhile
-    if (kept?.answer?.running) resumeLeft(putLeft(kept));
+    if (kept?.answer?.running) resumeLeft(putLeft(/** @type {Left} */ (kept)));
     else if (kept && one.unstored) Object.assign(one, kept, { unstored: null });
-    else if (kept) one.phase = kept.answer?.segment.reason === "error" ? "failed" : "finished";
+    else if (kept) one.phase = kept.answer?.segment?.reason === "error" ? "failed" : "finished";
     else takeLeft(one.id);
   }
   save();

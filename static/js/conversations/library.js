@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Opening, leaving, deleting and restoring conversations that this browser keeps.
 
 import { clearPatches } from "../interventions/intervention-store.js";
@@ -35,6 +34,8 @@ import {
   titleOf,
 } from "./left.js";
 
+/** @typedef {{turns: Turn[], conversation: Conversation, answer: Answer | null}} Shown */
+
 export function setUpLibrary() {
   onKept((id, elsewhere) => {
     if (id === state.conversation.id && (elsewhere || behind)) follow();
@@ -51,7 +52,11 @@ export function startNew() {
   put([], newConversation());
 }
 
-/** Open a kept conversation in place of the one on the page. Throws BadReplay or StorageError. */
+/**
+ * Open a kept conversation in place of the one on the page. Throws BadReplay or StorageError.
+ *
+ * @param {string} id
+ */
 export async function openConversation(id) {
   await keepNow();
   const waiting = leftOf(id);
@@ -59,11 +64,11 @@ export async function openConversation(id) {
   if (state.replay) closeReplay();
   leave();
   const left = takeLeft(id);
-  if (left?.turns) {
+  if (left?.turns && left.conversation) {
     const { turns, conversation, answer, problem } = left;
     put(turns, conversation);
-    Object.assign(state, { active: answer.running ? answer : null, problem });
-  } else show(kept);
+    Object.assign(state, { active: answer?.running ? answer : null, problem });
+  } else if (kept) show(/** @type {Shown} */ (kept));
   if (left && !left.isStored) keepSoon();
 }
 
@@ -75,25 +80,35 @@ function leave() {
   clearPatches();
 }
 
-/** Return {conversation, turns, answer} from storage. Throws BadReplay or StorageError. */
+/**
+ * Return {conversation, turns, answer} from storage. Throws BadReplay or StorageError.
+ *
+ * @param {string} key
+ */
 async function readKept(key) {
   const [entry, bytes] = await Promise.all([readEntry(key), readFile(key)]);
   if (!entry) throw new BadReplay("It was deleted in another tab.");
   return unpack(entry, await openFile(bytes));
 }
 
-/** `answer`: the newest one. It is marked as left: its events so far came from storage. */
+/**
+ * `answer`: the newest one. It is marked as left: its events so far came from storage.
+ *
+ * @param {Entry} entry
+ * @param {ReplayFile.Replay} replay
+ */
 function unpack(entry, replay) {
   const { id, title, system, created, rev, writer, branchedFrom = null } = entry;
   const turns = turnsOf(replay, entry.runs, state.hello);
   segmentsOf(turns).forEach(countMeasurements);
   const last = turns.at(-1);
   const answer = shownAnswer(last?.role === "model" ? last : null);
-  if (answer?.running) answer.segment.left = true;
+  if (answer?.running && answer.segment) answer.segment.left = true;
   const conversation = { id, title, system, created, rev, writer, own: false, branchedFrom };
   return { conversation, turns, answer };
 }
 
+/** @param {Shown} shown */
 function show({ conversation, turns, answer }) {
   put(turns, conversation);
   if (!answer?.running) return;
@@ -101,7 +116,12 @@ function show({ conversation, turns, answer }) {
   if (hasEngine()) resumeRun();
 }
 
-/** Show these turns as the page's conversation. */
+/**
+ * Show these turns as the page's conversation.
+ *
+ * @param {Turn[]} turns
+ * @param {Conversation} conversation
+ */
 function put(turns, conversation) {
   keepOther(conversation);
   Object.assign(state, { turns, active: null, problem: null, copied: "" });
@@ -114,9 +134,14 @@ function put(turns, conversation) {
   changed("turns", "tokens", "focus", "settings", "conversations", "metric", "counted");
 }
 
-/** Only the newest answer can still be running; all others have ended. */
+/**
+ * Only the newest answer can still be running; all others have ended.
+ *
+ * @param {Answer} answer
+ * @param {Turn[]} turns
+ */
 function endLostRuns(answer, turns) {
-  const newest = turns.at(-1).answers?.[turns.at(-1).shown];
+  const newest = shownAnswer(turns.at(-1));
   for (const segment of answer.segments) {
     if (!segment.running || (answer === newest && segment === answer.segment)) continue;
     Object.assign(segment, { state: "done", reason: "cancelled" });
@@ -130,6 +155,10 @@ function endLostRuns(answer, turns) {
  * conversation of its own: {turns, conversation}. It has their summaries, also those that were written
  * later. Both the turns and what was measured come from storage, so the page's are left alone.
  * Throws BadReplay or StorageError.
+ *
+ * @param {Conversation} conversation
+ * @param {{message: number, answer?: number}} place
+ * @param {string} title
  */
 export async function branchOf(conversation, place, title) {
   if (!conversation.id || state.unkept) keepSoon();
@@ -140,7 +169,7 @@ export async function branchOf(conversation, place, title) {
       "This conversation cannot be stored, and the branch would take its place. Save it as a file, " +
         "and start a new one.",
     );
-  const { id } = conversation;
+  const id = conversation.id ?? "";
   const { turns } = await readKept(id);
   const { message } = place;
   const end = indexOfPlace(turns, place);
@@ -152,7 +181,12 @@ export async function branchOf(conversation, place, title) {
   return { turns: kept, conversation: branch };
 }
 
-/** Show a branch in place of the page's conversation. Returns a function that goes back. */
+/**
+ * Show a branch in place of the page's conversation. Returns a function that goes back.
+ *
+ * @param {{turns: Turn[], conversation: Conversation}} branch
+ * @param {Mode} mode
+ */
 export function showBranch(branch, mode) {
   const { turns, conversation, mode: before } = state;
   leave();
@@ -169,31 +203,43 @@ export function showBranch(branch, mode) {
 /**
  * Return {conversation, turns, answer, isStored} of a conversation that is not in memory, a `Left`.
  * Throws as `readKept` does.
+ *
+ * @param {Left} left
  */
 async function readLeft({ id, unstored }) {
   return unstored ? readUnstored(unstored) : { ...(await readKept(id)), isStored: true };
 }
 
+/** @param {Left} one */
 const readLeftOrNull = (one) => readLeft(one).catch(() => null);
 
-/** Return the same of a conversation whose text the tab has, with the tokens that storage has. */
+/**
+ * Return the same of a conversation whose text the tab has, with the tokens that storage has.
+ *
+ * @param {NonNullable<Left["unstored"]>} options
+ */
 async function readUnstored({ conversation, turns: packed }) {
   const turns = unpackTurns(packed);
-  const { entry, runs } = await readArchive(conversation.id);
+  const { entry, runs } = await readArchive(conversation.id ?? "");
   adoptRevision(conversation, entry);
   const answer = shownAnswer(turns.at(-1));
-  for (const turn of turns.filter(({ role }) => role === "model"))
-    fillTurn(turn, runs, answer.running ? answer.segment : null); // its events are asked for again
+  const awaited = answer?.running ? answer.segment : null; // its events are asked for again
+  for (const turn of turns) if (turn.role === "model") fillTurn(turn, runs, awaited);
   return { conversation, turns, answer, isStored: false };
 }
 
-/** A conversation was written by the tab before it was loaded again, `entry` of storage, if at all. */
+/**
+ * A conversation was written by the tab before it was loaded again, `entry` of storage, if at all.
+ *
+ * @param {Conversation} conversation
+ * @param {Entry | null} entry
+ */
 function adoptRevision(conversation, entry) {
   if (!entry) conversation.rev = 0;
   else if (entry.writer === conversation.writer) conversation.rev = entry.rev;
 }
 
-/** Take up the conversations that this tab had left before a reload. */
+/** Take up the conversations that this tab had left before a reload. @param {LeftMark[]} marks */
 export const restoreLeftConversations = (marks) => restoreLeft(marks, readLeftOrNull);
 
 // ---- another tab -------------------------------------------------------------------------------
@@ -222,6 +268,8 @@ async function follow() {
 /**
  * Make what storage has of a restored conversation available: runs that the server no longer has
  * are taken from there. `turns`: of the tab's own storage, which has only the text.
+ *
+ * @param {Turn[]} turns
  */
 export async function restoreKept(turns) {
   const { conversation } = state;
@@ -233,12 +281,12 @@ export async function restoreKept(turns) {
   if (!entry) conversation.id = null;
   adoptRevision(conversation, entry);
   const older = liveState().turns === turns ? turns.slice(0, -1) : [];
-  for (const turn of older.filter(({ role }) => role === "model")) fillTurn(turn, runs);
+  for (const turn of older) if (turn.role === "model") fillTurn(turn, runs);
   changed("turns", "tokens", "conversations");
   if (entry && entry.rev > conversation.rev) follow();
 }
 
-/** Return {entry, runs}; `runs` as in `useArchive`. */
+/** Return {entry, runs}; `runs` as in `useArchive`. @param {string} id */
 async function readArchive(id) {
   try {
     const entry = await readEntry(id);
@@ -254,7 +302,13 @@ async function readArchive(id) {
   }
 }
 
-/** Fill the segments of a turn, but `except`, of which only the text is here. */
+/**
+ * Fill the segments of a turn, but `except`, of which only the text is here.
+ *
+ * @param {ModelTurn} turn
+ * @param {Archive} runs
+ * @param {Segment | null} [except]
+ */
 function fillTurn(turn, runs, except = null) {
   for (const { answer, segment } of refillsOf(turn))
     if (segment.textOnly !== null && segment !== except) fillFrom(runs, answer, segment);
@@ -265,6 +319,8 @@ function fillTurn(turn, runs, except = null) {
 /**
  * Delete a conversation. Resolves to a function that brings it back, and onto the page if it was
  * there and the page is empty; null if it was deleted already.
+ *
+ * @param {string} id
  */
 export async function remove(id) {
   const wasOpen = state.conversation.id === id;

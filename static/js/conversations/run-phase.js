@@ -1,4 +1,3 @@
-// @ts-nocheck
 // What the run of a conversation does, in the drawer and on the button that opens it.
 
 import { count, plural } from "../ui/format.js";
@@ -13,6 +12,8 @@ export function setUpRunPhase() {
 /**
  * Return {phase, text, why} of a conversation whose run goes on, or ended unseen; null for another.
  * `why`: all that is to be said about a failed one, or "".
+ *
+ * @param {string} id
  */
 export function runPhaseOf(id) {
   const { active, conversation } = state;
@@ -28,10 +29,12 @@ export function runPhaseOf(id) {
   return { phase: "finished", text: `finished${tokens}`, why: "" };
 }
 
+/** @param {Answer} answer */
 const running = (answer) => ({ phase: "running", text: progressOf(answer), why: "" });
 
+/** @param {Answer} answer */
 function progressOf({ segment, tokens }) {
-  if (segment.state === "sent") return "sent";
+  if (!segment || segment.state === "sent") return "sent";
   if (segment.state === "queued") return `queued, position ${segment.position}`;
   if (segment.nDrawn) return `writing, ${plural(tokens.length, "token")}`;
   const { done, total } = segment.prefill;

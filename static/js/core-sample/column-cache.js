@@ -1,24 +1,34 @@
-// @ts-nocheck
 // Tile cache of the core sample's columns: each is painted once, one pixel wide, and scaled when
 // drawn.
+
+import { contextOf } from "../ui/dom.js";
 
 const TILE_COLUMNS = 128;
 const MAX_TILES = 40;
 
+/**
+ * @typedef {(pixels: Uint32Array, stride: number, x: number, index: number) => void} Paint
+ * @typedef {{canvas: HTMLCanvasElement, context: CanvasRenderingContext2D, painted: number}} Tile
+ * @typedef {{x: number, y: number, right: number, column: number, gap: number}} Columns
+ */
+
 export class ColumnCache {
+  /** @type {Map<number, Tile>} */
   #tiles = new Map();
   #height = 0;
   /** Scratch image: columns are painted here, then copied to a tile's canvas. */
-  #image = null;
+  #image = new ImageData(TILE_COLUMNS, 1);
 
   /**
    * `paint(pixels, stride, x, index)` paints column `index` into every `stride`th pixel from `x`.
+   *
+   * @param {Paint} paint
    */
   constructor(paint) {
     this.paint = paint;
   }
 
-  /** Drop all tiles; the strip is `height` device pixels high. */
+  /** Drop all tiles; the strip is `height` device pixels high. @param {number} height */
   reset(height) {
     this.#tiles.clear();
     this.#height = height;
@@ -28,6 +38,10 @@ export class ColumnCache {
   /**
    * Draw the columns of [0, count) within [0, right). Column 0 is at `x`; each is `column` wide, of
    * which the last `gap` is left untouched. In device pixels.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {number} count
+   * @param {Columns} options
    */
   draw(context, count, { x, y, right, column, gap }) {
     const span = TILE_COLUMNS * column;
@@ -43,6 +57,12 @@ export class ColumnCache {
     }
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {HTMLCanvasElement} tile
+   * @param {number} n
+   * @param {{left: number, y: number, right: number, column: number, gap: number}} options
+   */
   #drawApart(context, tile, n, { left, y, right, column, gap }) {
     const h = this.#height;
     const first = Math.max(0, Math.floor(-left / column));
@@ -51,18 +71,28 @@ export class ColumnCache {
       context.drawImage(tile, k, 0, 1, h, left + k * column, y, column - gap, h);
   }
 
-  /** Return the canvas of tile `i` with `n` of its columns painted. */
+  /**
+   * Return the canvas of tile `i` with `n` of its columns painted.
+   *
+   * @param {number} i
+   * @param {number} n
+   */
   #tile(i, n) {
     let tile = this.#tiles.get(i);
     if (tile)
       this.#tiles.delete(i); // put back below: the map is in order of use
     else tile = this.#fresh();
     this.#tiles.set(i, tile);
-    if (this.#tiles.size > MAX_TILES) this.#tiles.delete(this.#tiles.keys().next().value);
+    if (this.#tiles.size > MAX_TILES) this.#tiles.delete(this.#tiles.keys().next().value ?? i);
     if (tile.painted < n) this.#extend(tile, i * TILE_COLUMNS, n);
     return tile.canvas;
   }
 
+  /**
+   * @param {Tile} tile
+   * @param {number} first
+   * @param {number} n
+   */
   #extend(tile, first, n) {
     const { data, width, height } = this.#image;
     const pixels = new Uint32Array(data.buffer);
@@ -76,6 +106,6 @@ export class ColumnCache {
     const canvas = document.createElement("canvas");
     canvas.width = TILE_COLUMNS;
     canvas.height = Math.max(1, this.#height);
-    return { canvas, context: canvas.getContext("2d"), painted: 0 };
+    return { canvas, context: contextOf(canvas), painted: 0 };
   }
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // One column of the core sample: the layers of one token, from the embedding up to the output.
 
 import { grid, rowTop } from "./grid.js";
@@ -7,13 +6,22 @@ import { palette, shadePixel } from "../ui/palette.js";
 import { state } from "../state.js";
 import { metric, view } from "../view.js";
 
-/** Value of a cell {layer, part}, or null. */
+/**
+ * Value of a cell {layer, part}, or null.
+ *
+ * @param {Stats | null | undefined} stats
+ * @param {Row} row
+ */
 export function cellValue(stats, { layer, part }) {
   const values = stats?.layers[layer];
   return values ? metric().value(values, Math.min(part, view.parts - 1), view.parts) : null;
 }
 
-/** Position of a value on the metric's scale, in [0, 1]; null without a scale. */
+/**
+ * Position of a value on the metric's scale, in [0, 1]; null without a scale.
+ *
+ * @param {number | null | undefined} value
+ */
 export function onScale(value) {
   const scale = scales[state.metric];
   return value === null || value === undefined || !scale ? null : scale.at(value);
@@ -22,6 +30,10 @@ export function onScale(value) {
 /**
  * Return top and bottom of a part of a layer's row, in CSS pixels. Rows are one pixel apart if high
  * enough.
+ *
+ * @param {number} layer
+ * @param {number} part
+ * @returns {[number, number]}
  */
 export function partEdges(layer, part) {
   const gap = grid.row > 5 ? 1 : 0;
@@ -32,9 +44,16 @@ export function partEdges(layer, part) {
 
 /** Paints columns into the pixels of an image, for the current rows and metric. */
 export class ColumnPainter {
-  /** `ratio` device pixels per CSS pixel; row 0 of the image is at `y0` of the plot. */
+  /**
+   * `ratio` device pixels per CSS pixel; row 0 of the image is at `y0` of the plot.
+   *
+   * @param {number} ratio
+   * @param {number} y0
+   */
   constructor(ratio, y0) {
+    /** @param {number} y */
     const at = (y) => Math.round((y - y0) * ratio);
+    /** @type {(top: number, bottom: number) => [number, number]} */
     const row = (top, bottom) => [at(top), Math.max(at(top) + 1, at(bottom))];
     this.metric = metric();
     this.scale = scales[state.metric];
@@ -48,7 +67,14 @@ export class ColumnPainter {
     this.height = at(grid.bottom);
   }
 
-  /** Paint the column of `stats` (null: blank) into every `stride`th pixel from `x`. */
+  /**
+   * Paint the column of `stats` (null: blank) into every `stride`th pixel from `x`.
+   *
+   * @param {Uint32Array} pixels
+   * @param {number} stride
+   * @param {number} x
+   * @param {Stats | null} stats
+   */
   paint(pixels, stride, x, stats) {
     for (let y = 0; y < this.height; y += 1) pixels[y * stride + x] = 0;
     if (!stats || !this.scale) return;
@@ -62,14 +88,29 @@ export class ColumnPainter {
     this.#fill(pixels, stride, x, its.edge(stats, "embed"), this.embed);
   }
 
+  /**
+   * @param {Uint32Array} pixels
+   * @param {number} stride
+   * @param {number} x
+   * @param {number | null | undefined} value
+   * @param {[number, number]} pair
+   */
   #fill(pixels, stride, x, value, [top, bottom]) {
     if (value === null || value === undefined) return;
-    const pixel = shadePixel(this.scale.at(value));
+    const pixel = shadePixel(this.scale?.at(value) ?? 0);
     for (let y = top; y < bottom; y += 1) pixels[y * stride + x] = pixel;
   }
 }
 
-/** Draw the probability bars above the core sample, for tokens [first, end) from `x`. */
+/**
+ * Draw the probability bars above the core sample, for tokens [first, end) from `x`.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Token[]} tokens
+ * @param {number} first
+ * @param {number} end
+ * @param {{x: number, column: number, gap: number, ratio: number}} options
+ */
 export function drawProbabilities(context, tokens, first, end, { x, column, gap, ratio }) {
   const foot = Math.round((grid.top - 1) * ratio);
   const maxHeight = (grid.prob - 4) * ratio;

@@ -1,12 +1,11 @@
-// @ts-nocheck
 // Controls of the core sample: metric buttons, legend, row names, pointer and keys.
 
 import { cellValue, onScale } from "./column.js";
 import { cellUnder, core, follow, zoom } from "./core-sample.js";
-import { byId, el, setText, setVars } from "../ui/dom.js";
+import { all, byId, el, setText, setVars } from "../ui/dom.js";
 import { ordinal, probability, tokenLabel, whyNoTimes } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
-import { METRICS, scales } from "../turns/metrics.js";
+import { METRIC_NAMES, METRICS, scales } from "../turns/metrics.js";
 import { NOT_MEASURED } from "../turns/answer.js";
 import { changed, on, state } from "../state.js";
 import {
@@ -29,7 +28,8 @@ const plot = byId("plot");
 const PAGE = 20;
 
 export function setUpCoreControls() {
-  for (const [key, { name }] of Object.entries(METRICS)) {
+  for (const key of METRIC_NAMES) {
+    const { name } = METRICS[key];
     const label = el("label");
     const input = Object.assign(el("input"), {
       type: "radio",
@@ -56,6 +56,7 @@ export function setUpCoreControls() {
   on("tokens metric hello turns", drawBlank);
 }
 
+/** @param {MetricName} key */
 export function setMetric(key) {
   state.metric = key;
   for (const input of byId("metrics").querySelectorAll("input"))
@@ -63,19 +64,27 @@ export function setMetric(key) {
   changed("metric");
 }
 
+/** @param {PointerEvent} event */
 function onMove(event) {
   if (event.pointerType === "touch") return;
   const at = cellUnder(event);
   point(at?.index ?? null, at?.row ?? null);
 }
 
+/** @param {MouseEvent} event */
 function onClick(event) {
   const at = cellUnder(event);
   if (at) pin(at.index, at.row);
 }
 
-/** Handle arrow keys in the core sample and the transcript; true when the key was used. */
+/**
+ * Handle arrow keys in the core sample and the transcript; true when the key was used.
+ *
+ * @param {string} key
+ * @param {boolean} rows
+ */
 export function moveFocus(key, rows) {
+  /** @type {Record<string, number>} */
   const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -PAGE, PageDown: PAGE };
   if (key in moves) step(moves[key]);
   else if (key === "Home") pin(0);
@@ -88,6 +97,7 @@ export function moveFocus(key, rows) {
   return true;
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   core.scrolledAway = false;
@@ -97,11 +107,17 @@ function onKey(event) {
 /** Draw the row names left of the plot. */
 function drawNames() {
   const narrow = core.width < 500;
+  /** @type {HTMLElement[]} */
   const names = [];
   const every = namedEvery();
+  /**
+   * @param {string} text
+   * @param {number} y
+   * @param {number} [layer]
+   */
   const add = (text, y, layer) => {
     const name = setVars(el("span", "", text), { "--y": `${y}px` });
-    if (layer !== undefined) name.dataset.layer = layer;
+    if (layer !== undefined) name.dataset.layer = String(layer);
     names.push(name);
   };
   for (let layer = 0; layer < grid.layers; layer += every) {
@@ -138,20 +154,24 @@ function describe() {
   setText(byId("val"), token ? `${name} ${number}` : "");
   const at = onScale(value);
   setVars(byId("ramp"), { "--v": at ?? 0, "--on": at === null ? 0 : 1 });
-  for (const label of byId("gutter").children)
+  for (const label of all(byId("gutter"), "span"))
     label.classList.toggle("on", !!token && label.dataset.layer === String(row?.layer));
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
-  plot.setAttribute("aria-valuemin", 1 - promptLength());
-  plot.setAttribute("aria-valuemax", Math.max(1, written()));
-  plot.setAttribute("aria-valuenow", (focused() ?? 0) + 1);
+  plot.setAttribute("aria-valuemin", String(1 - promptLength()));
+  plot.setAttribute("aria-valuemax", String(Math.max(1, written())));
+  plot.setAttribute("aria-valuenow", String((focused() ?? 0) + 1));
   plot.setAttribute("aria-valuetext", token ? inWords(token, `${name} ${number}`) : "No token yet");
 }
 
+/**
+ * @param {Token | PromptToken} token
+ * @param {string} cell
+ */
 const inWords = (token, cell) =>
   [
     token.prompt ? numberOf(token) : `token ${numberOf(token)}`,
     `“${tokenLabel(token.text, "end of text")}”`,
-    ...(token.prompt
+    ...(token.prompt !== undefined
       ? []
       : [
           `probability ${probability(Math.exp(token.logprob))}`,
@@ -168,6 +188,7 @@ function drawBlank() {
   blank.hidden = text === "";
 }
 
+/** @param {Answer | null} answer */
 function blankReason(answer) {
   if (!answer)
     return "One column per token appears here, from the embedding up to the output.";
@@ -175,10 +196,10 @@ function blankReason(answer) {
   const last = answer.tokens.at(-1);
   const gone = answer.segments.some(({ state: its, edited }) => its === "lost" && !edited);
   if (newest) {
-    const [layer] = newest.stats.layers;
-    if (state.metric === "time" && layer.attention_ms == null)
+    const [layer] = newest.stats?.layers ?? [];
+    if (state.metric === "time" && state.hello && layer?.attention_ms == null)
       return `No GPU time per layer: ${whyNoTimes(state.hello.device)}.`;
-    if (state.metric === "cosine" && layer.attention_cosine == null)
+    if (state.metric === "cosine" && layer?.attention_cosine == null)
       return "This replay was saved before cosines were measured.";
     return "";
   }

@@ -1,9 +1,8 @@
-// @ts-nocheck
 // Heat map of layers × tokens (the core sample): position of its columns, scrolling, and drawing.
 
 import { ColumnPainter, drawProbabilities, partEdges } from "./column.js";
 import { drawLabels, drawPaper } from "./labels.js";
-import { byId, clamp, setText, setVars } from "../ui/dom.js";
+import { byId, clamp, contextOf, setText, setVars } from "../ui/dom.js";
 import { grid, rowTop } from "./grid.js";
 import { tokenLabel } from "../ui/format.js";
 import { on, state } from "../state.js";
@@ -46,16 +45,21 @@ export const core = {
   scrolledAway: false,
 };
 
-/** What the column caches were painted for. */
+/**
+ * What the column caches were painted for.
+ *
+ * @type {{answer: Answer | null, edition: number, prompt: number}}
+ */
 let drawn = { answer: null, edition: 0, prompt: 0 };
 let programmaticScroll = -1;
 
+/** @type {ColumnPainter | null} */
 let painter = null;
 const tokenColumns = new ColumnCache((pixels, stride, x, i) =>
-  painter.paint(pixels, stride, x, view.answer.tokens[i].stats),
+  painter?.paint(pixels, stride, x, view.answer?.tokens[i].stats ?? null),
 );
 const promptColumns = new ColumnCache((pixels, stride, x, i) =>
-  painter.paint(pixels, stride, x, view.answer.promptSegment.promptStats[i]),
+  painter?.paint(pixels, stride, x, view.answer?.promptSegment.promptStats[i] ?? null),
 );
 
 export function setUpCore() {
@@ -69,6 +73,7 @@ export function setUpCore() {
   }).observe(plot);
 }
 
+/** @param {number} d */
 export function zoom(d) {
   const now = WIDTHS.findIndex((w) => w >= core.wanted);
   core.wanted = WIDTHS[clamp(now + d, 0, WIDTHS.length - 1)];
@@ -115,7 +120,8 @@ function drawCore() {
   const { answer } = view;
   const now = { answer, edition: answer?.edition ?? 0, prompt: promptLength() };
   if (answer !== drawn.answer) core.scrolledAway = false;
-  if (Object.keys(now).some((key) => now[key] !== drawn[key])) {
+  const { edition, prompt } = drawn;
+  if (answer !== drawn.answer || now.edition !== edition || now.prompt !== prompt) {
     drawn = now;
     resetCore();
   }
@@ -127,7 +133,7 @@ function drawCore() {
   placeFocus(n);
 }
 
-/** Scroll to the selected column, else to the newest. */
+/** Scroll to the selected column, else to the newest. @param {number} n */
 function placeScroll(n) {
   const { width, column } = core;
   const head = writeHeadX(n);
@@ -139,7 +145,7 @@ function placeScroll(n) {
   }
   let { scroll } = core;
   if (view.hover === null && !core.scrolledAway) {
-    const target = view.pinned === null ? head : columnOf(focused()).x;
+    const target = view.pinned === null ? head : columnOf(focused() ?? 0).x;
     if (target + MARGIN_COLUMNS * column > scroll + width) scroll = target - width * (1 - JUMP);
     else if (target - column < scroll) scroll = target - width * JUMP;
   }
@@ -161,12 +167,16 @@ function onScroll() {
   byId("follow").setAttribute("aria-pressed", String(!core.scrolledAway && view.pinned === null));
 }
 
+/**
+ * @param {number} n
+ * @param {number} nPrompt
+ */
 function paint(n, nPrompt) {
   const { ratio, width, height } = core;
   const w = Math.round(width * ratio);
   const h = Math.round(height * ratio);
   if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
-  const context = canvas.getContext("2d");
+  const context = contextOf(canvas);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   drawPaper(context, core, n);
@@ -176,13 +186,21 @@ function paint(n, nPrompt) {
     const place = drawColumns(context, tokenColumns, n, core.x0, core.column);
     const first = Math.max(0, Math.floor(-place.x / place.column));
     const end = Math.min(n, Math.ceil((w - place.x) / place.column));
-    drawProbabilities(context, view.answer.tokens, first, end, { ...place, ratio });
+    drawProbabilities(context, view.answer?.tokens ?? [], first, end, { ...place, ratio });
   }
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   drawLabels(context, core, view.answer);
 }
 
-/** Draw `n` cached columns from `left` of the strip. Returns their place in device pixels. */
+/**
+ * Draw `n` cached columns from `left` of the strip. Returns their place in device pixels.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {ColumnCache} columns
+ * @param {number} n
+ * @param {number} left
+ * @param {number} width
+ */
 function drawColumns(context, columns, n, left, width) {
   const { ratio } = core;
   const column = Math.round(width * ratio);
@@ -197,11 +215,15 @@ function drawColumns(context, columns, n, left, width) {
   return place;
 }
 
-/** Frame the focused column and cell, and place the write head after the newest. */
+/**
+ * Frame the focused column and cell, and place the write head after the newest.
+ *
+ * @param {number} n
+ */
 function placeFocus(n) {
   const token = focusedToken();
   const row = focusedRow();
-  const place = token ? columnOf(focused()) : { x: 0, width: 0 };
+  const place = token ? columnOf(focused() ?? 0) : { x: 0, width: 0 };
   const x = place.x - core.scroll;
   const visible = token && x > -place.width && x < core.width;
   const vars = {
@@ -217,21 +239,25 @@ function placeFocus(n) {
       "--h": `${Math.max(4, Math.round(bottom - top) + 2)}px`,
     });
     setText(byId("hair-n"), numberOf(token));
-    setText(byId("hair-word"), tokenLabel(token.text, token.eos ? "end" : "·"));
+    setText(byId("hair-word"), tokenLabel(token.text, token.prompt === undefined && token.eos ? "end" : "·"));
   }
   setVars(pane, vars);
 }
 
-/** x of the next column: after the newest token, or within the prompt during prefill. */
+/**
+ * x of the next column: after the newest token, or within the prompt during prefill.
+ *
+ * @param {number} n
+ */
 const writeHeadX = (n) => (n ? core.x0 + n * core.column : promptDone() * core.prompt);
 
-/** Place of a token's column on the strip: {x, width}. */
+/** Place of a token's column on the strip: {x, width}. @param {number} index */
 function columnOf(index) {
   if (index >= 0) return { x: core.x0 + index * core.column, width: core.column };
   return { x: (promptLength() + index) * core.prompt, width: core.prompt };
 }
 
-/** Number of the token at `x` of the strip, or null. */
+/** Number of the token at `x` of the strip, or null. @param {number} x */
 function indexAt(x) {
   if (x >= core.x0) {
     const index = Math.floor((x - core.x0) / core.column);
@@ -241,7 +267,7 @@ function indexAt(x) {
   return index < 0 ? index : null;
 }
 
-/** The token and row under a point of the plot, or null. */
+/** The token and row under a point of the plot, or null. @param {MouseEvent} event */
 export function cellUnder(event) {
   const box = pane.getBoundingClientRect();
   const index = indexAt(event.clientX - box.left + core.scroll);

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Row heights shared by core sample and layer table, from tokens.css and the number of layers.
 
 import { chosenLayers } from "../ui/divider.js";
@@ -24,6 +23,8 @@ export const grid = {
   cap: 0,
   row: 0,
   ruler: 0,
+  small: 0,
+  words: 0,
   layers: 8,
   top: 0,
   body: 0,
@@ -35,6 +36,7 @@ export function measureGrid() {
   const root = document.documentElement;
   for (const name of ["--h-layers", "--h-prob"]) root.style.removeProperty(name);
   const style = getComputedStyle(root);
+  /** @param {string} name */
   const px = (name) => parseFloat(style.getPropertyValue(name));
   const n = state.hello?.model.n_layers ?? 8;
   const chosen = chosenLayers(besideLayers(px), Math.max(MIN_LAYERS, n * MIN_ROW));
@@ -66,18 +68,22 @@ export function measureGrid() {
   grid.bottom = grid.body + n * row + grid.cap;
 }
 
-/** Return the height (px) of all rows of the page but those of transcript and layers. */
+/**
+ * Return the height (px) of all rows of the page but those of transcript and layers.
+ *
+ * @param {(name: string) => number} px
+ */
 function besideLayers(px) {
   const core = ["--h-head", "--h-flag", "--h-text", "--h-prob", "--h-ruler", "--h-bar"];
   const all = [...core, "--cap", "--cap", "--h-run"].map(px);
   return BORDER + all.reduce((sum, height) => sum + height, 0);
 }
 
-/** Is a row of this height too low for text? */
+/** Is a row of this height too low for text? @param {number} height */
 export const isDense = (height) => height < MIN_LINES * grid.words;
 
 /** Every n-th layer has its name beside it: names need 14 px. */
 export const namedEvery = () => [1, 2, 4, 5, 10, 20].find((n) => n * grid.row >= 14) ?? 20;
 
-/** Top of a layer's row. */
+/** Top of a layer's row. @param {number} layer */
 export const rowTop = (layer) => grid.body + (grid.layers - 1 - layer) * grid.row;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Everything in the core sample except measurements: grid, ruler, text and marks.
 
 import { count } from "../ui/format.js";
@@ -15,7 +14,15 @@ const SERIF = '"Source Serif", serif';
 /** Minimum width of a sentence's text (px). */
 const MIN_WORDS = 28;
 
-/** Draw the empty part of the plot: layer lines and a faint grid of tokens. */
+/** @typedef {{width: number, column: number, prompt: number, x0: number, scroll: number}} Core */
+
+/**
+ * Draw the empty part of the plot: layer lines and a faint grid of tokens.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {{width: number, column: number, x0: number, scroll: number}} options
+ * @param {number} n
+ */
 export function drawPaper(context, { width, column, x0, scroll }, n) {
   context.fillStyle = palette.line;
   for (let layer = 0; layer < grid.layers; layer += namedEvery())
@@ -35,11 +42,22 @@ export function drawPaper(context, { width, column, x0, scroll }, n) {
   }
 }
 
+/**
+ * @param {number} x
+ * @param {number} column
+ * @param {number} step
+ */
 const firstTick = (x, column, step) => Math.max(0, Math.floor(x / column / step) * step);
-/** Labels of the ruler are at least 90 px apart. */
+/** Labels of the ruler are at least 90 px apart. @param {number} column */
 const tickStep = (column) => [10, 20, 50, 100, 200].find((step) => step * column >= 90) ?? 500;
 
-/** Draw ruler, prompt label, sentences, and marks of changes. */
+/**
+ * Draw ruler, prompt label, sentences, and marks of changes.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Core} core
+ * @param {Answer | null} answer
+ */
 export function drawLabels(context, core, answer) {
   context.textBaseline = "middle";
   drawRuler(context, core, answer?.tokens.length ?? 0);
@@ -51,6 +69,11 @@ export function drawLabels(context, core, answer) {
   drawMarks(context, core, answer);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {{width: number, column: number, x0: number, scroll: number}} options
+ * @param {number} n
+ */
 function drawRuler(context, { width, column, x0, scroll }, n) {
   const left = x0 - scroll;
   const step = tickStep(column);
@@ -74,6 +97,10 @@ function drawRuler(context, { width, column, x0, scroll }, n) {
 /**
  * Hatch the prompt tokens found in the KV cache, which were not computed: rising lines for the
  * prefix, falling ones for chunks that were moved there from another text.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {{prompt: number, scroll: number}} options
+ * @param {Segment} segment
  */
 function drawPrompt(context, { prompt, scroll }, segment) {
   if (!segment?.prompt.length) return;
@@ -91,7 +118,13 @@ function drawPrompt(context, { prompt, scroll }, segment) {
     context.fillText(`${count(reused)} reused`, 0, grid.bottom + 17);
 }
 
-/** Put a bar over the prompt tokens that are a summary of the oldest turns. */
+/**
+ * Put a bar over the prompt tokens that are a summary of the oldest turns.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {{prompt: number, scroll: number}} options
+ * @param {Segment} segment
+ */
 function drawSummary(context, { prompt, scroll }, segment) {
   const span = segment?.prompt.length ? summarySpan(segment) : null;
   if (!span) return;
@@ -109,11 +142,16 @@ function drawSummary(context, { prompt, scroll }, segment) {
 /**
  * Hatch the tokens that have left the context by the end of the answer, and mark the tokens before
  * which some left.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {{prompt: number, column: number, x0: number, scroll: number}} options
+ * @param {Answer} answer
  */
 function drawSlid(context, { prompt, column, x0, scroll }, { tokens, promptSegment }) {
   const slid = tokens.at(-1)?.slid ?? 0;
   if (!slid) return;
   const nPrompt = promptSegment.prompt.length;
+  /** @param {number} i */
   const x = (i) => (i < nPrompt ? i * prompt : x0 + (i - nPrompt) * column) - scroll;
   hatchTokens(context, x(SINKS), x(SINKS + slid), -1);
   context.fillStyle = palette.edge;
@@ -122,7 +160,14 @@ function drawSlid(context, { prompt, column, x0, scroll }, { tokens, promptSegme
       context.fillRect(Math.round(x(nPrompt + i)), grid.top, 1, grid.bottom - grid.top);
 }
 
-/** Hatch the columns from `left` to `right`; `rise` 1: lines rise to the right, -1: they fall. */
+/**
+ * Hatch the columns from `left` to `right`; `rise` 1: lines rise to the right, -1: they fall.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} left
+ * @param {number} right
+ * @param {number} rise
+ */
 function hatchTokens(context, left, right, rise) {
   if (right <= 0 || right <= left) return;
   context.save();
@@ -147,6 +192,7 @@ const endsSentence = /[.?!…][”"')\]]*\s*$|\n\s*$/;
 
 /** Numbers of the tokens that start a sentence; extended as the answer grows. */
 const startsOf = new WeakMap();
+/** @param {Answer} answer */
 function sentenceStarts(answer) {
   let known = startsOf.get(answer);
   if (!known || known.edition !== answer.edition) {
@@ -161,6 +207,11 @@ function sentenceStarts(answer) {
   return known.starts;
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {{width: number, column: number, x0: number, scroll: number}} options
+ * @param {Answer} answer
+ */
 function drawSentences(context, { width, column, x0, scroll }, answer) {
   const { tokens } = answer;
   const starts = sentenceStarts(answer);
@@ -188,7 +239,15 @@ function drawSentences(context, { width, column, x0, scroll }, answer) {
   }
 }
 
-/** Return as many whole words of tokens [from, to) as fit into `room`. */
+/**
+ * Return as many whole words of tokens [from, to) as fit into `room`.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Token[]} tokens
+ * @param {number} from
+ * @param {number} to
+ * @param {number} room
+ */
 function fitWords(context, tokens, from, to, room) {
   let fits = "";
   let text = "";
@@ -203,7 +262,13 @@ function fitWords(context, tokens, from, to, room) {
   return fits;
 }
 
-/** Draw marks of changed settings, of continuations and of engine failures. */
+/**
+ * Draw marks of changed settings, of continuations and of engine failures.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Core} core
+ * @param {Answer} answer
+ */
 function drawMarks(context, core, answer) {
   const { tokens, segments, marks } = answer;
   const lines = marks
@@ -214,7 +279,7 @@ function drawMarks(context, core, answer) {
       text: shown.map(describeChange).join(", "),
     }));
   for (const [k, segment] of segments.entries()) {
-    if (k && segment.nTokens) lines.push({ index: segment.base, text: "continued" });
+    if (k && segment.nTokens) lines.push({ index: segment.base, quiet: false, text: "continued" });
     if (segment.reason === "error") drawBreak(context, core, segment.base + segment.nTokens);
   }
   lines.sort((a, b) => a.index - b.index);
@@ -239,6 +304,11 @@ function drawMarks(context, core, answer) {
   }
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Core} core
+ * @param {number} index
+ */
 function drawBreak(context, core, index) {
   const x = core.x0 + index * core.column - core.scroll;
   if (x < -10 || x > core.width) return;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Ribbon over the composer on a phone: the newest columns of the core sample.
 
 import { cellValue, onScale } from "./column.js";

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Saving a conversation as a replay and opening one: dialog, keys, files dropped on the page.
 
-import { byId, setText } from "../ui/dom.js";
+import { all, byId, setText } from "../ui/dom.js";
 import { download } from "../ui/download.js";
 import { pause } from "./playback-clock.js";
 import { bytes, plural } from "../ui/format.js";
@@ -24,7 +23,7 @@ export function setUpReplayDialog() {
   byId("save-json").addEventListener("click", () => saveReplay(false));
   byId("replay-choose").addEventListener("click", chooseReplay);
   picker.addEventListener("change", () => {
-    const [file] = picker.files;
+    const [file] = picker.files ?? [];
     if (file) openReplay(file);
     picker.value = ""; // so that the same file can be chosen again
   });
@@ -50,7 +49,7 @@ async function openDialog() {
   showStatus("");
   dialog.showModal();
   const replay = packConversation();
-  for (const button of dialog.querySelectorAll("[data-save]")) button.disabled = !replay;
+  for (const button of all(dialog, "[data-save]")) button.toggleAttribute("disabled", !replay);
   if (!replay) return;
   const { answers, tokens } = extent(replay);
   const blobs = [await blobOf(replay, false), await blobOf(replay, true)];
@@ -78,6 +77,7 @@ export async function saveReplay(compressed = true) {
 
 export const chooseReplay = () => picker.click();
 
+/** @param {File} file */
 async function openReplay(file) {
   showError("");
   try {
@@ -100,6 +100,9 @@ async function openReplay(file) {
 /**
  * Open the replay at `url`, which lies on the page's own origin. `address`: how the page's address says
  * it. Throws BadReplay.
+ *
+ * @param {string} url
+ * @param {string} address
  */
 export async function openReplayAt(url, address) {
   const why = whyNotOpenable();
@@ -114,16 +117,23 @@ export async function openReplayAt(url, address) {
   const replay = await open(await response.blob());
   pause();
   stopRerun();
-  show(replay, decodeURIComponent(new URL(url).pathname.split("/").at(-1)), address);
+  show(replay, decodeURIComponent(new URL(url).pathname.split("/").at(-1) ?? ""), address);
 }
 
-function refuse({ name }, { message }) {
+/**
+ * @param {File} file
+ * @param {unknown} error
+ */
+function refuse({ name }, error) {
+  const { message } = /** @type {Error} */ (error);
   if (!dialog.open) openDialog();
   showError(`${name} cannot be opened. ${message}`);
 }
 
+/** @param {string} text */
 const showStatus = (text) => setText(byId("replay-size"), text);
 
+/** @param {string} text */
 function showError(text) {
   setText(byId("replay-error"), text);
   byId("replay-error").hidden = text === "";
@@ -131,12 +141,13 @@ function showError(text) {
 
 // ---- dropping --------------------------------------------------------------------------------
 
+/** @param {DragEvent} dragEvent */
 const bringsFile = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
 
 function setUpDrop() {
   const { body } = document;
   document.addEventListener("dragover", (event) => {
-    if (!bringsFile(event)) return;
+    if (!bringsFile(event) || !event.dataTransfer) return;
     event.preventDefault();
     event.dataTransfer.dropEffect = "copy";
     body.toggleAttribute("data-drop", true);
@@ -148,11 +159,11 @@ function setUpDrop() {
     body.toggleAttribute("data-drop", false);
     if (!bringsFile(event)) return;
     event.preventDefault();
-    takeDropped([...event.dataTransfer.files]);
+    takeDropped([...(event.dataTransfer?.files ?? [])]);
   });
 }
 
-/** Open a dropped replay; attach other files to the next prompt. */
+/** Open a dropped replay; attach other files to the next prompt. @param {File[]} files */
 async function takeDropped(files) {
   const [file] = files;
   if (!file) return;
@@ -160,6 +171,7 @@ async function takeDropped(files) {
   else document.dispatchEvent(new CustomEvent("attach", { detail: files }));
 }
 
+/** @param {File} file */
 async function looksLikeReplay(file) {
   if (file.name.endsWith(".gz")) return true;
   return file.name.endsWith(".json") && (await file.slice(0, HEAD_BYTES).text()).includes(FORMAT);

@@ -1,14 +1,25 @@
-// @ts-nocheck
 // Checks of values that were read from a file. A check takes a value and its path. It returns a
 // copy that has only the fields the check names, or throws BadReplay.
 
 /** Thrown for a file that is not a valid replay; the message is for people. */
 export class BadReplay extends Error {}
 
+/**
+ * A check of a value at a path: returns its copy, or throws BadReplay.
+ *
+ * @typedef {(value: any, path: string) => any} Check
+ */
+
 /** Refuse fields that no check names, as in a file that is opened; otherwise leave them out. */
 let strict = true;
 
-/** Check `value` and leave out the fields that `check` does not name. */
+/**
+ * Check `value` and leave out the fields that `check` does not name.
+ *
+ * @param {Check} check
+ * @param {unknown} value
+ * @param {string} path
+ */
 export function only(check, value, path) {
   strict = false;
   try {
@@ -20,7 +31,7 @@ export function only(check, value, path) {
 
 const MAX_SHOWN = 40;
 
-/** Describe a value in a few characters, for an error. */
+/** Describe a value in a few characters, for an error. @param {unknown} value */
 function shown(value) {
   if (value === undefined) return "missing";
   if (Array.isArray(value)) return `a list of ${value.length}`;
@@ -29,12 +40,17 @@ function shown(value) {
   return text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)}…` : text;
 }
 
+/**
+ * @param {string} path
+ * @param {string} expected
+ * @param {unknown} value
+ */
 export function refuse(path, expected, value) {
   const is = value === undefined ? "is missing" : `is ${shown(value)}`;
   throw new BadReplay(`${path} ${is}, but must be ${expected}.`);
 }
 
-/** Check a finite number: JSON.parse reads 1e999 as infinity. */
+/** Check a finite number: JSON.parse reads 1e999 as infinity. @returns {Check} */
 export const number =
   (min = -Number.MAX_VALUE, max = Number.MAX_VALUE) =>
   (value, path) =>
@@ -42,27 +58,51 @@ export const number =
       ? value
       : refuse(path, rangeOf("a number", min, max), value);
 
+/**
+ * @param {number} min
+ * @param {number} max
+ * @returns {Check}
+ */
 export const integer = (min, max) => (value, path) =>
   Number.isInteger(value) && value >= min && value <= max
     ? value
     : refuse(path, rangeOf("a whole number", min, max), value);
 
+/**
+ * @param {string} kind
+ * @param {number} min
+ * @param {number} max
+ */
 function rangeOf(kind, min, max) {
   if (max === Number.MAX_VALUE) return min === 0 ? `${kind}, not negative` : kind;
   return `${kind} from ${min} to ${max}`;
 }
 
+/** @param {number} max @returns {Check} */
 export const text = (max) => (value, path) =>
   typeof value === "string" && value.length <= max
     ? value
     : refuse(path, `a text of at most ${max} characters`, value);
 
+/**
+ * @param {RegExp} pattern
+ * @param {string} expected
+ * @returns {Check}
+ */
 export const matching = (pattern, expected) => (value, path) =>
   typeof value === "string" && pattern.test(value) ? value : refuse(path, expected, value);
 
+/**
+ * @param {unknown} value
+ * @param {string} path
+ */
 export const boolean = (value, path) =>
   typeof value === "boolean" ? value : refuse(path, "true or false", value);
 
+/**
+ * @param {unknown[]} values
+ * @returns {Check}
+ */
 export const oneOf =
   (...values) =>
   (value, path) =>
@@ -70,17 +110,31 @@ export const oneOf =
       ? value
       : refuse(path, values.map((each) => JSON.stringify(each)).join(" or "), value);
 
+/** @param {Check} check @returns {Check} */
 export const nullable = (check) => (value, path) => (value === null ? null : check(value, path));
 
+/**
+ * @param {Check} check
+ * @param {number} max
+ * @param {number} [min]
+ * @returns {Check}
+ */
 export const list =
   (check, max, min = 0) =>
   (value, path) => {
     if (!Array.isArray(value) || value.length > max || value.length < min)
       refuse(path, `a list of ${min ? `${min} to ${max}` : `at most ${max}`}`, value);
-    return value.map((each, i) => check(each, `${path}[${i}]`));
+    return value.map((/** @type {unknown} */ each, /** @type {number} */ i) => check(each, `${path}[${i}]`));
   };
 
-/** Check an object: all of `fields`, any of `optional`; a missing one takes its default, if any. */
+/**
+ * Check an object: all of `fields`, any of `optional`; a missing one takes its default, if any.
+ *
+ * @param {Record<string, Check>} fields
+ * @param {Record<string, Check>} [optional]
+ * @param {Record<string, unknown>} [defaults]
+ * @returns {Check}
+ */
 export function record(fields, optional = {}, defaults = {}) {
   const all = new Map(Object.entries({ ...fields, ...optional }));
   return (value, path) => {
@@ -89,6 +143,7 @@ export function record(fields, optional = {}, defaults = {}) {
     const unknown = strict && Object.keys(value).find((name) => !all.has(name));
     if (unknown)
       throw new BadReplay(`${path} has the field ${shown(unknown)}, which this version does not.`);
+    /** @type {Record<string, unknown>} */
     const copy = {};
     for (const [name, check] of all) {
       const given = Object.hasOwn(value, name) ? value[name] : defaults[name];
@@ -99,7 +154,13 @@ export function record(fields, optional = {}, defaults = {}) {
   };
 }
 
-/** Check an object by the kind that its field `name` says; `kinds`: map from kind to check. */
+/**
+ * Check an object by the kind that its field `name` says; `kinds`: map from kind to check.
+ *
+ * @param {string} name
+ * @param {Map<string, Check>} kinds
+ * @returns {Check}
+ */
 export const tagged = (name, kinds) => (value, path) => {
   const check = kinds.get(value?.[name]);
   return check

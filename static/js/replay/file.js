@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Saving a conversation as a replay file and opening one; docs/replay.md describes the format.
 
 import { BadReplay, only } from "./field-checks.js";
@@ -11,7 +10,11 @@ const MAX_NAME = 40;
 
 // ---- saving ----------------------------------------------------------------------------------
 
-/** Return the conversation as the file's object. Throws BadReplay when there is nothing to save. */
+/**
+ * Return the conversation as the file's object. Throws BadReplay when there is nothing to save.
+ *
+ * @param {Whole} conversation
+ */
 export function pack(conversation) {
   const { turns, hello } = conversation;
   if (!hello || turns.at(-1)?.role !== "model")
@@ -24,9 +27,11 @@ export function pack(conversation) {
   return only(validateReplay, { ...packHead(conversation), turns: kept }, "replay");
 }
 
-/** Return the file's fields before `turns`. */
-export function packHead({ turns, hello, conversation: { title, system, branchedFrom } = {} }) {
+/** Return the file's fields before `turns`. @param {Whole} whole */
+export function packHead({ turns, hello, conversation }) {
   const version = versionOf(turns, hello);
+  const { title, system, branchedFrom } = conversation ?? {};
+  /** @type {Omit<ReplayFile.Replay, "turns" | "hello"> & {hello: ToPage.Hello | null}} */
   const head = { format: FORMAT, version, saved: new Date().toISOString(), hello };
   if (title) head.title = title;
   if (system) head.system = system;
@@ -37,15 +42,24 @@ export function packHead({ turns, hello, conversation: { title, system, branched
 /**
  * Return the lowest version that has the fields of this conversation: 3 for adapters, experts or
  * `reached`, 2 for `reach`.
+ *
+ * @param {Turn[]} turns
+ * @param {ToPage.Hello | null} hello
  */
 function versionOf(turns, hello) {
   const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
-  const { loras, n_experts: nExperts } = hello.model;
+  const { loras, n_experts: nExperts = 0 } = hello?.model ?? {};
   if (loras?.length || nExperts || segments.some(({ request }) => request.reached)) return 3;
-  const hasReach = ({ request, events }) => [request, ...events].some(({ reach }) => reach);
+  /** @param {Segment} segment */
+  const hasReach = (/** @type {Segment} */ { request, events }) =>
+    [request, ...events].some((each) => "reach" in each && each.reach);
   return segments.some(hasReach) ? 2 : 1;
 }
 
+/**
+ * @param {Answer} answer
+ * @param {ToPage.Hello | null} hello
+ */
 const packAnswer = (answer, hello) => ({
   segments: ownSegments(answer).map((segment) => ({
     ...packSegment(segment, hello),
@@ -53,22 +67,39 @@ const packAnswer = (answer, hello) => ({
   })),
 });
 
-/** Segments of an answer without those that a branch shares with its parent. */
+/**
+ * Segments of an answer without those that a branch shares with its parent.
+ *
+ * @param {Answer} answer
+ */
 export function ownSegments({ segments }) {
   const own = segments.findLastIndex(({ branch }) => branch);
   return segments.slice(Math.max(0, own));
 }
 
+/** @param {Segment} segment */
 export const hasEvents = ({ textOnly, events }) => textOnly === null && events.length > 0;
 
-const isOfOtherModel = ({ model }, hello) => model !== null && model !== hello.model.name;
+/**
+ * @param {Segment} segment
+ * @param {ToPage.Hello | null} hello
+ */
+const isOfOtherModel = ({ model }, hello) => model !== null && model !== hello?.model.name;
 
-/** Return a segment of the file without its events. */
+/**
+ * Return a segment of the file without its events.
+ *
+ * @param {Segment} segment
+ * @param {ToPage.Hello | null} hello
+ */
 export function packSegment(segment, hello) {
   const { request, preparedMs, branch, textOnly } = segment;
+  /**
+   * @type {Omit<Partial<ReplayFile.Segment>, "request" | "branch"> & {request: RunRequest, branch?: Branch}}
+   */
   const kept = { request };
   if (branch) kept.branch = branch;
-  if (isOfOtherModel(segment, hello)) kept.model = segment.model;
+  if (isOfOtherModel(segment, hello)) kept.model = segment.model ?? undefined;
   if (segment.edited) kept.edited = true;
   if (!hasEvents(segment)) return { ...kept, text: textOnly ?? "" };
   if (preparedMs !== null) kept.prepared = preparedMs;
@@ -78,33 +109,51 @@ export function packSegment(segment, hello) {
 /**
  * Return an event of the file. `came` and `drawn` count from when the page sent the request, which a
  * reload forgets. Statistics of another model than the file's are left out: layers would not match.
+ *
+ * @param {RunEvent} event
+ * @param {Segment} segment
+ * @param {ToPage.Hello | null} hello
  */
 export function packEvent(event, segment, hello) {
   const { sentAt, request } = segment;
   const whole = isOfOtherModel(segment, hello) ? withoutStats(event) : withoutSummaries(event);
+  /** @type {{at?: number, event: RunEvent, came?: number, drawn?: number}} */
   const kept = { at: event.passedAt, event: whole };
-  if (event.params) kept.event = { ...event, params: { ...event.params, seed: request.params.seed } };
-  const since = (at) => Math.round((at - sentAt) * 1000) / 1000;
+  if ("params" in event && event.params) {
+    const params = { ...event.params, seed: request.params.seed };
+    kept.event = /** @type {RunEvent} */ ({ ...event, params });
+  }
+  /** @param {number} at */
+  const since = (at) => Math.round((at - (sentAt ?? 0)) * 1000) / 1000;
   if (sentAt === null || event.receivedAt === undefined) return kept;
   kept.came = since(event.receivedAt);
   if (event.drawnAt !== undefined) kept.drawn = since(event.drawnAt);
   return kept;
 }
 
-/** Leave out statistics that the page has reduced to summaries (turns/retention.js). */
+/**
+ * Leave out statistics that the page has reduced to summaries (turns/retention.js).
+ *
+ * @param {RunEvent} event
+ */
 function withoutSummaries(event) {
-  if (event.type === "token" && event.stats?.summary) return { ...event, stats: null };
+  if (event.type === "token" && /** @type {Stats | null} */ (event.stats)?.summary) return { ...event, stats: null };
   if (event.type !== "prefill") return event;
-  return { ...event, stats: event.stats?.filter(({ summary }) => !summary) };
+  return { ...event, stats: /** @type {Stats[]} */ (event.stats ?? []).filter(({ summary }) => !summary) };
 }
 
-/** Return an event without statistics of layers. */
+/** Return an event without statistics of layers. @param {RunEvent} event */
 export function withoutStats(event) {
   if (event.type === "token") return { ...event, stats: null };
   return event.type === "prefill" ? { ...event, stats: [] } : event;
 }
 
-/** Return the file's bytes; compressed ones take a third or less. */
+/**
+ * Return the file's bytes; compressed ones take a third or less.
+ *
+ * @param {object} packed
+ * @param {boolean} compressed
+ */
 export async function blobOf(packed, compressed) {
   const json = new Blob([JSON.stringify(packed)], { type: "application/json" });
   if (!compressed) return json;
@@ -112,26 +161,37 @@ export async function blobOf(packed, compressed) {
   return new Blob([await new Response(gzip).arrayBuffer()], { type: "application/gzip" });
 }
 
-/** Name a file after the conversation's name or the beginning of the last prompt. */
+/**
+ * Name a file after the conversation's name or the beginning of the last prompt.
+ *
+ * @param {{turns: Turn[] | ReplayFile.Replay["turns"], title?: string}} options
+ * @param {boolean} compressed
+ */
 export function nameOf({ turns, title }, compressed) {
-  const asked = turns.findLast(({ role, given }) => role === "user" || given);
-  const words = (title ?? asked?.text ?? asked?.given ?? "").toLowerCase().match(/[a-z0-9]+/g) ?? [];
+  const asked = turns.findLast((turn) => turn.role === "user" || turn.given);
+  const words = (title ?? (asked?.role === "user" ? asked.text : asked?.given) ?? "").toLowerCase().match(/[a-z0-9]+/g) ?? [];
   const slug = words.join("-").slice(0, MAX_NAME).replace(/-$/, "");
   return `tokenglass-${slug || "replay"}.json${compressed ? ".gz" : ""}`;
 }
 
-/** Count what was written: {answers, tokens}. */
+/** Count what was written: {answers, tokens}. @param {ReplayFile.Replay} replay */
 export function extent({ turns }) {
-  const segments = turns.flatMap(({ answers = [] }) => answers.flatMap((each) => each.segments));
+  const all = turns.flatMap((turn) => (turn.role === "user" ? [] : turn.answers));
+  const segments = all.flatMap((each) => each.segments);
   const tokens = segments.flatMap(({ events = [] }) => events).filter(isToken).length;
-  return { answers: turns.reduce((n, { answers = [] }) => n + answers.length, 0), tokens };
+  return { answers: all.length, tokens };
 }
 
+/** @param {{event: {type: string}}} options */
 export const isToken = ({ event }) => event.type === "token";
 
 // ---- opening ---------------------------------------------------------------------------------
 
-/** Read and check the replay in a file (a Blob). Throws BadReplay with a message for people. */
+/**
+ * Read and check the replay in a file (a Blob). Throws BadReplay with a message for people.
+ *
+ * @param {Blob} file
+ */
 export async function open(file) {
   const head = new Uint8Array(await file.slice(0, GZIP.length).arrayBuffer());
   const packed = GZIP.every((byte, i) => head[i] === byte);
@@ -143,12 +203,17 @@ export async function open(file) {
   try {
     value = JSON.parse(json);
   } catch (error) {
-    throw new BadReplay(`This is no replay: it is not JSON (${error.message}).`);
+    throw new BadReplay(`This is no replay: it is not JSON (${/** @type {Error} */ (error).message}).`);
   }
   return validateReplay(value);
 }
 
-/** Read the text of a stream. Throws BadReplay past MAX_BYTES, also of what a file unpacks to. */
+/**
+ * Read the text of a stream. Throws BadReplay past MAX_BYTES, also of what a file unpacks to.
+ *
+ * @param {ReadableStream<Uint8Array>} stream
+ * @param {boolean} packed
+ */
 async function textOf(stream, packed) {
   const decoder = new TextDecoder("utf-8", { fatal: true });
   const parts = [];

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // The bar of a replay: play, step, scrub, speed, and the way back.
 
-import { byId, el, setText, setVars } from "../ui/dom.js";
+import { all, byId, el, inputOf, one, setText, setVars } from "../ui/dom.js";
 import { pause, play, playing, setSpeed, syncTime } from "./playback-clock.js";
 import { count, tokenLabel } from "../ui/format.js";
 import { leave, seekToken } from "./replay.js";
@@ -10,6 +9,7 @@ import { on, state } from "../state.js";
 
 const bar = byId("playback");
 const slider = byId("playback-position");
+const speed = byId("playback-speed");
 /** Controls that need an engine; the status line disables its own. */
 const DISABLED_IN_REPLAY = "#capture, .sampling :is(input, button)";
 const OF_STATUS_LINE = "#stop, #again, #more, #new";
@@ -17,6 +17,7 @@ const WHY = "Not available in a replay. Leave the replay to continue writing.";
 /** With more marks the rail would be a solid line. */
 const MAX_MARKS = 200;
 
+/** @type {OpenReplay["playback"] | null} */
 let markedPlayback = null;
 
 export function setUpPlaybackBar() {
@@ -24,7 +25,7 @@ export function setUpPlaybackBar() {
   byId("playback-previous").addEventListener("click", () => stepBy(-1));
   byId("playback-next").addEventListener("click", () => stepBy(1));
   slider.addEventListener("input", () => moveTo(Number(slider.value)));
-  byId("playback-speed").addEventListener("change", ({ target }) => setSpeed(Number(target.value)));
+  speed.addEventListener("change", (event) => setSpeed(Number(inputOf(event).value)));
   byId("playback-rerun").addEventListener("click", () => (stopRerun() ? null : again()));
   byId("playback-leave").addEventListener("click", closeReplay);
   setUpReplayRerun();
@@ -39,14 +40,16 @@ export function toggle() {
   return true;
 }
 
+/** @param {number} n */
 function moveTo(n) {
   seekToken(n);
   syncTime();
 }
 
+/** @param {number} d */
 const stepBy = (d) => {
   pause();
-  moveTo(state.replay.playback.position + d);
+  moveTo((state.replay?.playback.position ?? 0) + d);
 };
 
 export function closeReplay() {
@@ -81,6 +84,7 @@ function draw() {
   drawAgain(writing, busy);
 }
 
+/** @param {boolean} busy */
 function drawPlay(busy) {
   const button = byId("playback-play");
   button.disabled = busy;
@@ -88,18 +92,26 @@ function drawPlay(busy) {
   button.toggleAttribute("data-playing", playing());
 }
 
+/**
+ * @param {OpenReplay["playback"]} playback
+ * @param {boolean} busy
+ */
 function drawSlider(playback, busy) {
   const { position, length } = playback;
   Object.assign(slider, { max: String(length), value: String(position), disabled: busy });
   setVars(slider, { "--v": length ? position / length : 0 });
-  const token = position ? playback.steps[playback.tokens[position - 1] - 1].event : null;
+  const token = position ? /** @type {Token} */ (playback.steps[playback.tokens[position - 1] - 1].event) : null;
   const word = token ? `: “${tokenLabel(token.text, token.eos ? "end of text" : "·")}”` : "";
   slider.setAttribute("aria-valuetext", `token ${count(position)} of ${count(length)}${word}`);
   setText(byId("playback-count"), `${count(position)} / ${count(length)}`);
   if (markedPlayback !== playback) drawMarks(playback);
 }
 
-/** Draw ticks on the rail where generations begin and where settings change. */
+/**
+ * Draw ticks on the rail where generations begin and where settings change.
+ *
+ * @param {OpenReplay["playback"]} playback
+ */
 function drawMarks(playback) {
   markedPlayback = playback;
   const marks = [];
@@ -114,32 +126,40 @@ function drawMarks(playback) {
   byId("playback-marks").replaceChildren(...marks.slice(0, MAX_MARKS));
 }
 
+/**
+ * @param {number} at
+ * @param {string} kind
+ */
 function tick(at, kind) {
   const node = setVars(el("i"), { "--at": at });
   node.dataset.kind = kind;
   return node;
 }
 
+/**
+ * @param {Rerun | null} writing
+ * @param {boolean} busy
+ */
 function drawAgain(writing, busy) {
   const button = byId("playback-rerun");
   const why = busy ? "" : whyNotRerunnable();
   setText(button, busy ? "Stop" : "Run again here");
   button.disabled = why !== "";
   button.title = why;
-  const { answerVersion } = state.replay.playback.recording;
+  const answerVersion = state.replay?.playback.recording.answerVersion;
   const shown = writing?.answerVersion === answerVersion ? writing : null;
   setText(byId("playback-status"), shown?.said || why);
   byId("playback-status").dataset.tone = shown?.tone ?? "";
 }
 
-/** Disable what needs an engine during a replay, and say why in the title. */
+/** Disable what needs an engine during a replay, and say why in the title. @param {boolean} on */
 function disableControls(on) {
-  for (const control of document.querySelectorAll(DISABLED_IN_REPLAY)) control.disabled = on;
+  for (const control of all(document, DISABLED_IN_REPLAY)) control.toggleAttribute("disabled", on);
   // The panel can scroll but then has nothing to focus, so it takes the focus itself.
-  const panel = document.querySelector(".sampling");
+  const panel = one(document, ".sampling");
   if (on) panel.tabIndex = 0;
   else panel.removeAttribute("tabindex");
-  for (const control of document.querySelectorAll(`${DISABLED_IN_REPLAY}, ${OF_STATUS_LINE}`)) {
+  for (const control of all(document, `${DISABLED_IN_REPLAY}, ${OF_STATUS_LINE}`)) {
     if (on) control.title = WHY;
     else control.removeAttribute("title");
   }

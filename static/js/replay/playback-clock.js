@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Clock of a playback: applies its steps at their recorded times, or faster or slower.
 
 import { seek } from "./replay.js";
@@ -14,14 +13,15 @@ let time = 0;
 
 export const playing = () => frame !== 0;
 
+/** @param {number} value */
 export function setSpeed(value) {
   speed = value;
 }
 
 /** Play from the current step, or from the beginning if the playback is at its end. */
 export function play() {
+  if (!state.replay || playing()) return;
   const { playback } = state.replay;
-  if (playing()) return;
   if (playback.atEnd) seek(1);
   time = playback.now;
   before = performance.now();
@@ -38,10 +38,12 @@ export function pause() {
 
 /** Continue from the current step after somebody sought to it. */
 export function syncTime() {
-  time = state.replay.playback.now;
+  time = state.replay?.playback.now ?? 0;
 }
 
+/** @param {number} now */
 function onFrame(now) {
+  if (!state.replay) return;
   const { playback } = state.replay;
   time += (now - before) * speed;
   before = now;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Playback of a replay: the conversation as it was after any of its events.
 //
 // A playback is a list of steps. A step begins a generation or is one of its events. Seeking
@@ -21,7 +20,7 @@ const PAUSE_MS = 1000;
  *   first, end     index of its first step (the one that begins it), and one past its last
  *   tokens         indexes of the steps that are its tokens
  *
- * @typedef {{answerVersion: AnswerVersion, saved: object, first: number, end: number,
+ * @typedef {{answerVersion: AnswerVersion, saved: ReplayFile.Segment, first: number, end: number,
  *   tokens: number[]}} Recording
  *
  * One version of an answer: `turn` is the index of its turn, `version` that among its answers.
@@ -31,14 +30,14 @@ const PAUSE_MS = 1000;
  *
  * `event`: null for the step that begins a recording. `at`: ms since the playback began.
  *
- * @typedef {{recording: Recording, event: object | null, at: number}} Step
+ * @typedef {{recording: Recording, event: RunEvent | null, at: number}} Step
  */
 
 export class Playback {
-  /** `replay`: result of `open` in replay/file.js. */
+  /** `replay`: result of `open` in replay/file.js. @param {ReplayFile.Replay} replay */
   constructor({ hello, turns }) {
     this.hello = hello;
-    /** The conversation at the current step: turns of state.js. */
+    /** The conversation at the current step: turns of state.js. @type {Turn[]} */
     this.turns = [];
     /** Number of applied steps. */
     this.cursor = 0;
@@ -46,21 +45,36 @@ export class Playback {
     this.steps = [];
     /** @type {Recording[]} */
     this.recordings = [];
-    /** Answers that were rerun during this playback: index of the turn → [Answer]. */
+    /**
+     * Answers that were rerun during this playback: index of the turn → answers.
+     *
+     * @type {Map<number, Answer[]>}
+     */
     this.reruns = new Map();
+    /** @type {Turn[]} */
     this.all = turns.map((turn) => (turn.role === "user" ? turn : { ...turn, answers: [] }));
-    turns.forEach(({ answers }, turn) =>
-      answers?.forEach((answer, version) => this.#addRecordings(answer, turn, version)),
-    );
+    turns.forEach((each, turn) => {
+      if (each.role === "model")
+        each.answers.forEach((answer, version) => this.#addRecordings(answer, turn, version));
+    });
     /** Cursor right after each token of the playback. */
     this.tokens = this.recordings.flatMap(({ tokens }) => tokens.map((step) => step + 1));
   }
 
-  /** Append the steps of an answer's generations. */
+  /**
+   * Append the steps of an answer's generations.
+   *
+   * @param {ReplayFile.Answer} answer
+   * @param {number} turn
+   * @param {number} version
+   */
   #addRecordings({ segments }, turn, version) {
+    /** @type {AnswerVersion} */
     const answerVersion = { turn, version, answer: new Answer(), recordings: [] };
     for (const saved of segments) {
-      const began = this.steps.length ? this.steps.at(-1).at + PAUSE_MS : 0;
+      const before = this.steps.at(-1);
+      const began = before ? before.at + PAUSE_MS : 0;
+      /** @type {Recording} */
       const recording = { answerVersion, saved, first: this.steps.length, end: 0, tokens: [] };
       answerVersion.recordings.push(recording);
       this.recordings.push(recording);
@@ -103,24 +117,28 @@ export class Playback {
     return this.cursor < this.recording.end;
   }
 
-  /** Return the cursor right after the last step that is due at `ms`. */
+  /** Return the cursor right after the last step that is due at `ms`. @param {number} ms */
   cursorAt(ms) {
     let cursor = this.cursor;
     while (cursor < this.steps.length && this.steps[cursor].at <= ms) cursor += 1;
     return cursor;
   }
 
-  /** Seek to `n` tokens, and to the events right after the last of them. */
+  /** Seek to `n` tokens, and to the events right after the last of them. @param {number} n */
   seekToken(n) {
     const wanted = clamp(n, 0, this.length);
     if (wanted === this.length) return this.seek(this.steps.length);
     let cursor = wanted ? this.tokens[wanted - 1] : 1;
     const { end } = this.steps[cursor - 1].recording;
-    while (wanted && cursor < end && this.steps[cursor].event.type !== "token") cursor += 1;
+    while (wanted && cursor < end && this.steps[cursor].event?.type !== "token") cursor += 1;
     return this.seek(cursor);
   }
 
-  /** Seek to `cursor`, forward or back; at least the first step is always applied. */
+  /**
+   * Seek to `cursor`, forward or back; at least the first step is always applied.
+   *
+   * @param {number} cursor
+   */
   seek(cursor) {
     const wanted = clamp(cursor, 1, this.steps.length);
     if (wanted < this.cursor) this.#rewind(this.steps[wanted - 1].recording.answerVersion);
@@ -128,21 +146,23 @@ export class Playback {
     this.#showVersion(this.recording.answerVersion);
   }
 
-  /** Go back to before an answer began. */
+  /** Go back to before an answer began. @param {AnswerVersion} answerVersion */
   #rewind({ turn, recordings }) {
     this.turns.length = turn + 1;
     this.cursor = recordings[0].first;
   }
 
+  /** @param {Step} step */
   #applyStep({ recording, event }) {
     if (event === null) this.#begin(recording);
     else {
-      const { segment } = recording.answerVersion.answer;
-      recording.answerVersion.answer.applyEvent(segment, segment.seq + 1, event);
+      const { answer } = recording.answerVersion;
+      if (answer.segment) answer.applyEvent(answer.segment, answer.segment.seq + 1, event);
     }
     this.cursor += 1;
   }
 
+  /** @param {Recording} recording */
   #begin({ answerVersion, saved, first }) {
     while (this.turns.length <= answerVersion.turn) this.turns.push(this.all[this.turns.length]);
     if (first === answerVersion.recordings[0].first) reset(answerVersion.answer);
@@ -158,13 +178,23 @@ export class Playback {
     Object.assign(segment, { params: saved.request.params, capture: saved.request.capture });
   }
 
-  /** The answer that a branch differs from: an earlier version of the same turn. */
+  /**
+   * The answer that a branch differs from: an earlier version of the same turn.
+   *
+   * @param {AnswerVersion} answerVersion
+   * @param {ReplayFile.Branch} branch
+   */
   #parentOf({ turn }, { of }) {
+    /** @param {Recording} recording */
     const isParent = ({ answerVersion: each }) => each.turn === turn && each.version === of;
-    return this.recordings.find(isParent).answerVersion.answer;
+    return this.recordings.find(isParent)?.answerVersion.answer ?? null;
   }
 
-  /** List the versions of a turn that have begun and its reruns, and show this one. */
+  /**
+   * List the versions of a turn that have begun and its reruns, and show this one.
+   *
+   * @param {AnswerVersion} answerVersion
+   */
   #showVersion({ turn, version }) {
     const versions = new Set(this.recordings.map(({ answerVersion }) => answerVersion));
     const begun = [...versions].filter((each) => each.turn === turn && each.version <= version);
@@ -172,30 +202,45 @@ export class Playback {
     Object.assign(this.turns[turn], { answers, shown: version });
   }
 
-  /** Show a rerun beside the answer of the playback. */
+  /**
+   * Show a rerun beside the answer of the playback.
+   *
+   * @param {AnswerVersion} answerVersion
+   * @param {Answer} answer
+   */
   addRerun({ turn }, answer) {
     this.reruns.set(turn, [...(this.reruns.get(turn) ?? []), answer]);
-    const { answers } = this.turns[turn];
-    answers.push(answer);
-    this.turns[turn].shown = answers.length - 1;
+    const its = this.turns[turn];
+    if (its.role !== "model") return;
+    its.answers.push(answer);
+    its.shown = its.answers.length - 1;
   }
 }
 
-/** Reset an answer to the state before it began. */
+/** Reset an answer to the state before it began. @param {Answer} answer */
 function reset(answer) {
   const edition = answer.edition + 1;
   Object.assign(answer, { segments: [], tokens: [], marks: [], use: new ExpertUse(), edition });
 }
 
-/** Return an event in the page's form, with the times of the page that saved it. */
+/**
+ * Return an event in the page's form, with the times of the page that saved it.
+ *
+ * @param {ReplayFile.TimedEvent} timedEvent
+ */
 function timedEvent({ event, at, came, drawn }) {
-  const own = { ...event, passedAt: at };
+  const own = /** @type {RunEvent} */ ({ ...event, passedAt: at });
   if (came !== undefined) own.receivedAt = came;
   if (drawn !== undefined) own.drawnAt = drawn;
   return own;
 }
 
-/** Count the values of a sorted list that are at most `bound`. */
+/**
+ * Count the values of a sorted list that are at most `bound`.
+ *
+ * @param {number[]} values
+ * @param {number} bound
+ */
 function upperBound(values, bound) {
   let [low, high] = [0, values.length];
   while (low < high) {

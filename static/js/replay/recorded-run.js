@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The recorded run that comes with the page: what a visitor watches where no model can run.
 
 import { hasServer } from "../net/connection.js";
@@ -22,6 +21,8 @@ export function openRecordedRun(isNew = true) {
 
 /** Play it whenever it was opened, and open it by itself where a visitor would see nothing else. */
 export function setUpRecordedRun() {
+  /** @type {OpenReplay | null} */
+  /** @type {OpenReplay | null} */
   let shown = null;
   on("replay", () => {
     const { replay } = state;

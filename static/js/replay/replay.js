@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Shows a replay instead of the conversation, and suspends the conversation meanwhile.
 
 import { Playback } from "./playback.js";
@@ -11,7 +10,11 @@ import { changed, liveState, shownAnswer, state } from "../state.js";
 import { goToEnd } from "../ui/following.js";
 import { pin, showAnswer, view } from "../view.js";
 
-/** Fields of `state` that belong to the conversation. */
+/**
+ * Fields of `state` that belong to the conversation.
+ *
+ * @type {Array<keyof State & keyof Suspended>}
+ */
 const SUSPENDED_FIELDS = [
   "turns", "active", "problem", "mode", "settings", "capture", "interventions", "hello", "counted",
 ];
@@ -24,6 +27,10 @@ const TOPICS = [
 /**
  * Show a replay, the result of `open` in replay/file.js. `name`: of its file. `address`: how the page's
  * address says it, or "".
+ *
+ * @param {ReplayFile.Replay} replay
+ * @param {string} name
+ * @param {string} [address]
  */
 export function show(replay, name, address = "") {
   releaseControls();
@@ -46,7 +53,8 @@ export function whyNotOpenable() {
 }
 
 function suspendLiveState() {
-  const suspended = Object.fromEntries(SUSPENDED_FIELDS.map((name) => [name, state[name]]));
+  const fields = SUSPENDED_FIELDS.map((name) => [name, state[name]]);
+  const suspended = /** @type {Suspended} */ (Object.fromEntries(fields));
   const { answer, pinned, row } = view;
   return { ...suspended, scales: useScales(), view: { answer, pinned, row } };
 }
@@ -59,9 +67,9 @@ export function leave() {
   state.replay = null;
   Object.assign(state, conversation);
   useScales(liveScales);
-  settleScales(liveView.answer?.segments.flatMap(({ events }) => events) ?? []);
-  showAnswer(liveView.answer);
-  pin(liveView.pinned, liveView.row);
+  settleScales(liveView?.answer?.segments.flatMap(({ events }) => events) ?? []);
+  showAnswer(liveView?.answer ?? null);
+  pin(liveView?.pinned ?? null, liveView?.row);
   if (state.hello && state.connection === "open") resumeRun();
   changed(...TOPICS);
 }
@@ -69,6 +77,8 @@ export function leave() {
 /**
  * Set the scales by events, in their order. A playback does so before it begins, so that no column
  * changes its colour while it plays.
+ *
+ * @param {Array<RunEvent | null>} events
  */
 function settleScales(events) {
   for (const event of events) {
@@ -77,22 +87,24 @@ function settleScales(events) {
   }
 }
 
-/** Show the playback after `cursor` of its steps. */
+/** Show the playback after `cursor` of its steps. @param {number} cursor */
 export function seek(cursor) {
-  const { playback } = state.replay;
-  playback.seek(cursor);
-  copyToState();
+  if (!state.replay) return;
+  state.replay.playback.seek(cursor);
+  copyToState(state.replay.playback);
 }
 
+/** @param {number} n */
 export function seekToken(n) {
+  if (!state.replay) return;
   state.replay.playback.seekToken(n);
-  copyToState();
+  copyToState(state.replay.playback);
 }
 
-/** Copy the playback's current step to the page's state. */
-function copyToState() {
-  const { playback } = state.replay;
+/** Copy the playback's current step to the page's state. @param {Playback} playback */
+function copyToState(playback) {
   const { answer } = playback.recording.answerVersion;
+  if (!answer.segment) return;
   const { request, params, capture, interventions } = answer.segment;
   Object.assign(state, {
     turns: playback.turns,

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Reruns an answer of a replay on the engine of this page and compares it token by token.
 //
 // The request has the same ids, settings and seed, and every change at the token it first acted on.
@@ -29,11 +28,13 @@ import { showAnswer } from "../view.js";
  *                  null past the end; `reason`: why the rerun ended first
  *   running, said, tone   for the playback bar
  *
- * @typedef {{answerVersion: object, recordings: object[], answer: Answer, matching: number,
- *   divergence: object | null, running: boolean, said: string, tone: string}} ReplayRerun
+ * @typedef {{answerVersion: Recording["answerVersion"], recordings: Recording[], answer: Answer,
+ *   matching: number, divergence: Divergence | null, running: boolean, said: string,
+ *   tone: string}} ReplayRerun
+ * @typedef {{here: Token | null, there: {id: number, text: string} | null, reason?: string}} Divergence
  */
 
-/** Recordings of the shown answer that have their events. */
+/** Recordings of the shown answer that have their events. @param {OpenReplay} openReplay */
 const recordingsOf = ({ playback }) =>
   playback.recording.answerVersion.recordings.filter(({ saved }) => saved.events);
 
@@ -41,27 +42,37 @@ const recordingsOf = ({ playback }) =>
 export function whyNotRerunnable() {
   const { hello } = liveState();
   if (!hasEngine() || !hello) return "This page needs its engine to write the answer again.";
-  const { model } = state.replay.playback.hello;
+  if (!state.replay) return "";
+  const { replay } = state;
+  const { model } = replay.playback.hello;
   if (model.name !== hello.model.name || model.vocab_size !== hello.model.vocab_size)
     return `It was written by ${model.name}; the engine here runs ${hello.model.name}.`;
-  if (!recordingsOf(state.replay).some(({ tokens }) => tokens.length))
+  if (!recordingsOf(replay).some(({ tokens }) => tokens.length))
     return "The file has only the text of this answer.";
-  if (recordingsOf(state.replay).some(hasMoved))
+  if (recordingsOf(replay).some(hasMoved))
     return "Chunks of its prompt were moved from other texts, as the cache had them then, which cannot be done again exactly.";
   return "";
 }
 
-/** True if a prompt was read with `cache_reuse`: what followed is approximate. */
+/**
+ * True if a prompt was read with `cache_reuse`: what followed is approximate.
+ *
+ * @param {Recording} recording
+ */
 const hasMoved = ({ saved }) =>
-  saved.events.some(({ event }) => event.type === "prefill" && event.moved?.length);
+  (saved.events ?? []).some(({ event }) => event.type === "prefill" && event.moved?.length);
 
 export function rerunReplay() {
   const { replay } = state;
+  if (!replay) return;
   const recordings = recordingsOf(replay).filter(({ tokens }) => tokens.length);
-  seek(recordings.at(-1).end);
+  seek(recordings[recordings.length - 1].end);
   const { answerVersion } = replay.playback.recording;
   const answer = new Answer();
-  const rerun = { answerVersion, recordings, answer, matching: 0, divergence: null, running: true };
+  /** @type {ReplayRerun} */
+  const rerun = {
+    answerVersion, recordings, answer, matching: 0, divergence: null, running: true, said: "", tone: "",
+  };
   replay.rerun = rerun;
   say(rerun, "Writing it again …");
   replay.playback.addRerun(answerVersion, rerun.answer);
@@ -74,10 +85,10 @@ export function rerunReplay() {
 export function stopRerun() {
   const rerun = state.replay?.rerun;
   if (!rerun?.running) return false;
-  const { id } = rerun.answer.segment;
+  const id = rerun.answer.segment?.id ?? "";
   send({ type: "stop", id });
   listenTo(id, null);
-  Object.assign(rerun.answer.segment, { state: "done", reason: "cancelled" });
+  Object.assign(rerun.answer.segment ?? {}, { state: "done", reason: "cancelled" });
   const matching = `${plural(rerun.matching, "token")}, all the same.`;
   end(rerun, `Stopped after ${rerun.divergence ? describeDivergence(rerun) : matching}`);
   return true;
@@ -87,7 +98,7 @@ export function setUpReplayRerun() {
   on("connection", () => {
     const rerun = state.replay?.rerun;
     if (!rerun?.running || hasEngine()) return;
-    listenTo(rerun.answer.segment.id, null);
+    listenTo(rerun.answer.segment?.id ?? "", null);
     const written = plural(rerun.matching, "token");
     end(rerun, `The connection to the engine was lost after ${written}.`, "bad");
   });
@@ -95,14 +106,16 @@ export function setUpReplayRerun() {
 
 // ---- request ----------------------------------------------------------------------------------
 
-/** Request the next generation. */
+/** Request the next generation. @param {ReplayRerun} rerun */
 function begin(rerun) {
-  const message = { type: "generate", id: newId(), ...requestOf(rerun.recordings[0]) };
-  const limit = liveState().hello.limits.message_bytes;
+  const id = newId();
+  const asked = { type: "generate", id, ...requestOf(rerun.recordings[0]) };
+  const message = /** @type {RunRequest} */ (asked);
+  const limit = liveState().hello?.limits.message_bytes ?? 0;
   if (new TextEncoder().encode(encode(message)).length > limit)
     return end(rerun, "The prompt is longer than a message to this server may be.", "bad");
-  rerun.answer.begin(message.id, message).sentAt = performance.now();
-  listenTo(message.id, (received) => onMessage(rerun, received));
+  rerun.answer.begin(id, message).sentAt = performance.now();
+  listenTo(id, (received) => onMessage(rerun, received));
   send(message);
   return changed("turns", "tokens", "focus", "replay");
 }
@@ -110,12 +123,16 @@ function begin(rerun) {
 /**
  * Return the request that reruns a recording. `max_tokens` is at most what was written, so that a
  * rerun of a stopped generation ends at the same token.
+ *
+ * @param {Recording} recording
  */
 export function requestOf({ saved }) {
   const { reach, reached, grammar } = saved.request;
-  const [{ event: accepted }] = saved.events;
-  const done = saved.events.at(-1).event;
-  const n = done.completion_tokens ?? saved.events.filter(isToken).length;
+  const { events = [] } = saved;
+  const accepted = /** @type {ReplayFile.Accepted} */ (events[0].event);
+  const done = events[events.length - 1].event;
+  const n = done.type === "done" ? done.completion_tokens : events.filter(isToken).length;
+  /** @param {ReplayFile.FileSettings} params */
   const limited = (params) => ({ ...params, max_tokens: Math.min(params.max_tokens, n) });
   const params = limited(accepted.params);
   return {
@@ -131,27 +148,38 @@ export function requestOf({ saved }) {
   };
 }
 
-function changesOf({ events, request }, limited) {
+/**
+ * @param {ReplayFile.Segment} segment
+ * @param {(params: ReplayFile.FileSettings) => NamedSettings} limited
+ */
+function changesOf({ events = [], request }, limited) {
+  /** @type {FromPage.ScheduledUpdate[]} */
   const changes = [];
+  /** @type {ReplayFile.Accepted | ReplayFile.Updated | null} */
   let before = null;
   let inside = request.reach ?? {};
   for (const { event } of events) {
-    if (event.type === "updated") {
+    if (event.type === "updated" && before) {
       const params = differences(limited(before.params), limited(event.params));
-      const change = { index: event.index };
-      change.params = Object.fromEntries(params.map(({ name, to }) => [name, to]));
+      const values = Object.fromEntries(params.map(({ name, to }) => [name, to]));
+      /** @type {FromPage.ScheduledUpdate} */
+      const change = { index: event.index, params: values };
       if (event.capture !== before.capture) change.capture = event.capture;
       if (event.reach && !sameInterventions(inside, event.reach))
         change.reach = inside = normalize(event.reach);
       changes.push(change);
     }
-    if (event.params) before = event;
+    if (event.type === "accepted" || event.type === "updated") before = event;
   }
   return changes;
 }
 
 // ---- answer ----------------------------------------------------------------------------------
 
+/**
+ * @param {ReplayRerun} rerun
+ * @param {ToPage.Generation | ToPage.Error} message
+ */
 function onMessage(rerun, message) {
   if (!rerun.running) return;
   if (message.type === "error")
@@ -159,18 +187,30 @@ function onMessage(rerun, message) {
   const { seq, event, at, prepared } = message;
   const { answer } = rerun;
   const { segment } = answer;
+  if (!segment) return;
   stampReceived(event, at);
   segment.preparedMs ??= prepared ?? null;
   if (!answer.applyEvent(segment, seq, event)) return;
-  if (event.type === "token") compare(rerun, event);
+  if (event.type === "token") compare(rerun, /** @type {Token} */ (event));
   if (event.type === "done") finish(rerun, event);
   changed("tokens", "focus", "replay");
 }
 
-/** Token of a recording, or null past its end. */
+/**
+ * Token of a recording, or null past its end.
+ *
+ * @param {Recording} recording
+ * @param {number} index
+ */
 const tokenOf = ({ tokens }, index) =>
-  index < tokens.length ? state.replay.playback.steps[tokens[index]].event : null;
+  /** @type {Token | null} */ (
+    index < tokens.length ? (state.replay?.playback.steps[tokens[index]].event ?? null) : null
+  );
 
+/**
+ * @param {ReplayRerun} rerun
+ * @param {Token} token
+ */
 function compare(rerun, token) {
   if (rerun.divergence) return;
   const there = tokenOf(rerun.recordings[0], token.index);
@@ -180,8 +220,12 @@ function compare(rerun, token) {
   say(rerun, rerun.divergence ? describeDivergence(rerun) : matching);
 }
 
+/**
+ * @param {ReplayRerun} rerun
+ * @param {ToPage.Done} done
+ */
 function finish(rerun, done) {
-  const { id, nTokens } = rerun.answer.segment;
+  const { id = "", nTokens = 0 } = rerun.answer.segment ?? {};
   listenTo(id, null);
   const [recording, ...rest] = rerun.recordings;
   if (!rerun.divergence && nTokens < recording.tokens.length)
@@ -194,6 +238,11 @@ function finish(rerun, done) {
   return begin(rerun);
 }
 
+/**
+ * @param {ReplayRerun} rerun
+ * @param {string} said
+ * @param {string} [tone]
+ */
 function end(rerun, said, tone = "") {
   rerun.running = false;
   if (state.active === rerun.answer) state.active = null;
@@ -203,15 +252,22 @@ function end(rerun, said, tone = "") {
 
 // ---- status ----------------------------------------------------------------------------------
 
+/**
+ * @param {ReplayRerun} rerun
+ * @param {string} said
+ * @param {string} [tone]
+ */
 function say(rerun, said, tone = "") {
   Object.assign(rerun, { said, tone });
   changed("replay");
 }
 
+/** @param {{text: string} | null} token */
 const wordOf = (token) => (token ? `“${tokenLabel(token.text, "·")}”` : "the end");
 
+/** @param {ReplayRerun} replayRerun */
 function describeDivergence({ matching, divergence }) {
-  const { here, there, reason } = divergence;
+  const { here = null, there = null, reason } = divergence ?? {};
   const same = `The same ${plural(matching, "token")}, then `;
   const before = matching ? same : "Different from the first token: ";
   if (reason === "context") return `${before}the context of this engine was full.`;
@@ -220,7 +276,9 @@ function describeDivergence({ matching, divergence }) {
 
 /** The engines here and of the file, in words, if they differ: [here, there] or null. */
 function difference() {
-  const [here, there] = [liveState().hello, state.replay.playback.hello];
+  const [here, there] = [liveState().hello, state.replay?.playback.hello];
+  if (!here || !there) return null;
+  /** @param {{model: {dtype: string}, device: {name: string}}} hello */
   const of = ({ model, device }) => `${model.dtype} on ${device.name}`;
   return of(here) === of(there) ? null : [of(here), of(there)];
 }

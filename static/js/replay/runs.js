@@ -1,10 +1,17 @@
-// @ts-nocheck
 // Checks across the fields of a replay file: events are in order, and sizes are those of the model.
 
 import { BadReplay, integer, oneOf, refuse } from "./field-checks.js";
 
-/** Check a turn that the schema allows. `of`: the file's hello. */
-export function checkTurn({ answers = [], shown }, of, path) {
+/**
+ * Check a turn that the schema allows. `of`: the file's hello.
+ *
+ * @param {ReplayFile.ModelTurn | ReplayFile.UserTurn} turn
+ * @param {ReplayFile.Hello} of
+ * @param {string} path
+ */
+export function checkTurn(turn, of, path) {
+  if (turn.role === "user") return;
+  const { answers, shown } = turn;
   if (answers.length) integer(0, answers.length - 1)(shown, `${path}.shown`);
   answers.forEach(({ segments }, a) =>
     segments.forEach((each, s) => {
@@ -19,22 +26,34 @@ export function checkTurn({ answers = [], shown }, of, path) {
   );
 }
 
-/** Check that summaries stand for turns before them. */
+/**
+ * Check that summaries stand for turns before them.
+ *
+ * @param {ReplayFile.Replay["turns"]} turns
+ * @param {string} path
+ */
 export function checkSummaries(turns, path) {
   let nAsked = 0;
-  turns.forEach(({ role, summary, answers }, i) => {
-    if (role === "user") nAsked += 1;
-    if (!summary) return;
+  turns.forEach((turn, i) => {
+    if (turn.role === "user") nAsked += 1;
+    if (turn.role === "user" || !turn.summary) return;
+    const { summary, answers } = turn;
     integer(1, nAsked)(summary.covers, `${path}[${i}].summary.covers`);
     const { version = 0 } = summary.edited ?? {};
     integer(0, answers.length - 1)(version, `${path}[${i}].summary.edited.version`);
   });
 }
 
-/** Check that the events of a generation are in an order that an engine sends. */
+/**
+ * Check that the events of a generation are in an order that an engine sends.
+ *
+ * @param {ReplayFile.TimedEvent[]} events
+ * @param {ReplayFile.Hello} of
+ * @param {string} path
+ */
 function checkRun(events, of, path) {
   let [index, ended] = [0, false];
-  const { prompt = [], texts = [] } = events[0].event;
+  const { prompt = [], texts = [] } = /** @type {Partial<ReplayFile.Accepted>} */ (events[0].event);
   integer(0, prompt.length)(texts.length, `${path}.events[0].event.texts.length`);
   events.forEach((each, i) => {
     const [at, now] = [`${path}.events[${i}].event`, each.event];
@@ -47,10 +66,16 @@ function checkRun(events, of, path) {
       index += 1;
     }
     if (now.type === "prefill") checkPrefill(now, prompt.length, at);
-    for (const its of [now.stats].flat().filter(Boolean)) checkStats(its, of.model, `${at}.stats`);
+    const stats = "stats" in now ? [now.stats].flat() : [];
+    for (const its of stats) if (its) checkStats(its, of.model, `${at}.stats`);
   });
 }
 
+/**
+ * @param {ReplayFile.Prefill} prefill
+ * @param {number} nPrompt
+ * @param {string} path
+ */
 function checkPrefill({ done, total, reused, moved, stats: its }, nPrompt, path) {
   oneOf(nPrompt)(total, `${path}.total`);
   integer(0, total)(done, `${path}.done`);
@@ -62,6 +87,11 @@ function checkPrefill({ done, total, reused, moved, stats: its }, nPrompt, path)
   for (const { position } of its) integer(0, nPrompt - 1)(position, `${path}.stats.position`);
 }
 
+/**
+ * @param {ReplayFile.TokenStats} stats
+ * @param {ReplayFile.PageModelInfo} model
+ * @param {string} path
+ */
 function checkStats({ layers, routes }, model, path) {
   const { n_layers: nLayers, n_heads: nHeads, n_experts: nExperts = 0 } = model;
   oneOf(nLayers)(layers.length, `${path}.layers.length`);

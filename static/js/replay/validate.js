@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The check of a replay file, made from the JSON schema that the server writes into the page
 // (app/ws/replay_format.py) and from the checks across fields in runs.js.
 
@@ -18,7 +17,18 @@ import {
 } from "./field-checks.js";
 import { checkSummaries, checkTurn } from "./runs.js";
 
-const SCHEMA = JSON.parse(document.getElementById("replay-schema").textContent);
+/**
+ * A JSON schema with the keywords that msgspec emits.
+ *
+ * @typedef {import("./field-checks.js").Check} Check
+ * @typedef {{type?: string, $ref?: string, anyOf?: Schema[], enum?: any[], minimum?: number,
+ *   maximum?: number, maxLength?: number, pattern?: string, description?: string,
+ *   minItems?: number, maxItems?: number, items?: Schema, properties?: Record<string, Schema>,
+ *   required?: string[], default?: unknown,
+ *   discriminator?: {propertyName: string, mapping: Record<string, string>}}} Schema
+ */
+
+const SCHEMA = JSON.parse(document.getElementById("replay-schema")?.textContent ?? "");
 const DEFINITIONS = SCHEMA.$defs;
 const { format, version } = DEFINITIONS.Replay.properties;
 
@@ -28,18 +38,27 @@ export const VERSIONS = version.enum;
 /** Longest text and list where the schema names no length. */
 const MAX_LENGTH = 2 ** 24;
 
-/** Checks of the definitions by name; each is made when it is first needed. */
+/** Checks of the definitions by name, made when first needed. @type {Map<string, Check>} */
 const checks = new Map();
 
+/** @param {string} name */
 function checkOf(name) {
-  if (!checks.has(name)) checks.set(name, compile(DEFINITIONS[name]));
-  return checks.get(name);
+  const check = checks.get(name) ?? compile(DEFINITIONS[name]);
+  checks.set(name, check);
+  return check;
 }
 
+/** @param {Schema} schema */
 const isNull = ({ type }) => type === "null";
-const nameIn = (ref) => ref.split("/").at(-1);
+/** @param {string} ref */
+const nameIn = (ref) => ref.slice(ref.lastIndexOf("/") + 1);
 
-/** Make the check of a schema. It may have the keywords that msgspec emits, and no others. */
+/**
+ * Make the check of a schema. It may have the keywords that msgspec emits, and no others.
+ *
+ * @param {Schema} schema
+ * @returns {Check}
+ */
 function compile(schema) {
   if (schema.$ref) {
     const name = nameIn(schema.$ref);
@@ -56,10 +75,10 @@ function compile(schema) {
     case "number":
       return number(minimum, maximum);
     case "string":
-      if (pattern) return matching(new RegExp(pattern), description);
+      if (pattern) return matching(new RegExp(pattern), description ?? "");
       return text(maxLength ?? MAX_LENGTH);
     case "array":
-      return list(compile(schema.items), maxItems ?? MAX_LENGTH, minItems);
+      return list(compile(schema.items ?? {}), maxItems ?? MAX_LENGTH, minItems);
     case "object":
       return compileObject(schema);
     default:
@@ -67,7 +86,9 @@ function compile(schema) {
   }
 }
 
-function compileObject({ properties, required }) {
+/** @param {Schema} schema */
+function compileObject({ properties = {}, required = [] }) {
+  /** @type {[Record<string, Check>, Record<string, Check>, Record<string, unknown>]} */
   const [fields, optional, defaults] = [{}, {}, {}];
   for (const [name, schema] of Object.entries(properties)) {
     (required.includes(name) ? fields : optional)[name] = compile(schema);
@@ -76,10 +97,14 @@ function compileObject({ properties, required }) {
   return record(fields, optional, defaults);
 }
 
-function compileUnion({ anyOf, discriminator }) {
+/**
+ * @param {Schema} schema
+ * @returns {Check}
+ */
+function compileUnion({ anyOf = [], discriminator }) {
   if (discriminator) {
     const kinds = Object.entries(discriminator.mapping);
-    const made = new Map(kinds.map(([kind, ref]) => [kind, compile({ $ref: ref })]));
+    const made = new Map(kinds.map(([kind, $ref]) => [kind, compile({ $ref })]));
     return tagged(discriminator.propertyName, made);
   }
   const others = anyOf.filter((each) => !isNull(each));
@@ -88,21 +113,33 @@ function compileUnion({ anyOf, discriminator }) {
   return nullable(compile(others[0]));
 }
 
-/** Return a checked copy of a part of a file, without the fields that its definition `name` has not. */
+/**
+ * Return a checked copy of a part of a file, without the fields that its definition `name` has not.
+ *
+ * @param {string} name
+ * @param {unknown} value
+ */
 export const onlyFieldsOf = (name, value) => only(checkOf(name), value, name);
 
-/** Return a checked copy of a replay. Throws BadReplay for the first field that is wrong. */
+/**
+ * Return a checked copy of a replay. Throws BadReplay for the first field that is wrong.
+ *
+ * @param {unknown} value
+ * @param {string} [path]
+ */
 export function validateReplay(value, path = "replay") {
-  if (value?.format !== FORMAT)
+  const { format: its = null, version: of } = /** @type {Partial<ReplayFile.Replay>} */ (value ?? {});
+  if (its !== FORMAT)
     throw new BadReplay(`This is no replay: it does not begin with {"format": "${FORMAT}", …}.`);
-  if (!VERSIONS.includes(value.version))
+  if (!VERSIONS.includes(of))
     throw new BadReplay(
-      `This replay is of version ${String(value.version).slice(0, 20)}; this page reads versions ` +
+      `This replay is of version ${String(of).slice(0, 20)}; this page reads versions ` +
         `${VERSIONS[0]} to ${VERSIONS.at(-1)}. Open it with the Tokenglass that saved it, or a ` +
         "newer one.",
     );
+  /** @type {ReplayFile.Replay} */
   const checked = checkOf("Replay")(value, path);
-  if (checked.turns.at(-1).role !== "model")
+  if (checked.turns.at(-1)?.role !== "model")
     throw new BadReplay(`${path}.turns must end with an answer of the model.`);
   checked.turns.forEach((each, i) => checkTurn(each, checked.hello, `${path}.turns[${i}]`));
   checkSummaries(checked.turns, `${path}.turns`);

@@ -157,7 +157,7 @@ export const METRICS = {
   },
 };
 
-export const METRIC_NAMES = Object.keys(METRICS);
+export const METRIC_NAMES = /** @type {MetricName[]} */ (Object.keys(METRICS));
 
 /** @param {Array<number | null>} values */
 const mean = (values) => values.reduce((/** @type {number} */ sum, v) => sum + (v ?? 0), 0) / values.length;

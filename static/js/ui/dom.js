@@ -28,6 +28,9 @@ export const all = (root, selector) => [...root.querySelectorAll(selector)].map(
  */
 export const one = (root, selector) => all(root, selector)[0];
 
+/** Return the field that an event is about. @param {Event} event */
+export const inputOf = (event) => /** @type {HTMLInputElement} */ (event.target);
+
 /** Return the element that an event is about. @param {Event} event */
 export const targetOf = (event) => /** @type {HTMLElement} */ (event.target);
 
