@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from app.http.sockets import READ_BYTES, hang_up
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 MAX_CONNECTIONS = 256
 RESERVED_DESCRIPTORS = 64
@@ -16,7 +22,7 @@ DESCRIPTORS_EACH = 2
 """Per connection: its socket, and a file being sent or a poll object of werkzeug."""
 MIN_CONNECTIONS = 8
 MIN_IDLE_SECONDS = 2.0
-"""A connection without a complete request may be evicted after this time."""
+"""A connection that waits for its peer for this time may be evicted."""
 
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 2\r\n"
@@ -45,8 +51,9 @@ class Connections:
         self.limit = limit
         self._lock = threading.Lock()
         self._n_open = 0
-        self._silent: dict[socket.socket, float] = {}
-        """Connections without a complete request, and their time of acceptance; oldest first."""
+        self._waiting: dict[socket.socket, float] = {}
+        """Connections that wait for their peer to send a whole request or to read what is sent, and
+        since when; oldest first."""
         self._answered: dict[socket.socket, None] = {}
         """Connections whose response is sent and whose peer has not closed yet; oldest first."""
 
@@ -60,42 +67,70 @@ class Connections:
             if self._n_open >= self.limit and not self._evict():
                 return False
             self._n_open += 1
-            self._silent[sock] = time.monotonic()
+            self._waiting[sock] = time.monotonic()
             return True
 
     def on_request(self, sock: socket.socket) -> None:
         """Note that the request is complete: the connection is not evicted any more."""
         with self._lock:
-            self._silent.pop(sock, None)
+            self._waiting.pop(sock, None)
+
+    @contextlib.contextmanager
+    def sending(self, sock: socket.socket) -> Iterator[None]:
+        """Note that bytes are sent, for which the peer must make room by reading."""
+        with self._lock:
+            self._waiting.pop(sock, None)
+            self._waiting[sock] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.pop(sock, None)
 
     def on_response(self, sock: socket.socket) -> None:
         """Note that the response is sent: the connection only waits for its peer to close."""
         with self._lock:
-            self._silent.pop(sock, None)
+            self._waiting.pop(sock, None)
             self._answered[sock] = None
 
     def remove(self, sock: socket.socket) -> None:
         """Remove a connection. Call this before `sock` is closed."""
         with self._lock:
-            self._silent.pop(sock, None)
+            self._waiting.pop(sock, None)
             self._answered.pop(sock, None)
             self._n_open -= 1
 
     def make_room(self) -> None:
-        """Evict an answered or silent connection, because descriptors ran out."""
+        """Evict a connection that is answered or waits, because descriptors ran out."""
         with self._lock:
             self._evict()
 
     def _evict(self) -> bool:
         sock = next(iter(self._answered), None)
         if sock is None:
-            sock, since = next(iter(self._silent.items()), (None, 0.0))
+            sock, since = next(iter(self._waiting.items()), (None, 0.0))
             if sock is None or time.monotonic() - since < MIN_IDLE_SECONDS:
                 return False
         self._answered.pop(sock, None)
-        self._silent.pop(sock, None)
+        self._waiting.pop(sock, None)
         hang_up(sock)  # its thread wakes up, ends and calls `remove`
         return True
+
+
+class ResponseStream(io.BufferedIOBase):
+    """Body of a response on a socket. A connection whose peer does not read may be evicted."""
+
+    def __init__(self, sock: socket.socket, connections: Connections) -> None:
+        self._sock = sock
+        self._connections = connections
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        with self._connections.sending(self._sock):
+            self._sock.sendall(data)
+        return memoryview(data).nbytes
 
 
 def refuse(sock: socket.socket) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from app.http import connections
-from app.http.connections import Connections, refuse
+from app.http.connections import Connections, ResponseStream, refuse
 from app.http.request_reader import ChunkedBody, RequestStream, framing_problem
 from app.http.security import MAX_BODY_BYTES
 from app.http.sockets import finish
@@ -58,6 +58,7 @@ class Handler(WSGIRequestHandler):
         super().setup()
         self.rfile.close()
         self.rfile = RequestStream(self.connection)
+        self.wfile = ResponseStream(self.connection, self.server.connections)
 
     def parse_request(self) -> bool:
         if not super().parse_request():

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +25,9 @@ from tests.app.conftest import Site
 from tests.app.http.raw_socket import CLOSE, RawSocket, frame, n_descriptors
 from tests.app.http.test_server import Server
 from tests.app.page import PATIENCE_S
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -230,6 +234,29 @@ def test_connections_at_work_do_not_give_way(
         page.send_message("count", request=1, prompt="Once")
         assert b'"counted"' in next(page.frames())[1]
         page.sock.close()
+
+
+def test_connections_that_do_not_read_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        start_response("200 OK", [])
+        return [bytes(2**16)] * (1024 if environ["PATH_INFO"] == "/weights" else 1)
+
+    with bind("127.0.0.1", 0) as listener:
+        server = http_server.http_server(listener, app, 2)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
+    deaf = [connect(server.port) for _ in range(2)]
+    for sock in deaf:
+        sock.sendall(b"GET /weights HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert status(sock.recv(64)) == 200  # and no more: 64 MB are in no buffer
+    deadline = time.monotonic() + PATIENCE_S
+    while status(ask(server.port, HEALTH)) != 200:  # until a buffer is full
+        assert time.monotonic() < deadline
+    assert status(ask(server.port, HEALTH)) == 200
+    for sock in deaf:
+        sock.close()
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_refusal_holds_nothing(start_server: StartServer) -> None:
