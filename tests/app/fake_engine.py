@@ -161,6 +161,7 @@ class FakeRun:
         self.prompt = list(request.ids)
         self.priority = request.priority
         self.number = 0
+        self.position = 0  # in the queue, as it was told
         n_keep, context = request.n_keep, engine.options.context
         self.context_shift = None if n_keep is None else ContextShift(context, n_keep)
         self.params = self.acting = request.params  # requested last; acting on the next token
@@ -204,6 +205,12 @@ class FakeRun:
             self.previewed = self.previewed and not has_settings
             self.engine.changed.notify()
             return index
+
+    def move_to(self, position: int) -> None:
+        """Tell the place of a run that waits, if it changed."""
+        if position != self.position:
+            self.position = position
+            self.on_event(Queued(position))
 
     @property
     def ahead(self) -> int:
@@ -344,7 +351,7 @@ class FakeEngine:
             self.places.take(run)
             if len(self.stories) > 1:
                 del self.stories[0]
-            position = 0 if free else len(self.waiting) + 1
+            run.position = position = 0 if free else len(self.waiting) + 1
             if free:
                 self.active.append(run)
             else:
@@ -578,9 +585,9 @@ class FakeEngine:
         run.on_event(Done(reason, len(run.prompt), run.index, run.timings(), run.message))
         while self.waiting and len(self.active) < self.options.n_slots and not self.closed:
             self.active.append(self.waiting.pop(0))
-            self.active[-1].on_event(Queued(0))
+            self.active[-1].move_to(0)
         for place, other in enumerate(self.waiting, start=1):
-            other.on_event(Queued(place))
+            other.move_to(place)
 
 
 def info_of(options: FakeOptions) -> EngineInfo:

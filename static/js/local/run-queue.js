@@ -1,5 +1,6 @@
 // @ts-nocheck
-// Runs that share the engine: at most so many at once, the others wait in the order they came.
+// Runs that share the engine: at most so many at once, the others wait in the order they came. Paused
+// ones are not counted: the engine takes their slots when others need them.
 
 import { EngineError } from "./shared/errors.js";
 import { told } from "./interventions/encode.js";
@@ -50,7 +51,7 @@ export class RunQueue {
       );
     this.nRuns += 1;
     const run = new QueuedRun(this, { ...request, run: this.nRuns }, onEvent);
-    if (this.running.size < this.active) run.start();
+    if (this.nWriting < this.active) run.start();
     else {
       this.waiting.push(run);
       run.wait(this.waiting.length);
@@ -63,16 +64,26 @@ export class RunQueue {
     return this.waiting.map(({ request }) => request.run);
   }
 
-  /** A run has ended: let the next one begin, and tell the others their places. */
+  /** How many runs the engine has that are not paused. */
+  get nWriting() {
+    return [...this.running].filter(({ run }) => !run?.paused).length;
+  }
+
+  /** A run has ended. */
   onEnd(run) {
     this.running.delete(run);
     this.waiting = this.waiting.filter((other) => other !== run);
-    while (this.waiting.length && this.running.size < this.active) {
+    this.startWaiting();
+  }
+
+  /** Let the next one begin if fewer write now, and tell the others their places. */
+  startWaiting() {
+    while (this.waiting.length && this.nWriting < this.active) {
       const next = this.waiting.shift();
-      next.onEvent({ type: "queued", position: 0 });
+      next.moveTo(0);
       next.startOrFail();
     }
-    this.waiting.forEach((other, i) => other.onEvent({ type: "queued", position: i + 1 }));
+    this.waiting.forEach((other, i) => other.moveTo(i + 1));
   }
 }
 
@@ -82,6 +93,7 @@ class QueuedRun {
     this.run = null;
     this.isAccepted = false;
     this.isCancelled = false;
+    this.position = 0;
     this.since = performance.now();
   }
 
@@ -111,6 +123,7 @@ class QueuedRun {
     if (event.type === "accepted" && this.isAccepted) return; // told while it waited
     this.isAccepted ||= event.type === "accepted";
     this.onEvent(event);
+    if (event.type === "preview") this.queue.startWaiting(); // this one is paused
     if (event.type === "done") this.queue.onEnd(this);
   }
 
@@ -119,6 +132,7 @@ class QueuedRun {
     const { ids, params, capture, run } = this.request;
     const prompt = ids.map((id) => ({ id, text: this.queue.piece(id) }));
     this.isAccepted = true;
+    this.position = position;
     this.onEvent({
       type: "accepted",
       prompt,
@@ -128,6 +142,12 @@ class QueuedRun {
       context: this.queue.context,
       run,
     });
+  }
+
+  /** Tell the place of a run that waits, if it changed. */
+  moveTo(position) {
+    if (position !== this.position) this.onEvent({ type: "queued", position });
+    this.position = position;
   }
 
   /** As `update` of gpu/run.js. A run that waits has not written anything that could be paused. */

@@ -99,6 +99,9 @@ export class LocalEngine {
     this.activations = new ActivationCache(this.recomputer, (acting) =>
       pipelines.compile(firstPlans(lookup, plan.limits, "plain", acting)),
     );
+    this.nRuns = 0;
+    /** The run that gave its blocks back, until some may be free or a run changes. */
+    this.lacksBlocks = null;
     this.waiting = [];
     this.active = [];
     this.inFlight = [];
@@ -125,14 +128,18 @@ export class LocalEngine {
       sequence,
       this.activations,
       (pieces) => this.work(pieces),
-      () => this.run(),
+      () => {
+        this.lacksBlocks = null;
+        this.run();
+      },
     );
     if (this.lost) {
       sequence.end("error", this.lost);
       return run;
     }
+    sequence.order = this.nRuns++;
     this.waiting.push(sequence);
-    sequence.accepted(this.place(this.waiting.length));
+    sequence.accepted(this.place(this.inTurn.indexOf(sequence) + 1));
     if (!sequence.interventions.ready) this.work(this.resolve(sequence));
     this.run();
     return run;
@@ -140,7 +147,12 @@ export class LocalEngine {
 
   /** The place in the queue of the `n`-th run that waits, from 1; 0: it starts now. */
   place(n) {
-    return Math.max(0, n - (this.limits.slots - this.active.length));
+    return Math.max(0, n - (this.limits.slots - this.active.filter(({ paused }) => !paused).length));
+  }
+
+  /** The runs that wait, in the order in which they start: paused ones after all others. */
+  get inTurn() {
+    return this.waiting.toSorted((a, b) => a.paused - b.paused || a.order - b.order);
   }
 
   /** Have an async generator worked off between steps. */
@@ -231,23 +243,51 @@ export class LocalEngine {
     }
   }
 
-  /** Give slots to waiting runs, and take them from finished ones. */
+  /** Give slots to waiting runs, and take them from finished ones, and from paused ones if needed. */
   admit() {
     this.active = this.active.filter((sequence) => {
-      if (sequence.finished) this.slots.release(sequence.slot, sequence.computed);
+      if (sequence.finished) {
+        this.slots.release(sequence.slot, sequence.computed);
+        this.lacksBlocks = null;
+      }
       return !sequence.finished;
     });
     this.waiting = this.waiting.filter((sequence) => !sequence.finished);
-    while (this.waiting[0]?.interventions.ready) {
-      const [sequence] = this.waiting;
-      const taken = this.slots.take(sequence.upTo(sequence.ids.length));
+    for (;;) {
+      const [sequence] = this.inTurn;
+      if (!sequence?.interventions.ready || sequence === this.lacksBlocks) break;
+      const text = sequence.upTo(sequence.ids.length);
+      let taken = this.slots.take(text, !sequence.isPreempted);
+      if (!taken && !sequence.paused && this.preemptPaused())
+        taken = this.slots.take(text, !sequence.isPreempted);
       if (!taken) break;
-      this.waiting.shift();
+      this.waiting.splice(this.waiting.indexOf(sequence), 1);
       sequence.start(taken.slot, taken.reused);
       this.tellText(sequence);
       this.active.push(sequence);
     }
-    this.waiting.forEach((sequence, i) => sequence.queueMoved(this.place(i + 1)));
+    this.inTurn.forEach((sequence, i) => sequence.queueMoved(this.place(i + 1)));
+  }
+
+  /**
+   * Take slot and blocks from the last paused run without a row in `step`, the step that is being
+   * made; false if there is none. It starts again when nobody else waits, or in its turn.
+   */
+  preemptPaused(step = null) {
+    const last = this.active.findLast(
+      ({ paused, finished, slot }) => paused && !finished && !step?.active.has(slot),
+    );
+    if (last) this.preempt(last);
+    return !!last;
+  }
+
+  /** Take slot and blocks from a run, which is computed again when it starts. */
+  preempt(sequence) {
+    const { slot, computed } = sequence;
+    sequence.preempt();
+    this.slots.release(slot, computed);
+    this.active.splice(this.active.indexOf(sequence), 1);
+    this.waiting.push(sequence);
   }
 
   /** Tell the device the text of a run, which its penalties count. */
@@ -263,8 +303,8 @@ export class LocalEngine {
     const captured = this.active.some((sequence) => sequence.capture && !sequence.finished);
     const most = captured ? this.limits.max_captured_rows : this.limits.max_rows;
     const step = { rows: [], samples: [], parts: [], captured, active: new Map() };
-    for (const sequence of this.active) {
-      if (!sequence.wantsDecode || !this.cover(sequence, sequence.nextPosition)) continue;
+    for (const sequence of [...this.active]) {
+      if (!sequence.wantsDecode || !this.cover(sequence, sequence.nextPosition, step)) continue;
       if (sequence.textIsStale) this.tellText(sequence);
       const row = step.rows.length;
       step.active.set(sequence.slot, sequence.activeAt(sequence.nextPosition));
@@ -280,7 +320,7 @@ export class LocalEngine {
   addChunk(step, sequence, most) {
     const first = sequence.nPrefilled;
     const n = sequence.chunkSize(most);
-    if (n <= 0 || !this.cover(sequence, first + n - 1)) return;
+    if (n <= 0 || !this.cover(sequence, first + n - 1, step)) return;
     const firstRow = step.rows.length;
     step.active.set(sequence.slot, sequence.activeAt(first));
     step.rows.push(...sequence.prefillRows(n));
@@ -292,11 +332,25 @@ export class LocalEngine {
     step.parts.push(part);
   }
 
-  /** Give a sequence the KV blocks up to `position`; without any left it ends with an error. */
-  cover(sequence, position) {
-    const covered = this.coverSlot(sequence.slot, position);
-    if (!covered) sequence.end("error", "the KV cache is full; end another run first");
-    return covered;
+  /**
+   * Give a sequence of a step the KV blocks up to `position`, which paused runs make room for. Without
+   * any left, one that was or is paused waits until another ends; others end with an error.
+   */
+  cover(sequence, position, step) {
+    let covered = this.coverSlot(sequence.slot, position);
+    while (!covered && !sequence.paused && this.preemptPaused(step))
+      covered = this.coverSlot(sequence.slot, position);
+    if (covered) return true;
+    const others = this.active.filter((other) => other !== sequence && !other.finished);
+    if (others.some(({ paused, slot }) => paused && step.active.has(slot))) return false; // the next has
+    if (others.length && (sequence.paused || sequence.isPreempted)) {
+      if (!sequence.settled && !sequence.paused) return false; // its last tokens come first
+      this.preempt(sequence);
+      this.lacksBlocks = sequence;
+      return false;
+    }
+    sequence.end("error", "the KV cache is full; end another run first");
+    return false;
   }
 
   /** Give a slot the KV blocks up to `position`; false: there are none left. */

@@ -14,6 +14,11 @@ export class Run {
     this.waiting = [];
   }
 
+  /** Whether nothing will be written until somebody asks for it. */
+  get paused() {
+    return this.sequence.paused;
+  }
+
   /** End the run. */
   cancel() {
     this.sequence.cancel();

@@ -44,7 +44,11 @@ export class Sequence {
     this.slot = -1;
     this.place = 0; // in the queue, as it was told
     this.nReused = 0;
-    this.nPrefilled = 0; // prompt tokens found or submitted
+    this.nKnown = ids.length; // ids to prefill: the prompt, or all before it was preempted
+    this.nPrefilled = 0; // of these, found or submitted
+    this.nPromptSubmitted = 0; // of the prompt, found or submitted
+    this.nPromptTold = 0; // of these, told
+    this.isPreempted = false;
     this.nSubmitted = 0; // samples submitted
     this.nWritten = 0; // samples read
     this.finished = false;
@@ -59,7 +63,7 @@ export class Sequence {
   // ---- what to submit
 
   get prefilling() {
-    return this.nPrefilled < this.prompt.length;
+    return this.nPrefilled < this.nKnown;
   }
 
   /** Position of the row that feeds the next sample. */
@@ -106,8 +110,20 @@ export class Sequence {
 
   start(slot, reused) {
     this.slot = slot;
-    this.nReused = this.nPrefilled = reused;
+    this.nPrefilled = reused;
+    this.nKnown = this.ids.length;
+    if (this.isPreempted) return;
+    this.nReused = this.nPromptSubmitted = this.nPromptTold = reused;
     this.clock.start();
+  }
+
+  /** Forget what was computed. All ids are prefilled when the run starts again. */
+  preempt() {
+    this.dropPreview();
+    if (this.paused) this.clock.wait();
+    this.isPreempted = true;
+    this.slot = -1;
+    this.nPrefilled = 0;
   }
 
   /** What acts on the row at `position`. */
@@ -118,15 +134,17 @@ export class Sequence {
   /** Rows of the prompt that come next and are under the same interventions, at most `most`. */
   chunkSize(most) {
     const first = this.nPrefilled;
-    const end = first + Math.min(most, this.prompt.length - first);
+    const end = first + Math.min(most, this.nKnown - first);
     return this.interventions.schedule.nextChange(first, end) - first;
   }
 
-  /** Rows of the next `n` prompt tokens. */
+  /** Rows of the next `n` known ids. */
   prefillRows(n) {
     const first = this.nPrefilled;
     this.nPrefilled += n;
-    return this.prompt
+    const submitted = Math.min(this.nPrefilled, this.prompt.length);
+    this.nPromptSubmitted = Math.max(this.nPromptSubmitted, submitted);
+    return this.ids
       .slice(first, first + n)
       .map((token, i) => ({ slot: this.slot, position: first + i, token }));
   }
@@ -177,19 +195,22 @@ export class Sequence {
     this.emit({ type: "queued", position });
   }
 
-  /** Prompt tokens `first` … `first + n − 1` were rows `row` … of a step. */
+  /** Ids `first` … `first + n − 1` were rows `row` … of a step. Those of the prompt are told once. */
   chunkRead(first, n, row, result) {
-    if (this.finished) return;
-    const rows = Array.from({ length: n }, (_, i) => [row + i, first + i]);
+    const from = Math.max(first, this.nPromptTold);
+    const end = Math.min(first + n, this.prompt.length);
+    if (this.finished || from >= end) return;
+    this.nPromptTold = end;
+    const rows = Array.from({ length: end - from }, (_, i) => [row + from - first + i, from + i]);
     this.emit({
       type: "prefill",
-      done: first + n,
+      done: end,
       total: this.prompt.length,
       reused: this.nReused,
       ms: this.clock.sinceStart(),
       gpu_ms: result.gpu,
-      kv_blocks: this.blocksFor(first + n),
-      stats: this.stats(rows, first + n - 1, result) ?? [],
+      kv_blocks: this.blocksFor(end),
+      stats: this.stats(rows, end - 1, result) ?? [],
       experts: null,
     });
   }
@@ -354,7 +375,7 @@ export class Sequence {
   finish(reason, message = "") {
     if (this.finished) return;
     this.finished = true;
-    const nComputed = this.nPrefilled - this.nReused;
+    const nComputed = this.nPromptSubmitted - this.nReused;
     this.emit({
       type: "done",
       reason,

@@ -30,9 +30,9 @@ export class Slots {
   /**
    * Take a slot for a run with this CachedText: the one that has most of it already, else the one that
    * was idle longest. Return {slot, reused}, or null while all are busy. The last id is never
-   * counted as reused: its logits are needed.
+   * counted as reused: its logits are needed. `isNew`: the run had none before.
    */
-  take(text) {
+  take(text, isNew = true) {
     const idle = this.busy.flatMap((busy, slot) => (busy ? [] : [slot]));
     if (!idle.length) return null;
     const found = idle.map((slot) => ({
@@ -44,8 +44,10 @@ export class Slots {
     this.busy[best.slot] = true;
     this.evict(best.slot, best.reused);
     this.touch(best.slot);
-    this.nPrompt += text.length;
-    this.nReused += best.reused;
+    if (isNew) {
+      this.nPrompt += text.length;
+      this.nReused += best.reused;
+    }
     return best;
   }
 
