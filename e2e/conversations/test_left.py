@@ -94,13 +94,18 @@ def test_one_that_finished_unseen_is_marked_until_it_is_opened(play: Playground)
     expect(button).to_have_accessible_description("")
 
 
-@pytest.mark.parametrize("lost", ["page", "connection"])
-def test_a_run_that_was_left_survives(play: Playground, lost: str) -> None:
-    if lost == "page":
-        play.page.reload()
-    else:
-        play.cut()
-        expect(play.page.locator("body")).to_have_attribute("data-engine", "lost")
+def test_a_run_that_was_left_survives_a_reload(play: Playground) -> None:
+    play.page.reload()
+    expect_followed(play)
+
+
+def test_a_run_that_was_left_survives_a_lost_connection(play: Playground) -> None:
+    play.cut()
+    expect(play.page.locator("body")).to_have_attribute("data-engine", "lost")
+    expect_followed(play)
+
+
+def expect_followed(play: Playground) -> None:
     play.wait_ready()
     play.drawer.show()
     expect(row_of(play, FOX)).to_have_attribute("data-phase", "running")

@@ -334,15 +334,13 @@ UNSAFE = (
 """Settings with which a page may not name a path."""
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_no_folder_of_the_server_can_be_taken(
-    start_site: StartSite, hub: FakeHub, name: str
-) -> None:
+def test_no_folder_of_the_server_can_be_taken(start_site: StartSite, hub: FakeHub) -> None:
     switch = lambda settings, model: loader(n_layers=3)  # noqa: E731
     site = start_site(process=True, switch=switch, settings=UNSAFE[0])
-    response = client_of(site).post("/api/models", json={"name": name})
-    assert response.status_code == 400
-    assert b"expected OWNER/MODEL on the hub" in response.data
+    for name in FOLDERS:
+        response = client_of(site).post("/api/models", json={"name": name})
+        assert response.status_code == 400, name
+        assert b"expected OWNER/MODEL on the hub" in response.data, name
     assert not hub.asked
     assert served_on(site)
 
@@ -393,17 +391,19 @@ def test_the_hub_is_searched_for_what_the_engine_reads(site: Site, hub: FakeHub)
     assert b"the hub answered the search with 500" in refused.data
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b'{"name": 7}', b'{"dtype": "f16"}', b'{"name": "a", "path": "/"}',
-     b'{"name": "a", "dtype": "q5"}', b'\xff', b'{"name": "\xff"}', b'{"name": "a\xc3"}',
-     b'{"name": "\\ud83d"}', b'{"name": "a/b\\u0000"}', b'{"name": "\xed\xa0\x80"}',
-     b'{"name":' + b"[" * 100_000],
+MALFORMED = (
+    b"", b"{", b"[]", b'{"name": 7}', b'{"dtype": "f16"}', b'{"name": "a", "path": "/"}',
+    b'{"name": "a", "dtype": "q5"}', b'\xff', b'{"name": "\xff"}', b'{"name": "a\xc3"}',
+    b'{"name": "\\ud83d"}', b'{"name": "a/b\\u0000"}', b'{"name": "\xed\xa0\x80"}',
+    b'{"name":' + b"[" * 100_000,
 )  # fmt: skip
-def test_malformed_bodies_are_refused(site: Site, body: bytes) -> None:
-    response = client_of(site).post("/api/models", data=body, content_type="application/json")
-    assert response.status_code == 400
-    assert served_on(site)
+
+
+def test_malformed_bodies_are_refused(site: Site) -> None:
+    for body in MALFORMED:
+        response = client_of(site).post("/api/models", data=body, content_type="application/json")
+        assert response.status_code == 400, body[:40]
+        assert served_on(site), body[:40]
 
 
 def test_a_form_of_another_site_cannot_switch_the_model(site: Site) -> None:

@@ -272,7 +272,7 @@ MUTANTS = (
         "restoreLeftConversations(kept.left);",
         "restoreLeftConversations([]);",
         ("e2e/conversations/test_left.py",),
-        "left_survives and page",
+        "left_survives and reload",
     ),
     Mutant(
         "left-unanswered",
