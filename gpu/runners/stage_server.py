@@ -7,8 +7,6 @@ the stage after it. The outputs of the last stage go to the engine.
 from __future__ import annotations
 
 import logging
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Listener
-from typing import Any, cast
+from typing import Any
 
 from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.reader import weight_progress
@@ -27,6 +23,7 @@ from gpu.errors import DeviceError, ModelError
 from gpu.load_options import LoadOptions
 from gpu.runners.loaded_model import StagePart
 from gpu.runners.stage_connection import StageConnection
+from gpu.runners.stage_listener import StageListener
 from gpu.runners.stage_messages import (
     Answer,
     Call,
@@ -44,13 +41,10 @@ from gpu.runners.stage_messages import (
 from gpu.runners.stage_thread import StageThread
 from gpu.runners.stage_worker import OutputQueue
 from gpu.runners.wgpu_runner import WgpuRunner, open_device
-from gpu.stage_hosts import StageAddress
 from gpu.webgpu.device import Device
 
 log = logging.getLogger(__name__)
 
-KEY_BYTES = 32
-BACKLOG = 8
 GRACE_SECONDS = 2.0
 """Time for the engine to notice by itself that another stage is gone, and to say which."""
 
@@ -63,34 +57,23 @@ class StageServer:
     """
 
     def __init__(self, host: str, gpu: str | None = None) -> None:
-        key = secrets.token_bytes(KEY_BYTES)
-        self._listener = Listener((host, 0), backlog=BACKLOG, authkey=key)
-        _, port = cast("tuple[str, int]", self._listener.address)
-        self.address = StageAddress(host, port, key, socket.gethostname())
+        self._listener = StageListener(host)
+        self.address = self._listener.address
         self._gpu = gpu
-        self._has_ended = False
 
     def serve(self) -> None:
         """Serve until the engine hangs up, and end the stage."""
-        engine = self._accept()
-        stage = ServedStage(engine, self._accept, self._gpu)
+        engine = self._listener.accept()
+        stage = ServedStage(engine, self._listener.accept, self._gpu)
         try:
             while (message := engine.receive()) is not None:
                 stage.handle(message)
         except (EOFError, OSError):
             log.warning("the engine is gone; so goes its stage")
         finally:
-            self._has_ended = True
             self._listener.close()
             stage.end()
             engine.hang_up()
-
-    def _accept(self) -> StageConnection:
-        """Return the next connection of somebody who has the key. Raises DeviceError at the end."""
-        while not self._has_ended:
-            with suppress(EOFError, AuthenticationError, OSError):
-                return StageConnection(self._listener.accept())
-        raise DeviceError("the engine has ended")
 
 
 class ServedStage:
