@@ -283,5 +283,15 @@ interface Whole {
 interface AttachedText {
   name: string;
   block: string;
-  tokens?: number;
+  tokens?: number | null;
+}
+
+/** Settings that replace those of the page in one run. */
+type Overrides = Partial<Omit<Settings, "seed">> & { seed?: string; first_index?: number };
+
+/** What a continued text ran with: its spans, and the position from which the new run computes. */
+interface Before {
+  ran: FromPage.InterventionSpan[];
+  from: number;
+  last: number;
 }

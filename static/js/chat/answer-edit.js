@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The Edit button of an answer, and the editor that takes the place of its text.
 
 import { changed, shownAnswer } from "../state.js";
@@ -17,7 +16,12 @@ export class AnswerEdit {
   /** @type {MessageEditor | null} */
   #editor = null;
 
-  /** `box`: element of the turn. */
+  /**
+   * `box`: element of the turn.
+   *
+   * @param {ModelTurn} turn
+   * @param {HTMLElement} box
+   */
   constructor(turn, box) {
     this.#turn = turn;
     this.#box = box;
@@ -30,7 +34,7 @@ export class AnswerEdit {
 
   #open() {
     const turn = this.#turn;
-    const text = shownAnswer(turn).text.replace(/\r\n?/g, "\n"); // as a field gives it back
+    const text = (shownAnswer(turn)?.text ?? "").replace(/\r\n?/g, "\n"); // as a field gives it back
     this.#editor = new MessageEditor({
       label: "Answer to put in its place",
       text,
@@ -52,7 +56,7 @@ export class AnswerEdit {
   }
 
   #close() {
-    this.#editor.box.remove();
+    this.#editor?.box.remove();
     this.#editor = null;
     this.#box.toggleAttribute("data-editing", false);
     this.button.focus();

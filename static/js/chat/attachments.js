@@ -14,7 +14,7 @@ const MAX_NAME = 255;
  * Files that go with the next prompt: {name, block, tokens}. `block` is the text that is put into
  * the prompt, `tokens` how many it has there: null while they are counted.
  *
- * @type {{name: string, block: string, tokens: number | null}[]}
+ * @type {AttachedText[]}
  */
 let attached = [];
 

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Chunks of a prompt that are moved within the KV cache instead of computed again, though the text
 // before them changed: `cache_reuse` of a request. Approximate, so it is off unless asked for.
 
@@ -28,13 +27,17 @@ export const cacheReuseField = () =>
   state.cacheReuse === null || !isOffered() ? {} : { cache_reuse: state.cacheReuse };
 
 function draw() {
-  field.closest("label").hidden = !isOffered();
-  field.value = state.cacheReuse ?? "";
+  field.closest("label")?.toggleAttribute("hidden", !isOffered());
+  field.value = String(state.cacheReuse ?? "");
   field.disabled = !!state.replay;
   note.hidden = !isOffered() || !state.cacheReuse;
 }
 
-/** Say how much of an answer's prompts was moved: "64 tokens of the prompt moved (approximate)"; or "". */
+/**
+ * Say how much of an answer's prompts was moved: "64 tokens of the prompt moved (approximate)"; or "".
+ *
+ * @param {Answer} answer
+ */
 export function describeMoved({ segments }) {
   const n = segments.reduce((sum, { prefill }) => sum + prefill.moved, 0);
   return n ? `${plural(n, "token")} of the prompt moved (approximate)` : "";

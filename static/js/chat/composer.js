@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Composer: the prompt field, its token count, the context gauge and the chat/completion switch.
 
-import { byId, setText, setVars } from "../ui/dom.js";
+import { byId, inputOf, setText, setVars } from "../ui/dom.js";
 import { count, plural } from "../ui/format.js";
 import { isComposing, isSendKey } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
@@ -42,7 +41,7 @@ export function setUpComposer() {
   byId("composer").addEventListener("submit", onSubmit);
   field.addEventListener("input", onInput);
   field.addEventListener("keydown", onKey);
-  byId("mode").addEventListener("change", ({ target }) => setMode(target.value));
+  byId("mode").addEventListener("change", (event) => setMode(/** @type {Mode} */ (inputOf(event).value)));
   on("connection hello turns tokens counted settings", draw);
   on("hello connection turns system", countSoon);
   // Not where a keyboard would come up over the page.
@@ -50,7 +49,7 @@ export function setUpComposer() {
     field.focus({ preventScroll: true });
 }
 
-/** Fill the field with a text, as if typed. */
+/** Fill the field with a text, as if typed. @param {string} text */
 export function setPrompt(text) {
   field.value = text;
   field.focus();
@@ -58,7 +57,11 @@ export function setPrompt(text) {
   onInput();
 }
 
-/** Put a refused prompt {text, files} back, unless a new one is being typed. */
+/**
+ * Put a refused prompt {text, files} back, unless a new one is being typed.
+ *
+ * @param {{text: string, files: AttachedText[]}} options
+ */
 export function restorePrompt({ text, files }) {
   if (!isComposerEmpty()) return;
   setAttached(files);
@@ -71,7 +74,7 @@ function promptNow() {
   return text.trim() === "" && !attachedFiles().length ? "" : withFiles(text);
 }
 
-/** Choose what the next prompt is: "chat" or "completion". */
+/** Choose what the next prompt is: "chat" or "completion". @param {Mode} mode */
 export function setMode(mode) {
   if (mode !== state.mode && state.turns.length && !state.active) {
     // Earlier turns stay: chat turns form the context of a chat, a completion stands alone.
@@ -82,6 +85,7 @@ export function setMode(mode) {
   changed("settings", "turns");
 }
 
+/** @param {SubmitEvent} event */
 function onSubmit(event) {
   event.preventDefault();
   const text = promptNow();
@@ -98,6 +102,8 @@ export const isComposerEmpty = () => field.value === "" && !attachedFiles().leng
 /**
  * Send a message {text, files} that was written elsewhere. Returns false and sets `state.problem` when
  * it cannot be sent. If room has to be made for it, it waits in the composer, which has to be empty.
+ *
+ * @param {{text: string, files: AttachedText[]}} options
  */
 export function sendMessage({ text, files }) {
   if (makesRoom()) {
@@ -113,6 +119,10 @@ export function sendMessage({ text, files }) {
 /**
  * Send what is in the composer, and empty it. `overrides` as in `submitPrompt`. Returns false when it
  * cannot be sent.
+ *
+ * @param {string} text
+ * @param {ReplayFile.AttachedFile[]} files
+ * @param {Overrides} [overrides]
  */
 export function sendNow(text, files, overrides = {}) {
   if (!submitPrompt(text, overrides, state.capture, files)) return false;
@@ -122,6 +132,7 @@ export function sendNow(text, files, overrides = {}) {
   return true;
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (isComposing(event)) return;
   if (isSendKey(event)) {
@@ -131,7 +142,7 @@ function onKey(event) {
     const last = state.turns.findLast((turn) => turn.role === "user" || turn.given);
     if (!last) return;
     event.preventDefault();
-    const { text, files } = last.given ? { text: last.given, files: [] } : partsOf(last);
+    const { text, files } = last.role === "user" ? partsOf(last) : { text: last.given, files: [] };
     setAttached(files);
     setPrompt(text);
   }
@@ -153,19 +164,22 @@ function countSoon() {
 function askCount() {
   const text = promptNow();
   if (text === "" || !ready()) return;
+  /** @type {Countable} */
   const what =
     state.mode === "chat"
       ? { messages: [...messagesBefore(), { role: "user", content: text }] }
       : { prompt: text };
-  if (JSON.stringify(what).length * 1.02 >= state.hello.limits.message_bytes) return;
+  if (JSON.stringify(what).length * 1.02 >= (state.hello?.limits.message_bytes ?? 0)) return;
   latest("count", what, countTokens).then(onCounted, onNotCounted);
 }
 
+/** @param {ToPage.Counted} counted */
 function onCounted({ tokens }) {
   state.counted = { tokens };
   changed("counted");
 }
 
+/** @param {Problem} error */
 function onNotCounted(error) {
   if (error.code === "lost") return; // shown elsewhere; counted again after reconnecting
   state.problem = error;
@@ -189,6 +203,7 @@ function draw() {
   drawCount(empty);
 }
 
+/** @param {boolean} empty */
 function drawCount(empty) {
   const { counted } = state;
   setText(byId("count"), empty ? "" : counted ? plural(counted.tokens, "token") : "…");
@@ -197,8 +212,8 @@ function drawCount(empty) {
   const share = context ? used / context : 0;
   const gauge = byId("gauge");
   gauge.dataset.level = share >= FULL ? "full" : share >= HIGH ? "high" : "";
-  gauge.setAttribute("aria-valuemax", context || 1);
-  gauge.setAttribute("aria-valuenow", Math.min(used, context || 1));
+  gauge.setAttribute("aria-valuemax", String(context || 1));
+  gauge.setAttribute("aria-valuenow", String(Math.min(used, context || 1)));
   gauge.setAttribute("aria-valuetext", `${count(used)} of ${count(context)} tokens`);
   setVars(gauge, { "--v": Math.min(1, share) });
   setText(byId("ctx"), context ? `${count(used)} / ${count(context)}` : "");

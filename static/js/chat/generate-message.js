@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The `generate` message of a run, made of a prompt, settings and interventions.
 
 import { continuedSpans, isEmpty } from "../interventions/interventions.js";
@@ -18,6 +17,9 @@ import { truncationField } from "./truncation.js";
  *   capture        measure every layer
  *   interventions  a `Setting` of interventions/intervention-wire.js
  *   before         {ran, from, last} of a continued text, see `continuedSpans`; null: none
+ *
+ * @param {Partial<RunRequest>} request
+ * @param {{params: NamedSettings, capture: boolean, interventions: Setting, before: Before | null}} options
  */
 export function newMessage(request, { params, capture, interventions, before = null }) {
   const acting = toWire(interventions);
@@ -35,9 +37,13 @@ export function newMessage(request, { params, capture, interventions, before = n
   };
 }
 
-/** Return the problem of a message that is longer than the server accepts, or null. */
+/**
+ * Return the problem of a message that is longer than the server accepts, or null.
+ *
+ * @param {PageMessage} message
+ */
 export function whyTooLong(message) {
-  const limit = state.hello.limits.message_bytes;
+  const limit = state.hello?.limits.message_bytes ?? 0;
   const size = new TextEncoder().encode(encode(message)).length;
   if (size <= limit) return null;
   return {
@@ -48,14 +54,22 @@ export function whyTooLong(message) {
   };
 }
 
+/** @param {number} n */
 const kilobytes = (n) => `${Math.ceil(n / 1024)} KB`;
 
-/** Add the run of `message`, which is about to be sent, to an answer; `branch` as in `begin`. */
+/**
+ * Add the run of `message`, which is about to be sent, to an answer; `branch` as in `begin`.
+ *
+ * @param {Answer} answer
+ * @param {RunRequest} message
+ * @param {Branch | null} [branch]
+ * @param {Answer | null} [parent]
+ */
 export function beginSegment(answer, message, branch = null, parent = null) {
-  const segment = answer.begin(message.id, message, branch, parent);
+  const segment = answer.begin(message.id ?? "", message, branch, parent);
   return Object.assign(segment, {
     sentAt: performance.now(),
-    model: state.hello.model.name,
+    model: state.hello?.model.name ?? null,
     here: true,
   });
 }

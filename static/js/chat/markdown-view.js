@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The Markdown of an answer in place of its tokens: a button beside each answer, and a key for all.
 // An answer that is being written is shown as tokens until it ends.
 
@@ -34,6 +33,7 @@ export function toggleMarkdown() {
   changed("turns");
 }
 
+/** @param {ModelTurn} turn */
 const isMarkdown = (turn) => chosen.get(turn) ?? isDefault;
 
 /** The two views of one answer's turn. */
@@ -42,10 +42,15 @@ export class MarkdownView {
   #tokens;
   page = el("div", "markdown");
   button = newButton("Markdown", () => this.#toggle(), "text markdown-toggle");
-  /** Text that is rendered, or being rendered. */
+  /** Text that is rendered, or being rendered. @type {string | null} */
   #text = null;
 
-  /** `tokens`: element of the answer's tokens. */
+  /**
+   * `tokens`: element of the answer's tokens.
+   *
+   * @param {ModelTurn} turn
+   * @param {HTMLElement} tokens
+   */
   constructor(turn, tokens) {
     this.#turn = turn;
     this.#tokens = tokens;
@@ -57,6 +62,7 @@ export class MarkdownView {
     changed("turns");
   }
 
+  /** @param {Answer} answer */
   draw(answer) {
     const wanted = isMarkdown(this.#turn);
     setAttr(this.button, "aria-pressed", String(wanted));
@@ -67,6 +73,7 @@ export class MarkdownView {
     return this.#show(this.page.hasChildNodes());
   }
 
+  /** @param {string} text */
   async #render(text) {
     this.#text = text;
     try {
@@ -76,11 +83,12 @@ export class MarkdownView {
     } catch (error) {
       this.#text = null;
       chosen.set(this.#turn, false);
-      state.problem = { code: "markdown", message: error.message };
+      state.problem = { code: "markdown", message: /** @type {Error} */ (error).message };
     }
     changed("turns");
   }
 
+  /** @param {boolean} isPage */
   #show(isPage) {
     this.page.hidden = !isPage;
     this.#tokens.hidden = isPage;

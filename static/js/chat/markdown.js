@@ -1,10 +1,10 @@
-// @ts-nocheck
 // Markdown of a model's answer as elements. Nothing that the model wrote becomes markup except
 // through Markdown itself: raw HTML is shown as text, pictures as their descriptions, and what the
 // parser makes of the rest passes a list of allowed elements and attributes.
 
 import { Marked } from "../../vendor/marked/marked.esm.js";
 import DOMPurify from "../../vendor/dompurify/purify.es.js";
+import { all } from "../ui/dom.js";
 
 const TAGS =
   "a blockquote br code del em h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul";
@@ -22,9 +22,12 @@ const SANITIZE = {
 const FIRST_HEADING = 4;
 const LAST_HEADING = 6;
 
+/** @type {Record<string, string>} */
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+/** @param {string} text */
 const escape = (text) => text.replace(/[&<>"']/g, (c) => ESCAPES[c]);
 
+/** @type {import("../../vendor/marked/marked.esm.js").Renderer} */
 const renderer = {
   html: ({ text }) => escape(text),
   image: ({ text, href }) => escape(text || href),
@@ -36,14 +39,15 @@ const renderer = {
 };
 const parser = new Marked({ gfm: true, breaks: false, async: false, renderer });
 
-/** Return the elements of a text in Markdown, as a DocumentFragment. */
+/** Return the elements of a text in Markdown, as a DocumentFragment. @param {string} text */
 export function renderMarkdown(text) {
   const made = DOMPurify.sanitize(parser.parse(text), SANITIZE);
-  for (const link of made.querySelectorAll("a[href]")) {
+  for (const link of all(made, "a[href]")) {
+    if (!(link instanceof HTMLAnchorElement)) continue;
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";
     link.title = link.href;
   }
-  for (const wide of made.querySelectorAll("pre, table")) wide.tabIndex = 0; // they may scroll
+  for (const wide of all(made, "pre, table")) wide.tabIndex = 0; // they may scroll
   return made;
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // A message of the person in the transcript: its text, its files, and an editor in its place.
 
 import { changed } from "../state.js";
@@ -13,6 +12,7 @@ const HINT =
   "as it is.";
 
 export class MessageView {
+  /** @type {HTMLElement[]} */
   nodes;
   #turn;
   #said;
@@ -20,6 +20,7 @@ export class MessageView {
   /** @type {MessageEditor | null} */
   #editor = null;
 
+  /** @param {UserTurn} turn */
   constructor(turn) {
     this.#turn = turn;
     const { text, files } = partsOf(turn);
@@ -35,7 +36,7 @@ export class MessageView {
 
   #open() {
     const { text, files } = partsOf(this.#turn);
-    const act = (edited) => sendEdited(this.#turn, edited.trim());
+    const act = (/** @type {string} */ edited) => sendEdited(this.#turn, edited.trim());
     this.#editor = new MessageEditor({
       label: "Message to send instead",
       text,
@@ -50,7 +51,7 @@ export class MessageView {
   }
 
   #close() {
-    this.#editor.box.remove();
+    this.#editor?.box.remove();
     this.#editor = null;
     this.#said.hidden = this.#edit.hidden = false;
     this.#edit.focus();
@@ -58,7 +59,11 @@ export class MessageView {
   }
 }
 
-/** An attached file: its name, and what was put into the prompt for it. */
+/**
+ * An attached file: its name, and what was put into the prompt for it.
+ *
+ * @param {AttachedText} file
+ */
 function newFile({ name, block }) {
   const box = el("details", "attached-file");
   const title = el("summary");

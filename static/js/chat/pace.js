@@ -1,16 +1,15 @@
-// @ts-nocheck
 // Pace of the texts that are written: the control beside Stop, and what it sends to the runs.
 //
 // The chosen pace is remembered. A pause is not: it is of the runs that are written now. Nor is a pace
 // that the tour or an example of the start page has for a while.
 
-import { byId, setText } from "../ui/dom.js";
+import { byId, inputOf, setText } from "../ui/dom.js";
 import { count } from "../ui/format.js";
 import { send } from "../net/connection.js";
 import { allFollowed } from "../net/followed-runs.js";
 import { flushSettings } from "../turns/live-updates.js";
 import { saveSettings } from "../turns/persist.js";
-import { changed, liveState, on, state } from "../state.js";
+import { changed, on, state } from "../state.js";
 
 /** A press as long as this writes on until it ends. */
 const LONG_PRESS_MS = 400;
@@ -19,11 +18,11 @@ const STEP = 0;
 
 let held = 0;
 let isRunning = false;
-/** {pace} that acts in place of the chosen one, or null. */
+/** {pace} that acts in place of the chosen one, or null. @type {{pace: number | null} | null} */
 let lent = null;
 
 export function setUpPace() {
-  byId("pace").addEventListener("change", ({ target }) => choose(target.value));
+  byId("pace").addEventListener("change", (event) => choose(inputOf(event).value));
   byId("pause").addEventListener("click", togglePause);
   const step = byId("step");
   step.addEventListener("click", (event) => {
@@ -51,9 +50,12 @@ export const paceField = () => (paceNow() === null ? {} : { pace: paceNow() });
 /**
  * Have this pace act on the runs that are shown and on the next ones, until a person chooses another.
  * Returns {change(pace), end()}: `end` brings the chosen pace back.
+ *
+ * @param {number | null} pace
  */
 export function lendPace(pace) {
-  const mine = {};
+  const mine = { pace };
+  /** @param {{pace: number | null} | null} next */
   const lend = (next) => {
     lent = next;
     sendPace(paceNow());
@@ -61,12 +63,13 @@ export function lendPace(pace) {
   };
   lend(Object.assign(mine, { pace }));
   return {
+    /** @param {number | null} other */
     change: (other) => lent === mine && lend(Object.assign(mine, { pace: other })),
     end: () => lent === mine && lend(null),
   };
 }
 
-/** Is the run of a segment paused? */
+/** Is the run of a segment paused? @param {Segment | null | undefined} segment */
 export const isPaused = (segment) => !!segment?.running && segment.pace === STEP;
 
 /** Pause the runs, or have them go on: as fast as it goes if the chosen pace is by steps. */
@@ -88,15 +91,16 @@ export function stepOnce() {
   return runs.length > 0;
 }
 
-/** What the page says of the run of a paused answer, or "". */
+/** What the page says of the run of a paused answer, or "". @param {Answer | null} answer */
 export function pauseOf(answer) {
-  if (state.replay || !isPaused(answer?.segment)) return "";
+  if (!answer || state.replay || !isPaused(answer?.segment)) return "";
   return `Paused before token ${count(answer.tokens.length + 1)}`;
 }
 
+/** @param {string} value */
 function choose(value) {
   lent = null;
-  liveState().pace = value === "" ? null : Number(value);
+  state.pace = value === "" ? null : Number(value);
   saveSettings();
   sendPace(state.pace);
   changed("settings");
@@ -107,9 +111,10 @@ function pacedRuns() {
   if (state.replay) return [];
   const own = state.active?.segment;
   const columns = state.compared ? allFollowed().map(({ segment }) => segment) : [];
-  return [own, ...columns].filter((segment) => segment?.running);
+  return [own, ...columns].flatMap((segment) => (segment?.running ? [segment] : []));
 }
 
+/** @param {number | null} pace */
 function sendPace(pace) {
   flushSettings();
   for (const { id } of pacedRuns()) send({ type: "update", id, pace });
@@ -144,8 +149,12 @@ function draw() {
   byId("pause-icon").setAttribute("href", paused ? "#i-play" : "#i-pause");
 }
 
-/** What the next token of the shown answer will be drawn from, as long as it is paused; or null. */
+/**
+ * What the next token of the shown answer will be drawn from, as long as it is paused; or null.
+ *
+ * @param {Answer | null} answer
+ */
 export function previewOf(answer) {
   const segment = answer?.segment;
-  return isPaused(segment) && segment.preview?.candidates.length ? segment.preview : null;
+  return isPaused(segment) && segment?.preview?.candidates.length ? segment.preview : null;
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Rerun: generates the newest answer again with the same seed and the current interventions, so
 // that only those can change the text.
 
@@ -7,7 +6,7 @@ import { regenerate } from "./session.js";
 import { stop } from "../turns/stop.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
 
-/** The answer to rerun once the current run has stopped, or null. */
+/** The answer to rerun once the current run has stopped, or null. @type {Answer | null} */
 let wanted = null;
 
 export function setUpRerun() {
@@ -34,15 +33,19 @@ function goOn() {
   else replaceToken(answer, at, [answer.tokens[at]]);
 }
 
-/** Seed of an answer as a string of digits: seeds have 64 bits. */
+/** Seed of an answer as a string of digits: seeds have 64 bits. @param {Answer} answer */
 export function seedOf(answer) {
   const [{ request, params }] = answer.segments;
-  return String(request?.params.seed ?? params.seed);
+  return String(request?.params.seed ?? params?.seed);
 }
 
-/** Number of the last generated token that is patched: the rerun branches there; null: none. */
+/**
+ * Number of the last generated token that is patched: the rerun branches there; null: none.
+ *
+ * @param {Answer} answer
+ */
 function lastPatched(answer) {
   const { patch } = state.interventions.setting;
-  const patched = patch.filter(({ muted, at }) => !muted && answer.tokens[at]);
-  return patched.length ? Math.max(...patched.map(({ at }) => at)) : null;
+  const patched = patch.flatMap(({ muted, at = -1 }) => (!muted && answer.tokens[at] ? [at] : []));
+  return patched.length ? Math.max(...patched) : null;
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Status line over the composer: progress of the run, and the buttons Stop, Regenerate, Continue,
 // ….
 
@@ -18,6 +17,10 @@ const COPIED_MS = 1500;
 let announced = "";
 
 export function setUpStatusLine() {
+  /**
+   * @param {keyof ElementsById} id
+   * @param {() => void} action
+   */
   const act = (id, action) => byId(id).addEventListener("click", action);
   act("stop", stop);
   act("again", () => {
@@ -30,8 +33,8 @@ export function setUpStatusLine() {
   });
   act("copy", copyAnswer);
   act("new", startNewChat);
-  act("older", () => showVersion(lastTurn()?.shown - 1));
-  act("newer", () => showVersion(lastTurn()?.shown + 1));
+  act("older", () => showVersion((lastTurn()?.shown ?? 0) - 1));
+  act("newer", () => showVersion((lastTurn()?.shown ?? 0) + 1));
   on("turns tokens connection hello", draw);
 }
 
@@ -39,7 +42,7 @@ export function setUpStatusLine() {
 export async function copyAnswer() {
   const turn = lastTurn();
   if (!turn) return;
-  const text = (turn.given + shownAnswer(turn).text).trim();
+  const text = (turn.given + (shownAnswer(turn)?.text ?? "")).trim();
   const label = (await toClipboard(text)) ? "Copied" : "Not allowed";
   setText(byId("copy-label"), label);
   byId("copy").setAttribute("data-said", "");
@@ -51,7 +54,11 @@ export async function copyAnswer() {
   }, COPIED_MS);
 }
 
-/** Copy by the Clipboard API (https or localhost only), else by selecting and `execCommand`. */
+/**
+ * Copy by the Clipboard API (https or localhost only), else by selecting and `execCommand`.
+ *
+ * @param {string} text
+ */
 async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -64,7 +71,7 @@ async function toClipboard(text) {
     carrier.select();
     const copied = document.execCommand("copy");
     carrier.remove();
-    activeElement?.focus();
+    if (activeElement instanceof HTMLElement) activeElement.focus();
     return copied;
   }
 }
@@ -85,14 +92,15 @@ function draw() {
   byId("versions").hidden = versions < 2;
   byId("older").disabled = writing || turn?.shown === 0;
   byId("newer").disabled = writing || turn?.shown === versions - 1;
-  setText(byId("version"), versions > 1 ? `${turn.shown + 1}/${versions}` : "");
-  const described = segment ? describe(answer, segment) : "";
+  setText(byId("version"), versions > 1 ? `${(turn?.shown ?? 0) + 1}/${versions}` : "");
+  const described = answer && segment ? describe(answer, segment) : "";
   setText(byId("stats"), described);
   const why = segment?.reason === "cancelled" ? segment.message : "";
   setAttr(byId("stats"), "title", [described, why].filter(Boolean).join(": ") || null);
   announce(segment);
 }
 
+/** @type {Record<string, string>} */
 const REASONS = {
   eos: "",
   stop: "stop string",
@@ -102,16 +110,28 @@ const REASONS = {
   error: "stopped by an error",
 };
 
-/** Say why a run ended. One with a grammar stops when the text is complete by it. */
+/**
+ * Say why a run ended. One with a grammar stops when the text is complete by it.
+ *
+ * @param {Segment} segment
+ */
 function reasonOf({ reason, request, message }) {
   if (reason === "cancelled" && message) return "ended while paused";
   return reason === "stop" && request?.grammar ? "grammar complete" : REASONS[reason];
 }
 
-/** Is the prompt of a run being read? Behind an upstream a paused run has no preview to say so. */
+/**
+ * Is the prompt of a run being read? Behind an upstream a paused run has no preview to say so.
+ *
+ * @param {Segment} segment
+ */
 export const isReading = (segment) =>
   segment.nDrawn === 0 && !segment.preview && !(isPaused(segment) && lackOf("preview"));
 
+/**
+ * @param {Answer} answer
+ * @param {Segment} segment
+ */
 function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
@@ -128,7 +148,7 @@ function describe(answer, segment) {
   const parts = [pauseOf(answer) || plural(answer.tokens.length, "token")];
   const reason = state.active === answer ? "" : reasonOf(segment);
   const ttft = segment.timings?.ttft_ms ?? (answer.tokens[segment.first] && workOf(answer.tokens[segment.first].times));
-  const room = !reason && lastTurn().answers.length < 2;
+  const room = !reason && (lastTurn()?.answers.length ?? 0) < 2;
   const speed = tokensPerSecond(answer, segment);
   if (speed) parts.push(`${figure(speed)} tok/s`);
   if (ttft !== undefined && segment.nTokens && room) parts.push(`TTFT ${duration(ttft)}`);
@@ -136,7 +156,12 @@ function describe(answer, segment) {
   return parts.join(" · ");
 }
 
-/** Mean decode speed of a run so far (tok/s), or null. */
+/**
+ * Mean decode speed of a run so far (tok/s), or null.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ */
 export function tokensPerSecond(answer, segment) {
   if (segment.nDrawn < 2) return null;
   const tpot = meanInterval(answer, segment);
@@ -145,7 +170,12 @@ export function tokensPerSecond(answer, segment) {
 
 const sums = new WeakMap();
 
-/** Mean time between tokens after the first (ms); the server's figure once the run is done. */
+/**
+ * Mean time between tokens after the first (ms); the server's figure once the run is done.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ */
 export function meanInterval(answer, segment) {
   if (segment.timings?.tpot_ms) return segment.timings.tpot_ms;
   const known = sums.get(segment) ?? { n: 1, sum: 0 };
@@ -155,7 +185,11 @@ export function meanInterval(answer, segment) {
   return known.sum / Math.max(1, known.n - 1);
 }
 
-/** Tell screen readers when generation starts and ends, never the tokens themselves. */
+/**
+ * Tell screen readers when generation starts and ends, never the tokens themselves.
+ *
+ * @param {Segment | null} segment
+ */
 function announce(segment) {
   if (state.replay) return;
   let now = "";

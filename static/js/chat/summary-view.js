@@ -1,4 +1,3 @@
-// @ts-nocheck
 // A summary in the transcript: its text, which can be folded away, edited and removed.
 
 import { el, newButton, setText } from "../ui/dom.js";
@@ -26,7 +25,12 @@ export class SummaryView {
   /** Was it the last turn when it was drawn last? It folds when the conversation goes on. */
   #wasLast = false;
 
-  /** `written`: element of the text that the model wrote. */
+  /**
+   * `written`: element of the text that the model wrote.
+   *
+   * @param {ModelTurn} turn
+   * @param {HTMLElement} written
+   */
   constructor(turn, written) {
     this.#turn = turn;
     this.#written = written;
@@ -38,22 +42,24 @@ export class SummaryView {
     this.box.append(this.#head, written, this.#edited, this.#field, this.#acts);
   }
 
+  /** @param {Answer} answer */
   draw(answer) {
     const isLast = lastTurn() === this.#turn;
     if (isLast !== this.#wasLast) this.box.open = isLast || this.#isEditing;
     this.#wasLast = isLast;
-    setText(this.#head, `of ${oldestTurns(this.#turn.summary.covers)} · ${this.#describe(answer)}`);
+    setText(this.#head, `of ${oldestTurns(this.#turn.summary?.covers ?? 0)} · ${this.#describe(answer)}`);
     this.#drawText();
     this.#drawActs(answer.running);
   }
 
+  /** @param {Answer} answer */
   #describe(answer) {
     const turn = this.#turn;
     if (state.active === answer) return "being written";
     if (!isWhole(turn)) return "not finished, so it is not used";
     if (actingSummary(state.turns) !== turn) return "part of a later summary";
     if (editOf(turn) !== null) return "edited";
-    const cut = answer.segment.reason === "length" ? ", cut at its limit" : "";
+    const cut = answer.segment?.reason === "length" ? ", cut at its limit" : "";
     return plural(answer.tokens.length, "token") + cut;
   }
 
@@ -65,6 +71,7 @@ export class SummaryView {
     setText(this.#edited, edit ?? "");
   }
 
+  /** @param {boolean} isRunning */
   #drawActs(isRunning) {
     this.#acts.hidden = isRunning || state.replay !== null;
     this.#edit.hidden = this.#remove.hidden = this.#isEditing;
@@ -75,7 +82,7 @@ export class SummaryView {
   #beginEdit() {
     this.#isEditing = true;
     this.#field.value = summaryText(this.#turn);
-    this.draw(shownAnswer(this.#turn));
+    this.draw(/** @type {Answer} */ (shownAnswer(this.#turn)));
     this.#drawField();
     this.#field.focus();
   }
@@ -85,14 +92,16 @@ export class SummaryView {
     this.#save.disabled = this.#field.value.trim() === "";
   }
 
+  /** @param {boolean} isKept */
   #endEdit(isKept) {
     const text = this.#field.value.trim();
     this.#isEditing = false;
     if (isKept && text !== summaryText(this.#turn)) editSummary(this.#turn, text);
-    this.draw(shownAnswer(this.#turn));
+    this.draw(/** @type {Answer} */ (shownAnswer(this.#turn)));
     this.#edit.focus();
   }
 
+  /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (isComposing(event)) return;
     if (event.key === "Escape") this.#endEdit(false);

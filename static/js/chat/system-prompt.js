@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The system prompt: the first row of the transcript, a field that is always there to be edited.
 
 import { editConversation } from "../conversations/keeper.js";
@@ -46,7 +45,11 @@ function draw() {
   check(system.trim());
 }
 
-/** Say so if the chat template refuses the system prompt or leaves it out. */
+/**
+ * Say so if the chat template refuses the system prompt or leaves it out.
+ *
+ * @param {string} system
+ */
 function check(system) {
   const key = JSON.stringify([system, state.hello?.model.name]);
   if (!ready() || key === checked || document.activeElement === field) return;
@@ -57,7 +60,7 @@ function check(system) {
     { role: "system", content: system },
     { role: "user", content: "?" },
   ];
-  latest("system", { messages }, tokenize).then(
+  latest("system", /** @type {Countable} */ ({ messages }), tokenize).then(
     ({ rendered }) => {
       const left = !rendered.includes(system);
       setText(note, left ? "This model’s chat template leaves the system prompt out." : "");

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Splits a long answer into chunks of whole lines, so that browsers neither lay out nor paint
 // chunks that are full or out of sight. Invisible to the reader: a chunk is as wide as the text,
 // ends where a line ended, and adds no line break to selected or copied text.
@@ -22,13 +21,19 @@ const watcher = new ResizeObserver((entries) => {
 export class TextChunks {
   #box;
   #nodes;
+  /** @type {number | null} */
   #width = null;
-  /** All chunks, and the number of tokens in them. */
+  /** All chunks, and the number of tokens in them. @type {HTMLElement[]} */
   #all = [];
   #closed = 0;
   #tried = 0;
 
-  /** `box`: element of the text; `nodes`: elements of its tokens by number, which may grow. */
+  /**
+   * `box`: element of the text; `nodes`: elements of its tokens by number, which may grow.
+   *
+   * @param {HTMLElement} box
+   * @param {HTMLElement[]} nodes
+   */
   constructor(box, nodes) {
     this.#box = box;
     this.#nodes = nodes;
@@ -63,14 +68,19 @@ export class TextChunks {
     this.close();
   }
 
-  /** Handle a new width of the text. */
+  /** Handle a new width of the text. @param {number} width */
   fit(width) {
     const before = this.#width;
     this.#width = width;
     if (before !== null && before !== width) this.refit();
   }
 
-  /** Number of the last token up to `to` that starts a line, or null if none after `from` does. */
+  /**
+   * Number of the last token up to `to` that starts a line, or null if none after `from` does.
+   *
+   * @param {number} from
+   * @param {number} to
+   */
   #lineStart(from, to) {
     const { left } = this.#box.getBoundingClientRect();
     for (let i = to; i > from; i -= 1) {
@@ -81,11 +91,15 @@ export class TextChunks {
     return null;
   }
 
-  /** Wrap everything before token `end` that is in no chunk. The space before `end` is included. */
+  /**
+   * Wrap everything before token `end` that is in no chunk. The space before `end` is included.
+   *
+   * @param {number} end
+   */
   #wrap(end) {
     const chunk = el("span", "text-chunk");
     const range = document.createRange();
-    if (this.#all.length) range.setStartAfter(this.#all.at(-1));
+    if (this.#all.length) range.setStartAfter(this.#all[this.#all.length - 1]);
     else range.setStart(this.#box, 0);
     range.setEndBefore(this.#nodes[end]);
     chunk.append(range.extractContents());

@@ -7,12 +7,15 @@ interface Token {
   tokens: Token[];
 }
 
+/** What makes a token's HTML, by its type. */
+export type Renderer = Record<string, (this: { parser: { parseInline(tokens: Token[]): string } }, token: Token) => string>;
+
 export class Marked {
   constructor(options: {
     gfm: boolean;
     breaks: boolean;
     async: boolean;
-    renderer: Record<string, (this: { parser: { parseInline(tokens: Token[]): string } }, token: Token) => string>;
+    renderer: Renderer;
   });
   parse(text: string): string;
 }
