@@ -82,12 +82,13 @@ def test_what_the_server_refuses_is_rejected(page: Page, play: Callable[..., Pla
 
 
 LATEST = """async (n) => {
-  const { latest } = await import("/static/js/net/inspect.js");
+  const { inspect, latest } = await import("/static/js/net/inspect.js");
   const settled = [];
   const question = (position) => ({ kind: "attention_from", ids: Array(n).fill(1), position });
   for (let i = 0; i < n; i += 1) {
     const tell = (what) => settled.push([i, what]);
-    latest("slider", question(i)).then((a) => tell(a.arrays.weights.shape[2]), () => tell("no"));
+    latest("slider", question(i), inspect).then(
+      (answer) => tell(answer.arrays.weights.shape[2]), () => tell("no"));
     await new Promise((done) => setTimeout(done, 5));
   }
   while (!settled.some(([i]) => i === n - 1)) await new Promise((done) => setTimeout(done, 10));
@@ -129,8 +130,8 @@ def test_only_the_newest_question_of_a_slider_is_answered(
 def test_keys_do_not_wait_for_each_other(page: Page, play: Callable[..., Playground]) -> None:
     play(ask_seconds=0.05)
     assert page.evaluate("""async () => {
-      const { latest } = await import("/static/js/net/inspect.js");
-      const ask = (key) => latest(key, { kind: "profile" }).then(() => key);
+      const { inspect, latest } = await import("/static/js/net/inspect.js");
+      const ask = (key) => latest(key, { kind: "profile" }, inspect).then(() => key);
       return Promise.all(["a", "b", "c"].map(ask));
     }""") == ["a", "b", "c"]
 
@@ -139,9 +140,9 @@ def test_the_newest_question_may_fail(page: Page, play: Callable[..., Playground
     """And the next is asked as if nothing had been."""
     play(ask_seconds=0.05)
     assert page.evaluate("""async () => {
-      const { latest } = await import("/static/js/net/inspect.js");
+      const { inspect, latest } = await import("/static/js/net/inspect.js");
       const told = [];
-      const ask = (question) => latest("a", question).then(
+      const ask = (question) => latest("a", question, inspect).then(
         () => told.push("answer"), ({ code }) => told.push(code));
       ask({ kind: "profile" });
       await ask({ kind: "losses", ids: [] });
@@ -163,8 +164,8 @@ def test_a_lost_line_rejects_what_is_under_way(
       const tell = (promise) => promise.then(
         () => window.told.push("answer"), ({ code }) => window.told.push(code));
       tell(inspect({ kind: "profile" }));
-      tell(latest("a", { kind: "profile" }));
-      tell(latest("a", { kind: "profile", n_rows: 2 }));
+      tell(latest("a", { kind: "profile" }, inspect));
+      tell(latest("a", { kind: "profile", n_rows: 2 }, inspect));
     }""")
     play.cut()
     page.wait_for_function("window.told.length === 2")
