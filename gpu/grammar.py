@@ -10,7 +10,8 @@ from gpu.errors import InvalidRequest
 
 MAX_GRAMMAR_CHARS = 64 * 1024
 CANNOT_FOLLOW = "the grammar cannot be followed"
-"""Begins the messages of runs that ended because no token could come next by their grammar."""
+"""Begins the messages of runs that ended because of their grammar: no token could come next by it,
+or to find those that can took too long."""
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

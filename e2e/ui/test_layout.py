@@ -37,6 +37,7 @@ SMOLLM2 = {
 """The default model: many thin rows, and a long name."""
 CONTEXT = 256
 N_DIALOGS = 7
+N_EXAMPLES = 9
 DRAWN_WITHIN = 4
 """Looks at a view, two frames apart, after which everything is where it stays."""
 
@@ -176,6 +177,19 @@ def check(page: Page, site: Callable[..., Site], theme: str, widths: Sequence[in
     play.compare.open("Once upon a time").run()
     faults += [fault for width in widths for fault in faults_at(play, width, views)]
     assert not faults, "\n".join(faults)
+
+
+def test_all_prompts_to_begin_with_are_in_sight(page: Page, site: Callable[..., Site]) -> None:
+    """On laptops and larger windows; a phone scrolls."""
+    open_page(page, site(**SMOLLM2), color_scheme="light")
+    examples = page.get_by_role("list", name="Prompts to begin with").get_by_role("button")
+    expect(examples).to_have_count(N_EXAMPLES)
+    for width, height in SIZES:
+        if width < 1024:
+            continue
+        page.set_viewport_size({"width": width, "height": height})
+        for example in examples.all():
+            expect(example).to_be_in_viewport(ratio=1)
 
 
 def model_views(play: Playground) -> Iterator[tuple[str, str]]:

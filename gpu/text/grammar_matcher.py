@@ -37,8 +37,9 @@ MODEL_SPLITS = '\n%llguidance {"no_forcing": true}\n'
 MAX_LEXER_STATES = 50_000
 """They take one or two kilobytes each."""
 MAX_STEP_ITEMS = 10_000
-"""Items of the parser for one mask. A grammar that reads text character by character needs up to
-5,000; an ambiguous one (`e: e e | C`) squares them, and its masks take a second each."""
+"""Most items of the parser for one mask. Grammars that read text character by character were seen
+to need between 2,000 and 5,000 with SmolLM2's vocabulary. An ambiguous one (`e: e e | C`) has more
+with each character: at 50,000, llguidance's own limit, a mask took half a second."""
 SECONDS_PER_TOKEN = 0.01
 FREE_SECONDS = 0.5
 """Most time of the processor that a run's masks may take: SECONDS_PER_TOKEN each, and FREE_SECONDS
@@ -61,7 +62,8 @@ class GrammarMatcher:
     bitmask    which tokens may come next: one bit each, lowest first, (⌈vocab_size / 32⌉,) u32
     n_allowed  how many these are
     complete   the text follows the grammar and nothing may come after it
-    failure    that no token may come next though the text is not complete, and why, else ""
+    failure    why the text cannot go on though it is not complete, else "": no token may come next,
+               or to find those that may takes too long
     closed     the text was brought to its end by `end_within`
     """
 

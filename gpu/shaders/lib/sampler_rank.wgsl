@@ -85,6 +85,18 @@ fn sum_pivots(mine: mat4x4f) -> vec4f {
   return total;
 }
 
+// Fills the pivot arrays with what lane q < 4 has of pivots 4q to 4q + 3.
+fn fill_pivots(range: KeyRange, round: u32, n: vec4f, mass: vec4f) {
+  if (lane < 4u) {
+    for (var j = 0u; j < 4u; j++) {
+      pivot_keys[lane * 4u + j] = pivots(range, round, lane)[j];
+      pivot_counts[lane * 4u + j] = n[j];
+      pivot_masses[lane * 4u + j] = mass[j];
+    }
+  }
+  workgroupBarrier();
+}
+
 // Number of sums in a row of `partials` after `sum_parts`.
 fn sums_left() -> u32 { return select(SUM_PARTS, LANES, SUM_PARTS == 1u); }
 

@@ -40,14 +40,7 @@ fn count_at_pivots(row: KeySlice, range: KeyRange, round: u32) {
   let n = sum_pivots(counts);
   var mass = vec4f();
   if (row.are_tokens) { mass = sum_pivots(masses); }
-  if (lane < 4u) {
-    for (var j = 0u; j < 4u; j++) {
-      pivot_keys[lane * 4u + j] = pivots(range, round, lane)[j];
-      pivot_counts[lane * 4u + j] = n[j];
-      pivot_masses[lane * 4u + j] = mass[j];
-    }
-  }
-  workgroupBarrier();
+  fill_pivots(range, round, n, mass);
 }
 
 // Search of a filter or the draw below the tokens of the first buffer.

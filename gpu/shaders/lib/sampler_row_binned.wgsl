@@ -100,14 +100,7 @@ fn count_at_pivots(slice: KeySlice, range: KeyRange, round: u32) {
     let sum = sum_pivots(high) * 0x1p16f + sum_pivots(low);
     mass = slice.mass_above + sum * unit_mass(slice.bin);
   }
-  if (lane < 4u) {
-    for (var j = 0u; j < 4u; j++) {
-      pivot_keys[lane * 4u + j] = pivots(range, round, lane)[j];
-      pivot_counts[lane * 4u + j] = n[j];
-      pivot_masses[lane * 4u + j] = mass[j];
-    }
-  }
-  workgroupBarrier();
+  fill_pivots(range, round, n, mass);
 }
 
 // Search of a filter or the draw below the tokens of the first buffer: in one bin.

@@ -41,7 +41,7 @@ def test_a_stranger_who_says_nothing_keeps_nobody_waiting(listener: StageListene
         check_engine(listener)
 
 
-def test_a_stranger_who_stops_within_his_answer_keeps_nobody_waiting(
+def test_a_stranger_who_stops_within_the_answer_keeps_nobody_waiting(
     listener: StageListener,
 ) -> None:
     with stranger(listener) as sock:
