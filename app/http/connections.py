@@ -71,7 +71,7 @@ class Connections:
             return True
 
     def on_request(self, sock: socket.socket) -> None:
-        """Note that the request is complete: the connection is not evicted any more."""
+        """Note that the request is complete: its answer may take any time to begin."""
         with self._lock:
             self._waiting.pop(sock, None)
 

@@ -185,6 +185,7 @@ def logit_sort_keys(
         },
         (slices(vocab_size), batch.n_samples, 1),
         {
+            "VOCAB": vocab_size,
             **_layout(vocab_size),
             "LOGIT_QUADS": padded(vocab_size) // 4,
             "SEEN_WORDS": texts.seen.shape[-1],
@@ -237,6 +238,7 @@ def sample(
         },
         (batch.n_samples, 1, 1),
         {
+            "VOCAB": vocab_size,
             **_layout(vocab_size),
             **({"GROUPS": bin_groups(vocab_size, rec.device.policy)} if bins else {}),
             "LOGIT_STRIDE": padded(vocab_size),
@@ -270,11 +272,8 @@ def _dispatch_bins(
     groups = bin_groups(vocab_size, rec.device.policy)
     assert sort_keys.bins is not None
     tensors = {"step": batch.step, "sort_keys": sort_keys.keys, "bins": sort_keys.bins}
-    constants = {**_layout(vocab_size), "GROUPS": groups, "GROUP_QUADS": GROUP_QUADS}
-    constants.pop("VOCAB")
-    rec.dispatch(
-        label, shader, tensors, (groups, batch.n_samples, 1), constants | {"LANES": N_BINS}
-    )
+    layout = {**_layout(vocab_size), "GROUPS": groups, "GROUP_QUADS": GROUP_QUADS, "LANES": N_BINS}
+    rec.dispatch(label, shader, tensors, (groups, batch.n_samples, 1), layout)
 
 
 @cost_of_kernel("logit_histogram")
@@ -329,7 +328,6 @@ def _token_quads(vocab_size: int) -> int:
 
 def _layout(vocab_size: int) -> dict[str, Number]:
     return {
-        "VOCAB": vocab_size,
         "SLICES": slices(vocab_size),
         "STRIP_QUADS": strip_quads(vocab_size),
         "SLICE_LANES": SLICE_LANES,

@@ -6,6 +6,7 @@ import queue
 import secrets
 import socket
 import threading
+import time
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -18,6 +19,7 @@ KEY_BYTES = 32
 BACKLOG = 8
 MAX_STRANGERS = 32
 """Connections that have not proved the key. One more ends the oldest."""
+RETRY_SECONDS = 0.1
 
 
 class StageListener:
@@ -52,10 +54,13 @@ class StageListener:
 
     def _accept_all(self) -> None:
         while self._socket.fileno() >= 0:
-            with suppress(OSError):
+            try:
                 stranger, _ = self._socket.accept()
-                self._admit(stranger)
-                threading.Thread(target=self._prove, args=(stranger,), daemon=True).start()
+            except OSError:  # closed, or the process has no file descriptor left for now
+                time.sleep(RETRY_SECONDS)
+                continue
+            self._admit(stranger)
+            threading.Thread(target=self._prove, args=(stranger,), daemon=True).start()
 
     def _admit(self, stranger: socket.socket) -> None:
         with self._lock:
