@@ -132,6 +132,10 @@ class Playground:
         self.prompt.fill(text)
         self.prompt.press("Enter")
 
+    def step(self) -> None:
+        """Press Step by the keyboard: a pointer may hold it for long on a busy machine."""
+        self.page.get_by_role("button", name="Step").press("Enter")
+
     def write(self, text: str = "Tell me a story", n: int = 12) -> None:
         """Send a prompt and wait for the `n` tokens of its answer."""
         self.set(max_tokens=n)

@@ -66,7 +66,7 @@ def check(tokens: Sequence[Token], text: Golden, which: str) -> None:
         pytest.param(*each.values, id=each.id, marks=pytest.mark.slow)
         if "torch" in each.id
         else each
-        for each in OPEN  # torch writes them all at once, captured too, in the next test
+        for each in OPEN  # torch writes all of them in the next test, and captures one
     ],
     indirect=True,
 )

@@ -59,6 +59,8 @@ def unpacked_address(wheel: Path, tmp_path: Path) -> Iterator[str]:
     from this environment."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
+    (entry_points,) = tmp_path.glob("*.dist-info/entry_points.txt")
+    assert "tokenglass = app.cli.main:main" in entry_points.read_text()
     where = subprocess.check_output(
         [sys.executable, "-c", "import app; print(app.__file__)"], cwd=tmp_path, text=True
     )

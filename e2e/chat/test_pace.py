@@ -97,7 +97,7 @@ def test_columns_of_a_comparison_are_stepped_together(
     compare = here.compare.open("Tell me a story about a fox")
     compare.go.click()
     for n in range(1, 4):
-        page.get_by_role("button", name="Step").click()
+        here.step()
         for column in (0, 1):
             expect(compare.tokens(column)).to_have_count(n)
     page.get_by_role("button", name="Go on").click()
@@ -115,7 +115,7 @@ def test_a_branch_is_written_at_the_pace(page: Page, play: Callable[..., Playgro
     page.locator("#cands li .w:enabled").nth(1).click()
     expect(page.locator("#version")).to_have_text("2/2")
     expect(here.stats).to_contain_text("Paused before token 6")
-    page.get_by_role("button", name="Step").click()
+    here.step()
     expect(here.stats).to_contain_text("Paused before token 7")
     expect(here.tokens).to_have_count(6)
     page.get_by_role("button", name="Go on").click()
@@ -130,7 +130,7 @@ def test_a_text_that_was_paused_too_long_says_so_and_goes_on(
     here.set(max_tokens=12, seed=5)
     page.get_by_label("Tokens a second").select_option("by step")
     here.ask()
-    page.get_by_role("button", name="Step").click()
+    here.step()
     expect(here.stats).to_contain_text("Paused before token 2")
     request = Request(here.site.engine.tokenizer.encode("Once"), SamplingParams(), pace=0.0)
     other = here.site.engine.submit(request, lambda event: None)
@@ -165,7 +165,7 @@ def test_a_pause_is_said_and_named_in_a_small_window(
     here.ask()
     for n in range(1, 11):
         expect(here.stats).to_contain_text(f"Paused before token {n}")
-        page.get_by_role("button", name="Step").click()
+        here.step()
     expect(here.stats).to_contain_text("Paused before token 11")
     assert page.get_by_role("button", name="Step").inner_text() == "Step"
     said = here.stats.evaluate(

@@ -130,7 +130,8 @@ def test_the_timeline_has_what_a_run_waited_by_its_pace(
     here.ask()
     for n in range(1, 4):
         expect(here.stats).to_contain_text(f"Paused before token {n}")
-        page.get_by_role("button", name="Step").click()
+        expect(page.locator("#tok-word")).to_have_text("Next token")  # the run waits now
+        here.step()
     here.wait_done()
     here.tokens.nth(1).click()
     look = here.look.open("timeline")

@@ -53,7 +53,7 @@ def test_a_pause_without_a_preview_is_said_where_the_pace_is(page: Page, play: P
     for n in (1, 2):
         expect(play.stats).to_contain_text(f"Paused before token {n}")
         expect(why).to_be_in_viewport()
-        page.get_by_role("button", name="Step").click()
+        play.step()
         expect(play.tokens).to_have_count(n)
     page.get_by_role("button", name="Go on").click()
     play.wait_done()

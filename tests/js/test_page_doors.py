@@ -17,7 +17,9 @@ import pytest
 from tests.serving import ROOT
 
 JS = ROOT / "static/js"
-IMPORT = re.compile(r"""(?:^import\s(?:[^"';]*?\sfrom\s)?|\bimport\()"(\.[^"]+)\"""", re.MULTILINE)
+IMPORT = re.compile(
+    r"""(?:^(?:import|export)\s(?:[^"';]*?\sfrom\s)?|\bimport\()"(\.[^"]+)\"""", re.MULTILINE
+)
 
 ROOMS = {
     "state": "",
@@ -99,7 +101,8 @@ def test_imports_are_of_files_that_are_there() -> None:
 
 def test_each_form_of_an_import_is_found() -> None:
     code = 'import "./a.js";\nimport {\n  b,\n} from "./b.js";\nconst c = await import("./c.js");'
-    assert IMPORT.findall(code) == ["./a.js", "./b.js", "./c.js"]
+    code += '\nexport { d } from "./d.js";'
+    assert IMPORT.findall(code) == ["./a.js", "./b.js", "./c.js", "./d.js"]
 
 
 def test_rooms_are_listed_below_those_they_need() -> None:

@@ -10,7 +10,7 @@ from tests.serving import ROOT
 
 MAX_ANY = 20
 COMMENT = re.compile(r"/\*\*.*?\*/", re.DOTALL)
-ANY = re.compile(r"[:<{(|,=]\s*any(?=\s*[\[>),;|}&])")
+ANY = re.compile(r"(?:[:<{(|,=]|=>)\s*any(?=\s*[\[>),;|}&])")
 
 
 def test_each_keyword_has_its_type() -> None:

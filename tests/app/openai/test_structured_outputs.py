@@ -30,7 +30,6 @@ from gpu import (
     InvalidRequest,
     Tokenizer,
 )
-from gpu.text.grammar_matcher import MAX_STEP_ITEMS
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me of a fox."}]
 MODEL = "tale-3m"
@@ -171,26 +170,6 @@ def test_thousands_of_choices(client: openai.OpenAI, n: int) -> None:
     chat = client.chat.completions.create(**SETTINGS, seed=2, max_tokens=60, extra_body=extra)
     assert chat.choices[0].message.content in texts
     assert chat.choices[0].finish_reason == "stop"
-
-
-def test_an_ambiguous_grammar_ends_before_its_masks_hold_up_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each token cubes the ways to read the text. What ends it here is the number of the parser's
-    items, whatever the clock says."""
-    monkeypatch.setattr("gpu.text.grammar_matcher.time.thread_time", lambda: 0.0)
-    tokenizer = Tokenizer.load(tale.model_dir())
-    compiler = GrammarCompiler(
-        lambda: GrammarVocabulary.of(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids)
-    )
-    ids = tokenizer.encode("Once upon a time there was a little fox who lived in the wood. " * 4)
-    grammar = Grammar("lark", "start: e\ne: e e | C | e e e\nC: /(?s)./", n_read=24)
-    matcher = compiler.matcher(grammar, ids[:24])
-    for id in ids[24:]:
-        if matcher.failure:
-            break
-        matcher.read(id)
-    assert f"Too many items (limit {MAX_STEP_ITEMS}" in matcher.failure
 
 
 def test_a_choice_may_begin_another() -> None:

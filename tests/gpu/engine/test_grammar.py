@@ -21,6 +21,8 @@ from gpu.inspection.requests import Waterfall
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
+from gpu.text.grammar_matcher import MAX_STEP_ITEMS, GrammarCompiler
+from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 
@@ -241,3 +243,23 @@ def test_a_run_without_a_grammar_says_nothing_of_one(engines: dict[str, Engine])
     engine = engines["wgpu"]
     tokens, _ = written(engine, msgspec.structs.replace(story(engine, max_tokens=3), grammar=None))
     assert all(token.allowed is msgspec.UNSET for token in tokens)
+
+
+def test_an_ambiguous_grammar_ends_before_its_masks_hold_up_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each character multiplies the ways to read the text. What ends it here is the number of the
+    parser's items: the clock stands still."""
+    monkeypatch.setattr("gpu.text.grammar_matcher.time.thread_time", lambda: 0.0)
+    tokenizer = Tokenizer.load(MODEL)
+    compiler = GrammarCompiler(
+        lambda: GrammarVocabulary.of(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids)
+    )
+    ids = tokenizer.encode("Once upon a time there was a little fox who lived in the wood. " * 4)
+    grammar = Grammar("lark", "start: e\ne: e e | C | e e e\nC: /(?s)./", n_read=24)
+    matcher = compiler.matcher(grammar, ids[:24])
+    for id in ids[24:]:
+        if matcher.failure:
+            break
+        matcher.read(id)
+    assert f"Too many items (limit {MAX_STEP_ITEMS}" in matcher.failure

@@ -175,6 +175,7 @@ def test_attention_costs_what_its_window_sees(device: Device) -> None:
     assert flops(0, StepSize(3, 1, 7)) == (8 + 9 + 9) * per_key + 3 * per_row
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", ["gemma3_linear", "gpt2", "smollm3_window", "qwen2_moe"])
 def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
     """One token a step, past windows and blocks of the cache."""

@@ -1,4 +1,4 @@
-"""The port of a stage's process beside strangers: each case ends with the engine's connection."""
+"""The port of a stage's process beside strangers: the engine is always accepted, nobody else is."""
 
 from __future__ import annotations
 
