@@ -106,7 +106,7 @@ export const state = {
    */
   own: null,
   /**
-   * Tokens of the prompt in the composer: {tokens, fresh} or null.
+   * Number of tokens of the prompt in the composer: {tokens}, or null.
    *
    * @type {{tokens: number} | null}
    */

@@ -12,7 +12,10 @@ type Recording = import("./replay/playback.js").Recording;
 type Mode = "chat" | "completion";
 
 /** Values of the sliders and number boxes, by their names (settings/sampling-settings.js). */
-type NumberSettings = Omit<ToPage.SamplingParams, "seed" | "stop" | "ignore_eos" | "logit_bias">;
+type NumberSettings = Omit<
+  ToPage.SamplingParams,
+  "seed" | "stop" | "ignore_eos" | "logit_bias" | "first_index"
+>;
 /** Sampling settings of the page. A seed is a string of digits: it has 64 bits. */
 type Settings = NumberSettings & { seed: string; stop: string[] };
 
@@ -27,7 +30,7 @@ interface SamplingSetting {
   initial: number;
   live: boolean;
   stage: "penalty" | "temperature" | "filter" | null;
-  neutral: number;
+  neutral: number | null;
   off: { value: number; words: string } | null;
   slider: { min: number; max: number; step: number } | null;
 }
@@ -60,6 +63,8 @@ type Token = Omit<ToPage.Token, "logprob" | "stats" | "times"> &
     place: number;
     number: number;
     put?: boolean;
+    /** Was it seen in a pause before it was written? */
+    previewed?: boolean;
     prompt?: undefined;
   };
 
@@ -215,9 +220,17 @@ interface OpenReplay {
 /** Where a model runs in this browser: the address of an export, or a model of a hub (net/connection.js). */
 interface PlaceHere {
   base?: string;
-  hub?: string;
+  hub?: HubModel;
   dtype?: string;
   name?: string;
+}
+
+/** A model of a hub, as the worker loads it (local/hub/hub-files.js). */
+interface HubModel {
+  hub: string;
+  name: string;
+  dtype: string;
+  plans: string;
 }
 
 /** An answer to an instrument, whose arrays came as a binary frame (net/frames.js). */

@@ -125,7 +125,7 @@ function reasonOf({ reason, request, message }) {
  *
  * @param {Segment} segment
  */
-export const isReading = (segment) =>
+export const isPrefilling = (segment) =>
   segment.nDrawn === 0 && !segment.preview && !(isPaused(segment) && lackOf("preview"));
 
 /**
@@ -137,7 +137,7 @@ function describe(answer, segment) {
     if (segment.state === "sent")
       return state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection";
     if (segment.state === "queued" && !isPaused(segment)) return `Queued, position ${segment.position}`;
-    if (isReading(segment)) {
+    if (isPrefilling(segment)) {
       const { done, total } = segment.prefill;
       return `Reading the prompt, ${count(done)} of ${plural(total, "token")}`;
     }

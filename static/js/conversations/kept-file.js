@@ -77,7 +77,7 @@ function* piecesOf(conversation, mostBytes) {
 }
 
 /**
- * @param {ModelTurn} modelTurn
+ * @param {ModelTurn} turn
  * @param {ToPage.Hello | null} hello
  * @param {Set<RunEvent>} measured
  */

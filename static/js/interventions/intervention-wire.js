@@ -62,7 +62,7 @@ export const withPatchesUpTo = (setting, nTokens) => ({
  * Return the setting without entries that a model of these sizes does not have.
  *
  * @param {Setting} setting
- * @param {ToPage.PageModelInfo} pageModelInfo
+ * @param {ToPage.PageModelInfo} model
  */
 export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras = [] }) {
   const there = (/** @type {[string, number]} */ [place]) => {

@@ -29,14 +29,14 @@ const ended = [];
 const MAX_ENDED = 64;
 
 /**
- * Have the events of an answer's newest run applied to it. @param {Follower} follower
+ * Have the events of an answer's newest run applied to it.
  *
  * @param {Answer} answer
  * @param {Follower} follower
  */
 export function follow(answer, follower) {
   const { segment } = answer;
-  if (!segment) return;
+  if (!segment) throw new Error("an answer that is followed needs a run");
   followed.set(segment.id, { answer, segment, follower });
 }
 
@@ -74,7 +74,7 @@ export function resumeFollowed() {
 /**
  * Handle an error about a run that is followed; false if it is about an update of a run that goes on.
  *
- * @param {{segment: Segment, follower: Follower}} options
+ * @param {{segment: Segment, follower: Follower}} one
  * @param {ToPage.Error} error
  */
 export function onFollowedError({ segment, follower }, error) {

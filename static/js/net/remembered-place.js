@@ -38,7 +38,7 @@ export const rememberPlace = (place) => remember(place);
  * Remember that the model of a place has loaded. `model`: that of its `hello`.
  *
  * @param {PlaceHere | null} place
- * @param {ToPage.PageModelInfo} pageModelInfo
+ * @param {ToPage.PageModelInfo} model
  */
 export const rememberLoaded = (place, { name, dtype }) => remember(place, keptName(name, dtype));
 

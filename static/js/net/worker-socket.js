@@ -11,7 +11,7 @@ export class WorkerSocket {
    * `onConnection(connection, retryAt, message)` is given "open" or "lost"; nothing is tried again
    * by itself, so `retryAt` is 0, and `message` says why it was lost.
    *
-   * @param {PlaceHere & {sampling: unknown}} options
+   * @param {PlaceHere & {sampling: unknown}} place
    * @param {OnMessage} onMessage
    * @param {OnConnection} onConnection
    */

@@ -30,9 +30,9 @@ export function bindControls(one) {
 
 /** Let the controls act on the page's own settings again. */
 export function releaseControls() {
-  if (!target) return;
+  if (!target || !state.own) return;
   target.interventions = state.interventions;
-  const { settings, interventions } = state.own ?? state;
+  const { settings, interventions } = state.own;
   target = state.own = state.compared = null;
   Object.assign(state, { settings, interventions });
   changed("settings", "interventions");

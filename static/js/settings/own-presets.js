@@ -155,7 +155,7 @@ function initialOf(name) {
 
 /**
  * @param {unknown} value
- * @param {SamplingSetting} samplingSetting
+ * @param {SamplingSetting} setting
  */
 function isNumber(value, { min, max, integer }) {
   const fits = typeof value === "number" && value >= min && value <= max;

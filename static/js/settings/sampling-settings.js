@@ -30,7 +30,7 @@ export const MAX_SEED = BigInt(DATA.max_seed);
 const MAX_STOP_STRINGS = DATA.max_stop_strings;
 const MAX_STOP_CHARS = DATA.max_stop_chars;
 
-const NEUTRAL = Object.fromEntries(SLIDERS.map(({ name, neutral }) => [name, neutral]));
+const NEUTRAL = Object.fromEntries(SLIDERS.map(({ name, neutral, initial }) => [name, neutral ?? initial]));
 
 /** Values of all sliders by the preset's name. @type {Record<string, Record<string, number>>} */
 export const PRESETS = {
@@ -61,7 +61,7 @@ const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
  * Read a number that was typed: {value}, or {error} where the server would refuse it.
  *
  * @param {string} text
- * @param {SamplingSetting} samplingSetting
+ * @param {SamplingSetting} setting
  */
 export function parseNumber(text, { label, min, max, integer = false }) {
   const kind = integer ? "a whole number" : "a number";
@@ -138,7 +138,7 @@ export function writeStops(stops) {
  * Write a value as its box shows it.
  *
  * @param {number} value
- * @param {SamplingSetting} samplingSetting
+ * @param {SamplingSetting} setting
  */
 export function writeNumber(value, { integer = false }) {
   if (integer) return String(value);

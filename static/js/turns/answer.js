@@ -507,7 +507,7 @@ function spansOfRequest(request, nPrompt) {
  * Note where the run is; it may have moved to another engine.
  *
  * @param {Segment} segment
- * @param {Segment} segment
+ * @param {{run?: number, engine?: number}} event
  */
 function noteEngine(segment, { run = segment.run, engine = segment.engine }) {
   Object.assign(segment, { run, engine });

@@ -47,9 +47,9 @@ export function fillFrom(runs, answer, segment) {
 /**
  * Return the event of another segment without what that segment added to it.
  *
- * @param {RunEvent & {segment?: Segment, place?: number, number?: number}} options
+ * @param {RunEvent & {segment?: Segment, place?: number, number?: number, previewed?: boolean}} event
  */
-const withoutPlace = ({ segment: _segment, place: _place, number: _number, ...event }) => event;
+const withoutPlace = ({ segment: _s, place: _p, number: _n, previewed: _w, ...event }) => event;
 
 /** Count the measurements of a run that came from storage. @param {Segment} segment */
 export function countMeasurements(segment) {

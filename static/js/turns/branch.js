@@ -186,7 +186,9 @@ function describeReplacement({ put, was }, text) {
     eos ? "the end" : `‘${tokenLabel(words, "part of a character")}’`;
   const unchanged = was.id === put[0].id && put.length === 1;
   const before = unchanged ? "as drawn" : `was ${quoted(was.text, was.eos)}`;
-  return `forced ${quoted(text, put[0].eos)}, ${before} (p ${probability(Math.exp(was.logprob ?? NaN))})`;
+  const isKnown = Number.isFinite(was.logprob ?? NaN);
+  const chance = isKnown ? ` (p ${probability(Math.exp(Number(was.logprob)))})` : "";
+  return `forced ${quoted(text, put[0].eos)}, ${before}${chance}`;
 }
 
 /**

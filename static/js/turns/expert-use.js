@@ -138,7 +138,7 @@ export const expertChoice = (stats, layer) =>
 /**
  * "expert 7 (gate 0.61), 2 (0.39)", largest gate first.
  *
- * @param {ToPage.ExpertChoice} expertChoice
+ * @param {ToPage.ExpertChoice} choice
  */
 export function expertChoiceText({ experts, gates }) {
   /**

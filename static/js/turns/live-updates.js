@@ -12,12 +12,11 @@ const UPDATE_EVERY_MS = 100;
 
 let updateTimer = 0;
 let lastUpdate = 0;
-/** @typedef {NamedSettings} Sent */
 
 /**
  * Segment → settings that were last sent to its run: {…settings, capture, reach}.
  *
- * @type {WeakMap<Segment, Sent>}
+ * @type {WeakMap<Segment, NamedSettings>}
  */
 let sent = new WeakMap();
 
@@ -47,14 +46,14 @@ function sendUpdate() {
   const answer = steered(liveState());
   const segment = answer?.segment;
   if (!answer || !segment?.running) return;
-  /** @type {Sent} */
+  /** @type {NamedSettings} */
   const before = sent.get(segment) ?? {
     ...(segment.params ?? segment.request.params),
     capture: segment.capture,
     reach: segment.interventions,
   };
   const turn = liveState().turns.find(({ answers }) => answers?.includes(answer));
-  /** @type {Sent} */
+  /** @type {NamedSettings} */
   const wanted = { ...settings, ...(turn?.role === "model" && ownSettings(turn)), capture };
   wanted.max_tokens = Math.max(1, wanted.max_tokens - segment.alreadyCounted);
   // A token that was computed cannot be patched any more; new patches act in the next version.
@@ -69,8 +68,8 @@ function sendUpdate() {
 /**
  * Return what an update has to say: {params}, with `capture` and `reach` where they differ.
  *
- * @param {Sent} before
- * @param {Sent} wanted
+ * @param {NamedSettings} before
+ * @param {NamedSettings} wanted
  */
 function changesOf(before, wanted) {
   const changes = differences(before, wanted).map(({ name, to }) => [name, to]);

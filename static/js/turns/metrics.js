@@ -6,11 +6,17 @@
 
 /** Upper end of the entropy scale: uniform attention over 256 tokens. */
 const MAX_BITS = 8;
-/** Updates are on a log scale: 5 % and 10 % differ as much as 50 % and 100 %. */
-/** @type {[number, number]} */
+/**
+ * Updates are on a log scale: 5 % and 10 % differ as much as 50 % and 100 %.
+ *
+ * @type {[number, number]}
+ */
 const UPDATE_RANGE = [0.05, 1];
-/** Cosines of trained models seldom exceed one half; the scale is symmetric around 0. */
-/** @type {[number, number]} */
+/**
+ * Cosines of trained models seldom exceed one half; the scale is symmetric around 0.
+ *
+ * @type {[number, number]}
+ */
 const COSINE_RANGE = [-0.75, 0.75];
 
 /** Scale from `lo` to `hi`, linear or logarithmic. */
@@ -53,6 +59,8 @@ export function round125(value, direction) {
 /** @param {number} value */
 const ms = (value) => (value < 1 ? `${Math.round(value * 1000)} µs` : `${value.toFixed(2)} ms`);
 /**
+ * `part / whole`; null where one is unknown or `whole` is not positive.
+ *
  * @param {number | null} part
  * @param {number | null} whole
  */

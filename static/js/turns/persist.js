@@ -58,9 +58,9 @@ export function saveSettings() {
 
 let timer = 0;
 /**
- * What is in the composer: its text, and attached files {name, block} (attachments.js). 
+ * What is in the composer: its text, and attached files {name, block} (attachments.js).
  *
- * @type {{text: string, files: Array<{name: string, block: string}>}}
+ * @type {{text: string, files: AttachedText[]}}
  */
 let draft = { text: "", files: [] };
 
@@ -71,7 +71,7 @@ export function saveSoon() {
 
 /**
  * @param {string} text
- * @param {Array<{name: string, block: string}>} files
+ * @param {AttachedText[]} files
  */
 export function saveDraft(text, files) {
   const size = files.reduce((sum, { block }) => sum + block.length, 0);
@@ -79,7 +79,7 @@ export function saveDraft(text, files) {
   saveSoon();
 }
 
-/** What else the tab remembers: name → function that returns it. */
+/** What else the tab remembers: name → function that returns it. @type {Record<string, () => unknown>} */
 const others = {};
 
 /**
@@ -101,7 +101,7 @@ export function save() {
     draft,
     reach: interventions.setting,
     conversation,
-    ...Object.fromEntries(Object.entries(others).map(([name, read]) => [name, read()])),
+    ...Object.fromEntries(Object.entries(others).map(([name, valueOf]) => [name, valueOf()])),
   });
 }
 
@@ -159,7 +159,7 @@ export const unpackTurns = (packed) =>
 /**
  * Return the stored {turns, mode, reach, conversation, refill, unsaved, left}, or null. `refill` lists
  * the segments whose events have to be requested again; `unsaved`: was something of the conversation
- * not kept yet; `left`: see `marksOfLeft`.
+ * not kept yet; `left`: see `marksOfLeft` of conversations/left.js.
  */
 export function restore() {
   const kept = read(session, SESSION);
@@ -173,9 +173,10 @@ export function restore() {
 }
 
 /**
- * Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a branch needs its parents' before its own.
+ * Segments of all versions of a turn as {answer, segment, text, unfinished}, the shown one's first; a
+ * branch needs its parents' before its own.
  *
- * @param {ModelTurn} modelTurn
+ * @param {ModelTurn} turn
  */
 export function refillsOf({ answers, shown }) {
   const order = new Set([...parentsOf(answers[shown]), answers[shown], ...answers]);

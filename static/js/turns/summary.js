@@ -31,7 +31,7 @@ export function instruction(nTokens) {
 /**
  * What a person put in place of the shown version of a summary, or null.
  *
- * @param {ModelTurn} modelTurn
+ * @param {ModelTurn} turn
  */
 export function editOf({ summary, shown }) {
   const { version, text = null } = summary?.edited ?? {};
@@ -151,7 +151,7 @@ export function summaryIn(request) {
 /**
  * Settings that the runs of a summary have in place of the page's: those of its first run.
  *
- * @param {ModelTurn} modelTurn
+ * @param {ModelTurn} turn
  */
 export function ownSettings({ summary, answers }) {
   const params = summary && answers[0].segments[0]?.request.params;

@@ -3,6 +3,6 @@
 /**
  * Milliseconds of the interval before a token in which its run did not wait.
  *
- * @param {ToPage.StepTimes} stepTimes
+ * @param {ToPage.StepTimes} times
  */
 export const workOf = ({ interval, paced = 0 }) => interval - paced;

@@ -2,7 +2,7 @@
 // `replay`, a file of the same origin; `look`, the open instrument; `token`, the focused one, counted
 // from 1, or p1 … for those of the prompt. No DOM access in this module.
 
-const NAMES = ["chat", "model", "replay", "look", "token"];
+const NAMES = /** @type {const} */ (["chat", "model", "replay", "look", "token"]);
 const MAX_LENGTH = 2000;
 const TOKEN = /^(p?)([1-9]\d{0,6})$/;
 
@@ -55,13 +55,15 @@ function decoded(text) {
 
 /**
  * The page's number of a token of an answer whose prompt has `promptLength` tokens: 0 … for those that
- * were written, −1 and less for those of the prompt; and back.
+ * were written, −1 and less for those of the prompt; and back. Throws BadAddress.
  *
  * @param {string} token
  * @param {number} promptLength
  */
 export function tokenAt(token, promptLength) {
-  const [, isPrompt, number] = TOKEN.exec(token) ?? [];
+  const match = TOKEN.exec(token);
+  if (!match) throw new BadAddress("Its token is not a number.");
+  const [, isPrompt, number] = match;
   return isPrompt ? Math.min(-1, Number(number) - 1 - promptLength) : Number(number) - 1;
 }
 

@@ -95,7 +95,7 @@ function onDown(event) {
   divider.focus();
   divider.setPointerCapture(event.pointerId);
   const offset = talkHeight() - event.clientY;
-  /** @param {PointerEvent} pointerEvent */
+  /** @param {PointerEvent} event */
   const move = ({ clientY }) => choose(clientY + offset);
   divider.addEventListener("pointermove", move);
   const drop = () => divider.removeEventListener("pointermove", move);

@@ -22,11 +22,16 @@ const asHtml = (node) => /** @type {HTMLElement} */ (node);
 export const all = (root, selector) => [...root.querySelectorAll(selector)].map(asHtml);
 
 /**
- * Return the first element that a selector finds, which must be there.
+ * Return the first element that a selector finds. Throws if there is none.
  *
- * @type {(root: ParentNode, selector: string) => HTMLElement}
+ * @param {ParentNode} root
+ * @param {string} selector
  */
-export const one = (root, selector) => all(root, selector)[0];
+export function one(root, selector) {
+  const found = root.querySelector(selector);
+  if (!found) throw new Error(`there is no ${selector}`);
+  return asHtml(found);
+}
 
 /** Return the field that an event is about. @param {Event} event */
 export const inputOf = (event) => /** @type {HTMLInputElement} */ (event.target);
@@ -184,8 +189,8 @@ export function fitCanvas(canvas) {
  * @param {number[]} parts
  */
 export function splitBar(node, [first, second, third]) {
-  const all = first + second + third || 1;
-  setVars(node, { "--a": first / all, "--b": (first + second) / all });
+  const sum = first + second + third || 1;
+  setVars(node, { "--a": first / sum, "--b": (first + second) / sum });
 }
 
 /**

@@ -35,7 +35,7 @@ export function duration(ms) {
 /**
  * Say why GPU times are unknown: those of layers, or those of dispatches (`inside` false).
  *
- * @param {ToPage.DeviceInfo} deviceInfo
+ * @param {ToPage.DeviceInfo} device
  * @param {boolean} [inside]
  */
 export function whyNoTimes({ features }, inside = true) {

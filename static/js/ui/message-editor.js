@@ -85,7 +85,7 @@ export class MessageEditor {
     this.box.scrollIntoView({ block: "nearest" }); // with its buttons and the note
   }
 
-  /** @param {Act} options */
+  /** @param {Act} chosen */
   async #run({ act }) {
     this.#isActing = true;
     this.draw();

@@ -42,7 +42,11 @@ function resolve(name) {
 }
 
 /** @param {string} colour */
-const channelsOf = (colour) => (colour.match(/[\d.]+/g) ?? []).map(Number);
+function channelsOf(colour) {
+  const channels = colour.match(/[\d.]+/g);
+  if (!channels) throw new Error(`${colour} is not a colour`);
+  return channels.map(Number);
+}
 
 /**
  * Return "rgb(1, 2, 3)" as a pixel of an image, in the machine's byte order.

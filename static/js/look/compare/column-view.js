@@ -3,7 +3,7 @@
 
 import { AnswerText } from "../../chat/answer-text.js";
 import { pauseOf } from "../../chat/pace.js";
-import { isReading, tokensPerSecond } from "../../chat/status-line.js";
+import { isPrefilling, tokensPerSecond } from "../../chat/status-line.js";
 import { el, setAttr, setText } from "../../ui/dom.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { figure, plural } from "../../ui/format.js";
@@ -142,7 +142,7 @@ function statusOf(answer) {
   const { segment, tokens } = answer;
   if (segment.state === "sent") return "sent";
   if (segment.state === "queued") return `queued, position ${segment.position}`;
-  if (segment.running && isReading(segment)) return "reading the prompt";
+  if (segment.running && isPrefilling(segment)) return "reading the prompt";
   const speed = tokensPerSecond(answer, segment);
   const parts = [pauseOf(answer) || plural(tokens.length, "token")];
   if (speed) parts.push(`${figure(speed)} tok/s`);
