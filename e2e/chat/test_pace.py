@@ -8,7 +8,10 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground
+from e2e.site import Site
+from e2e.waiting import TWO_FRAMES, until
 from gpu import Request, SamplingParams
+from tests.app.fake_engine import FakeEngine, FakeOptions
 
 PREVIEW_HEAD = "Next token"
 
@@ -105,6 +108,50 @@ def test_columns_of_a_comparison_are_stepped_together(
     for text, message in zip(compare.texts(), here.reach.requests(), strict=True):
         written = here.site.reference("Tell me a story about a fox", **message["params"])
         assert text == "".join(token.text for token in written)
+
+
+def give_slot_up(here: Playground, engine: FakeEngine) -> None:
+    """Have the run that has the only slot wait again, as another needs the slot."""
+    n = len(here.messages.events("queued"))
+    with engine.changed:
+        engine.active[0].move_to(1)
+    until(here.page, lambda: len(here.messages.events("queued")) > n, "its place")
+    here.page.evaluate(TWO_FRAMES)
+
+
+def test_a_text_that_gave_its_slot_up_in_a_pause_is_paused(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    engine = FakeEngine(FakeOptions(delay=0.002, n_slots=1))
+    here = Playground(page, own_site(load=lambda _progress: engine)).open()
+    page.get_by_label("Tokens a second").select_option("by step")
+    here.ask()
+    page.get_by_role("button", name="Step").click()
+    expect(here.stats).to_contain_text("Paused before token 2")
+    give_slot_up(here, engine)
+    expect(here.stats).to_contain_text("Paused before token 2")
+    assert page.locator("#live-status").inner_text() == "Paused"
+    here.start_new()
+    here.drawer.show()
+    expect(here.drawer.rows).to_contain_text(["paused, 1 token"])
+
+
+def test_columns_say_how_their_runs_wait_and_end(page: Page, own_site: Callable[..., Site]) -> None:
+    engine = FakeEngine(FakeOptions(delay=0.002, n_slots=1, queue=1))
+    here = Playground(page, own_site(load=lambda _progress: engine)).open()
+    page.get_by_label("Tokens a second").select_option("by step")
+    compare = here.compare.open("Tell me a story about a fox")
+    compare.go.click()
+    status = page.locator(".cmp-status")
+    expect(status).to_have_text(["Paused before token 1", "queued, position 1"])
+    give_slot_up(here, engine)
+    assert status.nth(0).inner_text() == "Paused before token 1"
+    request = Request(engine.tokenizer.encode("Once"), SamplingParams(), pace=0.0)
+    engine.submit(request, lambda event: None)
+    expect(status.nth(0)).to_have_text("0 tokens · ended while paused")
+    expect(status.nth(0)).to_have_attribute("title", re.compile("paused longest"))
+    compare.act("Stop", 1).click()
+    expect(status.nth(1)).to_contain_text("stopped")
 
 
 def test_a_branch_is_written_at_the_pace(page: Page, play: Callable[..., Playground]) -> None:

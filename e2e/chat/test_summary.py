@@ -18,6 +18,7 @@ from e2e.replay import playback
 from e2e.site import Site
 from e2e.waiting import until
 from gpu import SamplingParams
+from tests.app.fake_engine import FakeEngine, FakeOptions
 
 ONE, TWO, THREE, FOUR = (f"{name}\n{'🦊' * 70}" for name in ("One", "Two", "Three", "Four"))
 """280 tokens of the fake tokenizer each: with a context of 1,024 the fourth does not fit."""
@@ -25,7 +26,7 @@ SUMMARY = "The fox took the lamp and went into the dark."
 ASKED = "Summarise our conversation so far."
 EDITED = "A fox has the lamp."
 ANSWER = "The light was golden."
-OPTIONS = {
+OPTIONS: dict[str, Any] = {
     "context": 1024,
     "ends": True,
     "script": (ANSWER, ANSWER, ANSWER, SUMMARY, ANSWER),
@@ -115,6 +116,19 @@ def test_a_summary_is_sent_in_place_of_the_oldest_turns(
     n = prompt.index("<|user|>", 1) - 2  # without the marks around it
     assert "".join(prompt[1 : n + 1]) == f"{ASKED}<|end|><|assistant|>{SUMMARY}"
     until(page, lambda: f"summary {n}" in page.evaluate("() => [...labels]"), "its label")
+
+
+def test_a_summary_that_was_paused_too_long_says_so(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    engine = FakeEngine(FakeOptions(delay=0.0, **OPTIONS))
+    play = fill(Playground(page, own_site(load=lambda _progress: engine)).open())
+    page.get_by_label("Tokens a second").select_option("by step")
+    play.ask(FOUR)
+    expect(play.stats).to_contain_text("Paused before token 1")
+    engine.active[0].end_paused()
+    expect(play.notice).to_contain_text("this one was paused longest", ignore_case=True)
+    expect(play.notice).to_contain_text("Your message is kept.")
 
 
 def test_it_can_be_edited_and_removed_and_outlives_a_reload(full: Playground) -> None:

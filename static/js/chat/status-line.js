@@ -95,8 +95,7 @@ function draw() {
   setText(byId("version"), versions > 1 ? `${(turn?.shown ?? 0) + 1}/${versions}` : "");
   const described = answer && segment ? describe(answer, segment) : "";
   setText(byId("stats"), described);
-  const why = segment?.reason === "cancelled" ? segment.message : "";
-  setAttr(byId("stats"), "title", [described, why].filter(Boolean).join(": ") || null);
+  setAttr(byId("stats"), "title", withReason(described, segment) || null);
   announce(segment);
 }
 
@@ -115,9 +114,20 @@ const REASONS = {
  *
  * @param {Segment} segment
  */
-function reasonOf({ reason, request, message }) {
+export function reasonOf({ reason, request, message }) {
   if (reason === "cancelled" && message) return "ended while paused";
   return reason === "stop" && request?.grammar ? "grammar complete" : REASONS[reason];
+}
+
+/**
+ * Add to the status of a run why the server ended it, for a tooltip.
+ *
+ * @param {string} described
+ * @param {Segment | null} segment
+ */
+export function withReason(described, segment) {
+  const why = segment?.reason === "cancelled" ? segment.message : "";
+  return [described, why].filter(Boolean).join(": ");
 }
 
 /**
@@ -129,6 +139,14 @@ export const isPrefilling = (segment) =>
   segment.nDrawn === 0 && !segment.preview && !(isPaused(segment) && lackOf("preview"));
 
 /**
+ * Does a run wait in the queue? One that gave its slot up while it was paused waits for the person.
+ *
+ * @param {Segment} segment
+ */
+export const isQueued = (segment) =>
+  segment.state === "queued" && (!isPaused(segment) || isPrefilling(segment));
+
+/**
  * @param {Answer} answer
  * @param {Segment} segment
  */
@@ -136,7 +154,7 @@ function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
       return state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection";
-    if (segment.state === "queued" && !isPaused(segment)) return `Queued, position ${segment.position}`;
+    if (isQueued(segment)) return `Queued, position ${segment.position}`;
     if (isPrefilling(segment)) {
       const { done, total } = segment.prefill;
       return `Reading the prompt, ${count(done)} of ${plural(total, "token")}`;
@@ -195,7 +213,7 @@ function announce(segment) {
   let now = "";
   if (state.active)
     now =
-      segment?.state === "queued"
+      segment && isQueued(segment)
         ? `Queued, position ${segment.position}`
         : isPaused(segment)
           ? "Paused"

@@ -120,7 +120,7 @@ export function goOn() {
 
 /** @param {Segment} segment */
 const whyNotWhole = ({ reason, message }) =>
-  reason === "cancelled" ? "it was stopped" : message || "the model wrote nothing";
+  message || (reason === "cancelled" ? "it was stopped" : "the model wrote nothing");
 
 // ---- changing a summary ------------------------------------------------------------------------
 

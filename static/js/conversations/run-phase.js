@@ -35,6 +35,8 @@ const running = (answer) => ({ phase: "running", text: progressOf(answer), why: 
 /** @param {Answer} answer */
 function progressOf({ segment, tokens }) {
   if (!segment || segment.state === "sent") return "sent";
+  const isPaused = segment.pace === 0 && (segment.nDrawn > 0 || segment.preview);
+  if (isPaused) return `paused, ${plural(tokens.length, "token")}`; // also if it gave its slot up
   if (segment.state === "queued") return `queued, position ${segment.position}`;
   if (segment.nDrawn) return `writing, ${plural(tokens.length, "token")}`;
   const { done, total } = segment.prefill;

@@ -3,7 +3,7 @@
 
 import { AnswerText } from "../../chat/answer-text.js";
 import { pauseOf } from "../../chat/pace.js";
-import { isPrefilling, tokensPerSecond } from "../../chat/status-line.js";
+import { isPrefilling, isQueued, reasonOf, tokensPerSecond, withReason } from "../../chat/status-line.js";
 import { el, setAttr, setText } from "../../ui/dom.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { figure, plural } from "../../ui/format.js";
@@ -90,7 +90,7 @@ export class ColumnView {
     setAttr(this.take, "title", whyNotTake || this.take.getAttribute("aria-label"));
     this.remove.hidden = !removable;
     setText(this.status, refused || (answer ? statusOf(answer) : "not run yet"));
-    this.status.title = this.status.textContent;
+    this.status.title = withReason(this.status.textContent, answer?.segment ?? null);
     this.status.dataset.tone = refused || answer?.segment?.reason === "error" ? "bad" : "";
     this.scroller.setAttribute("aria-busy", String(answer?.running ?? false));
     if (!answer) return this.#text.clear();
@@ -130,22 +130,20 @@ function newPrompt(letter) {
   return field;
 }
 
-const ENDS = {
-  eos: "complete",
-  stop: "stop string",
-  length: "max tokens",
-  context: "context full",
-  cancelled: "stopped",
-};
-
 function statusOf(answer) {
   const { segment, tokens } = answer;
   if (segment.state === "sent") return "sent";
-  if (segment.state === "queued") return `queued, position ${segment.position}`;
+  if (isQueued(segment)) return `queued, position ${segment.position}`;
   if (segment.running && isPrefilling(segment)) return "reading the prompt";
   const speed = tokensPerSecond(answer, segment);
   const parts = [pauseOf(answer) || plural(tokens.length, "token")];
   if (speed) parts.push(`${figure(speed)} tok/s`);
-  if (!segment.running) parts.push(ENDS[segment.reason] ?? segment.message);
+  if (!segment.running) parts.push(endOf(segment));
   return parts.join(" · ");
+}
+
+/** Say how a run ended: unlike in the conversation, no notice tells of an error. */
+function endOf(segment) {
+  if (segment.reason === "eos") return "complete";
+  return segment.reason === "error" ? segment.message : reasonOf(segment);
 }
