@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Error, Page, expect
 
 from e2e.interventions.reach import ReachPanel
 from e2e.look.test_looks import violations
@@ -430,6 +430,15 @@ def test_a_smaller_model_keeps_what_it_has(reach_panel: ReachPanel) -> None:
         "patch": [],
         "loras": {"tone": 1},
     }
+
+
+def test_a_setting_of_another_version_loses_places_that_are_none(loaded: Page) -> None:
+    kept = {"factors": {"head 2.3": 0, "query 2": 0.5, "layer 1": 0}}
+    setting = call(loaded, "interventions/intervention-store", "newStore", kept)["setting"]
+    assert setting == {"factors": {"head 2.3": 0}, "steer": [], "patch": [], "loras": {}}
+    assert call(loaded, "interventions/intervention-wire", "toWire", setting) == HEAD_OFF
+    with pytest.raises(Error, match="is no place of an intervention"):
+        call(loaded, "interventions/intervention-wire", "toWire", setting | kept)
 
 
 NONE: dict[str, Any] = {}

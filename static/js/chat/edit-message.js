@@ -68,11 +68,11 @@ export function whyNotSent() {
  * Send `text` in place of the message of `turn`, with its files, in a branch. Resolves to "", or to
  * why that was not possible; the page is as before then.
  *
- * @param {Turn} turn
+ * @param {UserTurn} turn
  * @param {string} text
  */
 export async function sendEdited(turn, text) {
-  const { files } = partsOf(/** @type {UserTurn} */ (turn));
+  const { files } = partsOf(turn);
   const { branch, problem } = await branchBefore(turn, text || files[0].name, whyNotSent);
   if (!branch) return problem;
   const goBack = showBranch(branch, "chat");
@@ -100,7 +100,7 @@ export const whyNotContinued = () =>
 /**
  * Put `text` in place of the answer of `turn` in a branch. Resolves as `sendEdited` does.
  *
- * @param {Turn} turn
+ * @param {ModelTurn} turn
  * @param {string} text
  */
 export const saveEdited = (turn, text) => showEdited(turn, text, whyNotSaved);
@@ -108,7 +108,7 @@ export const saveEdited = (turn, text) => showEdited(turn, text, whyNotSaved);
 /**
  * Do what `saveEdited` does, and have the model write on from the end of `text`.
  *
- * @param {Turn} turn
+ * @param {ModelTurn} turn
  * @param {string} text
  */
 export async function continueEdited(turn, text) {
@@ -118,13 +118,13 @@ export async function continueEdited(turn, text) {
 }
 
 /**
- * @param {Turn} turn
+ * @param {ModelTurn} turn
  * @param {string} text
  * @param {() => string} whyNot
  */
 async function showEdited(turn, text, whyNot) {
   const before = shownAnswer(turn);
-  if (turn.role === "user" || !before) return "";
+  if (!before) return "There is no answer to edit.";
   const answer = editedAnswer(before, text);
   const { role, mode, given } = turn;
   const { branch, problem } = await branchBefore(turn, text, whyNot);

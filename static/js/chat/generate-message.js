@@ -38,12 +38,14 @@ export function newMessage(request, { params, capture, interventions, before = n
 }
 
 /**
- * Return the problem of a message that is longer than the server accepts, or null.
+ * Return the problem of a message that is longer than the server accepts, or null: also when there
+ * is no server to say what it accepts.
  *
  * @param {PageMessage} message
  */
 export function whyTooLong(message) {
-  const limit = state.hello?.limits.message_bytes ?? 0;
+  if (!state.hello) return null;
+  const limit = state.hello.limits.message_bytes;
   const size = new TextEncoder().encode(encode(message)).length;
   if (size <= limit) return null;
   return {

@@ -72,7 +72,8 @@ async function advance() {
 /** @param {Waiting} waiting */
 function planOf({ text }) {
   const { turns, settings, hello } = state;
-  const limits = { context: hello?.limits.context ?? 0, maxTokens: settings.max_tokens };
+  if (!hello) return null; // the server says then whether it is too long
+  const limits = { context: hello.limits.context, maxTokens: settings.max_tokens };
   return planSummary({ turns, system: systemPrompt(), text }, limits, tokensOf);
 }
 
@@ -131,7 +132,8 @@ const whyNotWhole = ({ reason, message }) =>
  * @param {string | null} text
  */
 export function editSummary(turn, text) {
-  const covers = turn.summary?.covers ?? 0;
+  if (!turn.summary) return;
+  const { covers } = turn.summary;
   turn.summary = { covers, ...(text !== null && { edited: { version: turn.shown, text } }) };
   keep();
 }

@@ -121,7 +121,7 @@ function store({ turns, conversation }) {
     })
     .catch((error) => {
       conversation.own ||= snapshot.own;
-      reportUnkept(error, conversation.id ?? "");
+      reportUnkept(error, conversation.id);
       if (conversation !== state.conversation) setTimeout(retryLeft, LEFT_EVERY_MS, { turns, conversation });
     })
     .finally(() => {
@@ -329,10 +329,10 @@ export async function changeKept(id, fields) {
 // ---- errors ------------------------------------------------------------------------------------
 
 /**
- * Say that the conversation `id` could not be stored.
+ * Say that the conversation `id` could not be stored; null: it has none yet.
  *
  * @param {unknown} error
- * @param {string} id
+ * @param {string | null} id
  */
 function reportUnkept(error, id) {
   due ||= id === state.conversation.id; // the next change tries again

@@ -4,6 +4,7 @@
 import {
   factorOf,
   fitToModel,
+  isPlace,
   newKey,
   NO_INTERVENTIONS,
   withFactor,
@@ -14,16 +15,20 @@ import { changed, on, state } from "../state.js";
 const MAX_STEPS = 200;
 
 /**
- * Return a store for `setting`, with defaults for fields an older page did not save.
+ * Return a store for `setting`, which another version of the page may have saved: with defaults for
+ * missing fields, and without factors of places unknown here.
  *
  * @param {Partial<Setting>} [setting]
  * @returns {InterventionStore}
  */
-export const newStore = (setting) => ({
-  setting: { ...NO_INTERVENTIONS, ...setting },
-  past: [],
-  future: [],
-});
+export function newStore({ factors = {}, ...setting } = {}) {
+  const known = Object.entries(factors).filter(([place]) => isPlace(place));
+  return {
+    setting: { ...NO_INTERVENTIONS, ...setting, factors: Object.fromEntries(known) },
+    past: [],
+    future: [],
+  };
+}
 
 /** Called after each change, before anything else is sent. */
 let onChange = () => {};

@@ -3,7 +3,7 @@
 import { normalize } from "./interventions.js";
 
 /**
- * Intervention setting of the page without any. Unlike the wire format it keeps muted and unfinished entries.
+ * Setting without interventions. Unlike the wire format, a setting keeps muted and unfinished entries:
  *
  *   factors  by place: "head 2.3", "attention 2", "mlp 2"; without those that are 1
  *   steer    [{key, layer, toward, away, strength, muted}]
@@ -25,15 +25,22 @@ export const isSettingEmpty = ({ factors, steer, patch, loras }) =>
 
 const PLACE = /^(head|attention|mlp) (\d+)(?:\.(\d+))?$/;
 
-/** @param {string} place */
-const partsOf = (place) => PLACE.exec(place) ?? [];
+/** Is this the name of a place that may have a factor? @param {string} place */
+export const isPlace = (place) => PLACE.test(place);
+
+/** Return [kind, layer, head] of a place. @param {string} place */
+function parsePlace(place) {
+  const found = PLACE.exec(place);
+  if (!found) throw new TypeError(`"${place}" is no place of an intervention`);
+  return found.slice(1);
+}
 
 /** Return the wire format of a setting. @param {Setting} setting */
 export function toWire({ factors, steer, patch, loras }) {
   /** @type {Required<Pick<FromPage.Interventions, "heads" | "attention" | "mlp">>} */
   const lists = { heads: [], attention: [], mlp: [] };
   for (const [place, factor] of Object.entries(factors)) {
-    const [, kind, layer, head] = partsOf(place);
+    const [kind, layer, head] = parsePlace(place);
     if (kind === "head") lists.heads.push({ layer: Number(layer), head: Number(head), factor });
     else lists[kind === "mlp" ? "mlp" : "attention"].push({ layer: Number(layer), factor });
   }
@@ -66,7 +73,7 @@ export const withPatchesUpTo = (setting, nTokens) => ({
  */
 export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras = [] }) {
   const there = (/** @type {[string, number]} */ [place]) => {
-    const [, , layer, head = 0] = partsOf(place);
+    const [, layer, head = 0] = parsePlace(place);
     return Number(layer) < nLayers && Number(head) < nHeads;
   };
   /** @param {{layer: number}} one */
