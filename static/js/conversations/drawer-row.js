@@ -1,6 +1,6 @@
 // One conversation in the drawer's list.
 
-import { el, one, setText } from "../ui/dom.js";
+import { el, setText } from "../ui/dom.js";
 import { isComposing, isEnter } from "../ui/enter-key.js";
 import { newIconButton } from "../ui/icon-button.js";
 import { plural } from "../ui/format.js";
@@ -105,8 +105,8 @@ function newActions(entry, actions) {
  */
 export function markRow(row, running) {
   row.dataset.phase = running?.phase ?? "";
-  const text = one(row, ".kept-phase");
-  if (!text) return; // its name is being edited
+  const text = row.querySelector(".kept-phase");
+  if (!(text instanceof HTMLElement)) return; // its name is being edited
   setText(text, running?.text ?? "");
   text.title = running?.why ?? "";
 }
