@@ -111,6 +111,7 @@ def test_the_model_goes_on_from_the_end_of_the_edited_text(
     first, _ = answers(here)
     begin(page, 1).fill(HARE)
     page.get_by_role("button", name="Continue from here").click()
+    expect(here.answer).to_contain_text(HARE.strip())  # the answer before it has N tokens too
     here.wait_tokens(N)
     here.wait_done()
     request = last_request(here)

@@ -61,7 +61,7 @@ export function lendPace(pace) {
     sendPace(paceNow());
     changed("settings");
   };
-  lend(Object.assign(mine, { pace }));
+  lend(mine);
   return {
     /** @param {number | null} other */
     change: (other) => lent === mine && lend(Object.assign(mine, { pace: other })),
@@ -93,7 +93,7 @@ export function stepOnce() {
 
 /** What the page says of the run of a paused answer, or "". @param {Answer | null} answer */
 export function pauseOf(answer) {
-  if (!answer || state.replay || !isPaused(answer?.segment)) return "";
+  if (!answer || state.replay || !isPaused(answer.segment)) return "";
   return `Paused before token ${count(answer.tokens.length + 1)}`;
 }
 

@@ -11,6 +11,7 @@ import {
   packEvent,
   packHead,
   packSegment,
+  savedSegments,
   withoutStats,
 } from "../replay/file.js";
 import { onlyFieldsOf } from "../replay/validate.js";
@@ -206,8 +207,7 @@ export function turnsOf(replay, runs, hello = null) {
     const its = replay.turns[i];
     if (turn.role === "model" && its.role === "model") turn.shown = its.shown;
   });
-  const all = replay.turns.flatMap((turn) => (turn.role === "user" ? [] : turn.answers));
-  const saved = all.flatMap((each) => each.segments);
+  const saved = savedSegments(replay.turns);
   segmentsOf(playback.turns).forEach((segment, i) => {
     segment.id = runs[i] ?? newId();
     segment.model = segment.edited ? null : (saved[i].model ?? replay.hello.model.name);
@@ -223,8 +223,6 @@ const hasShapeOf = (a, b) => a.n_layers === b.n_layers && a.n_heads === b.n_head
 
 /** Drop all statistics of layers from a checked file. @param {ReplayFile.Replay} replay */
 function dropStats({ turns }) {
-  for (const turn of turns)
-    for (const { segments } of turn.role === "user" ? [] : turn.answers)
-      for (const { events = [] } of segments)
-        for (const each of events) each.event = /** @type {typeof each.event} */ (withoutStats(/** @type {RunEvent} */ (each.event)));
+  for (const { events = [] } of savedSegments(turns))
+    for (const each of events) each.event = withoutStats(each.event);
 }

@@ -89,7 +89,7 @@ function upstreamFacts({ model, limits, upstream }) {
     ["Model", model.name],
     ["Upstream", `${upstream.url}, ${upstream.kind}`],
     ["Context", `${count(limits.context)} tokens`],
-    ["Concurrency", `${plural(limits.active + limits.queue, "run")}`],
+    ["Concurrency", plural(limits.active + limits.queue, "run")],
     ["Not told", upstream.lacks.map(({ why }) => why).join(" ")],
   ];
 }

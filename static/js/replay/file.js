@@ -51,7 +51,7 @@ function versionOf(turns, hello) {
   const { loras, n_experts: nExperts = 0 } = hello?.model ?? {};
   if (loras?.length || nExperts || segments.some(({ request }) => request.reached)) return 3;
   /** @param {Segment} segment */
-  const hasReach = (/** @type {Segment} */ { request, events }) =>
+  const hasReach = ({ request, events }) =>
     [request, ...events].some((each) => "reach" in each && each.reach);
   return segments.some(hasReach) ? 2 : 1;
 }
@@ -142,7 +142,13 @@ function withoutSummaries(event) {
   return { ...event, stats: /** @type {Stats[]} */ (event.stats ?? []).filter(({ summary }) => !summary) };
 }
 
-/** Return an event without statistics of layers. @param {RunEvent} event */
+/**
+ * Return an event without statistics of layers.
+ *
+ * @template {{type: string}} E
+ * @param {E} event
+ * @returns {E}
+ */
 export function withoutStats(event) {
   if (event.type === "token") return { ...event, stats: null };
   return event.type === "prefill" ? { ...event, stats: [] } : event;
@@ -176,11 +182,16 @@ export function nameOf({ turns, title }, compressed) {
 
 /** Count what was written: {answers, tokens}. @param {ReplayFile.Replay} replay */
 export function extent({ turns }) {
-  const all = turns.flatMap((turn) => (turn.role === "user" ? [] : turn.answers));
-  const segments = all.flatMap((each) => each.segments);
-  const tokens = segments.flatMap(({ events = [] }) => events).filter(isToken).length;
-  return { answers: all.length, tokens };
+  const tokens = savedSegments(turns).flatMap(({ events = [] }) => events).filter(isToken).length;
+  return { answers: savedAnswers(turns).length, tokens };
 }
+
+/** @param {ReplayFile.Replay["turns"]} turns */
+const savedAnswers = (turns) =>
+  turns.flatMap((turn) => (turn.role === "user" ? [] : turn.answers));
+
+/** Segments of all turns of a file, in its order. @param {ReplayFile.Replay["turns"]} turns */
+export const savedSegments = (turns) => savedAnswers(turns).flatMap(({ segments }) => segments);
 
 /** @param {{event: {type: string}}} options */
 export const isToken = ({ event }) => event.type === "token";

@@ -22,7 +22,6 @@ export function openRecordedRun(isNew = true) {
 /** Play it whenever it was opened, and open it by itself where a visitor would see nothing else. */
 export function setUpRecordedRun() {
   /** @type {OpenReplay | null} */
-  /** @type {OpenReplay | null} */
   let shown = null;
   on("replay", () => {
     const { replay } = state;

@@ -72,8 +72,9 @@ function fastest(later, earlier) {
 }
 
 /**
- * When a token was computed, and how long its run waited because of its pace: after that with a
- * preview of the token, else before. Before the first token only a paused run waits.
+ * Return when a token was computed and how long its run waited because of its pace. A token that was
+ * previewed was computed first and waited after that; others waited first. Before the first token only
+ * a paused run waits, so its wait comes after the computation.
  */
 function whenComputed({ times, previewed }, index, at) {
   const interval = workOf(times);
