@@ -65,7 +65,7 @@ class ClientLimits:
             if limit is not None and self._n_runs[client] >= limit:
                 raise QueueFull(
                     f"you already have {limit} generations running or waiting, the limit for one "
-                    "browser or program; wait until one ends"
+                    "browser or program; stop one, or wait until one ends"
                 )
             self._n_runs[client] += 1
 

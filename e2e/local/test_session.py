@@ -278,6 +278,36 @@ def test_more_runs_than_may_wait_are_refused(local: Page) -> None:
     assert [(m["code"], m["id"]) for m in found if m["type"] == "error"] == [("queue_full", "r10")]
 
 
+PLACES = """async () => {
+  const { RunQueue } = await import("/static/js/local/run-queue.js");
+  const begun = [];
+  const engine = {
+    submit({ onEvent, run: number }) {
+      onEvent({ type: "accepted" });
+      begun.push({ onEvent, number, paused: false });
+      return begun.at(-1);
+    },
+  };
+  const queue = new RunQueue(engine, String, { active: 2, queue: 16, context: 64 });
+  const ask = () => queue.submit({ ids: [5], params: {} }, () => {});
+  const pause = (n) => Object.assign(begun[n], { paused: true });
+  const steps = [
+    () => [ask(), ask(), ask(), ask()],
+    () => pause(0),
+    () => ask(),
+    () => begun[0].onEvent({ type: "updated" }),
+    () => pause(1).onEvent({ type: "prefill" }),
+  ];
+  return steps.map((act) => (act(), begun.map(({ number }) => number)));
+}"""
+
+
+def test_a_paused_run_gives_its_place_to_the_one_that_waits_longest(loaded: Page) -> None:
+    """Also one that has no preview yet, or cannot have any."""
+    two = [1, 2]
+    assert loaded.evaluate(PLACES) == [two, two, two, [*two, 3], [*two, 3, 4]]
+
+
 def test_refused_interventions_do_not_discard_settings_merged_with_them(local: Page) -> None:
     """All updates but the first wait and are merged; a bad one is answered by an error."""
     off = {"heads": [{"layer": 1, "head": 0, "factor": 0}]}

@@ -47,11 +47,11 @@ export class RunQueue {
       throw new EngineError(
         "queue_full",
         `you already have ${this.most} generations running or waiting, the limit for one browser or ` +
-          "program; wait until one ends",
+          "program; stop one, or wait until one ends",
       );
     this.nRuns += 1;
     const run = new QueuedRun(this, { ...request, run: this.nRuns }, onEvent);
-    if (this.nWriting < this.active) run.start();
+    if (!this.waiting.length && this.nWriting < this.active) run.start();
     else {
       this.waiting.push(run);
       run.wait(this.waiting.length);
@@ -123,7 +123,7 @@ class QueuedRun {
     if (event.type === "accepted" && this.isAccepted) return; // told while it waited
     this.isAccepted ||= event.type === "accepted";
     this.onEvent(event);
-    if (event.type === "preview") this.queue.startWaiting(); // this one is paused
+    if (this.run?.paused) this.queue.startWaiting();
     if (event.type === "done") this.queue.onEnd(this);
   }
 
