@@ -6,6 +6,8 @@ from typing import Any
 
 from e2e.local.exports import SMALL
 from e2e.local.local_engine import LocalEnginePage, ids_of, request
+from gpu.interventions.messages import Interventions, Steer
+from gpu.kv.blocks import BLOCK_TOKENS
 
 PRESSED = """async ({ ids, params, capture }) => {
   const events = [];
@@ -30,25 +32,27 @@ PRESSED = """async ({ ids, params, capture }) => {
 }"""
 
 
-BESIDE = """async ({ paused, other }) => {
+START = """
   const { RunQueue } = await import("/static/js/local/run-queue.js");
   const queue = new RunQueue(engine, (id) => `<${id}>`, { active: 2, queue: 3, context: 512 });
-  const start = ({ ids, params, capture }, pace) => {
+  const start = ({ ids, params, capture, reach }, pace) => {
     const events = [];
     const waiting = [];
     const onEvent = (event) => {
       events.push(event);
       for (const wait of waiting) wait();
     };
-    const until = (type, index) =>
+    const until = (type, index, n = 1) =>
       new Promise((resolve) => {
-        const wait = () => events.some((e) => e.type === type && e.index === index) && resolve();
+        const isAwaited = (e) => e.type === type && e.index === index;
+        const wait = () => events.filter(isAwaited).length >= n && resolve();
         waiting.push(wait);
         wait();
       });
     const seeded = { ...params, seed: BigInt(params.seed) };
-    const run = queue.submit({ ids, params: seeded, capture, pace, onEvent }, onEvent);
-    return { events, until, run };
+    const asked = { ids, params: seeded, capture, pace };
+    asked.interventions = checks.check({ ...asked, updates: [], reach, reached: [] });
+    return { events, until, run: queue.submit(asked, onEvent) };
   };
   const runs = paused.map((asked) => start(asked, 0));
   for (const { until, run } of runs) {
@@ -56,16 +60,34 @@ BESIDE = """async ({ paused, other }) => {
     run.update({}, null, null, { steps: 4 });
     await until("preview", 4);
   }
+  engine.slots.evict(engine.slots.inspection, 0);
   const kept = engine.slots.freeBlocks.splice(0);
-  const third = start(other, null);
-  await third.until("done");
-  engine.slots.freeBlocks.push(...kept);
-  for (const { until, run } of runs) {
-    run.update({}, null, null, { pace: null });
-    await until("done");
-  }
-  return JSON.parse(JSON.stringify([...runs, third].map(({ events }) => events)));
-}"""
+"""
+
+BESIDE = f"""async ({{ paused, other, questions }}) => {{
+  {START}
+  const restarted = async () => {{
+    while (engine.running) await new Promise((go) => setTimeout(go));
+  }};
+  try {{
+    for (const question of questions) {{
+      const endless = runs[1].until("preview", 4, 5).then(() => Promise.reject("it never ends"));
+      await Promise.race([endless, engine.ask(inspector.start(question))]);
+      await restarted();
+    }}
+    const third = start(other, null);
+    runs.push(third);
+    await third.until("done");
+    await restarted();
+  }} finally {{
+    engine.slots.freeBlocks.push(...kept);
+    for (const {{ until, run, events }} of runs) {{
+      if (!events.some((e) => e.type === "done")) run.update({{}}, null, null, {{ pace: null }});
+      await until("done");
+    }}
+  }}
+  return JSON.parse(JSON.stringify(runs.map(({{ events }}) => events)));
+}}"""
 
 
 def test_paused_runs_hold_up_no_other(small: LocalEnginePage) -> None:
@@ -76,16 +98,45 @@ def test_paused_runs_hold_up_no_other(small: LocalEnginePage) -> None:
         request([*ids, n], temperature=1.0, frequency_penalty=0.5, max_tokens=most, seed=n)
         for n, most in ((5, 9), (6, 9), (7, 40))
     ]
-    *paused, other = small.page.evaluate(BESIDE, {"paused": asked[:2], "other": asked[2]})
+    *paused, other = small.page.evaluate(
+        BESIDE, {"paused": asked[:2], "other": asked[2], "questions": []}
+    )
     assert [ids_of(events) for events in (*paused, other)] == [
         ids_of(events) for events in small.run(*asked)
     ]
     assert not any(e["type"] == "queued" for e in other)
+    places = [[e["position"] for e in events if e["type"] == "queued"] for events in paused]
+    assert places == [[1, 0], [2, 0]], "they wait for blocks, until they start again"
     for events in paused:
         told = [e["done"] for e in events if e["type"] == "prefill"]
         assert told == sorted(set(told)), "the prompt is told once"
         timings = events[-1]["timings"]
         assert timings["cache_n"] + timings["prompt_n"] == len(ids) + 1
+
+
+def test_paused_runs_give_their_blocks_to_questions_and_steers(small: LocalEnginePage) -> None:
+    """Two paused runs have two KV blocks each, and there are no others. The questions need two and
+    four; between their pieces the runs do not take them back. Once they are answered, and once a
+    run whose steer needs one has ended, the paused runs are computed again."""
+    ids = SMALL.texts[0].prompt_ids
+    small.set_texts({"steer": ids[:3]})
+    steered = Interventions(steer=(Steer(1, "steer", 2.0),))
+    asked = [
+        request([*ids, 5], temperature=1.0, max_tokens=7, seed=5),
+        request([*ids, 6], temperature=1.0, max_tokens=7, seed=6),
+        request([*ids, 7], temperature=1.0, max_tokens=5, seed=7, interventions=steered),
+    ]
+    questions = [
+        {"kind": "losses", "ids": [token] * n, "first": n - 2, "top": 1}
+        for token, n in ((9, 2 * BLOCK_TOKENS), (10, 4 * BLOCK_TOKENS))
+    ]
+    given = {"paused": asked[:2], "other": asked[2], "questions": questions}
+    found = small.page.evaluate(BESIDE, given)
+    previews = [
+        [e for e in events if e["type"] == "preview" and e["index"] == 4] for events in found
+    ]
+    assert [len(each) for each in previews] == [2, 4, 0]
+    assert [ids_of(events) for events in found] == [ids_of(events) for events in small.run(*asked)]
 
 
 def test_the_ids_are_the_same_press_by_press(small: LocalEnginePage) -> None:

@@ -74,6 +74,29 @@ SCRIPT = """async ([limits, ids, first, acts]) => {
 }"""
 
 
+RESOLVE = """async () => {
+  const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
+  const { EngineError } = await import("/static/js/local/shared/errors.js");
+  const activations = {
+    async *resolveRun() {
+      throw new EngineError("queue_full", "full");
+    },
+  };
+  const first = async (active) => {
+    const found = { ended: "", heard: false };
+    const sequence = { end: (reason) => (found.ended = reason) };
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => (found.heard = true);
+    port2.postMessage("stop");
+    await LocalEngine.prototype.resolve.call({ activations, active }, sequence).next();
+    return found;
+  };
+  const writing = await first([{ paused: true }, { paused: false }]);
+  const cancelled = await first([{ paused: true, finished: true }]);
+  return { writing, cancelled, paused: await first([{ paused: true }]) };
+}"""
+
+
 def recompute(page: Page, ids: list[int], acts: list[tuple[Any, ...]], n_blocks: int) -> Any:
     """Return what the logits after the last of `ids` took, with two acts after each piece."""
     limits = {"slots": 2, "inspection_slot": 2, "block_tokens": BLOCK, "max_rows": 32}
@@ -90,6 +113,13 @@ def test_a_text_whose_blocks_were_taken_is_computed_in_one_piece(loaded: Page) -
     taker: list[tuple[Any, ...]] = [("start", list(range(200, 300))), ("end",)]
     found = recompute(loaded, list(range(100)), taker, n_blocks=26)
     assert found == {"nRows": PIECE_ROWS + 99, "nWrong": 0, "nPieces": 3}
+
+
+def test_a_run_that_waits_for_blocks_to_steer_with_lets_messages_be_read(loaded: Page) -> None:
+    """It waits for those that end, and a paused run need not end."""
+    found = loaded.evaluate(RESOLVE)
+    assert found["writing"] == found["cancelled"] == {"ended": "", "heard": True}
+    assert found["paused"]["ended"] == "error"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,7 +10,7 @@ import { adapterName, profileFor, requestAdapter, requestDevice, WANTED } from "
 import { EngineError } from "../shared/errors.js";
 import { ExportFiles } from "./export-files.js";
 import { InspectionPasses } from "./inspection-passes.js";
-import { ActivationCache } from "../interventions/activation-cache.js";
+import { ActivationCache, wait } from "../interventions/activation-cache.js";
 import { InterventionTables } from "./intervention-tables.js";
 import { findRounding } from "./pass-clock.js";
 import { PieceQueue } from "./piece-queue.js";
@@ -91,7 +91,7 @@ export class LocalEngine {
       passes: this.passes,
       slots: this.slots,
       texts: () => this.texts(),
-      cover: (slot, position) => this.coverSlot(slot, position),
+      cover: (slot, position) => this.coverBetweenSteps(slot, position),
       isIdle: () => !this.active.length,
       maxRows: plan.limits.max_rows,
     });
@@ -100,7 +100,7 @@ export class LocalEngine {
       pipelines.compile(firstPlans(lookup, plan.limits, "plain", acting)),
     );
     this.nRuns = 0;
-    /** The run that gave its blocks back, until some may be free or a run changes. */
+    /** The first run that waits, after one gave blocks back, until some may be free or a run changes. */
     this.lacksBlocks = null;
     this.waiting = [];
     this.active = [];
@@ -145,8 +145,9 @@ export class LocalEngine {
     return run;
   }
 
-  /** The place in the queue of the `n`-th run that waits, from 1; 0: it starts now. */
+  /** How many runs must end before the `n`-th that waits, from 1, starts; 0: it starts now. */
   place(n) {
+    if (this.waiting.includes(this.lacksBlocks)) return n;
     return Math.max(0, n - (this.limits.slots - this.active.filter(({ paused }) => !paused).length));
   }
 
@@ -195,11 +196,11 @@ export class LocalEngine {
     try {
       while (!this.lost) {
         this.isAsked = false;
-        if (this.background.length) await this.advanceBackground();
+        if (this.background.length) await this.advance(this.background);
         this.admit();
         if (!this.questions.isDue(this.active.length > 0)) await this.submitSteps();
         if (this.inFlight.length) await this.collect();
-        else if (this.questions.length) await this.questions.advance();
+        else if (this.questions.length) await this.advance(this.questions);
         else if (!this.isAsked && !this.background.length) break;
       }
     } catch (error) {
@@ -212,22 +213,25 @@ export class LocalEngine {
     if (left > 0 && Number.isFinite(left)) this.timer = setTimeout(() => this.run(), left);
   }
 
-  /** Do a piece of what runs wait for. */
-  async advanceBackground() {
+  /** Do a piece of a PieceQueue's work. Runs that gave it their blocks start again after all of it. */
+  async advance(work) {
     while (this.inFlight.length) await this.collect();
-    await this.background.advance();
+    await work.advance();
+    if (!work.length) this.lacksBlocks = null;
   }
 
   /** Compute what the interventions of a run need. */
   async *resolve(sequence) {
-    for (;;) {
+    while (!sequence.finished) {
       try {
         return yield* this.activations.resolveRun(sequence.interventions);
       } catch (error) {
-        const mayHaveRoom = error.code === "queue_full" && this.active.length > 0;
-        if (!mayHaveRoom) return sequence.end("error", error.message);
+        const isFull = error.code === "queue_full";
+        const mayHaveRoom = this.active.some(({ paused, finished }) => finished || !paused);
+        if (!isFull || !mayHaveRoom) return sequence.end("error", error.message);
       }
-      yield; // other runs give up their blocks
+      await wait(); // for runs to end: without a timer the worker would read no message
+      yield;
     }
   }
 
@@ -271,7 +275,8 @@ export class LocalEngine {
 
   /**
    * Take slot and blocks from the last paused run without a row in `step`, the step that is being
-   * made; false if there is none. It starts again when nobody else waits, or in its turn.
+   * made; false if there is none. It starts again when no other run waits, or in its turn once it
+   * may write.
    */
   preemptPaused(step = null) {
     const last = this.active.findLast(
@@ -342,7 +347,8 @@ export class LocalEngine {
       covered = this.coverSlot(sequence.slot, position);
     if (covered) return true;
     const others = this.active.filter((other) => other !== sequence && !other.finished);
-    if (others.some(({ paused, slot }) => paused && step.active.has(slot))) return false; // the next has
+    if (others.some(({ paused, slot }) => paused && step.active.has(slot))) return false; // a later
+    // step can preempt that one
     if (others.length && (sequence.paused || sequence.isPreempted)) {
       if (!sequence.settled && !sequence.paused) return false; // its last tokens come first
       this.preempt(sequence);
@@ -351,6 +357,18 @@ export class LocalEngine {
     }
     sequence.end("error", "the KV cache is full; end another run first");
     return false;
+  }
+
+  /**
+   * Give a slot the KV blocks up to `position` for a question or a run that is being prepared, while
+   * no step is in flight; paused runs make room. False: there are none left.
+   */
+  coverBetweenSteps(slot, position) {
+    while (!this.coverSlot(slot, position)) {
+      if (!this.preemptPaused()) return false;
+      [this.lacksBlocks] = this.inTurn; // else it would take them back before the next piece
+    }
+    return true;
   }
 
   /** Give a slot the KV blocks up to `position`; false: there are none left. */

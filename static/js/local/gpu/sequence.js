@@ -42,6 +42,7 @@ export class Sequence {
     this.text = text;
     this.onEvent = onEvent;
     this.slot = -1;
+    this.order = 0; // of arrival, set by the engine
     this.place = 0; // in the queue, as it was told
     this.nReused = 0;
     this.nKnown = ids.length; // ids to prefill: the prompt, or all before it was preempted
@@ -112,7 +113,10 @@ export class Sequence {
     this.slot = slot;
     this.nPrefilled = reused;
     this.nKnown = this.ids.length;
-    if (this.isPreempted) return;
+    if (this.isPreempted) {
+      this.queueMoved(0); // its prompt is not told again
+      return;
+    }
     this.nReused = this.nPromptSubmitted = this.nPromptTold = reused;
     this.clock.start();
   }
@@ -131,7 +135,7 @@ export class Sequence {
     return this.interventions.schedule.at(position);
   }
 
-  /** Rows of the prompt that come next and are under the same interventions, at most `most`. */
+  /** Number of known ids to prefill next that are under the same interventions, at most `most`. */
   chunkSize(most) {
     const first = this.nPrefilled;
     const end = first + Math.min(most, this.nKnown - first);

@@ -51,7 +51,10 @@ export class Slots {
     return best;
   }
 
-  /** Keep the text of a finished run; `computed`: the part whose keys and values are there. */
+  /**
+   * Free the slot of a run that ended or was preempted, and keep its text; `computed`: the part whose
+   * keys and values are there.
+   */
   release(slot, computed) {
     this.texts[slot] = computed;
     this.busy[slot] = false;

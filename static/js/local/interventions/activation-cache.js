@@ -8,8 +8,11 @@ import { NONE_RESOLVED, resolve } from "./resolved.js";
 
 /** Texts that are kept: as many as two sets of interventions can name. */
 const MAX_KEPT = 2 * (2 * MAX_STEERS + MAX_PATCHES);
-/** Time between two looks at whether the kernels are compiled; runs go on meanwhile. */
+/** Time between two looks at whether what is waited for is there; runs go on meanwhile. */
 const WAIT_MS = 4;
+
+/** Resolves after `WAIT_MS`, and after messages that came were read. */
+export const wait = () => new Promise((resume) => setTimeout(resume, WAIT_MS));
 
 export class ActivationCache {
   /**
@@ -75,7 +78,7 @@ export class ActivationCache {
       this.warmUp(acting).then(done, done); // a step will say what went wrong
     }
     while (!this.warm.get(key)) {
-      await new Promise((resume) => setTimeout(resume, WAIT_MS));
+      await wait();
       yield;
     }
   }
