@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -124,16 +125,19 @@ def test_a_generation_the_server_forgot_keeps_its_text(
 
 
 def test_a_killed_engine_restarts_and_the_text_goes_on(
-    page: Page, own_site: Callable[..., Site]
+    page: Page, own_site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    here = own_site(process=True, delay=0.03, load_seconds=1.0)
+    gate = tmp_path / "gate"
+    here = own_site(process=True, delay=0.03, loads_after=gate)
     play = Playground(page, here).open(ready=False)
     expect(play.notice).to_contain_text("The model is loading")
+    gate.touch()
     play.wait_ready()
     prepare(play)
     play.wait_tokens(10)
     pid = here.engine.pid  # type: ignore[attr-defined]
     assert pid is not None
+    gate.unlink()
     os.kill(pid, signal.SIGKILL)
     expect(play.notice).to_contain_text("The engine is restarting")
     expect(play.notice).to_contain_text("Your text is kept")
@@ -141,6 +145,7 @@ def test_a_killed_engine_restarts_and_the_text_goes_on(
     n = len(play.numbers())
     assert 10 <= n < N
     assert play.text() == expected(here, n)
+    gate.touch()
     play.wait_ready()
     expect(play.notice).to_contain_text("Generation was interrupted")
     play.continue_button.click()

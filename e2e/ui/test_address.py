@@ -117,6 +117,28 @@ def test_a_link_opens_the_conversation_the_instrument_and_the_token(
     assert page.url == link
 
 
+NEW_AND_RELOAD = """async () => {
+  const { startNew } = await import("/static/js/conversations/library.js");
+  startNew();
+  location.reload();
+}"""
+"""Loads the page again before the address of the new conversation is written."""
+
+
+def test_a_reload_shows_what_was_shown_though_the_address_is_older(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    here.write("One", 4)
+    here.drawer.wait_stored(1)
+    page.wait_for_url(re.compile("chat="))
+    with page.expect_event("load"):
+        page.evaluate(NEW_AND_RELOAD)
+    here.wait_ready()
+    page.wait_for_url(re.compile("^((?!chat=).)*$"))
+    expect(page.locator(".said")).to_have_count(0)
+
+
 @pytest.mark.parametrize(
     ("hash", "said"),
     [

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -91,6 +92,7 @@ class FakeOptions:
                   of `text`
     fail          message with which loading fails; "" if it does not
     load_seconds  duration of loading
+    loads_after   file that must exist before loading ends; None: none
     reused        tokens of a longer prompt that are found in the prefix cache
     ask_seconds   duration of a question about a run
     loras         names of adapters
@@ -118,6 +120,7 @@ class FakeOptions:
     script: tuple[str, ...] = ()
     fail: str = ""
     load_seconds: float = 0.0
+    loads_after: Path | None = None
     reused: int = 0
     ask_seconds: float = 0.0
     loras: tuple[str, ...] = ()
@@ -137,6 +140,8 @@ def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEn
     for tenth in range(10):
         progress(tenth / 10, f"reading weights {tenth} of 10")
         time.sleep(options.load_seconds / 10)
+    while options.loads_after and not options.loads_after.exists():
+        time.sleep(0.01)
     if options.fail:
         raise ModelError(options.fail)
     return FakeEngine(options)

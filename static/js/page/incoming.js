@@ -27,7 +27,7 @@ import { showAnswer, view } from "../view.js";
 /** Puts a refused prompt back into the composer. */
 let restorePrompt = () => {};
 
-/** Restore the conversation of this tab and connect. */
+/** Restore the conversation of this tab and connect. Returns whether there was one. */
 export function start(onRefused) {
   restorePrompt = onRefused;
   const kept = restore();
@@ -44,6 +44,7 @@ export function start(onRefused) {
   addEventListener("pagehide", save);
   document.addEventListener("visibilitychange", () => document.hidden && keepNow());
   changed("turns", "tokens", "connection", "interventions");
+  return kept !== null;
 }
 
 function onConnection(connection, retryAt, message = "") {

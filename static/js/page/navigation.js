@@ -24,11 +24,18 @@ let written = null;
 /** A token that is focused once its answer is here, or null. */
 let token = null;
 
-export function setUpNavigation() {
+/** `isRestored`: the page shows what the tab had before it was loaded again. */
+export function setUpNavigation(isRestored) {
   byId("copy-link").addEventListener("click", copyLink);
   const shown = read();
+  const [load] = performance.getEntriesByType("navigation");
   // The tab's own conversation is restored already, and may not have been stored.
   if (shown?.chat === state.conversation.id) delete shown.chat;
+  else if (isRestored && load.type === "reload") {
+    // It was left just before: the address is written a frame later.
+    delete shown?.chat;
+    delete shown?.token;
+  }
   try {
     if (shown?.look) look(shown.look);
   } catch (error) {
