@@ -95,8 +95,8 @@ def qkv_rows(row_sources: list[RowSource], order: RowOrder) -> ReadRows:
                 some = out[first + start - wanted.start : first + stop - wanted.start]
                 row_source.rows(slice(start, stop), some)
                 if i < 2:
-                    heads = some.reshape(-1, len(order), some.shape[-1])
-                    some[:] = heads[:, order].reshape(some.shape)
+                    for head in some.reshape(-1, len(order), some.shape[-1]):
+                        head[:] = head[order]
             first += row_source.n
 
     return rows

@@ -19,8 +19,11 @@ def rope_cos_sin(
     rope = rope or config.rope
     inv_freq = rope.inv_freq(config.rope_dim, context)
     angles = np.outer(np.arange(context, dtype=np.float64), inv_freq)
-    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * rope.attention_factor
-    return table.astype(np.float32)
+    table, values = np.empty((*angles.shape, 2), np.float32), np.empty_like(angles)
+    for i, function in enumerate((np.cos, np.sin)):
+        function(angles, out=values)
+        table[..., i] = np.multiply(values, rope.attention_factor, out=values)
+    return table
 
 
 def upload_rope_cos_sin(
