@@ -40,9 +40,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let row_at = row * n_vec4s;
   var chain = 0.0;
   for (var first = lane * CHAIN_VEC4S; first < n_vec4s; first += CHAINS * CHAIN_VEC4S) {
-    for (var i = first; i < first + CHAIN_VEC4S; i++) {
-      let four = floats_of(x[row_at + i]);
-      y[row_at + i] = four * floats_of(gain[i]);
+    for (var i = 0u; i < CHAIN_VEC4S; i++) {
+      let four = floats_of(x[row_at + first + i]);
+      y[row_at + first + i] = four * floats_of(gain[first + i]);
       chain = dot_add(four, four, chain);
     }
   }

@@ -296,7 +296,8 @@ fn copy_values(run: SequenceRows, first: u32, seen: u32, end: u32, lane: u32) {
 // Adds VALUE_KEYS keys from key `first` of a piece on, for the queries from `quad` on.
 fn add_value_tile(first: u32, quad: u32, d: u32, sums: ptr<function, ValueSums>) {
   for (var some = 0u; some < VALUE_KEYS; some += LANE_KEYS) {
-    for (var k = some; k < some + LANE_KEYS; k++) {
+    for (var own = 0u; own < LANE_KEYS; own++) {
+      let k = some + own;
       let x = tile[value_place(k, d)];
       for (var f = 0u; f < ADDED_QUADS; f++) {
         let w = weights[weight_place(first + k, quad + f)];

@@ -98,7 +98,8 @@ fn copy_block(block: u32, lane: u32) {
 }
 
 fn add_quarter(quarter: u32, lane: u32) {
-  for (var v = 2u * quarter; v < 2u * quarter + 2u; v++) {
+  for (var half = 0u; half < 2u; half++) {
+    let v = 2u * quarter + half;
     var w = array<vec4f, TILE_N>();
     for (var j = 0u; j < TILE_N; j++) { w[j] = w_block[w_place(v, j * LANES + lane % LANES)]; }
     for (var i = 0u; i < TILE_M; i++) {

@@ -22,9 +22,9 @@ fn scale_min_of(storage_kind: u32, block: u32) -> vec2f {
   let first = block * PACK_BLOCK;
   var least = numbers[first];
   var most = least;
-  for (var d = first; d < first + PACK_BLOCK; d++) {
-    least = min(least, numbers[d]);
-    most = max(most, numbers[d]);
+  for (var d = 0u; d < PACK_BLOCK; d++) {
+    least = min(least, numbers[first + d]);
+    most = max(most, numbers[first + d]);
   }
   if (storage_kind == 1u) {
     let low = as_half(least);
@@ -39,8 +39,8 @@ fn scale_min_of(storage_kind: u32, block: u32) -> vec2f {
 fn fitted_absmax(first: u32, absmax: f32) -> f32 {
   var products = 0.0;
   var squares = 0.0;
-  for (var d = first; d < first + PACK_BLOCK; d += 4u) {
-    let size = abs(four_at(d));
+  for (var d = 0u; d < PACK_BLOCK; d += 4u) {
+    let size = abs(four_at(first + d));
     let found = level(nearest_level(size, absmax));
     products = dot_add(size, found, products);
     squares = dot_add(found, found, squares);

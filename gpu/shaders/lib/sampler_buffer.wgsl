@@ -145,9 +145,9 @@ fn sort(base: u32, n: u32) {
 fn add_up(base: u32, n: u32, mass_above: f32) -> f32 {
   if (lane == 0u) {
     var sum = mass_above;
-    for (var i = base; i < base + n; i++) {
-      sum += cumulative[i];
-      cumulative[i] = sum;
+    for (var i = 0u; i < n; i++) {
+      sum += cumulative[base + i];
+      cumulative[base + i] = sum;
     }
     shared_sum.x = sum;
   }

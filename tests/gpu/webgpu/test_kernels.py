@@ -157,6 +157,15 @@ def test_nothing_is_rounded_to_float16_by_packing_and_unpacking(name: str) -> No
     assert not re.search(r"f32\(\s*f16\(", source)
 
 
+@pytest.mark.parametrize("name", [*shader_names(), *(f"lib/{name}" for name in LIB)])
+def test_loops_over_a_part_count_their_rounds_from_zero(name: str) -> None:
+    """NVIDIA's compiler ran a loop of 16 rounds, from n · 16 to (n + 1) · 16, for 33."""
+    source = re.sub(r"//[^\n]*", "", read_shader(name))
+    for variable, start, end in re.findall(r"for \(var (\w+) = ([^;]+); \1 < ([^;]+);", source):
+        from_start = end.startswith(f"{start} +") or end == start.replace("n *", "(n + 1u) *")
+        assert not from_start or start == "0u", f"{variable} from {start} to {end}"
+
+
 def test_every_file_of_the_library_is_used() -> None:
     used = set()
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):

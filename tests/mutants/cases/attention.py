@@ -58,6 +58,16 @@ MUTANTS = (
         "test_a_sliding_window_of_keys and gpu",
     ),
     Mutant(
+        "coalesced-rounds",
+        "a loop of a split takes the form of which NVIDIA's compiler makes twice the rounds",
+        COALESCED,
+        "    for (var k = 0u; k < group_keys(); k++) {\n      let below = scores[at + k]",
+        "    for (var k = n * group_keys(); k < (n + 1u) * group_keys(); k++) {\n"
+        "      let below = scores[k]",
+        ("tests/gpu/webgpu/test_kernels.py",),
+        "test_loops_over_a_part",
+    ),
+    Mutant(
         "coalesced-chunks",
         "on a GPU the last chunk of a key is left out of its score",
         COALESCED,
