@@ -55,11 +55,11 @@ def repeat(runner: Runner, scheduled: Scheduled, sequence: Sequence) -> Repeated
     if place is not None:
         place = replace(place, position=place.position + sequence.n_shifted)
     if all(math.isfinite(sampled.logprob) for sampled in result.samples):
-        outcome = "it was one, and the text goes on"
+        outcome = "it is a number, and the text goes on"
     else:
-        outcome = f"it was not: {place or 'it is not known where'}"
+        outcome = f"it is still none; first wrong: {place or 'not known'}"
     log.warning(
-        "run %d: the output after position %d was not a number; repeated with checked kernels, %s",
+        "run %d: the output after position %d was not a number; run again with checked kernels, %s",
         sequence.number,
         index,
         outcome,

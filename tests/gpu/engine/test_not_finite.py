@@ -237,7 +237,7 @@ def test_a_weight_that_is_wrong_for_a_moment_changes_no_text(
     poked.spoil(15, lambda step: (poked.runner.model.norm.gain, 3), lasting=False)
     with caplog.at_level(logging.WARNING):
         assert poked.write() == right
-    assert "after position 15 was not a number; repeated with checked kernels, it was one" in (
+    assert "after position 15 was not a number; run again with checked kernels, it is a number" in (
         caplog.text
     )
 
