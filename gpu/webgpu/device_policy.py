@@ -38,16 +38,14 @@ SHARED_TILE_BYTES = 24 << 10
 """Workgroup memory of the largest shared tiles: a block of 128 rows and 64 columns, or of 64 rows
 and 128 columns."""
 ROUNDING_WORKGROUPS = 16
-"""Workgroups that round activations to int8 on a GPU, if its rows are fewer. By the predictions of
-`gpu.bench.model` one row of 4,096 numbers with its norm takes 4.5 µs with them on an H200, 6.3 in
-one workgroup; on small GPUs more lose by repeating the norm."""
+"""Workgroups that round activations to int8 on a GPU, if its rows are fewer: a row alone would
+leave all multiprocessors but one idle. Each computes the norm again, so small GPUs take fewer."""
 DISCRETE_ROUNDING_WORKGROUPS = 32
-"""The same on a discrete GPU: eight rows of 14,336 numbers take 4.7 µs instead of 6.4."""
+"""The same on a discrete GPU."""
 SAMPLE_LANES = 128
 """Most lanes of the workgroup that samples a row in 16 KiB of workgroup memory."""
 DISCRETE_SAMPLE_LANES = 256
-"""The same in `SHARED_TILE_BYTES`. By the predictions of `gpu.bench.model` an H200 samples a wide
-nucleus of 128,256 tokens in 15 µs with them, 28 with half as many; integrated GPUs are slower."""
+"""The same in `SHARED_TILE_BYTES`: one workgroup walks over the tokens of a bin."""
 SUM_PARTS = 16
 """Lanes of a GPU that share a sum over all lanes of the sampler; one would add up to 256 numbers,
 each after the one before."""
@@ -57,9 +55,7 @@ takes two dispatches more; one workgroup walks over fewer tokens in about the ti
 NARROW_VENDORS = ("Qualcomm", "ARM")
 """Vendors of phones' GPUs, whose caches give few lines in a clock: see `NARROW`."""
 NARROW = replace(GPU, few_n=8, split_k=8)
-"""Tiles that read x for more columns at a time. By `python -m gpu.bench.model.candidates` a token
-of an 8B model with q4 weights takes a third less time with them on an Adreno; on larger GPUs they
-are slower."""
+"""Tiles that read x for more columns at a time, so that they touch fewer lines."""
 
 SHARED_ATTENTION_WORKGROUPS = 8
 """Fewest workgroups of attention that copies keys and values into workgroup memory."""

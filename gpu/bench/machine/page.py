@@ -184,40 +184,22 @@ def _attention(part: PartReport) -> Iterator[str]:
 
 
 def _speed(part: PartReport) -> Iterator[str]:
-    predicted = {
-        result.name.removeprefix("prediction of "): result
+    rows = [
+        [
+            result.name,
+            _figure(result, "prompt", ".0f"),
+            _figure(result, "prefill_tok_s", ",.4g"),
+            _figure(result, "decode_tok_s", ",.4g"),
+            _share(result),
+            _figure(result, "gpu_ms", ".3g"),
+        ]
         for result in _run(part)
-        if result.name.startswith("prediction of ")
-    }
-    rows = []
-    for result in _run(part):
-        if result in predicted.values():
-            continue
-        beside = predicted.get(result.name)
-        rows.append(
-            [
-                result.name,
-                _figure(result, "prompt", ".0f"),
-                _figure(result, "prefill_tok_s", ",.4g"),
-                _figure(beside, "prefill_tok_s", ",.4g"),
-                _figure(result, "decode_tok_s", ",.4g"),
-                _figure(beside, "decode_tok_s", ",.4g"),
-                _share(result),
-                _figure(result, "gpu_ms", ".3g"),
-            ]
-        )
+    ]
     head = [
-        "random weights", "prompt", "prefill tokens/s", "predicted", "decode tokens/s",
-        "predicted", BANDWIDTH, "GPU ms of a step",
+        "random weights", "prompt", "prefill tokens/s", "decode tokens/s", BANDWIDTH,
+        "GPU ms of a step",
     ]  # fmt: skip
     yield from markdown(head, rows)
-    for name, result in predicted.items():
-        if not any(row[0] == name for row in rows):
-            yield ""
-            yield (
-                f"Predicted for {name}: {_figure(result, 'prefill_tok_s', ',.4g')} tokens/s of a "
-                f"prompt, {_figure(result, 'decode_tok_s', ',.4g')} decoding."
-            )
 
 
 def _peers(part: PartReport) -> Iterator[str]:

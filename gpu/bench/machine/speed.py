@@ -1,8 +1,7 @@
-"""Speed of whole models with random weights, and beside it what `gpu.bench.model` predicts."""
+"""Speed of whole models with random weights."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -12,9 +11,6 @@ import numpy as np
 from gpu.bench.contestants import Figures, RunnerContestant
 from gpu.bench.machine.context import GIB, Case, Context, Outcome, left_out, rounded
 from gpu.bench.machine.results import TIME_IS_UP
-from gpu.bench.model.shape_plans import open_as_gpu
-from gpu.bench.model.shape_prediction import ShapePrediction, trace_shape
-from gpu.bench.model.specs import SPECS, GpuSpec
 from gpu.bench.subject import BenchModel
 from gpu.bench.work import kv_bytes, weight_bytes
 from gpu.checkpoint.packing import row_words
@@ -23,7 +19,6 @@ ORDER = (
     ("smol135", "f16"), ("llama1b", "f16"), ("smol135", "q4"), ("llama1b", "q4"),
     ("llama8b", "q4"), ("smol135", "q8"), ("llama1b", "q8"),
 )  # fmt: skip
-PREDICTED = (("smol135", "f16"), ("llama1b", "f16"), ("llama8b", "q4"))
 N_PROMPT = {False: 512, True: 128}
 """Tokens of the prompt, whether the device is software."""
 N_TOKENS = {False: 64, True: 16}
@@ -34,17 +29,12 @@ SPARE_BYTES = 512 << 20
 """Memory that a model needs beside its weights: activations, cache, staging."""
 LOAD_S = {"f16": 1.5e-9, "q8": 1.5e-8, "q4": 1.5e-8}
 """Guess of the seconds to make, pack and upload a weight, before one has been measured."""
-NOT_THESE = ("laptop", "mobile", "max-q", "super", " ti", " d ")
-"""Words that make a name another GPU than the described one."""
 
 
 def cases(context: Context) -> Iterator[Case]:
     per_weight = dict(LOAD_S)
     for shape, dtype in ORDER:
         yield f"{shape} {dtype}", partial(measure, context, shape, dtype, per_weight)
-    spec = described(context.device.info.name)
-    for shape, dtype in PREDICTED:
-        yield f"prediction of {shape} {dtype}", partial(predict, context, spec, shape, dtype)
 
 
 def measure(context: Context, shape: str, dtype: str, per_weight: dict[str, float]) -> Outcome:
@@ -114,35 +104,3 @@ def _figures(
         if (value := found.median(name)) is not None:
             figures[name] = rounded(value)
     return figures
-
-
-def predict(context: Context, spec: GpuSpec | None, shape: str, dtype: str) -> Outcome:
-    """Return the predicted tokens/s of a token after a prompt, and of the prompt."""
-    if spec is None:
-        return left_out("gpu/bench/model/specs.py does not describe this GPU")
-    context.say("tracing kernels")
-    n_prompt = N_PROMPT[False]
-    device = open_as_gpu(context.adapter, discrete=spec.discrete)
-    try:
-        work = trace_shape(device, shape, dtype, n_prompt, n_prompt, spec.wave)
-    finally:
-        device.close()
-    found = ShapePrediction.of(work, spec)
-    figures = {
-        "prompt": float(n_prompt),
-        "prefill_tok_s": rounded(found.prefill_tok_s, 4),
-        "decode_tok_s": rounded(found.decode_tok_s, 4),
-    }
-    return Outcome(figures, "ok", f"described as {spec.name}")
-
-
-def described(name: str) -> GpuSpec | None:
-    """Return the described GPU that has all words of this adapter's name, else None."""
-    words = set(re.findall(r"\w+", name.lower()))
-    if any(word in f" {name.lower()} " for word in NOT_THESE):
-        return None
-    for spec in SPECS.values():
-        plain = spec.name.partition("(")[0].replace(" class", "")
-        if set(plain.lower().split()) <= words:
-            return spec
-    return None

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pytest
 
 from gpu.bench.machine.rig import normal
-from gpu.bench.model.shape_plans import open_as_gpu
 from gpu.checkpoint.random_checkpoint import RandomCheckpoint
 from gpu.load_options import LoadOptions
 from gpu.plans.capture_buffers import ROW_BUCKETS
@@ -27,6 +26,7 @@ from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.plan import Dispatch
 from tests.gpu.ops.real_models import real_models
+from tests.gpu.tracing.shape_plans import open_as_gpu
 from tests.gpu.tracing.transformed import (
     COUNTS,
     SITE_WORDS,

@@ -1,4 +1,4 @@
-"""Cache lines, sectors and bank conflicts of known access patterns."""
+"""Cache lines and bank conflicts of known access patterns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpu.tracing.instrument import Site, Space
-from gpu.tracing.memory_instructions import SiteInstructions, footprint, instructions
 from gpu.tracing.tracer import Trace
+from tests.gpu.tracing.memory_instructions import SiteInstructions, footprint, instructions
 
 
 def trace_of(
@@ -28,20 +28,20 @@ def only(trace: Trace, wave: int = 32) -> SiteInstructions:
 
 
 @pytest.mark.parametrize(
-    ("stride", "n_bytes", "lines", "sectors"),
+    ("stride", "n_bytes", "lines"),
     [
-        (1, 4, 1, 4),  # neighbours read neighbouring words: one line
-        (1, 16, 4, 16),
-        (2, 4, 2, 8),
-        (8, 4, 8, 32),  # a sector each
-        (32, 4, 32, 32),  # a line each
-        (0, 4, 1, 1),  # all read one word
+        (1, 4, 1),  # neighbours read neighbouring words: one line
+        (1, 16, 4),
+        (2, 4, 2),
+        (8, 4, 8),
+        (32, 4, 32),  # a line each
+        (0, 4, 1),  # all read one word
     ],
 )
-def test_lines_and_sectors_of_a_stride(stride: int, n_bytes: int, lines: int, sectors: int) -> None:
+def test_lines_of_a_stride(stride: int, n_bytes: int, lines: int) -> None:
     found = only(trace_of(lambda lane: stride * lane, n_bytes, "storage"))
     assert (found.n_instructions, found.n_accesses) == (1, 32)
-    assert (found.n_lines, found.n_sectors) == (lines, sectors)
+    assert found.n_lines == lines
     assert found.line_use == (32 if stride else 1) * n_bytes / (128 * lines)
 
 
@@ -87,5 +87,5 @@ def test_a_footprint_counts_everything_once() -> None:
     site = Site("a", "storage", "read", 4, "a[i]")
     trace = Trace((site,), 64, np.arange(64), lane * 0, lane * 0, 2 * lane)
     found = footprint(trace, "a")
-    assert (found.n_bytes, found.n_lines, found.n_sectors) == (128, 2, 8)
+    assert (found.n_bytes, found.n_lines) == (128, 2)
     assert found.line_use == 0.5

@@ -1,4 +1,4 @@
-"""What a report measures: stress, products, attention, whole models, predictions."""
+"""What a report measures: stress, products, attention, whole models."""
 
 from __future__ import annotations
 
@@ -132,30 +132,6 @@ def test_models_that_do_not_fit_into_memory_or_time_are_not_loaded(measuring: Co
     found = speed.measure(measuring, "llama1b", "f16", dict(speed.LOAD_S))
     assert found.status == "pending"
     assert "the time was up: it needs about" in found.note
-
-
-@pytest.mark.parametrize(
-    ("name", "spec"),
-    [
-        ("NVIDIA GeForce RTX 4090", "NVIDIA RTX 4090"),
-        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "AMD RX 7900 XTX"),
-        ("Apple M2 Max", "Apple M2 Max"),
-        ("Intel(R) Iris(R) Xe Graphics (TGL GT2)", "Intel Iris Xe (96 EU)"),
-        ("Adreno (TM) 740", "Adreno 740 class"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("NVIDIA GeForce RTX 4080", None),
-        ("Apple M2", None),
-        ("llvmpipe (LLVM 15.0.6, 256 bits)", None),
-    ],
-)
-def test_only_described_adapters_are_predicted(name: str, spec: str | None) -> None:
-    found = speed.described(name)
-    assert (found and found.name) == spec
-
-
-def test_a_prediction_without_a_description_says_so(measuring: Context) -> None:
-    found = speed.predict(measuring, None, "tiny", "f16")
-    assert found.status == "left out"
 
 
 def test_a_peer_that_is_not_installed_is_left_out_with_the_reason(

@@ -15,8 +15,6 @@ from gpu.tracing.tracer import Ints, Trace
 
 LINE = 128
 """Bytes of a cache line; a wave instruction takes a cycle for each line it touches."""
-SECTOR = 32
-"""Bytes that a cache fetches at once."""
 BANKS = 32
 """Banks of workgroup memory, four bytes wide."""
 
@@ -29,7 +27,6 @@ class SiteInstructions:
     n_accesses      accesses of single lanes
     n_bytes         bytes, those that several lanes access in one instruction counted once
     n_lines         lines, per instruction
-    n_sectors       sectors, per instruction
     n_cycles        cycles of workgroup memory: more than `n_ideal_cycles` where lanes meet in a
                     bank
     """
@@ -39,7 +36,6 @@ class SiteInstructions:
     n_accesses: int
     n_bytes: int
     n_lines: int
-    n_sectors: int
     n_cycles: int
     n_ideal_cycles: int
 
@@ -61,7 +57,6 @@ class Footprint:
     variable: str
     n_bytes: int
     n_lines: int
-    n_sectors: int
 
     @property
     def line_use(self) -> float:
@@ -71,13 +66,6 @@ class Footprint:
 def instructions(trace: Trace, wave: int) -> list[SiteInstructions]:
     """Return the instructions of every site that was reached, for waves of `wave` lanes."""
     return [_of_site(trace, int(number), wave) for number in np.unique(trace.site)]
-
-
-def first_lanes(trace: Trace, n: int) -> Trace:
-    """Return the accesses of the first `n` lanes."""
-    kept = trace.lane < n
-    arrays = (trace.lane, trace.phase, trace.site, trace.index)
-    return Trace(trace.sites, min(n, trace.n_lanes), *(array[kept] for array in arrays))
 
 
 def footprint(trace: Trace, variable: str) -> Footprint:
@@ -90,7 +78,6 @@ def footprint(trace: Trace, variable: str) -> Footprint:
         variable,
         len(index) * size,
         len(np.unique(np.concatenate([first // LINE, last // LINE]))),
-        len(np.unique(np.concatenate([first // SECTOR, last // SECTOR]))),
     )
 
 
@@ -110,7 +97,6 @@ def _of_site(trace: Trace, number: int, wave: int) -> SiteInstructions:
         len(lane),
         site.n_bytes * _n_pairs(instruction, index),
         _n_pairs(instruction, first // LINE, last // LINE),
-        _n_pairs(instruction, first // SECTOR, last // SECTOR),
         cycles,
         ideal,
     )

@@ -6,36 +6,32 @@ zero; only addresses matter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from gpu.bench.model.moe_shapes import MOE_SHAPES, even_routing, expert_shapes
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import F16, F32
 from gpu.checkpoint.weights import WeightLoader
-from gpu.config import ModelConfig
+from gpu.config import ModelConfig, MoeConfig
 from gpu.kv.blocks import block_bytes, blocks_for, fit_kv_cache
 from gpu.kv.pools import KvPools
 from gpu.models.registry import MODELS
-from gpu.ops.cost import StepSize, constants_of
+from gpu.ops.cost import StepSize
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.plans.plan_cache import PlanCache, StepTensors
 from gpu.step import Row, Sample, Step
 from gpu.tracing.tracer import LIMITS
 from gpu.webgpu.buffers import Memory, Tensor
-from gpu.webgpu.calls import open_calls
-from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
-from gpu.webgpu.plan import Dispatch, Plan
+from gpu.webgpu.plan import Dispatch
 
-SHAPES = LLAMA_SHAPES | MOE_SHAPES
-LOGIT_SPREAD = 3.0
-"""Standard deviation of logits, about that of language models."""
+SHAPES = dict(LLAMA_SHAPES)
 
 
 def open_as_gpu(
@@ -122,23 +118,6 @@ class ShapePlans:
         ids = even_routing(n_rows, self.config.experts)
         self._memory.write(dispatch.tensors["expert_ids"], ids)
 
-    def sort_logits(self, dispatch: Dispatch) -> None:
-        """Run a `logit_sort_keys` on random logits. All of those of zeros are equal, so the sampler
-        would walk over the whole vocabulary for the most likely of them."""
-        tensor = dispatch.tensors["logits"]
-        logits = np.random.default_rng(0).normal(0, LOGIT_SPREAD, tensor.shape)
-        self._memory.write(tensor, logits.astype(np.float32))
-        calls = open_calls(self._memory.device)
-        calls.submit(calls.encode(calls.prepare(StepCommands(Plan([dispatch]).segments()))))
-
-    def expert_of_tile(self, dispatch: Dispatch, n_rows: int) -> npt.NDArray[np.uint32]:
-        """Return the expert of each tile of a `moe_matmul` that is not empty."""
-        if not constants_of(dispatch)["PERMUTED"]:
-            return self._memory.read(dispatch.tensors["assignments"])[:n_rows].reshape(-1)
-        tiles = self._memory.read(dispatch.tensors["tiles"])[: dispatch.grid[1]]
-        experts: npt.NDArray[np.uint32] = tiles[tiles[:, 1] < tiles[:, 2], 0]
-        return experts
-
     def close(self) -> None:
         self._plans.kernels.close()
 
@@ -162,7 +141,7 @@ class _Zeros(RandomCheckpoint):
             for name in dense:
                 del self._shapes[name]
             for layer in range(config.n_layers):
-                self._shapes |= dict(expert_shapes(config, layer))
+                self._shapes |= dict(_expert_shapes(config, layer))
 
     def read_f32(self, name: str, rows: slice | None = None, columns: slice | None = None) -> F32:
         shape = list(self.shape(name))
@@ -184,3 +163,23 @@ class _UnpackedWeights(WeightLoader):
 
 class _UnfilledMemory(Memory):
     def write(self, tensor: Tensor, array: npt.NDArray[np.generic], at: int = 0) -> None: ...
+
+
+def _expert_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the tensors of a layer's mixture, as Mixtral names them."""
+    moe, name, hidden = config.experts, f"model.layers.{layer}.block_sparse_moe", config.hidden_size
+    assert moe is not None
+    yield f"{name}.gate.weight", (moe.n_experts, hidden)
+    for expert in range(moe.n_experts):
+        module = f"{name}.experts.{expert}"
+        yield f"{module}.w1.weight", (moe.intermediate_size, hidden)
+        yield f"{module}.w3.weight", (moe.intermediate_size, hidden)
+        yield f"{module}.w2.weight", (hidden, moe.intermediate_size)
+
+
+def even_routing(n_rows: int, moe: MoeConfig) -> npt.NDArray[np.uint32]:
+    """Return experts (n_rows, experts_per_token) such that any rows that follow each other use all
+    experts alike, and those of one row lie far apart."""
+    n, k = moe.n_experts, moe.experts_per_token
+    stride = next(s for s in range(n // k + 1, 2 * n + 2) if math.gcd(s, n) == 1)
+    return (np.arange(n_rows * k, dtype=np.uint32) * stride % n).reshape(n_rows, k)
