@@ -248,7 +248,7 @@ def test_a_dispatch_shows_its_buffers_and_its_source(look: LookPanel) -> None:
     rows = detail.get_by_role("row").all_inner_texts()[1:]
     assert [row.split("\t")[0] for row in rows] == [b["name"] for b in wanted["bindings"]]
     assert rows[1].split("\t")[1:3] == ["t6", "f32 8"]
-    assert rows[3].endswith("unused")
+    assert rows[3].endswith("written")
 
 
 def test_what_a_dispatch_reads_and_who_reads_it_are_marked(look: LookPanel) -> None:

@@ -137,9 +137,7 @@ class Activations:
         kv_width = config.n_kv_heads * config.head_dim
         gate_up = rows("gate_up", 2 * config.intermediate_size)
         return cls(
-            batch=replace(
-                Batch.make(memory, step, 1, 1), quantized_rows=runner.plans.quantized_rows
-            ),
+            batch=replace(Batch(step, 1, 1), quantized_rows=runner.plans.quantized_rows),
             resid_pre=rows("resid_pre", config.hidden_size),
             resid_mid=rows("resid_mid", config.hidden_size),
             qkv=rows("qkv", q_width + 2 * kv_width),

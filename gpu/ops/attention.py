@@ -65,7 +65,7 @@ def attention(
             "v_pool": pools.values[layer],
             "block_tables": pools.tables_of(layer),
             "out": into,
-            "heads_out": heads_out or batch.dummy_output,
+            "heads_out": heads_out,
         },
         (
             config.n_kv_heads * n_workgroups(group, tiling.heads),
@@ -138,7 +138,7 @@ def attention_merge(
             "values": splits.values,
             "states": splits.states,
             "out": out,
-            "entropy": entropy or batch.dummy_output,
+            "entropy": entropy,
         },
         (n_workgroups(config.n_heads * config.head_dim // 4, workgroup), batch.n_rows, 1),
         {

@@ -78,8 +78,6 @@ class Batch:
     step            uniform buffer of the step
     n_rows          rows that the plan is recorded for
     n_samples       samples that the plan is recorded for
-    dummy_input     bound where an op does not use an input
-    dummy_output    bound where an op does not use an output
     splits          partial results of split attention; None: contexts are not split
     kv_staging      new keys and values before quantisation; None: they go straight to the cache
     quantized_rows  int8 rows for matmuls with q8 and q4 weights; None: these take float32
@@ -92,8 +90,6 @@ class Batch:
     step: Tensor
     n_rows: int
     n_samples: int
-    dummy_input: Tensor
-    dummy_output: Tensor
     splits: KvSplits | None = None
     kv_staging: KvStaging | None = None
     quantized_rows: Tensor | None = None
@@ -106,16 +102,6 @@ class Batch:
         if not (group and self.group_steps):
             return self
         return replace(self, step=self.group_steps[group - 1])
-
-    @classmethod
-    def make(cls, memory: Memory, step: Tensor, n_rows: int, n_samples: int) -> Batch:
-        return cls(
-            step,
-            n_rows,
-            n_samples,
-            memory.zeros("dummy_input", (8,)),
-            memory.zeros("dummy_output", (8,)),
-        )
 
 
 def paging(config: ModelConfig, pools: KvPools) -> dict[str, Number]:

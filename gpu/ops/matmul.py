@@ -116,8 +116,8 @@ def matmul(
         batch.n_samples if sampled else batch.n_rows,
         {
             "step": batch.step,
-            "bias": bias or batch.dummy_input,
-            "residual": residual or batch.dummy_input,
+            "bias": bias,
+            "residual": residual,
             "y": y,
         },
         {
@@ -190,8 +190,8 @@ def qkv(
         batch.n_rows,
         {
             "step": batch.step,
-            "bias": bias or batch.dummy_input,
-            "rope_cos_sin": rope_cos_sin or batch.dummy_input,
+            "bias": bias,
+            "rope_cos_sin": rope_cos_sin,
             "q": q,
             "k_pool": to.keys,
             "v_pool": to.values,
@@ -239,7 +239,7 @@ def _record_matmul(
     weight: Matrix,
     rows: MatmulInput,
     n_rows: int,
-    tensors: dict[str, Tensor],
+    tensors: dict[str, Tensor | None],
     constants: dict[str, Number],
     lib: dict[str, str] | None = None,
     *,

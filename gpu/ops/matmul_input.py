@@ -24,7 +24,7 @@ class MatmulInput:
     q8                  rows are int8
     """
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor | None]
     constants: dict[str, Number]
     lib: dict[str, str]
     q8: bool = False
@@ -66,7 +66,7 @@ def matmul_input(
         return MatmulInput({"x": y}, {}, q8_lib(weight.dtype), q8=True)
     lib = {"weight": f"weight_{weight.dtype}"}
     if norm is None:
-        return MatmulInput({"x": x, "gain": batch.dummy_input}, {}, lib)
+        return MatmulInput({"x": x, "gain": None}, {}, lib)
     if batch.rms_norm_split and batch.n_rows >= MIN_SPLIT_ROWS and each == 1 and not sampled:
         rows = replace(batch.rms_norm_split.rows, shape=(batch.n_rows, padded(weight.k)))
         parts = RmsNormSplit(rows, batch.rms_norm_split.scales)

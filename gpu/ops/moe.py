@@ -93,8 +93,8 @@ def moe_matmul(
         "step": batch.step,
         **rows.tensors,
         "assignments": permutation.order if permuted else routing.expert_ids,
-        "bias": bias or batch.dummy_input,
-        "tiles": permutation.tiles if permuted else batch.dummy_input,
+        "bias": bias,
+        "tiles": permutation.tiles if permuted else None,
         "slots": slots,
         "y": y,
     }
@@ -183,7 +183,7 @@ def moe_combine(
     for tensor in (expert_out, *((residual,) if residual else ()), *(shared[:1] if shared else ())):
         expect_shape(tensor, (y.shape[-1],), label)
     expect_routing(routing, experts, label)
-    shared_out, logits = shared or (batch.dummy_input, batch.dummy_input)
+    shared_out, logits = shared or (None, None)
     rec.dispatch(
         label,
         "moe_combine",
@@ -193,14 +193,14 @@ def moe_combine(
             "gates": routing.gates,
             "logits": logits,
             "shared_out": shared_out,
-            "residual": residual or batch.dummy_input,
+            "residual": residual,
             "y": y,
         },
         (n_workgroups(y.shape[-1] // 4, WORKGROUP), batch.n_rows, 1),
         {
             "EXPERTS_PER_TOKEN": experts.experts_per_token,
             "STRIDE": y.shape[-1],
-            "LOGITS_STRIDE": logits.shape[-1],
+            "LOGITS_STRIDE": logits.shape[-1] if logits else 0,
             "GATE": experts.n_experts,
             "SHARED": shared is not None,
             "RESIDUAL": residual is not None,

@@ -104,10 +104,10 @@ def shift_quantized_kv(
 
 def _tensors(
     moves: Tensor, rope: LayerRope | None, pools: KvPools, layer: int
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor | None]:
     return {
         "moves": moves,
-        "rope_cos_sin": rope.cos_sin if rope else moves,
+        "rope_cos_sin": rope.cos_sin if rope else None,
         "k_pool": pools.keys[layer],
         "v_pool": pools.values[layer],
     }

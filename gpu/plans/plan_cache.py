@@ -219,7 +219,7 @@ class PlanCache:
         staging = KvStaging.make(model.config, rows, memory) if packed else None
         self.quantized_rows = _make_quantized_rows(device, model, memory)
         self._shared = replace(
-            Batch.make(memory, tensors.step, 1, 1),
+            Batch(tensors.step, 1, 1),
             kv_staging=staging,
             quantized_rows=self.quantized_rows,
             rms_norm_split=_make_rms_norm_split(model, memory),

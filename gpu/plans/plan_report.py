@@ -6,13 +6,12 @@ from typing import Literal
 
 import msgspec
 
-Access = Literal["uniform", "read", "read_write", "unused"]
+Access = Literal["uniform", "read", "read_write"]
 
 
 class PlanBinding(msgspec.Struct, frozen=True):
     """Binding `name` of a shader and the tensor bound to it, as stored: packed weights are u32
-    words. "read_write" is how a shader must declare what it writes; "unused": a dummy for a tensor
-    that this op does without."""
+    words. "read_write" is how a shader must declare what it writes."""
 
     name: str
     tensor: str

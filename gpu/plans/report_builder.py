@@ -20,8 +20,6 @@ from gpu.webgpu.kernels import Binding, Kernel
 from gpu.webgpu.plan import Dispatch, Plan
 
 _LAYER = re.compile(r"layer(\d+)\.")
-_STAND_INS = ("dummy_input", "dummy_output")
-"""Tensors of `gpu.ops.Batch` for bindings that an op does not use."""
 
 
 def plan_report(recorded: RecordedPlan, size: StepSize) -> PlanReport:
@@ -116,7 +114,7 @@ def _binding(binding: Binding, tensor: Tensor) -> PlanBinding:
         "texture": "read",
         "storage": "read_write",
     }
-    access: Access = "unused" if tensor.name in _STAND_INS else kinds[binding.kind]
+    access = kinds[binding.kind]
     return PlanBinding(
         binding.name, tensor.name, tensor.dtype, tensor.shape, tensor.n_bytes, access
     )

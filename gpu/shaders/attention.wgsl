@@ -12,7 +12,7 @@
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
 // out           [n_rows][Q_STRIDE / 4] vec4; PARTIAL: [n_splits][FEW_ROWS][Q_STRIDE / 4]
-// heads_out     [n_rows][N_HEADS] entropy in bits (not written without CAPTURE);
+// heads_out     [n_rows][N_HEADS] entropy in bits (not bound without CAPTURE);
 //               PARTIAL: [n_splits][FEW_ROWS][N_HEADS] State
 // use: step
 // use: words
@@ -45,7 +45,7 @@ const CHUNKS = HEAD_VEC4S / CACHED_VEC4S; // loads of a key
 @group(0) @binding(3) var<storage, read> v_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<Load16>;
-@group(0) @binding(6) var<storage, read_write> heads_out: array<f32>;
+@group(0) @binding(6) var<storage, read_write> heads_out: array<f32>; // optional
 
 var<workgroup> finished: array<State, QUERIES>; // merged previous splits
 

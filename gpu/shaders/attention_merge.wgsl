@@ -5,7 +5,7 @@
 // values   [n_splits][FEW_ROWS][Q_STRIDE / 4] vec4
 // states   [n_splits][FEW_ROWS][N_HEADS] State
 // out      [n_rows][Q_STRIDE / 4] vec4
-// entropy  [n_rows][N_HEADS] bits (not written without CAPTURE)
+// entropy  [n_rows][N_HEADS] bits (not bound without CAPTURE)
 // use: step
 // use: softmax_state
 // prelude: const FEW_ROWS (most rows of a step whose attention is split)
@@ -20,7 +20,7 @@ override WORKGROUP: u32 = 64u;
 @group(0) @binding(1) var<storage, read> values: array<vec4f>;
 @group(0) @binding(2) var<storage, read> states: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<vec4f>;
-@group(0) @binding(4) var<storage, read_write> entropy: array<f32>;
+@group(0) @binding(4) var<storage, read_write> entropy: array<f32>; // optional
 
 fn state_of(split: u32, row: u32, head: u32) -> State {
   let at = ((split * FEW_ROWS + row) * N_HEADS + head) * 3u;

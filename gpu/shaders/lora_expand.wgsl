@@ -14,8 +14,8 @@
 // first       [STRIDE / 4] vec4: column of lora_a_out at which the module of an output begins
 // ends        [N_LORAS]: end of each adapter's ranks
 // strengths   [n_slots][N_LORAS]
-// bias        [≥ STRIDE / 4] vec4 (any buffer without BIAS)
-// expert_ids  [assignments] (any buffer without experts)
+// bias        [≥ STRIDE / 4] vec4 (not bound without BIAS)
+// expert_ids  [assignments] (not bound without experts)
 // y           [n_rows][STRIDE / 4] vec4
 // use: step
 override N_LORAS: u32;
@@ -31,8 +31,8 @@ override WORKGROUP: u32 = 64u;
 @group(0) @binding(3) var<storage, read> first: array<vec4u>;
 @group(0) @binding(4) var<storage, read> ends: array<u32>;
 @group(0) @binding(5) var<storage, read> strengths: array<f32>;
-@group(0) @binding(6) var<storage, read> bias: array<vec4f>;
-@group(0) @binding(7) var<storage, read> expert_ids: array<u32>;
+@group(0) @binding(6) var<storage, read> bias: array<vec4f>; // optional
+@group(0) @binding(7) var<storage, read> expert_ids: array<u32>; // optional
 @group(0) @binding(8) var<storage, read_write> y: array<vec4f>;
 
 @compute @workgroup_size(WORKGROUP)

@@ -10,8 +10,8 @@
 // x, weight, gain  see lib/matmul_tile.wgsl; lib/weight_{f32,f16,q8,q4}.wgsl reads
 //                  weights; the shard is columns FIRST .. FIRST + N - 1 of y (before GATED halves
 //                  them)
-// bias      [>= FIRST + N], or one per row, BIAS_STRIDE apart (any buffer without BIAS)
-// residual  [rows][Y_STRIDE]         (any buffer without RESIDUAL)
+// bias      [>= FIRST + N], or one per row, BIAS_STRIDE apart (not bound without BIAS)
+// residual  [rows][Y_STRIDE]         (not bound without RESIDUAL)
 // y         [rows][Y_STRIDE]
 // use: step
 // use: tile_lanes
@@ -29,8 +29,8 @@ override GATHERED: bool = false; // with GATHER: x has one row per sample
 override SCALE: f32 = 1.0;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(4) var<storage, read> bias: array<f32>;
-@group(0) @binding(5) var<storage, read> residual: array<f32>;
+@group(0) @binding(4) var<storage, read> bias: array<f32>; // optional
+@group(0) @binding(5) var<storage, read> residual: array<f32>; // optional
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
 
 fn source_row(row: u32) -> u32 {

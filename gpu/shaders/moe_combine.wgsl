@@ -2,9 +2,9 @@
 //
 // expert_out  [rows · EXPERTS_PER_TOKEN][STRIDE / 4] vec4
 // gates       [rows][EXPERTS_PER_TOKEN]
-// logits      [rows][LOGITS_STRIDE]; column GATE is read       (any buffer without SHARED)
-// shared_out  [rows][STRIDE / 4] vec4                          (any buffer without SHARED)
-// residual    [rows][STRIDE / 4] vec4                          (any buffer without RESIDUAL)
+// logits      [rows][LOGITS_STRIDE]; column GATE is read       (not bound without SHARED)
+// shared_out  [rows][STRIDE / 4] vec4                          (not bound without SHARED)
+// residual    [rows][STRIDE / 4] vec4                          (not bound without RESIDUAL)
 // y           [rows][STRIDE / 4] vec4
 // use: step
 override EXPERTS_PER_TOKEN: u32;
@@ -18,9 +18,9 @@ override WORKGROUP: u32 = 64u;
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> expert_out: array<vec4f>;
 @group(0) @binding(2) var<storage, read> gates: array<f32>;
-@group(0) @binding(3) var<storage, read> logits: array<f32>;
-@group(0) @binding(4) var<storage, read> shared_out: array<vec4f>;
-@group(0) @binding(5) var<storage, read> residual: array<vec4f>;
+@group(0) @binding(3) var<storage, read> logits: array<f32>; // optional
+@group(0) @binding(4) var<storage, read> shared_out: array<vec4f>; // optional
+@group(0) @binding(5) var<storage, read> residual: array<vec4f>; // optional
 @group(0) @binding(6) var<storage, read_write> y: array<vec4f>;
 
 @compute @workgroup_size(WORKGROUP)

@@ -12,8 +12,8 @@
 //
 // x, weight, gain  see lib/matmul_tile.wgsl; x has one row per X_ASSIGNMENTS assignments
 // assignments  [assignments] expert of each, or with PERMUTED assignments sorted by expert
-// bias    [assignments][BIAS_STRIDE] (any buffer without BIAS)
-// tiles   [N_TILES]   see moe_permute.wgsl (any buffer without PERMUTED)
+// bias    [assignments][BIAS_STRIDE] (not bound without BIAS)
+// tiles   [N_TILES]   see moe_permute.wgsl (not bound without PERMUTED)
 // slots   [N_EXPERTS]
 // y       [assignments][Y_STRIDE]
 // use: step
@@ -32,8 +32,8 @@ override PERMUTED: bool;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(4) var<storage, read> assignments: array<u32>;
-@group(0) @binding(5) var<storage, read> bias: array<f32>;
-@group(0) @binding(6) var<storage, read> tiles: array<vec4u>;
+@group(0) @binding(5) var<storage, read> bias: array<f32>; // optional
+@group(0) @binding(6) var<storage, read> tiles: array<vec4u>; // optional
 @group(0) @binding(7) var<storage, read> slots: array<u32>;
 @group(0) @binding(8) var<storage, read_write> y: array<f32>;
 

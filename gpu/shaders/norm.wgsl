@@ -8,8 +8,8 @@
 //
 // x         [rows][STRIDE]
 // gain      [>= WIDTH]
-// bias      [>= WIDTH]       (any buffer without BIAS)
-// residual  [rows][STRIDE]   (any buffer without RESIDUAL)
+// bias      [>= WIDTH]       (not bound without BIAS)
+// residual  [rows][STRIDE]   (not bound without RESIDUAL)
 // y         [rows][STRIDE]; columns past WIDTH are not written
 // use: step
 // use: workgroup_sum
@@ -25,8 +25,8 @@ override GATHER: bool = false; // y has one row per sample, from the sample's ro
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> gain: array<f32>;
-@group(0) @binding(3) var<storage, read> bias: array<f32>;
-@group(0) @binding(4) var<storage, read> residual: array<f32>;
+@group(0) @binding(3) var<storage, read> bias: array<f32>; // optional
+@group(0) @binding(4) var<storage, read> residual: array<f32>; // optional
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(LANES)

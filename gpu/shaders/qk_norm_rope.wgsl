@@ -10,7 +10,7 @@
 //
 // projected  [rows][P_STRIDE / 2] pairs: query heads, key heads, value heads
 // gains      pairs: of queries, then of keys; of one head, or with WHOLE of all
-// rope_cos_sin  [context][HALF] vec4: (cos, sin) of two numbers (any buffer if HALF is 0)
+// rope_cos_sin  [context][HALF] vec4: (cos, sin) of two numbers (not bound if HALF is 0)
 // q          [rows][Q_STRIDE / 2] pairs
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: step
@@ -28,7 +28,7 @@ override LANES: u32; // a power of two
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> projected: array<vec2f>;
 @group(0) @binding(2) var<storage, read> gains: array<vec2f>;
-@group(0) @binding(3) var<storage, read> rope_cos_sin: array<vec4f>;
+@group(0) @binding(3) var<storage, read> rope_cos_sin: array<vec4f>; // optional
 @group(0) @binding(4) var<storage, read_write> q: array<vec2f>;
 @group(0) @binding(5) var<storage, read_write> k_pool: array<Pair>;
 @group(0) @binding(6) var<storage, read_write> v_pool: array<Pair>;

@@ -12,8 +12,8 @@
 //
 // x, weight, gain  see lib/matmul_tile.wgsl; the shard is rows FIRST .. FIRST + N - 1 of the weight
 // bias       [rows of the weight / 4] vec4 in the same order, or one per row, BIAS_STRIDE apart
-//            (any buffer without BIAS)
-// rope_cos_sin  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (any buffer if that is 0)
+//            (not bound without BIAS)
+// rope_cos_sin  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (not bound if that is 0)
 // q          [rows][Q_STRIDE / 2] pairs
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: step
@@ -30,8 +30,8 @@ override N_HEADS: u32;
 override Q_STRIDE: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(4) var<storage, read> bias: array<vec4f>;
-@group(0) @binding(5) var<storage, read> rope_cos_sin: array<vec4f>;
+@group(0) @binding(4) var<storage, read> bias: array<vec4f>; // optional
+@group(0) @binding(5) var<storage, read> rope_cos_sin: array<vec4f>; // optional
 @group(0) @binding(6) var<storage, read_write> q: array<vec2f>;
 @group(0) @binding(7) var<storage, read_write> k_pool: array<Pair>;
 @group(0) @binding(8) var<storage, read_write> v_pool: array<Pair>;

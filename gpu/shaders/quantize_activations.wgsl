@@ -10,7 +10,7 @@
 // not finite either, so the fault stays visible.
 //
 // x     [rows][8 · BLOCKS] vec4; columns past K are zero
-// gain  [8 · BLOCKS] vec4 (any buffer without NORM)
+// gain  [8 · BLOCKS] vec4 (not bound without NORM)
 // y     [rows], see lib/quantized_rows.wgsl
 // use: step
 // use: quantized_rows
@@ -35,7 +35,7 @@ struct Half {
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> x: array<vec4f>;
-@group(0) @binding(2) var<storage, read> gain: array<vec4f>;
+@group(0) @binding(2) var<storage, read> gain: array<vec4f>; // optional
 @group(0) @binding(3) var<storage, read_write> y: array<vec4u>;
 
 fn pack_int8x4(x: vec4f, absmax: f32, quotient: f32) -> u32 {

@@ -7,7 +7,7 @@
 //
 // moves         [1 + n] vec4: (n, 0, 0, 0), then (source, destination, shift as i32, 0) of each
 //               move; a place is its block · BLOCK_TOKENS + the token in the block
-// rope_cos_sin  [context][HALF] vec4: (cos, sin) of two numbers (any buffer if HALF is 0)
+// rope_cos_sin  [context][HALF] vec4: (cos, sin) of two numbers (not bound if HALF is 0)
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: paging
 // use: kv_pair
@@ -17,7 +17,7 @@ override ROPE_UNSCALE: f32; // 1 / factor of rope_cos_sin, which keys have alrea
 override LANES: u32;
 
 @group(0) @binding(0) var<storage, read> moves: array<vec4u>;
-@group(0) @binding(1) var<storage, read> rope_cos_sin: array<vec4f>;
+@group(0) @binding(1) var<storage, read> rope_cos_sin: array<vec4f>; // optional
 @group(0) @binding(2) var<storage, read_write> k_pool: array<Pair>;
 @group(0) @binding(3) var<storage, read_write> v_pool: array<Pair>;
 

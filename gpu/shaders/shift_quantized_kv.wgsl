@@ -7,7 +7,7 @@
 // of the same dispatch.
 //
 // moves         as in shift_kv.wgsl
-// rope_cos_sin  [context][HALF] (cos, sin) (any buffer if HALF is 0)
+// rope_cos_sin  [context][HALF] (cos, sin) (not bound if HALF is 0)
 // k_pool, v_pool  words, see lib/packed_heads.wgsl
 // use: paging
 // use: kv_packed
@@ -25,7 +25,7 @@ override HADAMARD: bool;
 override LANES: u32; // at most HEAD_DIM
 
 @group(0) @binding(0) var<storage, read> moves: array<vec4u>;
-@group(0) @binding(1) var<storage, read> rope_cos_sin: array<vec2f>;
+@group(0) @binding(1) var<storage, read> rope_cos_sin: array<vec2f>; // optional
 @group(0) @binding(2) var<storage, read_write> k_pool: array<u32>;
 @group(0) @binding(3) var<storage, read_write> v_pool: array<u32>;
 

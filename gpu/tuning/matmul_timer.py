@@ -197,7 +197,7 @@ class MatmulTimer:
         parts = RmsNormSplit.make(k, rows, memory)
         shards = (Shard(self._weight, 0, n),)
         return _Matmul(
-            replace(Batch.make(memory, step, rows, 1), rms_norm_split=parts),
+            replace(Batch(step, rows, 1), rms_norm_split=parts),
             Matrix(
                 "autotune.weight", n, k, self._dtype, shards, (), interleaved=self._n_interleaved
             ),

@@ -3,14 +3,15 @@
 A shader is specialised in two ways: `override` constants, and a prelude of `const` and `alias`
 lines for what WGSL cannot override (private array lengths, types). A `// use: name` line adds
 shaders/lib/name.wgsl and its own uses before the shader. Ops bind by name; only the shader declares
-the order of its bindings.
+the order of its bindings. One that ends in `// optional` may be left out: every binding costs the
+host time at each dispatch.
 """
 
 from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,10 @@ _BINDING = re.compile(
 _TEXTURE = re.compile(
     r"@group\(0\)\s*@binding\((\d+)\)\s*var\s+(\w+):\s*texture_storage_2d<rgba32uint, read>"
 )
+_OPTIONAL = re.compile(
+    r"^@group\(0\) @binding\(\d+\) var<storage[^>]*> (\w+): array<(\w+)>; // optional$",
+    re.MULTILINE,
+)
 _USE = re.compile(r"^// use: (\w+)\s*$", re.MULTILINE)
 _OVERRIDE = re.compile(r"^override\s+(\w+)\s*:.*\n", re.MULTILINE)
 
@@ -46,11 +51,17 @@ def read_shader(name: str) -> str:
     return (resources.files("gpu") / "shaders" / f"{name}.wgsl").read_text("utf-8")
 
 
-def compose(name: str, prelude: Mapping[str, str], lib: Mapping[str, str] | None = None) -> str:
+def compose(
+    name: str,
+    prelude: Mapping[str, str],
+    lib: Mapping[str, str] | None = None,
+    unbound: Collection[str] = (),
+) -> str:
     """Return the whole source of shader `name`: prelude, the library files it uses, itself.
 
     `prelude` maps a WGSL declaration such as "const TILE_M" or "alias Scalar" to its value. `lib`
-    maps a used name to the file that replaces it, e.g. {"weight": "weight_f16"}.
+    maps a used name to the file that replaces it, e.g. {"weight": "weight_f16"}. `unbound` names
+    optional bindings to do without; raises ValueError for one that is not optional.
     """
     lib = lib or {}
     parts = ["".join(f"{declaration} = {value};\n" for declaration, value in prelude.items())]
@@ -64,7 +75,21 @@ def compose(name: str, prelude: Mapping[str, str], lib: Mapping[str, str] | None
         parts.append(source)
 
     add(read_shader(name))
-    return _overrides_first("\n".join(parts))
+    return _without(unbound, _overrides_first("\n".join(parts)), name)
+
+
+def _without(unbound: Collection[str], source: str, name: str) -> str:
+    """Return the source without these optional bindings. Constants keep the shader from using them;
+    private variables stand in their place, so that it compiles, and compilers remove them."""
+    optional = {match[1] for match in _OPTIONAL.finditer(source)}
+    if needed := sorted(set(unbound) - optional):
+        raise ValueError(f"{name}.wgsl cannot do without {', '.join(needed)}")
+
+    def declared(match: re.Match[str]) -> str:
+        private = f"var<private> {match[1]}: array<{match[2]}, 1>; // not bound"
+        return private if match[1] in unbound else match[0]
+
+    return _OPTIONAL.sub(declared, source)
 
 
 def _overrides_first(source: str) -> str:
@@ -140,15 +165,17 @@ class Kernels:
         constants: Mapping[str, Number],
         prelude: Mapping[str, str] | None = None,
         lib: Mapping[str, str] | None = None,
+        unbound: frozenset[str] = frozenset(),
     ) -> Kernel:
         """Return the kernel of shader `name` with these overrides; a new one starts to compile.
 
-        Raises ValueError for an override that the shader does not declare.
+        Raises ValueError for an override that the shader does not declare, and for a binding in
+        `unbound` that it needs.
         """
         prelude, lib = prelude or {}, self.device.policy.lib | dict(lib or {})
-        key = (name, _items(constants), _items(prelude), _items(lib))
+        key = (name, _items(constants), _items(prelude), _items(lib), unbound)
         if key not in self._kernels:
-            source = compose(name, prelude, lib)
+            source = compose(name, prelude, lib, unbound)
             self._kernels[key] = self._begin(name, source, dict(constants))
         return self._kernels[key]
 

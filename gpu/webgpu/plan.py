@@ -72,27 +72,30 @@ class Recorder:
         self,
         label: str,
         shader: str,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor | None],
         grid: Grid,
         constants: Mapping[str, Number],
         prelude: Mapping[str, str] | None = None,
         lib: Mapping[str, str] | None = None,
     ) -> None:
-        """Append a dispatch of `shader` over `grid` workgroups with `tensors` bound by name.
+        """Append a dispatch of `shader` over `grid` workgroups with `tensors` bound by name; None:
+        without this optional binding.
 
         Raises ValueError if the names do not match the shader's bindings, or if a written tensor's
         buffer is bound again (WebGPU tracks usage per buffer).
         """
-        kernel = self.kernels.get(shader, constants, prelude, lib)
-        self._check(label, kernel, tensors, grid)
+        bound = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        unbound = frozenset(tensors.keys() - bound.keys())
+        kernel = self.kernels.get(shader, constants, prelude, lib, unbound)
+        self._check(label, kernel, bound, grid)
         bind_group = self.device.wgpu.create_bind_group(
             label=label,
             layout=kernel.layout,
             entries=[
-                {"binding": b.index, "resource": tensors[b.name].binding} for b in kernel.bindings
+                {"binding": b.index, "resource": bound[b.name].binding} for b in kernel.bindings
             ],
         )
-        self.plan.dispatches.append(Dispatch(label, kernel, dict(tensors), grid, bind_group))
+        self.plan.dispatches.append(Dispatch(label, kernel, bound, grid, bind_group))
 
     def mark(self, name: str) -> None:
         """Add a named mark at this point of the plan."""

@@ -56,7 +56,6 @@ def _dispatch(number: int, label: str, size: int) -> PlanDispatch:
         _binding("step", "step", 2304, "uniform"),
         _binding("x", f"t{number - 1}", 4 * size, "read"),
         _binding("weight", label, 1000 * size, "read"),
-        _binding("bias", "dummy_input", 32, "unused"),
         _binding("y", f"t{number}", 4 * size, "read_write"),
     )
     return PlanDispatch(

@@ -125,9 +125,7 @@ class Rig:
         tables = blocks or [range(1 << 20)] * n_slots
         pack_step(Step(tuple(rows), tuple(samples)), data, tables)
         self.memory.write(self._step, np.frombuffer(data, np.uint8))
-        batch = Batch.make(self.memory, self._step, bucket or len(rows), max(1, len(samples)))
-        for tensor in (batch.dummy_input, batch.dummy_output):
-            self.poison(tensor)
+        batch = Batch(self._step, bucket or len(rows), max(1, len(samples)))
         for tensor in (self._rms_norm_split.rows, self._rms_norm_split.scales):
             self.poison(tensor)
         if self.quantized_rows is not None:

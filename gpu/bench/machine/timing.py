@@ -44,7 +44,7 @@ class PlanTimer:
         data = bytearray(STEP_BYTES)
         pack_step(Step(tuple(rows)), data, [range(1 << 16)])
         self.memory.write(self._step, np.frombuffer(data, np.uint8))
-        return Batch.make(self.memory, self._step, len(rows), 1)
+        return Batch(self._step, len(rows), 1)
 
     def seconds(self, record: Callable[[Recorder], None]) -> float:
         """Return the median of the seconds of what `record` records, after a pass that compiles."""

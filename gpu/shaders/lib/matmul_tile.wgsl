@@ -15,7 +15,7 @@
 //
 // x       [rows][8 · BLOCKS] vec4; columns past K are zero
 // weight  see lib/columns.wgsl
-// gain    [8 · BLOCKS] vec4; with PRE_NORMED, the scale of each row of x (any buffer: no norm)
+// gain    [8 · BLOCKS] vec4; with PRE_NORMED, the scale of each row of x (not bound without a norm)
 //
 // The shader that uses this defines `source_row(row)`, the row of x for a row of the result.
 // use: words

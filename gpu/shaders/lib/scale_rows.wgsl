@@ -4,13 +4,13 @@
 // The product with a bias after it is one `fma`: a compiler may fuse the two in one kernel and not
 // in another, and kernels of few and of many rows must give the same bits.
 //
-// gain  [8 · BLOCKS] vec4; with PRE_NORMED, the scale of each row of x (any buffer: no norm)
+// gain  [8 · BLOCKS] vec4; with PRE_NORMED, the scale of each row of x (not bound without a norm)
 override K: u32;
 override EPS: f32 = 0.0;
 override NORM: bool = false;
 override PRE_NORMED: bool = false;
 
-@group(0) @binding(3) var<storage, read> gain: array<Load16>;
+@group(0) @binding(3) var<storage, read> gain: array<Load16>; // optional
 
 var<private> row_scales: array<f32, TILE_M>;
 

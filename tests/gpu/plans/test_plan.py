@@ -43,6 +43,16 @@ def test_tensors_must_be_those_the_shader_binds(rec: Recorder, memory: Memory) -
         record_embed(rec, tensors)
 
 
+def test_optional_tensors_are_not_bound(rec: Recorder, memory: Memory) -> None:
+    step, x, y = (memory.zeros(name, (STEP_BYTES // 4,), uniform=name == "s") for name in "sxy")
+    tensors = {"step": step, "x": x, "gain": x, "bias": None, "residual": None, "y": y}
+    constants = {"WIDTH": 32, "STRIDE": 32, "EPS": 0.0, "LANES": 8}
+    rec.dispatch("here", "norm", tensors, (1, 1, 1), constants)
+    (dispatch,) = rec.plan.dispatches
+    assert list(dispatch.tensors) == ["step", "x", "gain", "y"]
+    assert [b.name for b in dispatch.kernel.bindings] == ["step", "x", "gain", "y"]
+
+
 def test_a_buffer_cannot_be_written_and_read_at_once(rec: Recorder, memory: Memory) -> None:
     tensors = embed_tensors(memory)
     tensors["chosen"] = tensors["x"]

@@ -45,8 +45,8 @@ NAN, INFINITY, STALE = 0x7FC0BEEF, 0x7F800000, 0xC2F6E979
 N_KEYS = 64
 """Most keys whose attention weights are kept."""
 
-NOT_OF_ROWS = ("dummy_output", "attention.values", "attention.states")
-"""Bound where nothing is written, and results of each split, which the merge has read."""
+NOT_OF_ROWS = ("attention.values", "attention.states")
+"""Results of each split, which the merge has read."""
 
 
 class Memory128:

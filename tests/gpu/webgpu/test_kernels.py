@@ -166,6 +166,14 @@ def test_loops_over_a_part_count_their_rounds_from_zero(name: str) -> None:
         assert not from_start or start == "0u", f"{variable} from {start} to {end}"
 
 
+def test_a_shader_does_without_optional_bindings() -> None:
+    whole, less = (compose("matmul", {}, ANY, unbound) for unbound in ((), ("bias", "gain")))
+    names = {b.name for b in bindings_of(whole)}
+    assert names - {b.name for b in bindings_of(less)} == {"bias", "gain"}
+    with pytest.raises(ValueError, match=r"^matmul\.wgsl cannot do without x, y$"):
+        compose("matmul", {}, ANY, ("y", "x", "bias"))
+
+
 def test_every_file_of_the_library_is_used() -> None:
     used = set()
     for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):

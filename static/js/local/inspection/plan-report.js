@@ -8,8 +8,6 @@ import { sumOfTerms } from "../gpu/step-cost.js";
 const LAYER = /^layer(\d+)\./;
 const OVERRIDE = /^override\s+(\w+)\s*:\s*(\w+)(?:\s*=\s*([^;]+?))?\s*;/gm;
 const BINDING = /@binding\((\d+)\)\s*var(?:<[^>]*>)?\s+(\w+)/g;
-/** Tensors for bindings that an op does not use. */
-const STAND_INS = ["dummy_input", "dummy_output"];
 const ACCESS = { uniform: "uniform", "read-only-storage": "read", storage: "read_write" };
 
 /**
@@ -74,8 +72,7 @@ function bindingsOf(plan, { source, bindings }, views) {
   const names = new Map([...plan.sources[source].matchAll(BINDING)].map(([, at, name]) => [Number(at), name]));
   return bindings.map(([at, type], i) => {
     const [, , bytes, tensor, dtype, shape] = plan.views[views[i]];
-    const access = STAND_INS.includes(tensor) ? "unused" : ACCESS[type];
-    return { name: names.get(at) ?? "", tensor, dtype, shape, n_bytes: bytes, access };
+    return { name: names.get(at) ?? "", tensor, dtype, shape, n_bytes: bytes, access: ACCESS[type] };
   });
 }
 

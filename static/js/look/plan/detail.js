@@ -5,7 +5,7 @@ import { el, setText } from "../../ui/dom.js";
 import { bytes, count, figure } from "../../ui/format.js";
 import { short } from "./graph.js";
 
-const ACCESS = { uniform: "uniform", read: "read", read_write: "written", unused: "unused" };
+const ACCESS = { uniform: "uniform", read: "read", read_write: "written" };
 
 export class PlanDetail {
   constructor(root) {
@@ -56,13 +56,11 @@ export class PlanDetail {
     const body = this.bound.createTBody();
     for (const { name, tensor, dtype, shape, n_bytes: n, access } of bindings) {
       const row = body.insertRow();
-      row.className = access;
-      const unused = access === "unused";
-      const cells = [name, unused ? "" : tensor, unused ? "" : `${dtype} ${shape.join(" × ")}`];
-      for (const text of cells) row.insertCell().textContent = text;
+      for (const text of [name, tensor, `${dtype} ${shape.join(" × ")}`])
+        row.insertCell().textContent = text;
       const size = row.insertCell();
       size.className = "n";
-      size.textContent = unused ? "" : bytes(n);
+      size.textContent = bytes(n);
       row.insertCell().textContent = ACCESS[access];
     }
   }
