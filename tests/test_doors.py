@@ -65,8 +65,7 @@ GPU = {
     " load_options lora pace places request runners sampling_params scheduled_updates stage_hosts"
     " text tuning webgpu",
     "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
-    " plans pytorch reference request runner runners sampling_params step text tracing tuning"
-    " webgpu",
+    " pytorch reference request runner runners sampling_params step text tuning webgpu",
 }  # fmt: skip
 
 # room of app: the rooms it may open; "app" is app/__init__.py. Four modules are rooms of their own:
