@@ -37,6 +37,10 @@ PIECE_KEYS = 32
 MAX_VALUE_GROUPS = 16
 """Most groups of lanes in shaders/lib/attention_split_coalesced.wgsl: their sums are added in
 order, so more would wait for each other."""
+LOADED_KEYS = 16
+"""Most keys of a lane there that are loaded together: those of a KV block."""
+LEAST_LOADED_KEYS = 8
+"""The same where workgroup memory is scarce."""
 
 _LOADS: dict[AttentionLoads, dict[str, str]] = {
     "own": {"quad": "quad_load"},
@@ -63,6 +67,7 @@ class AttentionTiling:
                       shuffle    lanes exchange what they loaded
                       coalesced  lanes share a key, and neighbours load neighbouring bytes
                       shared     a workgroup copies keys and values into workgroup memory
+    bytes             most workgroup memory with `coalesced` loads
     """
 
     head_dim: int
@@ -75,6 +80,7 @@ class AttentionTiling:
     split: int
     chunk: int
     loads: AttentionLoads
+    bytes: int
 
     @classmethod
     def of(
@@ -114,6 +120,7 @@ class AttentionTiling:
             split=policy.kv_split_size,
             chunk=chunk,
             loads=loads,
+            bytes=policy.attention_bytes,
         )
 
     @property
@@ -135,8 +142,26 @@ class AttentionTiling:
         if self.loads == "shared":
             fit = TILE_VEC4S // sizes["HEAD_VEC4S"]
             sizes["VALUE_KEYS"] = min(PIECE_KEYS, _power_of_two(fit))
+        if self.loads == "coalesced":
+            sizes |= self._rounds
         packing = packing_prelude(self.format, self.head_dim)
         return {f"const {name}": f"{size}u" for name, size in sizes.items()} | packing
+
+    @property
+    def _rounds(self) -> dict[str, int]:
+        """How much of a split goes through workgroup memory at a time: all of it if there is room
+        for partial scores and values next to what the whole split needs."""
+        queries = self.rows * self.heads
+        whole = queries * (4 * self.split + self.split + 8 * self.value_groups + 24)
+        room = (self.bytes - whole) // (16 * self.lanes)  # vec4s of each lane
+        loaded = min(LOADED_KEYS, self.split // self.value_groups)
+        if loaded > 4 * room:
+            loaded = LEAST_LOADED_KEYS
+        return {
+            "LOADED_KEYS": loaded,
+            "SCORED_QUERIES": _divisor(queries, room // (loaded // 4)),
+            "ADDED_QUERIES": _divisor(queries, room // (self.chunk // 4)),
+        }
 
     @property
     def lib(self) -> dict[str, str]:
@@ -173,6 +198,11 @@ def _shared_lanes(head_dim: int) -> int:
     128."""
     lanes = TILE_QUERIES // 8 * (head_dim // 4)
     return 64 if lanes <= 64 else max(128, -(-lanes // 32) * 32)
+
+
+def _divisor(n: int, most: int) -> int:
+    """Return the largest divisor of `n` that is at most `most`."""
+    return next(divisor for divisor in range(min(n, most), 0, -1) if n % divisor == 0)
 
 
 def _power_of_two(n: int) -> int:

@@ -63,6 +63,11 @@ DISCRETE_SHARED_ATTENTION_WORKGROUPS = 36
 """The same on a discrete GPU, which has more multiprocessors that would have none: with 32 on an
 H200, a 1B shape is predicted to take a tenth more time, with 39 the 135M shape a tenth less."""
 
+LEAST_WORKGROUP_BYTES = 16 << 10
+"""Workgroup memory of every WebGPU device."""
+DISCRETE_ATTENTION_BYTES = 48 << 10
+"""Most workgroup memory of attention on a discrete GPU: a split of an 8B shape takes 36 KiB."""
+
 AttentionLoads = Literal["own", "shuffle", "coalesced", "shared"]
 
 
@@ -82,6 +87,7 @@ class DevicePolicy:
                          and need no workgroup memory
     attention_queries    most queries of one workgroup of attention
     attention_loads      how lanes of attention get keys and values, see `AttentionTiling`
+    attention_bytes      most workgroup memory of attention with `coalesced` loads
     shared_attention_workgroups  fewest workgroups for which steps of many rows take `shared`
                          attention loads instead; None: never
     kv_split_size        keys of one split of attention
@@ -113,6 +119,7 @@ class DevicePolicy:
     strips_in_quads: bool
     attention_queries: int
     attention_loads: AttentionLoads
+    attention_bytes: int
     shared_attention_workgroups: int | None
     kv_split_size: int
     interleaves_weights: bool
@@ -148,7 +155,8 @@ class DevicePolicy:
 
 def _gpu(info: AdapterInfo) -> DevicePolicy:
     """Return the policy of a GPU: many lanes with short sums; short splits keep many cores busy."""
-    large = info.limits.get("max-compute-workgroup-storage-size", 0) >= SHARED_TILE_BYTES
+    workgroup_bytes = info.limits.get("max-compute-workgroup-storage-size", LEAST_WORKGROUP_BYTES)
+    large = workgroup_bytes >= SHARED_TILE_BYTES
     discrete = info.kind == DISCRETE
     tuning = NARROW if info.vendor in NARROW_VENDORS else GPU
     return DevicePolicy(
@@ -162,6 +170,9 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         strips_in_quads=False,
         attention_queries=8,
         attention_loads="coalesced",
+        attention_bytes=min(
+            workgroup_bytes, DISCRETE_ATTENTION_BYTES if discrete else SHARED_TILE_BYTES
+        ),
         shared_attention_workgroups=(
             DISCRETE_SHARED_ATTENTION_WORKGROUPS if discrete else SHARED_ATTENTION_WORKGROUPS
         ),
@@ -198,6 +209,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         strips_in_quads=True,
         attention_queries=12,
         attention_loads="shuffle" if "subgroup" in info.features else "own",
+        attention_bytes=LEAST_WORKGROUP_BYTES,
         shared_attention_workgroups=None,
         kv_split_size=512,
         interleaves_weights=True,

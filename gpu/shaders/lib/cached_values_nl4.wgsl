@@ -1,11 +1,20 @@
 // Reads cached values stored as nl4: chunk `at` of the pool.
 // use: packed_nl4
-fn value_numbers(at: u32) -> Numbers {
+struct ValueLoad {
+  data: u32,
+  scales: u32, // of two blocks
+}
+
+fn load_value(at: u32) -> ValueLoad {
   let t = at / HEAD_CHUNKS;
   let chunk = at % HEAD_CHUNKS;
-  let block = chunk * CHUNK / PACK_BLOCK;
-  let scale_word_at = scales_at(t, NL4) + block / 2u;
+  let scale_word_at = scales_at(t, NL4) + chunk * CHUNK / PACK_BLOCK / 2u;
   let word = data_at(t, NL4) + chunk;
-  let absmax = half_of(v_pool[scale_word_at / 2u][scale_word_at % 2u], block);
-  return from_nl4(v_pool[word / 2u][word % 2u], absmax);
+  return ValueLoad(v_pool[word / 2u][word % 2u], v_pool[scale_word_at / 2u][scale_word_at % 2u]);
 }
+
+fn value_of(load: ValueLoad, at: u32) -> Numbers {
+  return from_nl4(load.data, half_of(load.scales, at % HEAD_CHUNKS * CHUNK / PACK_BLOCK));
+}
+
+fn value_numbers(at: u32) -> Numbers { return value_of(load_value(at), at); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,8 @@ from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
 from gpu.reference import ops as reference
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
-from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.kernel_source import workgroup_memory
+from gpu.webgpu.kernels import Kernel, Kernels, compose
 from tests.gpu.kv.cache import LAYER, Cache, Rows
 from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config, with_info
 
@@ -231,7 +233,7 @@ def test_groups_in_every_tiling(tiled_rig: Rig, heads: tuple[int, int, int]) -> 
 
 def test_tilings_fit_every_device() -> None:
     """16 KiB of workgroup memory and 256 lanes; whole tiles in a split, whole loads in a key."""
-    for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256)):
+    for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256), (8, 1, 512)):
         config = config_of((n_heads, n_kv_heads, head_dim))
         for dtype in ("f32", "f16", *(("q8", "q8q4") if head_dim % 8 == 0 else ())):
             for software, features in ((True, ("subgroup",)), (True, ()), (False, ())):
@@ -249,8 +251,33 @@ def test_tilings_fit_every_device() -> None:
                     assert tiling.value_groups * head_dim // tiling.chunk <= tiling.lanes
                     assert head_dim % tiling.chunk == 0
                 shared = AttentionTiling.of(config, dtype, 512, policy)
-                assert shared.loads == (many.loads if software else "shared")
+                copies = not software and head_dim <= 256
+                assert shared.loads == ("shared" if copies else many.loads)
                 assert shared.value_groups == few.value_groups, "the order of sums"
+
+
+def test_a_split_is_shared_at_once_where_there_is_room() -> None:
+    """Each round of partial scores or values costs two barriers."""
+
+    def rounds(heads: tuple[int, int, int], dtype: str, kib: int) -> tuple[int, int]:
+        limits = {"max-compute-workgroup-storage-size": kib << 10}
+        info = AdapterInfo("", "", "", DISCRETE, software=False, features=(), limits=limits)
+        tiling = AttentionTiling.of(config_of(heads), dtype, 1, DevicePolicy.of(info))
+        sizes = {name.removeprefix("const "): size for name, size in tiling.prelude.items()}
+        loaded, scored, added = (
+            int(sizes[name].rstrip("u"))
+            for name in ("LOADED_KEYS", "SCORED_QUERIES", "ADDED_QUERIES")
+        )
+        assert workgroup_bytes(tiling) <= kib << 10
+        batches = tiling.split // tiling.value_groups // loaded
+        return batches * tiling.heads // scored, tiling.heads // added
+
+    assert rounds((32, 8, 64), "f16", 48) == (1, 1)
+    assert rounds((32, 8, 64), "f16", 16) == (2, 2)
+    assert rounds((32, 8, 128), "f16", 48) == (1, 1)
+    assert rounds((32, 8, 128), "f16", 16) == (4, 4)
+    assert rounds((32, 8, 128), "f32", 48) == (2, 1)
+    assert rounds((9, 3, 64), "f16", 24) == (1, 1)
 
 
 def test_only_many_rows_of_a_gpu_copy_keys_and_values() -> None:
@@ -271,14 +298,9 @@ def test_only_many_rows_of_a_gpu_copy_keys_and_values() -> None:
 
 def workgroup_bytes(tiling: AttentionTiling) -> int:
     """Return the bytes of workgroup memory of shaders/attention.wgsl."""
-    queries = tiling.rows * tiling.heads
-    finished = 12 * queries
-    if tiling.loads != "coalesced":
-        quads = -(-queries // 4)
-        return finished + 4 * quads * (tiling.lanes * (16 + 4 + 4) + 4)
-    partial = 4 * tiling.lanes * max(queries, tiling.chunk)
-    weights = 4 * queries * (tiling.split + 2 * tiling.value_groups)
-    return finished + partial + weights + 12 * queries
+    source = compose("attention", tiling.prelude, tiling.lib)
+    constants = {"SPLIT": tiling.split}
+    return workgroup_memory(Kernel("attention", None, (), source, constants, Future()))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8q4"])
