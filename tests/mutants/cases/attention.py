@@ -61,8 +61,10 @@ MUTANTS = (
         "coalesced-rounds",
         "a loop of a split takes the form of which NVIDIA's compiler makes twice the rounds",
         COALESCED,
-        "for (var quad = 0u; quad < group_keys() / 4u; quad++) {\n      let score = weights[at + quad]",
-        "for (var quad = at; quad < at + group_keys() / 4u; quad++) {\n      let score = weights[quad]",
+        "for (var quad = 0u; quad < group_keys() / 4u; quad++) {\n"
+        "      let score = weights[at + quad]",
+        "for (var quad = at; quad < at + group_keys() / 4u; quad++) {\n"
+        "      let score = weights[quad]",
         ("tests/gpu/webgpu/test_kernels.py",),
         "test_loops_over_a_part",
     ),
