@@ -149,7 +149,10 @@ def attention_merge(
             "CAPTURE": entropy is not None,
             "WORKGROUP": workgroup,
         },
-        {"const FEW_ROWS": f"{FEW_ROWS}u"},
+        {
+            "const FEW_ROWS": f"{FEW_ROWS}u",
+            "const MERGE_AHEAD": f"{rec.device.policy.merge_ahead}u",
+        },
     )
 
 

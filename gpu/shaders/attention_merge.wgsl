@@ -8,7 +8,8 @@
 // entropy  [n_rows][N_HEADS] bits (not bound without CAPTURE)
 // use: step
 // use: softmax_state
-// prelude: const FEW_ROWS (most rows of a step whose attention is split)
+// prelude: const FEW_ROWS (most rows of a step whose attention is split), MERGE_AHEAD (splits that
+// are loaded before the first of them is merged)
 override N_HEADS: u32;
 override HEAD_VEC4S: u32; // head_dim / 4
 override Q_STRIDE: u32;
@@ -41,10 +42,20 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
 
   var state = state_of(0u, row, head);
   var v = values_of(0u, row, column);
-  for (var split = 1u; split < n_splits; split++) {
-    let next = state_of(split, row, head);
-    v = merged_values(state, v, next, values_of(split, row, column));
-    state = merged(state, next);
+  for (var first = 1u; first < n_splits; first += MERGE_AHEAD) {
+    var next = array<State, MERGE_AHEAD>();
+    var next_values = array<vec4f, MERGE_AHEAD>();
+    for (var i = 0u; i < MERGE_AHEAD; i++) {
+      let split = min(first + i, n_splits - 1u);
+      next[i] = state_of(split, row, head);
+      next_values[i] = values_of(split, row, column);
+    }
+    for (var i = 0u; i < MERGE_AHEAD; i++) {
+      if (first + i < n_splits) {
+        v = merged_values(state, v, next[i], next_values[i]);
+        state = merged(state, next[i]);
+      }
+    }
   }
   out[row * (Q_STRIDE / 4u) + column] = v / state.sum;
   if (CAPTURE && column % HEAD_VEC4S == 0u) {

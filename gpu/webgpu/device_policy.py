@@ -65,6 +65,9 @@ H200, a 1B shape is predicted to take a tenth more time, with 39 the 135M shape 
 
 LEAST_WORKGROUP_BYTES = 16 << 10
 """Workgroup memory of every WebGPU device."""
+MERGE_AHEAD = 8
+"""Splits of attention that are loaded before a GPU merges the first of them: each load takes as
+long as the merge of many."""
 DISCRETE_ATTENTION_BYTES = 48 << 10
 """Most workgroup memory of attention on a discrete GPU: a split of an 8B shape takes 36 KiB."""
 
@@ -91,6 +94,7 @@ class DevicePolicy:
     shared_attention_workgroups  fewest workgroups for which steps of many rows take `shared`
                          attention loads instead; None: never
     kv_split_size        keys of one split of attention
+    merge_ahead          splits that are loaded before the first of them is merged
     interleaves_weights  rows of a weight are interleaved block by block
     weights_in_textures  weights are textures instead of buffers
     loads_64_bits        words are loaded as 64-bit integers
@@ -122,6 +126,7 @@ class DevicePolicy:
     attention_bytes: int
     shared_attention_workgroups: int | None
     kv_split_size: int
+    merge_ahead: int
     interleaves_weights: bool
     weights_in_textures: bool
     loads_64_bits: bool
@@ -177,6 +182,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
             DISCRETE_SHARED_ATTENTION_WORKGROUPS if discrete else SHARED_ATTENTION_WORKGROUPS
         ),
         kv_split_size=128,
+        merge_ahead=MERGE_AHEAD,
         interleaves_weights=False,
         weights_in_textures=False,
         loads_64_bits=False,
@@ -212,6 +218,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         attention_bytes=LEAST_WORKGROUP_BYTES,
         shared_attention_workgroups=None,
         kv_split_size=512,
+        merge_ahead=1,
         interleaves_weights=True,
         # SwiftShader, which has no 64-bit integers, reads textures more slowly than buffers.
         weights_in_textures=wide and info.backend == "Vulkan",

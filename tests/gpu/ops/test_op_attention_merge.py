@@ -12,6 +12,7 @@ from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.batch import STATE_FLOATS, KvSplits
 from gpu.reference import ops as reference
 from gpu.webgpu.buffers import padded
+from gpu.webgpu.kernels import Kernels
 from tests.gpu.ops.rig import POISON, ROUNDING, Rig, compare, llama_config, rows_at
 
 pytestmark = pytest.mark.parity
@@ -19,8 +20,21 @@ SPLIT = 16
 
 
 @pytest.mark.parametrize("heads", [(1, 4), (3, 20), (9, 64)], ids=str)
-@pytest.mark.parametrize("n_splits", [1, 2, 5])
+@pytest.mark.parametrize("n_splits", [1, 2, 5, 11])
 def test_splits_are_merged_in_their_order(rig: Rig, n_splits: int, heads: tuple[int, int]) -> None:
+    """Each after the one before, and alike however many are loaded ahead."""
+    one, eight = (merged_bits(ahead_rig(rig, ahead), n_splits, heads) for ahead in (1, 8))
+    assert one == eight
+
+
+def ahead_rig(rig: Rig, ahead: int) -> Rig:
+    """Return a rig whose merges load `ahead` splits before they merge the first."""
+    device = replace(rig.device, policy=replace(rig.device.policy, merge_ahead=ahead))
+    return Rig(device, Kernels(device))
+
+
+def merged_bits(rig: Rig, n_splits: int, heads: tuple[int, int]) -> bytes:
+    """Merge random splits, compare the result with its twin, and return its bits."""
     n_heads, head_dim = heads
     config = llama_config(n_heads=n_heads, head_dim=head_dim)
     rng = np.random.default_rng(n_splits)
@@ -55,3 +69,4 @@ def test_splits_are_merged_in_their_order(rig: Rig, n_splits: int, heads: tuple[
     case = f"{n_splits}x{n_heads}x{head_dim}"
     compare("attention_merge.out", case, out.read(), want.reshape(3, -1), error * largest, 0)
     compare("attention_merge.entropy", case, bits.read(), entropy, error * 10, 0)
+    return out.read().tobytes() + bits.read().tobytes()

@@ -167,6 +167,14 @@ MUTANTS = (
         ("tests/gpu/ops/test_op_attention_merge.py",),
     ),
     Mutant(
+        "merge-ahead",
+        "splits that were loaded in place of those after the last are merged once more",
+        "gpu/shaders/attention_merge.wgsl",
+        "if (first + i < n_splits) {",
+        "if (first + i <= n_splits) {",
+        ("tests/gpu/ops/test_op_attention_merge.py",),
+    ),
+    Mutant(
         "soft-cap",
         "scores are capped by the tanh of half their value",
         "gpu/shaders/lib/soft_cap.wgsl",
