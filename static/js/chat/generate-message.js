@@ -20,6 +20,7 @@ import { truncationField } from "./truncation.js";
  *
  * @param {Partial<RunRequest>} request
  * @param {{params: NamedSettings, capture: boolean, interventions: Setting, before: Before | null}} options
+ * @returns {RunRequest}
  */
 export function newMessage(request, { params, capture, interventions, before = null }) {
   const acting = toWire(interventions);

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The conversation: starting, continuing, branching and stopping runs.
 
 import { Answer } from "../turns/answer.js";
@@ -15,6 +14,10 @@ import { withPatchesUpTo } from "../interventions/intervention-wire.js";
 import { isWhole, messagesOf, ownSettings } from "../turns/summary.js";
 import { changed, lastTurn, ready, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
+
+/** @typedef {Partial<RunRequest>} Request */
+/** @typedef {Pick<Before, "ran" | "from">} Continued */
+/** A prompt that was refused. @typedef {ReturnType<typeof partsOf>} Withdrawn */
 
 /** Return the system prompt: the conversation's, or the one that a replayed answer was given. */
 export function systemPrompt() {
@@ -35,44 +38,51 @@ export const messagesBefore = (end = state.turns.length) =>
  * Send a prompt. Returns false and sets `state.problem` when it cannot be sent. `overrides` replaces
  * settings of the page, and `capture` its switch, for this run only. `files`: names and lengths of
  * the attached files that the text begins with (attachments.js).
+ *
+ * @param {string} text
+ * @param {NamedSettings} [overrides]
+ * @param {boolean} [capture]
+ * @param {ReplayFile.AttachedFile[]} [files]
  */
 export function submitPrompt(text, overrides = {}, capture = state.capture, files = []) {
   if (!ready() || state.active) return false;
   clearPatches();
   removeBrokenSummary();
   const mode = state.mode;
+  /** @type {Request} */
   const request =
     mode === "chat"
       ? { messages: [...messagesBefore(), { role: "user", content: text }] }
       : { prompt: text };
   if (mode === "chat")
-    state.turns.push({ role: "user", text, mode, ...(files.length && { files }) });
-  const answer = new Answer();
-  state.turns.push({
-    role: "model",
-    mode,
-    given: mode === "chat" ? "" : text,
-    answers: [answer],
-    shown: 0,
-  });
-  if (startRun(answer, request, overrides, capture)) return true;
+    state.turns.push({ role: "user", text, mode, ...(files.length ? { files } : {}) });
+  const turn = addTurn(mode, mode === "chat" ? "" : text);
+  if (startRun(turn, request, overrides, capture)) return true;
   removeTurn();
   return false;
+}
+
+/** Add a turn of the model with an empty answer. @param {Mode} mode @param {string} given */
+function addTurn(mode, given) {
+  /** @type {ModelTurn} */
+  const turn = { role: "model", mode, given, answers: [new Answer()], shown: 0 };
+  state.turns.push(turn);
+  return turn;
 }
 
 /**
  * Have the model write a summary of the oldest turns, a plan of summary-plan.js. Returns its turn, or
  * null if it cannot be sent.
+ *
+ * @param {import("./summary-plan.js").SummaryPlan} plan
  */
 export function startSummary({ messages, covers, maxTokens, slides }) {
   clearPatches();
   removeBrokenSummary();
-  const answer = new Answer();
-  const summary = { covers };
-  const turn = { role: "model", mode: "chat", given: "", answers: [answer], shown: 0, summary };
-  state.turns.push(turn);
+  const turn = Object.assign(addTurn("chat", ""), { summary: { covers } });
+  /** @type {Request} */
   const request = { messages, truncation: slides ? "slide" : "disabled" };
-  if (startRun(answer, request, { max_tokens: maxTokens, stop: [] })) return turn;
+  if (startRun(turn, request, { max_tokens: maxTokens, stop: [] })) return turn;
   removeTurn();
   return null;
 }
@@ -83,16 +93,20 @@ function removeBrokenSummary() {
   if (turn?.summary && !isWhole(turn)) state.turns.pop();
 }
 
-/** Generate the last answer again as another version; `overrides` as in `submitPrompt`. */
+/**
+ * Generate the last answer again as another version; `overrides` as in `submitPrompt`.
+ *
+ * @param {NamedSettings} [overrides]
+ */
 export function regenerate(overrides = {}) {
   const turn = lastTurn();
   if (!turn || !ready() || state.active) return;
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
-  if (!startRun(shownAnswer(turn), requestOf(turn), overrides)) removeVersion(turn);
+  if (!startRun(turn, requestOf(turn), overrides)) removeVersion(turn);
 }
 
-/** Return the request that the last turn answers. */
+/** Return the request that the last turn answers. @param {ModelTurn} turn @returns {Request} */
 function requestOf({ mode, given, summary, answers }) {
   if (mode !== "chat") return { prompt: given };
   if (!summary) return { messages: messagesBefore(state.turns.length - 1) };
@@ -104,76 +118,107 @@ function requestOf({ mode, given, summary, answers }) {
 export function sendAgain() {
   const turn = lastTurn();
   const answer = shownAnswer(turn);
-  if (!answer || !ready() || state.active) return;
+  if (!turn || !answer || !ready() || state.active) return;
   if (!answer.empty) return void continueAnswer();
   const [request, overrides] = [requestOf(turn), ownSettings(turn)];
   answer.segments = [];
   answer.edition += 1;
-  startRun(answer, request, overrides);
+  startRun(turn, request, overrides);
 }
 
 /** Continue the last answer from its end. */
 export function continueAnswer() {
   const turn = lastTurn();
-  const answer = shownAnswer(turn);
-  if (!answer || !ready() || state.active) return;
-  const { segment } = answer;
-  const { max_tokens: limit } = { ...state.settings, ...ownSettings(turn) };
-  const rest = continuationRequest(answer, segment, state.hello.model.name, limit);
+  const { answer, segment } = latestRun(turn);
+  if (!turn || !answer || !segment || !ready() || state.active) return;
+  const limit = ownSettings(turn).max_tokens ?? state.settings.max_tokens;
+  const model = state.hello?.model.name ?? "";
+  const rest = continuationRequest(answer, segment, model, limit);
   if (!rest) continueAsNewPrompt(turn, answer);
-  else if (startRun(answer, rest.request, rest.overrides, state.capture, null, rest.before))
-    answer.segment.alreadyCounted = rest.counted;
+  else {
+    const begun = startRun(turn, rest.request, rest.overrides, state.capture, null, rest.before);
+    if (begun) begun.alreadyCounted = rest.counted;
+  }
 }
 
-/** Continue by text, for a run whose tokens are gone or were generated by another model. */
+/** The shown answer of a turn and its latest run. @param {ModelTurn | null} turn */
+function latestRun(turn) {
+  const answer = shownAnswer(turn);
+  return { answer, segment: answer?.segment ?? null };
+}
+
+/**
+ * Continue by text, for a run whose tokens are gone or were generated by another model.
+ *
+ * @param {ModelTurn} turn
+ * @param {Answer} answer
+ */
 function continueAsNewPrompt(turn, answer) {
   const { text } = answer;
   const asked = requestOf(turn);
+  /** @type {FromPage.Message} */
   const begun = { role: "assistant", content: text };
+  /** @type {Request} */
   const request =
     turn.mode === "completion"
       ? { prompt: turn.given + text }
       : text === ""
         ? asked
-        : { ...asked, messages: [...asked.messages, begun], continue_final: true };
-  startRun(answer, request);
+        : { ...asked, messages: [...(asked.messages ?? []), begun], continue_final: true };
+  startRun(turn, request);
 }
 
 /**
  * Branch the last answer: start a version that has `put` (tokens of a Branch) in place of token
  * `at`. The page's settings act from there on; seed and random numbers stay the run's.
+ *
+ * @param {Answer} answer
+ * @param {number} at
+ * @param {Branch["put"]} put
  */
 export function startBranch(answer, at, put) {
   const turn = lastTurn();
+  if (!turn) return;
   const { segment, number, id, text, eos, logprob, candidates } = answer.tokens[at];
   const lead = answer.tokens.slice(segment.base, at);
   const was = { id, text: text || (candidates.find((one) => one.id === id)?.text ?? ""), eos, logprob };
+  /** @type {Branch} */
   const branch = { of: turn.answers.indexOf(answer), at, put, was, asked: segment.originalRequest };
   const request = {
     ids: [...segment.prompt, ...lead, ...put].map((token) => token.id),
     written: lead.length + put.length,
     ...grammarAfter(segment.request?.grammar, lead.length + put.length),
   };
-  const seed = String(segment.request?.params.seed ?? segment.params.seed);
+  const seed = String(segment.request?.params.seed ?? segment.params?.seed);
   const overrides = { seed, first_index: number + put.length };
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
   const from = segment.prompt.length + lead.length;
   const { reached: ran = [] } = spansUpTo(segment, from);
-  if (!startRun(shownAnswer(turn), request, overrides, state.capture, branch, { ran, from }))
+  if (!startRun(turn, request, overrides, state.capture, branch, { ran, from }))
     removeVersion(turn, branch.of);
 }
 
-/** `before`: {ran, from} of a continued text, see `continuedSpans` (interventions.js), or null. */
+/**
+ * Send a run for the shown answer of the last turn. Returns it, or null with `state.problem` set.
+ * `before`: {ran, from} of a continued text, see `continuedSpans` (interventions.js), or null.
+ *
+ * @param {ModelTurn} turn
+ * @param {Request} request
+ * @param {NamedSettings} [overrides]
+ * @param {boolean} [capture]
+ * @param {Branch | null} [branch]
+ * @param {Continued | null} [before]
+ */
 function startRun(
-  answer,
+  turn,
   request,
   overrides = {},
   capture = state.capture,
   branch = null,
   before = null,
 ) {
-  const turn = lastTurn();
+  const answer = turn.answers[turn.shown];
   const nTokens = request.ids?.length ?? turn.answers[0].segments[0]?.prompt.length ?? 0;
   const { settings, interventions } = state;
   const full = newMessage(request, {
@@ -185,20 +230,20 @@ function startRun(
   state.problem = whyTooLong(full);
   if (state.problem) {
     changed("turns");
-    return false;
+    return null;
   }
   const parent = branch && turn.answers[branch.of];
-  beginSegment(answer, full, branch, parent);
+  const segment = beginSegment(answer, full, branch, parent);
   state.active = answer;
   showAnswer(answer);
   view.pinned = null;
   send(full);
   save();
   changed("turns", "tokens", "focus");
-  return true;
+  return segment;
 }
 
-/** Show a version of the last answer by its number. */
+/** Show a version of the last answer by its number. @param {number} version */
 export function showVersion(version) {
   const turn = lastTurn();
   if (!turn || state.active) return;
@@ -209,21 +254,28 @@ export function showVersion(version) {
   changed("turns");
 }
 
-/** Remove a refused request. Returns the prompt {text, files} if its turn is removed, too. */
+/**
+ * Remove a refused request. Returns the prompt {text, files} if its turn is removed, too.
+ *
+ * @param {Answer} answer
+ */
 export function withdrawRequest(answer) {
   state.active = null;
   const turn = lastTurn();
-  const { segment } = answer;
+  /** @type {Withdrawn} */
   let returned = { text: "", files: [] };
-  if (segment.branch) removeVersion(turn, segment.branch.of);
+  if (!turn) return returned;
+  const { segment } = answer;
+  if (segment?.branch) removeVersion(turn, segment.branch.of);
   else if (answer.segments.length > 1) {
     answer.segments.pop();
     answer.edition += 1;
   } else if (turn.answers.length > 1) removeVersion(turn);
   else if (turn.summary) removeTurn();
   else {
-    const { given } = turn;
-    returned = turn.mode === "chat" ? partsOf(state.turns.at(-2)) : { text: given, files: [] };
+    const asked = state.turns.at(-2);
+    const isChat = turn.mode === "chat" && asked?.role === "user";
+    returned = isChat ? partsOf(asked) : { text: turn.given, files: [] };
     removeTurn();
   }
   save();
@@ -232,17 +284,22 @@ export function withdrawRequest(answer) {
   return returned;
 }
 
-/** Keep a refused request in the conversation, without an answer; `sendAgain` sends it. */
+/**
+ * Keep a refused request in the conversation, without an answer; `sendAgain` sends it.
+ *
+ * @param {Answer} answer
+ * @param {ToPage.Error} error
+ */
 export function keepRequest(answer, { message }) {
   state.active = null;
-  Object.assign(answer.segment, { state: "done", reason: "error", message, textOnly: "" });
+  Object.assign(answer.segment ?? {}, { state: "done", reason: "error", message, textOnly: "" });
   answer.edition += 1;
   save();
   keepSoon();
   changed("turns", "tokens");
 }
 
-/** Remove the newest version of an answer and show another. */
+/** Remove the newest version of an answer and show another. @param {ModelTurn} turn */
 function removeVersion(turn, shown = turn.answers.length - 2) {
   turn.answers.pop();
   turn.shown = shown;
@@ -251,7 +308,7 @@ function removeVersion(turn, shown = turn.answers.length - 2) {
 
 function removeTurn() {
   const turn = state.turns.pop();
-  if (turn.mode === "chat" && !turn.summary) state.turns.pop();
+  if (turn?.mode === "chat" && !turn.summary) state.turns.pop();
   showAnswer(shownAnswer(lastTurn()));
   changed("turns", "tokens");
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Handlers of the server's messages.
 
 import { stampReceived } from "../ui/message-clock.js";
@@ -24,10 +23,16 @@ import { goOn } from "../chat/summarize.js";
 import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";
 import { showAnswer, view } from "../view.js";
 
-/** Puts a refused prompt back into the composer. */
+/** @typedef {import("../chat/session.js").Withdrawn} Withdrawn */
+
+/** Puts a refused prompt back into the composer. @type {(request: Withdrawn) => void} */
 let restorePrompt = () => {};
 
-/** Restore the conversation of this tab and connect. Returns whether there was one. */
+/**
+ * Restore the conversation of this tab and connect. Returns whether there was one.
+ *
+ * @param {(request: Withdrawn) => void} onRefused
+ */
 export function start(onRefused) {
   restorePrompt = onRefused;
   const kept = restore();
@@ -47,6 +52,7 @@ export function start(onRefused) {
   return kept !== null;
 }
 
+/** @param {State["connection"]} connection @param {number} retryAt */
 function onConnection(connection, retryAt, message = "") {
   state.connection = connection;
   state.retryAt = retryAt;
@@ -58,13 +64,14 @@ function onConnection(connection, retryAt, message = "") {
   changed("connection");
 }
 
-/** The model ran in this browser before a reload, and cannot now. */
+/** The model ran in this browser before a reload, and cannot now. @param {string} message */
 function onStayedOnServer(message) {
   state.problem = { code: "place", message };
   changed("turns");
 }
 
 const HANDLERS = {
+  /** @param {ToPage.Hello} message */
   hello(message) {
     const conversation = liveState();
     const before = conversation.hello;
@@ -74,6 +81,7 @@ const HANDLERS = {
     changed(...(state.replay ? ["connection"] : ["hello", "settings", "size"]));
   },
 
+  /** @param {ToPage.Status} message */
   status(message) {
     state.engine = message;
     changed("connection");
@@ -82,9 +90,11 @@ const HANDLERS = {
     resumeFollowed();
   },
 
+  /** @param {ToPage.Generation} message */
   event(message) {
     const { id, seq, event, at, prepared } = message;
-    const found = findSegment(id) ?? followedRun(id);
+    const followed = followedRun(id);
+    const found = findSegment(id) ?? followed;
     if (!found) return void notifyListener(message);
     const { answer, segment } = found;
     stampReceived(event, at);
@@ -95,7 +105,7 @@ const HANDLERS = {
     if (event.type === "token") onToken(answer, event);
     if (event.type === "prefill") settleScales(event.stats ?? []);
     retention.record(segment, event);
-    if (found.follower) toFollower(found, event);
+    if (found === followed) toFollower(followed, event);
     else onOwnEvent(answer, segment, event);
     changed("tokens");
   },
@@ -104,35 +114,43 @@ const HANDLERS = {
   counted: resolveRequest,
   tokenized: resolveRequest,
 
+  /** @param {ToPage.Error} message */
   error(message) {
     if (typeof message.request === "number") return resolveRequest(message);
     const elsewhere = followedRun(message.id);
     if (elsewhere && onFollowedError(elsewhere, message)) return undefined;
-    const { answer, segment } = elsewhere ?? findSegment(message.id) ?? {};
-    if (message.code === "unknown_generation" && segment)
-      return onUnknownGeneration(answer, segment);
-    if (message.id && !segment) return notifyListener(message); // may be a dropped generation
-    if (segment?.state === "done") return undefined; // an update that arrived after the end
-    if (segment && onTakenAlready(segment, message)) return undefined;
+    const found = elsewhere ?? findSegment(message.id);
+    if (!found) {
+      if (message.id) return notifyListener(message); // may be a dropped generation
+    } else {
+      const { answer, segment } = found;
+      if (message.code === "unknown_generation") return onUnknownGeneration(answer, segment);
+      if (segment.state === "done") return undefined; // an update that arrived after the end
+      if (onTakenAlready(segment, message)) return undefined;
+    }
     liveState().problem = message;
-    if (segment && !segment.accepted) onRefused(answer, message);
+    if (found && !found.segment.accepted) onRefused(found.answer, found.segment, message);
     changed("turns", "settings");
     return undefined;
   },
 };
 
-function onRefused(answer, message) {
-  endRefill(answer.segment);
-  if (!answer.segment.staysIfRefused) return restorePrompt(withdrawRequest(answer));
+/** @param {Answer} answer @param {Segment} segment @param {ToPage.Error} message */
+function onRefused(answer, segment, message) {
+  endRefill(segment);
+  if (!segment.staysIfRefused) return restorePrompt(withdrawRequest(answer));
   liveState().problem = { ...message, inTurns: true };
   return keepRequest(answer, message);
 }
 
+/** @param {any} message */
 function onMessage(message) {
-  HANDLERS[message.type]?.(message);
+  if (message.type in HANDLERS) HANDLERS[/** @type {keyof typeof HANDLERS} */ (message.type)](message);
 }
 
+/** @param {string | null | undefined} id */
 function findSegment(id) {
+  if (!id) return null;
   for (const turn of liveState().turns.toReversed()) {
     for (const answer of turn.answers ?? []) {
       const segment = answer.find(id);
@@ -142,7 +160,13 @@ function findSegment(id) {
   return null;
 }
 
-/** Handle an event of the page's conversation. */
+/**
+ * Handle an event of the page's conversation.
+ *
+ * @param {Answer} answer
+ * @param {Segment} segment
+ * @param {RunEvent} event
+ */
 function onOwnEvent(answer, segment, event) {
   if (event.type === "token") recordInterval(event);
   if (event.type === "done") onDone(answer, segment);
@@ -151,11 +175,13 @@ function onOwnEvent(answer, segment, event) {
   if (event.type === "done") keepNow();
 }
 
+/** @param {NonNullable<ReturnType<typeof followedRun>>} run @param {RunEvent} event */
 function toFollower({ segment, follower }, event) {
   if (event.type === "done") unfollow(segment.id);
   follower.onEvent(segment, event);
 }
 
+/** @param {Answer} answer @param {ToPage.Token} token */
 function onToken(answer, token) {
   if (token.stats) settleScales([token.stats]);
   if (answer === view.answer) changed("focus");
@@ -167,11 +193,12 @@ function dropScales() {
   else useScales();
 }
 
-/** Update the colour scales; a replay has scales of its own. */
+/** Update the colour scales; a replay has scales of its own. @param {ToPage.TokenStats[]} stats */
 function settleScales(stats) {
   if (!state.replay && scales.settle(stats)) changed("metric");
 }
 
+/** @param {Answer} answer @param {Segment} segment */
 function onDone(answer, segment) {
   endRefill(segment);
   const conversation = liveState();

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The prompts of the start page.
 //
 //   title     what can be seen
@@ -30,7 +29,13 @@ const LONG_TALE =
 const QUESTION = { temperature: 0.7 };
 const THREE_TEMPERATURES = [QUESTION, { temperature: 0 }, { temperature: 2 }];
 
-/** For every model. */
+/**
+ * @typedef {{title: string, mode: Mode, text: string, limit?: number, open?: string, sheet?: string,
+ *   focus?: string, repeat?: boolean, pace?: number,
+ *   columns?: (Partial<Settings> & {prompt?: string})[]}} Example
+ */
+
+/** For every model. @type {Example[]} */
 const FOR_ALL = [
   {
     title: "What each layer would say",
@@ -43,7 +48,7 @@ const FOR_ALL = [
   { title: "What the model reads", mode: "chat", text: "Hello world", limit: 48, open: "tokens" },
 ];
 
-/** For models that answer questions. */
+/** For models that answer questions. @type {Example[]} */
 const QUESTIONS = [
   {
     title: "What comes next, and how likely",
@@ -99,7 +104,7 @@ const QUESTIONS = [
   },
 ];
 
-/** For the bundled model, which tells children's stories. */
+/** For the bundled model, which tells children's stories. @type {Example[]} */
 const STORIES = [
   {
     title: "What comes next, and how likely",
@@ -158,7 +163,11 @@ const STORIES = [
 /** Models that tell stories and answer no questions begin with this. */
 const STORYTELLER = "tale-";
 
-/** Return the examples that suit a model, that of a `hello` message. */
+/**
+ * Return the examples that suit a model, that of a `hello` message.
+ *
+ * @param {ToPage.PageModelInfo} model
+ */
 export function examplesFor({ name, chat }) {
   const all = name.startsWith(STORYTELLER) ? STORIES : QUESTIONS;
   return all.filter(({ mode }) => chat || mode === "completion");

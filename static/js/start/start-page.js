@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The start page: prompts of which one click sends each, and shows what it is about.
 
 import { sendNow, setMode, setPrompt } from "../chat/composer.js";
@@ -15,11 +14,21 @@ import { pin, promptLength, view, written } from "../view.js";
 import { examplesFor } from "./examples.js";
 
 const list = byId("examples");
-/** Name of the model whose examples are drawn. */
+/** @typedef {import("./examples.js").Example} Example */
+
+/** Name of the model whose examples are drawn. @type {string | null} */
 let drawn = null;
-/** What is to happen once tokens have come: {example, answer, focus, repeats}, or null. */
+/**
+ * What is to happen once tokens have come.
+ *
+ * @type {{example: Example, answer: Answer | null, focus: string | null, repeats: boolean} | null}
+ */
 let awaited = null;
-/** The answer that is written at a pace of its example's, and that pace: {answer, pace}; or null. */
+/**
+ * The answer that is written at a pace of its example's, and that pace; or null.
+ *
+ * @type {{answer: Answer | null, pace: NonNullable<ReturnType<typeof lendPace>>} | null}
+ */
 let slow = null;
 
 export function setUpStartPage() {
@@ -34,6 +43,7 @@ function draw() {
   list.replaceChildren(...examplesFor(model).map(newExample));
 }
 
+/** @param {Example} example */
 function newExample(example) {
   const button = el("button");
   button.type = "button";
@@ -53,23 +63,27 @@ function holdPointer() {
   const { body } = document;
   body.dataset.still = "";
   const end = new AbortController();
-  const move = (event) => {
+  const move = (/** @type {PointerEvent} */ event) => {
     if (event.type === "pointermove" && !event.movementX && !event.movementY) return;
     delete body.dataset.still;
     end.abort();
   };
-  for (const type of ["pointermove", "pointerdown"])
+  for (const type of /** @type {const} */ (["pointermove", "pointerdown"]))
     document.addEventListener(type, move, { capture: true, signal: end.signal });
 }
 
-/** Send an example and open what it is about. While nothing can be sent it is put into the composer. */
+/**
+ * Send an example and open what it is about. While nothing can be sent it is put into the composer.
+ *
+ * @param {Example} example
+ */
 async function begin(example) {
   const { mode, text, columns, limit, focus = null, open = null, sheet } = example;
   setMode(mode);
   setPrompt(text);
   if (!ready() || state.active) return;
   if (columns) return void compare(example);
-  const pace = example.pace && lendPace(example.pace);
+  const pace = example.pace ? lendPace(example.pace) : null;
   if (!sendNow(text, [], limit ? { max_tokens: limit } : {})) return void pace?.end();
   slow = pace ? { pace, answer: state.active } : null;
   goToEnd();
@@ -98,15 +112,16 @@ function follow() {
   if (repeats && ready()) submitPrompt(example.text, { max_tokens: example.limit });
 }
 
-/** Number of the token that is to be focused; null if it has not come. */
+/** Number of the token that is to be focused; null if it has not come. @param {string} focus */
 function indexOf(focus) {
   if (focus === "first") return written() > 0 ? 0 : null;
-  if (written() === 0) return null; // the prompt has not been read
+  if (!view.answer || written() === 0) return null; // the prompt has not been read
   const at = view.answer.promptSegment.prompt.findLastIndex(({ text }) => text.trim() === focus);
   return at < 0 ? null : at - promptLength();
 }
 
-async function compare({ text, columns: [first, ...others] }) {
+/** @param {Example} example */
+async function compare({ text, columns: [first, ...others] = [] }) {
   Object.assign(state.settings, first);
   saveSettings();
   changed("settings");
