@@ -95,7 +95,8 @@ def test_a_summary_is_sent_in_place_of_the_oldest_turns(
     expect(play.prompt).not_to_be_editable()
     expect(summaries(page).locator("summary")).to_contain_text("being written")
     expect(covered(page)).to_have_count(0)
-    page.get_by_label("Tokens a second").select_option("full speed")  # for the message after it, too
+    # Full speed, for the message after the summary, too.
+    page.get_by_label("Tokens a second").select_option("full speed")
     expect(page.locator(".turn")).to_have_count(9)
     play.wait_done()
     expect(play.notice).to_be_hidden()
