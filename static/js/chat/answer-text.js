@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Text of an answer on the page: one element per token, appended once per frame, with marks of
 // changed settings.
 
@@ -12,30 +11,33 @@ import { describeDropped, describeSlid, describeSummarized } from "./truncation.
 const UNDERLINE = [0.4, 0.2, 0.08];
 
 export class AnswerText {
+  /** @type {TextChunks | null} */
   #chunks = null;
   #edition = 0;
   /** Numbers of segments, tokens and marks drawn so far. */
   #segment = 0;
   #shown = 0;
   #marked = 0;
+  /** The labels of marks, by the index of their token. @type {Map<number, HTMLElement>} */
   #marks = new Map();
-  /** The note of `#drawDropped`, or null. */
+  /** The note of `#drawDropped`, or null. @type {HTMLElement | null} */
   #dropped = null;
 
   constructor() {
     this.box = el("p", "answer");
-    /** The answer drawn last, and the elements of its tokens by number. */
+    /** The answer drawn last. @type {Answer | null} */
     this.answer = null;
+    /** The elements of its tokens by number. @type {HTMLElement[]} */
     this.nodes = [];
   }
 
-  /** Draw what is new of an answer. `given`: text that it completes. */
+  /** Draw what is new of an answer. `given`: text that it completes. @param {Answer} answer */
   draw(answer, given = "") {
     if (this.answer !== answer || this.#edition !== answer.edition) this.#restart(answer, given);
-    this.#drawDropped();
-    this.#drawTokens();
-    this.#drawMarks();
-    this.#chunks.close();
+    this.#drawDropped(answer);
+    this.#drawTokens(answer);
+    this.#drawMarks(answer);
+    this.#chunks?.close();
   }
 
   /** Remove everything. */
@@ -50,6 +52,7 @@ export class AnswerText {
     this.#chunks?.refit();
   }
 
+  /** @param {Answer} answer @param {string} given */
   #restart(answer, given) {
     this.clear();
     if (given) this.box.append(el("span", "given", given));
@@ -64,10 +67,12 @@ export class AnswerText {
   /**
    * Say before the answer which turns it was written without, known once it is accepted, or with a
    * summary of, how many tokens have left the context since, and how many of its prompt were moved.
+   *
+   * @param {Answer} answer
    */
-  #drawDropped() {
-    const left = [describeDropped, describeSummarized, describeSlid].map((say) => say(this.answer));
-    const words = [...left, describeMoved(this.answer)].filter(Boolean).join("; ");
+  #drawDropped(answer) {
+    const left = [describeDropped, describeSummarized, describeSlid].map((say) => say(answer));
+    const words = [...left, describeMoved(answer)].filter(Boolean).join("; ");
     if (words === (this.#dropped?.textContent ?? "")) return;
     if (!this.#dropped) {
       this.#dropped = el("span", "mark-change dropped");
@@ -77,8 +82,9 @@ export class AnswerText {
     setText(this.#dropped, words);
   }
 
-  #drawTokens() {
-    const { answer, box } = this;
+  /** @param {Answer} answer */
+  #drawTokens(answer) {
+    const { box } = this;
     const fragment = document.createDocumentFragment();
     for (; this.#segment < answer.segments.length; this.#segment += 1) {
       const segment = answer.segments[this.#segment];
@@ -95,9 +101,12 @@ export class AnswerText {
     box.insertBefore(fragment, last?.matches(".caret") ? last : null);
   }
 
-  /** Draw marks before the first token they apply to; earlier marks of a drag have no label. */
-  #drawMarks() {
-    const { marks } = this.answer;
+  /**
+   * Draw marks before the first token they apply to; earlier marks of a drag have no label.
+   *
+   * @param {Answer} answer
+   */
+  #drawMarks({ marks }) {
     for (; this.#marked < marks.length; this.#marked += 1) {
       const { index, shown } = marks[this.#marked];
       const token = this.nodes[index];
@@ -105,10 +114,10 @@ export class AnswerText {
       let mark = this.#marks.get(index);
       if (!mark) {
         mark = el("span", "mark-change");
-        mark.dataset.at = index;
+        mark.dataset.at = String(index);
         this.#marks.set(index, mark);
         const { previousSibling: space } = token;
-        token.parentNode.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
+        token.parentNode?.insertBefore(mark, space?.nodeType === Node.TEXT_NODE ? space : token);
       }
       setText(mark, shown.map(describeChange).join(", "));
     }
@@ -116,6 +125,7 @@ export class AnswerText {
   }
 }
 
+/** @param {DocumentFragment} parent @param {Answer} answer @param {number} index */
 function putToken(parent, answer, index) {
   const { segment } = answer.tokens[index];
   if (segment.base === index && segment !== answer.segments[0])
@@ -129,8 +139,8 @@ function putToken(parent, answer, index) {
     text.slice(space.length),
   );
   const p = Math.exp(logprob);
-  node.dataset.i = index;
-  node.dataset.q = UNDERLINE.filter((bound) => p <= bound).length;
+  node.dataset.i = String(index);
+  node.dataset.q = String(UNDERLINE.filter((bound) => p <= bound).length);
   if (draft) node.dataset.draft = draft.accepted ? "accepted" : "rejected";
   node.tabIndex = -1;
   parent.append(node);

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Text files attached to the next prompt: read, checked, counted, and put before it.
 
 import { count } from "../net/inspect.js";
@@ -20,25 +19,27 @@ let attached = [];
 
 export const attachedFiles = () => attached;
 
+/** @param {AttachedText[]} files */
 export function setAttached(files) {
   attached = files.map(({ name, block }) => ({ name, block, tokens: null }));
   changed("counted");
   recount();
 }
 
-/** Attach files; those that cannot be are named in `state.problem`. */
+/** Attach files; those that cannot be are named in `state.problem`. @param {File[]} files */
 async function attach(files) {
   const problems = [];
   for (const file of files) {
     const read = await readText(file);
-    const problem = read.problem ?? whyNotAttachable(file.name, read.text);
+    const problem = "problem" in read ? read.problem : whyNotAttachable(file.name, read.text);
     if (problem) problems.push(problem);
-    else add(file.name, read.text);
+    else if ("text" in read) add(file.name, read.text);
   }
   state.problem = problems.length ? { code: "attachment", message: problems.join(" ") } : null;
   changed("turns", "counted");
 }
 
+/** @param {string} name @param {string} text */
 function add(name, text) {
   const file = { name, block: blockOf(name, text), tokens: null };
   attached = [...attached, file];
@@ -47,26 +48,26 @@ function add(name, text) {
 
 // ---- the composer's part ----------------------------------------------------------------------
 
-/** `onChange` is called when files were attached or taken away. */
+/** `onChange` is called when files were attached or taken away. @param {() => void} onChange */
 export function setUpAttachments(onChange) {
   const picker = byId("attach-files");
-  const take = async (files) => {
+  const take = async (/** @type {File[]} */ files) => {
     await attach(files);
     onChange();
   };
   byId("attach").addEventListener("click", () => picker.click());
   picker.addEventListener("change", () => {
-    const files = [...picker.files];
+    const files = [...(picker.files ?? [])];
     picker.value = ""; // so that the same file can be chosen again
     take(files);
   });
   byId("prompt").addEventListener("paste", (event) => {
-    const { files } = event.clipboardData;
-    if (!files.length) return;
+    const files = event.clipboardData?.files;
+    if (!files?.length) return;
     event.preventDefault();
     take([...files]);
   });
-  document.addEventListener("attach", ({ detail }) => take(detail));
+  document.addEventListener("attach", (event) => take(/** @type {CustomEvent<File[]>} */ (event).detail));
   on("hello settings", recount);
   on("counted hello", () => draw(onChange));
 }
@@ -75,24 +76,27 @@ export function setUpAttachments(onChange) {
 let countedFor = "";
 
 function recount() {
-  if (!ready()) return;
+  if (!ready() || !state.hello) return;
   const now = `${state.hello.model.name} ${state.mode}`;
   const isOther = now !== countedFor;
   countedFor = now;
   for (const file of attached) if (isOther || file.tokens === null) countFile(file);
 }
 
+/** @param {() => void} onChange */
 function draw(onChange) {
   byId("attached").hidden = !attached.length;
   const chips = attached.map((file) => newChip(file, onChange));
   byId("attached").replaceChildren(...chips);
 }
 
+/** @param {AttachedText} file @param {() => void} onChange */
 function newChip(file, onChange) {
   const chip = el("li", "chip");
-  const { context } = state.hello?.limits ?? {};
-  chip.toggleAttribute("data-full", file.tokens > context);
-  const size = file.tokens === null ? "…" : plural(file.tokens, "token");
+  const nTokens = file.tokens ?? null;
+  const context = state.hello?.limits.context ?? Infinity;
+  chip.toggleAttribute("data-full", nTokens !== null && nTokens > context);
+  const size = nTokens === null ? "…" : plural(nTokens, "token");
   const remove = newIconButton("close", `Remove ${file.name}`, () => {
     attached = attached.filter((each) => each !== file);
     onChange();
@@ -104,6 +108,7 @@ function newChip(file, onChange) {
 
 // ---- reading -----------------------------------------------------------------------------------
 
+/** @type {[encoding: string, bytes: number[]][]} */
 const BOMS = [
   ["utf-8", [0xef, 0xbb, 0xbf]],
   ["utf-16le", [0xff, 0xfe]],
@@ -112,11 +117,17 @@ const BOMS = [
 /** Characters that no text has: controls except tab, line breaks, form feed and escape. */
 const BINARY = /[\u0000-\u0008\u000e-\u001a\u001c-\u001f]/;
 
-/** Return {text}, or {problem} for what is too large or no text. */
+/**
+ * Return {text}, or {problem} for what is too large or no text.
+ *
+ * @param {File} file
+ * @returns {Promise<{text: string} | {problem: string}>}
+ */
 async function readText(file) {
   const limit = state.hello?.limits.message_bytes ?? Infinity;
   if (file.size > limit)
     return { problem: `“${file.name}” has ${kilobytes(file.size)}, but a request ${atMost(limit)}.` };
+  /** @type {Uint8Array} */
   let bytes;
   try {
     bytes = new Uint8Array(await file.arrayBuffer());
@@ -133,6 +144,7 @@ async function readText(file) {
   return { problem: `“${file.name}” is not a text file: only UTF-8 or UTF-16 text can be attached.` };
 }
 
+/** @param {string} name @param {string} text */
 function whyNotAttachable(name, text) {
   if (text.trim() === "") return `“${name}” is empty.`;
   if (attached.length >= MAX_FILES) return `At most ${MAX_FILES} files can be attached.`;
@@ -142,7 +154,9 @@ function whyNotAttachable(name, text) {
   return size > limit ? `With “${name}” the files have ${kilobytes(size)}, but a request ${atMost(limit)}.` : "";
 }
 
+/** @param {number} n */
 const kilobytes = (n) => `${Math.ceil(n / 1024).toLocaleString("en")} KB`;
+/** @param {number} limit */
 const atMost = (limit) => `may have ${kilobytes(limit)} with this model`;
 
 // ---- putting into the prompt -------------------------------------------------------------------
@@ -150,6 +164,9 @@ const atMost = (limit) => `may have ${kilobytes(limit)} with this model`;
 /**
  * Return a file's part of the prompt: its name, and its text as a fenced block of Markdown. The
  * fence is longer than any in the text.
+ *
+ * @param {string} name
+ * @param {string} text
  */
 export function blockOf(name, text) {
   const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
@@ -158,25 +175,31 @@ export function blockOf(name, text) {
   return `${line}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
 }
 
-/** Put the blocks of files before a prompt. */
+/** Put the blocks of files before a prompt. @param {string} text */
 export const withFiles = (text, files = attached) =>
   files.map(({ block }) => block).join("") + text;
 
-/** How a turn remembers its files: names, and the lengths of their parts of its text. */
+/**
+ * How a turn remembers its files: names, and the lengths of their parts of its text.
+ *
+ * @param {AttachedText[]} files
+ */
 export const fileMarks = (files) =>
   files.map(({ name, block }) => ({ name: name.slice(0, MAX_NAME), chars: block.length }));
 
 // ---- counting ----------------------------------------------------------------------------------
 
-/** Count the tokens that a file adds to a prompt. */
+/** Count the tokens that a file adds to a prompt. @param {AttachedText} file */
 async function countFile(file) {
+  /** @param {string} content @returns {Countable} */
   const ask = (content) =>
     state.mode === "chat" ? { messages: [{ role: "user", content }] } : { prompt: content };
   try {
     const [whole, rest] = [await count(ask(`${file.block}?`)), await count(ask("?"))];
     file.tokens = whole.tokens - rest.tokens;
   } catch (error) {
-    if (error.code !== "lost") state.problem = error;
+    const problem = /** @type {Problem} */ (error);
+    if (problem.code !== "lost") state.problem = problem;
   }
   changed("counted", "turns");
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Token replacement: stops the run, scores the replacement tokens, and starts a branch with them.
 
 import { inspect } from "../net/inspect.js";
@@ -10,16 +9,24 @@ import { changed, hasEngine, lastTurn, on, ready, shownAnswer, state } from "../
 /** Number of candidates per token, as a sampled token has. */
 const TOP = 20;
 
-/** The requested replacement, waiting for the run to stop: {answer, at, put}; null: none. */
+/** @typedef {{id: number, text: string}} Piece */
+/** @typedef {{answer: Answer, at: number, put: Piece[]}} Replacement */
+
+/** The requested replacement, waiting for the run to stop; null: none. @type {Replacement | null} */
 let wanted = null;
-/** The replacement being scored by the engine. */
+/** The replacement being scored by the engine. @type {Replacement | null} */
 let scoring = null;
 
 export function setUpReplaceTokenRun() {
   on("turns tokens connection", goOn);
 }
 
-/** Why token `at` of an answer cannot be replaced, or "". */
+/**
+ * Why token `at` of an answer cannot be replaced, or "".
+ *
+ * @param {Answer | null} answer
+ * @param {number | null} at
+ */
 export function whyNotReplaceable(answer, at) {
   if (!answer || at === null) return "No token yet.";
   if (at < 0) return "Prompt tokens cannot be replaced, only generated ones.";
@@ -32,14 +39,21 @@ export function whyNotReplaceable(answer, at) {
   return hasEngine() ? "" : "The engine is not ready.";
 }
 
-/** Replace token `at` by `put` ({id, text}[]) and let the model continue from there. */
+/**
+ * Replace token `at` by `put` and let the model continue from there.
+ *
+ * @param {Answer | null} answer
+ * @param {number | null} at
+ * @param {Piece[]} put
+ */
 export function replaceToken(answer, at, put) {
-  if (whyNotReplaceable(answer, at) || !put.length) return;
+  if (!answer || at === null || whyNotReplaceable(answer, at) || !put.length) return;
   wanted = { answer, at, put };
   if (state.active) stop();
   goOn();
 }
 
+/** @param {Set<string>} [topics] */
 function goOn(topics) {
   if (!wanted || scoring === wanted || !ready()) return;
   if (wanted.answer !== shownAnswer(lastTurn())) wanted = null;
@@ -47,33 +61,42 @@ function goOn(topics) {
   else if (topics?.has("connection")) stop(); // the first stop may be lost with the connection
 }
 
+/** @param {Replacement} mine */
 async function begin(mine) {
+  const { answer, at } = mine;
+  const { hello } = state;
+  if (!hello) return;
   scoring = mine;
-  const { answer, at, put } = mine;
   try {
-    const scored = await scoreTokens(answer, at, put);
+    const scored = await scoreTokens(mine, hello);
     if (wanted !== mine || state.active || answer !== shownAnswer(lastTurn())) return;
     wanted = null;
     startBranch(answer, at, scored);
   } catch (error) {
-    if (error.code === "lost") return; // scored again after reconnecting
+    const { code, message } = /** @type {Problem} */ (error);
+    if (code === "lost") return; // scored again after reconnecting
     if (wanted === mine) wanted = null;
-    state.problem = { code: error.code, message: error.message };
+    state.problem = { code, message };
     changed("turns", "settings");
   } finally {
     if (scoring === mine) scoring = null;
   }
 }
 
-/** Return what an upstream told of the replacement tokens: it cannot be asked about them. */
-function toldScores(answer, at, put) {
+/**
+ * Return what an upstream told of the replacement tokens: it cannot be asked about them.
+ *
+ * @param {Replacement} replacement
+ * @param {number[]} eosIds
+ */
+function toldScores({ answer, at, put }, eosIds) {
   const known = put.length === 1 ? answer.tokens[at].candidates : [];
   return put.map(({ id, text }, k) => {
     const rank = known.findIndex((one) => one.id === id);
     return {
       id,
       text,
-      eos: state.hello.model.eos_ids.includes(id),
+      eos: eosIds.includes(id),
       logprob: rank < 0 ? NaN : Math.log(known[rank].before),
       rank: rank < 0 ? null : rank,
       candidates: k ? [] : null,
@@ -81,10 +104,14 @@ function toldScores(answer, at, put) {
   });
 }
 
-/** Ask the model for the probability of each replacement token in its place. */
-async function scoreTokens(answer, at, put) {
-  const { model, upstream } = state.hello;
-  if (upstream) return toldScores(answer, at, put);
+/**
+ * Ask the model for the probability of each replacement token in its place.
+ *
+ * @param {Replacement} replacement
+ * @param {ToPage.Hello} hello
+ */
+async function scoreTokens({ answer, at, put }, { model, upstream }) {
+  if (upstream) return toldScores({ answer, at, put }, model.eos_ids);
   const { segment } = answer.tokens[at];
   const before = [...segment.prompt, ...answer.tokens.slice(segment.base, at)];
   const ids = [...before, ...put].map(({ id }) => id);
@@ -102,7 +129,14 @@ async function scoreTokens(answer, at, put) {
   }));
 }
 
-/** The most likely tokens in the k-th place, as unfiltered candidates. */
+/**
+ * The most likely tokens in the k-th place, as unfiltered candidates.
+ *
+ * @param {FrameAnswer["arrays"]} arrays
+ * @param {Record<number, string>} pieces
+ * @param {number} k
+ * @returns {ReplayFile.CandidateText[]}
+ */
 function topCandidates({ top_ids: ids, top_logprobs: logs }, pieces, k) {
   const width = ids.shape[1];
   return Array.from({ length: width }, (_, i) => ({

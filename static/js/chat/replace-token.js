@@ -1,8 +1,7 @@
-// @ts-nocheck
 // Replacing the focused token: by one of its candidates, or by typed text, which is shown
 // tokenized.
 
-import { byId, el, setText } from "../ui/dom.js";
+import { all, byId, el, setText, targetOf } from "../ui/dom.js";
 import { isComposing } from "../ui/enter-key.js";
 import { replaceToken } from "./replace-token-run.js";
 import { plural, tokenLabel } from "../ui/format.js";
@@ -12,17 +11,28 @@ import { focused, focusedToken, pin, point, view } from "../view.js";
 const form = byId("replace-token");
 const field = byId("replace-token-text");
 const cut = byId("replace-token-pieces");
-let list = null;
-/** Tokens of the typed text: {text, tokens}; null while unknown. */
+/** The list of candidates. @type {HTMLElement} */
+let list;
+/**
+ * Tokens of the typed text; null while unknown.
+ *
+ * @type {{text: string, tokens: ToPage.TokenText[]} | null}
+ */
 let pieces = null;
-/** The focused token. */
+/** The focused token. @type {Token | PromptToken | null} */
 let token = null;
 
-/** `candidateOf(row)` returns the candidate of a row of the list. */
+/**
+ * `candidateOf(row)` returns the candidate of a row of the list.
+ *
+ * @param {HTMLElement} candidates
+ * @param {(row: HTMLElement) => {id: number, text: string} | null} candidateOf
+ */
 export function setUpReplaceToken(candidates, candidateOf) {
   list = candidates;
-  list.addEventListener("click", ({ target }) => {
-    const candidate = target.closest(".w:enabled") && candidateOf(target.closest("li"));
+  list.addEventListener("click", (event) => {
+    const row = targetOf(event).closest(".w:enabled") && targetOf(event).closest("li");
+    const candidate = row && candidateOf(row);
     if (candidate) put([{ id: candidate.id, text: candidate.text }]);
   });
   list.addEventListener("keydown", onKey);
@@ -34,7 +44,12 @@ export function setUpReplaceToken(candidates, candidateOf) {
   field.addEventListener("blur", () => field.value.trim() || clear());
 }
 
-/** Enable or disable the field for the focused token. */
+/**
+ * Enable or disable the field for the focused token.
+ *
+ * @param {boolean} free
+ * @param {Token | PromptToken | null} now
+ */
 export function drawReplaceToken(free, now) {
   token = now;
   form.toggleAttribute("data-off", !free);
@@ -42,9 +57,14 @@ export function drawReplaceToken(free, now) {
   setTabStop();
 }
 
+/** @param {{id: number, text: string}[]} tokens */
 const put = (tokens) => replaceToken(view.answer, focused(), tokens);
 
-/** Keep one token focused while the pointer or keyboard is here, even as the text grows. */
+/**
+ * Keep one token focused while the pointer or keyboard is here, even as the text grows.
+ *
+ * @param {HTMLElement} box
+ */
 function holdFocus(box) {
   box.addEventListener("pointermove", ({ pointerType }) => {
     if (pointerType !== "touch" && view.hover === null && focusedToken()) point(focused());
@@ -57,20 +77,31 @@ function holdFocus(box) {
 
 // ---- candidates ------------------------------------------------------------------------------
 
-const words = () => [...list.querySelectorAll(".w:enabled")];
+const words = () => all(list, ".w:enabled");
 
-/** Roving tabindex: the last focused row, or the first; arrow keys move among them. */
+/**
+ * Roving tabindex: the last focused row, or the first; arrow keys move among them.
+ *
+ * @param {HTMLElement | null} wanted
+ */
 function setTabStop(wanted = null) {
-  const all = words();
-  const one = wanted ?? all.find((word) => word.tabIndex === 0) ?? all[0];
-  for (const word of list.querySelectorAll(".w")) word.tabIndex = word === one ? 0 : -1;
+  const found = words();
+  const stop = wanted ?? found.find((word) => word.tabIndex === 0) ?? found[0];
+  for (const word of all(list, ".w")) word.tabIndex = word === stop ? 0 : -1;
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const all = words();
-  const at = all.indexOf(event.target);
-  const targets = { ArrowDown: all[at + 1], ArrowUp: all[at - 1], Home: all[0], End: all.at(-1) };
+  const found = words();
+  const at = found.indexOf(targetOf(event));
+  /** @type {Record<string, HTMLElement | undefined>} */
+  const targets = {
+    ArrowDown: found[at + 1],
+    ArrowUp: found[at - 1],
+    Home: found[0],
+    End: found.at(-1),
+  };
   const to = targets[event.key];
   if (at < 0 || !to) return;
   event.preventDefault();
@@ -93,6 +124,7 @@ function clear() {
   read();
 }
 
+/** @param {KeyboardEvent} event */
 function leave(event) {
   if (event.key !== "Escape" || isComposing(event) || field.value.trim() === "") return;
   event.preventDefault();
@@ -111,13 +143,14 @@ async function read() {
     const parts = tokens.map((piece) => el("i", "", space(piece) + tokenLabel(piece.text)));
     cut.replaceChildren(...parts, ` ${plural(tokens.length, "token")}`);
   } catch (error) {
-    setText(cut, error.message);
+    setText(cut, /** @type {Problem} */ (error).message);
   }
 }
 
-/** Show a leading space: the same word without one is another token. */
+/** Show a leading space: the same word without one is another token. @param {{text: string}} piece */
 const space = ({ text }) => (/^ (?=\S)/.test(text) ? "␣" : "");
 
+/** @param {SubmitEvent} event */
 async function onSubmit(event) {
   event.preventDefault();
   if (field.value.trim() === "") return;

@@ -1,12 +1,11 @@
-// @ts-nocheck
 // Transcript: the turns of the conversation, and the token in focus.
 
-import { byId, el } from "../ui/dom.js";
+import { byId, el, one, targetOf } from "../ui/dom.js";
 import { moveFocus } from "../core-sample/controls.js";
 import { AnswerEdit } from "./answer-edit.js";
 import { AnswerText } from "./answer-text.js";
 import { branchNote } from "../conversations/branch-note.js";
-import { lastTurn, on, shownAnswer, state } from "../state.js";
+import { lastTurn, on, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
 import { MessageView } from "./message-view.js";
 import { nCovered } from "../turns/summary.js";
@@ -17,12 +16,18 @@ import { focused, pin, point, showAnswer, view } from "../view.js";
 const log = byId("log");
 
 /**
- * What is drawn of each turn: {turn, box}; of the model's also {text: AnswerText, views}. `edit`, which
- * draws its editor: MessageView, AnswerEdit; absent from summaries.
+ * What is drawn of each turn: `text` and `views` of the model's; `edit`, which draws its editor, absent
+ * from summaries.
+ *
+ * @typedef {{box: HTMLElement, text?: AnswerText, views?: MarkdownView | SummaryView,
+ *   edit?: MessageView | AnswerEdit}} Drawn
+ * @typedef {Drawn & {turn: Turn}} DrawnTurn
+ * @type {DrawnTurn[]}
  */
 const drawn = [];
 const caret = el("span", "caret");
 
+/** @param {() => void} openNext */
 export function setUpTranscript(openNext) {
   on("turns tokens hello", draw);
   on("turns connection hello", () => drawn.forEach(({ edit }) => edit?.drawEditor()));
@@ -32,7 +37,8 @@ export function setUpTranscript(openNext) {
   log.addEventListener("pointerleave", () => point(null));
   log.addEventListener("click", (event) => onClick(event, openNext));
   log.addEventListener("keydown", onKey);
-  log.addEventListener("focusin", ({ target }) => {
+  log.addEventListener("focusin", (event) => {
+    const target = targetOf(event);
     if (target.matches(".tok")) choose(target);
   });
 }
@@ -45,10 +51,11 @@ function draw() {
   drawCovered();
   drawBranchNote();
   // The caret stays after the last word, hidden: without it a final line break would collapse.
-  if (lastTurn()) drawn.at(-1).text.box.append(caret);
+  if (lastTurn()) drawn.at(-1)?.text?.box.append(caret);
   else caret.remove();
 }
 
+/** @param {Turn} turn @param {number} i */
 function drawTurn(turn, i) {
   let entry = drawn[i];
   if (entry?.turn !== turn) {
@@ -57,9 +64,10 @@ function drawTurn(turn, i) {
     else log.append(fresh.box);
     entry = drawn[i] = fresh;
   }
-  if (turn.role === "model") drawAnswer(entry, shownAnswer(turn));
+  if (turn.role === "model") drawAnswer(entry, turn);
 }
 
+/** @param {Turn} turn @returns {Drawn} */
 function newTurn(turn) {
   const box = el("article", `turn ${turn.role === "user" ? "you" : "model"}`);
   const name =
@@ -104,26 +112,29 @@ function drawCovered() {
     const isCovered = i < n && turn.mode === "chat" && !turn.summary;
     if (isCovered === box.hasAttribute("data-covered")) return;
     box.toggleAttribute("data-covered", isCovered);
-    const who = box.querySelector(".who");
+    const who = one(box, ".who");
     if (isCovered) who.append(el("span", "covered", "summarised"));
-    else who.querySelector(".covered").remove();
+    else one(who, ".covered").remove();
   });
 }
 
-function drawAnswer({ turn, text, box, views }, answer) {
+/** @param {Drawn} drawn @param {ModelTurn} turn */
+function drawAnswer({ text, box, views }, turn) {
+  const answer = turn.answers[turn.shown];
   box.setAttribute("aria-busy", String(answer.running && state.active === answer));
-  text.draw(answer, turn.given);
-  views.draw(answer);
+  text?.draw(answer, turn.given);
+  views?.draw(answer);
 }
 
 // ---- focus -----------------------------------------------------------------------------------
 
+/** The element of the focused token. @type {HTMLElement | null} */
 let lit = null;
 
 /** Highlight the focused token. */
 function drawFocus() {
   const entry = drawn.find(({ text }) => text?.answer && text.answer === view.answer);
-  const node = entry?.text.nodes[focused()] ?? null;
+  const node = entry?.text?.nodes[focused() ?? -1] ?? null;
   if (node === lit) return;
   lit?.classList.remove("on");
   if (lit) lit.tabIndex = -1;
@@ -133,15 +144,18 @@ function drawFocus() {
   if (view.pinned !== null && view.hover === null) node?.scrollIntoView({ block: "nearest" });
 }
 
-/** Return the answer a token's element belongs to. */
-const answerOf = (node) => drawn.find(({ box }) => box.contains(node))?.text.answer ?? null;
+/** Return the answer a token's element belongs to. @param {HTMLElement} node */
+const answerOf = (node) => drawn.find(({ box }) => box.contains(node))?.text?.answer ?? null;
 
-function onOver({ target, pointerType }) {
-  if (pointerType === "touch" || !target.matches(".tok") || answerOf(target) !== view.answer)
+/** @param {PointerEvent} event */
+function onOver(event) {
+  const target = targetOf(event);
+  if (event.pointerType === "touch" || !target.matches(".tok") || answerOf(target) !== view.answer)
     return;
   point(Number(target.dataset.i));
 }
 
+/** @param {HTMLElement} node */
 function choose(node) {
   const answer = answerOf(node);
   if (answer && answer !== view.answer) showAnswer(answer);
@@ -149,14 +163,17 @@ function choose(node) {
   if (view.pinned !== index) pin(index);
 }
 
-function onClick({ target }, openNext) {
+/** @param {MouseEvent} event @param {() => void} openNext */
+function onClick(event, openNext) {
+  const target = targetOf(event);
   if (!target.matches(".tok")) return;
   choose(target);
   openNext();
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".tok")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || !targetOf(event).matches(".tok")) return;
   if (!moveFocus(event.key, false)) return;
   event.preventDefault();
   requestAnimationFrame(() =>
