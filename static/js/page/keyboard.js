@@ -1,8 +1,7 @@
-// @ts-nocheck
 // Keyboard shortcuts of the whole page.
 
 import { setMetric } from "../core-sample/controls.js";
-import { byId } from "../ui/dom.js";
+import { byId, targetOf } from "../ui/dom.js";
 import { isComposing } from "../ui/enter-key.js";
 import { toggle } from "../replay/playback-bar.js";
 import { closeInstrument, openInstrumentName, toggleInstrument } from "../look/frame.js";
@@ -21,18 +20,20 @@ import { copyAnswer } from "../chat/status-line.js";
 import { toggleReading } from "../ui/reading.js";
 import { startTour } from "../tour/entry.js";
 
-const isTyping = ({ tagName, type }) =>
-  tagName === "TEXTAREA" || (tagName === "INPUT" && !["range", "radio", "checkbox"].includes(type));
+/** @param {EventTarget | null} target */
+const isTyping = (target) =>
+  target instanceof HTMLTextAreaElement ||
+  (target instanceof HTMLInputElement && !["range", "radio", "checkbox"].includes(target.type));
 
-/** Does the space bar activate this element? */
+/** Does the space bar activate this element? @param {Element} node */
 const isControl = (node) =>
   node.matches("button, a, input:not([type=range]), select, summary, [role=tab]");
 
 export function setUpKeys() {
-  for (const [opener, dialog] of [
+  for (const [opener, dialog] of /** @type {const} */ ([
     ["help-open", "help"],
     ["about-open", "about"],
-  ]) {
+  ])) {
     byId(opener).addEventListener("click", () => byId(dialog).showModal());
     byId(dialog).addEventListener("click", (event) => {
       if (event.target === byId(dialog)) byId(dialog).close();
@@ -41,6 +42,7 @@ export function setUpKeys() {
   document.addEventListener("keydown", onKey);
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.defaultPrevented || isComposing(event) || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
@@ -53,7 +55,7 @@ function onKey(event) {
     : event.altKey || isTyping(event.target)
       ? null
       : plain(event.key);
-  if (!act || (event.key === " " && isControl(event.target))) return;
+  if (!act || (event.key === " " && isControl(targetOf(event)))) return;
   event.preventDefault();
   act();
 }
@@ -65,17 +67,27 @@ function newChat() {
   startNewChat();
 }
 
-/** Return the command of a key. Undo and redo act on interventions, except in a text field. */
+/**
+ * Return the command of a key. Undo and redo act on interventions, except in a text field.
+ *
+ * @param {KeyboardEvent} event
+ */
 function commandOf({ key, shiftKey, target }) {
   const name = `${shiftKey ? "shift " : ""}${key.toLowerCase()}`;
-  const steps = openInstrumentName() === "reach" && !isTyping(target) ? STEPS : {};
+  const steps = openInstrumentName() === "reach" && !isTyping(target) ? STEPS : NONE;
   return steps[name] ?? COMMANDS[name];
 }
 
+/** @typedef {Record<string, () => unknown>} Commands */
+/** @type {Commands} */
+const NONE = {};
+/** @type {Commands} */
 const STEPS = { z: undo, "shift z": redo, y: redo };
 
+/** @type {Commands} */
 const COMMANDS = { "shift o": newChat, "shift c": copyAnswer, k: openDrawer, "/": help };
 
+/** @type {Commands} */
 const UNMODIFIED = {
   c: openDrawer,
   l: toggleInstrument,
@@ -88,9 +100,10 @@ const UNMODIFIED = {
   ".": stepOnce,
 };
 
+/** @param {string} key @returns {(() => unknown) | null} */
 function plain(key) {
   if (key === "?") return help;
-  if (key === " ") return state.replay && toggle;
+  if (key === " ") return state.replay ? toggle : null;
   const act = UNMODIFIED[key.toLowerCase()];
   if (act) return act;
   const metric = METRIC_NAMES[Number(key) - 1];

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Keeps the address of the page and what it shows the same: going back and forward, links, reloads.
 
 import { openConversation, startNew } from "../conversations/library.js";
@@ -13,22 +12,30 @@ import { BadAddress, nameOfToken, readAddress, replayAddress, tokenAt, writeAddr
 /** Browsers bound how often an address may be written; tokens are focused by held keys. */
 const WRITE_AFTER_MS = 300;
 
-/** What of an address waits for the model: its answers are unpacked for one. null: nothing. A replay
- * waits for none: it names its own. */
+/** @typedef {import("../ui/address.js").Shown} Place */
+
+/**
+ * What of an address waits for the model: its answers are unpacked for one. null: nothing. A replay
+ * waits for none: it names its own.
+ *
+ * @type {Place | null}
+ */
 let awaited = null;
 /** Number of addresses that are being followed; nothing is written meanwhile. */
 let nFollowing = 0;
 let timer = 0;
-/** What the last written address shows: {conversation, id, look, replay}. */
-let written = null;
-/** A token that is focused once its answer is here, or null. */
+/** What the last written address shows. @type {ReturnType<typeof now>} */
+let written;
+/** A token that is focused once its answer is here, or null. @type {string | null} */
 let token = null;
 
-/** `isRestored`: the page shows what the tab had before it was loaded again. */
+/** `isRestored`: the page shows what the tab had before it was loaded again. @param {boolean} isRestored */
 export function setUpNavigation(isRestored) {
   byId("copy-link").addEventListener("click", copyLink);
   const shown = read();
-  const [load] = performance.getEntriesByType("navigation");
+  const [load] = /** @type {PerformanceNavigationTiming[]} */ (
+    performance.getEntriesByType("navigation")
+  );
   // The tab's own conversation is restored already, and may not have been stored.
   if (shown?.chat === state.conversation.id) delete shown.chat;
   else if (isRestored && load.type === "reload") {
@@ -40,7 +47,7 @@ export function setUpNavigation(isRestored) {
     if (shown?.look) look(shown.look);
   } catch (error) {
     complain(error);
-    delete shown.look;
+    delete shown?.look;
   }
   written = now();
   awaited = shown ?? {};
@@ -58,7 +65,7 @@ export function setUpNavigation(isRestored) {
     const there = read();
     if (there) follow(there, isOwn);
     else if (isOwn && location.hash === "") follow({}, true);
-    else if (closeInstrument()) document.querySelector(":target")?.focus();
+    else if (closeInstrument()) (/** @type {HTMLElement | null} */ (document.querySelector(":target")))?.focus();
   });
 }
 
@@ -72,15 +79,21 @@ function read() {
   }
 }
 
+/** @param {unknown} error */
 function complain(error) {
-  if (error.name === "TypeError") throw error;
+  if (!(error instanceof Error) || error.name === "TypeError") throw error;
   state.problem = { code: "address", message: error.message };
   changed("turns");
 }
 
 // ---- following ---------------------------------------------------------------------------------
 
-/** Show what an address says. `isOwn`: the page wrote it, so what is absent from it was not there. */
+/**
+ * Show what an address says. `isOwn`: the page wrote it, so what is absent from it was not there.
+ *
+ * @param {Place} there
+ * @param {boolean} isOwn
+ */
 async function follow(there, isOwn) {
   nFollowing += 1;
   try {
@@ -97,6 +110,7 @@ async function follow(there, isOwn) {
   write();
 }
 
+/** @param {Place} place @param {boolean} isOwn */
 async function followReady({ chat, model, replay, token: wanted }, isOwn) {
   if (replay && replay !== state.replay?.address)
     await openReplayAt(replayAddress(replay, document.baseURI), replay);
@@ -112,6 +126,7 @@ async function followReady({ chat, model, replay, token: wanted }, isOwn) {
     throw new BadAddress(`It is about another model, “${model.slice(0, 80)}”; ${loaded} is loaded.`);
 }
 
+/** @param {string} name */
 function look(name) {
   if (name !== openInstrumentName() && !openByName(name))
     throw new BadAddress("It names an instrument that this page or this model does not have.");
@@ -138,7 +153,7 @@ const now = () => ({
 function hashNow() {
   const { id } = state.conversation;
   const replay = state.replay?.address ?? "";
-  const place = replay ? { replay } : { chat: id, model: state.hello?.model.name };
+  const place = replay ? { replay } : { chat: id ?? "", model: state.hello?.model.name };
   const { pinned, answer } = view;
   const focus = pinned !== null && answer ? nameOfToken(pinned, promptLength()) : (token ?? "");
   return writeAddress({ ...place, look: openInstrumentName(), token: focus });
@@ -160,6 +175,7 @@ function write() {
   else timer = setTimeout(put, WRITE_AFTER_MS, "replaceState");
 }
 
+/** @param {"pushState" | "replaceState"} how */
 function put(how) {
   const hash = hashNow();
   if (hash === location.hash && history.state?.page) return;

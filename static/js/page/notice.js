@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Notice over the composer: errors and long waits.
 
 import { byId, el, setText } from "../ui/dom.js";
@@ -16,6 +15,13 @@ import { canSwitch, openModels } from "../panels/models.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
 import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
 
+/**
+ * `progress`: a part of 1, null if it is not known; absent: nothing is under way.
+ *
+ * @typedef {[label: string, action: () => unknown]} Act
+ * @typedef {{tone: "bad" | "wait", head: string, text: string, progress?: number | null, acts?: Act[]}} Notice
+ */
+
 let shown = "";
 let announced = "";
 let ticking = 0;
@@ -25,9 +31,9 @@ export function setUpNotice() {
   on("connection turns hello settings tokens conversations", draw);
 }
 
-/** Return the most urgent notice, {tone, head, text, progress, acts}, or null. */
+/** Return the most urgent notice, or null. @returns {Notice | null} */
 function current() {
-  if (state.replay) return state.problem ? problem() : aboutRecordedRun();
+  if (state.replay) return state.problem ? about(state.problem) : aboutRecordedRun();
   const kept = state.turns.length ? " Your text is kept." : "";
   if (state.connection === "lost" && isLocal())
     return {
@@ -72,8 +78,9 @@ function current() {
     };
   if (engine === "failed")
     return { tone: "bad", head: "The engine has failed", text: sentence(message) };
-  if (state.problem) return problem();
-  if (awaitedSummary()) return makingRoom(awaitedSummary());
+  if (state.problem) return about(state.problem);
+  const summary = awaitedSummary()?.summary;
+  if (summary) return makingRoom(summary.covers);
   const segment = shownAnswer(lastTurn())?.segment;
   const end = segment && !state.active && ended(segment);
   if (end) return end;
@@ -89,18 +96,25 @@ function current() {
   return null;
 }
 
-/** The server's sentence about the model, such as why it is not the default one. */
+/**
+ * The server's sentence about the model, such as why it is not the default one.
+ *
+ * @param {string} note
+ * @returns {Notice}
+ */
 function aboutModel(note) {
   const dismiss = () => {
     dismissedNote = note;
     changed("hello");
   };
+  /** @type {Act[]} */
   const acts = [["Dismiss", dismiss]];
   if (canSwitch) acts.unshift(["Models", openModels]);
   return { tone: "wait", head: "Another model runs", text: sentence(note), acts };
 }
 
-const makingRoom = ({ summary: { covers } }) => ({
+/** @param {number} covers @returns {Notice} */
+const makingRoom = (covers) => ({
   tone: "wait",
   head: "The context is full",
   text:
@@ -108,13 +122,17 @@ const makingRoom = ({ summary: { covers } }) => ({
     "Your message is sent when the summary is written.",
 });
 
-/** The way out of an engine in this browser that cannot go on. */
+/** The way out of an engine in this browser that cannot go on. @returns {Act[]} */
 const toServer = () => (hasServer ? [["Go on on the server", () => moveEngine(null)]] : []);
 
-/** What is played in place of a model, and why; null where a model can run or something else is played. */
+/**
+ * What is played in place of a model, and why; null where a model can run or something else is played.
+ *
+ * @returns {Notice | null}
+ */
 function aboutRecordedRun() {
   if (!hasNoModel() || !isRecordedRunShown()) return null;
-  const { name } = state.hello.model;
+  const name = state.hello?.model.name ?? "The model";
   return {
     tone: "wait",
     head: "No model runs in this browser, so this is a recorded run",
@@ -124,6 +142,7 @@ function aboutRecordedRun() {
   };
 }
 
+/** @type {Record<string, string>} */
 const HEADS = {
   queue_full: "The queue is full",
   context_exceeded: "The prompt is too long",
@@ -140,45 +159,57 @@ const HEADS = {
   summary: "There is no room for your message",
 };
 
-function problem() {
+/** @param {Problem} problem @returns {Notice} */
+function about(problem) {
   const dismiss = () => {
     state.problem = null;
     changed("turns", "settings");
   };
   return {
     tone: "bad",
-    head: HEADS[state.problem.code] ?? "That did not work",
-    text: sentence(state.problem.message),
-    acts: [...waysOut(), ["Dismiss", dismiss]],
+    head: HEADS[problem.code] ?? "That did not work",
+    text: sentence(problem.message),
+    acts: [...waysOut(problem), ["Dismiss", dismiss]],
   };
 }
 
-/** What may be done with a text that was refused because it is too long for the context. */
-function waysOut() {
-  const { code, inTurns } = state.problem;
+/**
+ * What may be done with a text that was refused because it is too long for the context.
+ *
+ * @param {Problem} problem
+ * @returns {Act[]}
+ */
+function waysOut({ code, inTurns }) {
+  /** @type {Act} */
   const drop = ["Drop the oldest turns", () => truncateAndSend("auto")];
   if (code === "summary") return [["Try again", () => truncateAndSend("summarize")], drop];
   if (code !== "context_exceeded" || state.truncation !== "disabled")
     return inTurns ? [["Send again", sendAgain]] : [];
+  /** @type {Act} */
   const slide = ["Let the oldest tokens leave", () => truncateAndSend("slide")];
   if (state.mode !== "chat" || state.turns.length < (inTurns ? 3 : 1)) return [slide];
   if (inTurns) return [drop, slide];
   return [["Summarise the oldest turns", () => truncateAndSend("summarize")], drop, slide];
 }
 
+/** @param {Truncation} truncation */
 function truncateAndSend(truncation) {
   setTruncation(truncation);
-  if (state.problem.inTurns) sendAgain();
+  if (state.problem?.inTurns) sendAgain();
   else byId("composer").requestSubmit();
 }
 
-/** What becomes of the next message, by the page's `truncation`. */
+/**
+ * What becomes of the next message, by the page's `truncation`.
+ *
+ * @type {Partial<Record<Truncation, string>>}
+ */
 const NEXT = {
   auto: " The next message is sent without the oldest turns.",
   summarize: " Before the next message is sent, the model summarises the oldest turns.",
 };
 
-/** Return the notice for a generation that ended early, or null. */
+/** Return the notice for a generation that ended early, or null. @param {Segment} segment @returns {Notice | null} */
 function ended({ reason, message, context }) {
   if (reason === "error") {
     return {
@@ -199,7 +230,7 @@ function ended({ reason, message, context }) {
   return null;
 }
 
-/** Return the notice about a conversation that is not kept as it should be, or null. */
+/** Return the notice about a conversation that is not kept as it should be, or null. @returns {Notice | null} */
 function aboutStorage() {
   const { unkept, copied, turns } = state;
   if (copied) {
@@ -215,6 +246,7 @@ function aboutStorage() {
     };
   }
   if (!unkept || unkept.dismissed || !turns.length) return null;
+  /** @type {Act[]} */
   const acts = [
     ["Save as a file", () => saveReplay()],
     ["Dismiss", dismissUnkept],
@@ -225,6 +257,7 @@ function aboutStorage() {
   return { tone: "bad", head, text: unkept.message, acts };
 }
 
+/** @type {Partial<Record<State["connection"], string>>} */
 const CONNECTIONS = { connecting: "Connecting", lost: "Not connected" };
 const ENGINES = {
   connecting: "Connecting",
@@ -267,6 +300,7 @@ function draw() {
   announceAlert(notice);
 }
 
+/** @param {Act} act */
 function button([label, action]) {
   const node = el("button", "text", label);
   node.type = "button";
@@ -274,7 +308,7 @@ function button([label, action]) {
   return node;
 }
 
-/** Announce an alert once, not at every tick of its countdown. */
+/** Announce an alert once, not at every tick of its countdown. @param {Notice} notice */
 function announceAlert({ tone, head, text }) {
   const what = tone === "bad" ? `${head}. ${state.connection === "lost" ? "" : text}` : "";
   if (what === announced) return;
