@@ -145,7 +145,7 @@ def test_the_browser_notices_what_naga_lets_pass(page: Page, allowed_console: li
     """A barrier behind a branch that may differ between lanes, and constants left unset."""
     allowed_console += ["must only be called from uniform control flow", "Missing overridable"]
     sizes = ("HEAD_VEC4S", "GROUP", "HEADS", "ROWS", "QUAD_SIZE")
-    prelude = {f"const {name}": "4u" for name in (*sizes, "LANES", "VALUE_GROUPS", "FEW_ROWS")}
+    prelude = {f"const {name}": "4u" for name in (*sizes, "LANES", "VALUE_GROUPS", "SPLIT_ROWS")}
     source = compose("attention", prelude, {"kv": "kv_f32", "quad": "quad_load"})
     barrier = "workgroupBarrier();"
     assert barrier in source

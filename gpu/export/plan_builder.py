@@ -34,7 +34,6 @@ from gpu.export.plan_format import (
 )
 from gpu.export.recording import Recording
 from gpu.models.workspace import Instruments
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.layer_stats import STATS_FIELDS
 from gpu.ops.sampling import CANDIDATE_FIELDS, RESULT_FIELDS, RESULT_WORDS
 from gpu.ops.step_buffer import (
@@ -366,7 +365,7 @@ def _lookup(recording: Recording) -> PlanLookup:
         rows=tuple(sorted({key.rows for key in recorded})),
         samples=tuple(sorted({key.samples for key in recorded})),
         split_tokens=recording.loaded.plans.split_tokens,
-        split_rows=FEW_ROWS,
+        split_rows=recording.loaded.plans.split_rows,
     )
 
 

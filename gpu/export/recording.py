@@ -21,7 +21,6 @@ from gpu.errors import ModelError
 from gpu.info import AdapterInfo
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import open_loras
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.plans.capture_buffers import ROW_BUCKETS
 from gpu.plans.plan_cache import LEAST_ROWS, SAMPLE_BUCKETS, SAMPLING, RecordedPlan
 from gpu.runners.inspection_passes import LENS_SAMPLES
@@ -167,6 +166,6 @@ def contexts(loaded: LoadedModel, rows: int) -> Iterator[int]:
     split, longest = loaded.plans.split_tokens, loaded.limits.context
     context = min(split, longest)
     yield context
-    while rows <= FEW_ROWS and context < longest:
+    while rows <= loaded.plans.split_rows and context < longest:
         context = min(2 * context, longest)
         yield context

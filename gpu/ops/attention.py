@@ -6,7 +6,7 @@ import numpy as np
 
 from gpu.config import ModelConfig
 from gpu.kv.pools import KvPools
-from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
+from gpu.ops.attention_tiling import AttentionTiling
 from gpu.ops.batch import STATE_FLOATS, Batch, KvSplits, expect_shape, n_workgroups, paging
 from gpu.ops.cost import (
     CAP_FLOPS,
@@ -150,7 +150,7 @@ def attention_merge(
             "WORKGROUP": workgroup,
         },
         {
-            "const FEW_ROWS": f"{FEW_ROWS}u",
+            "const SPLIT_ROWS": f"{rec.device.policy.split_rows}u",
             "const MERGE_AHEAD": f"{rec.device.policy.merge_ahead}u",
         },
     )

@@ -14,10 +14,6 @@ from gpu.kv.formats import CHUNK, KV_FORMATS, KvFormat
 from gpu.ops.packed import cached_lib, packing_prelude
 from gpu.webgpu.device_policy import AttentionLoads, DevicePolicy
 
-FEW_ROWS = 8
-"""Most rows of a step whose attention is split over workgroups, as in decoding. Larger steps have
-enough workgroups, and the partial results would need much memory."""
-
 WORKGROUP_BYTES = 15 << 10
 """Workgroup memory for partial results; every WebGPU device has 16 KiB."""
 QUERY_BYTES = 24
@@ -61,6 +57,7 @@ class AttentionTiling:
     lanes             invocations of a workgroup
     value_groups      groups of lanes, each adding the values of some of the keys
     split             most keys of one split
+    split_rows        most rows of a step that is split over workgroups
     chunk             numbers of a key in one load
     loads             how lanes get queries, keys and values:
                       own        each lane loads whole keys
@@ -78,6 +75,7 @@ class AttentionTiling:
     lanes: int
     value_groups: int
     split: int
+    split_rows: int
     chunk: int
     loads: AttentionLoads
     bytes: int
@@ -108,7 +106,7 @@ class AttentionTiling:
             loads, most, lanes = "shared", TILE_QUERIES, _shared_lanes(config.head_dim)
         group = config.n_heads // config.n_kv_heads
         heads = _heads(group, most)
-        rows = max(1, most // heads) if n_rows > FEW_ROWS else 1
+        rows = max(1, most // heads) if n_rows > policy.split_rows else 1
         return cls(
             head_dim=config.head_dim,
             group=group,
@@ -118,6 +116,7 @@ class AttentionTiling:
             lanes=lanes,
             value_groups=value_groups,
             split=policy.kv_split_size,
+            split_rows=policy.split_rows,
             chunk=chunk,
             loads=loads,
             bytes=policy.attention_bytes,
@@ -136,7 +135,7 @@ class AttentionTiling:
             "ROWS": self.rows,
             "LANES": self.lanes,
             "VALUE_GROUPS": self.value_groups,
-            "FEW_ROWS": FEW_ROWS,
+            "SPLIT_ROWS": self.split_rows,
             "QUAD_SIZE": min(4, self.rows * self.heads),
         }
         if self.loads == "shared":
@@ -185,7 +184,7 @@ def _shares(config: ModelConfig, n_rows: int, policy: DevicePolicy) -> bool:
     """Return whether workgroups copy keys and values into workgroup memory."""
     least = policy.shared_attention_workgroups
     fits = config.head_dim <= TILE_HEAD_DIM and policy.kv_split_size == TILE_SPLIT
-    if least is None or n_rows <= FEW_ROWS or not fits:
+    if least is None or n_rows <= policy.split_rows or not fits:
         return False
     group = config.n_heads // config.n_kv_heads
     heads = _heads(group, TILE_QUERIES)

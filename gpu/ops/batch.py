@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.pools import KvPools
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.kernels import Number
 
@@ -19,8 +18,8 @@ STATE_FLOATS = 3
 class KvSplits:
     """Partial results of attention over `n` splits of a long context, for steps of few rows.
 
-    values  (≥ n · FEW_ROWS, padded query width)
-    states  (≥ n · FEW_ROWS, n_heads, STATE_FLOATS)
+    values  (≥ n · rows, padded query width)
+    states  (≥ n · rows, n_heads, STATE_FLOATS); rows: `DevicePolicy.split_rows`
     """
 
     n: int
@@ -30,7 +29,8 @@ class KvSplits:
     @classmethod
     def make(cls, config: ModelConfig, n: int, memory: Memory) -> KvSplits:
         """Allocate for `n` splits."""
-        rows, width = n * FEW_ROWS, padded(config.n_heads * config.head_dim)
+        rows = n * memory.device.policy.split_rows
+        width = padded(config.n_heads * config.head_dim)
         return cls(
             n,
             memory.zeros("attention.values", (rows, width)),

@@ -25,7 +25,6 @@ from gpu.models.workspace import (
     Workspace,
 )
 from gpu.ops import Batch, KvSplits, KvStaging, RmsNormSplit
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.layer_stats import n_stats
 from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
@@ -64,7 +63,7 @@ class PlanKey(NamedTuple):
     rows, samples, splits  buckets: the smallest recorded size that holds the step
     kind                   see `SAMPLING`
     interventions, loras   whether the plan has dispatches for them
-    apart                  every row is of another sequence, of more than `FEW_ROWS`
+    apart                  every row is of another sequence, in more than `split_rows`
     """
 
     rows: int
@@ -241,6 +240,11 @@ class PlanCache:
         return self._split
 
     @property
+    def split_rows(self) -> int:
+        """Most rows of a step whose attention is split."""
+        return self._device.policy.split_rows
+
+    @property
     def splits(self) -> KvSplits | None:
         """Partial results of attention over the most splits; None: contexts are too short."""
         return self._splits
@@ -294,9 +298,9 @@ class PlanCache:
         tokens of its longest sequence; `interventions`, `loras`: whether the plan applies them;
         `apart`: every row is of another sequence."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
-        splits = _power_of_two(-(-context // self._split)) if rows <= FEW_ROWS else 1
+        splits = _power_of_two(-(-context // self._split)) if rows <= self.split_rows else 1
         samples = _bucket(n_samples, SAMPLE_BUCKETS)
-        apart = apart and rows > FEW_ROWS
+        apart = apart and rows > self.split_rows
         key = PlanKey(rows, samples, splits, kind, interventions, loras, apart)
         if key not in self._plans:
             self._plans[key] = self._record(key)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.batch import KvSplits
 from gpu.plans.plan_cache import RecordedPlan
 from gpu.step import NonFinite, Row, Step
@@ -89,7 +88,8 @@ class CheckedRun:
         if self._is_cache(tensor):
             return self._wrong_in_cache(dispatch, tensor), rows
         if self._splits and tensor in (self._splits.values, self._splits.states):
-            lines = [rows[min(i % FEW_ROWS, len(rows) - 1)] for i in range(tensor.shape[0])]
+            most = self._memory.device.policy.split_rows
+            lines = [rows[min(i % most, len(rows) - 1)] for i in range(tensor.shape[0])]
         elif tensor.name == "logits":
             lines = [rows[sample.row] for sample in self._step.samples]
         else:

@@ -11,9 +11,9 @@
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
-// out           [n_rows][Q_STRIDE / 4] vec4; PARTIAL: [n_splits][FEW_ROWS][Q_STRIDE / 4]
+// out           [n_rows][Q_STRIDE / 4] vec4; PARTIAL: [n_splits][SPLIT_ROWS][Q_STRIDE / 4]
 // heads_out     [n_rows][N_HEADS] entropy in bits (not bound without CAPTURE);
-//               PARTIAL: [n_splits][FEW_ROWS][N_HEADS] State
+//               PARTIAL: [n_splits][SPLIT_ROWS][N_HEADS] State
 // use: step
 // use: words
 // use: kv
@@ -26,7 +26,7 @@
 // use: attention_split
 // prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
 // VALUE_GROUPS (groups of lanes, each adding the values of some of the keys), QUAD_SIZE (see
-// lib/attention_kv_tile.wgsl), FEW_ROWS (most rows of a step whose attention is split)
+// lib/attention_kv_tile.wgsl), SPLIT_ROWS (most rows of a step whose attention is split)
 override N_HEADS: u32;
 override Q_STRIDE: u32;
 override SCALE: f32; // of q · k, times log2(e)
@@ -122,7 +122,7 @@ fn store_values(run: SequenceRows, split: u32, i: u32, d: u32, total: vec4f) {
   let row = run.first + i / HEADS;
   let at = (run.head + i % HEADS) * HEAD_VEC4S + d;
   if (PARTIAL) {
-    out[(split * FEW_ROWS + row) * (Q_STRIDE / 4u) + at] = load16_of(total);
+    out[(split * SPLIT_ROWS + row) * (Q_STRIDE / 4u) + at] = load16_of(total);
     return;
   }
   let place = row * (Q_STRIDE / 4u) + at;
@@ -141,7 +141,7 @@ fn store_state(run: SequenceRows, split: u32, i: u32) {
   let head = run.head + i % HEADS;
   var state = state_of(i);
   if (PARTIAL) {
-    let at = ((split * FEW_ROWS + row) * N_HEADS + head) * 3u;
+    let at = ((split * SPLIT_ROWS + row) * N_HEADS + head) * 3u;
     heads_out[at] = state.maximum;
     heads_out[at + 1u] = state.sum;
     heads_out[at + 2u] = state.weighted;

@@ -2,14 +2,14 @@
 //
 // Used after attention.wgsl with PARTIAL, for steps of few rows with long contexts.
 //
-// values   [n_splits][FEW_ROWS][Q_STRIDE / 4] vec4
-// states   [n_splits][FEW_ROWS][N_HEADS] State
+// values   [n_splits][SPLIT_ROWS][Q_STRIDE / 4] vec4
+// states   [n_splits][SPLIT_ROWS][N_HEADS] State
 // out      [n_rows][Q_STRIDE / 4] vec4
 // entropy  [n_rows][N_HEADS] bits (not bound without CAPTURE)
 // use: step
 // use: softmax_state
-// prelude: const FEW_ROWS (most rows of a step whose attention is split), MERGE_AHEAD (splits that
-// are loaded before the first of them is merged)
+// prelude: const SPLIT_ROWS (most rows of a step whose attention is split), MERGE_AHEAD (splits
+// that are loaded before the first of them is merged)
 override N_HEADS: u32;
 override HEAD_VEC4S: u32; // head_dim / 4
 override Q_STRIDE: u32;
@@ -24,12 +24,12 @@ override WORKGROUP: u32 = 64u;
 @group(0) @binding(4) var<storage, read_write> entropy: array<f32>; // optional
 
 fn state_of(split: u32, row: u32, head: u32) -> State {
-  let at = ((split * FEW_ROWS + row) * N_HEADS + head) * 3u;
+  let at = ((split * SPLIT_ROWS + row) * N_HEADS + head) * 3u;
   return State(states[at], states[at + 1u], states[at + 2u]);
 }
 
 fn values_of(split: u32, row: u32, column: u32) -> vec4f {
-  return values[(split * FEW_ROWS + row) * (Q_STRIDE / 4u) + column];
+  return values[(split * SPLIT_ROWS + row) * (Q_STRIDE / 4u) + column];
 }
 
 @compute @workgroup_size(WORKGROUP)

@@ -68,6 +68,12 @@ LEAST_WORKGROUP_BYTES = 16 << 10
 MERGE_AHEAD = 8
 """Splits of attention that are loaded before a GPU merges the first of them: each load takes as
 long as the merge of many."""
+SPLIT_ROWS = 8
+"""Most rows of a step whose attention is split over workgroups, as in decoding. More rows have
+enough workgroups, and the partial results would need much memory."""
+DISCRETE_SPLIT_ROWS = 32
+"""The same on a discrete GPU. With 16 rows of 16,384 tokens an H100 takes 100 µs for a layer of a
+135M shape and 323 of 1B, in one pass over all splits 323 and 440; 517 and 468 of 8B."""
 DISCRETE_ATTENTION_BYTES = 48 << 10
 """Most workgroup memory of attention on a discrete GPU: a split of an 8B shape takes 36 KiB."""
 
@@ -94,6 +100,7 @@ class DevicePolicy:
     shared_attention_workgroups  fewest workgroups for which steps of many rows take `shared`
                          attention loads instead; None: never
     kv_split_size        keys of one split of attention
+    split_rows           most rows of a step whose attention is split over workgroups
     merge_ahead          splits that are loaded before the first of them is merged
     interleaves_weights  rows of a weight are interleaved block by block
     weights_in_textures  weights are textures instead of buffers
@@ -126,6 +133,7 @@ class DevicePolicy:
     attention_bytes: int
     shared_attention_workgroups: int | None
     kv_split_size: int
+    split_rows: int
     merge_ahead: int
     interleaves_weights: bool
     weights_in_textures: bool
@@ -182,6 +190,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
             DISCRETE_SHARED_ATTENTION_WORKGROUPS if discrete else SHARED_ATTENTION_WORKGROUPS
         ),
         kv_split_size=128,
+        split_rows=DISCRETE_SPLIT_ROWS if discrete else SPLIT_ROWS,
         merge_ahead=MERGE_AHEAD,
         interleaves_weights=False,
         weights_in_textures=False,
@@ -218,6 +227,7 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         attention_bytes=LEAST_WORKGROUP_BYTES,
         shared_attention_workgroups=None,
         kv_split_size=512,
+        split_rows=SPLIT_ROWS,
         merge_ahead=1,
         interleaves_weights=True,
         # SwiftShader, which has no 64-bit integers, reads textures more slowly than buffers.

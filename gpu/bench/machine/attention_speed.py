@@ -20,7 +20,6 @@ from gpu.config import ModelConfig
 from gpu.kv.blocks import KvShape, block_bytes, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.ops import KvSplits
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder
 
@@ -77,6 +76,7 @@ class _AttentionTimer:
         self._timer = PlanTimer(context.device)
         self._config, self._n_tokens = config, n_tokens
         memory, most = self._timer.memory, context.device.policy.max_rows
+        self._split_rows = context.device.policy.split_rows
         shape = KvShape(blocks_for(n_tokens), n_tokens)
         self._pools = KvPools(config, shape, kv_dtype, 1, memory)
         self._pools.set_blocks(0, list(range(shape.n_blocks)))
@@ -88,7 +88,7 @@ class _AttentionTimer:
     def seconds(self, n_rows: int) -> float:
         """Return the seconds of one layer for the last rows of the sequence."""
         batch = self._timer.batch(rows_at(range(self._n_tokens - n_rows, self._n_tokens)))
-        if n_rows <= FEW_ROWS:
+        if n_rows <= self._split_rows:
             batch = replace(batch, splits=self._splits)
 
         def record(rec: Recorder) -> None:

@@ -18,7 +18,6 @@ from gpu.export.recording import ShapeLoader
 from gpu.info import AdapterInfo
 from gpu.kv.formats import KV_FORMATS
 from gpu.load_options import LoadOptions
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.plans.capture_buffers import ROW_BUCKETS
 from gpu.runners.loaded_model import LoadedModel
 from gpu.webgpu.buffers import Memory
@@ -157,7 +156,7 @@ def _dispatches(loaded: LoadedModel) -> Iterator[tuple[int, Dispatch]]:
     limits = loaded.limits
     for n_rows in ROW_BUCKETS:
         for kind, most in (("plain", limits.max_rows), ("captured", limits.max_captured_rows)):
-            for context in (n_rows, CONTEXT) if n_rows <= FEW_ROWS else (CONTEXT,):
+            for context in (n_rows, CONTEXT) if n_rows <= loaded.plans.split_rows else (CONTEXT,):
                 if n_rows <= most:
                     plan = loaded.plans.plan(n_rows, 1, kind, context).plan
                     yield from ((n_rows, dispatch) for dispatch in plan.dispatches)

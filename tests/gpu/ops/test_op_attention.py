@@ -12,10 +12,10 @@ from gpu import ops
 from gpu.config import ModelConfig
 from gpu.info import AdapterInfo
 from gpu.ops import KvSplits
-from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
+from gpu.ops.attention_tiling import AttentionTiling
 from gpu.reference import ops as reference
 from gpu.webgpu.device import Device
-from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
+from gpu.webgpu.device_policy import DISCRETE, DISCRETE_SPLIT_ROWS, SPLIT_ROWS, DevicePolicy
 from gpu.webgpu.kernel_source import workgroup_memory
 from gpu.webgpu.kernels import Kernel, Kernels, compose
 from tests.gpu.kv.cache import LAYER, Cache, Rows
@@ -26,7 +26,9 @@ LOG2_E = 1 / np.log(2)
 SHARE = 0.4
 KINDS = ("shuffle", "loading", "gpu", "gpu-shared")
 """A software device with subgroup shuffles, one without, a GPU, and one whose steps of more than
-`FEW_ROWS` rows copy keys and values into workgroup memory."""
+`split_rows` rows copy keys and values into workgroup memory."""
+MANY_ROWS = 2 * DISCRETE_SPLIT_ROWS
+"""Rows of a plan whose attention no device splits."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -207,7 +209,7 @@ SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
 
 
 def test_a_quantised_cache_in_every_tiling(tiled_rig: Rig) -> None:
-    check(tiled_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=2 * FEW_ROWS))
+    check(tiled_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=MANY_ROWS))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_a_quantised_cache_in_every_tiling(tiled_rig: Rig) -> None:
     ids=str,
 )
 def test_quantised_caches(rig: Rig, heads: tuple[int, int, int], dtype: str) -> None:
-    check(rig, Case(heads, SOME_ROWS, dtype, bucket=2 * FEW_ROWS, seed=heads[2]))
+    check(rig, Case(heads, SOME_ROWS, dtype, bucket=MANY_ROWS, seed=heads[2]))
 
 
 @pytest.mark.parametrize("dtype", ["q8", "rotated4"])
@@ -228,7 +230,7 @@ def test_splits_and_windows_of_quantised_caches(rig: Rig, dtype: str) -> None:
 @pytest.mark.parametrize("heads", [(9, 3, 64), (13, 1, 8), (3, 3, 80)], ids=str)
 def test_groups_in_every_tiling(tiled_rig: Rig, heads: tuple[int, int, int]) -> None:
     rows = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32))
-    check(tiled_rig, Case(heads, rows, "f16", bucket=2 * FEW_ROWS, seed=heads[2]))
+    check(tiled_rig, Case(heads, rows, "f16", bucket=MANY_ROWS, seed=heads[2]))
 
 
 def test_tilings_fit_every_device() -> None:
@@ -240,7 +242,8 @@ def test_tilings_fit_every_device() -> None:
                 policy = DevicePolicy.of(AdapterInfo("", "", "", "", software, features))
                 own = replace(policy, shared_attention_workgroups=None)
                 few, many = (
-                    AttentionTiling.of(config, dtype, n, own) for n in (FEW_ROWS, FEW_ROWS + 1)
+                    AttentionTiling.of(config, dtype, n, own)
+                    for n in (own.split_rows, own.split_rows + 1)
                 )
                 assert replace(many, rows=few.rows) == few
                 for tiling in (few, many):
@@ -286,9 +289,10 @@ def test_only_many_rows_of_a_gpu_copy_keys_and_values() -> None:
         return AttentionTiling.of(config_of(heads), "f16", n_rows, policy).loads
 
     assert loads((32, 8, 64), 40) == "shared", "5 tiles of 8 rows of each of 8 groups"
-    assert loads((32, 8, 64), 32) == "coalesced", "32 workgroups"
-    assert loads((32, 8, 64), FEW_ROWS + 1, "integrated GPU") == "shared"
-    assert loads((32, 32, 64), FEW_ROWS, "integrated GPU") == "coalesced", "splits have workgroups"
+    assert loads((32, 8, 64), 32) == "coalesced", "splits have workgroups"
+    assert loads((8, 2, 64), 128) == "coalesced", "32 workgroups"
+    assert loads((32, 8, 64), SPLIT_ROWS + 1, "integrated GPU") == "shared"
+    assert loads((32, 32, 64), SPLIT_ROWS, "integrated GPU") == "coalesced"
     assert loads((1, 1, 64), 128, "integrated GPU") == "coalesced", "4 workgroups"
     assert loads((64, 1, 64), 128) == "shared", "2 workgroups of 32 heads for each row"
     assert loads((8, 4, 256), 512) == "shared"
@@ -309,7 +313,7 @@ def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
     tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     rows = tuple((slot, 3 + 7 * slot % 60 + slot) for slot in range(11))
-    case = Case(heads, rows, dtype, bucket=2 * FEW_ROWS, apart=True)
+    case = Case(heads, rows, dtype, bucket=MANY_ROWS, apart=True)
     check(tiled_rig, case)
     rng = np.random.default_rng(0)
     config = config_of(heads)
@@ -319,6 +323,23 @@ def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
     apart, _ = attend(tiled_rig, case, cache, q)
     together, _ = attend(tiled_rig, replace(case, apart=False), cache, q)
     assert apart.tobytes() == together.tobytes()
+
+
+def test_as_many_rows_as_a_discrete_gpu_splits_have_the_bits_of_one_pass(device: Device) -> None:
+    posing = with_info(device, software=False, kind=DISCRETE)
+    rig = Rig(posing, Kernels(posing))
+    rows = tuple((slot, 300 - 9 * slot) for slot in range(DISCRETE_SPLIT_ROWS))
+    case = Case((6, 2, 16), rows, "f16", splits=4)
+    check(rig, case)
+    cache = Cache.scattered(rig, case.config, "f16", len(rows), 301, seed=0)
+    cache.fill(rig, {slot: position + 1 for slot, position in rows}, np.random.default_rng(0))
+    q = np.random.default_rng(1).normal(size=(len(rows), 96)).astype(np.float32)
+    split, in_one_pass = (
+        attend(rig, replace(case, splits=splits, apart=splits == 1), cache, q) for splits in (4, 1)
+    )
+    assert [x.tobytes() for x in split if x is not None] == [
+        x.tobytes() for x in in_one_pass if x is not None
+    ]
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])

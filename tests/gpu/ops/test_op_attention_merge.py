@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.batch import STATE_FLOATS, KvSplits
 from gpu.reference import ops as reference
 from gpu.webgpu.buffers import padded
@@ -39,18 +38,19 @@ def merged_bits(rig: Rig, n_splits: int, heads: tuple[int, int]) -> bytes:
     config = llama_config(n_heads=n_heads, head_dim=head_dim)
     rng = np.random.default_rng(n_splits)
     rows = rows_at([n_splits * SPLIT - 1] * 3)
-    shape = (n_splits, FEW_ROWS, n_heads)
+    most = rig.device.policy.split_rows
+    shape = (n_splits, most, n_heads)
     states = np.empty((*shape, STATE_FLOATS), np.float32)
     states[..., 0] = rng.normal(size=shape) * 10
     states[..., 1] = rng.uniform(1, SPLIT, shape)
     states[..., 2] = -rng.uniform(0, 3, shape) * states[..., 1]
     values = rng.normal(size=(*shape, head_dim)).astype(np.float32)
     width = n_heads * head_dim
-    whole = np.full((n_splits, FEW_ROWS, padded(width)), POISON, np.uint32).view(np.float32)
-    whole[..., :width] = values.reshape(n_splits, FEW_ROWS, width)
+    whole = np.full((n_splits, most, padded(width)), POISON, np.uint32).view(np.float32)
+    whole[..., :width] = values.reshape(n_splits, most, width)
     splits = KvSplits(
         n_splits,
-        replace(rig.memory.upload("values", whole), shape=(n_splits * FEW_ROWS, padded(width))),
+        replace(rig.memory.upload("values", whole), shape=(n_splits * most, padded(width))),
         rig.memory.upload("states", states),
     )
     out, bits = rig.output("out", 3, width), rig.output("entropy", 3, n_heads, stride=n_heads)

@@ -21,9 +21,9 @@ from gpu.bench.machine.checks.matmul import MatmulCase, check_case, check_rms_no
 from gpu.bench.machine.checks.sampler import check_sample
 from gpu.bench.machine.rig import Rig
 from gpu.checkpoint.packing import FORMATS
-from gpu.ops.attention_tiling import FEW_ROWS, AttentionTiling
+from gpu.ops.attention_tiling import AttentionTiling
 from gpu.ops.matmul import ACTIVATION_CODES
-from gpu.webgpu.device_policy import DevicePolicy
+from gpu.webgpu.device_policy import SPLIT_ROWS, DevicePolicy
 from gpu.webgpu.tiling import Tile
 from tests.gpu.ops.real_models import CONTEXT, Use
 
@@ -154,7 +154,7 @@ def _sample(use: Use, policy: DevicePolicy) -> Check:
 
 
 def _rows(use: Use) -> int:
-    return max(1, min(use.n_rows - 1, MOST_ROWS)) if use.n_rows > FEW_ROWS else use.n_rows
+    return max(1, min(use.n_rows - 1, MOST_ROWS)) if use.n_rows > SPLIT_ROWS else use.n_rows
 
 
 def _blocks(most: int) -> Iterator[int]:

@@ -14,7 +14,6 @@ import pytest
 
 from gpu.checkpoint.inventory import Inventory
 from gpu.errors import InvalidRequest
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.cost import COSTS, Cost, StepSize
 from gpu.ops.rms_norm_split import MIN_SPLIT_ROWS
 from gpu.plans.cost import cost_of, plan_cost
@@ -24,12 +23,13 @@ from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
 from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DISCRETE, DISCRETE_SPLIT_ROWS, SPLIT_ROWS
 from gpu.webgpu.kernel_source import filled_source, workgroup_size
 from gpu.webgpu.kernels import Kernel
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY
 from tests.gpu.models import random_llama
-from tests.gpu.ops.rig import Rig, limited
+from tests.gpu.ops.rig import Rig, limited, with_info
 
 MODELS = (("gqa8", "f32"), ("odd100_tied", "f16"), ("head100_all_bias", "q8"), ("odd36", "q4"))
 
@@ -340,8 +340,11 @@ def test_a_quantised_cache_costs_what_it_stores(device: Device, kv: str) -> None
     assert after - before == runner.limits.block_bytes + 4 * c.n_layers
 
 
-@pytest.mark.parametrize("n_rows", [1, FEW_ROWS])
-def test_splits_cost_their_partial_sums(device: Device, n_rows: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "n_rows"), [("", 1), ("", SPLIT_ROWS), (DISCRETE, DISCRETE_SPLIT_ROWS)]
+)
+def test_splits_cost_their_partial_sums(device: Device, kind: str, n_rows: int) -> None:
+    device = with_info(device, software=False, kind=kind) if kind else device
     runner = driving.load(device, random_llama.folder("long_context"), "f16")
     c, split = runner.config, device.policy.kv_split_size
     context = 2 * split - 3

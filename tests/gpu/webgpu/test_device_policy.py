@@ -67,6 +67,11 @@ def test_a_discrete_gpu_captures_its_longest_chunks(layers: int, width: int, wei
     assert 32 <= rows(policy(software=False)) <= 128
 
 
+def test_a_discrete_gpu_splits_the_attention_of_more_rows() -> None:
+    assert policy(software=False, kind=DISCRETE).split_rows == 32
+    assert policy(software=False, kind="integrated GPU").split_rows == policy().split_rows == 8
+
+
 def test_a_gpu_with_many_cores_rounds_a_row_in_more_workgroups() -> None:
     assert policy().rounding_workgroups == 1
     assert policy(software=False, kind="integrated GPU").rounding_workgroups == 16

@@ -28,7 +28,6 @@ from gpu.config import ModelConfig
 from gpu.kv.formats import KV_FORMATS, KvStorage, hadamard_size, pack_block
 from gpu.models.rope import rope_cos_sin
 from gpu.ops import KvSplits, KvStaging
-from gpu.ops.attention_tiling import FEW_ROWS
 from gpu.ops.batch import STATE_FLOATS
 from gpu.reference import kv as kv_reference
 from gpu.reference import ops as reference
@@ -84,7 +83,7 @@ class AttentionCase:
 SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
 ATTENTION_CASES = (
     AttentionCase((9, 3, 64), SOME_ROWS),
-    AttentionCase((9, 3, 64), SOME_ROWS, bucket=2 * FEW_ROWS),
+    AttentionCase((9, 3, 64), SOME_ROWS, bucket=64),
     AttentionCase((13, 1, 8), tuple((0, i) for i in range(60)), bucket=64),
     AttentionCase((2, 1, 64), ((0, 600), (1, 255), (2, 256)), splits=8, window=300, cap=30.0),
     AttentionCase((6, 2, 128), ((0, 1022),), bucket=1, splits=8),
@@ -176,15 +175,16 @@ def check_merge_case(rig: Rig, case: MergeCase) -> None:
     """Compare a merge of partial results with its twin."""
     n_splits, n_heads, head_dim, split = case.n_splits, case.n_heads, case.head_dim, case.split
     rng, width = np.random.default_rng(n_splits), n_heads * head_dim
-    shape, config = (n_splits, FEW_ROWS, n_heads), op_config(n_heads=n_heads, head_dim=head_dim)
+    rows = rig.device.policy.split_rows
+    shape, config = (n_splits, rows, n_heads), op_config(n_heads=n_heads, head_dim=head_dim)
     states = np.empty((*shape, STATE_FLOATS), np.float32)
     states[..., 0] = rng.normal(size=shape) * 10
     states[..., 1] = rng.uniform(1, split, shape)
     states[..., 2] = -rng.uniform(0, 3, shape) * states[..., 1]
     values = normal(rng, *shape, head_dim)
-    whole = np.full((n_splits, FEW_ROWS, padded(width)), POISON, np.uint32).view(np.float32)
-    whole[..., :width] = values.reshape(n_splits, FEW_ROWS, width)
-    flat = replace(rig.memory.upload("values", whole), shape=(n_splits * FEW_ROWS, padded(width)))
+    whole = np.full((n_splits, rows, padded(width)), POISON, np.uint32).view(np.float32)
+    whole[..., :width] = values.reshape(n_splits, rows, width)
+    flat = replace(rig.memory.upload("values", whole), shape=(n_splits * rows, padded(width)))
     splits = KvSplits(n_splits, flat, rig.memory.upload("states", states))
     out, bits = rig.output(3, width), rig.output(3, n_heads, n_heads)
     batch = rig.batch(rows_at([n_splits * split - 1] * 3))
