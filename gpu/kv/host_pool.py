@@ -51,6 +51,7 @@ class HostPool:
             for part in self._parts
         )
         commands = self._calls.prepare(StepCommands(((),), copies))
+        self._memory.device.submissions.settle()
         self._calls.submit(self._calls.encode(commands, readback), readback)
         self._in_flight.append((place, readback))
 

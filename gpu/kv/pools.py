@@ -101,6 +101,7 @@ class KvPools:
 
         The copy goes through `staging`, as WebGPU cannot copy a buffer onto itself.
         """
+        self._memory.device.submissions.settle()
         staging, device = self.staging.buffer, self._memory.device.wgpu
         encoder = device.create_command_encoder(label="kv.copy_block")
         for part in self.block_parts:

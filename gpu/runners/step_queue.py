@@ -3,25 +3,29 @@
 Submitting writes one uniform buffer, replays a recorded plan into one compute pass, copies the
 results to a readback buffer and submits once. Collecting waits for that submission alone, so later
 steps keep the GPU busy meanwhile. All that a step needs is made once: a ring of readback slots, and
-each plan's commands.
+each plan's commands. With `DevicePolicy.submits_apart` the caller only records a step;
+`gpu.webgpu.submissions` does the rest while the caller records the next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpu.kv.pools import KvPools
-from gpu.ops.step_buffer import STEP_BYTES, pack_row_blocks, pack_step
 from gpu.plans.plan_cache import PlanKey, RecordedPlan, StepTensors
 from gpu.runners.dispatch_timer import DispatchTimer
 from gpu.runners.expert_offload import ExpertOffload
-from gpu.step import MAX_ROWS, ExpertUse, Floats, Step, Times
+from gpu.runners.step_inputs import StepInputs
+from gpu.step import ExpertUse, Floats, Step, Times
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import BufferCopy, StepCommands
@@ -32,23 +36,28 @@ EMPTY_STEP = Step(())
 
 
 class ReadbackSlot:
-    """A readback buffer, and the step that writes its results to it."""
+    """A readback buffer, and the step that writes its results to it. `submitted`: when the step is,
+    if another thread submits it."""
 
     __slots__ = (
         "encode_ms",
         "experts",
         "finish_ms",
+        "inputs",
         "n_queries",
         "readback",
         "recorded",
         "step",
         "submit_ms",
+        "submitted",
     )
 
     recorded: RecordedPlan
 
-    def __init__(self, readback: Any) -> None:
+    def __init__(self, readback: Any, inputs: StepInputs) -> None:
         self.readback = readback
+        self.inputs = inputs
+        self.submitted: Future[None] | None = None
         self.step = EMPTY_STEP
         self.n_queries = 0
         self.experts: ExpertUse | None = None
@@ -90,24 +99,21 @@ class StepQueue:
     ) -> None:
         self._device = device = memory.device
         self._tensors = tensors
-        self._blocks = pools.step_tables
         self._offload = offload
-        self._calls = open_calls(device)
-        self._step_bytes = bytearray(STEP_BYTES)
-        self._write = self._calls.writer(tensors.step.buffer, self._step_bytes)
-        self._write_groups = [
-            self._calls.writer(group_step.buffer, self._step_bytes)
-            for group_step in tensors.group_steps
-        ]
+        self._apart = device.policy.submits_apart and offload is None and not device.checked
+        self._calls = calls = open_calls(device)
+        self._inputs = StepInputs(calls, tensors, pools.step_tables)  # of steps outside the queue
         self._timestamps = Timestamps(device, n_marks) if device.has_timestamps else None
         self._prepared: dict[tuple[PlanKey, int], Any] = {}
         self._started: set[int] = set()  # kernels that have run, by their identity
         self._free = deque(
-            ReadbackSlot(self._calls.readback(result_bytes, f"readback{i}")) for i in range(depth)
+            ReadbackSlot(
+                calls.readback(result_bytes, f"readback{i}"),
+                StepInputs(calls, tensors, pools.step_tables),
+            )
+            for i in range(depth)
         )
         self._in_flight: deque[ReadbackSlot] = deque()
-        self._received = bytearray()
-        self._write_received: dict[int, Callable[[int], None]] = {}  # by the identity of a buffer
         n_times = self._timestamps.n_bytes if self._timestamps else 0
         memory.n_bytes["work"] += depth * result_bytes + n_times
 
@@ -129,26 +135,48 @@ class StepQueue:
         n_queries = self._n_queries(recorded, marks)
         prepared = self._prepare(recorded, n_queries)
         readback_slot = self._free.popleft()
-        self._write_step(step)
-        self._write_rows(recorded, received)
-        readback_slot.experts = self._run_offloaded(recorded, step)
+        readback_slot.recorded, readback_slot.step = recorded, step
         readback_slot.n_queries = n_queries
+        readback_slot.inputs.pack(step, recorded.received, received)
+        if not self._apart:
+            self._device.submissions.settle()  # of another runner on this device
+            readback_slot.inputs.write()
+            readback_slot.experts = self._run_offloaded(recorded, step)
         began = time.perf_counter()
         encoder = self._calls.record(prepared, readback_slot.readback)
-        walked = time.perf_counter()
+        readback_slot.encode_ms = (time.perf_counter() - began) * 1e3
+        readback_slot.submit_ms = (began - asked) * 1e3
+        if self._apart:
+            task = partial(self._write_and_submit, readback_slot, encoder)
+            readback_slot.submitted = self._device.submissions.post(task)
+        else:
+            self._finish_and_submit(readback_slot, encoder)
+        self._in_flight.append(readback_slot)
+
+    def _write_and_submit(self, readback_slot: ReadbackSlot, encoder: Any) -> None:
+        readback_slot.inputs.write()
+        self._finish_and_submit(readback_slot, encoder)
+
+    def _finish_and_submit(self, readback_slot: ReadbackSlot, encoder: Any) -> None:
+        began = time.perf_counter()
         commands = self._calls.finish(encoder)
         encoded = time.perf_counter()
         self._calls.submit(commands, readback_slot.readback)
-        readback_slot.recorded, readback_slot.step = recorded, step
-        readback_slot.encode_ms = (encoded - began) * 1e3
-        readback_slot.finish_ms = (encoded - walked) * 1e3
-        readback_slot.submit_ms = (time.perf_counter() - encoded + began - asked) * 1e3
-        self._in_flight.append(readback_slot)
+        readback_slot.finish_ms = (encoded - began) * 1e3
+        readback_slot.encode_ms += readback_slot.finish_ms
+        readback_slot.submit_ms += (time.perf_counter() - encoded) * 1e3
 
     def collect(self) -> Collected:
-        """Return the oldest step's results; blocks until it is done."""
+        """Return the oldest step's results; blocks until it is done. Raises what submitting it
+        raised."""
         readback_slot = self._in_flight.popleft()
         began = time.perf_counter()
+        if readback_slot.submitted is not None:
+            readback_slot.submitted.result()
+            # While a thread waits for the device, wgpu lets no other submit. So the next step must
+            # be submitted before, or the device would have nothing to do after this one.
+            if self._in_flight and (following := self._in_flight[0].submitted) is not None:
+                following.exception()
         readback_slot.readback.wait()
         waited = time.perf_counter()
         recorded = readback_slot.recorded
@@ -158,15 +186,19 @@ class StepQueue:
         if self._timestamps and readback_slot.n_queries:
             times = self._timestamps.milliseconds(data, readback_slot.n_queries, recorded.query_at)
         read_ms = (time.perf_counter() - waited) * 1e3
-        return Collected(
-            readback_slot, data, times, readback_slot.submit_ms + (waited - began) * 1e3, read_ms
-        )
+        wait_ms = (waited - began) * 1e3 + (0.0 if self._apart else readback_slot.submit_ms)
+        return Collected(readback_slot, data, times, wait_ms, read_ms)
+
+    def drop(self) -> None:
+        """Wait for the steps in flight, whose results nobody wants."""
+        while self._in_flight:
+            with contextlib.suppress(Exception):  # whoever wants results has been told
+                self.collect()
 
     def run(self, recorded: RecordedPlan, step: Step, received: Floats | None = None) -> None:
         """Run a step without reading its results, and wait for everything submitted."""
         prepared = self._prepare(recorded, self._n_queries(recorded))
-        self._write_step(step)
-        self._write_rows(recorded, received)
+        self._write(recorded, step, received)
         self._run_offloaded(recorded, step)
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
@@ -176,7 +208,7 @@ class StepQueue:
     ) -> Collected:
         """Run a step, every dispatch by `run`; return its results. Not with offloaded experts."""
         assert self._offload is None
-        self._write_step(step)
+        self._write(recorded, step)
         for dispatch in recorded.plan.dispatches:
             run(dispatch)
         readback_slot = self._free[0]
@@ -196,8 +228,7 @@ class StepQueue:
         if self._timestamps is None or self._offload is not None:
             return None
         timer = DispatchTimer(self._device, self._calls, recorded.plan)
-        self._write_step(step)
-        self._write_rows(recorded, received)
+        self._write(recorded, step, received)
         timer.run()  # the first run of a pipeline compiles it
         return np.stack([timer.run() for _ in range(repeat)])
 
@@ -210,32 +241,11 @@ class StepQueue:
         self._calls.wait()
         return True
 
-    def _write_step(self, step: Step) -> None:
-        """Write the uniform buffer of a step; for each further group of layers another, whose rows
-        name the blocks of that group."""
-        tables = self._blocks
-        n_bytes = pack_step(step, self._step_bytes, tables[0] if tables else None)
-        self._write(n_bytes)
-        if tables:
-            for write, blocks in zip(self._write_groups, tables[1:], strict=True):
-                pack_row_blocks(step, self._step_bytes, blocks)
-                write(n_bytes)
-
-    def _write_rows(self, recorded: RecordedPlan, rows: Floats | None) -> None:
-        """Write the rows that the stage before has sent to where the plan reads them."""
-        to = recorded.received
-        if to is None or rows is None:
-            assert to is None
-            assert rows is None
-            return
-        if not self._received:
-            self._received = bytearray(4 * MAX_ROWS * to.shape[-1])
-        key = id(to.buffer)
-        if key not in self._write_received:
-            assert to.offset == 0, f"{to!r} is not at the beginning of its buffer"
-            self._write_received[key] = self._calls.writer(to.buffer, self._received)
-        self._received[: rows.nbytes] = np.ascontiguousarray(rows).data.cast("B")
-        self._write_received[key](rows.nbytes)
+    def _write(self, recorded: RecordedPlan, step: Step, received: Floats | None = None) -> None:
+        """Write the inputs of a step outside the queue."""
+        self._inputs.pack(step, recorded.received, received)
+        self._device.submissions.settle()
+        self._inputs.write()
 
     def _start(self, dispatch: Dispatch) -> bool:
         """Do what `warm` does, without waiting."""
@@ -243,7 +253,9 @@ class StepQueue:
             return False
         prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
         self._started.add(id(dispatch.kernel))
-        self._write_step(EMPTY_STEP)
+        self._inputs.pack(EMPTY_STEP)
+        self._device.submissions.settle()
+        self._inputs.write()
         self._calls.submit(self._calls.encode(prepared))
         return True
 

@@ -333,8 +333,7 @@ class WgpuRunner:
         return n if self.stage.is_last else 0
 
     def close(self) -> None:
-        while self._queue:
-            self._queue.collect()
+        self._queue.drop()
         self.plans.kernels.close()
         if self._checked is not None:
             self._checked.close()

@@ -137,11 +137,13 @@ class Memory:
 
     def clear(self, tensor: Tensor) -> None:
         """Fill a tensor in a buffer with zeros, for what is submitted next."""
+        self.device.submissions.settle()
         encoder = self.device.wgpu.create_command_encoder(label=f"clear {tensor.name}")
         encoder.clear_buffer(tensor.buffer, tensor.offset, tensor.n_bytes)
         self.device.wgpu.queue.submit([encoder.finish()])
 
     def _stage(self, tensor: Tensor, at: int, piece: npt.NDArray[np.uint8]) -> None:
+        self.device.submissions.settle()
         queue = self.device.wgpu.queue
         if tensor.view is None:
             queue.write_buffer(tensor.buffer, tensor.offset + at, piece)
@@ -166,6 +168,7 @@ class Memory:
     def read(self, tensor: Tensor) -> npt.NDArray[Any]:
         """Return the tensor's contents. Creates a staging buffer and waits: for tests and
         inspection only."""
+        self.device.submissions.settle()
         queue = self.device.wgpu.queue
         if tensor.view is None:
             data = queue.read_buffer(tensor.buffer, tensor.offset, tensor.n_bytes)

@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from gpu.info import AdapterInfo
 from gpu.webgpu import native
 from gpu.webgpu.device_policy import DISCRETE, DevicePolicy
 from gpu.webgpu.subgroup_shuffle import can_shuffle
+from gpu.webgpu.submissions import Submissions
 from gpu.webgpu.tiling import SOFTWARE_LOADS, Tuning
 from gpu.webgpu.vendors import vendor_of
 
@@ -141,6 +142,7 @@ class Device:
     checked: bool
     tuning: Tuning
     policy: DevicePolicy
+    submissions: Submissions = field(default_factory=Submissions, compare=False)
 
     @classmethod
     def open(
@@ -196,6 +198,7 @@ class Device:
         return self.info.limits["min-storage-buffer-offset-alignment"]
 
     def close(self) -> None:
+        self.submissions.close()
         self.wgpu.destroy()
 
 

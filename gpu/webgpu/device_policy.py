@@ -113,6 +113,7 @@ class DevicePolicy:
     probe_copies         it is measured by copies: on a software device a shader pays more for its
                          loads than for the memory
     steps_in_flight      most steps submitted and not yet read back
+    submits_apart        a thread of its own finishes and submits a step while the next is recorded
     autotunes            matmul tiles are those that autotuning finds fastest. Not on GPUs: whole
                          steps of an H100 took 7 to 18 % longer with its choices than with the
                          defaults (docs/gpus.md)
@@ -144,6 +145,7 @@ class DevicePolicy:
     probe_bytes: int
     probe_copies: bool
     steps_in_flight: int
+    submits_apart: bool
     autotunes: bool
     timed_every: int = TIMED_EVERY
     timestamp_us: float | None = None
@@ -201,6 +203,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         probe_bytes=1 << 30,
         probe_copies=False,
         steps_in_flight=IN_FLIGHT,
+        submits_apart=True,
         autotunes=False,
     )
 
@@ -239,5 +242,6 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         probe_bytes=64 << 20,
         probe_copies=True,
         steps_in_flight=SOFTWARE_IN_FLIGHT,
+        submits_apart=False,
         autotunes=True,
     )

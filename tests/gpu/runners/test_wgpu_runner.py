@@ -160,15 +160,16 @@ def test_steps_in_flight_are_collected_in_their_order(model: tuple[str, WgpuRunn
 
 
 def test_submitting_further_ahead_changes_no_token(device: Device) -> None:
-    """One step at a time, as many as a software device takes, and as many as a GPU takes."""
+    """One step at a time, as many as a software device takes, and as many as a GPU takes, submitted
+    at once or by another thread."""
     prompt = random_llama.ids("derived_head", 9)
     texts = []
-    for depth in (1, 2, 3):
-        policy = replace(device.policy, steps_in_flight=depth)
+    for depth, apart in ((1, False), (2, False), (3, False), (3, True)):
+        policy = replace(device.policy, steps_in_flight=depth, submits_apart=apart)
         runner = driving.load(replace(device, policy=policy), random_llama.folder("derived_head"))
         assert runner.in_flight == depth
         texts.append(driving.generate(runner, prompt, 40, sample=SEEDED, capture=True))
-    assert texts[0] == texts[1] == texts[2]
+    assert texts == texts[:1] * 4
 
 
 def test_times_of_a_captured_step(model: tuple[str, WgpuRunner]) -> None:
