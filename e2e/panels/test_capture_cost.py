@@ -26,7 +26,7 @@ NOTE = """async ([told, late]) => {
     if (!late) await answer;
     const stats = captured ? {} : null;
     const of = captured ? segment : plain;
-    recordInterval({ stats, segment: of, index: i + 2, times: { interval } });
+    recordInterval({ stats, index: i + 2, times: { interval } }, of);
   }
   return speeds();
 }"""

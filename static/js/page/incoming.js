@@ -168,7 +168,7 @@ function findSegment(id) {
  * @param {RunEvent} event
  */
 function onOwnEvent(answer, segment, event) {
-  if (event.type === "token") recordInterval(event);
+  if (event.type === "token") recordInterval(event, segment);
   if (event.type === "done") onDone(answer, segment);
   saveSoon();
   if (segment.here || segment.left) keepSoon(segment.here);

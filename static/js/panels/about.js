@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Names of the model and the device, and the dialog with their details.
 
 import { byId, el, setText } from "../ui/dom.js";
@@ -36,17 +35,22 @@ function draw() {
 /** Clear the names, as after leaving a replay without an engine. */
 function forget() {
   setText(byId("model-name"), "Model");
-  for (const id of ["device-name", "device-note"]) setText(byId(id), "");
+  setText(byId("device-name"), "");
+  setText(byId("device-note"), "");
   byId("facts").replaceChildren();
 }
 
+/** @typedef {[name: string, value: string]} Fact */
+
+/** @param {ToPage.Hello} hello @returns {Fact[]} */
 function facts(hello) {
   const { model, device, limits, memory, dispatches_per_token: dispatches } = hello;
-  if (hello.upstream) return upstreamFacts(hello);
+  if (hello.upstream) return upstreamFacts(hello, hello.upstream);
+  const nGroups = limits.kv_groups?.length ?? 1;
   return [
     ["Model", `${model.name}, ${parameters(model.parameters)} weights, ${model.dtype}`],
-    ...(model.dtype_reason ? [["Storage type", `${model.dtype}, because ${model.dtype_reason}`]] : []),
-    ...(model.conversion ? [["Weights", model.conversion]] : []),
+    ...fact("Storage type", model.dtype_reason && `${model.dtype}, because ${model.dtype_reason}`),
+    ...fact("Weights", model.conversion),
     ["Layers", `${model.n_layers} of width ${count(model.hidden_size)}`],
     [
       "Attention",
@@ -69,8 +73,8 @@ function facts(hello) {
       `${kvShape({ model, limits }).stored}, ` +
         `${count(limits.kv_blocks)} blocks of ${limits.block_tokens} tokens, ` +
         `${bytes(limits.kv_block_bytes)} each` +
-        (limits.kv_groups?.length > 1
-          ? `; ${limits.kv_groups.length} groups of layers, each with its own blocks`
+        (nGroups > 1
+          ? `; ${nGroups} groups of layers, each with its own blocks`
           : ""),
     ],
     [
@@ -78,13 +82,22 @@ function facts(hello) {
       `${bytes(memory.weights)} weights, ${bytes(memory.kv_cache)} KV cache` +
         (memory.work ? `, ${bytes(memory.work)} compute buffers` : ""),
     ],
-    ...(dispatches ? [["Per token", `${count(dispatches)} dispatches`]] : []), // PyTorch has none
+    ...fact("Per token", dispatches ? `${count(dispatches)} dispatches` : ""), // PyTorch has none
     ["Concurrency", `${plural(limits.active, "run")}; queue of ${limits.queue}`],
   ];
 }
 
-/** Facts of a server that writes the texts in place of an engine here. */
-function upstreamFacts({ model, limits, upstream }) {
+/** A fact, if there is something to say. @param {string} name @param {string} [value] @returns {Fact[]} */
+const fact = (name, value) => (value ? [[name, value]] : []);
+
+/**
+ * Facts of a server that writes the texts in place of an engine here.
+ *
+ * @param {ToPage.Hello} hello
+ * @param {ToPage.Upstream} upstream
+ * @returns {Fact[]}
+ */
+function upstreamFacts({ model, limits }, upstream) {
   return [
     ["Model", model.name],
     ["Upstream", `${upstream.url}, ${upstream.kind}`],

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Dialog with the cost of measuring: speed without capture, with capture, and while an instrument
 // queries the engine; and the memory of the measurements the page keeps.
 
@@ -40,8 +39,9 @@ function draw() {
 }
 
 function rowsOfSpeed() {
-  const { off, on: captured, asking } = state.replay ? {} : speeds();
-  const speedText = (value) => {
+  const none = { off: null, on: null, asking: null };
+  const { off, on: captured, asking } = state.replay ? none : speeds();
+  const speedText = (/** @type {number | null} */ value) => {
     if (!value) return "not measured yet";
     const share = off && value !== off ? Math.round(100 * (1 - value / off)) : 0;
     return `${figure(value)} tok/s${share > 0 ? `, ${share} % slower` : ""}`;

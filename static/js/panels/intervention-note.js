@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Note beside the answer, visible on every view, that interventions are active.
 
-import { byId, setText } from "../ui/dom.js";
+import { byId, one, setText } from "../ui/dom.js";
 import {
   describeInterventions,
   interventionCountText,
@@ -29,18 +28,24 @@ function draw() {
   note.title = `${when(set, inside)}: ${describeInterventions(isEmpty(now) ? inside : now)}`;
   const acts = !isEmpty(inside) && (!!state.active || sameInterventions(set, inside));
   note.toggleAttribute("data-acts", acts);
-  const tab = byId("look-tab-reach");
+  const tab = one(document, "#look-tab-reach"); // look/frame.js makes the tabs
   if (isEmpty(now)) delete tab.dataset.n;
   else tab.dataset.n = interventionCountText(now).replace(/\D+/g, "");
 }
 
-/** Text of the note, or "". */
+/**
+ * Text of the note, or "".
+ *
+ * @param {FromPage.Interventions} set
+ * @param {FromPage.Interventions} inside
+ */
 function noteOf(set, inside) {
   if (state.active) return isEmpty(inside) ? "" : interventionCountText(inside);
   if (!isEmpty(set)) return interventionCountText(set);
   return isEmpty(inside) ? "" : `Had ${interventionCountText(inside)}`;
 }
 
+/** @param {FromPage.Interventions} set @param {FromPage.Interventions} inside */
 function when(set, inside) {
   if (isEmpty(set) && !state.active) return "Active at the end of this answer";
   const active = state.active || sameInterventions(set, inside);

@@ -1,8 +1,7 @@
-// @ts-nocheck
 // What this browser keeps of models, how much room is left, and the buttons that remove it.
 
 import { forgetModel, keptModels, storageQuota } from "../local/gpu/weight-cache.js";
-import { byId, el, setText } from "../ui/dom.js";
+import { byId, el, one, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 
 const PART = "What is missing of a model is fetched when it runs again.";
@@ -22,6 +21,7 @@ export async function drawKept() {
   setText(byId("kept-quota"), `${first} ${room}`.trim());
 }
 
+/** @param {{model: string, bytes: number, total: number}} kept */
 function row({ model, bytes: kept, total }) {
   const item = el("li");
   const size = kept < total ? `${bytes(kept)} of ${bytes(total)}` : bytes(kept);
@@ -33,8 +33,9 @@ function row({ model, bytes: kept, total }) {
   return item;
 }
 
+/** @param {string} model */
 async function remove(model) {
   await forgetModel(model);
   await drawKept();
-  byId("kept").querySelector("summary").focus();
+  one(byId("kept"), "summary").focus();
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Details under the layer table: the focused layer in words, and the attention entropy of each
 // head.
 
@@ -22,24 +21,31 @@ const expertLine = byId("experts-line");
 const canvas = byId("heads");
 let labelled = "";
 
-/** Format milliseconds as microseconds; "" when not measured. */
+/** Format milliseconds as microseconds; "" when not measured. @param {number | null | undefined} ms */
 export const micro = (ms) => (ms === null || ms === undefined ? "" : count(Math.round(ms * 1000)));
 
-/** `stats`: `TokenStats` of gpu/events.py or null; `at`: number of the layer. */
+/** Draw what was measured of a token in layer `at`. @param {Stats | null} stats @param {number} at */
 export function drawFoot(stats, at) {
   const layer = stats?.layers[at] ?? null;
   line.replaceChildren(...(layer ? words(layer, at) : []));
   expertLine.hidden = !state.hello?.model.n_experts;
-  expertLine.replaceChildren(...(layer && !expertLine.hidden ? expertWords(stats, at) : []));
+  expertLine.replaceChildren(...(stats && layer && !expertLine.hidden ? expertWords(stats, at) : []));
   const perToken = stats?.routes?.[0]?.experts.length;
   if (perToken) setVars(expertLine, { "--route-lines": Math.ceil(perToken / EXPERTS_IN_LINE) });
   drawHeads(layer, stats?.summary);
 }
 
+/** @param {ToPage.LayerStats} layer @param {number} at */
 function words(layer, at) {
+  /**
+   * @param {string} name
+   * @param {number | null} size
+   * @param {number | null} cosine
+   * @param {number | null} ms
+   */
   const part = (name, size, cosine, ms) => {
-    const figures = [`${name} ${(size / layer.residual).toFixed(2)}`];
-    if (cosine !== undefined) figures.push(`cos ${signed(cosine)}`);
+    const figures = [`${name} ${((size ?? NaN) / (layer.residual ?? NaN)).toFixed(2)}`];
+    if (cosine !== null && cosine !== undefined) figures.push(`cos ${signed(cosine)}`);
     if (ms !== null && ms !== undefined) figures.push(`${micro(ms)} µs`);
     return el("span", "", figures.join(" "));
   };
@@ -50,11 +56,17 @@ function words(layer, at) {
   ];
 }
 
-/** Return the token's experts in this layer, and how evenly the run used them so far. */
+/**
+ * Return the token's experts in this layer, and how evenly the run used them so far.
+ *
+ * @param {Stats} stats
+ * @param {number} at
+ */
 function expertWords(stats, at) {
   const route = expertChoice(stats, at);
   if (!route) return [el("span", "", withoutRoute(stats, at))];
-  const n = state.hello.model.n_experts;
+  const n = state.hello?.model.n_experts ?? 0;
+  if (!view.answer) return [];
   const { tokens, given } = view.answer.use.of(at, n);
   const { used, evenness } = loadBalance(given);
   const whole = `${used} of ${n} experts used by ${plural(tokens, "token")}`;
@@ -66,13 +78,18 @@ function expertWords(stats, at) {
   return [el("span", "", expertChoiceText(route)), usage];
 }
 
-/** Why this token has no experts to show in this layer. */
+/** Why this token has no experts to show in this layer. @param {Stats} stats @param {number} at */
 function withoutRoute(stats, at) {
   if (stats.summary) return "experts of tokens this old are not kept";
-  return view.answer.use.has(at) ? "" : "dense layer: one MLP, no experts";
+  return view.answer?.use.has(at) ? "" : "dense layer: one MLP, no experts";
 }
 
-/** Draw one bar per head, from zero entropy (attends to one token) to the end of the scale. */
+/**
+ * Draw one bar per head, from zero entropy (attends to one token) to the end of the scale.
+ *
+ * @param {ToPage.LayerStats | null} layer
+ * @param {Stats["summary"]} summary
+ */
 function drawHeads(layer, summary) {
   const [context, width, height] = fitCanvas(canvas);
   const entropy = layer?.entropy ?? [];
@@ -87,17 +104,21 @@ function drawHeads(layer, summary) {
     const wide = Math.min(BAR, Math.max(1, room - 1));
     context.fillStyle = palette.line;
     context.fillRect(x, 0, wide, height);
-    const high = Math.max(1, scales.entropy.at(bits) * height);
+    const high = Math.max(1, scales.entropy.at(bits ?? 0) * height);
     context.fillStyle = palette.data;
     context.fillRect(x, height - high, wide, high);
     if (!numbered) continue;
     context.fillStyle = palette["ink-2"];
-    context.fillText(bits.toFixed(1), x + BAR + 3, height / 2 + 1);
+    context.fillText(inBits(bits), x + BAR + 3, height / 2 + 1);
   }
 }
 
+/** @param {number | null} value */
+const inBits = (value) => value?.toFixed(1) ?? "–";
+
+/** @param {(number | null)[]} entropy @param {Stats["summary"]} summary */
 function label(entropy, summary) {
-  const bits = entropy.map((value) => value.toFixed(1)).join(", ");
+  const bits = entropy.map(inBits).join(", ");
   const whose = summary
     ? `Mean attention entropy of ${plural(summary.heads, "head")}`
     : "Attention entropy of each head";

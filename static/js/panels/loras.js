@@ -1,4 +1,3 @@
-// @ts-nocheck
 // LoRA adapters: a strength slider for each, which acts on the current run and every later answer.
 // Hidden if no adapter is loaded.
 
@@ -13,7 +12,7 @@ const STRENGTH = { label: "strength", min: -8, max: 8 };
 const SLIDER = { min: 0, max: 2, step: 0.05 };
 
 const panel = byId("loras");
-/** name → {node, range, box} */
+/** By the name of the adapter. @type {Map<string, ReturnType<typeof newRow>>} */
 const rows = new Map();
 
 export function setUpLoras() {
@@ -41,13 +40,18 @@ function draw() {
 
 /**
  * Did the last step change an adapter? Other steps are undone in Reach in, where they are shown.
+ *
+ * @param {InterventionStep | undefined} last
+ * @param {Setting} setting
  */
 const isOwn = (last, setting) =>
   !!last && JSON.stringify(last.setting.loras) !== JSON.stringify(setting.loras);
 
+/** @param {number} strength */
 const wordsOf = (strength) =>
   strength === 0 ? "off" : strength === 1 ? "1, as trained" : String(strength);
 
+/** @param {ToPage.LoraInfo[]} loras */
 function build(loras) {
   for (const { node } of rows.values()) node.remove();
   rows.clear();
@@ -58,6 +62,7 @@ function build(loras) {
   });
 }
 
+/** @param {ToPage.LoraInfo} lora @param {string} id */
 function newRow({ name, rank, modules, parameters }, id) {
   const node = el("div", "sl");
   const label = node.appendChild(el("label", "", name));
@@ -65,13 +70,14 @@ function newRow({ name, rank, modules, parameters }, id) {
   const size = `rank ${rank} in ${plural(modules, "module")}, ${plural(parameters, "weight")}`;
   label.title = `${name}: ${size}; 1 is the trained strength`;
   const range = newRange({ ...SLIDER, id });
+  /** @type {symbol | null} */
   let gesture = null;
-  range.input.addEventListener("input", ({ target }) => {
+  range.input.addEventListener("input", () => {
     gesture ??= Symbol(name);
-    store.setLora(name, Number(target.value), gesture);
+    store.setLora(name, Number(range.input.value), gesture);
   });
   range.input.addEventListener("change", () => (gesture = null));
-  const box = newNumber(`${name}, strength`, STRENGTH, (value) => store.setLora(name, value));
+  const box = newNumber(`${name}, strength`, STRENGTH, (/** @type {number} */ value) => store.setLora(name, value));
   node.append(range.node, box);
   return { node, range, box };
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Time between tokens in this session: without capture, with capture, and while an instrument
 // queries the engine.
 
@@ -10,27 +9,35 @@ const MIN_INTERVALS = 12;
 /** An instrument counts as active for this many tokens after a query. */
 const ASKING_TOKENS = 8;
 
+/** @typedef {"off" | "on" | "asking"} Which */
+
+/** Times of tokens (ms). @type {Record<Which, number[]>} */
 const intervals = { off: [], on: [], asking: [] };
+/** The token before. @type {{segment: Segment, which: Which | ""} | null} */
 let before = null;
 let asked = { questions: 0, tokensAgo: Infinity };
 
 /**
  * Record the interval of a token. Skipped are the first of a run, those around a switch, and
  * captured tokens without statistics (the page was behind).
+ *
+ * @param {ToPage.Token} token
+ * @param {Segment} segment
  */
-export function recordInterval(token) {
+export function recordInterval(token, segment) {
   const { asked: now, pending } = questions();
   const quiet = now === asked.questions && !pending;
   asked = { questions: now, tokensAgo: quiet ? asked.tokensAgo + 1 : 0 };
-  const which = stateOf(token);
-  const steady = before?.segment === token.segment && before.which === which && token.index > 1;
-  before = { segment: token.segment, which };
+  const which = stateOf(token, segment);
+  const steady = before?.segment === segment && before.which === which && token.index > 1;
+  before = { segment, which };
   if (!steady || !which) return;
   intervals[which].push(workOf(token.times));
   if (intervals[which].length > MAX_INTERVALS) intervals[which].shift();
 }
 
-function stateOf({ stats, segment }) {
+/** @param {ToPage.Token} token @param {Segment} segment @returns {Which | ""} */
+function stateOf({ stats }, segment) {
   const asking = asked.tokensAgo < ASKING_TOKENS;
   if (stats) return asking ? "asking" : "on";
   return segment.capture || asking ? "" : "off";
@@ -41,7 +48,7 @@ function stateOf({ stats, segment }) {
  * slows only some tokens, those that are timed or queried.
  */
 export function speeds() {
-  const speed = (values) => {
+  const speed = (/** @type {number[]} */ values) => {
     const all = values.reduce((sum, value) => sum + value, 0);
     return values.length >= MIN_INTERVALS ? (1000 * values.length) / Math.max(1e-3, all) : null;
   };

@@ -1,25 +1,39 @@
-// @ts-nocheck
 // Whether a model fits into what a browser tells of its device, and what would fit instead. No DOM.
 
 const GIB = 2 ** 30;
 /** Browsers never tell more memory than this. */
 const MOST_TOLD = 8 * GIB;
 
+/** @typedef {{dtype: string, memory: number}} Sized */
+
 /**
  * Return the bytes of memory that a device has at most, or null if the browser does not tell.
  * `deviceMemory` is `navigator.deviceMemory`, in GiB.
+ *
+ * @param {number | undefined} deviceMemory
  */
 export function memoryOf(deviceMemory) {
   const told = (deviceMemory ?? 0) * GIB;
   return told && told < MOST_TOLD ? told : null;
 }
 
-/** Return the offers [{dtype, memory}] that fit into `memory` bytes; all if that is not known. */
+/**
+ * Return the offers that fit into `memory` bytes; all if that is not known.
+ *
+ * @template {Sized} Offer
+ * @param {Offer[]} offers
+ * @param {number | null} memory
+ */
 export const fitting = (offers, memory) =>
   offers.filter((offer) => memory === null || offer.memory <= memory);
 
 /**
  * Return why an offer does not fit, with what would, or "". `say(n)` puts bytes into words.
+ *
+ * @param {Sized} offer
+ * @param {Sized[]} offers
+ * @param {number | null} memory
+ * @param {(n: number) => string} say
  */
 export function whyNotFit(offer, offers, memory, say) {
   if (memory === null || offer.memory <= memory) return "";
@@ -33,9 +47,13 @@ export function whyNotFit(offer, offers, memory, say) {
 /**
  * Return the sentences that say which adapters a browser gets and which it does not, or "". `carried`:
  * names of those that are in the export.
+ *
+ * @param {{name: string}[]} loras
+ * @param {string[]} carried
  */
 export function adaptersSaid(loras, carried) {
   const names = loras.map(({ name }) => name);
+  /** @param {string[]} some @param {string} ofOne @param {string} ofMany */
   const said = (some, ofOne, ofMany) => {
     if (!some.length) return "";
     return some.length === 1 ? `The adapter ${some} ${ofOne}.` : `The adapters ${some.join(", ")} ${ofMany}.`;
@@ -45,7 +63,12 @@ export function adaptersSaid(loras, carried) {
   return [along, said(others, "stays on the server", "stay on the server")].filter(Boolean).join(" ");
 }
 
-/** Return what to try when the device ran out of memory with an offer: the ones that need less. */
+/**
+ * Return what to try when the device ran out of memory with an offer: the ones that need less.
+ *
+ * @param {string} dtype
+ * @param {Sized[]} offers
+ */
 export function smallerThan(dtype, offers) {
   const failed = offers.find((offer) => offer.dtype === dtype);
   return offers.filter(({ memory }) => failed && memory < failed.memory).map((each) => each.dtype);

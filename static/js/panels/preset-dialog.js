@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Dialog of the presets that a person named: save, use, delete.
 
 import { state } from "../state.js";
@@ -16,11 +15,14 @@ import { SETTING_BY_NAME, SLIDERS, writeNumber, writeStops } from "../settings/s
 const dialog = byId("presets-dialog");
 const field = byId("preset-name");
 
-/** The preset that was deleted last, or null. */
+/** @typedef {import("../settings/own-presets.js").Preset} Preset */
+
+/** The preset that was deleted last, or null. @type {Preset | null} */
 let deleted = null;
+/** @type {(values: Preset["values"]) => void} */
 let usePreset = () => {};
 
-/** `use(values)` makes these the page's settings. */
+/** `use(values)` makes these the page's settings. @param {typeof usePreset} use */
 export function setUpPresetDialog(use) {
   usePreset = use;
   byId("presets-open").addEventListener("click", open);
@@ -35,6 +37,7 @@ export function setUpPresetDialog(use) {
     save();
   });
   byId("preset-undo-button").addEventListener("click", () => {
+    if (!deleted) return;
     const { name, values } = deleted;
     deleted = null;
     complain(savePreset(name, values));
@@ -60,6 +63,7 @@ function save() {
   draw();
 }
 
+/** @param {string} text */
 function complain(text) {
   setText(byId("preset-error"), text);
   byId("preset-error").hidden = text === "";
@@ -80,6 +84,7 @@ function draw() {
   byId("preset-undo").hidden = !deleted;
 }
 
+/** @param {Preset} preset @param {string | undefined} current */
 function newRow(preset, current) {
   const row = el("li", "preset");
   const use = el("button", "preset-use");
@@ -101,11 +106,11 @@ function newRow(preset, current) {
   return row;
 }
 
-/** The settings that act: "temperature 0.80, top-k 40, 256 tokens". */
+/** The settings that act: "temperature 0.80, top-k 40, 256 tokens". @param {Preset["values"]} values */
 function describe(values) {
   const acting = SLIDERS.filter(({ name, neutral }) => values[name] !== neutral);
-  const parts = acting.map((setting) => `${setting.label} ${writeNumber(values[setting.name], setting)}`);
+  const parts = acting.map((setting) => `${setting.label} ${writeNumber(Number(values[setting.name]), setting)}`);
   parts.push(`${SETTING_BY_NAME.max_tokens.label} ${values.max_tokens}`);
-  if (values.stop.length) parts.push(`stop at ${writeStops(values.stop)}`);
+  if (Array.isArray(values.stop) && values.stop.length) parts.push(`stop at ${writeStops(values.stop)}`);
   return parts.join(", ");
 }

@@ -52,7 +52,7 @@ const sameValues = (a, b) =>
 /**
  * The settings that a preset has.
  *
- * @param {Settings} settings
+ * @param {Settings | Values} settings
  * @returns {Values}
  */
 const valuesOf = (settings) =>
@@ -73,7 +73,7 @@ export function whyNotName(name) {
  * Keep the settings under a name; one of that name is replaced. Returns why not, or "".
  *
  * @param {string} name
- * @param {Settings} settings
+ * @param {Settings | Values} settings
  */
 export function savePreset(name, settings) {
   return put([...presets.filter((each) => each.name !== name), { name, values: valuesOf(settings) }]);
