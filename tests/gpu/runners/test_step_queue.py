@@ -140,13 +140,12 @@ def test_the_step_after_is_submitted_before_results_are_waited_for(
 ) -> None:
     """wgpu lets no thread submit while another waits for the device."""
     first, second, _ = (submit(runner, i) for i in range(3))
-    seen, wait = list[bool](), first.readback.wait
-
-    def waiting() -> None:
-        seen.append(is_submitted(second))
-        wait()
-
-    monkeypatch.setattr(first.readback, "wait", waiting)
+    assert second.submitted is not None
+    waited, submitted, seen = first.readback.wait, second.submitted.exception, list[str]()
+    monkeypatch.setattr(first.readback, "wait", lambda: (seen.append("results"), waited()))
+    monkeypatch.setattr(
+        second.submitted, "exception", lambda: (seen.append("next step"), submitted())[1]
+    )
     runner.collect()
-    assert seen == [True]
+    assert seen == ["next step", "results"]
     runner._queue.drop()

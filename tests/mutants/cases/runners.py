@@ -7,6 +7,7 @@ STEP = "gpu/ops/step_buffer.py"
 RESULTS = "gpu/runners/results.py"
 WEIGHT_CACHE = "gpu/checkpoint/weight_cache.py"
 RUNNER_TEST = "tests/gpu/runners/test_wgpu_runner.py"
+STEP_QUEUE_TEST = "tests/gpu/runners/test_step_queue.py"
 STAGED_TEST = "tests/gpu/runners/test_staged_runner.py"
 REMOTE_STAGES_TEST = "tests/gpu/engine/test_remote_stages.py"
 CACHE_TEST = "tests/gpu/checkpoint/test_weight_cache.py"
@@ -55,6 +56,29 @@ MUTANTS = (
         "pool, source * n_bytes, staging, at, n_bytes)",
         "pool, source * n_bytes, staging, 0, n_bytes)",
         ("tests/gpu/kv/test_kv_cache.py",),
+    ),
+    Mutant(
+        "write-overtakes-step",
+        "a write does not wait until the steps before it are submitted",
+        "gpu/webgpu/buffers.py",
+        "        self.device.submissions.settle()\n"
+        "        queue = self.device.wgpu.queue\n"
+        "        if tensor.view is None:\n"
+        "            queue.write_buffer(",
+        "        queue = self.device.wgpu.queue\n"
+        "        if tensor.view is None:\n"
+        "            queue.write_buffer(",
+        (STEP_QUEUE_TEST,),
+        "test_a_write_waits",
+    ),
+    Mutant(
+        "wait-before-next-step",
+        "results are waited for before the step after is submitted",
+        "gpu/runners/step_queue.py",
+        "                following.exception()\n",
+        "                pass\n",
+        (STEP_QUEUE_TEST,),
+        "test_the_step_after",
     ),
     Mutant(
         "kv-offload-pending",
