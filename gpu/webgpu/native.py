@@ -256,8 +256,12 @@ class NativeReadback:
     def wait(self) -> None:
         _poll(self._device, True, self._submission)
 
+    @property
+    def delivered(self) -> bool:
+        return self._status != 0
+
     def read(self, n_bytes: int) -> bytes:
-        if self._status == 0:  # done on the GPU, but the callback has not been delivered yet
+        if not self.delivered:  # done on the GPU, but the callback has not been delivered yet
             _poll(self._device, True, NULL)
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise DeviceError(

@@ -135,6 +135,60 @@ def test_closing_waits_for_the_steps_in_flight(runner: WgpuRunner) -> None:
     assert not thread.is_alive()
 
 
+def test_results_that_another_submission_delivers_are_waited_for(
+    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgpu calls back whoever waits for finished work from `submit`, too, on its thread."""
+    calls, asked, submitted = runner._queue._calls, Event(), list[Any]()
+    submit_now = calls.submit
+
+    def third_delivers(commands: Any, to: Any) -> None:
+        submit_now(commands, to)
+        submitted.append(to)
+        if len(submitted) == 3:
+            asked.wait()
+            first.readback._status = success
+
+    monkeypatch.setattr(calls, "submit", third_delivers)
+    first, *_ = (submit(runner, i) for i in range(3))
+    success, seen = 1, list[bool]()
+    waited, read = first.readback.wait, first.readback.read
+
+    def waited_for() -> None:
+        waited()
+        first.readback._status = 0
+        asked.set()
+
+    def reading(n_bytes: int) -> bytes:
+        seen.append(first.readback.delivered)
+        data: bytes = read(n_bytes)
+        return data
+
+    monkeypatch.setattr(first.readback, "wait", waited_for)
+    monkeypatch.setattr(first.readback, "read", reading)
+    assert len(runner.collect().samples) == 1
+    assert seen == [True]
+    runner._queue.drop()
+
+
+def test_a_stored_block_is_read_when_no_submission_delivers_it(
+    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, seen = HostPool(runner.pools, 1, runner._memory), list[bool]()
+    pool.store_block(2, 0)
+    ((_, readback),) = pool._in_flight
+    slot, waited = submit(runner, 0), readback.wait
+
+    def waiting() -> None:
+        seen.append(is_submitted(slot))
+        waited()
+
+    monkeypatch.setattr(readback, "wait", waiting)
+    pool.load_block(0, 3)
+    assert seen == [True]
+    runner.collect()
+
+
 def test_the_step_after_is_submitted_before_results_are_waited_for(
     runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
