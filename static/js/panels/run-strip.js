@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Run strip: time and memory of the whole run.
 
-import { byId, fitCanvas, setAttr, setText, splitBar } from "../ui/dom.js";
+import { byId, fitCanvas, inputOf, one, setAttr, setText, splitBar } from "../ui/dom.js";
 import { bytes, count, duration, figure, plural } from "../ui/format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "../ui/palette.js";
@@ -20,8 +19,8 @@ const KV_ROWS = 4;
 const KV_COLUMNS = 32;
 
 export function setUpRunStrip() {
-  byId("capture").addEventListener("change", ({ target }) => {
-    state.capture = target.checked;
+  byId("capture").addEventListener("change", (event) => {
+    state.capture = inputOf(event).checked;
     saveSettings();
     pushSettings();
     changed("settings");
@@ -35,9 +34,9 @@ export function setUpRunStrip() {
 
 function drawFigures() {
   const { answer } = view;
-  const segment = answer?.segment;
+  const segment = answer?.segment ?? null;
   const first = segment?.timings?.ttft_ms ?? firstWork(answer, segment);
-  const tpot = segment?.nDrawn > 1 ? meanInterval(answer, segment) : NaN;
+  const tpot = answer && segment && segment.nDrawn > 1 ? meanInterval(answer, segment) : NaN;
   const seconds = first !== null && first >= 10_000;
   setText(byId("r-ttft"), first === null ? "–" : figure(seconds ? first / 1000 : first));
   setText(byId("r-ttft-unit"), seconds ? "s" : "ms");
@@ -49,7 +48,11 @@ function drawFigures() {
   drawExperts(segment?.experts);
 }
 
-/** Draw the expert cache's hit rate, if not all experts fit on the device. */
+/**
+ * Draw the expert cache's hit rate, if not all experts fit on the device.
+ *
+ * @param {ToPage.ExpertUse | null | undefined} used
+ */
 function drawExperts(used) {
   byId("r-experts-row").hidden = !used;
   if (!used) return;
@@ -58,12 +61,14 @@ function drawExperts(used) {
   setText(byId("r-moved"), `${bytes(used.n_bytes)} loaded`);
 }
 
+/** @param {Segment | null} segment @param {number} tpot */
 function drawTimes(segment, tpot) {
   const prefill = segment?.timings?.prompt_ms ?? segment?.prefill.ms ?? 0;
   const decode =
-    segment?.timings?.predicted_ms ?? (Number.isFinite(tpot) ? tpot * (segment.nDrawn - 1) : 0);
+    segment?.timings?.predicted_ms ??
+    (segment && Number.isFinite(tpot) ? tpot * (segment.nDrawn - 1) : 0);
   const waited = segment?.timings?.queue_ms ?? 0;
-  const any = prefill + decode > 0;
+  const any = segment !== null && prefill + decode > 0;
   setText(byId("r-total"), any ? duration(waited + prefill + decode) : "");
   const found = segment ? foundWords(segment.prefill) : "";
   const before = any
@@ -80,28 +85,34 @@ function drawTimes(segment, tpot) {
   );
 }
 
-/** Say how much of a prompt was not computed: " (120 reused, 64 moved)". */
+/** Say how much of a prompt was not computed: " (120 reused, 64 moved)". @param {Segment["prefill"]} prefill */
 function foundWords({ reused, moved }) {
   const words = [reused && `${count(reused)} reused`, moved && `${count(moved)} moved`];
   return reused || moved ? ` (${words.filter(Boolean).join(", ")})` : "";
 }
 
-/** The work of a run's first token (ms), or null. */
+/** The work of a run's first token (ms), or null. @param {Answer | null} answer @param {Segment | null} segment */
 function firstWork(answer, segment) {
   const token = segment && answer?.tokens[segment.first];
   return token?.times ? workOf(token.times) : null;
 }
 
-/** Draw the speed of the last tokens, from zero to twice their mean. */
+/**
+ * Draw the speed of the last tokens, from zero to twice their mean.
+ *
+ * @param {Answer | null} answer
+ * @param {Segment | null} segment
+ */
 function drawSpark(answer, segment) {
-  const path = byId("spark").firstElementChild;
-  const recent = answer
+  const path = one(byId("spark"), "path");
+  const recent = answer && segment
     ? answer.tokens.slice(Math.max(segment.first + 1, answer.tokens.length - SPARK_POINTS))
     : [];
+  /** @type {number[]} */
   const rates = recent.map(({ times }) => 1000 / Math.max(workOf(times), 0.01));
   if (rates.length < 2) return path.removeAttribute("d");
   const mean = rates.reduce((sum, r) => sum + r, 0) / rates.length;
-  const y = (rate) => (SPARK_HEIGHT - 1) * (1 - Math.min(1, rate / (2 * mean)));
+  const y = (/** @type {number} */ rate) => (SPARK_HEIGHT - 1) * (1 - Math.min(1, rate / (2 * mean)));
   return path.setAttribute(
     "d",
     rates
@@ -140,7 +151,12 @@ function drawKv() {
   }
 }
 
-/** Return how many full blocks of this run were found in the cache, of all groups of layers. */
+/**
+ * Return how many full blocks of this run were found in the cache, of all groups of layers.
+ *
+ * @param {Segment["prefill"] | undefined} prefill
+ * @param {ToPage.PageLimits} limits
+ */
 function reusedBlocks(prefill, limits) {
   if (!prefill) return 0;
   // Old recordings of models with groups do not say: of a sliding window only the last are found.
@@ -148,6 +164,14 @@ function reusedBlocks(prefill, limits) {
   return Math.floor(prefill.reused / limits.block_tokens);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} y
+ * @param {number} side
+ * @param {number} filled
+ * @param {boolean} reused
+ */
 function drawBlock(context, x, y, side, filled, reused) {
   context.lineWidth = 0.75;
   context.globalAlpha = filled ? 1 : 0.6;
@@ -167,6 +191,7 @@ function drawBlock(context, x, y, side, filled, reused) {
 function drawMemory() {
   const memory = state.hello?.memory;
   const { weights, kv_cache: kv, work } = memory ?? { weights: 0, kv_cache: 0, work: 0 };
+  /** @param {string} name @param {number} n */
   const sized = (name, n) => (memory ? `${name} ${bytes(n)}` : name);
   setText(byId("r-mem"), memory ? bytes(weights + kv + work) : "");
   setText(byId("m-w"), sized("weights", weights));
@@ -179,13 +204,13 @@ function drawMemory() {
 /** Draw the cost of capture, once this session has measured both states. */
 function drawCapture() {
   byId("capture").checked = state.capture;
-  const { on: withIt, off: without } = state.replay ? {} : speeds();
+  const { on: withIt, off: without } = state.replay ? { on: null, off: null } : speeds();
   const share = withIt && without ? Math.round(100 * (withIt / without - 1)) : 0;
   const cost = share < 0 ? `${-share} %` : "nothing";
   const known =
     !withIt || !without ? "" : state.capture ? `, costs ${cost}` : `, would cost ${cost}`;
   setText(byId("capture-label"), `${state.capture ? "on" : "off"}${known}`);
-  const speed = (value) => (value ? `${figure(value)} tok/s` : "not measured yet");
+  const speed = (/** @type {number | null} */ value) => (value ? `${figure(value)} tok/s` : "not measured yet");
   setText(byId("cost-on"), state.replay ? "" : `with ${speed(withIt)}`);
   setText(byId("cost-off"), state.replay ? "" : `without ${speed(without)}`);
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The sampling panel: sliders with number boxes, presets, seed, length and stop strings.
 
 import { byId, clamp, el, setText, setVars } from "../ui/dom.js";
@@ -22,9 +21,15 @@ import { saveSettings } from "../turns/persist.js";
 import { changed, on, state, steered } from "../state.js";
 import { pushSettings } from "../turns/live-updates.js";
 
-/** name → {range, box, rail, setting} */
+/**
+ * @typedef {{range: HTMLInputElement, box: HTMLInputElement, rail: HTMLElement,
+ *   setting: SamplingSetting}} Slider
+ * @typedef {(text: string) => {value?: unknown, error?: string}} Parse
+ */
+
+/** By the name of the setting. @type {Map<keyof NumberSettings, Slider>} */
 const controls = new Map();
-/** id of a control → error about what was typed there */
+/** Errors about what was typed, by the id of the control. @type {Map<string, string>} */
 const errors = new Map();
 let lastPreset = "";
 
@@ -50,6 +55,7 @@ export function setUpSampling() {
   on("turns tokens connection hello", drawHint);
 }
 
+/** @param {SamplingSetting} setting */
 function newSlider(setting) {
   const { name, label, help, slider } = setting;
   const row = el("div", "sl");
@@ -73,17 +79,23 @@ function newSlider(setting) {
     errors.delete(box.id);
     set({ [name]: Number(range.value) });
   });
-  readOnChange(box, (value) => parseNumber(value, setting), name);
+  readOnChange(box, (/** @type {string} */ value) => parseNumber(value, setting), name);
   rail.append(range);
   row.append(text, rail, box);
   controls.set(name, { range, box, rail, setting });
   return row;
 }
 
-/** Name of a slider: that of a penalty stands under the heading "penalties". */
+/** Name of a slider: that of a penalty stands under the heading "penalties". @param {SamplingSetting} setting */
 const shortLabel = ({ label }) => label.replace(/ penalty$/, "");
 
-/** Read a box when it loses the focus or Enter is pressed; keep the error if it cannot be read. */
+/**
+ * Read a box when it loses the focus or Enter is pressed; keep the error if it cannot be read.
+ *
+ * @param {HTMLInputElement} box
+ * @param {Parse} parse
+ * @param {string} name
+ */
 function readOnChange(box, parse, name) {
   const read = () => {
     const { value, error } = parse(box.value);
@@ -100,11 +112,13 @@ function readOnChange(box, parse, name) {
   });
 }
 
+/** @param {NamedSettings} values */
 function choosePreset(values) {
   errors.clear();
   set(values);
 }
 
+/** @param {NamedSettings} values */
 function set(values) {
   Object.assign(state.settings, values);
   if (state.problem?.param) state.problem = null;
@@ -120,7 +134,7 @@ function draw() {
   const refused = state.problem?.param ?? "";
   setText(byId("h-sampling"), state.own ? `Sampling, ${state.own.target}` : "Sampling");
   for (const [name, control] of controls) {
-    drawSlider(control, settings[name], steered()?.segment.request.params[name]);
+    drawSlider(control, settings[name], steered()?.segment?.request.params[name]);
     showBox(control.box, writeNumber(settings[name], control.setting), refused === name);
   }
   drawPenalties(refused);
@@ -131,7 +145,7 @@ function draw() {
   drawHint();
 }
 
-/** Name the penalties that act beside their heading, and show one that was refused. */
+/** Name the penalties that act beside their heading, and show one that was refused. @param {string} refused */
 function drawPenalties(refused) {
   const values = PENALTIES.filter(({ name, neutral }) => state.settings[name] !== neutral).map(
     (setting) => `${shortLabel(setting)} ${writeNumber(state.settings[setting.name], setting)}`,
@@ -140,13 +154,20 @@ function drawPenalties(refused) {
   if (PENALTIES.some(({ name }) => name === refused)) byId("penalties").open = true;
 }
 
-/** `before`: value that the running generation began with, undefined when there is none. */
+/**
+ * `before`: value that the running generation began with, undefined when there is none.
+ *
+ * @param {Slider} control
+ * @param {number} value
+ * @param {number | undefined} before
+ */
 function drawSlider({ range, rail, setting }, value, before) {
   const { off, slider } = setting;
-  const place = (at) => clamp((at - slider.min) / (slider.max - slider.min), 0, 1);
-  const isOff = value === off.value;
+  if (!slider) return;
+  const place = (/** @type {number} */ at) => clamp((at - slider.min) / (slider.max - slider.min), 0, 1);
+  const isOff = off !== null && value === off.value;
   const from = slider.min < 0 ? place(0) : 0;
-  range.value = value;
+  range.value = String(value);
   rail.classList.toggle("off", isOff);
   setVars(range, { "--from": Math.min(from, place(value)), "--v": Math.max(from, place(value)) });
   const words = isOff ? `${off.value}, ${off.words}` : writeNumber(value, setting);
@@ -155,6 +176,11 @@ function drawSlider({ range, rail, setting }, value, before) {
   setVars(rail, { "--was-on": moved ? 1 : 0, "--was": moved ? place(before) : 0 });
 }
 
+/**
+ * @param {HTMLInputElement} box
+ * @param {string} text
+ * @param {boolean} refused
+ */
 function showBox(box, text, refused) {
   const wrong = errors.has(box.id);
   if (!wrong && box.value !== text && document.activeElement !== box) box.value = text;
@@ -199,7 +225,7 @@ function drawHint() {
     setText(text, "The settings at this token");
   } else if (steered() && inFlight !== undefined) {
     hint.dataset.tone = "on";
-    const isNext = steered().segment?.pace !== null;
+    const isNext = steered()?.segment?.pace !== null;
     setText(text, `Changes take effect ${isNext ? "on the next token" : `within ${inFlight + 1} tokens`}`);
   } else {
     hint.dataset.tone = "off";
