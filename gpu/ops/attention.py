@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from gpu.config import ModelConfig
@@ -42,7 +44,8 @@ def attention(
     """out = softmax(cap(q · kᵀ · scale)) · v over the keys that each row sees in this layer.
 
     `entropy` (rows, n_heads), in bits, is written if given. With `batch.splits` a second dispatch
-    merges the splits. A rotated cache needs one more for the inverse rotation of out.
+    merges the splits if there are too many for the first. A rotated cache needs one more for the
+    inverse rotation of out.
     """
     expect_shape(out, (q.shape[-1],), label)
     if entropy is not None:
@@ -51,10 +54,7 @@ def attention(
     tiling = AttentionTiling.of(config, pools.dtype, n_rows, rec.device.policy)
     group = config.n_heads // config.n_kv_heads
     splits = batch.splits
-    if splits is not None:
-        expect_shape(splits.values, (q.shape[-1],), label)
-        expect_shape(splits.states, (config.n_heads, STATE_FLOATS), label)
-    into, heads_out = (out, entropy) if splits is None else (splits.values, splits.states)
+    merges = splits is not None and splits.n <= rec.device.policy.merged_splits
     rec.dispatch(
         label,
         "attention",
@@ -64,8 +64,7 @@ def attention(
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
             "block_tables": pools.tables_of(layer),
-            "out": into,
-            "heads_out": heads_out,
+            **_results(label, config, out, entropy, splits, merges=merges),
         },
         (
             config.n_kv_heads * n_workgroups(group, tiling.heads),
@@ -80,20 +79,42 @@ def attention(
             "PARTIAL": splits is not None,
             "CAPTURE": entropy is not None,
             **paging(config, pools),
+            **({"COUNTS_AT": splits.counts_at} if splits and merges else {}),
         },
-        tiling.prelude,
-        tiling.lib,
+        tiling.prelude | (_merge_prelude(rec) if merges else {}),
+        tiling.lib | ({"partial_results": "partial_results_merged"} if merges else {}),
     )
-    if splits is not None:
+    if splits is not None and not merges:
         attention_merge(rec, batch, f"{label}.merge", config, splits, tiling.split, out, entropy)
     if pools.format.hadamard:
         inverse_hadamard(rec, batch, f"{label}.inverse_hadamard", config, out)
 
 
+def _results(
+    label: str,
+    config: ModelConfig,
+    out: Tensor,
+    entropy: Tensor | None,
+    splits: KvSplits | None,
+    *,
+    merges: bool,
+) -> dict[str, Tensor | None]:
+    """Return what attention writes: its results, partial results of splits, or both."""
+    if splits is None:
+        return {"out": out, "heads_out": entropy}
+    expect_shape(splits.values, (out.shape[-1],), label)
+    expect_shape(splits.states, (config.n_heads, STATE_FLOATS), label)
+    if not merges:
+        return {"out": splits.values, "heads_out": splits.states}
+    partial = {"partial_values": splits.values, "partial_states": splits.states}
+    return {"out": out, "heads_out": entropy, **partial}
+
+
 @cost_of_kernel("attention")
 def attention_cost(dispatch: Dispatch, size: StepSize) -> Cost:
     """Operations: keys seen · heads · (4d + 5), + 5 per score with a cap, + r · heads · d.
-    Bytes: keys and values of c + r tokens, block table, q, out or the split's partial sums."""
+    Bytes: keys and values of c + r tokens, block table, q, out or the split's partial sums. If it
+    merges these, that of `attention_merge` too."""
     c, keys = constants_of(dispatch), dispatch.tensors["k_pool"]
     heads, d = c["N_HEADS"], keys.shape[-1]
     score = 4 * d + SOFTMAX_FLOPS + (ENTROPY_FLOPS if c["CAPTURE"] else 0)
@@ -102,7 +123,9 @@ def attention_cost(dispatch: Dispatch, size: StepSize) -> Cost:
     cached = n_keys * c["N_KV_HEADS"] * cached_head_bytes(dispatch)
     n_bytes = cached + 4 * -(-n_keys // c["BLOCK_TOKENS"]) + size.n_rows * 4 * heads * d
     if c["PARTIAL"]:
-        return Cost(flops, n_bytes + size.n_splits(c["SPLIT"]) * heads * (4 * d + STATE_BYTES))
+        cost = Cost(flops, n_bytes + size.n_splits(c["SPLIT"]) * heads * (4 * d + STATE_BYTES))
+        merges = "partial_values" in dispatch.tensors
+        return cost + _merge_cost(c, d, size) if merges else cost
     entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
     return Cost(flops + size.n_rows * heads * d, n_bytes + entropies + size.n_rows * 4 * heads * d)
 
@@ -116,6 +139,10 @@ def score_constants(config: ModelConfig, layer: int) -> dict[str, Number]:
         "CAP": float(np.float32(np.log2(np.e) * cap)),
         "WINDOW": config.sliding_window_of(layer) or 0,
     }
+
+
+def _merge_prelude(rec: Recorder) -> dict[str, str]:
+    return {"const MERGE_AHEAD": f"{rec.device.policy.merge_ahead}u"}
 
 
 def attention_merge(
@@ -149,10 +176,7 @@ def attention_merge(
             "CAPTURE": entropy is not None,
             "WORKGROUP": workgroup,
         },
-        {
-            "const SPLIT_ROWS": f"{rec.device.policy.split_rows}u",
-            "const MERGE_AHEAD": f"{rec.device.policy.merge_ahead}u",
-        },
+        {"const SPLIT_ROWS": f"{rec.device.policy.split_rows}u", **_merge_prelude(rec)},
     )
 
 
@@ -160,7 +184,11 @@ def attention_merge(
 def attention_merge_cost(dispatch: Dispatch, size: StepSize) -> Cost:
     """Operations: heads · d · (3 splits − 2) per row. Bytes: partial sums of the splits, out."""
     c = constants_of(dispatch)
-    heads, d, n_splits = c["N_HEADS"], 4 * c["HEAD_VEC4S"], size.n_splits(c["SPLIT"])
+    return _merge_cost(c, 4 * c["HEAD_VEC4S"], size)
+
+
+def _merge_cost(c: Mapping[str, int], d: int, size: StepSize) -> Cost:
+    heads, n_splits = c["N_HEADS"], size.n_splits(c["SPLIT"])
     entropies = size.n_rows * 4 * heads if c["CAPTURE"] else 0
     return Cost(
         heads * d * (3 * n_splits - 2 * size.n_rows),

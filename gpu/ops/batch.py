@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.pools import KvPools
@@ -18,7 +20,7 @@ STATE_FLOATS = 3
 class KvSplits:
     """Partial results of attention over `n` splits of a long context, for steps of few rows.
 
-    values  (≥ n · rows, padded query width)
+    values  (≥ n · rows, padded query width); the last words count the splits that are left
     states  (≥ n · rows, n_heads, STATE_FLOATS); rows: `DevicePolicy.split_rows`
     """
 
@@ -29,13 +31,23 @@ class KvSplits:
     @classmethod
     def make(cls, config: ModelConfig, n: int, memory: Memory) -> KvSplits:
         """Allocate for `n` splits."""
-        rows = n * memory.device.policy.split_rows
-        width = padded(config.n_heads * config.head_dim)
+        most, width = memory.device.policy.split_rows, padded(config.n_heads * config.head_dim)
+        rows, counts = n * most, n_workgroups(most * config.n_heads, width)
         return cls(
             n,
-            memory.zeros("attention.values", (rows, width)),
+            memory.zeros("attention.values", (rows + counts, width)),
             memory.zeros("attention.states", (rows, config.n_heads, STATE_FLOATS)),
         )
+
+    @property
+    def counts_at(self) -> int:
+        """Number of the first word of `values` that counts splits."""
+        return self.states.shape[0] * self.values.shape[1]
+
+    def clear_counts(self, memory: Memory) -> None:
+        """Let no split be left."""
+        at = 4 * self.counts_at
+        memory.write(self.values, np.zeros((self.values.n_bytes - at) // 4, np.float32), at=at)
 
 
 @dataclass(frozen=True, slots=True)

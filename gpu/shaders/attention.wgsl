@@ -5,15 +5,16 @@
 // A workgroup serves QUERIES queries, HEADS heads of a group in ROWS consecutive rows, and reads
 // each key and value once for all of them. A context is cut into splits of SPLIT keys; the variant
 // of `attention_split` computes one. PARTIAL: a workgroup takes one split and leaves its state and
-// values for attention_merge. Otherwise it takes all splits that its rows see in turn and merges
-// them with the same operations in the same order. The order of every sum depends on VALUE_GROUPS,
-// SPLIT and the kind of device alone, not on the other rows of the step.
+// values; the variant of `partial_results` says who merges them. Otherwise it takes all splits that
+// its rows see in turn and merges them with the same operations in the same order. The order of
+// every sum depends on VALUE_GROUPS, SPLIT and the kind of device alone, not on the other rows of
+// the step.
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
-// out           [n_rows][Q_STRIDE / 4] vec4; PARTIAL: [n_splits][SPLIT_ROWS][Q_STRIDE / 4]
+// out           [n_rows][Q_STRIDE / 4] vec4; for a merge: [n_splits][SPLIT_ROWS][Q_STRIDE / 4]
 // heads_out     [n_rows][N_HEADS] entropy in bits (not bound without CAPTURE);
-//               PARTIAL: [n_splits][SPLIT_ROWS][N_HEADS] State
+//               for a merge: [n_splits][SPLIT_ROWS][N_HEADS] State
 // use: step
 // use: words
 // use: kv
@@ -24,6 +25,7 @@
 // use: softmax_state
 // use: soft_cap
 // use: attention_split
+// use: partial_results
 // prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
 // VALUE_GROUPS (groups of lanes, each adding the values of some of the keys), QUAD_SIZE (see
 // lib/attention_kv_tile.wgsl), SPLIT_ROWS (most rows of a step whose attention is split)
@@ -81,7 +83,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
       run.n++;
     }
     if (PARTIAL) {
-      if (group.z * SPLIT <= run.last) { attend(run, group.z, lane); }
+      if (group.z * SPLIT <= run.last) {
+        attend(run, group.z, lane);
+        merge_splits(run, group.x, lane);
+      }
     } else {
       for (var split = first_split(run); split * SPLIT <= run.last; split++) {
         attend(run, split, lane);
@@ -122,7 +127,7 @@ fn store_values(run: SequenceRows, split: u32, i: u32, d: u32, total: vec4f) {
   let row = run.first + i / HEADS;
   let at = (run.head + i % HEADS) * HEAD_VEC4S + d;
   if (PARTIAL) {
-    out[(split * SPLIT_ROWS + row) * (Q_STRIDE / 4u) + at] = load16_of(total);
+    leave_values((split * SPLIT_ROWS + row) * (Q_STRIDE / 4u) + at, total);
     return;
   }
   let place = row * (Q_STRIDE / 4u) + at;
@@ -141,10 +146,7 @@ fn store_state(run: SequenceRows, split: u32, i: u32) {
   let head = run.head + i % HEADS;
   var state = state_of(i);
   if (PARTIAL) {
-    let at = ((split * SPLIT_ROWS + row) * N_HEADS + head) * 3u;
-    heads_out[at] = state.maximum;
-    heads_out[at + 1u] = state.sum;
-    heads_out[at + 2u] = state.weighted;
+    leave_state((split * SPLIT_ROWS + row) * N_HEADS + head, state);
     return;
   }
   if (split > first_split(run)) { state = merged(finished[i], state); }

@@ -27,10 +27,12 @@ from gpu.webgpu.plan import Dispatch
 
 CONTEXT = 4096
 """32 splits of a GPU's attention."""
+MERGED_CONTEXT = 2048
+"""16 of them, which a discrete GPU merges in the same dispatch."""
 SIZES = {
     "N", "K", "BLOCKS", "FIRST", "COUNT", "STRIDE", "Y_STRIDE", "X_STRIDE", "Q_STRIDE", "P_STRIDE",
     "STATE_STRIDE", "BIAS_STRIDE", "LOGIT_STRIDE", "N_HEADS", "N_KV_HEADS", "N_LAYERS",
-    "MAX_BLOCKS", "BLOCK_TOKENS", "VOCAB", "LOGIT_QUADS", "SEEN_WORDS", "COUNT_QUADS",
+    "MAX_BLOCKS", "COUNTS_AT", "BLOCK_TOKENS", "VOCAB", "LOGIT_QUADS", "SEEN_WORDS", "COUNT_QUADS",
     "COUNT_WORDS", "BIASES", "WIDTH", "EPS", "SCALE",
 }  # fmt: skip
 """Constants that choose no path through a shader. All others do: lanes, dtypes, what is fused."""
@@ -156,7 +158,8 @@ def _dispatches(loaded: LoadedModel) -> Iterator[tuple[int, Dispatch]]:
     limits = loaded.limits
     for n_rows in ROW_BUCKETS:
         for kind, most in (("plain", limits.max_rows), ("captured", limits.max_captured_rows)):
-            for context in (n_rows, CONTEXT) if n_rows <= loaded.plans.split_rows else (CONTEXT,):
+            is_split = n_rows <= loaded.plans.split_rows
+            for context in (n_rows, MERGED_CONTEXT, CONTEXT) if is_split else (CONTEXT,):
                 if n_rows <= most:
                     plan = loaded.plans.plan(n_rows, 1, kind, context).plan
                     yield from ((n_rows, dispatch) for dispatch in plan.dispatches)

@@ -11,7 +11,7 @@ import pytest
 from gpu import ops
 from gpu.config import ModelConfig
 from gpu.info import AdapterInfo
-from gpu.ops import KvSplits
+from gpu.ops import Batch, KvSplits
 from gpu.ops.attention_tiling import AttentionTiling
 from gpu.reference import ops as reference
 from gpu.webgpu.device import Device
@@ -80,27 +80,35 @@ class Case:
         )
 
 
-def attend(rig: Rig, case: Case, cache: Cache, q: Array) -> tuple[Array, Array | None]:
+def split_batch(rig: Rig, case: Case) -> Batch:
+    """Write the step of a case and return its batch, with poisoned partial results if it has
+    splits."""
+    batch = rig.batch(Rows.of(*case.rows).step, bucket=case.bucket or len(case.rows))
+    batch = replace(batch, apart=case.apart)
+    if case.splits == 1:
+        return batch
+    last = max(position for _, position in case.rows)
+    least = last // rig.device.policy.kv_split_size + 1
+    splits = KvSplits.make(case.config, max(case.splits, least), rig.memory)
+    rig.poison(splits.values)
+    rig.poison(splits.states)
+    splits.clear_counts(rig.memory)
+    return replace(batch, splits=splits)
+
+
+def attend(
+    rig: Rig, case: Case, cache: Cache, q: Array, batch: Batch | None = None
+) -> tuple[Array, Array | None]:
     """Return the device's attention of `q` (n_rows, width), and its entropy (n_rows, n_heads)."""
     n_heads, _, head_dim = case.heads
-    config = case.config
-    rows = Rows.of(*case.rows)
     n_rows = len(case.rows)
-    batch = rig.batch(rows.step, bucket=case.bucket or n_rows)
-    batch = replace(batch, apart=case.apart)
-    if case.splits > 1:
-        last = max(position for _, position in case.rows)
-        least = last // rig.device.policy.kv_split_size + 1
-        splits = KvSplits.make(config, max(case.splits, least), rig.memory)
-        rig.poison(splits.values)
-        rig.poison(splits.states)
-        batch = replace(batch, splits=splits)
+    batch = batch or split_batch(rig, case)
     queries, out = rig.input("q", q), rig.output("out", n_rows, n_heads * head_dim)
     entropy = rig.output("entropy", n_rows, n_heads, stride=n_heads) if case.capture else None
     into = entropy.tensor if entropy else None
     rig.run(
         lambda rec: ops.attention(
-            rec, batch, "attention", config, queries, cache.pools, LAYER, out.tensor, into
+            rec, batch, "attention", case.config, queries, cache.pools, LAYER, out.tensor, into
         )
     )
     return out.read(), entropy.read() if entropy else None
@@ -323,6 +331,31 @@ def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
     apart, _ = attend(tiled_rig, case, cache, q)
     together, _ = attend(tiled_rig, replace(case, apart=False), cache, q)
     assert apart.tobytes() == together.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype"), [((9, 3, 64), "f16"), ((24, 2, 12), "f32"), ((6, 2, 128), "q8")], ids=str
+)
+def test_the_last_workgroup_merges_with_the_bits_of_a_second_dispatch(
+    device: Device, heads: tuple[int, int, int], dtype: str
+) -> None:
+    """Rows of unlike numbers of splits, step after step: counts begin at 0 each time."""
+    posing = with_info(device, software=False, kind=DISCRETE)
+    rows = tuple((slot, position) for slot, position in enumerate((900, 127, 128, 640, 3)))
+    case = Case(heads, rows, dtype, splits=8, window=700)
+    found = []
+    for merged_splits in (0, 16):
+        kind = replace(posing, policy=replace(posing.policy, merged_splits=merged_splits))
+        rig = Rig(kind, Kernels(kind))
+        cache = Cache.scattered(rig, case.config, dtype, len(rows), 901, seed=0)
+        cache.fill(rig, {slot: position + 1 for slot, position in rows}, np.random.default_rng(0))
+        q = np.random.default_rng(1).normal(size=(len(rows), heads[0] * heads[2]))
+        batch = split_batch(rig, case)
+        for _ in range(3):
+            out, entropy = attend(rig, case, cache, q.astype(np.float32), batch)
+            assert entropy is not None
+            found.append(out.tobytes() + entropy.tobytes())
+    assert len(set(found)) == 1
 
 
 def test_as_many_rows_as_a_discrete_gpu_splits_have_the_bits_of_one_pass(device: Device) -> None:

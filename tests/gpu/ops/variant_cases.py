@@ -111,13 +111,14 @@ def _attention(use: Use, policy: DevicePolicy) -> Check:
 
     n_kv = next(n for n in range(1, config.n_kv_heads + 1) if tiling(n) == wanted)
     partial_results = bool(c["PARTIAL"])
-    last = CONTEXT - 1 if partial_results else 2 * policy.kv_split_size + 3
+    n_splits = use.dispatch.grid[2]
+    last = n_splits * policy.kv_split_size - 1 if partial_results else 2 * policy.kv_split_size + 3
     at = [(0, last - i) for i in range(_rows(use))]
     case = AttentionCase(
         (group * n_kv, n_kv, config.head_dim),
         tuple(at[::-1]),
         bucket=use.n_rows,
-        splits=-(-CONTEXT // policy.kv_split_size) if partial_results else 1,
+        splits=n_splits,
         window=2 * policy.kv_split_size - 9 if c["WINDOW"] else None,
         cap=30.0 if c["CAP"] else None,
         capture=bool(c["CAPTURE"]),

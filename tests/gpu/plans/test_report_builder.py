@@ -345,6 +345,7 @@ def test_a_quantised_cache_costs_what_it_stores(device: Device, kv: str) -> None
 )
 def test_splits_cost_their_partial_sums(device: Device, kind: str, n_rows: int) -> None:
     device = with_info(device, software=False, kind=kind) if kind else device
+    device = replace(device, policy=replace(device.policy, merged_splits=0))
     runner = driving.load(device, random_llama.folder("long_context"), "f16")
     c, split = runner.config, device.policy.kv_split_size
     context = 2 * split - 3
@@ -359,6 +360,20 @@ def test_splits_cost_their_partial_sums(device: Device, kind: str, n_rows: int) 
     merge = found["attention_merge"]
     assert {d.n_bytes for d in merge} == {left + n_rows * 4 * width}
     assert {d.flops for d in merge} == {sum(width * (3 * (n - 1) + 1) for n in splits)}
+
+
+def test_a_merge_costs_as_much_in_the_dispatch_of_attention_as_in_its_own(device: Device) -> None:
+    device = with_info(device, software=False, kind=DISCRETE)
+    costs, n_dispatches = [], []
+    for merged_splits in (0, 4):
+        kind = replace(device, policy=replace(device.policy, merged_splits=merged_splits))
+        runner = driving.load(kind, random_llama.folder("long_context"), "f16")
+        found = by_op(view(runner, 3, 4 * device.policy.kv_split_size - 3))
+        both = found["attention"] + found.get("attention_merge", [])
+        costs.append((sum(d.n_bytes for d in both), sum(d.flops for d in both)))
+        n_dispatches.append(len(both) // runner.config.n_layers)
+    assert costs[0] == costs[1]
+    assert n_dispatches == [2, 1]
 
 
 @pytest.mark.parametrize(("name", "dtype"), MODELS)

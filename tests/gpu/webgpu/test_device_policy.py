@@ -72,6 +72,15 @@ def test_a_discrete_gpu_splits_the_attention_of_more_rows() -> None:
     assert policy(software=False, kind="integrated GPU").split_rows == policy().split_rows == 8
 
 
+def test_workgroups_merge_only_where_barriers_order_what_others_see() -> None:
+    assert policy(software=False, kind=DISCRETE).merged_splits == 16
+    for backend in ("Metal", "D3D12"):
+        assert policy(software=False, kind=DISCRETE, backend=backend).merged_splits == 0
+    assert (
+        policy(software=False, kind="integrated GPU").merged_splits == policy().merged_splits == 0
+    )
+
+
 def test_a_gpu_with_many_cores_rounds_a_row_in_more_workgroups() -> None:
     assert policy().rounding_workgroups == 1
     assert policy(software=False, kind="integrated GPU").rounding_workgroups == 16

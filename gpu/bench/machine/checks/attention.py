@@ -108,6 +108,7 @@ def check_attention_case(rig: Rig, dtype: str, case: AttentionCase) -> None:
         splits = KvSplits.make(config, case.splits, rig.memory)
         rig.poison(splits.values)
         rig.poison(splits.states)
+        splits.clear_counts(rig.memory)
         batch = replace(batch, splits=splits)
     queries, out = rig.input("q", q), rig.output(n_rows, n_heads * head_dim)
     entropy = rig.output(n_rows, n_heads, n_heads)
