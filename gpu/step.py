@@ -319,8 +319,8 @@ class StepResult:
     gpu_ms        GPU time of the whole step; None without timestamps
     gpu_began_ms  begin of the step by the device's clock; None without timestamps
     encode_ms     host time for encoding, `finish_ms` of it in the native call that ends it
-    wait_ms       host time blocked in the submission (`submit_ms`; some drivers run the work there)
-                  and in waiting for the result
+    wait_ms       host time blocked in the submission (`submit_ms`; some drivers run the work there;
+                  not that of a thread of its own) and in waiting for the result
     read_ms       host time for fetching the result
     experts       None unless experts are offloaded
     stage_spans   times in which each stage of a model had the step, by the clock of its machine; ()

@@ -164,7 +164,8 @@ class StepQueue:
         self._calls.submit(commands, readback_slot.readback)
         readback_slot.finish_ms = (encoded - began) * 1e3
         readback_slot.encode_ms += readback_slot.finish_ms
-        readback_slot.submit_ms += (time.perf_counter() - encoded) * 1e3
+        if not self._apart:
+            readback_slot.submit_ms += (time.perf_counter() - encoded) * 1e3
 
     def collect(self) -> Collected:
         """Return the oldest step's results; blocks until it is done. Raises what submitting it
@@ -189,7 +190,7 @@ class StepQueue:
         if self._timestamps and readback_slot.n_queries:
             times = self._timestamps.milliseconds(data, readback_slot.n_queries, recorded.query_at)
         read_ms = (time.perf_counter() - waited) * 1e3
-        wait_ms = (waited - began) * 1e3 + (0.0 if self._apart else readback_slot.submit_ms)
+        wait_ms = (waited - began) * 1e3 + readback_slot.submit_ms
         return Collected(readback_slot, data, times, wait_ms, read_ms)
 
     def drop(self) -> None:

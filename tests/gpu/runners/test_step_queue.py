@@ -95,6 +95,22 @@ def test_a_write_waits_until_the_steps_before_are_submitted(
     runner.collect()
 
 
+def test_the_time_of_the_threads_submission_blocks_nobody(
+    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_submit, submit_now = Event(), runner._queue._calls.submit
+
+    def held(commands: Any, to: Any) -> None:
+        may_submit.wait()
+        submit_now(commands, to)
+
+    monkeypatch.setattr(runner._queue._calls, "submit", held)
+    slot = submit(runner, 0)
+    blocked_ms = slot.submit_ms
+    may_submit.set()
+    assert runner.collect().submit_ms == blocked_ms
+
+
 def test_an_error_of_the_thread_reaches_the_caller(
     runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
