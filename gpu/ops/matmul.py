@@ -251,7 +251,13 @@ def _record_matmul(
     shared = {**of_weight, **rows.constants, **constants}
     for shard in weight.shards:
         tile = rec.device.tuning.tile(
-            n_rows, shard.n_rows, weight.blocks, in_quads=in_quads, may_share=rows.may_share
+            n_rows,
+            shard.n_rows,
+            weight.blocks,
+            in_quads=in_quads,
+            may_share=rows.may_share,
+            dtype=weight.dtype,
+            q8=rows.q8,
         )
         group_m, group_n = tile.group
         grid = (n_workgroups(shard.n_rows, group_n), n_workgroups(n_rows, group_m), 1)

@@ -85,7 +85,15 @@ def moe_matmul(
     permuted = is_permuted(experts, batch.n_rows)
     m = tile_assignments(tuning, experts, batch.n_rows)
     rows = matmul_input(rec, batch, label, x, matrix, norm, each=k if per_assignment else 1)
-    tile = tuning.tile(m, weight.n, matrix.blocks, may_share=rows.may_share, of_expert=True)
+    tile = tuning.tile(
+        m,
+        weight.n,
+        matrix.blocks,
+        may_share=rows.may_share,
+        of_expert=True,
+        dtype=matrix.dtype,
+        q8=rows.q8,
+    )
     group_m, group_n = tile.group
     if group_m != m:
         raise ValueError(f"{label}: tiles of {m} assignments cannot fold in a norm")

@@ -54,28 +54,27 @@ fn store(row: u32, column: u32, value: f32) {
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   let n_rows = select(step.n_rows, step.n_samples, GATHER);
   if (group.y * GROUP_M >= n_rows) { return; } // the whole workgroup, so that barriers stay uniform
-  let first_m = tile_row(group.y, lane);
-  let first_n = tile_column(group.x, lane);
-
-  matmul_tile(first_m, first_n, n_rows, lane);
+  matmul_tile(tile_row(group.y, lane), tile_column(group.x, lane), n_rows, lane);
   if (!has_sums(lane)) { return; }
+  let first_m = sums_row(group.y, lane);
+  let first_n = sums_column(group.x, lane);
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < SUMS_M; i++) {
     let row = first_m + i;
     if (row >= n_rows) { break; }
     let scale = row_scale(i);
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < SUMS_N; j++) {
       let column = first_n + j;
       if (column >= N) { break; }
-      var value = found[i * TILE_N + j] * scale;
+      var value = found[i * SUMS_N + j] * scale;
       let at = row * BIAS_STRIDE + FIRST + column;
-      if (BIAS) { value = fma(found[i * TILE_N + j], scale, bias[at]); }
+      if (BIAS) { value = fma(found[i * SUMS_N + j], scale, bias[at]); }
       if (!GATED) {
         store(row, FIRST + column, activated(value));
       } else if (j % 2u == 1u) {
-        var gate = found[i * TILE_N + j - 1u] * scale;
-        if (BIAS) { gate = fma(found[i * TILE_N + j - 1u], scale, bias[at - 1u]); }
+        var gate = found[i * SUMS_N + j - 1u] * scale;
+        if (BIAS) { gate = fma(found[i * SUMS_N + j - 1u], scale, bias[at - 1u]); }
         store(row, (FIRST + column) / 2u, activated(gate) * value);
       }
     }

@@ -63,29 +63,29 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   if (slot >= N_SLOTS) { return; }
   first_row = slot * N;
 
-  let first_m = tile.y + tile_row(0u, lane);
-  let first_n = tile_column(group.x, lane);
-  matmul_tile(first_m, first_n, tile.z, lane);
+  matmul_tile(tile.y + tile_row(0u, lane), tile_column(group.x, lane), tile.z, lane);
   if (!has_sums(lane)) { return; }
+  let first_m = tile.y + sums_row(0u, lane);
+  let first_n = sums_column(group.x, lane);
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < SUMS_M; i++) {
     let place = first_m + i;
     if (place >= tile.z) { break; }
     let assignment = assignment_at(place);
     let at = assignment * Y_STRIDE;
     let scale = row_scale(i);
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < SUMS_N; j++) {
       let column = first_n + j;
       if (column >= N) { break; }
-      var value = found[i * TILE_N + j] * scale;
+      var value = found[i * SUMS_N + j] * scale;
       let bias_at = assignment * BIAS_STRIDE + column;
-      if (BIAS) { value = fma(found[i * TILE_N + j], scale, bias[bias_at]); }
+      if (BIAS) { value = fma(found[i * SUMS_N + j], scale, bias[bias_at]); }
       if (!GATED) {
         y[at + column] = activated(value);
       } else if (j % 2u == 1u) {
-        var gate = found[i * TILE_N + j - 1u] * scale;
-        if (BIAS) { gate = fma(found[i * TILE_N + j - 1u], scale, bias[bias_at - 1u]); }
+        var gate = found[i * SUMS_N + j - 1u] * scale;
+        if (BIAS) { gate = fma(found[i * SUMS_N + j - 1u], scale, bias[bias_at - 1u]); }
         y[at + column / 2u] = activated(gate) * value;
       }
     }

@@ -82,21 +82,20 @@ fn store(row: u32, head: u32, d: u32, four: vec4f) {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {
   if (group.y * GROUP_M >= step.n_rows) { return; } // the whole workgroup
-  let first_m = tile_row(group.y, lane);
-  let first_n = tile_column(group.x, lane);
-
-  matmul_tile(first_m, first_n, step.n_rows, lane);
+  matmul_tile(tile_row(group.y, lane), tile_column(group.x, lane), step.n_rows, lane);
   if (!has_sums(lane)) { return; }
+  let first_m = sums_row(group.y, lane);
+  let first_n = sums_column(group.x, lane);
   // A copy to index: drivers keep arrays indexed by a variable in memory.
   var found = sums;
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < SUMS_M; i++) {
     let row = first_m + i;
     if (row >= step.n_rows) { break; }
     let scale = vec4f(row_scale(i));
-    for (var j = 0u; j < TILE_N; j += 4u) {
+    for (var j = 0u; j < SUMS_N; j += 4u) {
       if (first_n + j >= N) { break; }
       let column = FIRST + first_n + j;
-      let s = i * TILE_N + j;
+      let s = i * SUMS_N + j;
       let four = vec4f(found[s], found[s + 1u], found[s + 2u], found[s + 3u]);
       var scaled = four * scale;
       if (BIAS) { scaled = fma(four, scale, bias[(row * BIAS_STRIDE + column) / 4u]); }

@@ -91,7 +91,8 @@ class MatmulTrial:
     def of(cls, shape: Shape, tuning: Tuning) -> MatmulTrial:
         sizes = MatmulSizes.of(tuning)
         n = BASE_N if shape == "decode" else sizes.prefill_n
-        tile = tuning.tile(sizes.rows(shape), n, sizes.k // 32, may_share=shape == "prefill")
+        may_share, q8 = shape == "prefill", tuning.q8_activations
+        tile = tuning.tile(sizes.rows(shape), n, sizes.k // 32, may_share=may_share, q8=q8)
         return cls(shape, tile, tuning.q8_activations, tuning)
 
 

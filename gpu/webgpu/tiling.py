@@ -2,7 +2,7 @@
 
 A software device emulates loads lane by lane, so each load should be used often: wide tiles, rows
 shuffled between lanes. On a GPU neighbouring lanes should load neighbouring bytes: few rows take
-many lanes a column with short sums, many rows share blocks in workgroup memory.
+many lanes a column with many loads under way, many rows share blocks in workgroup memory.
 `gpu.tuning.autotune` measures which tiling is best on an adapter. The order of a sum depends on
 `split_k` and the kind of tiling alone, and these on the adapter and the matrix, never on the rows
 of a step.
@@ -42,7 +42,7 @@ Loads = Literal["own", "shuffle", "coalesced", "shared"]
 TILE_LIBS: dict[Loads, dict[str, str]] = {
     "own": {"x_tile": "x_tile_load"},
     "shuffle": {"x_tile": "x_tile_shuffle"},
-    "coalesced": {"matmul_tile": "matmul_tile_coalesced"},
+    "coalesced": {"matmul_tile": "matmul_tile_coalesced", "tile_lanes": "tile_lanes_coalesced"},
     "shared": {"matmul_tile": "matmul_tile_shared", "tile_lanes": "tile_lanes_shared"},
 }
 Q8_TILE_LIBS: dict[Loads, dict[str, str]] = {
@@ -54,6 +54,42 @@ Q8_TILE_LIBS: dict[Loads, dict[str, str]] = {
 """The same for int8 rows."""
 
 
+LOAD_QUARTERS = {"q4": 4, "q8": 2}
+"""Quarters of a block in a load of sixteen bytes; 1 for other formats."""
+MAX_SLOTS = 8
+"""Most loads of a column under way in a lane of shaders/lib/matmul_tile_coalesced.wgsl."""
+X_BYTES = 16 << 10
+"""Workgroup memory for x there, if one round of the blocks does not take more."""
+QUARTER_BYTES = 32
+"""A quarter of a block of x."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """A tile of few float rows on a GPU.
+
+    n       columns
+    chains  most chains of an output that a lane has
+    loads   loads of weights under way in a lane
+    lanes   approximate lanes of a workgroup
+    """
+
+    n: int
+    chains: int
+    loads: int
+    lanes: int
+
+
+FEW_ROWS = {
+    1: FewRows(1, 4, 8, 128),
+    2: FewRows(2, 4, 16, 128),
+    4: FewRows(2, 4, 16, 128),
+    8: FewRows(2, 2, 8, 256),
+    16: FewRows(2, 2, 8, 256),
+}
+"""By the rows of the tile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Tile of a matmul.
@@ -61,6 +97,10 @@ class Tile:
     m, n       rows and columns of a tile
     split_k    lanes that share a tile, each summing a part of k
     columns    tiles of a workgroup
+    quads      quads of chains that a lane has parts of, if tiles of float rows are coalesced
+    quarters   chains that it has of each
+    rounds     rounds of the blocks whose x is in workgroup memory
+    sums_n     columns that a lane has when they are summed
     loads      how lanes get rows and weights:
                own        each lane loads all it needs
                shuffle    each lane loads a part of x and shares it with the others
@@ -74,15 +114,56 @@ class Tile:
     split_k: int
     columns: int
     loads: Loads
+    quads: int = 1
+    quarters: int = 1
+    rounds: int = 1
+    sums_n: int = 0
 
     @property
     def prelude(self) -> dict[str, str]:
-        return {
-            "const TILE_M": f"{self.m}u",
-            "const TILE_N": f"{self.n}u",
-            "const SPLIT_K": f"{self.split_k}u",
-            "const COLUMNS": f"{self.columns}u",
+        constants = {
+            "TILE_M": self.m,
+            "TILE_N": self.n,
+            "SPLIT_K": self.split_k,
+            "COLUMNS": self.columns,
+            "LANE_QUARTERS": self.quarters,
         }
+        if self.sums_n:
+            constants |= {
+                "LANE_QUADS": self.quads,
+                "ROUNDS": self.rounds,
+                "SUMS_N": self.sums_n,
+                "TAIL_ROWS": self.tail_rows,
+            }
+        return {f"const {name}": f"{value}u" for name, value in constants.items()}
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a workgroup."""
+        if self.loads == "shared":
+            return SHARED_LANES**2
+        return self.columns * self.split_k // (self.quads * self.quarters)
+
+    @property
+    def x_bytes(self) -> int:
+        """Workgroup memory for x in a coalesced tile of float rows."""
+        return self.m * self.rounds * self.split_k * QUARTER_BYTES
+
+    @property
+    def tail_rows(self) -> int:
+        """Rows whose sums such a tile adds at a time: the most for which workgroup memory is."""
+        most = max(self.x_bytes, X_BYTES)
+        return max(m for m in M_SIZES if m <= self.m and (m == 1 or self._tail_bytes(m) <= most))
+
+    @property
+    def workgroup_bytes(self) -> int:
+        """Workgroup memory of a coalesced tile."""
+        if not self.sums_n:
+            return 4 * self.lanes * (self.n + 1)
+        return max(self.x_bytes, self._tail_bytes(self.tail_rows))
+
+    def _tail_bytes(self, m: int) -> int:
+        return 16 * -(-m * self.n * self.quads // 4) * (self.lanes + self.lanes // 8)
 
     def lib(self, *, q8: bool) -> dict[str, str]:
         """Return the files of shaders/lib of this kind of tile, by the name they replace. `q8`: for
@@ -103,8 +184,8 @@ class Tuning:
 
     subgroup_shuffle  lanes share parts of x; needs subgroups of at least `SHUFFLE_LANES`
     max_m             rows of the largest tile
-    few_n             columns of a tile of one or two rows
-    many_n            columns of a tile of more rows
+    few_n             columns of a tile of one or two rows; with `coalesced`, of int8 rows
+    many_n            columns of a tile of more rows; with `coalesced`, of int8 rows
     split_k           most quads of lanes that share one tile; 1: a lane has a tile of its own
     workgroup         approximate lanes of a workgroup
     shared_m          most rows of a lane in shared tiles; 4 also keeps those of experts narrow
@@ -145,9 +226,13 @@ class Tuning:
         in_quads: bool = False,
         may_share: bool = False,
         of_expert: bool = False,
+        dtype: str = "f16",
+        q8: bool = False,
     ) -> Tile:
         """Return the tile of the product (n_rows, k) · (n, k)ᵀ with k = 32 · blocks.
 
+        dtype      format of the weights
+        q8         rows are int8
         in_quads   the columns of a tile must be a multiple of 4
         may_share  no norm is folded into the product, so that a shared tile is possible
         of_expert  `n_rows` is the average of an expert
@@ -160,6 +245,8 @@ class Tuning:
                 return Tile(SHARED_M_SIZES[-1], columns, split_k, 1, "shared")
             return Tile(self._shared_rows(n_rows, n), SHARED_N, split_k, 1, "shared")
         m = max(size for size in M_SIZES if size <= max(1, min(n_rows, self.max_m)))
+        if self.coalesced and not q8:
+            return self._few_rows(m, n, blocks, 4 if in_quads else 2, LOAD_QUARTERS.get(dtype, 1))
         tile_n = max(self.few_n if m <= 2 else self.many_n, 4 if in_quads else 2)
         if self.subgroup_shuffle:
             return Tile(m, _even(n, tile_n), 1, SHUFFLE_LANES, "shuffle")
@@ -167,6 +254,35 @@ class Tuning:
         loads: Loads = "coalesced" if self.coalesced else "own"
         least = -(-n // (tile_n * MAX_WORKGROUPS))
         return Tile(m, tile_n, split_k, max(least, self.workgroup // split_k, 1), loads)
+
+    def _few_rows(self, m: int, n: int, blocks: int, sums_n: int, quarters: int) -> Tile:
+        """Return the coalesced tile of `m` float rows. `quarters`: of a block in a load."""
+        few = FEW_ROWS[m]
+        quads = even_split_k(blocks, self.split_k)
+        sums_n = max(sums_n, few.n)
+        chains = few.chains
+        while m * few.n > sums_n * (QUAD * quads // chains):  # more sums than lanes
+            chains //= 2
+        quarters = min(quarters, chains)
+        lane_quads = max(c for c in range(1, chains // quarters + 1) if quads % c == 0)
+        lanes = QUAD * quads // (quarters * lane_quads)
+        most = min(few.loads // few.n, MAX_SLOTS) // lane_quads
+        most = max(1, min(most, X_BYTES // (m * QUAD * quads * QUARTER_BYTES)))
+        n_rounds = -(-blocks // quads)
+        together = sums_n // few.n  # tiles whose sums a lane may have
+        least = -(-n // (few.n * MAX_WORKGROUPS))
+        columns = max(together, few.lanes // lanes // together * together)
+        return Tile(
+            m,
+            few.n,
+            QUAD * quads,
+            max(columns, -(-least // together) * together),
+            "coalesced",
+            lane_quads,
+            quarters,
+            -(-n_rounds // -(-n_rounds // most)),
+            sums_n,
+        )
 
     def _shared_rows(self, n_rows: int, n: int) -> int:
         """Return the rows of a lane in a shared tile: the most that leave enough workgroups."""

@@ -1,24 +1,26 @@
-// A quarter of a block: eight consecutive weights, so that four neighbouring lanes load one block
-// and each loads only the bytes it needs.
+// Quarters of a block: eight consecutive weights each, so that neighbouring lanes load one block and
+// each loads only the bytes it needs.
 // use: weights
+// prelude: const LANE_QUARTERS (1, 2 or 4)
+const LANE_WORDS = LANE_QUARTERS * BLOCK_LOADS; // of the quarters that a lane loads
+const LANE_LOADS = (LANE_WORDS + 3u) / 4u;
 
-// The two vec4s of quarter `quarter` of the block at `place` + `offset`.
-fn block_quarter(
-  place: WeightAddress, offset: u32, quarter: u32, scale_min: vec2f
-) -> array<vec4f, 2> {
-  if (BLOCK_LOADS == 8u) {
-    return array(vec4_of(load_at(place, offset + 2u * quarter), 0u, scale_min),
-                 vec4_of(load_at(place, offset + 2u * quarter + 1u), 0u, scale_min));
-  }
-  var words = vec4u();
-  if (BLOCK_LOADS == 4u) {
-    words = load_at(place, offset + quarter);
-  } else if (BLOCK_LOADS == 2u) {
-    let load = offset + quarter / 2u;
-    words.x = word_at(place, load, quarter % 2u * 2u);
-    words.y = word_at(place, load, quarter % 2u * 2u + 1u);
+// The LANE_QUARTERS quarters from `quarter` on of the block at `place` + `offset`.
+fn load_quarters(
+  place: WeightAddress, offset: u32, quarter: u32
+) -> array<vec4u, LANE_LOADS> {
+  var found = array<vec4u, LANE_LOADS>();
+  let first = quarter * BLOCK_LOADS; // word of the block
+  if (LANE_WORDS >= 4u) {
+    for (var l = 0u; l < LANE_LOADS; l++) { found[l] = load_at(place, offset + first / 4u + l); }
   } else {
-    words.x = word_at(place, offset, quarter);
+    found[0].x = word_at(place, offset + first / 4u, first % 4u);
+    if (LANE_WORDS == 2u) { found[0].y = word_at(place, offset + first / 4u, first % 4u + 1u); }
   }
-  return array(vec4_of(words, 0u, scale_min), vec4_of(words, 1u, scale_min));
+  return found;
+}
+
+// Vec4 `i` of loaded quarters.
+fn quarter_vec4(loaded: array<vec4u, LANE_LOADS>, i: u32, scale_min: vec2f) -> vec4f {
+  return vec4_of(loaded[i / LOAD_VEC4S], i % LOAD_VEC4S, scale_min);
 }

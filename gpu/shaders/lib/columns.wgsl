@@ -31,13 +31,21 @@ fn load_scales(block: u32) {
   if (SCALES_PER_LOAD == 0u) { return; }
   var loaded = vec4u();
   for (var j = 0u; j < TILE_N; j++) {
-    let index = scale_index(block, interleaved_rows[j]);
+    let index = column_scale_index(j, block);
     if (INTERLEAVE % TILE_N == 0u) {
       if (j % SCALES_DIVISOR == 0u) { loaded = load_at(scales_begin[j], scale_offset(index)); }
       scale_min[j] = scale_min_of(loaded[scale_word(index)], index);
     } else {
-      let word = word_at(scales_begin[j], scale_offset(index), scale_word(index));
-      scale_min[j] = scale_min_of(word, index);
+      scale_min[j] = scale_min_of(load_scale(j, block), index);
     }
   }
+}
+
+// The index of the scale of a block of column `j`, and the word that holds it.
+fn column_scale_index(j: u32, block: u32) -> u32 {
+  return scale_index(block, interleaved_rows[j]);
+}
+fn load_scale(j: u32, block: u32) -> u32 {
+  let index = column_scale_index(j, block);
+  return word_at(scales_begin[j], scale_offset(index), scale_word(index));
 }

@@ -39,7 +39,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
     load_scales(block);
     add_block(block, lane);
   }
-  var totals = array<f32, TILE_M>();
+  var totals = array<f32, SUMS_M>();
   if (NORM) { totals = total_squares(); }
   begin_scales(first_m, n_rows, totals);
 }

@@ -15,7 +15,8 @@
 // use: block_quarter
 // use: fma4
 // use: scale_rows
-// prelude: const TILE_M (4 or 8), const TILE_N (4 or 8), const SPLIT_K
+// prelude: const TILE_M (4 or 8), const TILE_N (4 or 8), const SPLIT_K,
+//          const LANE_QUARTERS = 1
 override N: u32;
 
 @group(0) @binding(1) var<storage, read> x: array<Load16>;
@@ -54,7 +55,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
       sums[s] += (chains[0][s] + chains[1][s]) + (chains[2][s] + chains[3][s]);
     }
   }
-  begin_scales(first_m, n_rows, array<f32, TILE_M>());
+  begin_scales(first_m, n_rows, array<f32, SUMS_M>());
 }
 
 fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
@@ -90,10 +91,10 @@ fn copy_block(block: u32, lane: u32) {
       scale_min = scale_min_of(word, index);
     }
     let quarter = lane % 4u;
-    let weights = block_quarter(weight_from[h], block_offset(block), quarter, scale_min);
+    let loaded = load_quarters(weight_from[h], block_offset(block), quarter);
     let column = column_place(lane / 4u + h * COPIED_COLUMNS);
-    w_block[w_place(2u * quarter, column)] = weights[0];
-    w_block[w_place(2u * quarter + 1u, column)] = weights[1];
+    w_block[w_place(2u * quarter, column)] = quarter_vec4(loaded, 0u, scale_min);
+    w_block[w_place(2u * quarter + 1u, column)] = quarter_vec4(loaded, 1u, scale_min);
   }
 }
 

@@ -12,13 +12,13 @@ override PRE_NORMED: bool = false;
 
 @group(0) @binding(3) var<storage, read> gain: array<Load16>; // optional
 
-var<private> row_scales: array<f32, TILE_M>;
+var<private> row_scales: array<f32, SUMS_M>;
 
-// `squares`: Σ x² of each row of the tile, if NORM.
-fn begin_scales(first_m: u32, n_rows: u32, squares: array<f32, TILE_M>) {
+// For the rows of a lane's sums from `first_m` on. `squares`: Σ x² of each, if NORM.
+fn begin_scales(first_m: u32, n_rows: u32, squares: array<f32, SUMS_M>) {
   if (!NORM && !PRE_NORMED) { return; }
   var totals = squares;
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < SUMS_M; i++) {
     row_scales[i] = 1.0 / sqrt(totals[i] / f32(K) + EPS);
     if (PRE_NORMED) {
       let row = source_row(min(first_m + i, n_rows - 1u));
@@ -27,7 +27,7 @@ fn begin_scales(first_m: u32, n_rows: u32, squares: array<f32, TILE_M>) {
   }
 }
 
-// Scale of row `i` of the tile.
+// Scale of row `i` of a lane's sums.
 fn row_scale(i: u32) -> f32 {
   if (!NORM && !PRE_NORMED) { return 1.0; }
   return row_scales[i];
