@@ -37,6 +37,8 @@ MAX_LOOP_ROUNDS = 65_535
 SHARED_TILE_BYTES = 24 << 10
 """Workgroup memory of the largest shared tiles: a block of 128 rows and 64 columns, or of 64 rows
 and 128 columns."""
+FEW_ROWS_BYTES = 32 << 10
+"""Workgroup memory of coalesced tiles of 16 float rows; smaller ones take half."""
 ROUNDING_WORKGROUPS = 16
 """Workgroups that round activations to int8 on a GPU, if its rows are fewer: a row alone would
 leave all multiprocessors but one idle. Each computes the norm again, so small GPUs take fewer."""
@@ -181,6 +183,8 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
     large = workgroup_bytes >= SHARED_TILE_BYTES
     discrete = info.kind == DISCRETE
     tuning = NARROW if info.vendor in NARROW_VENDORS else GPU
+    if workgroup_bytes < FEW_ROWS_BYTES:
+        tuning = replace(tuning, max_m=8)
     return DevicePolicy(
         max_rows=DISCRETE_ROWS if discrete else ROWS,
         tuning=tuning if large else replace(tuning, shared_m=SHARED_M_SIZES[-1]),

@@ -10,7 +10,6 @@ of a step.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
@@ -184,12 +183,14 @@ class Tuning:
 
     subgroup_shuffle  lanes share parts of x; needs subgroups of at least `SHUFFLE_LANES`
     max_m             rows of the largest tile
-    few_n             columns of a tile of one or two rows; with `coalesced`, of int8 rows
-    many_n            columns of a tile of more rows; with `coalesced`, of int8 rows
+    few_n             columns of a tile of one or two rows
+    many_n            columns of a tile of more rows
     split_k           most quads of lanes that share one tile; 1: a lane has a tile of its own
     workgroup         approximate lanes of a workgroup
     shared_m          most rows of a lane in shared tiles; 4 also keeps those of experts narrow
     q8_activations    matmuls with q8 and q4 weights take int8 rows
+
+    On a GPU `few_n`, `many_n` and `workgroup` are for int8 rows; float ones have `FEW_ROWS`.
     """
 
     subgroup_shuffle: bool
@@ -209,13 +210,15 @@ class Tuning:
     def __str__(self) -> str:
         """Describe the tiles: rows × columns of the smallest and the largest, and how lanes share
         them. Without `q8_activations`."""
-        lanes = (
-            "subgroup shuffle"
-            if self.subgroup_shuffle
-            else f"split_k {self.split_k * (QUAD if self.coalesced else 1)}, lanes {self.workgroup}"
-        )
-        shared = f", shared {self.shared_m}×{SHARED_N}" if self.coalesced else ""
-        return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}{shared}"
+        if self.coalesced:
+            few, many = FEW_ROWS[1], FEW_ROWS[self.max_m]
+            tiles = f"1×{few.n}, {self.max_m}×{many.n}"
+            lanes = f"split_k {QUAD * self.split_k}, lanes {few.lanes}, {many.lanes}"
+            return f"{tiles}, {lanes}, shared {self.shared_m}×{SHARED_N}"
+        lanes = f"split_k {self.split_k}, lanes {self.workgroup}"
+        if self.subgroup_shuffle:
+            lanes = "subgroup shuffle"
+        return f"1×{self.few_n}, {self.max_m}×{self.many_n}, {lanes}"
 
     def tile(
         self,
@@ -333,11 +336,7 @@ def candidates(default: Tuning) -> tuple[Tuning, ...]:
     """Return the tunings to measure on an adapter with this `default` (one of the above): the
     default first, then by the number of settings that differ."""
     if default.coalesced:
-        sizes = itertools.product((2, 4, 8), (4, 8, 16), (64, 128, 256))
-        found = [
-            replace(default, few_n=few_n, split_k=split_k, workgroup=workgroup)
-            for few_n, split_k, workgroup in sizes
-        ]
+        found = [replace(default, split_k=split_k) for split_k in (4, 8, 16)]
         found += [replace(default, shared_m=m) for m in SHARED_M_SIZES if m < default.shared_m]
     else:
         found = [

@@ -32,10 +32,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
   begin_columns(first_n);
   for (var block = lane % SPLIT_K; block < BLOCKS; block += SPLIT_K) { add_block(block); }
-  if (SPLIT_K > 1u) {
-    var none = array<f32, TILE_M>();
-    reduce_split_k(&none, lane);
-  }
+  if (SPLIT_K > 1u) { reduce_split_k(lane); }
 }
 
 fn add_block(block: u32) {

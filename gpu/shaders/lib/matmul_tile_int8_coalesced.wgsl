@@ -31,8 +31,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   for (var block = lane % SPLIT_K / 2u; block < BLOCKS; block += SPLIT_K / 2u) {
     add_half(block, lane % 2u);
   }
-  var none = array<f32, TILE_M>();
-  reduce_split_k(&none, lane);
+  reduce_split_k(lane);
 }
 
 fn add_half(block: u32, half: u32) {

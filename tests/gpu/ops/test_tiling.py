@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
+from gpu.checkpoint.packing import FORMATS
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import NARROW
 from gpu.webgpu.subgroup_shuffle import can_shuffle
 from gpu.webgpu.tiling import (
     GPU,
+    M_SIZES,
+    MAX_SLOTS,
+    QUAD,
     SOFTWARE,
     SOFTWARE_LOADS,
     Tuning,
@@ -18,6 +24,7 @@ from gpu.webgpu.tiling import (
 )
 
 TUNINGS = [GPU, SOFTWARE, SOFTWARE_LOADS]
+BLOCKS = (1, 2, 9, 11, 16, 18, 22, 26, 48, 64, 90, 255, 256)
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
@@ -36,8 +43,8 @@ def test_split_k_depends_on_the_matrix_alone(tuning: Tuning) -> None:
 def test_a_tile_has_no_more_rows_than_the_step(tuning: Tuning, n_rows: int) -> None:
     tile = tuning.tile(n_rows, 576, 18)
     assert n_rows % tile.m == 0
-    assert tile.n % 2 == 0, "gate and up lie side by side"
-    assert tile.split_k * tile.columns <= 256
+    assert (tile.sums_n or tile.n) % 2 == 0, "gate and up lie side by side"
+    assert tile.lanes <= 256
     assert tile.split_k == 1 or tile.split_k % 4 == 0, "lanes are added in quads"
 
 
@@ -61,7 +68,7 @@ def test_many_rows_of_experts_share_blocks_in_tiles_of_64_rows() -> None:
     assert group(GPU, 128, 8200) == group(GPU, 32, 65) == (64, 128)
     assert group(GPU, 32, 64) == (64, 64), "few columns"
     assert group(replace(GPU, shared_m=4), 128, 8200) == (64, 64), "little workgroup memory"
-    assert group(GPU, 31, 8200) == (16, 4), "few rows"
+    assert group(GPU, 31, 8200) == GPU.tile(16, 8200, 18).group, "few rows"
     assert group(SOFTWARE, 128, 8200) == SOFTWARE.tile(128, 8200, 18).group
 
 
@@ -70,7 +77,21 @@ def test_the_largest_vocabulary_fits_in_a_grid(tuning: Tuning) -> None:
     """That of Gemma 3, with the hidden size of its 27B model."""
     tile = tuning.tile(1, 262_208, 168)
     assert -(-262_208 // tile.group[1]) <= 65_535
-    assert tile.split_k * tile.columns <= 256
+    assert tile.lanes <= 256
+
+
+@pytest.mark.parametrize("tuning", [GPU, NARROW])
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_lanes_and_workgroup_memory_suffice_for_few_rows(tuning: Tuning, dtype: str) -> None:
+    for m, blocks, in_quads in product(M_SIZES, BLOCKS, (False, True)):
+        tile = tuning.tile(m, 8200, blocks, in_quads=in_quads, dtype=dtype)
+        assert tile.lanes <= 256
+        assert tile.quads * tile.rounds <= MAX_SLOTS
+        assert (tile.split_k // QUAD) % tile.quads == 0, "lanes have equally many chains"
+        assert tile.group[1] % tile.sums_n == 0
+        assert m * tile.group[1] // tile.sums_n <= tile.lanes, "all sums have a lane"
+        assert tile.workgroup_bytes <= (32 if m > 8 else 16) << 10
+        assert m * tile.n * tile.quads * tile.quarters <= 64, "more sums than registers"
 
 
 @pytest.mark.parametrize(("blocks", "split_k"), [(18, 9), (48, 16), (64, 16), (1, 8), (17, 9)])

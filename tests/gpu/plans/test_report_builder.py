@@ -95,8 +95,8 @@ def test_workgroups_have_the_size_of_their_tile(runner: WgpuRunner) -> None:
     plan = runner.plan_for(1, 1, capture=True, context=1).plan
     sizes = {d.kernel.name: workgroup_size(d.kernel) for d in plan.dispatches}
     weight = runner.model.layers[0].mlp.down.weight
-    tile = runner.gpu.tuning.tile(1, weight.n, weight.blocks)
-    assert sizes["matmul"] == (tile.split_k * tile.columns, 1, 1)
+    tile = runner.gpu.tuning.tile(1, weight.n, weight.blocks, dtype=weight.dtype)
+    assert sizes["matmul"] == (tile.lanes, 1, 1)
     assert sizes["embed"] == (64, 1, 1)
     for dispatch in plan.dispatches:
         lanes = dispatch.kernel.constants.get("LANES")

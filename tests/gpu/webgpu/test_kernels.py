@@ -50,7 +50,7 @@ LIB_VARIANTS = {
     "weight": ("f32", "f16", "q8", "q4"),
     "weight_int8": ("q8", "q4"),
     "matmul_tile": ("int8", "int8_coalesced", "int8_shared", "coalesced", "shared"),
-    "tile_lanes": ("shared",),
+    "tile_lanes": ("coalesced", "shared"),
     "attention_split": ("coalesced", "shared"),
     "partial_results": ("merged",),
     "kv": ("f32", "f16", "f16x8", "packed"),
