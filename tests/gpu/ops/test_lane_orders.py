@@ -65,12 +65,12 @@ def test_a_right_kernel_has_the_same_bits_in_every_order(gpu_rig: Rig) -> None:
 
 
 def test_a_missing_barrier_is_noticed(gpu_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it a lane adds up parts of lanes that have not run yet, in one order at least."""
+    """Without it a lane multiplies what others have not copied yet, in one order at least."""
     whole = kernels_module.compose
 
     def without_barrier(*args: object) -> str:
         source: str = whole(*args)  # type: ignore[arg-type]
-        anchor = "    partial_sums[mine + TILE_N] = (*totals)[i];\n    workgroupBarrier();\n"
+        anchor = "    store_x(first, lane);\n    workgroupBarrier();\n"
         assert anchor in source
         return source.replace(anchor, anchor.replace("    workgroupBarrier();\n", ""))
 

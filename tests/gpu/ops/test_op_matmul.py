@@ -333,7 +333,7 @@ def test_a_rows_bits_do_not_depend_on_tile_bucket_shards_or_the_rows_beside_it(
 ) -> None:
     most = ROW_BUCKETS[-1] if tuning == "gpu" else ROWS
     whole = Case(
-        300, 270, dtype, rows=most, bucket=most, norm=True, bias=True, residual=True, gated=gated,
+        1100, 134, dtype, rows=most, bucket=most, norm=True, bias=True, residual=True, gated=gated,
         tuning=tuning,
     )  # fmt: skip
     problem = Problem.of(whole)

@@ -46,9 +46,9 @@ MUTANTS = (
     ),
     Mutant(
         "expert-tile-rows",
-        "in a tile of 64 assignments all lanes take the first rows",
+        "in a tile of 64 assignments all lanes write the first rows",
         f"{SHADERS}/moe_matmul.wgsl",
-        "let first_m = tile.y + tile_row(0u, lane);",
+        "let first_m = tile.y + sums_row(0u, lane);",
         "let first_m = tile.y;",
         (TEST,),
         "test_matmul_of_assignments and gpu and shared",
