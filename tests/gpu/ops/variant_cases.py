@@ -81,15 +81,16 @@ def _matmul(use: Use, policy: DevicePolicy) -> Check:
         activation=NAMES.get(int(c["ACTIVATION"])),
     )
     n_rows = 1 if gathered else use.n_rows
-    n, k = _small(use, policy, n_rows, (34, 66, 130, 258, 1026, 2050, 4098, 8194))
     dtype = FORMATS[use.dtype].vocabulary if gathered else use.dtype
+    sizes = (34, 66, 130, 258, 1026, 2050, 4098, 8194)
+    n, k = _small(use, policy, n_rows, sizes, dtype)
     return partial(check_case, dtype=dtype, case=replace(case, n=n, k=k))
 
 
 def _qkv(use: Use, policy: DevicePolicy) -> Check:
     config, d = use.config, use.config.head_dim
     sizes = [(heads + 2) * d for heads in range(1, config.n_heads + 2 * config.n_kv_heads)]
-    n, k = _small(use, policy, use.n_rows, sizes, in_quads=True)
+    n, k = _small(use, policy, use.n_rows, sizes, use.dtype, in_quads=True)
     case = QkvCase(
         (n // d - 2, 1, d),
         k,
@@ -165,7 +166,13 @@ def _blocks(most: int) -> Iterator[int]:
 
 
 def _small(
-    use: Use, policy: DevicePolicy, n_rows: int, sizes: list[int] | tuple[int, ...], **how: bool
+    use: Use,
+    policy: DevicePolicy,
+    n_rows: int,
+    sizes: list[int] | tuple[int, ...],
+    dtype: str,
+    *,
+    in_quads: bool = False,
 ) -> tuple[int, int]:
     """Return outputs and inputs of a small product with the tile of a large one."""
     c, tuning = use.dispatch.kernel.constants, policy.tuning
@@ -173,7 +180,7 @@ def _small(
     n, blocks = int(c["N"]), int(c["BLOCKS"])
 
     def tile(n: int, blocks: int) -> Tile:
-        return tuning.tile(n_rows, n, blocks, may_share=may_share, **how)
+        return tuning.tile(n_rows, n, blocks, in_quads=in_quads, may_share=may_share, dtype=dtype)
 
     wanted = tile(n, blocks)
     few = next(b for b in _blocks(blocks) if tile(n, b) == wanted)
