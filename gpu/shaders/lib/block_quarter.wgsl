@@ -1,5 +1,5 @@
-// Quarters of a block: eight consecutive weights each, so that neighbouring lanes load one block and
-// each loads only the bytes it needs.
+// Quarters of a block: eight consecutive weights each, so that neighbouring lanes load one block
+// and each loads only the bytes it needs.
 // use: weights
 // prelude: const LANE_QUARTERS (1, 2 or 4)
 const LANE_WORDS = LANE_QUARTERS * BLOCK_LOADS; // of the quarters that a lane loads

@@ -2,14 +2,14 @@
 // neighbouring bytes, and all lanes of a workgroup share the rows of x in workgroup memory.
 //
 // The blocks of k are taken in rounds of SPLIT_K / 4, one by each quad of chains; a quad's four
-// chains take a quarter of the block each. Every chain is one of fused multiply-adds. Four chains are
-// added as (a + b) + (c + d), then the quads in order. lib/matmul_tile_shared.wgsl adds in the same
-// order: a row's bits depend on SPLIT_K alone, not on the lanes that have the chains.
+// chains of fused multiply-adds take a quarter of the block each. Four chains are added as
+// (a + b) + (c + d), then the quads in order. lib/matmul_tile_shared.wgsl adds in the same order: a
+// row's bits depend on SPLIT_K alone, not on the lanes that have the chains.
 //
-// A lane has LANE_QUARTERS neighbouring chains of each of LANE_QUADS quads, so that it loads 16 bytes
-// of weights at a time: one slot. The slots of ROUNDS rounds are all under way, and one is filled
-// again as soon as it is used; so is the x of the next rounds. Slots and halves of a quarter are
-// calls with constants, not loops: drivers keep arrays that a long loop indexes in memory.
+// A lane has LANE_QUARTERS neighbouring chains of each of LANE_QUADS quads, so that it loads 16
+// bytes of weights at a time: a slot. The slots of ROUNDS rounds are all under way, and each is
+// filled again as soon as it is used; so is the x of the next rounds. Slots and halves of a quarter
+// are calls with constants, not loops: drivers keep arrays that a long loop indexes in memory.
 //
 // In workgroup memory, vec4 v of block b of a row is at 8b + (v ^ b % 8): what neighbouring lanes
 // read then lies in different banks.
@@ -232,7 +232,8 @@ fn add_chains(first: u32, lane: u32) {
   }
 }
 
-// Adds the quads of an output: of a row of those in workgroup memory, and a column of the workgroup.
+// Adds the quads of an output: of a row of those in workgroup memory, and of a column of the
+// workgroup.
 fn add_quads(row: u32, column: u32) -> f32 {
   let part = (row * TILE_N + column % TILE_N) * LANE_QUADS;
   var total = 0.0;

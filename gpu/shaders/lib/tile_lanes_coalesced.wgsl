@@ -1,5 +1,5 @@
-// Place of a lane's matmul tile, for lib/matmul_tile_coalesced.wgsl: COLUMNS tiles of a workgroup lie
-// side by side in N. When they are summed, a lane has SUMS_N columns of one row.
+// Place of a lane's matmul tile, for lib/matmul_tile_coalesced.wgsl: COLUMNS tiles of a workgroup
+// lie side by side in N. When they are summed, a lane has SUMS_N columns of one row.
 // prelude: const TILE_M, const TILE_N, const SPLIT_K, const COLUMNS, const LANE_QUADS,
 //          const LANE_QUARTERS, const SUMS_N
 const LANES = SPLIT_K / (LANE_QUADS * LANE_QUARTERS); // of a tile

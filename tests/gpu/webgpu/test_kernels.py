@@ -6,6 +6,7 @@ import inspect
 import re
 from importlib import resources
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from gpu.reference import sampler as reference_sampler
 from gpu.sampling_params import FILTERS
 from gpu.webgpu import kernels
 from gpu.webgpu.device import Device
-from gpu.webgpu.kernels import Kernel, Kernels, bindings_of, compose, read_shader, shader_names
+from gpu.webgpu.kernel_source import workgroup_size
+from gpu.webgpu.kernels import Kernels, bindings_of, compose, read_shader, shader_names
 from tests.gpu.models import variants
 
 TWIN_ROOMS = (reference, reference_activations, reference_moe, reference_kv)
@@ -218,19 +220,7 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
         assert any(header in k.source and k.constants["CAPTURE"] for k in found)
     for kernel in found:
         assert kernel.pipeline
-        assert 1 <= workgroup_size(kernel) <= MAX_INVOCATIONS
-
-
-def workgroup_size(kernel: Kernel) -> int:
-    """Return the invocations of a workgroup: an override, or a constant of the source."""
-    name = re.search(r"@workgroup_size\((\w+)(?: / (LANE_STRIPS))?\)", kernel.source)
-    assert name
-    if name[1] in kernel.constants:
-        lanes = int(kernel.constants[name[1]])
-        return lanes // constant(kernel.source, name[2]) if name[2] else lanes
-    if name[1] == "WORKGROUP":
-        return constant(kernel.source, "SPLIT_K") * constant(kernel.source, "COLUMNS")
-    return constant(kernel.source, name[1])
+        assert 1 <= prod(workgroup_size(kernel)) <= MAX_INVOCATIONS
 
 
 def test_a_kernel_is_compiled_once(device: Device) -> None:
