@@ -6,8 +6,8 @@
 // (a + b) + (c + d), then the quads in order. lib/matmul_tile_shared.wgsl adds in the same order: a
 // row's bits depend on SPLIT_K alone, not on the lanes that have the chains.
 //
-// A lane has LANE_QUARTERS neighbouring chains of each of LANE_QUADS quads, so that it loads 16
-// bytes of weights at a time: a slot. The slots of ROUNDS rounds are all under way, and each is
+// A lane has LANE_QUARTERS neighbouring chains of each of LANE_QUADS quads, so that it loads up to
+// 16 bytes of weights at a time: a slot. The slots of ROUNDS rounds are all under way, and each is
 // filled again as soon as it is used; so is the x of the next rounds. Slots and halves of a quarter
 // are calls with constants, not loops: drivers keep arrays that a long loop indexes in memory.
 //
