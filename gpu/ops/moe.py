@@ -34,7 +34,7 @@ from gpu.ops.cost import (
     input_row_bytes,
 )
 from gpu.ops.matmul import ACTIVATION_CODES
-from gpu.ops.matmul_input import matmul_input
+from gpu.ops.matmul_input import MatmulInput, matmul_input
 from gpu.ops.moe_routing import (
     ExpertPermutation,
     ExpertRouting,
@@ -47,6 +47,7 @@ from gpu.ops.norms import Norm
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Dispatch, Recorder
+from gpu.webgpu.tiling import Tile, Tuning
 
 NOT_RESIDENT = 0xFFFFFFFF
 """Slot of an expert whose weights are not in the stack."""
@@ -85,15 +86,7 @@ def moe_matmul(
     permuted = is_permuted(experts, batch.n_rows)
     m = tile_assignments(tuning, experts, batch.n_rows)
     rows = matmul_input(rec, batch, label, x, matrix, norm, each=k if per_assignment else 1)
-    tile = tuning.tile(
-        m,
-        weight.n,
-        matrix.blocks,
-        may_share=rows.may_share,
-        of_expert=True,
-        dtype=matrix.dtype,
-        q8=rows.q8,
-    )
+    tile = _expert_tile(tuning, m, weight, rows)
     group_m, group_n = tile.group
     if group_m != m:
         raise ValueError(f"{label}: tiles of {m} assignments cannot fold in a norm")
@@ -121,6 +114,19 @@ def moe_matmul(
         constants["FIRST_SLOT"] = shard.first // weight.n
         constants["N_SLOTS"] = shard.n_rows // weight.n
         rec.dispatch(label, "moe_matmul", bound, grid, constants, tile.prelude, lib)
+
+
+def _expert_tile(tuning: Tuning, m: int, weight: ExpertStack, rows: MatmulInput) -> Tile:
+    """Return the tile of `m` rows of an expert."""
+    return tuning.tile(
+        m,
+        weight.n,
+        weight.matrix.blocks,
+        may_share=rows.may_share,
+        of_expert=True,
+        dtype=weight.matrix.dtype,
+        q8=rows.q8,
+    )
 
 
 def _stack_constants(weight: ExpertStack) -> dict[str, Number]:
