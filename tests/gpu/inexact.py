@@ -37,8 +37,8 @@ EXACT = {
     "abs", "all", "atomicAdd", "atomicLoad", "atomicMax", "atomicMin", "atomicStore", "bitcast",
     "clamp", "countOneBits", "dot", "dot4I8Packed", "floor", "fma", "max", "min", "mix",
     "pack2x16float", "pack4xI8", "quadBroadcast", "quadSwapX", "quadSwapY", "round", "select",
-    "sign", "subgroupBroadcast", "textureLoad", "unpack2x16float", "unpack4xI8", "workgroupBarrier",
-    "workgroupUniformLoad",
+    "sign", "storageBarrier", "subgroupBroadcast", "textureLoad", "unpack2x16float", "unpack4xI8",
+    "workgroupBarrier", "workgroupUniformLoad",
 }  # fmt: skip
 """Functions that round as the products and sums they stand for, or not at all."""
 TYPES = re.compile(r"(array|bool|[fiu](16|32|64)|vec[234]\w*|mat\dx\d\w*)\Z")
