@@ -1,4 +1,4 @@
-"""What the host writes to the device before a step."""
+"""Inputs of a step, which the host writes to the device before it is submitted."""
 
 from __future__ import annotations
 
