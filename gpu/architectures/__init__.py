@@ -1,7 +1,7 @@
 """Architectures that can be run: one data file each, named after the `model_type` of config.json.
 
-The files are found, not listed. Each holds `ARCHITECTURE`, and gpu/models has the forward pass in a
-file of the same name.
+The files are found, not listed. Each holds `ARCHITECTURE`; `gpu.models.registry` has the forward
+pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Gemma 3 (Gemma Team 2025), its text models."""
+"""Gemma 3 (Gemma Team 2025), its text models: Gemma 2 with norms of queries and keys in place of
+the soft caps, and five layers with a sliding window to each one without. Layers with a window have
+another rotary base than those without."""
 
 from __future__ import annotations
 

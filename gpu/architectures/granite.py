@@ -1,4 +1,6 @@
-"""Granite 3 (Granite Team 2024)."""
+"""Granite 3 (Granite Team 2024): Llama with four multipliers in the manner of maximal update
+parametrisation (Yang et al. 2022): on embeddings, on scores instead of 1 / √d, on the updates of
+the residual stream, on logits."""
 
 from __future__ import annotations
 

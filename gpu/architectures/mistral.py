@@ -1,4 +1,6 @@
-"""Mistral (Jiang et al. 2023). Its GGUF files name themselves llama."""
+"""Mistral (Jiang et al. 2023): Llama with a sliding window of attention in every layer. Keys before
+it stay in the prefix cache until their memory is needed. Later Mistrals have no window. Its GGUF
+files name themselves llama."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Mixtral (Jiang et al. 2024). Its GGUF files name themselves llama; they have experts."""
+"""Mixtral (Jiang et al. 2024): Mistral whose MLPs are mixtures of experts, two of eight for each
+token. The gates are a softmax over the logits of the two chosen. Its GGUF files name themselves
+llama; they have experts."""
 
 from __future__ import annotations
 

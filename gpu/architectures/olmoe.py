@@ -1,4 +1,6 @@
-"""OLMoE (Muennighoff et al. 2024)."""
+"""OLMoE (Muennighoff et al. 2024): 64 small experts, eight for each token, gated by a softmax over
+all of them; norms of queries and keys, over all heads together. Norms come before attention and
+MLP, as in Llama, not after them, as in OLMo 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Qwen 2 and 2.5 (Yang et al. 2024)."""
+"""Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on queries, keys and values alone. The
+larger ones can have a sliding window in their later layers."""
 
 from __future__ import annotations
 

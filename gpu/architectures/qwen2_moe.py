@@ -1,4 +1,5 @@
-"""Qwen 1.5 and 2 MoE (Qwen Team 2024)."""
+"""Qwen 1.5 and 2 MoE (Qwen Team 2024): Qwen 2 with many small experts, and a shared one that every
+token goes through, weighted by a sigmoid of its own. Some layers may have one MLP instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Qwen 3 (Qwen Team 2025), the dense ones."""
+"""Qwen 3 (Qwen Team 2025), the dense ones: Llama with a norm of each query and key head, and
+without the biases of Qwen 2."""
 
 from __future__ import annotations
 

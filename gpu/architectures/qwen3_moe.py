@@ -1,4 +1,5 @@
-"""Qwen 3 MoE (Qwen Team 2025)."""
+"""Qwen 3 MoE (Qwen Team 2025): Qwen 3 with 128 small experts, eight for each token, and without the
+shared expert of Qwen 2 MoE. Some layers may be dense: one MLP for every token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SmolLM3 (Bakouch et al. 2025)."""
+"""SmolLM3 (Bakouch et al. 2025): Llama with every fourth layer without positions (NoPE, Kazemnejad
+et al. 2023; mixed with rotary layers as in RNoPE, Yang et al. 2025)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Architectures, one file each: a forward pass as in the paper, which records its dispatches."""
+"""Forward passes as in the papers, which record their dispatches."""

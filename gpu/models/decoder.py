@@ -1,5 +1,5 @@
-"""Base class of all models: embedding, layers, final norm and output head, on the device. Each
-architecture's file has its forward pass."""
+"""Base class of all models: embedding, layers, final norm and output head, on the device. `Llama`,
+`Gpt2` and `GptNeoX` are the forward passes."""
 
 from __future__ import annotations
 

@@ -10,8 +10,15 @@ Running the pass records a plan, five dispatches a layer:
     gate_up    RMSNorm, two projections, silu(gate) · up
     down       projection, added to the residual stream
 
-The files of other architectures override what they do differently; `gpu.models.loading` reads the
-weights.
+Most architectures are this pass with other weights and another config (gpu/architectures). Norms
+after attention and MLP take a dispatch each. Norms of queries and keys (Henry et al. 2020; Dehghani
+et al. 2023), which keep scores from growing during training, take one for both:
+
+    qkv           RMSNorm, projections to queries, keys, values
+    qk_norm_rope  RMSNorm of queries and keys; rotary positions; keys and values into the cache
+
+`gpu.models.moe` has the mixture of experts that a layer may have as its MLP, and
+`gpu.models.loading` reads the weights.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from __future__ import annotations
 from gpu.models.decoder import Decoder
 from gpu.models.forward_pass import Pass
 from gpu.models.layer import Layer
+from gpu.models.moe import mixture
 from gpu.webgpu.buffers import Tensor
 
 
@@ -40,10 +48,16 @@ class Llama(Decoder):
 
     def queries(self, run: Pass, i: int, layer: Layer, x: Tensor) -> Tensor:
         """Queries (rows, n_heads · head_dim); keys and values go to the cache."""
-        return run.qkv(i, layer.qkv, x, norm=layer.pre_attention, rope=self.rope(i))
+        norm, rope = layer.pre_attention, self.rope(i)
+        if layer.qk_norm_gains is None:
+            return run.qkv(i, layer.qkv, x, norm=norm, rope=rope)
+        return run.qkv_with_norms(i, layer.qkv, layer.qk_norm_gains, x, norm=norm, rope=rope)
 
     def mlp(self, run: Pass, i: int, layer: Layer, x: Tensor) -> Tensor:
-        """x + down(silu(gate(x)) · up(x)), with the norms before and after."""
+        """x + down(silu(gate(x)) · up(x)), with the norms before and after, or x + the weighted
+        outputs of experts."""
+        if layer.moe is not None:
+            return mixture(run, i, layer.moe, x, norm=layer.pre_mlp)
         hidden = run.ffn_hidden(layer.mlp.up, x, norm=layer.pre_mlp, gated=True)
         return run.add_residual(i, "mlp", x, hidden, layer.mlp.down, norm=layer.post_mlp)
 

@@ -1,4 +1,4 @@
-"""Mixture of experts (Shazeer et al. 2017; Jiang et al. 2024) in place of Llama's MLP:
+"""Mixture of experts (Shazeer et al. 2017; Jiang et al. 2024) in place of an MLP:
 
     router          RMSNorm, a logit for each expert
     choose          top-k of the logits, softmax gates
@@ -18,25 +18,19 @@ from dataclasses import dataclass
 from gpu import ops
 from gpu.config import MoeConfig
 from gpu.models.forward_pass import Pass
-from gpu.models.layer import Layer, Mlp, Moe
-from gpu.models.llama import Llama
+from gpu.models.layer import Mlp, Moe
 from gpu.models.workspace import MoeWorkspace
 from gpu.ops import Norm
 from gpu.webgpu.buffers import Tensor
 
 
-class MoeLlama(Llama):
-    """Llama with experts in the layers that `config.moe_of` names."""
-
-    def mlp(self, run: Pass, i: int, layer: Layer, x: Tensor) -> Tensor:
-        moe, norm = layer.moe, layer.pre_mlp
-        if moe is None:
-            return super().mlp(run, i, layer, x)
-        experts = ExpertPass.of(run, i)
-        experts.route(moe, x, norm)
-        shared = experts.shared_expert(moe.shared, x, norm) if moe.shared else None
-        experts.run_experts(moe, x, norm)
-        return experts.combine(x, shared)
+def mixture(run: Pass, i: int, weights: Moe, x: Tensor, *, norm: Norm | None) -> Tensor:
+    """x + Σ gate · expert(norm(x)) over the experts that layer i chooses for each row."""
+    experts = ExpertPass.of(run, i)
+    experts.route(weights, x, norm)
+    shared = experts.shared_expert(weights.shared, x, norm) if weights.shared else None
+    experts.run_experts(weights, x, norm)
+    return experts.combine(x, shared)
 
 
 @dataclass(frozen=True, slots=True)

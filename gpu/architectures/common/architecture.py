@@ -15,8 +15,8 @@ from gpu.files.json_object import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """An architecture: one `model_type` of transformers. Its forward pass is in gpu/models, in the
-    file of the same name.
+    """An architecture: one `model_type` of transformers. Its forward pass is Llama's, or
+    another that `gpu.models.registry` names.
 
     read_config  reads what config.json says beside the sizes; raises ModelError for what cannot
                  be run

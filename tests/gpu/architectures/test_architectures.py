@@ -1,4 +1,4 @@
-"""The files of gpu/architectures and gpu/models; adding an architecture takes one in each."""
+"""The files of gpu/architectures; one is added here, with a forward pass of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from safetensors.numpy import save_file
 
 import gpu.architectures
-import gpu.models
 from gpu.architectures import ARCHITECTURES, find_architectures
 from gpu.bench.machine.child import run_check
 from gpu.bench.machine.model_checks import check_model
@@ -24,27 +23,28 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.load_options import LoadOptions
 from gpu.lora.targets import lora_targets
-from gpu.models.registry import MODELS, find_model
+from gpu.models.registry import MODELS
 from gpu.pytorch.runner import TorchRunner
 from gpu.webgpu.device import Device
+from tests.gpu.architectures.added.forward import ParallelPostNorm
 from tests.gpu.engine import driving
 from tests.gpu.models.logit_checks import check_logits
 
 ROOT = Path(__file__).parents[3]
-TWO_FILES = Path(__file__).parent / "two_files"
+ADDED = Path(__file__).parent / "added" / "architectures"
 NAME = "parallel_post_norm"
 LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, VOCAB = 3, 48, 6, 2, 100, 200
 
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an architecture that was found in two files more."""
-    for package, folder in ((gpu.architectures, "architectures"), (gpu.models, "models")):
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(TWO_FILES / folder)])
+    """The name of an architecture that was found in a file more, and has a pass of its own."""
+    path = [*gpu.architectures.__path__, str(ADDED)]
+    monkeypatch.setattr(gpu.architectures, "__path__", path)
     found = find_architectures()
     assert set(found) - set(ARCHITECTURES) == {NAME}
     monkeypatch.setitem(ARCHITECTURES, NAME, found[NAME])
-    monkeypatch.setitem(MODELS, NAME, find_model(NAME))
+    monkeypatch.setitem(MODELS, NAME, ParallelPostNorm)
     return NAME
 
 
@@ -102,7 +102,7 @@ def random_weights() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parity
-def test_an_architecture_is_two_files_and_runs_on_both_backends(
+def test_an_added_architecture_runs_on_both_backends(
     device: Device, added: str, folder: Path
 ) -> None:
     ids = np.random.default_rng(1).integers(0, VOCAB, 40).tolist()
@@ -112,7 +112,7 @@ def test_an_architecture_is_two_files_and_runs_on_both_backends(
         want = driving.all_logits(torch, ids)
     finally:
         torch.close()
-    check_logits("two_files.logits.f32", driving.all_logits(wgpu, ids), want, added)
+    check_logits("added.logits.f32", driving.all_logits(wgpu, ids), want, added)
 
 
 def test_an_added_architecture_is_known_to_the_tools(added: str, folder: Path) -> None:
@@ -130,17 +130,14 @@ def test_a_report_checks_an_added_architecture(device: Device, added: str) -> No
     assert found.figures["numbers"] > 0
 
 
-def test_an_architecture_without_its_files_is_refused(folder: Path) -> None:
+def test_an_architecture_without_its_file_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match=f"model_type '{NAME}' is not supported"):
         ModelConfig.from_folder(folder)
 
 
-def test_every_architecture_has_both_files() -> None:
+def test_every_architecture_has_a_forward_pass() -> None:
     assert list(ARCHITECTURES) == sorted(ARCHITECTURES)
     assert set(ARCHITECTURES) == set(MODELS)
-    for name, architecture in ARCHITECTURES.items():
-        assert architecture.model_type == name
-        assert MODELS[name].__module__ == f"gpu.models.{name}"
 
 
 def test_data_files_load_neither_wgpu_nor_torch() -> None:
