@@ -110,7 +110,6 @@ OUTSIDE = {
         "gpu.pytorch.",
         "gpu.bench.peers.scripts.run_transformers",
         "gpu.bench.peers.scripts.run_continuous_batching",
-        "app.tale.make.",
     },
     "transformers": {
         "gpu.bench.peers.scripts.run_transformers",
@@ -124,14 +123,14 @@ OUTSIDE = {
         "app.models.hub_errors",
         "app.models.hub_search",
     },
-    "tokenizers": {"gpu.text.", "app.tale.make."},
+    "tokenizers": {"gpu.text."},
     "llguidance": {
         "gpu.text.grammar_matcher",
         "gpu.text.grammar_vocabulary",
         "gpu.text.json_closing",
         "gpu.text.json_schema",
     },
-    "safetensors": {"gpu.checkpoint.writer", "app.tale.make."},
+    "safetensors": {"gpu.checkpoint.writer"},
     "gguf": {"gpu.bench.peers.gguf_file", "gpu.gguf.types"},
     "onnx": {"gpu.bench.peers.onnx_file"},
     "llama_cpp": {

@@ -2,7 +2,6 @@
 
 `model_dir()` is its folder in Hugging Face layout (config, f16 safetensors, tokenizer, card), and
 `draft_dir()` that of its draft model, which has no tokenizer of its own.
-`app.tale.make` holds the code that made it; nothing imports that at run time.
 """
 
 from __future__ import annotations

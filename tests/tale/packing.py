@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.tale.make.corpus import Stream
+from tests.tale.corpus import Stream
 
 SHORT, LONG = 320, 960
 BUFFER = 512  # documents looked at when filling rows; more fills better, less mixes better

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from app.tale.make import cast as casting
-from app.tale.make.cast import Cast, Character
-from app.tale.make.grammar import choose, fill, finish, read_sections
+from tests.tale import cast as casting
+from tests.tale.cast import Cast, Character
+from tests.tale.grammar import choose, fill, finish, read_sections
 
 MIN_WORDS, MAX_WORDS = 95, 190  # about 120 to 240 tokens
 OPTIONAL_BEAT = 0.3

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from app.tale import draft_dir, model_dir
-from app.tale.make import distill
-from app.tale.make.export import load
-from app.tale.make.model import EMBEDDING_STD, Tale
 from gpu import Engine, LoadOptions, ModelConfig, Request, SamplingParams
 from gpu.speculative.draft_length import DraftLength
+from tests.tale import distill
+from tests.tale.export import load
+from tests.tale.model import EMBEDDING_STD, Tale
 
 PROMPT = (
     "<|im_start|>user\nTell me a story about a fox who finds a lantern.<|im_end|>\n"

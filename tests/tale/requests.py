@@ -11,10 +11,10 @@ import random
 from dataclasses import dataclass
 from functools import cache
 
-from app.tale.make import cast as casting
-from app.tale.make.cast import Character
-from app.tale.make.grammar import choose, finish, read_sections
-from app.tale.make.stories import Plot, Wish, is_answer_to_why, plots, tell
+from tests.tale import cast as casting
+from tests.tale.cast import Character
+from tests.tale.grammar import choose, finish, read_sections
+from tests.tale.stories import Plot, Wish, is_answer_to_why, plots, tell
 
 IRREGULAR = {
     "is afraid of": "is afraid of",

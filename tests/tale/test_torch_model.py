@@ -10,7 +10,7 @@ from app.tale import model_dir
 
 @pytest.fixture(scope="module")
 def bundled():  # type: ignore[no-untyped-def]
-    from app.tale.make.sample import open_bundled
+    from tests.tale.sample import open_bundled
 
     return open_bundled()
 
@@ -30,7 +30,7 @@ def test_cached_steps_equal_one_pass(bundled) -> None:  # type: ignore[no-untype
 
 @pytest.mark.slow
 def test_a_text_does_not_depend_on_its_batch(bundled) -> None:  # type: ignore[no-untyped-def]
-    from app.tale.make.sample import ask, complete
+    from tests.tale.sample import ask, complete
 
     model, tokenizer = bundled
     prompts = [ask("Tell me a story about a bear and a kite."), ask("What is a token?")]
@@ -68,7 +68,7 @@ def test_transformers_reads_the_tokenizer_and_template() -> None:
 
 @pytest.mark.slow
 def test_a_part_of_the_evaluation_holds(bundled) -> None:  # type: ignore[no-untyped-def]
-    from app.tale.make.evaluate import question_report, story_report
+    from tests.tale.evaluate import question_report, story_report
 
     model, tokenizer = bundled
     stories = story_report(model, tokenizer, n=30)

@@ -1,6 +1,6 @@
 """Evaluate the exported f16 model on held-out requests and questions.
 
-    python -m app.tale.make.evaluate
+    python -m tests.tale.evaluate
 
 Writes `evaluation.json` beside the weights; `card.py` turns it into the model card. Pairs of
 character and thing, wordings of requests and phrasings of questions are held out of the training
@@ -21,12 +21,12 @@ import torch
 from tokenizers import Tokenizer
 
 from app.tale import model_dir
-from app.tale.make import cast, corpus, judge, questions, sample
-from app.tale.make.chats import about_story, draw_document, say, story_turn
-from app.tale.make.model import Tale
-from app.tale.make.packing import batches
-from app.tale.make.requests import Told, draw_story, story_about
-from app.tale.make.train import HELD_OUT_SEED, loss_of
+from tests.tale import cast, corpus, judge, questions, sample
+from tests.tale.chats import about_story, draw_document, say, story_turn
+from tests.tale.model import Tale
+from tests.tale.packing import batches
+from tests.tale.requests import Told, draw_story, story_about
+from tests.tale.train import HELD_OUT_SEED, loss_of
 
 SEED = 20_26
 TEMPERATURE, TOP_P = 0.8, 0.95

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from functools import cache
 
-from app.tale.make import cast as casting
-from app.tale.make.grammar import choose, fill, finish, read_sections
-from app.tale.make.requests import draw_pair
-from app.tale.make.stories import Slots, Wish, draw_cast, plots
+from tests.tale import cast as casting
+from tests.tale.grammar import choose, fill, finish, read_sections
+from tests.tale.requests import draw_pair
+from tests.tale.stories import Slots, Wish, draw_cast, plots
 
 
 @cache

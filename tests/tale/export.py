@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.tale.make.corpus import ENDOFTEXT, IM_END
-from app.tale.make.model import Tale, TaleConfig
+from tests.tale.corpus import ENDOFTEXT, IM_END
+from tests.tale.model import Tale, TaleConfig
 
 
 def hf_config(config: TaleConfig) -> dict[str, object]:

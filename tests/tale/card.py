@@ -1,7 +1,7 @@
 """Write the model card, the training record and the loss curve from the measurements.
 
-    python -m app.tale.make.card --run FOLDER...  # after training: card, record and curve
-    python -m app.tale.make.card                  # after an evaluation: the card only
+    python -m tests.tale.card --run FOLDER...  # after training: card, record and curve
+    python -m tests.tale.card                  # after an evaluation: the card only
 
 Every figure in the card comes from `evaluation.json`, `training.json` or `config.json`.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.tale import model_dir
-from app.tale.make.picture import loss_curve
+from tests.tale.picture import loss_curve
 
 TEMPLATE = Path(__file__).parent / "data" / "card.md"
 

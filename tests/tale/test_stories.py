@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from app.tale.make import cast, judge
-from app.tale.make.grammar import choose
-from app.tale.make.requests import Told, draw_story, third_person
-from app.tale.make.stories import MAX_WORDS, MIN_WORDS, Wish, phrases, plots, tell
+from tests.tale import cast, judge
+from tests.tale.grammar import choose
+from tests.tale.requests import Told, draw_story, third_person
+from tests.tale.stories import MAX_WORDS, MIN_WORDS, Wish, phrases, plots, tell
 
 
 @pytest.fixture(scope="module")

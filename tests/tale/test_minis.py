@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from app.tale.make import cast
-from app.tale.make.chats import FIRST_MIX, draw_document
-from app.tale.make.minis import draw_mini, draw_repetition
+from tests.tale import cast
+from tests.tale.chats import FIRST_MIX, draw_document
+from tests.tale.minis import draw_mini, draw_repetition
 
 
 def test_a_very_short_story_says_the_asked_thing_at_least_twice() -> None:

@@ -1,7 +1,7 @@
 """Make the training stream of token ids, or print a preview of its text.
 
-    python -m app.tale.make.corpus --preview 5
-    python -m app.tale.make.corpus --documents 200000 --out FOLDER
+    python -m tests.tale.corpus --preview 5
+    python -m tests.tale.corpus --documents 200000 --out FOLDER
 
 A chat is rendered with the chat template; plain text ends with `<|endoftext|>`, and may begin with
 it. The loss counts the assistant's messages (with their end mark) and plain text.
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from app.tale import model_dir
-from app.tale.make.chats import MIXES, Document, draw_document
+from tests.tale.chats import MIXES, Document, draw_document
 
 ENDOFTEXT, IM_START, IM_END = 0, 1, 2  # ids, in the order of tokenizer.SPECIALS
 BEGIN_MARK_SHARE = 0.5  # share of plain texts with a mark before them

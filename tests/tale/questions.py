@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from app.tale.make.facts import FACTS
-from app.tale.make.grammar import choose, finish, read_sections
+from tests.tale.facts import FACTS
+from tests.tale.grammar import choose, finish, read_sections
 
 _SINGULAR_S = ("ss", "us", "is", "bias", "embeddings table")
 

@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass, field
 from functools import cache
 
-from app.tale.make.grammar import read_sections
+from tests.tale.grammar import read_sections
 
 HELD_OUT_ONE_IN = 50
 MORE_SHARE = 0.22  # share of characters and things from the long lists of rarer words

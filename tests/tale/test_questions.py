@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from app.tale import model_dir
-from app.tale.make.facts import FACTS
-from app.tale.make.questions import Topic, answer, ask, frame, is_right, topics
+from tests.tale.facts import FACTS
+from tests.tale.questions import Topic, answer, ask, frame, is_right, topics
 
 TOPICS = list(topics().values())
 

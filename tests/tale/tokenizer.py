@@ -1,6 +1,6 @@
 """Make the tokenizer: byte-level BPE trained on generated text, ChatML marks, chat template.
 
-    python -m app.tale.make.tokenizer
+    python -m tests.tale.tokenizer
 
 Byte-level, so that any text comes back unchanged. The pre-tokeniser keeps a leading space with
 its word and digits apart, as most current models do.
@@ -16,7 +16,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from app.tale import model_dir
-from app.tale.make.chats import draw_document
+from tests.tale.chats import draw_document
 
 VOCAB_SIZE = 4096
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

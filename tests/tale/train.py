@@ -1,6 +1,6 @@
 """Train the bundled model on the generated stream for a given time.
 
-    python -m app.tale.make.train --stream FOLDER --run FOLDER --minutes 75
+    python -m tests.tale.train --stream FOLDER --run FOLDER --minutes 75
 
 The learning rate follows the clock, not the step count: a short warm-up, a plateau, then a straight
 line to zero, so a run always ends with its decay done however busy the machine is. Every few
@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from app.tale import model_dir
-from app.tale.make import corpus
-from app.tale.make.export import export, load
-from app.tale.make.model import Tale, TaleConfig
-from app.tale.make.packing import PADDING, Batch, batches
-from app.tale.make.tokenizer import VOCAB_SIZE
+from tests.tale import corpus
+from tests.tale.export import export, load
+from tests.tale.model import Tale, TaleConfig
+from tests.tale.packing import PADDING, Batch, batches
+from tests.tale.tokenizer import VOCAB_SIZE
 
 WARM_UP, DECAY_FROM = 0.02, 0.45  # shares of the time
 FIRST_EXPORT, EXPORT_EVERY = 180.0, 300.0  # seconds

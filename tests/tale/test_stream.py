@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer
 
 from app.tale import model_dir
-from app.tale.make import cast, corpus, packing
-from app.tale.make.chats import draw_document
-from app.tale.make.corpus import Stream
+from tests.tale import cast, corpus, packing
+from tests.tale.chats import draw_document
+from tests.tale.corpus import Stream
 
 
 def small_stream(n_documents: int = 300) -> Stream:
@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_documents() -> None:
 
 def test_documents_do_not_depend_on_the_hash_seed() -> None:
     code = (
-        "import random, zlib; from app.tale.make.chats import draw_document; r = random.Random(8);"
+        "import random, zlib; from tests.tale.chats import draw_document; r = random.Random(8);"
         "print(zlib.crc32(repr([draw_document(r) for _ in range(40)]).encode()))"
     )
     sums = {

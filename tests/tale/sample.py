@@ -1,7 +1,7 @@
 """Generate text with the exported tale model: batched sampling in torch, for evaluation and card
 only; the engine's sampler is `gpu.ops.sampling` with its twin `gpu.reference.sampler`.
 
-    python -m app.tale.make.sample "Tell me a story about a fox and a lantern."
+    python -m tests.tale.sample "Tell me a story about a fox and a lantern."
 
 Each prompt has its own random stream, so a text does not depend on which others it was made with.
 """
@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from app.tale import model_dir
-from app.tale.make.chats import Chat, Message
-from app.tale.make.corpus import ENDOFTEXT, IM_END
-from app.tale.make.export import load
-from app.tale.make.model import Tale
+from tests.tale.chats import Chat, Message
+from tests.tale.corpus import ENDOFTEXT, IM_END
+from tests.tale.export import load
+from tests.tale.model import Tale
 
 STOPS = (IM_END, ENDOFTEXT)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from app.tale.make.grammar import DATA, choose, fill, finish, parse, read_sections
+from tests.tale.grammar import DATA, choose, fill, finish, parse, read_sections
 
 
 def test_choices_nest_and_every_alternative_can_come() -> None:

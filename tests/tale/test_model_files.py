@@ -11,10 +11,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from app.tale import model_dir
-from app.tale.make import card
-from app.tale.make.chats import Message
-from app.tale.make.facts import FACTS
-from app.tale.make.tokenizer import SPECIALS
+from tests.tale import card
+from tests.tale.chats import Message
+from tests.tale.facts import FACTS
+from tests.tale.tokenizer import SPECIALS
 
 MAX_BYTES = 30_000_000
 
@@ -126,7 +126,7 @@ def test_the_chat_template_renders_chatml() -> None:
 def test_training_sees_chats_as_the_template_renders_them(tokenizer: Tokenizer) -> None:
     import random
 
-    from app.tale.make.corpus import encode
+    from tests.tale.corpus import encode
 
     chat = [Message("user", "Hi there"), Message("assistant", "Hello!\n\nA story?")]
     template = jinja2.sandbox.ImmutableSandboxedEnvironment().from_string(

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from app.tale.make import questions
-from app.tale.make.grammar import choose, fill, finish, read_sections
-from app.tale.make.minis import draw_mini, draw_repetition
-from app.tale.make.requests import Told, draw_story
+from tests.tale import questions
+from tests.tale.grammar import choose, fill, finish, read_sections
+from tests.tale.minis import draw_mini, draw_repetition
+from tests.tale.requests import Told, draw_story
 
 MAX_WORDS = 640  # per chat, so that it fits well within the context window
 SYSTEM_SHARE = 0.06

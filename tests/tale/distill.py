@@ -1,6 +1,6 @@
 """Distil the draft model of the bundled model: two layers that guess what its eight would write.
 
-    python -m app.tale.make.distill
+    python -m tests.tale.distill
 
 The draft learns the bundled model's probabilities of every token that counts (Hinton et al. 2015,
 "Distilling the Knowledge in a Neural Network"), on generated text that nobody trained on. Its
@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from app.tale import draft_dir, model_dir
-from app.tale.make import corpus
-from app.tale.make.export import export, load
-from app.tale.make.model import EMBEDDING_STD, Tale, TaleConfig
-from app.tale.make.packing import PADDING, Batch, batches
-from app.tale.make.train import HELD_OUT_SEED, endless, learning_rate, optimizers, set_rates
+from tests.tale import corpus
+from tests.tale.export import export, load
+from tests.tale.model import EMBEDDING_STD, Tale, TaleConfig
+from tests.tale.packing import PADDING, Batch, batches
+from tests.tale.train import HELD_OUT_SEED, endless, learning_rate, optimizers, set_rates
 
 N_LAYERS, HIDDEN, N_HEADS, INTERMEDIATE = 2, 96, 3, 256
 STREAM_SEED = 11
