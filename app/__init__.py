@@ -53,6 +53,7 @@ def create_app(
 
     from app.http import errors, metrics, pages, replicas, security, weights
     from app.http import models as model_routes
+    from app.http.cache_salts import CacheSalts
     from app.http.client_limits import EXTENSION, ClientLimits
     from app.local import routes as local_routes
     from app.local.exports import BrowserExports
@@ -78,7 +79,9 @@ def create_app(
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)
-    client_limits = app.extensions[EXTENSION] = ClientLimits(metrics.register(app, engine).watch)
+    client_limits = app.extensions[EXTENSION] = ClientLimits(
+        metrics.register(app, engine).watch, CacheSalts(shared=settings.prefix_sharing == "all")
+    )
     sessions = Sessions(engine, retention or Retention(), client_limits)
     app.extensions["tokenglass_sessions"] = sessions
     page_connection.register(

@@ -18,6 +18,7 @@ KvDtype = Literal["f32", "f16", "q8", "q8q4", "rotated4"]
 Backend = Literal["wgpu", "torch"]
 Activations = Literal["auto", "f32", "q8"]
 SpecType = Literal["none", "ngram"]
+PrefixSharing = Literal["client", "all"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
@@ -156,6 +157,12 @@ class Settings:
         bool,
         "Reuse the KV cache of an earlier text for a prompt that begins with tokens of that text.",
     ] = True
+    prefix_sharing: Annotated[
+        PrefixSharing,
+        "Whose texts a prompt may find in the cache. client: only those of the same browser, or of "
+        "the same address without a cookie, because times and counts of cached tokens tell what "
+        "others wrote; all: those of everybody who uses this server.",
+    ] = "client"
     cache_reuse: Annotated[
         int,
         "Fewest tokens of a chunk of a prompt that is reused although the text before it changed: "

@@ -35,6 +35,7 @@ class Request(msgspec.Struct, frozen=True):
                    0: none; None: as the engine was loaded
     pace           tokens a second (`gpu.pace`); 0: paused before the first; None: as fast as it
                    goes
+    cache_salt     only requests with the same one reuse each other's keys and values, as in vLLM
     """
 
     ids: list[int]
@@ -49,3 +50,4 @@ class Request(msgspec.Struct, frozen=True):
     cache_reuse: int | None = None
     n_keep: int | None = None
     pace: float | None = None
+    cache_salt: str = ""

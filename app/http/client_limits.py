@@ -16,6 +16,7 @@ import flask
 from flask import current_app, g
 
 from app.engine.client import EngineClient, OnEvent, Run
+from app.http.cache_salts import Asked, CacheSalts
 from gpu import QueueFull, Request
 from gpu.events import Done, Event
 
@@ -26,10 +27,16 @@ class ClientLimits:
     """Number of unfinished runs of each client. Thread-safe.
 
     watch  gets the receiver of each run's events and returns the one to use: it sees all events
+    salts  of the runs
     """
 
-    def __init__(self, watch: Callable[[OnEvent], OnEvent] = lambda on_event: on_event) -> None:
+    def __init__(
+        self,
+        watch: Callable[[OnEvent], OnEvent] = lambda on_event: on_event,
+        salts: CacheSalts | None = None,
+    ) -> None:
         self._watch = watch
+        self.salts = salts or CacheSalts()
         self._lock = threading.Lock()
         self._n_runs: Counter[str] = Counter()
 
@@ -45,7 +52,7 @@ class ClientLimits:
             on_event(event)
 
         try:
-            return engine.submit(request, release_on_done)
+            return engine.submit(self.salts.salted(client, request), release_on_done)
         except BaseException:
             slot.release()
             raise
@@ -104,6 +111,12 @@ def max_runs(engine: EngineClient) -> int | None:
 def client() -> str:
     """Return the client of this request: its browser session, else its IP address."""
     return str(g.get("session") or flask.request.remote_addr)
+
+
+def salted(asked: Asked) -> Asked:
+    """Return `CacheSalts.salted` for the client of this request."""
+    client_limits: ClientLimits = current_app.extensions[EXTENSION]
+    return client_limits.salts.salted(client(), asked)
 
 
 def place(engine: EngineClient) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from functools import partial
 from flask import Response, jsonify
 
 from app.engine.client import EngineClient, Tokenizer
-from app.http.client_limits import place
+from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
 from app.openai.answers import stream, whole, whole_answer
 from app.openai.body import decode_body
@@ -129,9 +129,12 @@ def _echoes(
     if body.logprobs is None:
         return [Echo(text) for text in texts]
     spans = (InterventionSpan(0, interventions),) if interventions.loras else ()
-    asked = [Losses(one.ids, max(1, body.logprobs), spans=spans) for one in prompts]
+    salt = body.cache_salt or ""
+    asked = [
+        Losses(one.ids, max(1, body.logprobs), spans=spans, cache_salt=salt) for one in prompts
+    ]
     with place(engine):
-        questions = [one for one in asked if len(one.ids) > 1]
+        questions = [salted(one) for one in asked if len(one.ids) > 1]
         answers = iter(list(ask_in_turn(engine, questions, client_gone())))
     echoes = []
     for prompt, text in zip(prompts, texts, strict=True):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flask import Flask, Response
 
 from app.engine.client import EngineClient, Tokenizer
-from app.http.client_limits import place
+from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
 from app.openai.body import decode_body
 from app.openai.inputs import expect_fits, input_ids, inputs_of
@@ -93,7 +93,7 @@ def register(app: Flask, engine: EngineClient) -> None:
         hello = engine.require_ready()
         body = decode_body(EmbeddingRequest)
         body.check_dimensions(hello.model.hidden_size)
-        questions = body.questions(engine.tokenizer, hello)
+        questions = [salted(one) for one in body.questions(engine.tokenizer, hello)]
         with place(engine):
             answers = ask_in_turn(engine, questions, client_gone())
             vectors = [body.vector(answer["vector"]) for answer in answers]

@@ -43,6 +43,7 @@ MAX_LOGPROBS = 20
 MAX_PRIORITY = 1000
 MAX_CHOICES = 16
 MAX_CHUNK_TOKENS = 2**26
+MAX_SALT = 256
 COMPLETION_MAX_TOKENS = 16
 NO_LIMIT = -1
 """`max_tokens` of a text that may go on until the context is full, as in llama-server."""
@@ -101,6 +102,10 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Fewest tokens of a chunk that is reused although the text before it changed, as
     llama-server's `n_cache_reuse`; 0: none."""
 
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT)] | None = None
+    """Reuse the KV cache of requests with the same salt only; vLLM's. Without it: of the same
+    client."""
+
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     """Choices to return."""
 
@@ -138,6 +143,7 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             interventions=interventions,
             priority=self.priority,
             cache_reuse=self.cache_reuse,
+            cache_salt=self.cache_salt or "",
             n_keep=n_keep(truncation),
         )
 

@@ -124,9 +124,9 @@ class ReplicatedEngine(EngineClient):
         if none does."""
         request = run.next_request()
         refused: EngineError = UnavailableError(describe_unavailable(self.status))
-        for number in self._order(request.ids):
+        for number in self._order(request):
             attempt = run.begin(number)
-            self._note_begun(number, request.ids)
+            self._note_begun(number, request)
             try:
                 remote = self.replicas[number].submit(request, attempt.on_event)
             except (QueueFull, UnavailableError) as error:
@@ -140,20 +140,20 @@ class ReplicatedEngine(EngineClient):
                 return
         raise refused
 
-    def _order(self, ids: list[int]) -> list[int]:
-        """Return the replicas that are ready, the best for a prompt of `ids` first."""
+    def _order(self, request: Request) -> list[int]:
+        """Return the replicas that are ready, the best for a request first."""
         with self._lock:
             hellos = {i: hello for i, r in enumerate(self.replicas) if (hello := r.hello)}
             loads = {i: ReplicaLoad(self.n_runs[i], h.limits.slots) for i, h in hellos.items()}
-            return self._router.order(ids, loads)
+            return self._router.order(request.ids, loads, request.cache_salt)
 
-    def _note_begun(self, number: int, ids: list[int]) -> None:
+    def _note_begun(self, number: int, request: Request) -> None:
         hello = self.replicas[number].hello
         with self._lock:
             self.n_runs[number] += 1
             if hello is not None:
                 n_blocks = hello.limits.n_blocks // max(1, len(hello.limits.kv_groups))
-                self._router.note_sent(number, ids, n_blocks)
+                self._router.note_sent(number, request.ids, n_blocks, request.cache_salt)
 
     def _note_ended(self, attempt: Attempt) -> None:
         with self._lock:
@@ -212,7 +212,8 @@ class ReplicatedEngine(EngineClient):
             n_questions = self._n_questions
 
             def rank(i: int) -> tuple[int, bool, int]:
-                return self._router.n_cached(i, ids), i == last, -n_questions[i]
+                n_cached = self._router.n_cached(i, ids, question.cache_salt)
+                return n_cached, i == last, -n_questions[i]
 
             best = max(ready, key=rank)
             self._asked[asker] = best

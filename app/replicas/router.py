@@ -35,13 +35,14 @@ class PrefixRouter:
         self._sent = [OrderedDict[bytes, None]() for _ in range(n_replicas)]
         self._last = 0
 
-    def order(self, ids: list[int], loads: Mapping[int, ReplicaLoad]) -> list[int]:
-        """Return the replicas of `loads`, the best for a prompt of `ids` first."""
+    def order(self, ids: list[int], loads: Mapping[int, ReplicaLoad], salt: str = "") -> list[int]:
+        """Return the replicas of `loads`, the best for a prompt of `ids` first. `salt`: its
+        `cache_salt`."""
         n_replicas = len(self._sent)
 
         def rank(replica: int) -> tuple[bool, int, int, int]:
             load = loads[replica]
-            n_cached = self.n_cached(replica, ids)
+            n_cached = self.n_cached(replica, ids, salt)
             turn = (replica - self._last - 1) % n_replicas
             if load.has_slot:
                 return (False, -n_cached, load.n_runs, turn)
@@ -49,18 +50,18 @@ class PrefixRouter:
 
         return sorted(loads, key=rank)
 
-    def n_cached(self, replica: int, ids: list[int]) -> int:
+    def n_cached(self, replica: int, ids: list[int], salt: str = "") -> int:
         """Return how many leading blocks of `ids` a replica was sent before."""
-        hashes, sent = BlockHashes(), self._sent[replica]
+        hashes, sent = BlockHashes(salt=salt), self._sent[replica]
         n_blocks = len(ids) // BLOCK_TOKENS
         return next(
             (n for n in range(n_blocks) if hashes.hash_of(ids, n + 1) not in sent), n_blocks
         )
 
-    def note_sent(self, replica: int, ids: list[int], n_blocks: int) -> None:
+    def note_sent(self, replica: int, ids: list[int], n_blocks: int, salt: str = "") -> None:
         """Remember that a replica computes `ids`. `n_blocks`: blocks that its cache holds."""
         self._last = replica
-        hashes, sent = BlockHashes(), self._sent[replica]
+        hashes, sent = BlockHashes(salt=salt), self._sent[replica]
         for n in range(len(ids) // BLOCK_TOKENS):
             block = hashes.hash_of(ids, n + 1)
             sent[block] = None

@@ -22,6 +22,7 @@ class Dialect:
     n_top       candidates of a token in `/v1/completions`
     max_seed    largest seed
     penalised_top  it tells candidates of runs with penalties or biases
+    cache_salt  it knows `Request.cache_salt`
     """
 
     name: str
@@ -31,6 +32,7 @@ class Dialect:
     n_top: int = MAX_LOGPROBS
     max_seed: int = 2**31 - 1
     penalised_top: bool = True
+    cache_salt: bool = False
 
 
 EXTENSION_SETTINGS = {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")}
@@ -42,6 +44,7 @@ VLLM = Dialect(
     extras={"return_token_ids": True},
     going_on={"continue_final_message": True, "add_generation_prompt": False},
     max_seed=2**63 - 1,
+    cache_salt=True,
 )
 LLAMA_SERVER = Dialect(
     name="llama-server",
@@ -55,6 +58,7 @@ TOKENGLASS = Dialect(
     going_on={"continue_final_message": True},
     max_seed=2**64 - 1,
     penalised_top=False,
+    cache_salt=True,
 )
 
 

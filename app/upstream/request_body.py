@@ -63,6 +63,8 @@ class BodyWriter:
             body[theirs] = getattr(params, name)
         if params.logit_bias:
             body["logit_bias"] = {str(each.id): each.bias for each in params.logit_bias}
+        if request.cache_salt and self.dialect.cache_salt:
+            body["cache_salt"] = request.cache_salt
         if request.grammar is not None:
             body["response_format"] = _response_format(request.grammar)
         return path, body | self._logprobs(request, path)

@@ -10,13 +10,14 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 
+import msgspec
 from flask import Flask
 from flask_sock import Sock
 from simple_websocket import Server
 from wsproto.frame_protocol import CloseReason
 
 from app.engine.client import EngineClient
-from app.http.client_limits import client
+from app.http.client_limits import client, salted
 from app.http.connections import max_connections
 from app.http.security import browser_session
 from app.prompt.grammar_check import check_grammar
@@ -137,7 +138,7 @@ class PageConnection:
                 self._send_queue.reply(Counted(number, len(ids)))
             case Inspect(question=question):
                 self._check_grammar(getattr(question, "grammar", None))
-                self._questions.inspect(message)
+                self._questions.inspect(msgspec.structs.replace(message, question=salted(question)))
             case Tokenize():
                 self._questions.answer(lambda: self._tokenize_handler.answer(message))
 

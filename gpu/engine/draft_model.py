@@ -179,7 +179,7 @@ class DraftModel:
 
     def _begin(self, sequence: Sequence) -> None:
         """Give a sequence a table that begins with what is known of its text."""
-        hashes, ids = BlockHashes(), sequence.ids
+        hashes, ids = BlockHashes(salt=sequence.block_hashes.salt), sequence.ids
         match = self._pool.match_prefix(ids, len(ids) - 1, hashes).without_part()
         (blocks,) = self._pool.attach(match)
         text = DraftText(sequence.slot, blocks, match.n_tokens, len(ids))

@@ -62,6 +62,10 @@ AnswerSteps = Generator[None, None, Answer]
 
 AllowedTokens = npt.NDArray[np.bool_] | None
 
+AboutText = (
+    AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | Beam | Routing | Embedding
+)
+
 
 class Inspector:
     """Answers questions; the caller decides when each piece runs.
@@ -96,18 +100,16 @@ class Inspector:
                 self._check_place(ids, position)
                 self._check_bytes(position + 1)
                 upto = ids[: position + 1]
-                return self._with_spans(question.spans, lambda c: self._attention_from(upto, c))
+                return self._with_spans(question, lambda c: self._attention_from(upto, c))
             case AttentionTo(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_bytes(len(ids) - position)
-                return self._with_spans(
-                    question.spans, lambda c: self._attention_to(ids, position, c)
-                )
+                return self._with_spans(question, lambda c: self._attention_to(ids, position, c))
             case LogitLens(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_ids([question.chosen], "chosen")
                 _check_top(question.top)
-                return self._with_spans(question.spans, lambda c: self._logit_lens(question, c))
+                return self._with_spans(question, lambda c: self._logit_lens(question, c))
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_ids(question.also, "also")
@@ -116,7 +118,7 @@ class Inspector:
                 vocab_size = self._runner.config.vocab_size
                 sample = _sample_of_question(question, vocab_size)
                 return self._with_spans(
-                    question.spans, lambda c: self._waterfall(question, sample, allowed, c)
+                    question, lambda c: self._waterfall(question, sample, allowed, c)
                 )
             case Losses(ids=ids, first=first):
                 self._check_place(ids, 0)
@@ -124,18 +126,18 @@ class Inspector:
                 if len(ids) < 2:
                     raise InvalidRequest("one token has nothing before it; give two ids", "ids")
                 self._check_place(ids[:-1], first, "first")
-                return self._with_spans(question.spans, lambda c: self._losses(question, c))
+                return self._with_spans(question, lambda c: self._losses(question, c))
             case Beam(ids=ids):
                 self._check_place(ids, 0)
-                return self._with_spans(question.spans, lambda c: self._beam(question, c))
+                return self._with_spans(question, lambda c: self._beam(question, c))
             case Routing(ids=ids, first=first):
                 if self._runner.config.experts is None:
                     raise InvalidRequest("this model has no experts; ask one that has", "kind")
                 self._check_place(ids, first, "first")
-                return self._with_spans(question.spans, lambda c: self._routing(ids, first, c))
+                return self._with_spans(question, lambda c: self._routing(ids, first, c))
             case Embedding(ids=ids):
                 self._check_place(ids, 0)
-                return self._with_spans(question.spans, lambda c: self._embedding(question, c))
+                return self._with_spans(question, lambda c: self._embedding(question, c))
             case StepPlan():
                 return plan_answer(self._runner, question)
             case Profile():
@@ -197,7 +199,7 @@ class Inspector:
     ) -> AnswerSteps:
         """Filter the logits at the last id. They are cached, because a moving slider asks again."""
         ids = question.ids[: question.position + 1]
-        asked = (ids, schedule.digests(len(ids)))
+        asked = (ids, schedule.digests(len(ids)), schedule.cache_salt)
         if self._latest is None or self._latest[0] != asked:
             logits = yield from self._recomputer.logits(ids, len(ids) - 1, schedule)
             self._latest = (asked, logits)
@@ -261,18 +263,20 @@ class Inspector:
     # ---- interventions -----------------------------------------------------------------------
 
     def _with_spans(
-        self,
-        spans: tuple[InterventionSpan, ...],
-        ask: Callable[[InterventionSchedule], AnswerSteps],
+        self, question: AboutText, ask: Callable[[InterventionSchedule], AnswerSteps]
     ) -> AnswerSteps:
-        """Return the answer of `ask` with the interventions of `spans`, whose steering texts are
-        computed first."""
-        return self._with_interventions(self._encode_spans(spans), ask)
+        """Return the answer of `ask` with the interventions of the question's spans, whose steering
+        texts are computed first."""
+        encoded = self._encode_spans(question.spans)
+        return self._with_interventions(encoded, question.cache_salt, ask)
 
     def _with_interventions(
-        self, encoded: EncodedSpans, ask: Callable[[InterventionSchedule], AnswerSteps]
+        self,
+        encoded: EncodedSpans,
+        cache_salt: str,
+        ask: Callable[[InterventionSchedule], AnswerSteps],
     ) -> AnswerSteps:
-        schedule = yield from self._schedule(encoded)
+        schedule = yield from self._schedule(encoded, cache_salt)
         return (yield from ask(schedule))
 
     def _encode_spans(self, spans: tuple[InterventionSpan, ...]) -> EncodedSpans:
@@ -287,8 +291,10 @@ class Inspector:
 
         return encode_spans(spans, encode)
 
-    def _schedule(self, encoded: EncodedSpans) -> Generator[None, None, InterventionSchedule]:
-        schedule = InterventionSchedule()
+    def _schedule(
+        self, encoded: EncodedSpans, cache_salt: str = ""
+    ) -> Generator[None, None, InterventionSchedule]:
+        schedule = InterventionSchedule(cache_salt)
         for first, one in encoded:
             resolved = yield from self._activations.resolve(one)
             resolved.add_to(schedule, first, first)

@@ -116,9 +116,10 @@ class KvManager:
             return  # positions will change while it is read
         first = sequence.n_prefilled
         end = first + sequence.n_to_prefill - 1  # the last token is computed: its logits are needed
-        if sequence.block_hashes.plain_ids(sequence.ids, first, end) is None:
+        hashes = sequence.block_hashes
+        if hashes.plain_ids(sequence.ids, first, end) is None:
             return
-        chunks = self.pool.find_reusable_chunks(sequence.ids, first, end, least)
+        chunks = self.pool.find_reusable_chunks(sequence.ids, first, end, least, hashes.salt)
         sources = list(dict.fromkeys(block for chunk in chunks for block in chunk.blocks))
         self.pool.hold(sources)
         if chunks and self._extend(sequence, blocks_for(chunks[-1].end)):

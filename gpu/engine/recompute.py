@@ -178,7 +178,8 @@ class Recomputer:
     def _borrow(
         self, ids: list[int], first: int, schedule: InterventionSchedule
     ) -> Iterator[BorrowedSlot]:
-        borrowed = self._scheduler.borrow(ids, first, BlockHashes(schedule.digest_at))
+        hashes = BlockHashes(schedule.digest_at, schedule.cache_salt)
+        borrowed = self._scheduler.borrow(ids, first, hashes)
         if borrowed is None:
             raise QueueFull(
                 f"no KV cache is free for {len(ids)} tokens; wait for the runs to end, or start "

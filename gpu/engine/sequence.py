@@ -92,12 +92,12 @@ class Sequence:
         """`cache_reuse`: that of `request`, or of the engine if it has none. `interventions`: those
         of `request`, validated; None: it has none. `grammar`: that of `request`, which has read
         what it has to of the prompt."""
-        params = _seeded(request.params)
-        n_written = request.n_written
+        params, n_written = _seeded(request.params), request.n_written
         self.prompt = request.ids[: len(request.ids) - n_written]
         self.ids = list(request.ids)  # the prompt and every token read since
         self.interventions = interventions or _no_interventions(request, len(self.prompt))
-        self.block_hashes = BlockHashes(self.interventions.schedule.digest_at)  # of ids
+        digest_at = self.interventions.schedule.digest_at
+        self.block_hashes = BlockHashes(digest_at, request.cache_salt)  # of ids
         self.params = params
         self.capture = request.capture
         self.context = context

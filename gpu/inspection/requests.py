@@ -32,10 +32,14 @@ class _Question(
     frozen=True,
     tag_field="kind",
     forbid_unknown_fields=True,
+    kw_only=True,
     rename={"spans": "reached"},
 ):
     """A question. `ids`: the tokens so far, prompt first. `spans`: the interventions under which
-    they were computed and are computed again, in the order of the tokens; (): none."""
+    they were computed and are computed again, in the order of the tokens; (): none. `cache_salt`:
+    that of the run, see `gpu.request.Request`."""
+
+    cache_salt: str = ""
 
 
 class AttentionFrom(_Question, frozen=True, tag="attention_from"):

@@ -128,9 +128,11 @@ NONE_ACTIVE = ActiveInterventions()
 
 
 class InterventionSchedule:
-    """Interventions by the position of a text from which they act, until the next one."""
+    """Interventions by the position of a text from which they act, until the next one.
+    `cache_salt`: that of the text, see `gpu.request.Request`."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache_salt: str = "") -> None:
+        self.cache_salt = cache_salt
         self._firsts: list[int] = []
         self._active: list[ActiveInterventions] = []
 

@@ -116,11 +116,11 @@ class BlockPool:
         return match_prefix(self._caches, windows, ids, most, block_hashes, self.host)
 
     def find_reusable_chunks(
-        self, ids: list[int], first: int, end: int, least: int
+        self, ids: list[int], first: int, end: int, least: int, salt: str
     ) -> list[ReusableChunk]:
         """Return the chunks of ids[first:end] that are cached on the device after another text, see
         `gpu.kv.cache_reuse`."""
-        chunks = find_reusable_chunks(self._caches[0], ids, first, end, least)
+        chunks = find_reusable_chunks(self._caches[0], ids, first, end, least, salt)
         return reusable_in_all_groups(chunks, self._caches, least)
 
     def hold(self, blocks: list[int]) -> None:

@@ -4,7 +4,8 @@ logic only.
 A prefix is found by the hash of all text before it (`gpu.kv.prefix_cache`). A chunk is found by its
 own tokens, wherever they are: its keys are moved to their new positions by a rotation, and its
 values copied, as llama.cpp does with `--cache-reuse`. Keys and values of deeper layers depend on
-the text before them, so the result is approximate.
+the text before them, so the result is approximate. Only texts with the salt of the prompt are
+searched (`gpu.kv.prefix_cache`).
 
 A chunk is found if it holds one whole cached block: 31 tokens in a row always do.
 """
@@ -53,11 +54,11 @@ class ReusableChunk:
 
 
 def find_reusable_chunks(
-    cache: PrefixCache, ids: list[int], first: int, end: int, least: int
+    cache: PrefixCache, ids: list[int], first: int, end: int, least: int, salt: str = ""
 ) -> list[ReusableChunk]:
     """Return chunks of ids[first:end] of at least `least` tokens, in order: at each place the
-    longest that is found."""
-    search = _Search(cache, ids, end)
+    longest that is found in a text with this `salt`."""
+    search = _Search(cache, ids, end, salt)
     found: list[ReusableChunk] = []
     at = first
     while at + BLOCK_TOKENS <= end:
@@ -114,16 +115,17 @@ def _part_in_all(chunk: ReusableChunk, caches: Sequence[PrefixCache]) -> Reusabl
 
 
 class _Search:
-    """Chunks of ids[:end] in a cache, each compared once. Text that repeats itself has as many as
-    it has pairs of places: after `MAX_COMPARED` tokens for each of the prompt nothing more is
-    found."""
+    """Chunks of ids[:end] in texts with `salt`, each compared once. Text that repeats itself has as
+    many as it has pairs of places: after `MAX_COMPARED` tokens for each of the prompt nothing more
+    is found."""
 
-    def __init__(self, cache: PrefixCache, ids: list[int], end: int) -> None:
+    def __init__(self, cache: PrefixCache, ids: list[int], end: int, salt: str) -> None:
         self._cache, self._ids, self._end = cache, ids, end
         self._by_content: dict[tuple[int, ...], list[int]] = {}
         for block, cached in cache.entries():
-            if cached.plain_ids is not None and len(cached.plain_ids) == BLOCK_TOKENS:
-                self._by_content.setdefault(cached.plain_ids, []).append(block)
+            plain_ids = cached.plain_ids
+            if plain_ids is not None and len(plain_ids) == BLOCK_TOKENS and cached.salt == salt:
+                self._by_content.setdefault(plain_ids, []).append(block)
         self._left = MAX_COMPARED * end
         # By block and its place in the prompt.
         self._known: dict[tuple[int, int], ReusableChunk] = {}

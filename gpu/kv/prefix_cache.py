@@ -12,6 +12,9 @@ Keys and values that depend on more than the tokens (interventions in their pass
 hashes: an extra key per token describes what it was computed under. Without extra keys, hashes are
 of ids alone.
 
+A salt takes the place of the empty text's hash, so that texts with different salts share nothing:
+what is found in the cache tells a client what others wrote.
+
 The hash is BLAKE2b of 32 bytes. Prompts are untrusted, and with a colliding hash one text would
 continue from the keys and values of another. Collisions of BLAKE2b cannot be found, so hashes are
 compared and the texts before them are not.
@@ -28,10 +31,12 @@ from hashlib import blake2b
 from gpu.kv.blocks import BLOCK_TOKENS
 
 EMPTY_HASH = b""
-"""Hash of the empty text."""
+"""Hash of the empty text without a salt."""
 HASH_BYTES = 32
 WITH_EXTRA_KEYS = b"marked"
 """BLAKE2b personalisation that separates hashes with extra keys from those without."""
+SALTED = b"salted"
+"""BLAKE2b personalisation of salts."""
 
 _IDS = struct.Struct(f"<{BLOCK_TOKENS}I")
 
@@ -44,16 +49,18 @@ ExtraKey = Callable[[int], bytes]
 
 class BlockHashes:
     """Chained hashes of a text's full blocks, computed on demand. The text may grow at its end.
+    Texts with another `salt` have other hashes.
 
     The extra key of a token may change until the token is computed. From `approximate_from` on,
     keys and values are not what the text alone gives (`gpu.kv.cache_reuse`): these tokens have a
     key that no other text has, so that no prompt takes them for exact ones.
     """
 
-    __slots__ = ("_approximate", "_extra_key", "_hashes", "approximate_from")
+    __slots__ = ("_approximate", "_extra_key", "_hashes", "approximate_from", "salt")
 
-    def __init__(self, extra_key: ExtraKey = lambda position: b"") -> None:
-        self._hashes = [EMPTY_HASH]
+    def __init__(self, extra_key: ExtraKey = lambda position: b"", salt: str = "") -> None:
+        self.salt = salt
+        self._hashes = [_hash(salt.encode(), SALTED) if salt else EMPTY_HASH]
         self._extra_key = extra_key
         self._approximate = b""
         self.approximate_from: int | None = None
@@ -111,6 +118,7 @@ class CachedBlock:
     first        position of ids[0]
     ids          its first tokens
     plain_ids    their ids, whatever text is before them; None for tokens with extra keys
+    salt         that of the text
     """
 
     parent_hash: bytes
@@ -118,6 +126,7 @@ class CachedBlock:
     first: int
     ids: tuple[Token, ...]
     plain_ids: tuple[int, ...] | None
+    salt: str
 
 
 class PrefixCache:
@@ -192,7 +201,9 @@ class PrefixCache:
         is_full = n == BLOCK_TOKENS
         block_hash = block_hashes.hash_of(ids, first // BLOCK_TOKENS + 1) if is_full else None
         plain_ids = block_hashes.plain_ids(ids, first, first + n)
-        self._cached[block] = CachedBlock(parent_hash, block_hash, first, part, plain_ids)
+        self._cached[block] = CachedBlock(
+            parent_hash, block_hash, first, part, plain_ids, block_hashes.salt
+        )
         self._children.setdefault(parent_hash, []).append(block)
         if block_hash is not None:
             self._by_hash[block_hash] = block

@@ -41,6 +41,15 @@ def test_a_block_counts_only_after_the_blocks_before_it() -> None:
     assert router.n_cached(0, BLOCK[:-1]) == 0, "no full block"
 
 
+def test_a_prefix_with_another_salt_is_another() -> None:
+    router = PrefixRouter(2)
+    router.note_sent(1, BLOCK, 8, "mine")
+    router.note_sent(0, OTHER, 8, "mine")
+    assert (router.n_cached(1, BLOCK, "mine"), router.n_cached(1, BLOCK, "yours")) == (1, 0)
+    assert router.order(BLOCK, loads(1, 1), "mine")[0] == 1
+    assert router.order(OTHER, loads(1, 1), "mine")[0] == 0
+
+
 def test_no_more_blocks_are_remembered_than_the_cache_holds() -> None:
     router = PrefixRouter(1)
     router.note_sent(0, BLOCK, 2)

@@ -117,6 +117,16 @@ def test_a_plain_text_is_sent_as_a_prompt(connect: Connect, stand_in: StandIn) -
     assert "".join(words_of(written)) == STORY
 
 
+@pytest.mark.parametrize(("kind", "knows"), [("vllm", True), ("somebody", False)])
+def test_the_salt_of_the_prefix_cache_is_sent_to_servers_that_know_it(
+    connect: Connect, stand_in: StandIn, kind: str, knows: bool
+) -> None:
+    engine, written = connect(kind), Written()
+    engine.submit(Request(text(engine), SamplingParams(), cache_salt="mine"), written)
+    written.wait_done()
+    assert stand_in.bodies[-1].get("cache_salt") == ("mine" if knows else None)
+
+
 def test_events_have_what_was_told_and_nothing_else(connect: Connect, stand_in: StandIn) -> None:
     engine = connect()
     usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}

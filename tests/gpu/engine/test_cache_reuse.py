@@ -15,6 +15,7 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest, ModelError
 from gpu.events import Done, Event, MovedChunk, Prefill, Token
+from gpu.inspection.requests import Losses
 from gpu.interventions.messages import HeadFactor, Interventions
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.cache_reuse import find_reusable_chunks
@@ -114,6 +115,14 @@ def test_31_tokens_in_a_row_are_always_found_and_15_never() -> None:
         assert not find_reusable_chunks(cache_of(old), [*OTHER, *old[first : first + 15]], 0, 36, 1)
 
 
+def test_chunks_of_texts_with_another_salt_are_not_found() -> None:
+    old, cache = text(64), PrefixCache()
+    for block in range(4):
+        cache.insert(block, old, BLOCK_TOKENS * block, BLOCK_TOKENS, BlockHashes(salt="mine"))
+    for salt, n in (("mine", 1), ("yours", 0), ("", 0)):
+        assert len(find_reusable_chunks(cache, [*OTHER, *old], 0, 85, 1, salt)) == n
+
+
 def test_text_that_repeats_itself_is_searched_once() -> None:
     """Nothing of it is long enough; comparing every place with every other would take minutes."""
     cache = cache_of([5] * 4000)
@@ -174,6 +183,18 @@ def test_the_server_may_say_so_for_requests_that_do_not(opened: Opened) -> None:
     write(engine, a)
     assert not moved_of(write(engine, [4, *a], cache_reuse=0)[1])
     assert moved_of(write(engine, [5, *a])[1]) == (MovedChunk(1, 64, 0),)
+
+
+def test_a_question_finds_the_keys_of_its_own_salt_alone(opened: Opened) -> None:
+    runner = runner_of()
+    engine, ids = opened(runner), text(64)
+    write(engine, ids, cache_salt="mine")
+    n_rows = []
+    for salt in ("mine", "yours", "yours", ""):
+        before = sum(len(step.rows) for step in runner.steps)
+        engine.inspect(Losses(ids, first=60, cache_salt=salt)).result(60)
+        n_rows.append(sum(len(step.rows) for step in runner.steps) - before)
+    assert n_rows == [0, 60, 0, 60]
 
 
 def test_what_was_moved_is_no_exact_prefix_of_any_prompt(opened: Opened) -> None:

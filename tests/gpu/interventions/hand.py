@@ -54,11 +54,11 @@ class ManualEngine:
         self._tokenizer = tokenizer
 
     def start(
-        self, prompt: list[int], n: int, *, priority: int = 0, frequency_penalty: float = 0.0
+        self, prompt: list[int], n: int, *, frequency_penalty: float = 0.0, **fields: Any
     ) -> Sequence:
         """Start a run. `ScriptedRunner` checks before each penalised sample what it counts."""
         params = SamplingParams(max_tokens=n, seed=0, frequency_penalty=frequency_penalty)
-        request = Request(prompt, params, priority=priority)
+        request = Request(prompt, params, **fields)
         sequence = Sequence(request, self._tokenizer, (), self.runner.limits.context)
         self.scheduler.add(sequence)
         return sequence
@@ -111,9 +111,9 @@ class ManualEngine:
         if sequence.finished:
             self.release(sequence)
 
-    def run(self, prompt: list[int], n: int) -> Sequence:
+    def run(self, prompt: list[int], n: int, **fields: Any) -> Sequence:
         """Advance all runs until these have ended."""
-        sequence = self.start(prompt, n)
+        sequence = self.start(prompt, n, **fields)
         self.finish(sequence)
         return sequence
 

@@ -73,6 +73,18 @@ def test_the_same_tokens_after_another_text_are_not_the_same() -> None:
     assert BlockHashes().hash_of(TEXT[16:], 1) != BlockHashes().hash_of(TEXT, 2)
 
 
+def test_texts_with_another_salt_share_nothing() -> None:
+    """Neither full blocks nor the beginning of one."""
+    cache = PrefixCache()
+    for block, first in ((0, 0), (1, BLOCK_TOKENS)):
+        cache.insert(block, TEXT, first, BLOCK_TOKENS, BlockHashes(salt="mine"))
+    assert matched(cache, TEXT, 32, BlockHashes(salt="mine")) == PrefixMatch((0, 1), None, 32)
+    assert matched(cache, TEXT, 31, BlockHashes(salt="mine")) == PrefixMatch((0,), 1, 31)
+    for salt in ("", "yours"):
+        for most in (31, 32, 5):
+            assert matched(cache, TEXT, most, BlockHashes(salt=salt)) == PrefixMatch()
+
+
 def test_hashes_of_a_growing_text_equal_those_of_a_new_one() -> None:
     block_hashes, ids = BlockHashes(), TEXT[:20]
     first = block_hashes.hash_of(ids, 1)

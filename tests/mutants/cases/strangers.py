@@ -1,4 +1,5 @@
-"""Faults in what holds back other people's templates and tokenizers, and questions beside runs."""
+"""Faults in what holds back other people's templates and tokenizers, questions beside runs, and in
+what keeps clients apart in the prefix cache."""
 
 from tests.mutants.mutant import Mutant
 
@@ -12,6 +13,8 @@ HOSTILE_TEST = "tests/app/prompt/test_hostile_templates.py"
 TOKENIZER_TEST = "tests/app/prompt/test_limited_tokenizer.py"
 BUDGET_TEST = "tests/gpu/engine/test_question_budget.py"
 TASKS_TEST = "tests/gpu/engine/test_background_tasks.py"
+SALTS_TEST = "tests/app/http/test_cache_salts.py"
+REUSE_TEST = "tests/gpu/engine/test_cache_reuse.py"
 
 MUTANTS = (
     Mutant(
@@ -108,5 +111,41 @@ MUTANTS = (
         "if len(self) >= (MAX_ASKERS if tasks is None else MAX_QUESTIONS):",
         "if False:",
         (TASKS_TEST,),
+    ),
+    Mutant(
+        "salt-prefix",
+        "texts of different clients share the blocks of a common prefix",
+        "gpu/kv/prefix_cache.py",
+        "[_hash(salt.encode(), SALTED) if salt else EMPTY_HASH]",
+        "[EMPTY_HASH]",
+        (SALTS_TEST,),
+        "not_those_of_others",
+    ),
+    Mutant(
+        "salt-chunks",
+        "a chunk of another client's text is moved into a prompt",
+        "gpu/kv/cache_reuse.py",
+        "len(plain_ids) == BLOCK_TOKENS and cached.salt == salt:",
+        "len(plain_ids) == BLOCK_TOKENS:",
+        (SALTS_TEST,),
+        "no_chunk",
+    ),
+    Mutant(
+        "salt-questions",
+        "a question finds what another client's run computed",
+        "gpu/engine/recompute.py",
+        "BlockHashes(schedule.digest_at, schedule.cache_salt)",
+        "BlockHashes(schedule.digest_at)",
+        (REUSE_TEST,),
+        "its_own_salt",
+    ),
+    Mutant(
+        "salt-client",
+        "all clients have the same salt",
+        "app/http/cache_salts.py",
+        "blake2b(client.encode(), key",
+        "blake2b(b'', key",
+        (SALTS_TEST,),
+        "not_those_of_others",
     ),
 )
