@@ -35,6 +35,7 @@ from tests.app.conftest import StartSite
 from tests.app.engine.processes import IDS, StartEngine, collect, kill, wait_exited, wait_for
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.page import PATIENCE_S
 
 
 def test_a_run_in_the_process(start_engine: StartEngine) -> None:
@@ -270,15 +271,15 @@ def test_an_engine_that_lost_its_gpu_is_restarted(
     """A lost GPU may come back; one that was never there fails at once."""
     gone = tmp_path / "gone"
     load = functools.partial(_load_on_a_gpu, gone)
-    engine = start_engine(load=load, restart_policy=RestartPolicy(at_once=1))
+    engine = start_engine(load=load, restart_policy=RestartPolicy(at_once=1, longest=1))
+    statuses: queue.SimpleQueue[Status] = queue.SimpleQueue()
+    engine.listen(lambda status, hello: statuses.put(status))
     wait_for(engine, "ready")
     gone.touch()
     kill(engine)
-    deadline = time.monotonic() + 20
-    while "no GPU was found" not in engine.status.message:
-        assert time.monotonic() < deadline, engine.status
-        time.sleep(0.01)
-    assert engine.status.state == "restarting"
+    while "no GPU was found" not in (status := statuses.get(timeout=PATIENCE_S)).message:
+        pass
+    assert status.state == "restarting"
     gone.unlink()
     wait_for(engine, "ready")
     gone.touch()

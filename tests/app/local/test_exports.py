@@ -23,8 +23,6 @@ from tests.app.conftest import StartSite, wait_ready
 from tests.app.fake_engine import loader
 from tests.gpu.lora import random_loras
 
-PATIENCE_S = 60
-
 
 @pytest.fixture(scope="module")
 def loras() -> dict[str, Path]:
@@ -53,9 +51,7 @@ def state_of(http: FlaskClient, dtype: str) -> dict[str, Any]:
 
 
 def wait_done(http: FlaskClient, dtype: str) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := state_of(http, dtype))["state"] == "writing":
-        assert time.monotonic() < deadline, found
+    while (found := state_of(http, dtype))["state"] == "writing":  # pytest ends what takes too long
         time.sleep(0.05)
     return found
 

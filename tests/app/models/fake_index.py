@@ -43,9 +43,10 @@ def _sha256(file: Path) -> str:
 class FakeIndex:
     """Serves the pages of PEP 503 and one wheel, with ranges.
 
-    cut     bytes after which a connection is closed, one each for the next requests of the wheel
-    silent  requests of the wheel are answered when this is cleared
-    asked   ranges that the wheel was requested with; "" for all of it
+    cut       bytes after which a connection is closed, one each for the next requests of the wheel
+    silent    requests of the wheel are answered when this is cleared
+    asked     ranges that the wheel was requested with; "" for all of it
+    hangs_up  pages get no answer; `n_hung_up` counts them
     """
 
     def __init__(self, wheel: Path) -> None:
@@ -53,6 +54,8 @@ class FakeIndex:
         self.names = {NAME}
         self.cut: list[int] = []
         self.asked: list[str] = []
+        self.hangs_up = False
+        self.n_hung_up = 0
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.has_begun = threading.Event()
@@ -76,7 +79,10 @@ class FakeIndex:
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         parts = request.path.strip("/").split("/")
-        if parts[0] == "files":
+        if self.hangs_up:
+            self.n_hung_up += 1
+            request.close_connection = True
+        elif parts[0] == "files":
             self._send_wheel(request)
         elif parts[-1] in self.names:
             page = f'<!DOCTYPE html><a href="/files/{WHEEL}">{WHEEL}</a>'.encode()
