@@ -7,20 +7,27 @@ has the fields of both.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
-from flask import Flask, Response, jsonify
+from flask import Flask, Response, jsonify, request
 
 from app.engine.client import EngineClient, Tokenizer
+from app.http.client_limits import place
 from app.openai.body import decode_body
 from app.openai.inputs import check_ids
 from app.openai.messages import ChatMessage, conversation_turns
 from app.openai.tools import Tool, offered_tools
 from app.prompt.prompts import message_ids, render_prompt
-from gpu import InvalidRequest
+from gpu import InvalidRequest, QueueFull
 
 MAX_IDS = 1 << 20
+LONG_BYTES = 64 * 1024
+"""Body from which a request takes turns with the others."""
+TURN_SECONDS = 10.0
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_IDS)]
 
@@ -87,28 +94,24 @@ class ApplyTemplateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 def register(app: Flask, engine: EngineClient) -> None:
     """Add the routes. They answer while the engine is ready, as the texts of a model that is being
     changed may be split otherwise."""
+    turns = threading.Lock()
 
     @app.post("/tokenize")
     def tokenize() -> Response:
-        limits = engine.require_ready().limits
-        body = decode_body(TokenizeRequest)
-        ids = body.ids(engine.tokenizer)
-        pieces = [_piece(engine.tokenizer, id) for id in ids]
-        tokens: list[Any] = list(ids)
-        if body.with_pieces:
-            tokens = [{"id": id, "piece": piece} for id, piece in zip(ids, pieces, strict=True)]
-        answer = {"tokens": tokens, "count": len(ids), "max_model_len": limits.context}
-        if body.return_token_strs:
-            answer["token_strs"] = [engine.tokenizer.piece(id) for id in ids]
-        return jsonify(answer)
+        hello = engine.require_ready()
+        with _turn(engine, turns):
+            answer = _tokenized(engine.tokenizer, decode_body(TokenizeRequest))
+            answer["max_model_len"] = hello.limits.context
+            return Response(msgspec.json.encode(answer), mimetype="application/json")
 
     @app.post("/detokenize")
     def detokenize() -> Response:
         hello = engine.require_ready()
-        tokens = decode_body(DetokenizeRequest).tokens
-        check_ids(tokens, hello.model.vocab_size)
-        text = engine.tokenizer.decode(tokens)
-        return jsonify(content=text, prompt=text)
+        with _turn(engine, turns):
+            tokens = decode_body(DetokenizeRequest).tokens
+            check_ids(tokens, hello.model.vocab_size)
+            text = engine.tokenizer.decode(tokens)
+            return jsonify(content=text, prompt=text)
 
     @app.get("/tokenizer_info")
     def tokenizer_info() -> Response:
@@ -135,6 +138,33 @@ def register(app: Flask, engine: EngineClient) -> None:
             offered_tools(body.tools or (), None),
         )
         return jsonify(prompt="".join(part.text for part in rendered.parts))
+
+
+@contextmanager
+def _turn(engine: EngineClient, turns: threading.Lock) -> Iterator[None]:
+    """Let a long request wait for its turn, and count it as a run of its client: what is done here
+    for each token keeps the texts that are written waiting. Raises QueueFull."""
+    if len(request.get_data()) < LONG_BYTES:
+        yield
+        return
+    with place(engine):
+        if not turns.acquire(timeout=TURN_SECONDS):
+            raise QueueFull("too many long texts are being tokenized; try again in a moment")
+        try:
+            yield
+        finally:
+            turns.release()
+
+
+def _tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:
+    ids = body.ids(tokenizer)
+    tokens: list[Any] = ids
+    if body.with_pieces:
+        tokens = [{"id": id, "piece": _piece(tokenizer, id)} for id in ids]
+    answer: dict[str, Any] = {"tokens": tokens, "count": len(ids)}
+    if body.return_token_strs:
+        answer["token_strs"] = [tokenizer.piece(id) for id in ids]
+    return answer
 
 
 def _check_template_fields(add_generation_prompt: bool, continue_final: bool) -> None:

@@ -134,8 +134,8 @@ class Tokenizer:
         """Encode several texts as `encode_with_offsets` does without `bos`."""
         found = []
         for text, specials, inside in chunks:
-            ids, places = self.encode_with_offsets(text, False, specials, inside)
-            found.append(TextEncoding(ids, places if offsets else []))
+            encoding = self._encode(text, specials, inside)
+            found.append(TextEncoding(encoding.ids, encoding.offsets if offsets else []))
         return found
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -190,7 +190,8 @@ class Tokenizer:
                 self._backend.pre_tokenizer = (
                     self._pre_tokenizer_inside if inside else self._pre_tokenizer
                 )
-            encoding = self._backend.encode(text, add_special_tokens=False)
+            # `encode` would keep all other threads waiting meanwhile.
+            (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
         if not specials:
             self._check_plain(encoding.ids)
         return encoding

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
+from app.http.client_limits import EXTENSION, ClientLimits
+from app.openai.text_routes import LONG_BYTES
 from tests.app.conftest import StartSite
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, FakeTokenizer
+from tests.app.page import PATIENCE_S
+from tests.app.replicas.mortal import wait_until
 
 HELLO = [{"role": "user", "content": "Hi"}]
 
@@ -133,3 +139,36 @@ def test_tokenizer_info_names_the_special_tokens_and_the_template(http: FlaskCli
         tokenized = http.post("/tokenize", json=body).json
         assert tokenized is not None
         assert tokenized["count"] == 1, "clients learn its id so"
+
+
+def test_long_texts_take_turns_and_short_ones_do_not_wait(start_site: StartSite) -> None:
+    """Each takes the server's threads from the texts that are written; no client may have more of
+    them than it may have runs."""
+    site = start_site(n_slots=2, queue=2)
+    client_limits: ClientLimits = site.app.extensions[EXTENSION]
+    go, active, most_active = threading.Event(), list[int](), list[int]()
+
+    class Slow(FakeTokenizer):
+        def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
+            active.append(len(text))
+            most_active.append(len(active))
+            assert len(text) < LONG_BYTES or go.wait(PATIENCE_S)
+            active.pop()
+            return super().encode(text[:9], bos, specials)
+
+    def ask(prompt: str) -> int:
+        return site.app.test_client().post("/tokenize", json={"prompt": prompt}).status_code
+
+    site.engine.tokenizer = Slow()
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, "x" * LONG_BYTES) for _ in range(3)]
+        try:
+            wait_until(lambda: client_limits._n_runs.total() == 3 and bool(active))
+            assert ask("x" * LONG_BYTES) == 429
+            assert max(most_active) == 1
+            assert ask("short") == 200
+        finally:
+            go.set()
+    assert [one.result() for one in asked] == [200] * 3
+    assert max(most_active) == 2, "the short one beside a long one"
+    assert not client_limits._n_runs

@@ -4,6 +4,8 @@ for a model folder's files test_tokenizer_files.py."""
 from __future__ import annotations
 
 import random
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -259,3 +261,30 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
     text = "Once upon a time there was"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert len(tokenizer.encode("a")) == 1
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: Tokenizer) -> None:
+    """With a switch interval of minutes, a thread runs only when another gives way by itself."""
+    text = "".join(chr(97 + i * i % 26) for i in range(60_000))
+    begun, order = threading.Event(), list[str]()
+
+    def watch() -> None:
+        begun.wait()
+        order.append("another thread")
+
+    def encode() -> None:
+        begun.set()
+        tokenizer.encode(text)
+        order.append("encoded")
+
+    before = sys.getswitchinterval()
+    threads = [threading.Thread(target=target) for target in (watch, encode)]
+    sys.setswitchinterval(300)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert order == ["another thread", "encoded"]
