@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from collections.abc import Sequence as Several
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpu.checkpoint.open_model import open_model
 from gpu.config import GenerationDefaults, ModelConfig
@@ -122,6 +124,7 @@ class Engine:
         card: GenerationDefaults | None = None,
         progress: Progress = lambda fraction, message: None,
         stage_hosts: StageHosts | None = None,
+        **settings: Any,
     ) -> Engine:
         """Load a model folder (config.json, *.safetensors, and tokenizer.json or tokenizer.model)
         or a GGUF file.
@@ -131,11 +134,12 @@ class Engine:
         card         sampling settings of the model's card, for files that recommend none
         progress     gets a fraction and a message, also from the engine's thread
         stage_hosts  processes for the stages of a model; None: they run in this one
+        settings     fields of `LoadOptions` that differ from `options`, such as `dtype="q8"`
 
         Raises ModelError for a model that cannot be run and DeviceError for a device that cannot
-        run it, before anything is half loaded.
+        run it, before anything is half loaded; TypeError for a setting that there is none of.
         """
-        folder = Path(path)
+        folder, options = Path(path), replace(options, **settings)
         check_options(options)
         progress(0.0, f"reading {folder.name}")
         config, checkpoint = open_model(folder)

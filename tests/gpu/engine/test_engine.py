@@ -411,6 +411,11 @@ def test_loading_errors_reach_the_caller(tokenizer):
         Engine(fail, tokenizer)
 
 
+def test_a_setting_that_there_is_none_of_is_named():
+    with pytest.raises(TypeError, match="'kv_type'"):
+        Engine.load("a folder", kv_type="q8")
+
+
 @pytest.mark.parametrize(("limits", "reason"), [((13, 64), "length"), ((40, 13), "context")])
 def test_text_held_for_a_stop_string_is_shown_at_a_limit(made, tokenizer, limits, reason):
     max_tokens, context = limits

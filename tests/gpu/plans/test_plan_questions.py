@@ -150,7 +150,7 @@ def test_a_real_plan_and_its_times(device: Device) -> None:
 def test_a_run_goes_on_as_if_nobody_had_asked() -> None:
     params = SamplingParams(temperature=0.8, seed=5, max_tokens=40, ignore_eos=True)
     ids = random_llama.ids("derived_head", 20)
-    engine = Engine.load(random_llama.folder("derived_head"), LoadOptions(slots=1))
+    engine = Engine.load(random_llama.folder("derived_head"), slots=1)
     try:
         alone = [token.id for token in engine.generate(ids, params)]
         run = engine.generate(ids, params)
