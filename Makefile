@@ -93,9 +93,11 @@ devices: $(VENV)/test.stamp
 	$(DEVICES) --pose integrated --inexact mixed --leftovers stale
 	$(DEVICES) --pose phone --inexact down --leftovers inf
 
-# Break one thing at a time and see which test notices; docs/mutants.md is the result.
+# Break one thing at a time and see whether a test notices: shaders and page by hand, Python by mutmut
+# (`mutmut results` and `mutmut show` say what no test noticed).
 mutants: $(VENV)/test.stamp
-	$(BIN)/python -m tests.mutants --report docs/mutants.md
+	$(BIN)/python -m pytest -m slow tests/test_mutants.py
+	$(BIN)/mutmut run
 
 # Every frame and message of the page late, as on a busy machine, and no second try.
 test-late: $(VENV)/test.stamp

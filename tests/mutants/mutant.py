@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-KEY_DIGITS = 10
-
 
 class StaleMutant(Exception):
-    """The text that a mutant replaces does not occur in its file as often as the mutant says."""
+    """The text that a mutant replaces is not in its file, or not only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """A replacement of text in one file.
 
-    name     of the mutant, as `--only` takes it
+    name     of the mutant
     breaks   one sentence: what goes wrong with it
     file     path from the root of the checkout
-    old      the text that is replaced, which occurs `count` times
-    nth      which of them is meant, from 0
+    old      the text that is replaced, which occurs once
     new      what takes its place
     tests    arguments of pytest: files or node ids
     keyword  expression for `pytest -k`; empty: all of `tests`
@@ -38,28 +33,12 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     keyword: str = ""
-    nth: int = 0
-    count: int = 1
     second_driver: bool = False
 
     @property
-    def key(self) -> str:
-        """Digest of the fault and the tests that must notice it: a result is valid only for
-        these."""
-        said = [self.file, self.old, self.new, self.nth, self.count, self.tests, self.keyword]
-        said += [self.second_driver] if self.second_driver else []
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:KEY_DIGITS]
-
-    def applied(self, text: str) -> str:
-        """Return the file's text with the fault in it; raises StaleMutant."""
-        parts = text.split(self.old)
-        if len(parts) - 1 != self.count:
-            raise StaleMutant(
-                f"{self.name}: expected its text {self.count} times in {self.file}, but it is "
-                f"there {len(parts) - 1} times; give the mutant the text that stands there now"
-            )
-        before, after = parts[: self.nth + 1], parts[self.nth + 1 :]
-        return self.old.join(before) + self.new + self.old.join(after)
+    def chosen_tests(self) -> tuple[str, ...]:
+        """Arguments of pytest."""
+        return (*self.tests, *(("-k", self.keyword) if self.keyword else ()))
 
     def broken(self, root: Path) -> str:
         """Return the file's text in the checkout at `root` with the fault in it; raises
@@ -67,4 +46,10 @@ class Mutant:
         path = root / self.file
         if not path.is_file():
             raise StaleMutant(f"{self.name}: {self.file} is not there; name the file it moved to")
-        return self.applied(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if (n := text.count(self.old)) != 1:
+            raise StaleMutant(
+                f"{self.name}: expected its text once in {self.file}, but it is there {n} times; "
+                "give the mutant the text that stands there now"
+            )
+        return text.replace(self.old, self.new)
