@@ -94,6 +94,7 @@ class PlanBuilder:
         self._kernels: _Table[PlanKernel] = _Table()
         self._costs: _Table[PlanCost] = _Table()
         self._dispatches: _Table[PlanDispatch] = _Table()
+        self._places: dict[Hashable, int] = {}  # of dispatches, by their tensors themselves
         self._weight_bytes = 0
         self._limits: Counter[str] = Counter()
         self.constants: dict[str, bytes] = {}
@@ -152,6 +153,14 @@ class PlanBuilder:
         )
 
     def _dispatch(self, dispatch: Dispatch) -> int:
+        """Return the place of a dispatch. Most are those of plans before, of the same tensors."""
+        tensors = (id(tensor) for tensor in dispatch.tensors.values())
+        same = (dispatch.label, id(dispatch.kernel), dispatch.grid, *tensors)
+        if same not in self._places:
+            self._places[same] = self._new_dispatch(dispatch)
+        return self._places[same]
+
+    def _new_dispatch(self, dispatch: Dispatch) -> int:
         kernel = self._kernel(dispatch.kernel)
         bindings = dispatch.kernel.bindings
         views = tuple(self._view(dispatch.tensors[b.name], b.kind) for b in bindings)
