@@ -2,8 +2,8 @@
 once, and continues with the tokens that it would have had.
 
 No timeout that would notice a process without a sign of life runs out here. So a page that is told
-was told because the process died. How soon that is depends on the machine too: beside other tests
-the limit is for the median of the kills, in the slow test, which runs alone, for each of them.
+was told because the process died. How soon that is depends on the machine too, so there is a limit
+only in the slow test, which runs alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from tests.app.engine.processes import engine_pids, has_exited, wait_exited
 from tests.app.http.test_server import Server
 from tests.app.page import PageClient
 
-N_TOKENS = 200
+N_TOKENS = 100
 TOLD_WITHIN_S = 1.0
 NEVER_S = "100000"
 BACK_WITHIN_S = 90.0
@@ -187,11 +186,11 @@ def kill(writers: list[Writer], server: Server) -> float:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("n_kills", "told_in"),
-    [(3, statistics.median), pytest.param(100, max, marks=pytest.mark.slow)],
+    ("n_kills", "told_within"),
+    [(3, BACK_WITHIN_S), pytest.param(100, TOLD_WITHIN_S, marks=pytest.mark.slow)],
 )
 def test_every_text_goes_on_as_it_would_have(
-    server: Server, n_kills: int, told_in: Callable[[list[float]], float]
+    server: Server, n_kills: int, told_within: float
 ) -> None:
     chance = random.Random(n_kills)
     port = int(server.line("http://127.0.0.1:([0-9]+)/"))
@@ -208,7 +207,7 @@ def test_every_text_goes_on_as_it_would_have(
         print(f"kill {number}: every page was told within {1000 * seconds[-1]:.0f} ms")
         if number == n_kills // 4:
             memory = resident(pid)
-    assert told_in(seconds) < TOLD_WITHIN_S, f"pages were told after {seconds} s"
+    assert max(seconds) < told_within, f"pages were told after {seconds} s"
     for writer in writers:
         writer.enough = True
     wait_until(lambda: not any(writer.is_alive() for writer in writers), writers, "no end")
