@@ -103,10 +103,8 @@ def test_a_trained_model_equals_transformers(device: Device, trained: Trained) -
         compare(f"{trained}.kl.f16", "text", np.array([kl]), np.zeros(1), np.array(4e-6), seed=0)
 
 
-@pytest.mark.parametrize(
-    "capture",
-    [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="captured")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("capture", [False, True], ids=["plain", "captured"])
 def test_a_trained_model_writes_its_golden_text(
     device: Device, trained: Trained, capture: bool
 ) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.config import MoeConfig
 from gpu.ops.cost import StepSize
@@ -31,7 +30,14 @@ INT8 = [("q8", "q8"), ("q4", "q8")]
 """Storage types and activations of int8 matmuls."""
 
 
-@pytest.mark.parametrize(("dtype", "activations"), [*((d, "f32") for d in FORMATS), *INT8])
+@pytest.mark.parametrize(
+    ("dtype", "activations"),
+    [
+        *((dtype, "f32") for dtype in ("f16", "q4")),
+        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in ("f32", "q8")),
+        *INT8,
+    ],
+)
 def test_decoding_uses_the_lines_it_touches(gpu: Device, dtype: str, activations: str) -> None:
     """Weights and x of every matmul of a token: neighbouring lanes load neighbouring bytes, and
     nothing of a line is left over."""
