@@ -35,7 +35,7 @@ test: $(VENV)/test.stamp
 	$(MAKE) --no-print-directory --jobs 2 lint collect
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) $(QUICK)
-	$(MAKE) --no-print-directory parity PARITY="$(OPS) -k 'not bits'"
+	$(MAKE) --no-print-directory parity PARITY="$(OPS) -m 'parity and not slow and not bits'"
 
 # Compile every test once, with its assertions rewritten, on the core that mypy leaves idle: four processes
 # that collect them together would each do it, and later processes need not.
@@ -74,7 +74,7 @@ test-all: test
 	$(MAKE) --no-print-directory races
 	$(MAKE) --no-print-directory devices
 
-# 32 clients that come, go, stall and vanish for five minutes; `make test` has half a minute of them.
+# 32 clients that come, go, stall and vanish for five minutes; `make test` has twelve seconds of them.
 soak: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/soak --soak-seconds 300 --timeout 600
 

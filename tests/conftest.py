@@ -27,7 +27,7 @@ os.environ.setdefault("PIP_NO_INDEX", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-seconds", action="store_true", help="measure tests/seconds.json anew")
-    parser.addoption("--soak-seconds", type=float, default=30.0, help="length of tests/soak")
+    parser.addoption("--soak-seconds", type=float, default=12.0, help="length of tests/soak")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -263,6 +263,7 @@ def test_every_row_bucket_full_and_not(rig: Rig, bucket: int, tuning: str) -> No
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [101, 128])
+@pytest.mark.bits
 def test_the_largest_tiles_have_the_bits_of_smaller_ones(rig: Rig, dtype: str, rows: int) -> None:
     """They take as many columns as give every multiprocessor of a large GPU a workgroup."""
     case = Case(70, 8200, dtype, rows=rows, bucket=128, residual=True, tuning="gpu")
@@ -328,6 +329,7 @@ def test_the_output_head_of_smollm2_135m(rig: Rig) -> None:
 
 @pytest.mark.parametrize(("dtype", "gated"), [("f32", True), ("q4", False)])
 @pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.bits
 def test_a_rows_bits_do_not_depend_on_tile_bucket_shards_or_the_rows_beside_it(
     rig: Rig, tuning: str, dtype: str, gated: bool
 ) -> None:

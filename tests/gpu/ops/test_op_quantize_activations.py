@@ -64,6 +64,7 @@ def test_activations_are_rounded_to_the_nearest_int8(
 
 
 @pytest.mark.parametrize("k", [1, 31, 97, 128, 1100])
+@pytest.mark.bits
 def test_the_bits_do_not_depend_on_the_workgroups_of_a_row(rig: Rig, k: int) -> None:
     rng = np.random.default_rng(k)
     x, gain = (rng.normal(size=shape).astype(np.float32) for shape in ((5, k), k))
@@ -181,6 +182,7 @@ def test_norm_bias_gate_and_residual_fused_into_q8_matmul(q8_rig: Rig, dtype: st
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("k", [20, 300, 1100])
+@pytest.mark.bits
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, k: int, dtype: str) -> None:
     whole = Case(k, 70, dtype, rows=128, bucket=128, norm=True, residual=True)
     problem = Problem.of(whole)
@@ -195,6 +197,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, k: int, dt
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
+@pytest.mark.bits
 def test_the_largest_tiles_of_int8_rows_have_the_bits_of_smaller_ones(rig: Rig, dtype: str) -> None:
     """They have 128 rows, and leave enough workgroups."""
     tuning = replace(GPU, q8_activations=True)
@@ -235,6 +238,7 @@ def test_q8_matmul_of_experts(q8_rig: Rig, bucket: int, dtype: str, per_assignme
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("k", [20, 70, 300])
+@pytest.mark.bits
 def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
     q8_rig: Rig, k: int, dtype: str
 ) -> None:
