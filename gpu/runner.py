@@ -108,6 +108,11 @@ class Runner(Protocol):
         Raises InvalidRequest for what the step or the device cannot give."""
         ...
 
+    def unembed(self, states: Floats) -> Floats:
+        """Return float32 (n, vocab_size): what final norm and output head make of states of the
+        residual stream (n, hidden_size). No steps may be in flight."""
+        ...
+
     def profile(self, step: Step, repeat: int) -> Floats | None:
         """Return float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's
         plan, the median of `repeat` runs; None if there is no plan or no clock. The step really

@@ -206,6 +206,8 @@ class InspectionRequest:
                  step.samples[0]
     routes       the experts that every row was routed to, in a model that has experts
     last_hidden  the last hidden state of every row: what the output head reads
+    layer        (layer, head): activations of a step of one row in one layer, with the keys and
+                 values that the head reads
     """
 
     keys: tuple[int, int] | None = None
@@ -213,6 +215,7 @@ class InspectionRequest:
     states: bool = False
     routes: bool = False
     last_hidden: bool = False
+    layer: tuple[int, int] | None = None
 
     def validate(self, step: Step, context: int) -> None:
         """Raise InvalidRequest if the step cannot give what is requested."""
@@ -226,6 +229,11 @@ class InspectionRequest:
                 )
         if self.lens and not step.samples:
             raise InvalidRequest("a lens needs a sample in the step, to name its row", "lens")
+        if self.layer is not None and len(step.rows) != 1:
+            raise InvalidRequest(
+                f"the activations of a layer are those of one row, but {len(step.rows)} came",
+                "layer",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,47 @@ class ExpertChoices:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerActivations:
+    """Activations of one token in one layer, float32; None for what the layer does not have.
+
+    resid_pre, resid_mid, resid_post  (hidden_size,): the residual stream before the layer, after
+                attention and after the MLP
+    attn_norm, mlp_norm  (hidden_size,): normed input of attention and MLP
+    q, k, v     (n_heads, head_dim) and twice (n_kv_heads, head_dim): projections, before the norm
+                of queries and keys and before RoPE
+    rot_q       (n_heads, head_dim): queries that are compared with the keys
+    keys, values  (n_keys, head_dim): of the cache, up to the token's own, of the key/value head
+                that the head reads; `first_key` is the position of the first that it sees
+    attn_out    (n_heads, head_dim): Σ weight · value of each head
+    head_out    (n_heads, hidden_size): what the output projection makes of each head, without bias,
+                adapters and the norm after it
+    has_post_norms  what attention and MLP give is normed before it is added to the stream
+    gate, up    (intermediate_size,): of the MLP, before the activation function; no gate without
+                one, neither with experts
+    ffn_hidden  (intermediate_size,): act(gate) · up; None with experts
+    """
+
+    resid_pre: Floats
+    resid_mid: Floats
+    resid_post: Floats
+    attn_norm: Floats | None
+    mlp_norm: Floats | None
+    q: Floats
+    k: Floats
+    v: Floats
+    rot_q: Floats
+    keys: Floats
+    values: Floats
+    first_key: int
+    attn_out: Floats
+    head_out: Floats
+    has_post_norms: bool
+    gate: Floats | None
+    up: Floats | None
+    ffn_hidden: Floats | None
+
+
+@dataclass(frozen=True, slots=True)
 class InspectionResult:
     """Answer to an `InspectionRequest`, float32; None for what was not requested.
 
@@ -256,6 +305,7 @@ class InspectionResult:
     last_hidden
                (n_rows, hidden_size)                    final norm of the residual stream after the
                                                         last layer
+    layer      see `LayerActivations`
     """
 
     attention: Floats | None = None
@@ -263,6 +313,7 @@ class InspectionResult:
     states: Floats | None = None
     routes: ExpertChoices | None = None
     last_hidden: Floats | None = None
+    layer: LayerActivations | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ GPU = {
     "plans": "checkpoint config errors info interventions kv lora models ops webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
-    " sampling_params stage_hosts step tuning webgpu",
+    " reference sampling_params stage_hosts step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"

@@ -8,7 +8,7 @@ import numpy as np
 from app.engine.client import Tokenizer
 from gpu.inspection.requests import Answer
 
-ID_ARRAYS = frozenset({"ids", "top_ids", "forbidden_ids"})
+ID_ARRAYS = frozenset({"ids", "top_ids", "near_ids", "forbidden_ids"})
 
 
 def with_token_text(answer: Answer, tokenizer: Tokenizer) -> Answer:

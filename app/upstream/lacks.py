@@ -9,6 +9,7 @@ LAYERS = "what happens inside its layers"
 WHY_NOT = {
     "layers": LAYERS,
     "attention": ATTENTION,
+    "forward": "the vectors inside its layers",
     "lens": "what it would have predicted after each layer",
     "filters": "the logits of its whole vocabulary, nor what its sampler removed",
     "reach": "how to change its heads and layers while it writes",

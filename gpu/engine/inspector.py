@@ -17,6 +17,7 @@ from gpu.engine.scheduler import Scheduler
 from gpu.engine.validation import check_biased_ids
 from gpu.errors import InvalidRequest
 from gpu.inspection.beam import beam_answer
+from gpu.inspection.forward_pass import compared_vectors, forward_reading
 from gpu.inspection.plan_questions import peaks_answer, plan_answer, profile_answer
 from gpu.inspection.readings import LossReading, expert_reading, kv_reading, lens_reading
 from gpu.inspection.requests import (
@@ -28,6 +29,7 @@ from gpu.inspection.requests import (
     CacheBlocks,
     DevicePeaks,
     Embedding,
+    ForwardPass,
     LogitLens,
     Losses,
     Profile,
@@ -110,6 +112,9 @@ class Inspector:
                 self._check_ids([question.chosen], "chosen")
                 _check_top(question.top)
                 return self._with_spans(question, lambda c: self._logit_lens(question, c))
+            case ForwardPass():
+                self._check_forward(question)
+                return self._with_spans(question, lambda c: self._forward(question, c))
             case Waterfall(ids=ids, position=position):
                 self._check_place(ids, position)
                 self._check_ids(question.also, "also")
@@ -189,6 +194,19 @@ class Inspector:
         )
         assert found.lens is not None
         return lens_reading(found.lens, question.chosen, question.top)
+
+    def _forward(self, question: ForwardPass, schedule: InterventionSchedule) -> AnswerSteps:
+        ids = question.ids[: question.position + 1]
+        request = InspectionRequest(
+            keys=(0, len(ids)),
+            states=True,
+            last_hidden=True,
+            layer=(question.layer, question.head),
+        )
+        found = yield from self._recomputer.inspect(ids, len(ids) - 1, request, schedule)
+        assert found.layer is not None
+        logits = self._runner.unembed(compared_vectors(found.layer))
+        return forward_reading(found, logits, question, self._runner.config)
 
     def _waterfall(
         self,
@@ -324,6 +342,17 @@ class Inspector:
                 f"{param} should be from 0 to {len(ids) - 1}, but is {position}",
                 param,
             )
+
+    def _check_forward(self, question: ForwardPass) -> None:
+        self._check_place(question.ids, question.position)
+        self._check_bytes(question.position + 1)
+        _check_top(question.top)
+        config = self._runner.config
+        for name, n in (("layer", config.n_layers), ("head", config.n_heads)):
+            if not 0 <= getattr(question, name) < n:
+                raise InvalidRequest(
+                    f"{name} should be from 0 to {n - 1}, but is {getattr(question, name)}", name
+                )
 
     def _check_bytes(self, n_weights: int) -> None:
         """Raise InvalidRequest if an answer of `n_weights` weights per head is too large."""

@@ -84,6 +84,48 @@ class LogitLens(_Question, frozen=True, tag="logit_lens"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
+class ForwardPass(_Question, frozen=True, tag="forward"):
+    """Activations of the token at `position` in layer `layer`, in the order in which the pass
+    computes them, with the scores of `head` over the tokens up to it. All are f32 but the ids.
+
+    embedding            (hidden_size,): the residual stream before layer 0
+    resid_pre, resid_mid, resid_post
+                         (hidden_size,): before the layer, after its attention, after its MLP
+    final, final_norm    (hidden_size,): after the last layer, and what the output head reads
+    attn_norm, mlp_norm  (hidden_size,): normed input of attention and of the MLP
+    q, rot_q             (n_heads, head_dim): queries as projected, and as compared with keys
+    k, v                 (n_kv_heads, head_dim): keys and values as projected
+    keys, values         (n_keys, head_dim): those in the cache that `head` reads, the last the
+                         token's own
+    dots, scores, weights  (n_keys,): q · k, scaled and capped, and its softmax
+    attn_out             (n_heads, head_dim): Σ weight · value
+    head_out             (hidden_size,): what the output projection makes of `head`
+    head_norms, head_cosines  (n_heads,): length of that part of each head, and cosine of its angle
+                         to what attention added
+    gate, up, ffn_hidden  (intermediate_size,): of the MLP; act(gate) · up
+    near_ids             u32 (5, top): tokens that final norm and output head would give of each of
+                         `VECTORS` alone, most likely first
+    near_logits          (5, top)
+    info                 "layer", "head", "kv_head", "first_key" (position of the first of `keys`),
+                         "scale", "softcap" (null: none), "activation", "parallel" (the MLP reads
+                         the stream before the layer), "post_norms" (updates are normed)
+
+    Arrays of what the layer does not have are left out: norms, the gate, or all three of the MLP
+    with experts.
+    """
+
+    ids: list[int]
+    position: int
+    layer: int
+    head: int = 0
+    top: int = 5
+    spans: tuple[InterventionSpan, ...] = ()
+
+
+VECTORS = ("resid_pre", "attn_update", "resid_mid", "mlp_update", "resid_post")
+"""Vectors of `ForwardPass` that are compared with the vocabulary."""
+
+
 class Waterfall(_Question, frozen=True, tag="waterfall"):
     """Stages in which settings turn the logits at `position` into a distribution. The draw is that
     of token `index` of a run. `grammar`: that of the run; `n_read` of it counts back from
@@ -242,6 +284,7 @@ Question = (
     AttentionFrom
     | AttentionTo
     | LogitLens
+    | ForwardPass
     | Waterfall
     | Losses
     | Beam

@@ -119,6 +119,7 @@ class Pass:
     ) -> Tensor:
         """Return the queries of [norm](x), rotated by `rope` (None: no positions); keys and values
         go to the cache of layer i."""
+        self._unfused_qkv(qkv, x, norm)
         q, batch = self.work.q, self.batch.of_group(self.pools.group_of(i))
         ops.qkv(
             self.rec, batch, qkv.name, self.config, x, qkv.weight, rope, self.pools, i, q,
@@ -138,6 +139,7 @@ class Pass:
     ) -> Tensor:
         """Do `qkv` with an RMSNorm of queries and keys before RoPE: of each head, or of all heads
         as one row if `gains` is that long."""
+        self._unfused_qkv(qkv, x, norm)
         projected = self.linear(qkv, x, self.work.scratch["projected"], norm=norm)
         q, label = self.work.q, f"{self.config.layer_name(i)}.attn.qk_norm_rope"
         batch = self.batch.of_group(self.pools.group_of(i))
@@ -171,6 +173,7 @@ class Pass:
     def norm(self, label: str, norm: Norm, x: Tensor) -> Tensor:
         """Return norm(x), for products that take no norm of their own (LayerNorm)."""
         normed = self.work.scratch["normed"]
+        self.unfused_norm(label, norm, x)
         ops.norm(self.rec, self.batch, label, norm, self.config.hidden_size, x, normed)
         return normed
 
@@ -179,6 +182,9 @@ class Pass:
     ) -> Tensor:
         """Return act(up([norm](x))), or act(gate(…)) · up(…) when `gated`."""
         hidden, activation = self.work.ffn_hidden, self.config.activation
+        if unfused := self.instruments.unfused:
+            self.unfused_norm(up.name, norm, x)
+            self._unfused_linear(up, x, unfused.gate_up if gated else unfused.up, norm)
         return self.linear(up, x, hidden, norm=norm, activation=activation, gated=gated)
 
     def linear(
@@ -228,6 +234,31 @@ class Pass:
                 self.rec, self.batch, "stats", self.config, states.states, states.mid_states,
                 capture.stats,
             )  # fmt: skip
+
+    # ---- parts of fused dispatches ----------------------------------------------------------
+
+    def unfused_norm(self, label: str, norm: Norm | None, x: Tensor) -> None:
+        """Record norm(x) alone for the instrument `unfused`; `label`: a dispatch that reads it."""
+        unfused = self.instruments.unfused
+        if unfused is None or norm is None:
+            return
+        to = unfused.attn_norm if ".attn." in label else unfused.mlp_norm
+        ops.norm(
+            self.rec, self.batch, f"{label}.unfused_norm", norm, self.config.hidden_size, x, to
+        )
+
+    def _unfused_qkv(self, qkv: Linear, x: Tensor, norm: Norm | None) -> None:
+        if unfused := self.instruments.unfused:
+            self.unfused_norm(qkv.name, norm, x)
+            self._unfused_linear(qkv, x, unfused.qkv, norm)
+
+    def _unfused_linear(self, linear: Linear, x: Tensor, y: Tensor, norm: Norm | None) -> None:
+        """Record linear([norm](x)) without what a fused dispatch does to it."""
+        bias = self.lora_bias(linear, x, norm)
+        ops.matmul(
+            self.rec, self.batch, f"{linear.name}.unfused", x, linear.weight, y, norm=norm,
+            bias=bias,
+        )  # fmt: skip
 
     # ---- LoRA -------------------------------------------------------------------------------
 

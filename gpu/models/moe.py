@@ -27,6 +27,7 @@ from gpu.webgpu.buffers import Tensor
 def mixture(run: Pass, i: int, weights: Moe, x: Tensor, *, norm: Norm | None) -> Tensor:
     """x + Σ gate · expert(norm(x)) over the experts that layer i chooses for each row."""
     experts = ExpertPass.of(run, i)
+    run.unfused_norm(weights.router.name, norm, x)
     experts.route(weights, x, norm)
     shared = experts.shared_expert(weights.shared, x, norm) if weights.shared else None
     experts.run_experts(weights, x, norm)

@@ -171,6 +171,27 @@ class RoutingCapture:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfused:
+    """Buffers for what fused dispatches keep in registers, of one row. Every layer writes them, so
+    they are read before the next layer runs.
+
+    attn_norm, mlp_norm  (1, width): input of the projections
+    qkv                  (1, (n_heads + 2 · n_kv_heads) · head_dim): projections before the norm of
+                         queries and keys and RoPE, in the order of the matrix
+    gate_up              (1, 2 · intermediate_size): gate and up alternating
+    up                   the same buffer for an MLP without a gate
+    head_out             (n_heads, width): what the output projection makes of each head
+    """
+
+    attn_norm: Tensor
+    mlp_norm: Tensor
+    qkv: Tensor
+    gate_up: Tensor
+    up: Tensor
+    head_out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class PassInterventions:
     """Tables of the interventions of each slot, by layer.
 
@@ -229,7 +250,7 @@ class PassLora:
 class Instruments:
     """Measurements that a recording adds to the pass, and changes it allows (`interventions`,
     `lora`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final norm of every
-    row."""
+    row. `unfused`: for one row, the parts of fused dispatches too."""
 
     states: States | None = None
     capture: Capture | None = None
@@ -238,6 +259,7 @@ class Instruments:
     lora: PassLora | None = None
     routing_capture: RoutingCapture | None = None
     last_hidden: Tensor | None = None
+    unfused: Unfused | None = None
 
 
 NO_INSTRUMENTS = Instruments()

@@ -7,7 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpu.config import ModelConfig
-from gpu.models.workspace import AttentionCapture, Capture, ResidualStream, RoutingCapture, States
+from gpu.models.workspace import (
+    AttentionCapture,
+    Capture,
+    ResidualStream,
+    RoutingCapture,
+    States,
+    Unfused,
+)
 from gpu.ops import ExpertRouting
 from gpu.ops.layer_stats import n_stats
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -41,6 +48,7 @@ class CaptureBuffers:
         self._captures: dict[int, Capture] = {}
         self._weights: AttentionCapture | None = None
         self._routed: RoutingCapture | None = None
+        self._unfused: Unfused | None = None
         self.max_rows = captured_rows(config, memory)
         self.weights_room = _weights_room(config, context, memory)
 
@@ -127,6 +135,23 @@ class CaptureBuffers:
         if name not in self._buffers:
             self._buffers[name] = self._memory.zeros(name, (self._memory.max_rows, width))
         return slice_of(self._buffers[name], 0, (n_rows, width))
+
+    def unfused(self) -> Unfused:
+        """Return the buffers for the parts of fused dispatches."""
+        if self._unfused is None:
+            config, zeros = self._config, self._memory.zeros
+            n_heads, inner = config.n_heads + 2 * config.n_kv_heads, config.intermediate_size
+            width = padded(config.hidden_size)
+            gate_up = zeros("inspect.gate_up", (1, padded(2 * inner)))
+            self._unfused = Unfused(
+                attn_norm=zeros("inspect.attn_norm", (1, width)),
+                mlp_norm=zeros("inspect.mlp_norm", (1, width)),
+                qkv=zeros("inspect.qkv", (1, padded(n_heads * config.head_dim))),
+                gate_up=gate_up,
+                up=slice_of(gate_up, 0, (1, padded(inner))),
+                head_out=zeros("inspect.head_out", (config.n_heads, width)),
+            )
+        return self._unfused
 
     def _buffer(
         self, name: str, n_parts: int, n_rows: int, width: int, dtype: str = "f32"

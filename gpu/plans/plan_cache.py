@@ -49,7 +49,12 @@ SAMPLING = ("plain", "captured")
     lens     logits of the states that a plan of kind "states" left; runs no layers
     last_hidden
              final norm of the residual stream after the last layer
+    unfused  every state, and of one row the parts of fused dispatches
+    head_out output projection of every layer, for rows that the host writes; no other dispatches
 """
+
+WITHOUT_LAYERS = ("lens", "head_out")
+"""Kinds of plans whose input is not the residual stream before the first layer."""
 
 LEAST_ROWS = {"states": 2, "lens": 2}
 """Fewest rows of plans of these kinds. States begin at multiples of 64 floats and a row takes a
@@ -265,6 +270,11 @@ class PlanCache:
         return self._capture_buffers.weights()
 
     @property
+    def workspace(self) -> Workspace:
+        """Activations that every plan reuses."""
+        return self._work
+
+    @property
     def max_result_bytes(self) -> int:
         """Size in bytes of the largest step's results in a readback buffer."""
         config, rows = self._model.config, self.max_captured_rows
@@ -318,6 +328,8 @@ class PlanCache:
         run = Pass(rec, batch, model.config, self._work, self._pools, tensors.chosen, instruments)
         if kind == "lens" and instruments.states:
             x = instruments.states.as_rows
+        elif kind == "head_out":
+            x = self._head_out(run)
         else:
             x = model.forward(run)
             if not model.stage.is_last:  # statistics of the last layer include what steers the next
@@ -337,14 +349,14 @@ class PlanCache:
             rec.plan,
             instruments,
             n_queries,
-            received=None if stage.is_first or kind == "lens" else run.received,
+            received=None if stage.is_first or kind in WITHOUT_LAYERS else run.received,
             sent=None if stage.is_last or kind not in SAMPLING else x,
         )
 
     def _instruments(self, kind: str, n_rows: int, interventions: bool, loras: bool) -> Instruments:
         return Instruments(
             self._capture_buffers.states(n_rows)
-            if kind in ("captured", "states", "lens")
+            if kind in ("captured", "states", "lens", "unfused")
             else None,
             self._capture_buffers.capture(n_rows) if kind == "captured" else None,
             self._capture_buffers.weights() if kind == "weights" else None,
@@ -352,7 +364,21 @@ class PlanCache:
             self._adapted if loras else None,
             self._capture_buffers.routed() if kind == "routes" else None,
             self._capture_buffers.last_hidden(n_rows) if kind == "last_hidden" else None,
+            self._capture_buffers.unfused() if kind in ("unfused", "head_out") else None,
         )
+
+    def _head_out(self, run: Pass) -> Tensor:
+        """Record the output projection of every layer, each followed by a mark."""
+        unfused = run.instruments.unfused
+        assert unfused is not None
+        for layer in self._model.layers:
+            scale, out = self._model.config.residual_scale, layer.out
+            ops.matmul(
+                run.rec, run.batch, out.name, self._work.attn_out, out.weight, unfused.head_out,
+                scale=scale,
+            )  # fmt: skip
+            run.rec.mark(out.name)
+        return unfused.head_out
 
     def _sample(self, rec: Recorder, batch: Batch) -> None:
         vocab, chosen, t = (

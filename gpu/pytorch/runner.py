@@ -20,7 +20,7 @@ import torch
 from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Progress, weight_progress
-from gpu.errors import ModelError
+from gpu.errors import InvalidRequest, ModelError
 from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
@@ -191,7 +191,16 @@ class TorchRunner:
 
     def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
         request.validate(step, self.limits.context)
+        if request.layer is not None:
+            raise InvalidRequest(
+                "--backend torch does not read the activations of a layer; use --backend wgpu",
+                "layer",
+            )
         return self._thread.submit(self._inspect, step, request).result()
+
+    def unembed(self, states: Floats) -> Floats:
+        logits: Floats = self._thread.submit(self._unembed, states).result()
+        return logits
 
     def profile(self, step: Step, repeat: int) -> None:
         """Return None: there are no dispatches to time."""
@@ -248,6 +257,10 @@ class TorchRunner:
             routes=watcher.routes if request.routes else None,
             last_hidden=last.numpy() if last is not None else None,
         )
+
+    def _unembed(self, states: Floats) -> Floats:
+        logits: Floats = self.model.unembed(torch.from_numpy(states)).numpy()
+        return logits
 
     def _batch(self, step: Step) -> Batch:
         ids = [self._last[r.slot] if r.token == FROM_GPU else r.token for r in step.rows]

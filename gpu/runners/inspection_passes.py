@@ -19,6 +19,7 @@ from gpu.errors import InvalidRequest
 from gpu.models.workspace import AttentionCapture, States
 from gpu.plans.capture_buffers import slice_of
 from gpu.plans.plan_cache import PlanCache, RecordedPlan, StepTensors
+from gpu.runners.layer_reader import LayerReader
 from gpu.runners.step_queue import StepQueue
 from gpu.step import ExpertChoices, Floats, InspectionRequest, InspectionResult, Sample, Step
 from gpu.webgpu.buffers import Memory, Tensor
@@ -60,8 +61,10 @@ class InspectionPasses:
         queue: StepQueue,
         tensors: StepTensors,
         memory: Memory,
+        layers: LayerReader,
     ) -> None:
         self._config = config
+        self._layers = layers
         self._plans = plans
         self._queue = queue
         self._tensors = tensors
@@ -78,7 +81,8 @@ class InspectionPasses:
         lens = self._lens(asked) if request.lens else None
         routes = self._routes(asked) if request.routes else None
         last_hidden = self._last_hidden(asked) if request.last_hidden else None
-        return InspectionResult(attention, lens, states, routes, last_hidden)
+        layer = self._layers.read(asked.step, *request.layer, received) if request.layer else None
+        return InspectionResult(attention, lens, states, routes, last_hidden, layer)
 
     def unembed(self, states: Floats) -> Floats:
         """Return the logits (n, vocab_size) of states of the residual stream (n, hidden_size)."""

@@ -72,6 +72,7 @@ def join_inspected(parts: Sequence[InspectionResult]) -> InspectionResult:
         states=_join([*inner, states[-1]]) if states else None,
         routes=_join_routes(routes) if routes else None,
         last_hidden=parts[-1].last_hidden,
+        layer=next((part.layer for part in parts if part.layer is not None), None),
     )
 
 

@@ -234,8 +234,12 @@ class StagedRunner:
             return joined
         assert joined.states is not None
         states = joined.states[step.samples[0].row]
-        lens = self._last.call(methodcaller("unembed", states))
+        lens = self.unembed(states)
         return replace(joined, lens=lens, states=joined.states if request.states else None)
+
+    def unembed(self, states: Floats) -> Floats:
+        logits: Floats = self._last.call(methodcaller("unembed", states))
+        return logits
 
     def profile(self, step: Step, repeat: int) -> Floats | None:
         times = []
@@ -289,11 +293,16 @@ def _own_request(
     request: InspectionRequest, config: ModelConfig, stage: Stage
 ) -> InspectionRequest:
     """Return what a stage can give of a request."""
+    layer = request.layer
+    if layer is not None:
+        own = layer[0] in stage.layers
+        layer = (layer[0] - stage.first, layer[1]) if own else None
     has_routes = config.experts is None or bool(stage.own(config.expert_layers))
     return replace(
         request,
         routes=request.routes and has_routes,
         last_hidden=request.last_hidden and stage.is_last,
+        layer=layer,
     )
 
 

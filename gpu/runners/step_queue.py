@@ -207,6 +207,21 @@ class StepQueue:
         self._calls.submit(self._calls.encode(prepared))
         self._calls.wait()
 
+    def run_segments(
+        self,
+        recorded: RecordedPlan,
+        step: Step,
+        segments: slice,
+        received: Floats | None = None,
+    ) -> None:
+        """Run the part of a step between marks of its plan, and wait for everything submitted. Not
+        with offloaded experts."""
+        assert self._offload is None
+        commands = StepCommands(recorded.plan.segments()[segments])
+        self._write(recorded, step, received)
+        self._calls.submit(self._calls.encode(self._calls.prepare(commands)))
+        self._calls.wait()
+
     def run_one_by_one(
         self, recorded: RecordedPlan, step: Step, run: Callable[[Dispatch], None]
     ) -> Collected:

@@ -21,6 +21,7 @@ from gpu.checkpoint.reader import Progress, WeightSource, weight_progress
 from gpu.checkpoint.weight_cache import WeightCache, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
+from gpu.errors import InvalidRequest
 from gpu.info import DeviceInfo, MemoryInfo, StageInfo
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.copies import TokenMove
@@ -36,6 +37,7 @@ from gpu.runners.checked_run import CheckedRun, checked_kernels
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.inspection_passes import InspectionPasses
 from gpu.runners.kv_shift import KvShift
+from gpu.runners.layer_reader import LayerReader
 from gpu.runners.loaded_model import LoadedModel, StagePart
 from gpu.runners.results import parse_captured, parse_samples, parse_sent
 from gpu.runners.step_queue import Collected, StepQueue
@@ -119,7 +121,12 @@ class WgpuRunner:
         self.in_flight = depth if offload is None else 1
         self._queue = self._make_queue(depth, offload)
         self._inspection = InspectionPasses(
-            self.config, self.plans, self._queue, self._tensors, memory
+            self.config,
+            self.plans,
+            self._queue,
+            self._tensors,
+            memory,
+            LayerReader(self.model, self.pools, self.plans, self._queue, memory),
         )
         self._biases: dict[int, tuple[TokenBias, ...]] = {}  # of each slot, as uploaded
         self._peaks: dict[str, float] | None = None
@@ -289,11 +296,15 @@ class WgpuRunner:
     ) -> InspectionResult:
         assert not self._queue, "collect the steps in flight first"
         request.validate(step, self.limits.context)
+        if request.layer and self._offloads:
+            raise InvalidRequest(
+                "the activations of a layer cannot be read while experts wait in host memory; "
+                "load the model without --expert-slots",
+                "layer",
+            )
         return self._inspection.run(step, request, received)
 
     def unembed(self, states: Floats) -> Floats:
-        """Return float32 (n, vocab_size): what final norm and output head make of states of the
-        residual stream (n, hidden_size). No steps may be in flight."""
         assert not self._queue, "collect the steps in flight first"
         return self._inspection.unembed(states)
 

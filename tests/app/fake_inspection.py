@@ -23,6 +23,7 @@ from gpu.inspection.requests import (
     CacheBlocks,
     DevicePeaks,
     Embedding,
+    ForwardPass,
     LogitLens,
     Losses,
     Profile,
@@ -35,6 +36,7 @@ from gpu.kv.state import KvState
 from gpu.reference.softmax import entropy, log_softmax
 from gpu.sampling_params import DISTRIBUTION
 from gpu.step import Sample
+from tests.app.fake_forward import fake_forward
 from tests.app.fake_plan import fake_plan
 
 OTHER_RUN = 2**32 - 1
@@ -62,6 +64,9 @@ def _check(question: Question, info: EngineInfo) -> None:
         raise InvalidRequest(f"position must be from 0 to {len(ids) - 1}", "position")
     if not 1 <= getattr(question, "top", 1) <= 100:
         raise InvalidRequest("top must be from 1 to 100", "top")
+    for name, n in (("layer", info.model.n_layers), ("head", info.model.n_heads)):
+        if not 0 <= getattr(question, name, 0) < n:
+            raise InvalidRequest(f"{name} must be from 0 to {n - 1}", name)
 
 
 def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> Answer:
@@ -79,6 +84,8 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             sharper = np.linspace(0.5, 4, info.model.n_layers + 1)[:, None]
             logits = _logits(rng, info.model.n_layers + 1, vocab) * sharper.astype(np.float32)
             return lens_reading(logits, chosen, top)
+        case ForwardPass():
+            return fake_forward(question, info, rng)
         case Waterfall(ids=ids, position=position, params=params, index=index, top=top):
             # Independent of the settings, as with a real model, but not of interventions.
             rng = np.random.default_rng([*ids, zlib.crc32(msgspec.json.encode(question.spans))])

@@ -36,6 +36,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "attention_from": {"ids": IDS, "position": 3},
     "attention_to": {"ids": IDS, "position": 1},
     "logit_lens": {"ids": IDS, "position": 2, "chosen": 270, "top": 3},
+    "forward": {"ids": IDS, "position": 3, "layer": 1, "head": 1, "top": 2},
     "waterfall": {
         "ids": IDS,
         "position": 4,

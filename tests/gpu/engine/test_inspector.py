@@ -17,6 +17,7 @@ from gpu.inspection.requests import (
     AttentionFrom,
     AttentionTo,
     CacheBlocks,
+    ForwardPass,
     LogitLens,
     Losses,
     Profile,
@@ -103,6 +104,29 @@ def test_the_lens_ends_at_what_was_written(
         assert answer["rank"].shape == answer["entropy"].shape == (stages,)
         last = answer["probability"][-1]
         np.testing.assert_allclose(np.log(last), written[i].logprob, atol=1e-5)
+
+
+def test_the_forward_pass_is_that_of_the_other_instruments(
+    engine: Engine, prompt: list[int], written: list[Token], ids: list[int]
+) -> None:
+    layer, head, position = engine.config.n_layers - 1, 1, len(prompt) + 2
+    question = ForwardPass(ids, position, layer, head, top=4)
+    if engine.info.device.backend == "torch":
+        with pytest.raises(InvalidRequest, match="use --backend wgpu"):
+            engine.inspect(question).result()
+        return
+    answer = engine.inspect(question).result()
+    weights = engine.inspect(AttentionFrom(ids, position)).result()["weights"]
+    np.testing.assert_array_equal(answer["weights"], weights[layer, head])
+    np.testing.assert_array_equal(answer["resid_post"], answer["final"])
+    lens = engine.inspect(LogitLens(ids, position, chosen=1, top=4)).result()
+    np.testing.assert_array_equal(answer["near_ids"][[0, 4]], lens["ids"][-2:])
+    np.testing.assert_allclose(
+        answer["scores"], answer["keys"] @ answer["rot_q"][head] * answer.info["scale"], rtol=1e-3
+    )
+    parts = answer["head_norms"] * answer["head_cosines"]
+    update = answer["resid_mid"] - answer["resid_pre"]
+    np.testing.assert_allclose(parts.sum(), np.linalg.norm(update), rtol=1e-4)
 
 
 def test_the_waterfall_draws_the_token_of_the_run(
@@ -205,6 +229,10 @@ BAD: list[tuple[Question, str]] = [
     (AttentionTo([1] * 257, 0), "257 ids are more than the context of 256"),
     (LogitLens([1], 0, chosen=-1), "chosen should be from 0 to"),
     (LogitLens([1], 0, chosen=1, top=0), "top should be from 1 to"),
+    (ForwardPass([1], 1, 0), "position should be from 0 to 0"),
+    (ForwardPass([1], 0, -1), "layer should be from 0 to"),
+    (ForwardPass([1], 0, 0, head=99), "head should be from 0 to"),
+    (ForwardPass([1], 0, 0, top=0), "top should be from 1 to"),
     (Losses([1]), "give two ids"),
     (Losses([1, 2], top=101), "top should be from 1 to"),
     (Waterfall([1], 0, SamplingParams(), 0), "seed should be that of the run"),

@@ -250,6 +250,12 @@ def test_instruments_add_dispatches_and_change_none(roomy: WgpuRunner) -> None:
         assert [d[0] for d in states] == [d[0] for d in plain]
         assert last_hidden[:-1] == plain
         assert last_hidden[-1][0] == "last_hidden"
+    plain, unfused = (
+        [d.label for d in roomy.plans.plan(1, 0, kind).plan.dispatches]
+        for kind in ("plain", "unfused")
+    )
+    assert [label for label in unfused if ".unfused" not in label] == plain
+    assert len(unfused) == len(plain) + 4 * n_layers
 
 
 def test_inspecting_leaves_the_text_and_the_cache_as_they_were(device: Device) -> None:

@@ -38,7 +38,7 @@ from tests.gpu.tracing.transformed import (
 pytestmark = [pytest.mark.slow, pytest.mark.parity, pytest.mark.timeout(3600)]
 
 CONTEXT = 4096
-KINDS = ("plain", "captured", "logits", "weights", "states", "last_hidden")
+KINDS = ("plain", "captured", "logits", "weights", "states", "last_hidden", "unfused")
 LASTS = (2503, CONTEXT - 1)
 """Positions of the last row, beside the first ones: 20 splits, and all 32."""
 NAN, INFINITY, STALE = 0x7FC0BEEF, 0x7F800000, 0xC2F6E979

@@ -20,6 +20,7 @@ const PIECE_ROWS = 16;
 /** Questions that only the server answers, as the subject of a sentence. */
 const REFUSED = {
   embedding: "embeddings are",
+  forward: "the vectors inside a layer are",
   peaks: "the speed of the device is",
 };
 
