@@ -65,7 +65,15 @@ AnswerSteps = Generator[None, None, Answer]
 AllowedTokens = npt.NDArray[np.bool_] | None
 
 AboutText = (
-    AttentionFrom | AttentionTo | LogitLens | Waterfall | Losses | Beam | Routing | Embedding
+    AttentionFrom
+    | AttentionTo
+    | LogitLens
+    | ForwardPass
+    | Waterfall
+    | Losses
+    | Beam
+    | Routing
+    | Embedding
 )
 
 
@@ -115,13 +123,8 @@ class Inspector:
             case ForwardPass():
                 self._check_forward(question)
                 return self._with_spans(question, lambda c: self._forward(question, c))
-            case Waterfall(ids=ids, position=position):
-                self._check_place(ids, position)
-                self._check_ids(question.also, "also")
-                _check_top(question.top)
-                _check_also(question.also)
-                vocab_size = self._runner.config.vocab_size
-                sample = _sample_of_question(question, vocab_size)
+            case Waterfall():
+                sample = self._check_waterfall(question)
                 return self._with_spans(
                     question, lambda c: self._waterfall(question, sample, allowed, c)
                 )
@@ -204,8 +207,7 @@ class Inspector:
             layer=(question.layer, question.head),
         )
         found = yield from self._recomputer.inspect(ids, len(ids) - 1, request, schedule)
-        assert found.layer is not None
-        logits = self._runner.unembed(compared_vectors(found.layer))
+        logits = self._runner.unembed(compared_vectors(found))
         return forward_reading(found, logits, question, self._runner.config)
 
     def _waterfall(
@@ -342,6 +344,14 @@ class Inspector:
                 f"{param} should be from 0 to {len(ids) - 1}, but is {position}",
                 param,
             )
+
+    def _check_waterfall(self, question: Waterfall) -> Sample:
+        """Return the draw that `question` is about."""
+        self._check_place(question.ids, question.position)
+        self._check_ids(question.also, "also")
+        _check_top(question.top)
+        _check_also(question.also)
+        return _sample_of_question(question, self._runner.config.vocab_size)
 
     def _check_forward(self, question: ForwardPass) -> None:
         self._check_place(question.ids, question.position)

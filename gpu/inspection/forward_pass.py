@@ -8,7 +8,8 @@ from gpu.config import ModelConfig
 from gpu.inspection.readings import most_likely
 from gpu.inspection.requests import Answer, Array, ForwardPass
 from gpu.reference.ops import cosine, soft_cap
-from gpu.step import Floats, InspectionResult, LayerActivations
+from gpu.reference.softmax import log_softmax
+from gpu.step import Floats, InspectionResult
 
 AS_READ = (
     "resid_pre", "attn_norm", "q", "k", "v", "rot_q", "keys", "values", "attn_out", "resid_mid",
@@ -17,24 +18,27 @@ AS_READ = (
 """Fields of `LayerActivations` that are arrays of the answer."""
 
 
-def compared_vectors(layer: LayerActivations) -> Floats:
-    """Return `gpu.inspection.requests.VECTORS` of a layer (5, hidden_size)."""
-    pre, mid, post = layer.resid_pre, layer.resid_mid, layer.resid_post
-    return np.stack([pre, mid - pre, mid, post - mid, post])
+def compared_vectors(found: InspectionResult) -> Floats:
+    """Return `gpu.inspection.requests.VECTORS` of the one row (6, hidden_size)."""
+    assert found.layer is not None
+    assert found.states is not None
+    pre, mid, post = found.layer.resid_pre, found.layer.resid_mid, found.layer.resid_post
+    return np.stack([pre, mid - pre, mid, post - mid, post, found.states[0, -1]])
 
 
 def forward_reading(
     found: InspectionResult, logits: Floats, question: ForwardPass, config: ModelConfig
 ) -> Answer:
     """Return the arrays of a question. `found`: attention to all tokens up to the last, states,
-    last hidden state and layer of the one row; `logits` (5, vocab_size): of `compared_vectors`."""
+    last hidden state and layer of the one row; `logits` (6, vocab_size): of `compared_vectors`."""
     layer, states, last = found.layer, found.states, found.last_hidden
     assert layer is not None
     assert states is not None
     assert last is not None
     assert found.attention is not None
     weights = found.attention[0, question.layer, question.head, layer.first_key :]
-    near = most_likely(logits.astype(np.float64), question.top)
+    logs = log_softmax(logits)
+    near = most_likely(logs, question.top)
     scale = config.head_dim**-0.5 if config.attn_scale is None else config.attn_scale
     dots = layer.keys.astype(np.float64) @ layer.rot_q[question.head]
     head_out = layer.head_out.astype(np.float64)
@@ -52,6 +56,7 @@ def forward_reading(
         "final_norm": last[0],
         "near_ids": near,
         "near_logits": np.take_along_axis(logits, near, -1),
+        "near_probabilities": np.exp(np.take_along_axis(logs, near, -1)),
     }
     info = {
         "layer": question.layer,

@@ -103,9 +103,9 @@ class ForwardPass(_Question, frozen=True, tag="forward"):
     head_norms, head_cosines  (n_heads,): length of that part of each head, and cosine of its angle
                          to what attention added
     gate, up, ffn_hidden  (intermediate_size,): of the MLP; act(gate) · up
-    near_ids             u32 (5, top): tokens that final norm and output head would give of each of
+    near_ids             u32 (6, top): tokens that final norm and output head would give of each of
                          `VECTORS` alone, most likely first
-    near_logits          (5, top)
+    near_logits, near_probabilities  (6, top)
     info                 "layer", "head", "kv_head", "first_key" (position of the first of `keys`),
                          "scale", "softcap" (null: none), "activation", "parallel" (the MLP reads
                          the stream before the layer), "post_norms" (updates are normed)
@@ -122,7 +122,7 @@ class ForwardPass(_Question, frozen=True, tag="forward"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
-VECTORS = ("resid_pre", "attn_update", "resid_mid", "mlp_update", "resid_post")
+VECTORS = ("resid_pre", "attn_update", "resid_mid", "mlp_update", "resid_post", "final")
 """Vectors of `ForwardPass` that are compared with the vocabulary."""
 
 

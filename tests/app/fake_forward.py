@@ -11,8 +11,8 @@ import numpy as np
 
 from gpu import EngineInfo
 from gpu.config import ModelConfig
-from gpu.inspection.forward_pass import compared_vectors, forward_reading
-from gpu.inspection.requests import Answer, ForwardPass
+from gpu.inspection.forward_pass import forward_reading
+from gpu.inspection.requests import VECTORS, Answer, ForwardPass
 from gpu.step import Floats, InspectionResult, LayerActivations
 
 MODEL = Path(__file__).parents[2] / "app" / "tale" / "model"
@@ -73,5 +73,5 @@ def fake_forward(question: ForwardPass, info: EngineInfo, rng: np.random.Generat
         layer=layer,
     )
     config = replace(_config(), n_heads=n_heads, n_kv_heads=n_kv, head_dim=head_dim)
-    logits = vectors(len(compared_vectors(layer)), model.vocab_size)
+    logits = vectors(len(VECTORS), model.vocab_size)
     return forward_reading(found, logits, question, config)

@@ -120,7 +120,8 @@ def test_the_forward_pass_is_that_of_the_other_instruments(
     np.testing.assert_array_equal(answer["weights"], weights[layer, head])
     np.testing.assert_array_equal(answer["resid_post"], answer["final"])
     lens = engine.inspect(LogitLens(ids, position, chosen=1, top=4)).result()
-    np.testing.assert_array_equal(answer["near_ids"][[0, 4]], lens["ids"][-2:])
+    np.testing.assert_array_equal(answer["near_ids"][[0, 4, 5]], lens["ids"][[-2, -1, -1]])
+    np.testing.assert_array_equal(answer["near_probabilities"][5], lens["probabilities"][-1])
     np.testing.assert_allclose(
         answer["scores"], answer["keys"] @ answer["rot_q"][head] * answer.info["scale"], rtol=1e-3
     )
