@@ -7,7 +7,7 @@ import numpy as np
 from gpu.config import ModelConfig
 from gpu.inspection.readings import most_likely
 from gpu.inspection.requests import Answer, Array, ForwardPass
-from gpu.reference.ops import cosine, soft_cap
+from gpu.reference.ops import ACTIVATIONS, cosine, soft_cap
 from gpu.reference.softmax import log_softmax
 from gpu.step import Floats, InspectionResult
 
@@ -40,12 +40,14 @@ def forward_reading(
     logs = log_softmax(logits)
     near = most_likely(logs, question.top)
     scale = config.head_dim**-0.5 if config.attn_scale is None else config.attn_scale
+    act = ACTIVATIONS[config.activation]
     dots = layer.keys.astype(np.float64) @ layer.rot_q[question.head]
     head_out = layer.head_out.astype(np.float64)
     update = layer.resid_mid.astype(np.float64) - layer.resid_pre
     arrays = {
         "embedding": states[0, 0],
         **{name: values for name in AS_READ if (values := getattr(layer, name)) is not None},
+        **({} if layer.gate is None else {"act": act(layer.gate.astype(np.float64))}),
         "dots": dots,
         "scores": soft_cap(dots * scale, config.attn_logit_softcap),
         "weights": weights,

@@ -102,7 +102,8 @@ class ForwardPass(_Question, frozen=True, tag="forward"):
     head_out             (hidden_size,): what the output projection makes of `head`
     head_norms, head_cosines  (n_heads,): length of that part of each head, and cosine of its angle
                          to what attention added
-    gate, up, ffn_hidden  (intermediate_size,): of the MLP; act(gate) · up
+    gate, act, up, ffn_hidden  (intermediate_size,): of the MLP; act is act(gate), and ffn_hidden
+                         act · up, or act(up) without a gate
     near_ids             u32 (6, top): tokens that final norm and output head would give of each of
                          `VECTORS` alone, most likely first
     near_logits, near_probabilities  (6, top)
@@ -110,7 +111,7 @@ class ForwardPass(_Question, frozen=True, tag="forward"):
                          "scale", "softcap" (null: none), "activation", "parallel" (the MLP reads
                          the stream before the layer), "post_norms" (updates are normed)
 
-    Arrays of what the layer does not have are left out: norms, the gate, or all three of the MLP
+    Arrays of what the layer does not have are left out: norms, the gate, or all four of the MLP
     with experts.
     """
 

@@ -125,6 +125,8 @@ def test_the_forward_pass_is_that_of_the_other_instruments(
     np.testing.assert_allclose(
         answer["scores"], answer["keys"] @ answer["rot_q"][head] * answer.info["scale"], rtol=1e-3
     )
+    hidden = answer["act"] * answer["up"]
+    np.testing.assert_allclose(answer["ffn_hidden"], hidden, rtol=1e-5, atol=1e-5)
     parts = answer["head_norms"] * answer["head_cosines"]
     update = answer["resid_mid"] - answer["resid_pre"]
     np.testing.assert_allclose(parts.sum(), np.linalg.norm(update), rtol=1e-4)
