@@ -13,7 +13,7 @@ STYLE_SHEETS = (
     "ui/tokens", "ui/base", "ui/bench", "ui/divider", "chat/conversation", "chat/system-prompt",
     "chat/markdown", "chat/summary", "chat/message", "chat/composer", "panels/sampling",
     "panels/presets", "panels/candidates", "core-sample/core-sample", "panels/layers",
-    "panels/run-strip", "look/panel", "look/tokens", "look/attention", "look/lens",
+    "panels/run-strip", "look/panel", "look/tokens", "look/forward", "look/attention", "look/lens",
     "look/experts", "look/filters", "look/reach", "look/branches", "look/compare", "look/loss",
     "look/timeline", "look/cache", "look/schedule", "look/weights", "look/plan", "tour/tour",
     "panels/models", "conversations/drawer", "ui/lacks", "ui/states", "ui/widths", "ui/phone",

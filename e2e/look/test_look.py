@@ -18,6 +18,7 @@ from e2e.site import Site
 INSTRUMENTS = (
     "tokens",
     "timeline",
+    "forward",
     "attention",
     "lens",
     "experts",

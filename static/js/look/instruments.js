@@ -24,6 +24,13 @@ export const INSTRUMENTS = [
     fetch: async () => (await import("./timeline/timeline.js")).timeline,
   },
   {
+    name: "forward",
+    tab: "Forward",
+    title: "Forward pass",
+    what: "Every step of the computation of one token, from its embedding to the next token, in numbers.",
+    fetch: async () => (await import("./forward/forward.js")).forward,
+  },
+  {
     name: "attention",
     tab: "Attention",
     title: "Attention",
