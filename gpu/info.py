@@ -165,7 +165,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DraftInfo(msgspec.Struct, frozen=True):
-    """The draft model beside the loaded one; `n_bytes`: all that it takes on the device."""
+    """The draft model of the loaded one; `n_bytes`: all that it takes on the device."""
 
     n_layers: int
     hidden_size: int

@@ -10,7 +10,7 @@ from pathlib import Path
 SPEC_TYPES = ("none", "ngram")
 
 MAX_PREFILL_SLOWDOWN = 1.8
-"""Twice is promised; the rest is for what varies."""
+"""The promise is 2; the rest is a reserve, because the times of steps vary."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

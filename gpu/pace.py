@@ -1,6 +1,6 @@
 """Pace of a run: how many tokens a second it writes, or one at a time as a person asks for them.
 
-It decides only when a token is computed and told. Which one it is depends on seed, index and logits
+It decides only when a token is computed and sent. Which one it is depends on seed, index and logits
 alone, so the ids are the same at any pace.
 """
 
@@ -23,7 +23,7 @@ class PaceChange(msgspec.Struct, frozen=True):
     """Change of the pace of a run.
 
     rate   tokens a second; 0: paused; None: as fast as it goes; unset: as before
-    steps  tokens that a paused run writes beside those it was asked for before
+    steps  tokens that a paused run writes in addition to those it was asked for before
     """
 
     rate: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -59,7 +59,7 @@ def check_pace(rate: float | None) -> None:
 class RunPace:
     """Pace of one run, `rate` as in `PaceChange`.
 
-    A paused run computes the next token too, as a preview: it is told what it would be drawn from,
+    A paused run computes the next token too, as a preview: what it would be drawn from is sent,
     and the token itself once it may be written. Others compute a token when it is due.
     """
 

@@ -40,7 +40,7 @@ class Slider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """Declaration of a field of `SamplingParams`, beside its type and default.
+    """Declaration of a field of `SamplingParams`, in addition to its type and default.
 
     label     name on the page
     range     smallest and largest value, both allowed

@@ -40,10 +40,10 @@ class StageHosts(Protocol):
         ...
 
     def lost(self, message: str) -> None:
-        """Note that a process is gone although it was not told to end: no step of the engine will
+        """Note that a process is gone although it was not asked to end: no step of the engine will
         succeed any more. Called on a thread of the engine."""
         ...
 
     def end(self) -> None:
-        """End the processes. Those that were told to end and did so are gone already."""
+        """End the processes. Those that were asked to end and did so are gone already."""
         ...

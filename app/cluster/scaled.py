@@ -27,8 +27,8 @@ AWAY = Status("loading", "this engine is not needed at the moment")
 LOOK_SECONDS = 1.0
 GROW_AFTER = 3
 SHRINK_AFTER = 60
-"""Looks in a row that must want more engines, or fewer: starting one takes seconds, and its cache
-is lost when it ends. Ray Serve's defaults are 30 s and 600 s."""
+"""How many looks in a row must find that more engines are needed, or fewer, before one is started
+or ended: a start takes seconds, and an end loses a cache. Ray Serve's defaults are 30 and 600 s."""
 
 
 class ScaledReplica(EngineClient):

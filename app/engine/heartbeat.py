@@ -22,7 +22,7 @@ class Timeouts:
     loading  without a beat before that: importing and reading files can hold Python's lock
     progress without a word about how far loading is
     step     in one step of the engine; one that compiles kernels or has many rows is slow
-    close    to end after it was told to; it ends itself after `CLOSE_SECONDS` if it can
+    close    to end after it was asked to; it ends itself after `CLOSE_SECONDS` if it can
     """
 
     silent: float = 10.0
@@ -65,7 +65,7 @@ class Watchdog:
         self._ready = True
 
     def closing(self) -> None:
-        """The process was told to end."""
+        """The process was asked to end."""
         if self._close_by is None:
             self._close_by = time.monotonic() + self._timeouts.close
         self._wake.set()

@@ -241,7 +241,7 @@ class EngineMain:
             while not isinstance(message := decoder.decode(self._pipe.recv_bytes()), Close):
                 self._commands.put(message)
         except (EOFError, OSError):
-            log.warning("the server is gone; so goes the engine")
+            log.warning("the server has gone, so this engine ends")
         self._commands.put(None)
         self._on_hang_up()
 

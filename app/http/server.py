@@ -1,4 +1,4 @@
-"""Serve HTTP until told to stop: the socket, the threaded server, the engine beside it.
+"""Serve HTTP until a signal ends it: the socket, the threaded server, and the engine that it uses.
 
 Werkzeug's threaded server is the one that flask-sock can take a WebSocket from without another
 dependency, and threads are what a server of one process and one GPU needs. Its reloader and its

@@ -40,7 +40,9 @@ def _running(engine: EngineClient) -> Hello:
     UnavailableError for a model whose files are elsewhere."""
     hello, requested = engine.require_ready(), request.args.get("model")
     if hello.upstream is not None:
-        raise UnavailableError(f"the weights are at {hello.upstream.url}, which does not tell them")
+        raise UnavailableError(
+            f"the weights are at {hello.upstream.url}, which does not give them out"
+        )
     if requested is not None and requested != hello.model.name:
         raise ModelNotFoundError(
             f"this server runs the model {hello.model.name!r}, but the request names "

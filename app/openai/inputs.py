@@ -35,7 +35,7 @@ def inputs_of(given: str | Sequence[int | str | list[int]], param: str) -> list[
         got = "an empty list" if not kinds else "a list that mixes these"
         raise InvalidRequest(
             f"{param} must be a text, a list of texts, token ids, or a list of lists of token "
-            f"ids, but {got} came",
+            f"ids, but got {got}",
             param,
         )
     if len(given) > MAX_INPUTS:

@@ -16,7 +16,7 @@ UNSUPPORTED_MESSAGE_FIELDS = {
     "audio": "audio is not supported; send the transcript as content",
     "function_call": "functions are older than tools and not supported; send tool_calls",
 }
-"""Fields of a message beside its text, and what to do instead."""
+"""Fields of a message other than its text, and what to do instead."""
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def turn(self) -> dict[str, Any]:
         """Return the call as chat templates read it: with the arguments as an object.
 
-        Arguments that are no JSON object stay a text. Models write such, and are told so by the
+        Arguments that are no JSON object stay a text. Models write such, and learn it from the
         program that called them; that conversation must go on.
         """
         arguments: Any = self.function.arguments
@@ -106,8 +106,8 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if (self.tool_call_id is None) == (self.role == "tool"):
             raise InvalidRequest(
-                "a message of a tool, and no other, has tool_call_id: the id of the call that it "
-                "answers",
+                "tool_call_id, the id of the call that is answered, belongs in every message of "
+                "the role tool and in no other",
                 f"{path}.tool_call_id",
             )
 

@@ -27,7 +27,7 @@ class Operation:
     answer      schema of the answer with status 200; None for text that is not JSON
     body        struct that decodes the request's body; None if it has none
     streams     the answer may be server-sent events instead
-    errors      statuses of its errors, beside 401 and 403
+    errors      statuses of its errors, apart from 401 and 403
     """
 
     method: str

@@ -87,7 +87,7 @@ else:
 
 
 class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields of every request that starts runs, beside the sampling settings. None: the default."""
+    """Fields of all requests that start runs, without the sampling settings. None: the default."""
 
     model: str | None = None
     stop: str | list[str] | None = None
@@ -151,7 +151,7 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the adapters to apply.
 
         Raises `ModelNotFoundError` for a model that is not loaded, and InvalidRequest for an
-        adapter that is not loaded or for `loras` beside an adapter in `model`.
+        adapter that is not loaded or for `loras` together with an adapter in `model`.
         """
         loaded = [lora.name for lora in model.loras]
         named = self.model is not None and self.model != model.name

@@ -32,7 +32,7 @@ class JsonObjectFormat(
 
 
 class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON schema. Name and description change nothing: no model here is told of them."""
+    """A JSON schema. Name and description change nothing: no model here sees them."""
 
     schema: dict[str, Any]
     name: str = ""

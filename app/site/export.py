@@ -1,6 +1,6 @@
 """Export of a model, with the page, to a folder that any file server hosts.
 
-The folder is written beside its place and renamed at the end, so it is complete or not there. An
+The folder is written under another name and renamed at the end, so it is complete or not there. An
 export that was interrupted goes on with the pieces of weights that it has. docs/plan-format.md has
 the files.
 """

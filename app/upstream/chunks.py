@@ -97,8 +97,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class WrittenToken:
-    """A token as the upstream told it. `text`: what it adds to the text. `top`: the most likely
-    tokens in its place, best first; empty if they were not told."""
+    """A token as the upstream sent it. `text`: what it adds to the text. `top`: the most likely
+    tokens in its place, best first; empty if they were not sent."""
 
     text: str
     piece: str
@@ -146,7 +146,7 @@ def _logprob(value: float | None) -> float | None:
 
 
 def _bytes(one: TopLogprob) -> bytes | None:
-    """Return the bytes of a token; None if they were not told or are none."""
+    """Return the bytes of a token; None if they were not sent or are no bytes."""
     values = one.bytes
     if not values or not all(0 <= value < 256 for value in values):
         return None

@@ -1,4 +1,4 @@
-"""Fields that the known upstreams understand beside OpenAI's."""
+"""Fields that the known upstreams understand in addition to OpenAI's."""
 
 from __future__ import annotations
 

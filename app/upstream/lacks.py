@@ -22,7 +22,8 @@ WHY_NOT = {
     "memory": "how much memory it uses",
     "preview": "what the next token would be drawn from before it has written it",
 }
-"""What is not told, by the name of the instrument or the part of the page that would show it."""
+"""What an upstream does not say, by the name of the instrument or the part of the page that would
+show it."""
 
 INSTRUMENT_OF_QUESTION = {
     "attention_from": "attention",

@@ -14,7 +14,7 @@ from gpu import NO_INTERVENTIONS, SAMPLING_SETTINGS, Grammar, InvalidRequest, Re
 NEUTRAL = {s.name: s.declared.neutral for s in SAMPLING_SETTINGS if s.declared.stage}
 PENALTIES = [s.name for s in SAMPLING_SETTINGS if s.declared.stage == "penalty"]
 OPENAI_SETTINGS = ("top_p", "frequency_penalty", "presence_penalty")
-"""Sampling settings of OpenAI's API, beside the temperature."""
+"""Sampling settings of OpenAI's API other than the temperature."""
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
 

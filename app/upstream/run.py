@@ -380,14 +380,14 @@ class UpstreamRun:
 
     @property
     def _n_prompt(self) -> int:
-        """Tokens of the prompt as the upstream counts them, if it told."""
+        """Tokens of the prompt as the upstream counts them, if it says so."""
         usage = self._told.usage
         if usage is None or usage.prompt_tokens < 0:
             return len(self._request.ids)
         return usage.prompt_tokens
 
     def _timings(self) -> Timings:
-        """Return what the upstream told of the last stream, and what was measured here."""
+        """Return what the upstream said about the last stream, and what was measured here."""
         n, first = len(self._written), self._first
         first -= self._paced_before_first
         seconds = self._last - self._paced - first

@@ -162,7 +162,11 @@ class PageConnection:
         ids, dropped = self._read_prompt(message)
         self._check_grammar(message.grammar)
         if message.spans and message.ids is None:
-            raise InvalidRequest("reached says what ids were computed under; give ids", "reached")
+            raise InvalidRequest(
+                "reached names the interventions that ids were computed with; send ids, or leave "
+                "reached out",
+                "reached",
+            )
         clock.prepared = clock.now()
         generation = self._sessions.start(
             self._owner,

@@ -127,8 +127,8 @@ class Questions:
                     )
             if self._n_in_flight >= MAX_IN_FLIGHT:
                 raise QueueFull(
-                    f"{MAX_IN_FLIGHT} questions of this page are under way, which is the most; "
-                    "wait for an answer"
+                    f"{MAX_IN_FLIGHT} questions of this page are being answered, the most at a "
+                    "time; wait for an answer"
                 )
             self._n_in_flight += 1
 

@@ -227,7 +227,7 @@ NOT_NEGATIVE = frozenset(
     {"ms", "interval", "gpu", "encode", "wait", "read", "paced", "pace"}
     | {f"{phase}_per_second" for phase in ("prompt", "predicted")}
 )
-"""Numbers that are not negative, beside those whose names end in _ms."""
+"""Numbers that are never negative; times, whose names end in _ms, are not either."""
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "id": (0, MAX_ID),

@@ -202,7 +202,7 @@ class GenerationLog:
             if left > 0:  # it began to write meanwhile
                 self._start_away_timer(left)
                 return
-        log.info("generation cancelled: its page stayed away")
+        log.info("generation cancelled: its page did not come back")
         self.cancel()
 
     # ---- the engine's run --------------------------------------------------------------------

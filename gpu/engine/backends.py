@@ -121,8 +121,8 @@ def check_options(options: LoadOptions) -> None:
         )
     if options.kv_offload_bytes and not options.prefix_cache:
         raise ModelError(
-            "kv_offload_bytes keeps evicted blocks of the prefix cache, which prefix_cache False "
-            "turns off; set one of the two"
+            "kv_offload_bytes keeps evicted blocks of the prefix cache, which prefix_cache=False "
+            "turns off; leave one of the two out"
         )
     _check_stages(options)
     if options.backend != "torch":

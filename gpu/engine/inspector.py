@@ -81,7 +81,7 @@ class Inspector:
     """Answers questions; the caller decides when each piece runs.
 
     encode   tokenizes the texts in interventions
-    end_ids  ids that end a text, beside those of the model's config
+    end_ids  ids that end a text, in addition to those of the model's config
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class Inspector:
         for id in ids:
             if not 0 <= id < vocab:
                 raise InvalidRequest(
-                    f"{param} should be from 0 to {vocab - 1}, but {id} came", param
+                    f"{param} should be from 0 to {vocab - 1}, but got {id}", param
                 )
 
     def _check_place(self, ids: list[int], position: int, param: str = "position") -> None:

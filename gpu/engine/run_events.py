@@ -75,7 +75,7 @@ class RunEvents:
         tokenizer: TokenizerLike,
         send: Callable[[Event], None],
     ) -> None:
-        """`written`: tokens after `prompt` that another engine wrote, and told."""
+        """`written`: tokens after `prompt` that another engine wrote and sent."""
         self.send = send
         self.clock = RunClock()
         self.n_prompt_sent = len(prompt) if written else 0  # in `Prefill` events

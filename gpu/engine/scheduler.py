@@ -78,7 +78,7 @@ class Scheduler:
         self._chunks = ChunkSizer(max_prefill_slowdown)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence; it is told its place."""
+        """Queue a sequence, and send its place in the queue."""
         self._n_added += 1
         sequence.order = (sequence.order[0], self._n_added)
         if self._make_drafting is not None and sequence.grammar is None:
@@ -199,7 +199,7 @@ class Scheduler:
         self, ids: list[int], first: int | None = None, block_hashes: BlockHashes | None = None
     ) -> BorrowedBlocks | None:
         """Borrow the inspection slot and blocks for `ids`, with their cached beginning in place;
-        None if too few blocks are free beside those of runs that are not paused. The borrower
+        None if too few blocks are free without those of runs that are not paused. The borrower
         computes the rows from `n_reused` on; rows from `first` on (the last alone if None) are
         never cached ones. To be given back before the next step is made. `block_hashes`: those of
         `ids`, if interventions acted on them."""
@@ -244,8 +244,8 @@ class Scheduler:
 
     @property
     def _first_waiting(self) -> Sequence | None:
-        """Return the first waiting sequence if a slot is free, all it submitted was read, and it
-        did not lack blocks when it was last tried."""
+        """Return the first waiting sequence if it can start: a slot is free, all samples that it
+        submitted were read, and there were enough blocks when it was last tried."""
         first = self._next_waiting
         if first is None or not self._free_slots:
             return None

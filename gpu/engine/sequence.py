@@ -333,7 +333,7 @@ class Sequence:
             self.update(change.params, change.capture, resolved)
 
     def _restore_updates(self) -> None:
-        """Apply the updates that acted on another engine, where they were told."""
+        """Apply the updates that acted on another engine, where they were sent."""
         if not self._n_written_before:
             return
         while (due := self._updates.take(self._n_written_before)) is not None:
@@ -416,7 +416,7 @@ class Sequence:
         self._events.moved_to(position)
 
     def started(self) -> None:
-        """Note the start; a resumed run is told that it waits no longer."""
+        """Note the start; of a resumed run, send that it waits no longer."""
         if self.n_preemptions:
             self.queue_moved(0)
         else:

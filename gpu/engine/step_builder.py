@@ -108,7 +108,8 @@ class StepBuilder:
         """Return the step; None if it has no rows."""
         if not self._rows:
             return None
-        at = {row.slot: row.position for row in self._rows}  # a slot's rows are all under the same
+        # One position for each slot is enough: all its rows are under the same interventions.
+        at = {row.slot: row.position for row in self._rows}
         sequences = {s.slot: s for s in (*self.samplers, *(c.sequence for c in self._chunks))}
         changed = []
         for slot, sequence in sequences.items():

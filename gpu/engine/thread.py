@@ -441,7 +441,7 @@ def _open_runners(
 
 def _warm_up_next(warm_up: Iterator[None]) -> bool:
     """Compile one more kernel in advance; return False if there is none left. A failure only ends
-    the warm-up: a request may never need what failed, or else is told why it fails."""
+    the warm-up: a request may never need what failed, and one that does gets the error."""
     try:
         return next(warm_up, "done") != "done"
     except Exception as error:

@@ -105,14 +105,14 @@ class RequestValidator:
             return
         if self.not_shiftable is not None:
             raise InvalidRequest(
-                f"a text cannot slide through the context: {self.not_shiftable}; choose another "
+                f"the context cannot slide: {self.not_shiftable}; choose another "
                 "way to go on when the context is full",
                 "truncation",
             )
         most = self.context - LEAST_SHIFTABLE
         if not 0 <= n_keep <= most:
             raise InvalidRequest(
-                f"a context of {self.context} tokens is too short for a text to slide through: "
+                f"a context of {self.context} tokens is too short to slide: "
                 f"{n_keep} tokens stay, and {LEAST_SHIFTABLE} others must have room",
                 "truncation",
             )

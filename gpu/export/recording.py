@@ -36,7 +36,7 @@ PROFILES: dict[str, AdapterInfo] = {
 """Devices that plans are recorded for. Both need no more than every browser gives; `software` is
 faster on adapters that run on the processor."""
 SLOTS = 2
-"""Sequences at once in a browser, beside the slot for questions."""
+"""Sequences at once in a browser, not counting the slot for questions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -132,7 +132,7 @@ class _Reader:
                 f"tensor {shown(name)} has type {kind}; supported: "
                 + ", ".join(t.name for t in TYPES.values())
             )
-        # Without zeros: beside one, any other dimension would pass.
+        # Without zeros: with one, any other dimension would pass.
         if math.prod(filter(None, dims)) >= 1 << 48 or dims[0] % type.block_size:
             raise self._error(
                 f"tensor {shown(name)} has dimensions {dims}; the first of a {type.name} tensor "

@@ -20,9 +20,9 @@ class BlockPool:
 
     Blocks in the prefix cache may have several references, as their tokens are never written again.
     A block without a reference is free. Uncached free blocks are allocated first, then cached ones,
-    least recently used first. A text's blocks are freed together; its last blocks count as used
-    before its first, which more texts share. Blocks that left a sliding window are overwritten
-    before all others.
+    least recently used first. Of the blocks of a text, which are freed together, the last ones are
+    overwritten first, as more texts share its beginning. Blocks that left a sliding window are
+    overwritten before all others.
 
     With `n_host_blocks` places in host memory, full blocks that are evicted go there, and come back
     when their text is matched.
@@ -61,7 +61,7 @@ class BlockPool:
         return [self._allocate() for _ in range(n)]
 
     def n_free_beside(self, match: PrefixMatches) -> int:
-        """Return how many blocks are free beside those of a match."""
+        """Return how many blocks are free, not counting those of a match."""
         return self.n_free - self.n_unreferenced(match.blocks)
 
     def attach(self, match: PrefixMatches) -> list[list[int]]:

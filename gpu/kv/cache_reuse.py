@@ -48,7 +48,7 @@ class ReusableChunk:
 
     @property
     def blocks(self) -> list[int]:
-        """Blocks that hold it, in order, group by group."""
+        """The blocks that hold the keys and values of this chunk, in order, group by group."""
         groups = (self.places, *self.elsewhere)
         return list(dict.fromkeys(p // BLOCK_TOKENS for places in groups for p in places))
 

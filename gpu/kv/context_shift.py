@@ -20,7 +20,7 @@ from gpu.kv.copies import TokenMove
 
 ATTENTION_SINKS = 4
 LEAST_SHIFTABLE = 4 * BLOCK_TOKENS
-"""Fewest tokens beside those that stay."""
+"""Fewest tokens in addition to those that stay."""
 SHARES = 4
 """One part in so many of the tokens that do not stay leaves at a time."""
 

@@ -1,4 +1,4 @@
-"""Copies of KV blocks that the device is told to make, in order. Host logic only."""
+"""Copies of KV blocks for the device to make, in order. Host logic only."""
 
 from __future__ import annotations
 

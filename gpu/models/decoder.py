@@ -84,7 +84,7 @@ class Decoder(ABC):
 
     @property
     def scratch(self) -> Mapping[str, int]:
-        """Names and widths of the activations this model needs beside those of every
+        """Names and widths of the activations this model needs in addition to those of every
         `Workspace`."""
         config, first = self.config, self.layers[0]
         scratch: dict[str, int] = {}

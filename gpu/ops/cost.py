@@ -1,4 +1,4 @@
-"""Cost of a dispatch: floating-point operations and bytes, by a formula beside each op.
+"""Cost of a dispatch: floating-point operations and bytes, by a formula in the file of each op.
 
 Both are those of the mathematics, whatever the kernel repeats. Every byte that is needed counts
 once, read or written. A multiply-add is two operations; `exp`, a division and a comparison are one

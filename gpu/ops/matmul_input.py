@@ -20,7 +20,7 @@ class MatmulInput:
     """Input rows of a shader that uses shaders/lib/matmul_tile.wgsl.
 
     tensors, constants  for the dispatch
-    lib                 files of shaders/lib beside those of the tile
+    lib                 files of shaders/lib in addition to those of the tile
     q8                  rows are int8
     """
 

@@ -1,4 +1,4 @@
-"""Cost of a plan: the sum of its dispatches, by the formulas beside the ops (`gpu.ops.cost`)."""
+"""Cost of a plan: the sum of its dispatches, by the formulas of the ops (`gpu.ops.cost`)."""
 
 from __future__ import annotations
 

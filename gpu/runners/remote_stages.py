@@ -127,7 +127,7 @@ class JoinedProgress:
 class RemoteStage:
     """A stage in another process. Implements `gpu.runners.stage_worker.StageWorker`.
 
-    lost      called if the process is gone before it was told to end
+    lost      called if the process is gone before it was asked to end
     progress  called with this stage's share of the model while it loads
     """
 
@@ -180,7 +180,7 @@ class RemoteStage:
         self._send(encode_step(step))
 
     def close(self) -> None:
-        """End the stage after all it was told. One that does not end in time is left to
+        """End the stage after all that it was given to do. One that does not end in time is left to
         `StageHosts.end`."""
         self._is_ending = True
         self._send(None)

@@ -69,7 +69,7 @@ class StageServer:
             while (message := engine.receive()) is not None:
                 stage.handle(message)
         except (EOFError, OSError):
-            log.warning("the engine is gone; so goes its stage")
+            log.warning("the engine has gone, so this stage ends")
         finally:
             self._listener.close()
             stage.end()
@@ -114,7 +114,7 @@ class ServedStage:
                 self._answer(call, self.thread.start_load(partial(self._load, message)))
 
     def end(self) -> None:
-        """End the stage after all it was told, and free its device."""
+        """End the stage after all that it was given to do, and free its device."""
         self._rows.end(DeviceError("the engine has ended"))
         if self._thread is None:
             return

@@ -79,7 +79,7 @@ class StageThread:
         return StageDescription.of(self.runner)
 
     def start(self, function: Callable[[], T]) -> Future[T]:
-        """Have a function run on the thread, after what it was told before."""
+        """Have a function run on the thread, after those before it."""
         done: Future[T] = Future()
         self._commands.put(_Call(function, done))
         return done
@@ -110,7 +110,7 @@ class StageThread:
         self._commands.put(step)
 
     def close(self) -> None:
-        """End the thread after all it was told, and close the runner."""
+        """End the thread after all that it was given to do, and close the runner."""
         self._commands.put(None)
         self._thread.join()
 

@@ -37,7 +37,8 @@ class OutputQueue:
         self._queue.put(output)
 
     def end(self, failure: BaseException) -> None:
-        """Let every `get` from here on return this failure, if the queue has not ended yet."""
+        """End the queue, if it has not ended: after the outputs in it, every `get` returns this
+        failure."""
         if self._last is None:
             self._last = StageOutput(failure=failure)
             self._queue.put(self._last)
@@ -112,5 +113,5 @@ class StageWorker(Protocol):
         ...
 
     def close(self) -> None:
-        """End the stage after all it was told."""
+        """End the stage after all that it was given to do."""
         ...

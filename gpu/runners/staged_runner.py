@@ -128,7 +128,7 @@ class StagedRunner:
     def activations(self) -> str:
         return "q8" if any(d.activations == "q8" for d in self._descriptions) else "f32"
 
-    # ---- what the stages are told -----------------------------------------------------------
+    # ---- what the stages are sent -----------------------------------------------------------
     # Each stage gets there later: it must not see what the caller changes meanwhile.
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:

@@ -196,7 +196,7 @@ class StepQueue:
     def drop(self) -> None:
         """Wait for the steps in flight, whose results nobody wants."""
         while self._in_flight:
-            with contextlib.suppress(Exception):  # whoever wants results has been told
+            with contextlib.suppress(Exception):  # whoever wants results has got the error
                 self.collect()
 
     def run(self, recorded: RecordedPlan, step: Step, received: Floats | None = None) -> None:

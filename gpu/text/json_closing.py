@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MAX_REST = 1024
 """Bytes of the longest rest that is looked for."""
 SPARE = 6
-"""Tokens kept beside the bytes of the rest: a token may begin an escape or a character of several
-bytes, or add a dot or an exponent to a number."""
+"""Tokens kept in addition to the bytes of the rest: a token may begin an escape or a character of
+several bytes, or add a dot or an exponent to a number."""
 MIN_FREE_BYTES = 64
 """Bytes that may come next inside of a string whose text is free."""
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Content(NamedTuple):
-    """Text beside the calls."""
+    """Text outside the calls."""
 
     text: str
 

@@ -26,7 +26,7 @@ UNICODE_ESCAPE_CHARS = 6
 
 ARGUMENTS = ("arguments", "parameters")
 IGNORED = ("id", "type")
-"""Members of a call beside its name and its arguments."""
+"""Members of a call other than its name and its arguments."""
 
 
 class NotACallError(Exception):

@@ -1,5 +1,5 @@
-"""Choice of the form of tool calls that belongs to a chat template; no option names it, unlike
-vLLM's `--tool-call-parser`."""
+"""The form of tool calls that a chat template writes, told from its text. There is no option for it
+as vLLM's `--tool-call-parser`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Architecture:
     """An architecture: one `model_type` of transformers. Its forward pass is Llama's, or
     another that `gpu.models.registry` names.
 
-    read_config  reads what config.json says beside the sizes; raises ModelError for what cannot
+    read_config  reads what config.json says, without the sizes; raises ModelError for what cannot
                  be run
     tensors      the modules of a checkpoint
     gguf         how GGUF files hold the model; None: GGUF is not supported

@@ -1,4 +1,4 @@
-"""Hyperparameters of a model beside its sizes."""
+"""Hyperparameters of a model, without its sizes."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _ops(part: PartReport) -> Iterator[str]:
                 f"**{n_bad} wrong**" if n_bad else "right",
             ]
         )
-    yield "Each op beside its NumPy twin. An error of 1.00 of its bound is still right."
+    yield "Each op compared with its NumPy twin. An error of 1.00 of its bound is still right."
     yield ""
     yield from markdown(["op", "checks", "numbers", "largest error", "of its bound", ""], rows)
 
@@ -110,7 +110,7 @@ def _models(part: PartReport) -> Iterator[str]:
         ]
         for result in _run(part)
     ]
-    yield "Logits of tiny models beside NumPy, relative to the largest logit."
+    yield "Logits of tiny models compared with NumPy, relative to the largest logit."
     yield ""
     yield from markdown(["model", "largest error", "of its bound", ""], rows)
 

@@ -78,7 +78,7 @@ class Rig:
     # ---- comparing --------------------------------------------------------------------------
 
     def compare(self, what: str, got: Array, want: Array, bound: Array | float) -> None:
-        """Note |got - want| beside `bound`. A NaN is wrong unless both are."""
+        """Compare |got - want| with `bound`. A NaN is wrong unless both are."""
         want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
         if got.shape != want.shape:
             self.fail(f"{what}: shape {got.shape} instead of {want.shape}")
@@ -184,7 +184,7 @@ class Output:
     width: int
 
     def read(self) -> Array:
-        """Return the result; note if anything beside its rows and columns changed."""
+        """Return the result; note if anything outside its rows and columns changed."""
         after = self.rig.memory.read(self.tensor)
         untouched = after.view(np.uint32) == self.before.view(np.uint32)
         untouched[: self.n_rows, : self.width] = True

@@ -26,7 +26,7 @@ N_PROBE = 32
 """Tokens of the prompt that is run first, to guess how long the others take."""
 REPEAT = 3
 SPARE_BYTES = 512 << 20
-"""Memory that a model needs beside its weights: activations, cache, staging."""
+"""Memory that a model needs in addition to its weights: activations, cache, staging."""
 LOAD_S = {"f16": 1.5e-9, "q8": 1.5e-8, "q4": 1.5e-8}
 """Guess of the seconds to make, pack and upload a weight, before one has been measured."""
 

@@ -35,7 +35,7 @@ TINY_CONFIG: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
-"""config.json of every tiny model, beside the `tiny_config` of its architecture."""
+"""config.json of every tiny model, where the `tiny_config` of its architecture says no other."""
 
 
 def tiny_model(model_type: str) -> tuple[ModelConfig, Arrays]:

@@ -86,7 +86,10 @@ export class LocalSession {
     checkPace(message);
     const { ids, dropped } = this.readPrompt(message);
     if (reached.length && message.ids === null)
-      throw new InvalidRequest("reached says what ids were computed under; give ids", "reached");
+      throw new InvalidRequest(
+        "reached names the interventions that ids were computed with; send ids, or leave reached out",
+        "reached",
+      );
     clock.prepared = clock.now();
     const nContinued = continuationLength(message);
     const texts = this.continuationTexts(ids, nContinued);
@@ -141,7 +144,7 @@ export class LocalSession {
     if (this.nQuestions >= MAX_QUESTIONS)
       throw new EngineError(
         "queue_full",
-        `${MAX_QUESTIONS} questions of this page are under way, which is the most; wait for an answer`,
+        `${MAX_QUESTIONS} questions of this page are being answered, the most at a time; wait for an answer`,
       );
     const answer = this.engine.ask(this.inspector.start(question));
     this.nQuestions += 1;

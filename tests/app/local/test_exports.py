@@ -124,7 +124,7 @@ def test_an_unknown_export_is_refused(http: FlaskClient, base: str) -> None:
     for address in (base.replace("q4", "q8"), "/api/local/0123456789abcdef/q4/"):
         answer = http.get(f"{address}manifest.json")
         assert answer.status_code == 400
-        assert "no such export" in answer.get_json()["error"]["message"]
+        assert "this export is gone" in answer.get_json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [{}, {"dtype": "q2"}, {"dtype": "q8", "path": "/"}, [], None])

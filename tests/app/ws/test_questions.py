@@ -112,7 +112,9 @@ def test_bytes_of_a_page_are_not_its_questions() -> None:
     page = PageClient(engine, ByteCounter())
     for _ in range(MAX_IN_FLIGHT):
         page.ask()
-    with pytest.raises(QueueFull, match=f"{MAX_IN_FLIGHT} questions of this page are under way"):
+    with pytest.raises(
+        QueueFull, match=f"{MAX_IN_FLIGHT} questions of this page are being answered"
+    ):
         page.ask()
 
 

@@ -424,7 +424,7 @@ def _check_words(rig: Rig, words: Array, x: Array, storage: KvStorage, cache: La
     untouched = np.ones(words.shape, bool)
     for part in token_words(untouched, storage, d):
         part[blocks, :, at] = False
-    rig.expect(f"wrote beside its tokens, {case}", bool((words[untouched] == POISON).all()))
+    rig.expect(f"wrote outside its tokens, {case}", bool((words[untouched] == POISON).all()))
 
 
 def check_inverse_hadamard(rig: Rig) -> None:

@@ -157,7 +157,7 @@ def _table(rig: Rig, rows: Array) -> Tensor:
 
 
 def _in_place(rig: Rig, x: Array) -> Output:
-    """Return an input that is also the result; nothing beside it may change."""
+    """Return an input that is also the result; nothing around it may change."""
     out = rig.output(*x.shape)
     start = out.before.copy()
     start[: len(x), : x.shape[1]] = x

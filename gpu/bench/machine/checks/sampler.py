@@ -196,7 +196,7 @@ def _decided(logits: Array, context: Array, sample: Sample) -> Sample:
         ends = {reference.draw(chances, min(max(x, 0.0), 1.0)) for x in (u - MARGIN, u + MARGIN)}
         if len(ends) == 1:
             return replace(sample, seed=seed)
-    raise AssertionError("no draw is decided")
+    raise AssertionError("no draw is clear of rounding")
 
 
 def _compare(rig: Rig, case: str, got: Sampled, want: Sampled) -> None:

@@ -94,7 +94,7 @@ def check_shift_quantized_kv(rig: Rig, dtype: str) -> None:
                 else:
                     _compare_key(rig, case, moved, new, move, storage)
             kept = np.array_equal(words[untouched], old[untouched])
-            rig.expect(f"{kind}, {case}: wrote beside its tokens", kept)
+            rig.expect(f"{kind}, {case}: wrote outside its tokens", kept)
 
 
 def _token(
