@@ -2,16 +2,18 @@
 
 A process of its own because a validation error of the GPU stack aborts the process, and because
 the web threads must not share an interpreter lock with the token loop. It ends when its pipe does,
-so it never outlives the server.
+and on Linux also with the server's thread that started it, so it never outlives the server.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -50,6 +52,7 @@ from gpu.inspection.requests import Answer
 log = logging.getLogger(__name__)
 
 EXIT_ENGINE_DEAD = 3
+PR_SET_PDEATHSIG = 1
 INTERNAL_ERROR = "the engine made a mistake; see the server's log"
 
 
@@ -69,10 +72,19 @@ Command = Submit | UpdateRun | Cancel | InspectRun | RunEnded | CheckFailure
 
 def engine_main(pipe: Connection, load: Load, log_level: str) -> None:
     """The main function of the engine's process: load, then serve the pipe until it ends."""
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are for the server, which then tells us
     logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
     EngineMain(pipe).serve(load)
+
+
+def end_with_parent(*, ends: bool = True) -> None:
+    """Have Linux kill this process when the thread that started it ends, which is that of
+    `SupervisedEngine`, or not: a process that is frozen or hangs does not see the end of its
+    pipe."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL) if ends else 0)
 
 
 def end_soon() -> None:

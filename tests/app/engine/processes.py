@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from app.engine.backoff import RestartPolicy
+from app.engine.client import Engine, Progress
 from app.engine.heartbeat import Timeouts
+from app.engine.main import end_with_parent
 from app.engine.supervisor import SupervisedEngine
 from app.ws.protocol import Status
 from gpu.events import Done, Event
@@ -48,6 +50,12 @@ def start_engine() -> Iterator[StartEngine]:
     yield start
     for engine in engines:
         engine.close()
+
+
+def load_unkillable(progress: Progress) -> Engine:
+    """Load the fake engine in a process that only the tests kill."""
+    end_with_parent(ends=False)
+    return loader()(progress)
 
 
 def wait_for(engine: SupervisedEngine, *states: str) -> Status:

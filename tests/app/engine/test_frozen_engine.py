@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -38,6 +39,7 @@ from tests.app.engine.processes import (
 )
 from tests.app.fake_engine import HANGS_AT, FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.page import PATIENCE_S
 
 SILENT = Timeouts(silent=2.0)
 PATIENT = Timeouts(silent=600.0)
@@ -270,18 +272,49 @@ def test_a_process_that_survives_a_kill_is_left_behind(
         os.kill(pid, signal.SIGKILL)
 
 
-UNKILLABLE = """
+KILLED_SERVER = """
+import os, signal
 from pathlib import Path
-from multiprocessing.context import SpawnProcess
-from app.engine.heartbeat import Timeouts
 from app.engine.supervisor import SupervisedEngine
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.engine.processes import freeze
 
 if __name__ == "__main__":
+    engine = SupervisedEngine(loader(), FakeTokenizer())
+    engine.start()
+    Path("pid").write_text(str(freeze(engine)))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells processes of it")
+def test_a_frozen_engine_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    """It cannot see that its pipe has ended, and would keep the GPU's memory for ever."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED_SERVER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    server = subprocess.run([sys.executable, script], env=environment, cwd=tmp_path)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert server.returncode == -signal.SIGKILL
+        wait_exited(pid, PATIENCE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+UNKILLABLE = """
+from pathlib import Path
+from multiprocessing.context import SpawnProcess
+from app.engine.heartbeat import Timeouts
+from app.engine.supervisor import SupervisedEngine
+from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.engine.processes import freeze, load_unkillable
+
+if __name__ == "__main__":
     SpawnProcess.kill = lambda process: None
-    engine = SupervisedEngine(loader(), FakeTokenizer(), timeouts=Timeouts(close=1.0))
+    engine = SupervisedEngine(load_unkillable, FakeTokenizer(), timeouts=Timeouts(close=1.0))
     engine.start()
     pid = freeze(engine)
     Path("pid").write_text(str(pid))
