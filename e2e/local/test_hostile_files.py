@@ -83,6 +83,41 @@ def test_a_bad_export_is_refused_with_a_reason(
         local.load(folder)
 
 
+HOLD_KERNELS = """() => {
+  const compile = GPUDevice.prototype.createComputePipelineAsync;
+  const held = [];
+  let release;
+  const released = new Promise((resolve) => (release = resolve));
+  GPUDevice.prototype.createComputePipelineAsync = function () {
+    held.push(released);
+    return released;
+  };
+  window.releaseKernels = async () => {
+    GPUDevice.prototype.createComputePipelineAsync = compile;
+    release();
+    await new Promise((resolve) => setTimeout(resolve)); // after all that waited for it
+    return held.length;
+  };
+}"""
+"""Lets no kernel be compiled until the page calls `releaseKernels`, which returns how many were."""
+
+
+def test_nothing_is_told_of_an_export_after_its_refusal(
+    local: LocalEnginePage, sound: Path, tmp_path: Path
+) -> None:
+    """Kernels that went on compiling would say that the model is loading, for ever."""
+    folder = tmp_path / "bad"
+    shutil.copytree(sound, folder)
+    damaged_piece(folder)
+    local.page.evaluate(FORGET)
+    local.page.evaluate(HOLD_KERNELS)
+    with pytest.raises(Error, match=r"0000\.bin"):
+        local.load(folder)
+    told = local.page.evaluate("progress.length")
+    assert local.page.evaluate("releaseKernels()") > 0
+    assert local.page.evaluate("progress.length") == told
+
+
 def with_plan(sound: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """Return an export whose plan was changed, with the manifest that belongs to it."""
     shutil.copytree(sound, folder)

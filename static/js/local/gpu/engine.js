@@ -50,14 +50,17 @@ export class LocalEngine {
     const pipelines = new Pipelines(device, plan, buffers);
     const lookup = new PlanLookup(plan);
     const { pieces } = manifest.model.weights;
-    const onBytes = (done, total) => onProgress({ stage: "weights", done, total });
+    let failed = false; // weights and kernels load side by side, and the others go on a while
+    const tell = (stage) => (done, total) => failed || onProgress({ stage, done, total });
     const [clockMs] = await Promise.all([
       findRounding(device),
-      uploadWeights(buffers, pieces, (piece) => files.bytes(piece), onBytes),
-      pipelines.compile(firstPlans(lookup, plan.limits, "captured"), (done, total) =>
-        onProgress({ stage: "kernels", done, total }),
-      ),
-    ]);
+      uploadWeights(buffers, pieces, (piece) => files.bytes(piece), tell("weights")),
+      pipelines.compile(firstPlans(lookup, plan.limits, "captured"), tell("kernels")),
+    ]).catch((error) => {
+      failed = true;
+      device.destroy();
+      throw error;
+    });
     const made = typeof text === "function" ? text(await files.modelFiles(), manifest.chat) : text;
     const eosIds = [...new Set([...plan.model.eos_ids, ...manifest.chat.eos_ids])];
     const interventions = new InterventionTables(buffers, plan);
