@@ -150,6 +150,7 @@ class GenerationLog:
             done = isinstance(event, Done)
             if done:
                 self.finished_at = time.monotonic()
+                self._run = None  # it holds this log: a cycle would keep the bytes of dropped ones
                 self._stop_away_timer()
         for follower in followers:
             follower()
@@ -209,7 +210,7 @@ class GenerationLog:
 
     def attach(self, run: Run) -> None:
         with self._lock:
-            self._run = run
+            self._run = run if self.finished_at is None else None
             cancelled = self._cancelled
         if cancelled:
             run.cancel()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -16,8 +18,10 @@ from app.ws.protocol import Generation
 from app.ws.sessions import GenerationLog, RequestClock, Retention, Sessions, UnknownGenerationError
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Queued, Timings, Token, Updated
+from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeOptions, load
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.replicas.mortal import wait_until
 
 IDS = [0, 262]
 
@@ -284,3 +288,20 @@ def test_a_generation_that_starts_writing_meanwhile_is_kept_for_longer(
     assert engine.cancelled == []
     live.follow(print)
     assert live._away_timer is None, "who comes back ends the wait"
+
+
+def test_a_dropped_log_is_freed_at_once(start_site: StartSite) -> None:
+    """Many wait for the garbage collector otherwise, with megabytes each."""
+    site = start_site(process=True, retention=Retention(n_finished=1))
+    sessions: Sessions = site.app.extensions["tokenglass_sessions"]
+    page, dropped = site.page(), list[weakref.ref[GenerationLog]]()
+    gc.disable()
+    try:
+        for id in "ab":
+            page.send_message("generate", id=id, prompt="Once", params={"max_tokens": 3})
+            page.until("done", id=id)
+            dropped += map(weakref.ref, sessions._generations.values())
+        wait_until(lambda: dropped[0]() is None)
+    finally:
+        gc.enable()
+    assert dropped[-1]() is not None
