@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Entry point of the page: sets up every part in order.
 
 import { setUpAbout } from "./panels/about.js";
@@ -121,6 +120,7 @@ watchSizes(() => changed("size"));
 document.fonts.ready.then(() => changed("size"));
 changed("hello", "settings", "turns", "connection", "size");
 
+/** @type {ToPage.Hello | null} */
 let known = null;
 
 /** Drop measured overheads and fix the focused layer when the model or device changed. */
@@ -138,10 +138,16 @@ function onHello() {
 
 let adopted = false;
 
-/** Use the server's default settings on the first visit. The seed stays the page's own. */
+/**
+ * Use the server's default settings on the first visit. The seed stays the page's own.
+ *
+ * @param {ToPage.SamplingParams} defaults
+ */
 function adoptDefaults(defaults) {
   if (adopted) return;
   adopted = true;
-  for (const name of [...LIVE, "stop"]) state.settings[name] = defaults[name];
+  const { stop } = defaults;
+  const live = Object.fromEntries(LIVE.map((name) => [name, defaults[name]]));
+  Object.assign(state.settings, live, { stop });
   changed("settings");
 }

@@ -74,6 +74,9 @@ type PromptToken = ToPage.TokenText & {
   reused: boolean;
   moved: ToPage.MovedChunk | null;
   stats: Stats | null;
+  segment?: undefined;
+  eos?: undefined;
+  candidates?: undefined;
 };
 
 type RunEvent = ToPage.Generation["event"] & Times;
@@ -259,7 +262,8 @@ type RunRequest = Omit<FromPage.Generate, "type" | "id" | "params" | "reach"> & 
 type PageMessage = Exclude<FromPage.Any, FromPage.Generate> | RunRequest;
 
 /** A question of an instrument (gpu/inspection/requests.py). */
-type Question = FromPage.Inspect["question"];
+type Question = Exclude<FromPage.Inspect["question"], FromPage.Waterfall> | WaterfallQuestion;
+type WaterfallQuestion = Omit<FromPage.Waterfall, "params"> & { params: RequestParams };
 
 /** What may be tokenized or counted. */
 type Countable = Omit<FromPage.Tokenize, "type" | "request">;

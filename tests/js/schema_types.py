@@ -1,5 +1,5 @@
-"""TypeScript types generated for tsc: of messages and replay files, from their JSON schemas, and of
-the page's elements, from its templates.
+"""TypeScript types generated for tsc: of messages, replay files and what routes below /api answer,
+from their JSON schemas, and of the page's elements, from its templates.
 
 python -m tests.js.schema_types > build/js/schemas.d.ts
 """
@@ -10,9 +10,15 @@ import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+import msgspec
+
 from app import assets
+from app.engine.client import ReplicaStatus
+from app.local.exports import DtypeOffers
+from app.models.switching import ModelOffers
 from app.ws.protocol_schema import protocol_schema
 from app.ws.replay_format import Schema, replay_schema
+from gpu.plans.plan_report import PlanReport
 
 WORDS = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
 
@@ -28,6 +34,8 @@ def type_of(schema: Schema) -> str:
     match schema.get("type"):
         case "null":
             return "null"
+        case "array" if "prefixItems" in schema:
+            return f"[{', '.join(type_of(each) for each in schema['prefixItems'])}]"
         case "array":
             return f"Array<{type_of(schema['items'])}>" if "items" in schema else "Array<unknown>"
         case "object" if "properties" in schema:
@@ -53,6 +61,16 @@ def namespace(name: str, schema: Schema) -> str:
     types = {"Any": {k: v for k, v in schema.items() if k != "$defs"}, **schema["$defs"]}
     lines = [f"  type {each} = {type_of(definition)};" for each, definition in types.items()]
     return "\n".join([f"declare namespace {name} {{", *lines, "}", ""])
+
+
+def answer_types() -> str:
+    """Return the namespace Answers: what routes and instruments answer, with all of its fields."""
+    answers = (ModelOffers, DtypeOffers, ReplicaStatus, PlanReport)
+    _, types = msgspec.json.schema_components(answers)
+    for definition in types.values():
+        definition["required"] = list(definition["properties"])
+    lines = [f"  type {name} = {type_of(definition)};" for name, definition in types.items()]
+    return "\n".join(["declare namespace Answers {", *lines, "}", ""])
 
 
 class Ids(HTMLParser):
@@ -82,13 +100,14 @@ def element_types() -> str:
 
 
 def declarations() -> str:
-    """Return the namespaces FromPage and ToPage (messages) and ReplayFile as a declaration file."""
+    """Return all of these types as a declaration file."""
     messages = protocol_schema()
     return "\n".join(
         [
             namespace("FromPage", messages["from_page"]),
             namespace("ToPage", messages["to_page"]),
             namespace("ReplayFile", replay_schema()),
+            answer_types(),
             element_types(),
         ]
     )

@@ -22,21 +22,22 @@ def test_each_keyword_has_its_type() -> None:
             "of": {"anyOf": [{"$ref": "#/$defs/Other"}, {"type": "null"}], "default": None},
             "list": {"type": "array", "items": {"type": "boolean"}},
             "by_name": {"type": "object", "additionalProperties": {"type": "string"}},
+            "pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
         },
-        "required": ["n", "kind", "list", "by_name"],
+        "required": ["n", "kind", "list", "by_name", "pair"],
     }
     assert namespace("X", {"$ref": "#/$defs/Thing", "$defs": {"Thing": thing}}).splitlines() == [
         "declare namespace X {",
         "  type Any = Thing;",
         '  type Thing = { "n": number; "kind": "a" | "b"; "of"?: Other | null; '
-        '"list": Array<boolean>; "by_name": Record<string, string> };',
+        '"list": Array<boolean>; "by_name": Record<string, string>; "pair": [number, string] };',
         "}",
     ]
 
 
 def test_the_messages_and_the_replay_file_have_types() -> None:
     text = declarations()
-    for name in ("FromPage", "ToPage", "ReplayFile"):
+    for name in ("FromPage", "ToPage", "ReplayFile", "Answers"):
         assert f"declare namespace {name} {{" in text
     assert "type Any = Hello | Status | Generation" in text
 

@@ -26,7 +26,7 @@ let token = null;
  * `candidateOf(row)` returns the candidate of a row of the list.
  *
  * @param {HTMLElement} candidates
- * @param {(row: HTMLElement) => {id: number, text: string} | null} candidateOf
+ * @param {(row: HTMLElement) => {id: number, text: string} | undefined} candidateOf
  */
 export function setUpReplaceToken(candidates, candidateOf) {
   list = candidates;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Instrument panel ("Look closer"): opens instruments over the page, which show the focused token
 // or the run.
 //
@@ -18,7 +17,7 @@
 // A canvas is fitted to its box in every `show`. To redraw after an instrument's own controls
 // changed, call changed("look").
 
-import { byId } from "../ui/dom.js";
+import { byId, focusedElement } from "../ui/dom.js";
 import { INSTRUMENTS } from "./instruments.js";
 import { prepare, present, refresh, setUpPanel } from "./shared/panel.js";
 import { drawTabs, tabStop, setUpTabs } from "./shared/tabs.js";
@@ -26,13 +25,16 @@ import { changed, on, state } from "../state.js";
 
 const TOPICS = "hello connection turns tokens focus settings interventions counted size theme look";
 
+/** @type {InstrumentEntry | null} */
 let open = null;
+/** @type {InstrumentEntry | null} */
 let last = null;
-/** The element focused before the panel took the focus. */
+/** The element focused before the panel took the focus. @type {HTMLElement | null} */
 let opener = null;
 
 export function setUpInstruments() {
   setUpPanel(() => closeInstrument());
+  /** @param {InstrumentEntry} one */
   const select = (one) => (open === one ? closeInstrument() : openInstrument(one));
   setUpTabs(INSTRUMENTS, select);
   byId("look-sheet").addEventListener("click", toggleInstrument);
@@ -41,8 +43,13 @@ export function setUpInstruments() {
   onHello();
 }
 
-/** May it be opened? Before a model is known, any instrument in the address may. */
+/**
+ * May it be opened? Before a model is known, any instrument in the address may.
+ *
+ * @param {InstrumentEntry} instrument
+ */
 const mayOpen = ({ fits }) => !fits || !state.hello || fits(state.hello);
+/** @param {InstrumentEntry} instrument */
 const hasTab = (instrument) =>
   instrument === open || !instrument.fits || (!!state.hello && mayOpen(instrument));
 
@@ -55,8 +62,10 @@ function onHello() {
 /** The last opened instrument: it has the tab stop, and the L key opens it. */
 const nextToOpen = () => (last && hasTab(last) ? last : INSTRUMENTS[0]);
 
+/** @param {string | null} name */
 const byName = (name) => INSTRUMENTS.find((one) => one.name === name && mayOpen(one));
 
+/** @param {InstrumentEntry} instrument */
 function openInstrument(instrument) {
   open = last = instrument;
   draw();
@@ -65,7 +74,11 @@ function openInstrument(instrument) {
 /** Name of the open instrument, or null. */
 export const openInstrumentName = () => open?.name ?? null;
 
-/** Open the instrument of this name (null: close) without changing the last opened one. */
+/**
+ * Open the instrument of this name (null: close) without changing the last opened one.
+ *
+ * @param {string | null} name
+ */
 export function showInstrument(name) {
   const own = last;
   const wanted = byName(name);
@@ -74,8 +87,11 @@ export function showInstrument(name) {
   last = own;
 }
 
-/** Resolves when the open instrument of this name has loaded. */
-export const whenPrepared = (name) => prepare(byName(name));
+/** Resolves when the open instrument of this name has loaded. @param {string} name */
+export async function whenPrepared(name) {
+  const entry = byName(name);
+  if (entry) await prepare(entry);
+}
 
 /** Close the panel; true when it was open. */
 export function closeInstrument() {
@@ -83,7 +99,7 @@ export function closeInstrument() {
   const within = byId("look").contains(document.activeElement);
   open = null;
   draw();
-  if (within) (opener?.isConnected ? opener : tabStop())?.focus();
+  if (within) (opener?.isConnected ? opener : tabStop()).focus();
   opener = null;
   return true;
 }
@@ -91,12 +107,16 @@ export function closeInstrument() {
 /** Close the instrument, or open the last one and focus it. */
 export function toggleInstrument() {
   if (closeInstrument()) return;
-  opener = document.activeElement;
+  opener = focusedElement();
   openInstrument(nextToOpen());
   byId("look").focus({ preventScroll: true });
 }
 
-/** Open the instrument of this name; false if there is none, or it does not fit the model. */
+/**
+ * Open the instrument of this name; false if there is none, or it does not fit the model.
+ *
+ * @param {string} name
+ */
 export function openByName(name) {
   const wanted = byName(name);
   if (wanted) openInstrument(wanted);

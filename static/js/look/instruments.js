@@ -8,6 +8,7 @@
 //   fits(hello)   does it apply to this model? If not, it has no tab. Optional
 //   fetch   loads the instrument (look/frame.js)
 
+/** @type {InstrumentEntry[]} */
 export const INSTRUMENTS = [
   {
     name: "tokens",

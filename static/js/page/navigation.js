@@ -156,7 +156,7 @@ function hashNow() {
   const place = replay ? { replay } : { chat: id ?? "", model: state.hello?.model.name };
   const { pinned, answer } = view;
   const focus = pinned !== null && answer ? nameOfToken(pinned, promptLength()) : (token ?? "");
-  return writeAddress({ ...place, look: openInstrumentName(), token: focus });
+  return writeAddress({ ...place, look: openInstrumentName() ?? "", token: focus });
 }
 
 function write() {

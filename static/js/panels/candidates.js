@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The panel of one token: its candidates before and after the filters, and the draw.
 
 import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";
@@ -11,20 +10,40 @@ import { lackOf } from "../ui/lacks.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, numberOf, promptLength, step, view, written } from "../view.js";
 
+/**
+ * A row: a candidate, or the drawn token where it is not among them.
+ *
+ * @typedef {Omit<ToPage.CandidateText, "before"> & {before: number | null}} Candidate
+ */
+
+/**
+ * What the next token will be drawn from, in the place of a token.
+ *
+ * @typedef {ToPage.Preview & {id: null, text: string, segment: Segment, place: number, number: number,
+ *   next: number, draw?: undefined, draft?: undefined, eos?: undefined, probability?: undefined,
+ *   put?: undefined, prompt?: undefined}} NextToken
+ * @typedef {NextToken | Token & {next?: undefined}} Drawn
+ */
+
+/** @typedef {[label: string, removed: number]} Cut */
+/** @typedef {ReturnType<typeof emptyLine>} Line */
+
 const list = byId("cands");
 const MAX_ROWS = 20;
 const MIN_ROWS = 6;
 const ROW = 20;
 const FIGURE_SPACE = "\u2007"; // as wide as a digit
 let nRows = 12;
-/** Candidates of the rows, and whether one of them can replace the token. */
+/** Candidates of the rows, and whether one of them can replace the token. @type {Candidate[]} */
 let rows = [];
 let free = false;
+/** Elements of the rows. @type {Line[]} */
+const lines = [];
 
 export function setUpCandidates() {
   byId("tok-prev").addEventListener("click", () => step(-1));
   byId("tok-next").addEventListener("click", () => step(1));
-  setUpReplaceToken(list, (row) => rows[[...list.children].indexOf(row)]);
+  setUpReplaceToken(list, (row) => rows[lines.findIndex((line) => line.row === row)]);
   on("focus tokens turns connection hello size", draw);
   new ResizeObserver(() => {
     const row = parseFloat(getComputedStyle(list).gridAutoRows) || ROW;
@@ -36,44 +55,50 @@ export function setUpCandidates() {
 /**
  * What the next token will be drawn from, in the place of a token: while the run is paused and the
  * newest token has the focus.
+ *
+ * @returns {NextToken | null}
  */
 function nextToken() {
-  const preview = view.pinned === null && view.hover === null ? previewOf(view.answer) : null;
-  if (!preview) return null;
-  const { segment, tokens } = view.answer;
+  const { answer } = view;
+  const preview = view.pinned === null && view.hover === null ? previewOf(answer) : null;
+  const segment = answer?.segment;
+  if (!segment || !preview) return null;
   const place = segment.nTokens;
-  const number = (segment.params.first_index ?? 0) + preview.index;
-  return { ...preview, id: null, text: "", segment, place, number, next: tokens.length + 1 };
+  const number = (segment.params?.first_index ?? 0) + preview.index;
+  return { ...preview, id: null, text: "", segment, place, number, next: answer.tokens.length + 1 };
 }
 
 function draw() {
   const next = nextToken();
-  const token = next ?? focusedToken();
+  const token = next ? null : focusedToken();
   byId("cands").toggleAttribute("data-next", next !== null);
   setText(byId("tok-no"), next ? count(next.next) : token ? numberOf(token) : "");
-  setText(byId("tok-word"), next || !token ? "Next token" : wordOf(token));
-  setText(byId("tok-sub"), token ? howChosen(token) : "");
-  byId("tok-prev").disabled = !token || focused() === -promptLength();
-  byId("tok-next").disabled = !token || focused() === written() - 1;
-  const chosen = token?.prompt ? null : token;
-  document.body.toggleAttribute("data-chosen", chosen !== null);
-  free = chosen !== null && !next && !whyNotReplaceable(view.answer, focused());
-  drawList(chosen);
-  drawReplaceToken(free, next ? null : chosen);
-  drawDraw(chosen);
+  setText(byId("tok-word"), token ? wordOf(token) : "Next token");
+  setText(byId("tok-sub"), next ? "not drawn yet" : token ? howChosen(token) : "");
+  byId("tok-prev").disabled = !(next ?? token) || focused() === -promptLength();
+  byId("tok-next").disabled = !(next ?? token) || focused() === written() - 1;
+  const chosen = !token || token.prompt !== undefined ? null : token;
+  document.body.toggleAttribute("data-chosen", !!(next ?? chosen));
+  free = chosen !== null && !whyNotReplaceable(view.answer, focused());
+  drawList(next ?? chosen);
+  drawReplaceToken(free, chosen);
+  drawDraw(next ?? chosen);
 }
 
+/** @param {Token | PromptToken} token */
 function wordOf(token) {
   if (token.eos) return "end of text";
   const own = token.candidates?.find(({ id }) => id === token.id)?.text;
   return tokenLabel(token.text || own || "", "part of a character");
 }
 
+/** @param {Token | PromptToken} token */
 function howChosen(token) {
-  if (token.next) return "not drawn yet";
-  if (token.prompt && token.moved)
-    return `given, moved here from position ${count(token.moved.source + token.prompt - token.moved.first)}`;
-  if (token.prompt) return token.reused ? "given, found in cache" : "given, not chosen";
+  if (token.prompt !== undefined) {
+    const { moved, reused, prompt } = token;
+    if (moved) return `given, moved here from position ${count(moved.source + prompt - moved.first)}`;
+    return reused ? "given, found in cache" : "given, not chosen";
+  }
   if (token.rank === null && !Number.isFinite(token.logprob))
     return state.hello?.upstream ? "no probability was told" : "measurements are no longer kept";
   const p = `p ${probability(Math.exp(token.logprob))}`;
@@ -82,14 +107,20 @@ function howChosen(token) {
   return `${p} · ${ordinal(token.rank)} ${token.draft ? "· drafted" : "choice"}`;
 }
 
-/** Return the text of a rejected draft and of those that fell with it. */
+/** Return the text of a rejected draft and of those that fell with it. @param {ToPage.Draft} draft */
 const rejected = ({ text, discarded = [] }) =>
   tokenLabel(text + discarded.map((other) => other.text).join(""), "part of a character");
 
-/** Return the candidates to show: the most likely ones, and always the drawn one. */
+/**
+ * Return the candidates to show: the most likely ones, and always the drawn one.
+ *
+ * @param {Drawn} token
+ * @returns {Candidate[]}
+ */
 function rowsOf(token) {
+  /** @type {Candidate[]} */
   const most = token.candidates.slice(0, nRows);
-  if (!token.next && !most.some(({ id }) => id === token.id)) {
+  if (token.id !== null && !most.some(({ id }) => id === token.id)) {
     const chosen = token.candidates.find(({ id }) => id === token.id) ?? {
       id: token.id,
       text: token.text,
@@ -102,56 +133,77 @@ function rowsOf(token) {
   return most;
 }
 
+/** @param {Drawn | null} token */
 function drawList(token) {
   rows = token ? rowsOf(token) : [];
-  while (list.children.length < nRows) list.append(emptyRow());
-  while (list.children.length > nRows) list.lastChild.remove();
-  const most = Math.max(1e-9, ...rows.map(({ before, after }) => Math.max(before ?? 0, after)));
-  for (let i = 0; i < nRows; i += 1) drawRow(list.children[i], rows[i], token, most);
+  while (lines.length < nRows) lines.push(emptyLine());
+  for (const { row } of lines.splice(nRows)) row.remove();
+  const most = Math.max(1e-9, ...rows.map(({ before, after }) => Math.max(before ?? 0, after ?? 0)));
+  lines.forEach((line, i) => drawLine(line, rows[i], token, most));
 }
 
-function emptyRow() {
+function emptyLine() {
   const row = el("li");
   const bar = el("span", "b");
-  bar.append(el("i", "b-out"), el("i", "b-in"));
+  const before = el("i", "b-out");
+  const after = el("i", "b-in");
+  bar.append(before, after);
   const word = el("button", "w");
   Object.assign(word, { type: "button", tabIndex: -1 });
-  row.append(word, bar, el("span", "n"), el("span", "c"));
-  return row;
+  const number = el("span", "n");
+  const note = el("span", "c");
+  row.append(word, bar, number, note);
+  list.append(row);
+  return { row, word, bar, before, after, number, note };
 }
 
-function drawRow(row, candidate, token, most) {
-  const [word, bar, number, note] = row.children;
-  const drawn = !!candidate && candidate.id === token.id;
-  const cut = SETTING_BY_NAME[candidate?.cut]?.label ?? "";
-  const again = !!candidate && !cut && penalised(candidate, token);
+/**
+ * @param {Line} line
+ * @param {Candidate | undefined} candidate
+ * @param {Drawn | null} token
+ * @param {number} most
+ */
+function drawLine({ row, word, bar, before, after, number, note }, candidate, token, most) {
+  const drawn = !!token && candidate?.id === token.id;
+  const cut = SETTING_BY_NAME[candidate?.cut ?? ""]?.label ?? "";
+  const again = !!candidate && !!token && !cut && penalised(candidate, token);
   row.classList.toggle("pick-row", drawn);
   row.classList.toggle("cut", cut !== "");
   row.classList.toggle("again", again);
   bar.hidden = !candidate && focusedToken() !== null;
   const text = drawn && token.eos ? "end of text" : candidate?.text;
-  setText(word, candidate ? tokenLabel(text, "–") : "");
+  setText(word, candidate ? tokenLabel(text ?? "", "–") : "");
   const share = candidate?.after || candidate?.before || 0;
   setText(number, candidate && !Number.isNaN(share) ? inColumn(percent(share)) : "");
-  setText(note, !candidate ? "" : noteOf(candidate, token) || cut || (again ? "penalty" : ""));
+  const own = candidate && token ? noteOf(candidate, token) : "";
+  setText(note, own || cut || (again ? "penalty" : ""));
   word.disabled = !candidate || !free;
   setAttr(word, "aria-hidden", String(!candidate)); // an empty row is not a button yet
   const act = word.disabled ? null : drawn ? "write on from here" : "write this instead";
   setAttr(row, "data-act", act);
   setAttr(word, "aria-label", act && `${word.textContent}: ${act}`);
-  setVars(bar.children[0], { "--p": (candidate?.before ?? 0) / most });
-  setVars(bar.children[1], { "--q": (candidate?.after ?? 0) / most });
-  bar.children[0].hidden = bar.children[1].hidden = !candidate;
+  setVars(before, { "--p": (candidate?.before ?? 0) / most });
+  setVars(after, { "--q": (candidate?.after ?? 0) / most });
+  before.hidden = after.hidden = !candidate;
 }
 
-/** Pad a share to the width of "100.0", so that numbers do not move sideways from token to token.
- * Browsers count that as layout shift. */
+/**
+ * Pad a share to the width of "100.0", so that numbers do not move sideways from token to token.
+ * Browsers count that as layout shift.
+ *
+ * @param {string} share
+ */
 const inColumn = (share) => share.padStart(5, FIGURE_SPACE);
 
-/** Note beside a candidate. Where a person put a token, the drawn one is another candidate. */
+/**
+ * Note beside a candidate. Where a person put a token, the drawn one is another candidate.
+ *
+ * @param {Candidate} candidate
+ * @param {Drawn} token
+ */
 function noteOf({ id }, token) {
   const { branch } = token.segment;
-  const was = token.put && branch.at === focused() ? branch.was.id : null;
+  const was = token.put && branch?.at === focused() ? branch.was.id : null;
   if (id === token.id) return token.put ? "forced" : "drawn";
   return id === was ? "drawn" : "";
 }
@@ -159,9 +211,13 @@ function noteOf({ id }, token) {
 /**
  * Did a penalty act on this candidate? That for repetition acts on every token before it, the others
  * on those that were written: a run that continues another has some of them in its prompt.
+ *
+ * @param {Candidate} candidate
+ * @param {Drawn} token
  */
 function penalised({ id }, token) {
   const { segment, place, number = 0 } = token;
+  if (!view.answer) return false;
   const { tokens } = view.answer;
   const settings = view.answer.settingsAt(token);
   const acting = PENALTIES.filter(({ name, neutral }) => settings[name] !== neutral);
@@ -175,12 +231,18 @@ function penalised({ id }, token) {
   return false;
 }
 
-/** Draw the strip: kept shares in falling order, removed mass hatched, the draw as a tick. */
+/**
+ * Draw the strip: kept shares in falling order, removed mass hatched, the draw as a tick.
+ *
+ * @param {Drawn | null} token
+ */
 function drawDraw(token) {
   const box = byId("draw");
   if (!token?.mass) return box.replaceChildren(el("p", "mass", token ? lackOf("draw") : ""));
   const [kept, ...removed] = token.mass;
-  const cuts = FILTERS.map(({ label }, i) => [label, removed[i] ?? 0]).reverse();
+  /** @type {Cut[]} */
+  const cuts = FILTERS.map(({ label }, i) => [label, removed[i] ?? 0]);
+  cuts.reverse();
   const strip = el("div", "strip");
   let shown = 0;
   for (const { id, before, cut } of token.candidates) {
@@ -196,24 +258,30 @@ function drawDraw(token) {
     strip.append(gone);
   }
   const at = el("div", "at");
-  const greedy = view.answer.settingsAt(token).temperature === 0;
+  const greedy = view.answer?.settingsAt(token).temperature === 0;
   if (token.next) at.append(setVars(el("span", "", "before the draw"), { "--u": 0.15 }));
   else if (token.put) at.append(setVars(el("span", "", "forced: no draw"), { "--u": 0.15 }));
   else if (!greedy) {
-    strip.append(setVars(el("span", "tick"), { "--u": token.draw * kept }));
+    const draw = token.draw ?? NaN;
+    strip.append(setVars(el("span", "tick"), { "--u": draw * kept }));
     at.append(
-      setVars(el("span", "", `draw ${token.draw.toFixed(3)}`), {
-        "--u": clamp(token.draw * kept, 0.1, 0.9),
-      }),
+      setVars(el("span", "", `draw ${draw.toFixed(3)}`), { "--u": clamp(draw * kept, 0.1, 0.9) }),
     );
   } else at.append(setVars(el("span", "", "greedy: no draw"), { "--u": 0.15 }));
-  box.replaceChildren(at, strip, masses(token, cuts));
+  box.replaceChildren(at, strip, masses(token, kept, cuts));
   return undefined;
 }
 
-/** The line of numbers under the strip; `cuts`: [filter, removed share] each. */
-function masses(token, cuts) {
+/**
+ * The line of numbers under the strip; `cuts`: [filter, removed share] each.
+ *
+ * @param {Drawn} token
+ * @param {number} kept
+ * @param {Cut[]} cuts
+ */
+function masses({ allowed, n_kept: nKept }, kept, cuts) {
   const line = el("p", "mass");
+  /** @param {string} name @param {string} text */
   const add = (name, text) => {
     const span = el("span", "", `${name} `);
     span.append(el("b", "", text));
@@ -221,10 +289,10 @@ function masses(token, cuts) {
   };
   const all = state.hello?.model.vocab_size;
   const vocabulary = all ? count(all) : "all";
-  const { allowed } = token;
+
   const of = allowed ? count(allowed.n) : vocabulary;
   if (allowed) add(`grammar allows ${of} of ${vocabulary}`, `${percent(allowed.probability)} %`);
-  add(`${count(token.n_kept)} of ${of} kept`, `${percent(token.mass[0])} %`);
+  add(`${count(nKept ?? NaN)} of ${of} kept`, `${percent(kept)} %`);
   for (const [name, share] of cuts)
     add(name, share >= 0.0005 ? `−${percent(share)} %` : share > 0 ? "<0.1 %" : "0");
   return line;

@@ -1,14 +1,17 @@
-// @ts-nocheck
 // Layer table: the measurements of every layer at the focused token, with bars on one canvas.
 
-import { byId, el, fitCanvas, setText } from "../ui/dom.js";
+import { byId, el, fitCanvas, setText, targetOf } from "../ui/dom.js";
 import { grid, isDense, namedEvery } from "../core-sample/grid.js";
 import { drawFoot, micro } from "./layer-detail.js";
 import { figure } from "../ui/format.js";
-import { scales } from "../turns/metrics.js";
+import { METRICS, scales } from "../turns/metrics.js";
 import { palette } from "../ui/palette.js";
 import { on, state } from "../state.js";
 import { focused, focusedRow, focusedToken, pin, point } from "../view.js";
+
+/** @typedef {{x: number, width: number}} Box */
+/** @typedef {number | "out" | "emb"} RowName */
+/** @typedef {{row: HTMLTableRowElement, parts: HTMLElement[]}} Cells */
 
 const table = byId("ltab");
 const body = byId("lrows");
@@ -22,28 +25,33 @@ const NEEDLE = 9;
 /** Number of hidden rows updated per frame. */
 const UNSEEN_ROWS = 3;
 
-/** Cells of each row by layer; "out" and "emb" are the first and last row. */
+/** Cells of each row by layer; "out" and "emb" are the first and last row. @type {Map<RowName, Cells>} */
 let cells = new Map();
 let dense = false;
 /** The layer whose hidden numbers are updated next. */
 let unseen = 0;
-/** Positions on the canvas: {boxes: [{x, width}] by column, feet: y by layer, height}. */
+/**
+ * Positions on the canvas: {boxes: [{x, width}] by column, feet: y by layer, height}.
+ *
+ * @type {{boxes: Box[], feet: number[], height: number} | null}
+ */
 let places = null;
 
 export function setUpLayers() {
   on("hello size", build);
   on("focus tokens hello size theme", draw);
-  body.addEventListener("pointerover", ({ target }) => onPoint(target, point));
+  body.addEventListener("pointerover", (event) => onPoint(event, point));
   body.addEventListener("pointerleave", () => point(null));
-  body.addEventListener("click", ({ target }) => onPoint(target, pin));
+  body.addEventListener("click", (event) => onPoint(event, pin));
   new ResizeObserver(() => {
     places = null;
     draw();
   }).observe(byId("ltab-box"));
 }
 
-function onPoint(target, act) {
-  const layer = target.closest("tr")?.dataset.layer;
+/** @param {Event} event @param {(index: number | null, row: Row) => void} act */
+function onPoint(event, act) {
+  const layer = targetOf(event).closest("tr")?.dataset.layer;
   if (layer === undefined || !focusedToken()) return;
   act(focused(), { layer: Number(layer), part: 0 });
 }
@@ -54,6 +62,11 @@ function build() {
   const rowHeight = () => body.rows[1]?.offsetHeight ?? grid.row;
   cells = new Map();
   const every = namedEvery();
+  /**
+   * @param {string} name
+   * @param {RowName} key
+   * @param {string} className
+   */
   const line = (name, key, className) => {
     const row = el("tr", className);
     const head = el("th");
@@ -73,7 +86,7 @@ function build() {
   };
   const layers = Array.from({ length: n }, (_, layer) => {
     const row = line(String(layer), layer, layer % every === 0 ? "named" : "");
-    row.dataset.layer = layer;
+    row.dataset.layer = String(layer);
     return row;
   }).reverse();
   body.replaceChildren(line("out", "out", "end"), ...layers, line("emb", "emb", "end"));
@@ -85,25 +98,37 @@ function build() {
 /** Measure the cells once per change of size: measuring in every frame would force a layout. */
 function findPlaces() {
   const origin = canvas.getBoundingClientRect();
-  const first = cells.get(0) ?? cells.get("out"); // an upstream server tells of no layers
-  const boxes = first.parts.map((part) => {
-    const box = part.parentElement.getBoundingClientRect();
+  const layers = [...cells].filter(([name]) => typeof name === "number");
+  const rows = layers.sort(([a], [b]) => Number(a) - Number(b)).map(([, { row }]) => row);
+  const first = rows[0] ?? body.rows[0]; // an upstream server tells of no layers
+  const boxes = [...first.cells].slice(1).map((cell) => {
+    const box = cell.getBoundingClientRect();
     return { x: box.left - origin.left, width: box.width - CELL_GAP };
   });
-  const feet = Array.from(
-    { length: cells.size - 2 },
-    (_, layer) => cells.get(layer).row.getBoundingClientRect().bottom - origin.top,
-  );
-  return { boxes, feet, height: first.row.offsetHeight };
+  const feet = rows.map((row) => row.getBoundingClientRect().bottom - origin.top);
+  return { boxes, feet, height: first.offsetHeight };
 }
 
-const norm = (value) => (value >= 1e6 ? value.toPrecision(2) : figure(value));
+/** @param {number | null} value */
+const norm = (value) => ((value ?? 0) >= 1e6 ? (value ?? 0).toPrecision(2) : figure(value ?? NaN));
+/** @param {(number | null)[]} entropy */
 const bits = (entropy) => {
-  const mean = entropy.reduce((sum, v) => sum + v, 0) / entropy.length;
+  const mean = entropy.reduce((/** @type {number} */ sum, v) => sum + (v ?? 0), 0) / entropy.length;
   return mean.toFixed(1);
 };
 
-/** Time of a layer (ms), null when not measured. */
+/** @param {number | null} value */
+const written = (value) => value?.toFixed(2) ?? "";
+
+/**
+ * Position of a value on its scale, null if either is unknown.
+ *
+ * @param {typeof scales.norm} scale
+ * @param {number | null} value
+ */
+const place = (scale, value) => (value === null ? null : (scale?.at(value) ?? null));
+
+/** Time of a layer (ms), null when not measured. @param {ToPage.LayerStats} layer */
 const layerTime = ({ attention_ms: a, mlp_ms: m }) => (a == null || m == null ? null : a + m);
 
 function draw() {
@@ -114,17 +139,23 @@ function draw() {
   for (const [layer, cell] of cells)
     cell.row.classList.toggle("hot", !!token && row?.layer === layer);
   for (const layer of layersDue(cells.size - 2)) drawNumbers(layer, stats);
-  const end = (key, i, text) => cells.get(key) && setText(cells.get(key).parts[i], text);
+  /** @param {RowName} key @param {number} i @param {string} text */
+  const end = (key, i, text) => {
+    const parts = cells.get(key)?.parts;
+    if (parts) setText(parts[i], text);
+  };
   end("out", 4, micro(stats?.head_ms));
   end("emb", 4, micro(stats?.embed_ms));
   end("emb", 3, stats ? norm(stats.embedding) : "");
   drawBars(stats);
-  drawFoot(row ? stats : null, row?.layer);
+  drawFoot(row ? stats : null, row?.layer ?? 0);
 }
 
 /**
  * Return the layers whose numbers are updated now. In dense rows the numbers are for screen readers
  * only; during generation they take turns, because updating all would dominate the frame's layout.
+ *
+ * @param {number} n
  */
 function layersDue(n) {
   if (!dense || !state.active) return Array.from({ length: Math.max(0, n) }, (_, layer) => layer);
@@ -133,21 +164,22 @@ function layersDue(n) {
   return Array.from({ length: Math.min(UNSEEN_ROWS, n) }, (_, i) => (first + i) % n);
 }
 
+/** @param {number} layer @param {Stats | null} stats */
 function drawNumbers(layer, stats) {
   const s = stats?.layers[layer];
   const texts = s
     ? [
-        (s.attention / s.residual).toFixed(2),
-        (s.mlp / s.residual).toFixed(2),
+        written(METRICS.update.value(s, 0)),
+        written(METRICS.update.value(s, 1)),
         bits(s.entropy),
         norm(s.residual),
         micro(layerTime(s)),
       ]
     : ["", "", "", "", ""];
-  texts.forEach((text, i) => setText(cells.get(layer).parts[i], text));
+  cells.get(layer)?.parts.forEach((part, i) => setText(part, texts[i]));
 }
 
-/** Draw a bar at the foot of each cell, and an entropy mark for each head. */
+/** Draw a bar at the foot of each cell, and an entropy mark for each head. @param {Stats | null} stats */
 function drawBars(stats) {
   const [context, width] = fitCanvas(canvas);
   if (!stats || !width || cells.size - 2 !== stats.layers.length) return;
@@ -156,14 +188,15 @@ function drawBars(stats) {
   const height = dense ? Math.max(1, row - 3) : 3;
   for (const [layer, s] of stats.layers.entries()) {
     const top = feet[layer] - (dense ? 1 : 3) - height;
+    /** @param {number} i @param {number | null} at @param {string} colour */
     const bar = (i, at, colour) => {
       context.fillStyle = colour;
       if (at !== null) context.fillRect(boxes[i].x, top, Math.max(1, at * boxes[i].width), height);
     };
-    bar(0, scales.update.at(s.attention / s.residual), palette.data);
-    bar(1, scales.update.at(s.mlp / s.residual), palette["data-2"]);
+    bar(0, place(scales.update, METRICS.update.value(s, 0)), palette.data);
+    bar(1, place(scales.update, METRICS.update.value(s, 1)), palette["data-2"]);
     drawEntropy(context, s.entropy, boxes[2], top, height, row);
-    bar(3, scales.norm?.at(s.residual) ?? null, palette["data-2"]);
+    bar(3, place(scales.norm, s.residual), palette["data-2"]);
     drawTimes(context, s, boxes[4], top, height);
     if (dense) continue;
     const middle = feet[layer] - row + (row - 9) / 2;
@@ -172,21 +205,36 @@ function drawBars(stats) {
   }
 }
 
-/** Draw attention time then MLP time, on the scale of the core sample. */
+/**
+ * Draw attention time then MLP time, on the scale of the core sample.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {ToPage.LayerStats} layer
+ * @param {Box} box
+ * @param {number} top
+ * @param {number} height
+ */
 function drawTimes(context, layer, { x, width }, top, height) {
   const time = layerTime(layer);
   if (time === null || !scales.time) return;
   const all = Math.max(1, scales.time.at(time / 2) * width);
-  const attention = all * (layer.attention_ms / (time || 1));
+  const attention = all * ((layer.attention_ms ?? 0) / (time || 1));
   context.fillStyle = palette.data;
   context.fillRect(x, top, attention, height);
   context.fillStyle = palette["data-2"];
   context.fillRect(x + attention, top, all - attention, height);
 }
 
-/** Draw the angle between update and residual stream: right along it, left against it. */
+/**
+ * Draw the angle between update and residual stream: right along it, left against it.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {number | null} cosine
+ * @param {Box} box
+ * @param {number} y
+ */
 function drawNeedle(context, cosine, { x, width }, y) {
-  if (cosine === undefined || width < 5 * NEEDLE) return;
+  if (cosine === null || cosine === undefined || width < 5 * NEEDLE) return;
   const [middle, foot] = [x + width - NEEDLE, Math.round(y + NEEDLE / 2)];
   context.fillStyle = palette.edge;
   context.fillRect(middle - NEEDLE, foot, 2 * NEEDLE, 1);
@@ -198,6 +246,14 @@ function drawNeedle(context, cosine, { x, width }, y) {
   context.stroke();
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {(number | null)[]} entropy
+ * @param {Box} box
+ * @param {number} top
+ * @param {number} height
+ * @param {number} row
+ */
 function drawEntropy(context, entropy, { x, width }, top, height, row) {
   const tall = row < TALL_MARKS_FROM ? height : height + 3;
   context.fillStyle = palette.line;
@@ -205,7 +261,7 @@ function drawEntropy(context, entropy, { x, width }, top, height, row) {
   context.fillStyle = palette.data;
   context.globalAlpha = entropy.length > 12 ? 0.6 : 0.85;
   for (const value of entropy) {
-    context.fillRect(x + scales.entropy.at(value) * (width - 2), top + height - tall, 2, tall);
+    context.fillRect(x + scales.entropy.at(value ?? 0) * (width - 2), top + height - tall, 2, tall);
   }
   context.globalAlpha = 1;
 }

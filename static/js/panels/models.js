@@ -1,12 +1,13 @@
-// @ts-nocheck
 // Dialog that changes the model of the running server: the models on offer and the progress. Its
 // first part, where the model runs, is panels/place.js, and is all of it where nothing can be changed.
 
-import { byId, el, setText } from "../ui/dom.js";
+import { all, byId, el, one, setText } from "../ui/dom.js";
 import { bytes, parameters } from "../ui/format.js";
 import { ask } from "../net/ask.js";
 import { state } from "../state.js";
 import { drawPlace, setUpPlace } from "./place.js";
+
+/** What is shown of a change of models. @typedef {Pick<Answers.ModelChange, "name" | "state"> & Partial<Answers.ModelChange>} Change */
 
 const PATH = "api/models";
 const POLL_MS = 500;
@@ -18,17 +19,19 @@ const typed = byId("models-typed");
 /** Can the model be changed here? */
 export const canSwitch = form !== null;
 
-const chosen = () => form.querySelector("[name=model]:checked");
+const radios = () => /** @type {HTMLInputElement[]} */ (all(form, "[name=model]"));
+const chosen = () => radios().find(({ checked }) => checked);
 
-let timer = null;
-/** Names that the last search found. */
+/** @type {number | undefined} */
+let timer;
+/** Names that the last search found. @type {string[]} */
 let found = [];
 
 /** Set up the dialog. */
 export function setUpModels() {
   setUpPlace();
-  byId(canSwitch ? "models-open" : "place-open").addEventListener("click", openModels);
-  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+  one(document, "#models-open, #place-open").addEventListener("click", openModels);
+  one(dialog, "[data-close]").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
   dialog.addEventListener("close", () => clearTimeout(timer));
   if (canSwitch) setUpForm();
@@ -38,7 +41,7 @@ function setUpForm() {
   byId("models-cancel").addEventListener("click", () => asked({ method: "DELETE" }));
   byId("models-search").addEventListener("click", search);
   typed.addEventListener("input", () => {
-    if (chosen()) chosen().checked = false;
+    for (const radio of radios()) radio.checked = false;
   });
   byId("models-offers").addEventListener("change", () => {
     typed.value = "";
@@ -64,11 +67,13 @@ export async function openModels() {
 
 // ---- what is offered -------------------------------------------------------------------------
 
+/** @param {Answers.ModelOffers} offers */
 function drawOffers(offers) {
   const cached = new Map(offers.cached.map(({ name, n_bytes: size }) => [name, size]));
   const known = new Map(offers.known.map((model) => [model.name, model]));
   const here = new Set([offers.bundled, offers.started_with, ...cached.keys()]);
   const elsewhere = [...known.keys()].filter((name) => !here.has(name));
+  /** @param {string} name */
   const row = (name) => choice(name, factsOf(name, offers, known, cached), name === offers.current);
   byId("models-offers").replaceChildren(
     el("h3", "", "On this machine"),
@@ -85,20 +90,35 @@ function drawOffers(offers) {
   typed.placeholder = offers.paths ? "owner/model or /path/to/model.gguf" : "owner/model";
 }
 
-/** Must a model be downloaded before it runs? The one that the server was started with may be. */
+/**
+ * Must a model be downloaded before it runs? The one that the server was started with may be.
+ *
+ * @param {string} name
+ * @param {Map<string, Answers.KnownModel>} known
+ * @param {Map<string, number>} cached
+ */
 const isAbsent = (name, known, cached) => known.has(name) && !cached.has(name);
 
-/** Facts of one offer: parameters, licence, size here or to download, and what it is good for. */
+/**
+ * Facts of one offer: parameters, licence, size here or to download, and what it is good for.
+ *
+ * @param {string} name
+ * @param {Answers.ModelOffers} offers
+ * @param {Map<string, Answers.KnownModel>} known
+ * @param {Map<string, number>} cached
+ */
 function factsOf(name, { bundled }, known, cached) {
   const model = known.get(name);
   const facts = model ? [`${parameters(model.parameters)} weights`, model.licence] : [];
   if (name === bundled) facts.push("bundled");
-  if (cached.has(name)) facts.push(`${bytes(cached.get(name))} downloaded`);
+  const size = cached.get(name);
+  if (size !== undefined) facts.push(`${bytes(size)} downloaded`);
   else if (model) facts.push(`about ${bytes(model.n_bytes)} to download`);
   if (model) facts.push(model.good_for);
   return facts;
 }
 
+/** @param {string} name @param {string[]} facts @param {boolean} isCurrent */
 function choice(name, facts, isCurrent) {
   const row = el("div", "offer");
   const label = el("label");
@@ -111,7 +131,7 @@ function choice(name, facts, isCurrent) {
   return row;
 }
 
-/** The button of a row, which loads its model with one press. */
+/** The button of a row, which loads its model with one press. @param {string} name */
 function loader(name) {
   const button = el("button", "text", "Load");
   Object.assign(button, { type: "button", ariaLabel: `Load ${name}` });
@@ -135,9 +155,9 @@ async function search() {
   found = answer.names;
   drawOffers(offers);
   if (!found.length) return complain(`The Hub has no model for “${text}” that can run here.`);
-  const first = [...form.querySelectorAll("[name=model]")].find(({ value }) => value === found[0]);
-  first.focus();
-  first.scrollIntoView({ block: "nearest" });
+  const first = radios().find(({ value }) => value === found[0]);
+  first?.focus();
+  first?.scrollIntoView({ block: "nearest" });
 }
 
 /** Say how the loaded model's weights are stored, and why. */
@@ -160,7 +180,12 @@ async function change(name = chosen()?.value ?? typed.value.trim()) {
   else draw(null);
 }
 
-/** Show the progress of a change and poll while it runs. `tell`: also show how it ended. */
+/**
+ * Show the progress of a change and poll while it runs. `tell`: also show how it ended.
+ *
+ * @param {Change | null} latest
+ * @param {boolean} showEnd
+ */
 function follow(latest, showEnd) {
   clearTimeout(timer);
   draw(latest, showEnd);
@@ -173,6 +198,7 @@ function follow(latest, showEnd) {
   }, POLL_MS);
 }
 
+/** @type {Record<string, (change: Change) => string>} */
 const STATE_TEXTS = {
   judging: ({ name }) => `Looking up ${name} …`,
   fetching: ({ name, message }) => `Downloading ${name}${message ? `: ${message}` : " …"}`,
@@ -182,30 +208,38 @@ const STATE_TEXTS = {
   cancelled: ({ message }) => `Cancelled: ${message}.`,
 };
 
+/** @param {Change | null} latest @param {boolean} [showEnd] */
 function draw(latest, showEnd = true) {
   const pending = !!latest && PENDING.includes(latest.state);
   const bar = byId("models-progress");
   bar.hidden = !pending;
   if (typeof latest?.progress === "number") bar.value = latest.progress;
   else bar.removeAttribute("value"); // indeterminate
-  byId("models-cancel").hidden = !["fetching", "checking"].includes(latest?.state);
+  byId("models-cancel").hidden = !["fetching", "checking"].includes(latest?.state ?? "");
   byId("models-load").disabled = pending;
-  setText(byId("models-say"), pending || showEnd ? (STATE_TEXTS[latest?.state]?.(latest) ?? "") : "");
-  if (showEnd && latest?.state === "failed") complain(latest.message);
+  const words = latest && (pending || showEnd) ? STATE_TEXTS[latest.state]?.(latest) : "";
+  setText(byId("models-say"), words ?? "");
+  if (showEnd && latest?.state === "failed") complain(latest.message ?? "");
 }
 
+/** @param {string} text */
 function complain(text) {
   const place = byId("models-error");
   setText(place, text);
   place.hidden = !text;
 }
 
-/** Return the server's answer, or null after showing the error. */
+/**
+ * Return the server's answer, or null after showing the error.
+ *
+ * @param {Parameters<typeof ask>[1]} [options]
+ * @param {string} [path]
+ */
 async function asked(options, path = PATH) {
   try {
     return await ask(path, options);
-  } catch ({ message }) {
-    complain(message);
+  } catch (error) {
+    complain(/** @type {Problem} */ (error).message);
     return null;
   }
 }

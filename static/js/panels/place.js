@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Where the model runs: on the server, or in this browser. A part of the model dialog, which also has
 // what this browser keeps of models.
 
@@ -14,24 +13,33 @@ import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
 import { adaptersSaid, memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
 
+
 const PATH = "api/local";
 const POLL_MS = 400;
 /** A run that is being stopped ends within a few steps. */
 const STOP_MS = 3000;
 /** How a model of the hub can be stored where the server's own cannot run here. */
-const DTYPES = ["f32", "f16", "q8", "q4"].map((dtype) => ({ dtype }));
+const DTYPES = ["f32", "f16", "q8", "q4"];
 
 const dialog = byId("models");
-/** What the server offers (app/local/exports.py), or null. */
+/** What the server offers (app/local/exports.py), or null. @type {Answers.DtypeOffers | null} */
 let offered = null;
-/** The `hello` of the server's engine. */
+/** The `hello` of the server's engine. @type {ToPage.Hello | null} */
 let ofServer = null;
 let isMoving = false;
-/** The place here whose start was told already. */
+/** The place here whose start was told already. @type {PlaceHere | null} */
 let toldReady = null;
-/** Field for a model of the hub, and the hub; null where the server names none. */
+/**
+ * Field for a model of the hub, and the hub; null where the server names none.
+ *
+ * @type {HTMLInputElement | null}
+ */
 const typed = byId("place-hub");
-const hub = document.querySelector('meta[name="tokenglass-hub"]')?.content;
+/** @type {HTMLMetaElement | null} */
+const meta = document.querySelector('meta[name="tokenglass-hub"]');
+const hub = meta?.content ?? "";
+/** GiB, of browsers that tell it. */
+const { deviceMemory } = /** @type {Navigator & {deviceMemory?: number}} */ (navigator);
 /** Why this browser cannot run a model, or "". */
 let noGpu = "";
 
@@ -63,24 +71,24 @@ async function drawBrowser() {
     facts.push(adapterName(adapter));
     facts.push(`buffers up to ${bytes(maxBufferSize)}, ${bytes(binding)} bound`);
     noGpu = "";
-  } catch ({ message }) {
-    noGpu = message;
-    facts.push(`Not possible: ${message}`);
+  } catch (error) {
+    noGpu = /** @type {Error} */ (error).message;
+    facts.push(`Not possible: ${noGpu}`);
   }
-  if (navigator.deviceMemory) facts.push(`device memory ${toldMemory()}`);
+  if (deviceMemory) facts.push(`device memory ${toldMemory(deviceMemory)}`);
   setText(byId("place-browser-facts"), facts.join(" · "));
 }
 
-/** Browsers round what they tell, and tell 8 GiB at most. */
-const toldMemory = () =>
-  navigator.deviceMemory >= 8 ? "8 GiB or more" : `${navigator.deviceMemory} GiB`;
+/** Browsers round what they tell, and tell 8 GiB at most. @param {number} told */
+const toldMemory = (told) => (told >= 8 ? "8 GiB or more" : `${told} GiB`);
 
 async function drawOffers() {
   if (!hasServer) return;
   offered = await asked();
   const chooser = byId("place-dtype");
   const before = chooser.value || placeHere()?.dtype || offered?.dtype;
-  const listed = offered?.offers?.length ? offered.offers : typed ? DTYPES : [];
+  const others = typed ? DTYPES.map((dtype) => ({ dtype, memory: 0 })) : [];
+  const listed = offered?.offers.length ? offered.offers : others;
   const options = listed.map(({ dtype, memory }) => {
     const option = el("option", "", memory ? `${dtype}, ${bytes(memory)}` : dtype);
     option.value = dtype;
@@ -97,8 +105,11 @@ const wantedName = () => typed?.value.trim() ?? "";
 const chosen = () => offered?.offers.find(({ dtype }) => dtype === byId("place-dtype").value);
 
 /** Why the chosen storage type does not fit, with what would, or "". */
-const misfit = () =>
-  chosen() && !wantedName() ? whyNotFit(chosen(), offered.offers, memoryOf(navigator.deviceMemory), bytes) : "";
+function misfit() {
+  const offer = chosen();
+  if (!offer || wantedName()) return "";
+  return whyNotFit(offer, offered?.offers ?? [], memoryOf(deviceMemory), bytes);
+}
 
 function drawFit() {
   const offer = chosen();
@@ -118,6 +129,7 @@ function drawFit() {
   return setText(byId("place-fit"), withAdapters(sentence(words), adapters));
 }
 
+/** @param {string} words @param {string} adapters */
 const withAdapters = (words, adapters) => [words, adapters].filter(Boolean).join(" ");
 
 function draw() {
@@ -147,7 +159,14 @@ function serverFacts() {
 /** Has the engine of this page failed or gone? */
 const broken = () => state.connection === "lost" || state.engine.state === "failed";
 
-/** Mark the side on which the model runs. */
+/**
+ * Mark the side on which the model runs.
+ *
+ * @param {"place-server" | "place-browser"} side
+ * @param {"place-to-server" | "place-to-browser"} button
+ * @param {string} label
+ * @param {boolean} isHere
+ */
 function mark(side, button, label, isHere) {
   byId(side).toggleAttribute("data-here", isHere);
   setText(byId(button), isHere ? "It runs here" : label);
@@ -159,7 +178,7 @@ function drawLoading() {
   const { state: engine, message, progress } = state.engine;
   const here = placeHere();
   if (broken()) {
-    const less = here?.name ? [] : smallerThan(here?.dtype, offered?.offers ?? []);
+    const less = here?.name ? [] : smallerThan(here?.dtype ?? "", offered?.offers ?? []);
     const instead = less.length ? ` ${less.join(" or ")} need less memory.` : "";
     tell("");
     complain(
@@ -171,14 +190,14 @@ function drawLoading() {
     tell(sentence(message), progress);
   } else if (engine === "ready" && toldReady !== here) {
     toldReady = here;
-    tell(`It runs in this browser now, as ${here.dtype}.`);
+    tell(`It runs in this browser now, as ${here?.dtype}.`);
     drawKept();
   }
 }
 
 // ---- moving ----------------------------------------------------------------------------------
 
-/** Do one move at a time. */
+/** Do one move at a time. @param {() => Promise<unknown>} move */
 async function moving(move) {
   if (isMoving) return;
   isMoving = true;
@@ -216,10 +235,15 @@ async function toBrowser() {
   return undefined;
 }
 
-/** A model of the hub, as the worker loads it. */
+/** A model of the hub, as the worker loads it. @param {string} name @param {string} dtype */
 const ofHub = (name, dtype) => ({ hub: { hub, name, dtype, plans: absolute(`${PATH}/plans`) } });
 
-/** Have the server write the export of a storage type. Returns its place, or null after an error. */
+/**
+ * Have the server write the export of a storage type. Returns its place, or null after an error.
+ *
+ * @param {string} dtype
+ * @returns {Promise<PlaceHere | null>}
+ */
 async function prepared(dtype) {
   let found = await asked({ method: "POST", body: { dtype } });
   while (found?.state === "writing") {
@@ -247,7 +271,12 @@ async function stopRuns() {
 
 // ---- what is said ----------------------------------------------------------------------------
 
-/** `progress`: the share that is done; null: not known; left out: nothing is going on. */
+/**
+ * `progress`: the share that is done; null: not known; left out: nothing is going on.
+ *
+ * @param {string} text
+ * @param {number | null} [progress]
+ */
 function tell(text, progress) {
   setText(byId("place-say"), text);
   const bar = byId("place-progress");
@@ -256,18 +285,23 @@ function tell(text, progress) {
   else bar.removeAttribute("value");
 }
 
+/** @param {string} text */
 function complain(text) {
   const place = byId("place-error");
   setText(place, text);
   place.hidden = !text;
 }
 
-/** Return the server's answer, or null after showing the error. */
+/**
+ * Return the server's answer, or null after showing the error.
+ *
+ * @param {Parameters<typeof ask>[1]} [options]
+ */
 async function asked(options) {
   try {
     return await ask(PATH, options);
-  } catch ({ message }) {
-    complain(sentence(message));
+  } catch (error) {
+    complain(sentence(/** @type {Problem} */ (error).message));
     return null;
   }
 }

@@ -268,7 +268,7 @@ export class Answer {
    * Return the settings (with `capture` and `reach`) a token was sampled with: the newest ones with
    * all later changes undone.
    *
-   * @param {Token} token
+   * @param {Pick<Token, "segment" | "place">} token
    */
   settingsAt({ segment, place }) {
     const { params, capture, interventions: reach } = segment;

@@ -33,6 +33,9 @@ export function one(root, selector) {
   return asHtml(found);
 }
 
+/** Return the element that has the focus, or null. */
+export const focusedElement = () => /** @type {HTMLElement | null} */ (document.activeElement);
+
 /** Return the field that an event is about. @param {Event} event */
 export const inputOf = (event) => /** @type {HTMLInputElement} */ (event.target);
 

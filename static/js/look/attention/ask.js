@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Attention queries of the instrument and their cached answers.
 
 import { spansUpTo } from "../../interventions/interventions.js";
@@ -14,15 +13,23 @@ const AUTO_TOKENS = 256;
 /** Time the focus must rest before the attention to it is queried. */
 const REST_MS = 200;
 
+/**
+ * What was computed of answers, by answer.
+ *
+ * @type {WeakMap<FrameAnswer, Pick<AttentionNow, "places" | "scores" | "bits">>}
+ */
+const read = new WeakMap();
 const fromCache = new AnswerCache(MAX_BYTES);
 const toCache = new AnswerCache(MAX_BYTES / 4);
 let restTimer = 0;
 /** Key of the token whose `attention_to` query is pending. */
 let asking = "";
-/** The failed `attention_to` query: {key, message}, or null. */
+/** The failed `attention_to` query: {key, message}, or null. @type {{key: string, message: string} | null} */
 let trouble = null;
 /**
  * Scores averaged over several tokens, by segment: {scores, from, to}, {done, total} or {message}.
+ *
+ * @type {WeakMap<Segment, WideScores>}
  */
 const wides = new WeakMap();
 
@@ -35,13 +42,16 @@ const wides = new WeakMap();
  *   info                         of the engine's answer
  *   run                          entropies the run itself measured at this token, by head, or null
  *   unread                       the run has not read this token, so that it measured nothing there
+ *
+ * @param {TokenFocus} context
+ * @returns {AttentionNow | Promise<AttentionNow>}
  */
 export function ask(context) {
   const { answer } = context;
-  const sequence = { ...sequenceOf(context), ...shapeOf(context), answer };
-  sequence.texts = wordsOf(answer, sequence);
-  sequence.n = sequence.ids.length;
-  const { ids, position } = sequence;
+  const own = sequenceOf(context);
+  const { ids, position } = own;
+  const texts = wordsOf(answer, own);
+  const sequence = { ...own, ...shapeOf(context), answer, texts, n: ids.length };
   const key = keyOf(sequence);
   const kept = fromCache.get(key);
   if (kept) return withNumbers(sequence, kept);
@@ -54,6 +64,12 @@ export function ask(context) {
   return asked.then((given) => withNumbers(sequence, fromCache.set(key, given)));
 }
 
+/**
+ * @param {Segment} segment
+ * @param {number[]} ids
+ * @param {number} position
+ * @returns {FromPage.AttentionFrom}
+ */
 const questionFrom = (segment, ids, position) => ({
   kind: "attention_from",
   ids: ids.slice(0, position + 1),
@@ -61,15 +77,22 @@ const questionFrom = (segment, ids, position) => ({
   ...spansUpTo(segment, position + 1),
 });
 
+/** @param {Pick<Sequence, "segment" | "position">} pick */
 const keyOf = ({ segment, position }) => `${segment.id} ${position}`;
 
+/** @param {Focus} focus @returns {HeadCounts} */
 const shapeOf = ({ hello: { model } }) => ({
   nLayers: model.n_layers,
   nHeads: model.n_heads,
   nKvHeads: model.n_kv_heads,
 });
 
-/** Label of each token; one without text is named after its kind. */
+/**
+ * Label of each token; one without text is named after its kind.
+ *
+ * @param {Answer} answer
+ * @param {Sequence} sequence
+ */
 function wordsOf({ tokens }, { segment, texts }) {
   const { length } = segment.prompt;
   return texts.map((text, at) => {
@@ -80,25 +103,37 @@ function wordsOf({ tokens }, { segment, texts }) {
   });
 }
 
+/** @param {AttentionSequence} sequence @param {FrameAnswer} answer @returns {AttentionNow} */
 function withNumbers(sequence, answer) {
   const { ids, position } = sequence;
   const from = answer.arrays.weights;
-  answer.read ??= (() => {
+  let numbers = read.get(answer);
+  if (!numbers) {
     const places = placesOf(ids, position);
-    return { places, scores: scoresOf(from, places), bits: entropies(from) };
-  })();
+    numbers = { places, scores: scoresOf(from, places), bits: entropies(from) };
+    read.set(answer, numbers);
+  }
   const to = toCache.get(keyOf(sequence))?.arrays.weights ?? null;
   const run = ofRun(sequence);
-  return { ...sequence, ...answer.read, from, to, info: answer.info, run, unread: isUnread(sequence) };
+  return { ...sequence, ...numbers, from, to, info: answer.info, run, unread: isUnread(sequence) };
 }
 
-/** Whether the token was drawn last: only the step that draws another one reads it. */
+/**
+ * Whether the token was drawn last: only the step that draws another one reads it.
+ *
+ * @param {AttentionSequence} attentionSequence
+ */
 const isUnread = ({ segment, position, answer }) =>
   position >= segment.prompt.length && !answer.tokens[answerIndex(segment, position) + 1];
 
+/** @param {Segment} segment @param {number} position */
 const answerIndex = (segment, position) => segment.base + position - segment.prompt.length;
 
-/** Entropies the run measured at this token, in the step that sampled the next one. */
+/**
+ * Entropies the run measured at this token, in the step that sampled the next one.
+ *
+ * @param {AttentionSequence} attentionSequence
+ */
 function ofRun({ segment, position, answer }) {
   const { length } = segment.prompt;
   const stats =
@@ -114,6 +149,8 @@ function ofRun({ segment, position, answer }) {
 /**
  * State of the attention to the focused token: `left`, number of later tokens not queried yet;
  * `message`, why the query failed; `soon`, whether they are or will be queried automatically.
+ *
+ * @param {AttentionNow} sequence
  */
 export function backOf(sequence) {
   const { segment, position, n, to } = sequence;
@@ -123,7 +160,11 @@ export function backOf(sequence) {
   return { left, message, soon };
 }
 
-/** Query it once the focus rests, if few tokens are recomputed and no run is slowed. */
+/**
+ * Query it once the focus rests, if few tokens are recomputed and no run is slowed.
+ *
+ * @param {AttentionNow} sequence
+ */
 export function askBackSoon(sequence) {
   clearTimeout(restTimer);
   const { left, soon } = backOf(sequence);
@@ -131,9 +172,10 @@ export function askBackSoon(sequence) {
     restTimer = setTimeout(() => askBack(sequence), REST_MS);
 }
 
-/** Query the attention to the token now. */
+/** Query the attention to the token now. @param {AttentionNow} sequence */
 export async function askBack(sequence) {
   const { ids, position, segment } = sequence;
+  /** @type {FromPage.AttentionTo} */
   const question = { kind: "attention_to", ids, position, ...spansUpTo(segment, ids.length) };
   const key = keyOf(sequence);
   asking = key;
@@ -141,8 +183,8 @@ export async function askBack(sequence) {
   changed("look");
   try {
     toCache.set(key, await askLatest("attention to", question));
-  } catch ({ message }) {
-    trouble = { key, message };
+  } catch (error) {
+    trouble = { key, message: /** @type {Problem} */ (error).message };
   }
   if (asking === key) asking = "";
   changed("look");
@@ -150,29 +192,33 @@ export async function askBack(sequence) {
 
 // ---- mean over several tokens ------------------------------------------------------------------
 
+/** @type {object | null} */
 let measuring = null;
 
-/** Scores averaged over several tokens of this run; see `wides`. */
+/** Scores averaged over several tokens of this run; see `wides`. @param {Pick<Sequence, "segment">} pick */
 export const wide = ({ segment }) => wides.get(segment) ?? null;
 
-/** Allow another attempt after a failure. */
+/** Allow another attempt after a failure. @param {Pick<Sequence, "segment">} pick */
 export function retryWide({ segment }) {
   if (wide({ segment })?.message) wides.delete(segment);
 }
 
-/** Measure the mean scores, once per run. */
+/** Measure the mean scores, once per run. @param {Sequence} sequence */
 export async function measureWide({ segment, ids }) {
   if (wides.has(segment)) return;
   const mine = (measuring = {});
+  /** @param {WideScores} known */
   const put = (known) => {
     wides.set(segment, known);
     changed("look");
   };
+  /** @param {number} position */
   const one = async (position) => {
     const key = keyOf({ segment, position });
     const asked = () => askOnce(questionFrom(segment, ids, position));
     return fromCache.get(key) ?? fromCache.set(key, await asked());
   };
+  /** @param {number} done @param {number} total */
   const onProgress = (done, total) => {
     if (measuring === mine) put({ done, total });
     return measuring === mine;
@@ -181,8 +227,8 @@ export async function measureWide({ segment, ids }) {
     const found = await measure(ids, one, onProgress);
     if (found) put(found);
     else wides.delete(segment);
-  } catch ({ message }) {
-    if (measuring === mine) put({ message });
+  } catch (error) {
+    if (measuring === mine) put({ message: /** @type {Problem} */ (error).message });
     else wides.delete(segment);
   }
 }

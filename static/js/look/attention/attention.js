@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Attention instrument: a strip per head for the focused token, and the context's words for one
 // head.
 
@@ -20,21 +19,28 @@ import { headsOf, lineOf, PLACES, nameOf } from "./scores.js";
 import { ContextWords } from "./words.js";
 import { indexAt } from "../shared/context.js";
 
-let frame = null;
-let map = null;
-let words = null;
-/** The selected cell and the one under the pointer: {layer, head}, see `headsOf`. */
+/** @type {AttentionFrame} */
+let frame;
+/** @type {HeadMap} */
+let map;
+/** @type {ContextWords} */
+let words;
+/** The selected cell and the one under the pointer: {layer, head}, see `headsOf`. @type {HeadChoice} */
 let chosen = { layer: null, head: null };
+/** @type {HeadChoice | null} */
 let hovered = null;
+/** @type {AttentionMode} */
 let mode = "weights";
 let over = false;
-/** Data of the last `show`: see `ask` of look/attention/ask.js. */
-let now = null;
+/** Data of the last `show`: see `ask` of look/attention/ask.js. @type {AttentionNow} */
+let now;
 
+/** @type {Instrument} */
 export const attention = {
   needs: "token",
   asks: true,
 
+  /** @param {HTMLElement} root */
   setUp(root) {
     frame = new AttentionFrame(root, {
       onMode: (value) => again(() => (mode = value)),
@@ -45,6 +51,7 @@ export const attention = {
     map = new HeadMap(frame.canvas, (choice) => hover(choice), choose);
     words = new ContextWords(frame.words, onPoint, onPin);
   },
+
 
   show(context) {
     const asked = ask(context);
@@ -59,7 +66,7 @@ export const attention = {
   table: () => (mode === "weights" ? tableOfTokens() : tableOfHeads()),
 };
 
-/** Redraw after a control changed. */
+/** Redraw after a control changed. @param {() => void} change */
 function again(change) {
   change();
   changed("look");
@@ -70,13 +77,15 @@ function toggleOver() {
   if (now) retryWide(now);
 }
 
+/** @param {AttentionNow} asked */
 function draw(asked) {
   now = asked;
   askBackSoon(now);
   if (over) measureWide(now);
   const { nLayers, nHeads } = now;
-  if (chosen.layer >= nLayers || chosen.head >= nHeads) chosen = { layer: null, head: null };
+  if ((chosen.layer ?? 0) >= nLayers || (chosen.head ?? 0) >= nHeads) chosen = { layer: null, head: null };
   const measured = over ? wide(now) : null;
+  /** @type {AttentionShown} */
   const shown = {
     ...now,
     mode,
@@ -93,14 +102,20 @@ function draw(asked) {
 
 // ---- choosing --------------------------------------------------------------------------------
 
+/** @param {HeadChoice | null} choice */
 function hover(choice) {
   if (same(choice, hovered)) return;
   again(() => (hovered = choice));
 }
 
+/** @param {HeadChoice | null} a @param {HeadChoice | null} b */
 const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.head === b.head);
 
-/** Select a cell; the core sample focuses its layer, and its head if it has a row per head. */
+/**
+ * Select a cell; the core sample focuses its layer, and its head if it has a row per head.
+ *
+ * @param {HeadChoice} choice
+ */
 function choose(choice) {
   chosen = choice;
   hovered = null;
@@ -115,6 +130,9 @@ function choose(choice) {
 /**
  * Select a head for the tour without moving the core sample's row; returns the previous selection.
  * With `own`, only while that one is still selected.
+ *
+ * @param {HeadChoice} choice
+ * @param {HeadChoice | null} [own]
  */
 export function selectHead(choice, own = null) {
   const before = chosen;
@@ -123,7 +141,7 @@ export function selectHead(choice, own = null) {
   return before;
 }
 
-/** Arrow keys move over the cells; below the lowest layer is the mean of all. */
+/** Arrow keys move over the cells; below the lowest layer is the mean of all. @param {KeyboardEvent} event */
 function onKey(event) {
   if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
   const to = moved(event.key, chosen, now);
@@ -132,10 +150,17 @@ function onKey(event) {
   choose(to);
 }
 
+/**
+ * @param {string} key
+ * @param {HeadChoice} choice
+ * @param {HeadCounts} headCounts
+ * @returns {HeadChoice | null}
+ */
 function moved(key, { layer, head }, { nLayers, nHeads }) {
   const all = { layer: null, head: null };
   if (layer === null) return key === "ArrowUp" ? { layer: 0, head: null } : null;
   const at = head ?? -1;
+  /** @type {Record<string, number>} */
   const heads = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: -1, End: nHeads - 1 };
   if (key === "ArrowUp") return layer + 1 < nLayers ? { layer: layer + 1, head } : null;
   if (key === "ArrowDown") return layer ? { layer: layer - 1, head } : all;
@@ -144,11 +169,13 @@ function moved(key, { layer, head }, { nLayers, nHeads }) {
   return { layer, head: next < 0 ? null : next };
 }
 
+/** @param {number | null} position */
 function onPoint(position) {
   const index = position === null || !now ? null : indexAt(now, position);
   point(index);
 }
 
+/** @param {number} position */
 function onPin(position) {
   const index = now && indexAt(now, position);
   if (index !== null) pin(index);
@@ -163,10 +190,12 @@ function tableOfTokens() {
   const { nLayers, nHeads, position, texts, ids } = now;
   const { layer } = chosen;
   const n = layer === null ? nLayers : nHeads;
+  /** @param {number} i */
   const one = (i) => (layer === null ? { layer: i, head: null } : { layer, head: i });
   const choices = [{ layer, head: null }, ...Array.from({ length: n }, (_, i) => one(i))];
   const names = choices.map(nameOfChoice);
   const lines = choices.map((choice) => lineOf(now, headsOf(choice, nLayers, nHeads)));
+  /** @param {number} at */
   const side = (at) => (at <= position ? "attended to" : "attends to it");
   return {
     columns: ["token", "id", "text", "side", ...names],
@@ -180,6 +209,7 @@ function tableOfTokens() {
   };
 }
 
+/** @param {HeadChoice} choice */
 function nameOfChoice({ layer, head }) {
   if (layer === null) return "all";
   return head === null ? `layer ${layer}` : `head ${head}`;

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Controls and text around the map of heads and the words.
 
-import { el, setText } from "../../ui/dom.js";
+import { el, inputOf, setText } from "../../ui/dom.js";
 import { count, duration, percent, plural, tokenLabel } from "../../ui/format.js";
 import { backOf } from "./ask.js";
 import { MAX_TOKENS } from "./measure.js";
@@ -14,7 +13,11 @@ const SAME_BITS = 0.01;
 /** Number of words listed for the selected cell. */
 const MAX_WORDS = 3;
 
-/** What a cell's colour shows: name and description. */
+/**
+ * What a cell's colour shows: name and description.
+ *
+ * @type {Record<AttentionMode, [name: string, what: string]>}
+ */
 const MODES = {
   weights: [
     "Weights",
@@ -34,7 +37,12 @@ const MODES = {
 };
 
 export class AttentionFrame {
-  /** `act`: {onMode(mode), onOver(), onAskBack(), onKey(event)}. */
+  /**
+   * `act`: {onMode(mode), onOver(), onAskBack(), onKey(event)}.
+   *
+   * @param {HTMLElement} root
+   * @param {{onMode: (mode: AttentionMode) => void, onOver: () => void, onAskBack: () => void, onKey: (event: KeyboardEvent) => void}} act
+   */
   constructor(root, act) {
     const left = root.appendChild(el("div", "at-heads"));
     const bar = left.appendChild(el("div", "at-bar"));
@@ -62,6 +70,7 @@ export class AttentionFrame {
     this.help = foot.appendChild(el("p", "at-help"));
   }
 
+  /** @param {(event: KeyboardEvent) => void} onKey */
   #slider(onKey) {
     const how = el("p", "vh", "Up and down arrows select layers, left and right select heads.");
     how.id = "at-how";
@@ -74,6 +83,9 @@ export class AttentionFrame {
     this.grid.addEventListener("keydown", onKey);
   }
 
+  /**
+   * @param {{shown: AttentionShown, choice: HeadChoice, line: Float32Array, over: boolean, measured: WideScores | null}} now
+   */
   draw({ shown, choice, line, over, measured }) {
     const { nLayers, nHeads } = shown;
     const at = choice.layer === null ? 0 : choice.layer * (nHeads + 1) + (choice.head ?? -1) + 2;
@@ -90,6 +102,7 @@ export class AttentionFrame {
     setText(this.back, left ? `Query ${plural(left, "later token")}` : "");
   }
 
+  /** @param {boolean} over @param {WideScores | null} measured */
   #drawOver(over, measured) {
     const { done, total } = measured ?? {};
     this.over.setAttribute("aria-pressed", String(over));
@@ -98,6 +111,7 @@ export class AttentionFrame {
   }
 }
 
+/** @param {(mode: AttentionMode) => void} onMode */
 function modes(onMode) {
   const set = el("fieldset", "seg");
   set.append(el("legend", "vh", "Colour shows"));
@@ -108,16 +122,25 @@ function modes(onMode) {
     choice.prepend(input);
     set.append(choice);
   }
-  set.addEventListener("change", ({ target }) => onMode(target.value));
+  set.addEventListener("change", (event) => onMode(/** @type {AttentionMode} */ (inputOf(event).value)));
   return set;
 }
 
 // ---- text ------------------------------------------------------------------------------------
 
+/** @param {number} share */
 const inPercent = (share) => `${percent(share)}\u00a0%`;
+/** @param {string} text */
 const quoted = (text) => `“${tokenLabel(text, "·")}”`;
 
-/** Describe the selected cell: heads, most attended words, entropy, kind of head. */
+/**
+ * Describe the selected cell: heads, most attended words, entropy, kind of head.
+ *
+ * @param {AttentionShown} attentionShown
+ * @param {HeadChoice} choice
+ * @param {Float32Array} line
+ * @param {WideScores | null} measured
+ */
 function sentence({ nLayers, nHeads, nKvHeads, texts, position, ...rest }, choice, line, measured) {
   const before = line.slice(0, position + 1);
   const most = strongest(before, MAX_WORDS)
@@ -144,6 +167,7 @@ const KIND = {
   self: "Attends to itself",
 };
 
+/** @param {AttentionShown} shown @param {WideScores | null} measured */
 function help(shown, measured) {
   const { mode, scores, nLayers, nHeads } = shown;
   const [, what] = MODES[mode];
@@ -154,8 +178,8 @@ function help(shown, measured) {
     ? ` Mean over tokens ${count(measured.from + 1)} to ${count(measured.to + 1)}.`
     : "";
   if (mode === "entropy") return what;
-  const none = scores[mode] ? "" : "None at this token. ";
-  if (mode !== "weights") return `${none}${what}${over}`;
+
+  if (mode !== "weights") return `${scores[mode] ? "" : "None at this token. "}${what}${over}`;
   const n = namedBy(scores, nLayers * nHeads);
   const named = `first ${n.first}, previous ${n.previous}, copy ${n.copy}, self ${n.self}`;
   const bound = `${100 * NAMED_FROM} % and ${NAMED_TIMES}× uniform`;
@@ -163,14 +187,14 @@ function help(shown, measured) {
   return `${what} Heads with at least ${bound}: ${named} of ${total}.${over}`;
 }
 
-/** Describe where the numbers come from. */
-export function sourceOf({ info, run, unread, bits, nHeads }) {
+/** Describe where the numbers come from. @param {AttentionNow} attentionNow */
+export function sourceOf({ info, run, unread, bits }) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const source = `Recomputed from this run's tokens${time}`;
   if (unread) return `${source}; the run has not read this token, so it measured no entropies here.`;
   if (!run) return `${source}; no measured entropies at this token to compare with.`;
-  const ofRun = (i) => run[Math.floor(i / nHeads)][i % nHeads];
-  const apart = Math.max(...bits.map((own, i) => Math.abs(own - ofRun(i))));
+  const ofRun = run.flat();
+  const apart = Math.max(...bits.map((own, i) => Math.abs(own - (ofRun[i] ?? NaN))));
   return apart <= SAME_BITS
     ? `${source}; all entropies match those measured in the run.`
     : `${source}; entropies differ from the run’s by up to ${apart.toFixed(2)} bits.`;

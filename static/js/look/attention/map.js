@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Map of heads: layers from bottom to top, heads of one KV group side by side.
 
 import { clamp, fitCanvas, setVars } from "../../ui/dom.js";
@@ -7,6 +6,8 @@ import { CellPainter } from "../shared/cell-painter.js";
 import { label, rule } from "../shared/chart.js";
 import { nameOf } from "./scores.js";
 import { intensity } from "../shared/share-colours.js";
+
+/** @typedef {ReturnType<typeof layOut>} Layout */
 
 const TOP = 20;
 const FOOT = 18;
@@ -23,11 +24,17 @@ const MAX_BITS = 8;
 /** Strips at least this wide mark the focused token by notches of this height. */
 const MIN_MARKED = 12;
 const NOTCH = 4;
+/** @type {Record<HeadPlace, string>} */
 const SHORT = { first: "first", previous: "prev.", copy: "copy", self: "self" };
 
 /**
  * Return the layout in CSS pixels. A column is {head, x, width}, `head` null for the mean; a row is
  * {layer, y}, `layer` null for the mean of all layers, which has a cell in the mean column only.
+ *
+ * @param {number} width
+ * @param {number} height
+ * @param {number} left
+ * @param {HeadCounts} headCounts
  */
 export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
   const each = nHeads / nKvHeads;
@@ -36,6 +43,7 @@ export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
   const gaps = MEAN_GAP + (nKvHeads - 1) * apart + (nHeads - nKvHeads) * inner;
   const room = (width - left - RIGHT - gaps) / (nHeads + 1);
   const column = Math.max(MIN_COLUMN, room);
+  /** @type {{head: number | null, x: number, width: number}[]} */
   const columns = [{ head: null, x: left, width: column }];
   let x = left + column + MEAN_GAP;
   for (let head = 0; head < nHeads; head += 1) {
@@ -48,6 +56,7 @@ export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
     one.width = Math.max(1, end - one.x);
   }
   const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), MIN_ROW, MAX_ROW);
+  /** @type {{layer: number | null, y: number}[]} */
   const rows = Array.from({ length: nLayers }, (_, layer) => ({
     layer,
     y: TOP + (nLayers - 1 - layer) * row,
@@ -59,10 +68,18 @@ export function layOut(width, height, left, { nLayers, nHeads, nKvHeads }) {
 }
 
 export class HeadMap {
-  /** `onHover(choice | null)`, `onChoose(choice)`: {layer, head}, either may be null. */
+  /**
+   * `onHover(choice | null)`, `onChoose(choice)`: {layer, head}, either may be null.
+   *
+   * @param {HTMLCanvasElement} canvas
+   * @param {(choice: HeadChoice | null) => void} onHover
+   * @param {(choice: HeadChoice) => void} onChoose
+   */
   constructor(canvas, onHover, onChoose) {
     this.canvas = canvas;
+    /** @type {Layout | null} */
     this.places = null;
+    /** @type {{of: unknown[], image: ImageData | null}} */
     this.picture = { of: [], image: null };
     canvas.addEventListener("pointermove", (event) => {
       if (event.pointerType !== "touch") onHover(this.#under(event));
@@ -78,6 +95,10 @@ export class HeadMap {
    * `maps`: {nLayers, nHeads, nKvHeads, n, position, from, to, scores, bits, mode} and
    * lineAt(choice, line), see `lineOf`. `mode`: "weights", "entropy" or a place. `chosen` and
    * `layer` are highlighted.
+   *
+   * @param {AttentionShown} maps
+   * @param {HeadChoice} chosen
+   * @param {number | undefined} layer
    */
   draw(maps, chosen, layer) {
     // With very many layers the map is higher than the panel.
@@ -85,15 +106,22 @@ export class HeadMap {
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
     const left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--names"));
-    this.places = layOut(width, height, left, maps);
-    context.putImageData(this.#image(context, maps), 0, 0);
-    this.#names(context, maps, left, layer);
-    if (this.places.worded) this.#words(context, maps);
-    this.#mark(context, maps, chosen);
+    const places = (this.places = layOut(width, height, left, maps));
+    context.putImageData(this.#image(context, maps, places), 0, 0);
+    this.#names(context, places, left, layer);
+    this.#groups(context, places, maps.nKvHeads);
+    if (places.worded) this.#words(context, maps, places);
+    this.#mark(context, maps, places, chosen);
   }
 
-  /** The cells' colours, cached while only highlights change. */
-  #image(context, maps) {
+  /**
+   * The cells' colours, cached while only highlights change.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {AttentionShown} maps
+   * @param {Layout} places
+   */
+  #image(context, maps, places) {
     const { width, height } = this.canvas;
     const { from, to, n, mode, scores } = maps;
     const of = [from, to, n, mode, scores, palette.map, width, height];
@@ -101,15 +129,21 @@ export class HeadMap {
       return this.picture.image;
     const image = context.createImageData(width, height);
     const paint = new CellPainter(image, width / this.canvas.clientWidth);
-    if (mode === "weights") this.#paintStrips(paint, maps);
-    else this.#paintValues(paint, maps);
+    if (mode === "weights") this.#paintStrips(paint, maps, places);
+    else this.#paintValues(paint, maps, places);
     this.picture = { of, image };
     return image;
   }
 
-  /** Compute every head's line once: the means reuse the painted lines. */
-  #paintStrips(paint, maps) {
-    const { columns, rows, strip } = this.places;
+  /**
+   * Compute every head's line once: the means reuse the painted lines.
+   *
+   * @param {CellPainter} paint
+   * @param {AttentionShown} maps
+   * @param {Layout} places
+   */
+  #paintStrips(paint, maps, places) {
+    const { columns, rows, strip } = places;
     const { n, nLayers, nHeads } = maps;
     const line = new Float32Array(n);
     const all = new Float32Array(n);
@@ -124,28 +158,40 @@ export class HeadMap {
       for (let j = 0; j < n; j += 1) all[j] += sum[j];
       paint.strip([mean.x, y, mean.width, strip], sum, 1 / nHeads);
     }
-    const { y } = rows.at(-1);
+    const { y } = rows[rows.length - 1];
     paint.strip([mean.x, y, mean.width, FOOT - 8], all, 1 / (nLayers * nHeads));
   }
 
-  #paintValues(paint, maps) {
-    const { columns, rows, strip } = this.places;
-    for (const { layer, y } of rows.slice(0, maps.nLayers))
-      for (const { head, x, width } of columns)
+  /** @param {CellPainter} paint @param {AttentionShown} maps @param {Layout} places */
+  #paintValues(paint, maps, places) {
+    const { columns, rows, strip } = places;
+    for (const { layer, y } of rows)
+      for (const { head, x, width } of layer === null ? [] : columns)
         paint.fill([x, y, width, strip], this.#value(maps, layer, head));
   }
 
-  /** Position of a cell's value on its scale, in [0, 1]; null without a value. */
+  /**
+   * Position of a cell's value on its scale, in [0, 1]; null without a value.
+   *
+   * @param {AttentionShown} maps
+   * @param {number | null} layer
+   * @param {number | null} head
+   */
   #value({ mode, scores, bits, nHeads }, layer, head) {
-    const values = mode === "entropy" ? bits : scores[mode];
-    if (!values) return null;
+    const values = mode === "entropy" ? bits : mode === "weights" ? null : scores[mode];
+    if (!values || layer === null) return null;
     const own = values.subarray(layer * nHeads, (layer + 1) * nHeads);
     const value = head === null ? own.reduce((a, b) => a + b) / nHeads : own[head];
     return mode === "entropy" ? value / MAX_BITS : intensity(value);
   }
 
-  #names(context, { nKvHeads }, left, focusLayer) {
-    const { columns, rows, row, each, foot } = this.places;
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {Layout} places
+   * @param {number} left
+   * @param {number | undefined} focusLayer
+   */
+  #names(context, { columns, rows, row, foot }, left, focusLayer) {
     const every = [1, 2, 4, 5, 10, 20].find((step) => step * row >= 14) ?? 20;
     const long = left > 60 && every === 1;
     for (const { layer, y } of rows) {
@@ -164,18 +210,24 @@ export class HeadMap {
     const pitch = (second ?? first).x - first.x || first.width;
     const step = [1, 2, 4, 8, 16].find((n) => n * pitch >= 20) ?? 32;
     for (const { head, x, width } of columns.slice(1))
-      if (head % step === 0) {
+      if (head !== null && head % step === 0) {
         const text = head || width < 40 ? String(head) : "head 0";
         label(context, text, x + width / 2, foot + FOOT / 2, { align: "center" });
       }
-    this.#groups(context, nKvHeads, each);
   }
 
-  /** Draw brackets over the heads that share keys and values. */
-  #groups(context, nKvHeads, each) {
-    const heads = this.places.columns.slice(1);
+  /**
+   * Draw brackets over the heads that share keys and values.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {Layout} places
+   * @param {number} nKvHeads
+   */
+  #groups(context, { columns, each }, nKvHeads) {
+    const heads = columns.slice(1);
     if (each === 1) {
-      const room = heads.at(-1).x + heads.at(-1).width - heads[0].x;
+      const last = heads[heads.length - 1];
+      const room = last.x + last.width - heads[0].x;
       const text = "one KV head per query head";
       if (room > 260) label(context, text, heads[0].x, TOP / 2 - 1);
       return;
@@ -192,9 +244,15 @@ export class HeadMap {
     }
   }
 
-  /** Draw text under the strips: the head's kind, or the value shown by the colour. */
-  #words(context, maps) {
-    const { columns, rows, strip } = this.places;
+  /**
+   * Draw text under the strips: the head's kind, or the value shown by the colour.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {AttentionShown} maps
+   * @param {Layout} places
+   */
+  #words(context, maps, places) {
+    const { columns, rows, strip } = places;
     const { nHeads } = maps;
     for (const { layer, y } of rows) {
       if (layer === null) continue;
@@ -206,18 +264,33 @@ export class HeadMap {
     }
   }
 
+  /**
+   * @param {AttentionShown} maps
+   * @param {number} layer
+   * @param {number | null} head
+   * @param {number} nHeads
+   */
   #word({ mode, scores, bits }, layer, head, nHeads) {
     if (head === null) return "";
     const i = layer * nHeads + head;
     if (mode === "entropy") return bits[i].toFixed(1);
-    if (mode !== "weights") return scores[mode] ? inPercent(scores[mode][i]) : "";
+    const score = mode === "weights" ? undefined : scores[mode]?.[i];
+    if (mode !== "weights") return score === undefined ? "" : inPercent(score);
     const name = nameOf(scores, i);
     return name ? `${SHORT[name.place]} ${inPercent(name.score)}` : "";
   }
 
-  /** Highlight the selected cell, and the focused token in every strip. */
-  #mark(context, { mode, n, position }, chosen) {
-    const { columns, rows, strip } = this.places;
+  /**
+   * Highlight the selected cell, and the focused token in every strip.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {AttentionShown} maps
+   * @param {Layout} places
+   * @param {HeadChoice} chosen
+   */
+  #mark(context, { mode, n, position }, places, chosen) {
+    const { columns, rows, strip } = places;
+    /** @param {number | null} layer */
     const high = (layer) => (layer === null ? FOOT - 8 : strip);
     if (mode === "weights" && position < n - 1)
       for (const { layer, y } of rows)
@@ -236,11 +309,11 @@ export class HeadMap {
     context.strokeRect(column.x - 1, row.y - 1, column.width + 2, high(row.layer) + 2);
   }
 
+  /** @param {MouseEvent} event @returns {HeadChoice | null} */
   #under({ offsetX, offsetY }) {
     if (!this.places) return null;
     const { columns, rows, row, foot } = this.places;
-    const near = ({ x, width }) => offsetX >= x - 1 && offsetX < x + width + 1;
-    const column = columns.find(near);
+    const column = columns.find(({ x, width }) => offsetX >= x - 1 && offsetX < x + width + 1);
     if (!column || offsetY < TOP || offsetY > foot + FOOT) return null;
     if (offsetY >= foot) return column.head === null ? { layer: null, head: null } : null;
     const { layer } = rows.find(({ y }) => offsetY >= y && offsetY < y + row) ?? {};
@@ -248,4 +321,5 @@ export class HeadMap {
   }
 }
 
+/** @param {number} share */
 const inPercent = (share) => String(Math.round(100 * share));

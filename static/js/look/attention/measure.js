@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Mean head scores over several tokens: one token says little about a head's function.
 
 import { meanScores, placesOf, scoresOf } from "./scores.js";
@@ -13,6 +12,10 @@ const MIN_POSITION = 2;
  * `ask(position)` resolves to the answer to `attention_from`; one query at a time.
  * `onProgress(done, total)` is called before each; if it returns false, measuring ends and the
  * result is null.
+ *
+ * @param {number[]} ids
+ * @param {(position: number) => Promise<FrameAnswer>} ask
+ * @param {(done: number, total: number) => boolean} onProgress
  */
 export async function measure(ids, ask, onProgress) {
   const from = Math.max(MIN_POSITION, ids.length - MAX_TOKENS);

@@ -1,7 +1,7 @@
-// @ts-nocheck
 // State of every KV cache block, from the engine's answer to a "cache" query.
 
 import { count, ordinal, plural } from "../../ui/format.js";
+
 
 /** States of a block: `key` in style sheets, name and description. */
 export const STATES = [
@@ -33,10 +33,14 @@ const FREE = 4;
  *   promptTokens, reusedTokens, movedTokens, copies, evictions   totals of all runs so far
  *   hostBlocks, usedHostBlocks, stored, loaded   places in host memory, those in use, and blocks
  *                                                copied there and back so far
+ *
+ * @param {FrameAnswer} answer
+ * @param {ToPage.PageLimits} limits
+ * @param {Map<number, string>} names
  */
 export function readPool({ arrays, info }, limits, names) {
-  const [owners, found, first, used] = ["owners", "n_found", "first", "used"].map(
-    (name) => arrays[name].values,
+  const [owners, found, first, used] = ["owners", "n_found", "first", "used"].map((name) =>
+    Array.from(arrays[name].values),
   );
   const states = Uint8Array.from(owners, (n, i) => stateOf(n, found[i], info.block_tokens));
   const counts = STATES.map(() => 0);
@@ -67,7 +71,13 @@ export function readPool({ arrays, info }, limits, names) {
   };
 }
 
-/** Return {groupOf, groups, byWindow} of `readPool`. */
+/**
+ * Return {groupOf, groups, byWindow} of `readPool`.
+ *
+ * @param {FrameAnswer["arrays"]} arrays
+ * @param {ToPage.KvGroupInfo[]} groups
+ * @param {Uint8Array} states
+ */
 function readGroups({ owners, group }, groups, states) {
   const groupOf = group?.values ?? new Float32Array(owners.values.length).fill(-1);
   const byWindow = new Map();
@@ -82,70 +92,105 @@ function readGroups({ owners, group }, groups, states) {
   return { groupOf, groups, byWindow: [...byWindow.values()] };
 }
 
-/** Return {ownNames, byRun} of `readPool`. */
+/**
+ * Return {ownNames, byRun} of `readPool`.
+ *
+ * @param {FrameAnswer["arrays"]} arrays
+ * @param {Map<number, string>} names
+ */
 function readOwners({ owners, runs, n_run_blocks: counts, run_blocks: blocks }, names) {
-  const ownNames = Array.from(owners.values, () => []);
+  const ownNames = Array.from(owners.values, () => /** @type {string[]} */ ([]));
+  /** @type {[name: string, n: number][]} */
   const byRun = [];
+  /** @type {Set<number>} */
   const others = new Set();
   let at = 0;
   runs.values.forEach((run, i) => {
     const own = blocks.values.subarray(at, (at += counts.values[i]));
-    if (!names.has(run)) own.forEach((block) => others.add(block));
+    const name = names.get(run);
+    if (name === undefined) own.forEach((block) => others.add(block));
     else {
-      byRun.push([names.get(run), own.length]);
-      for (const block of own) ownNames[block].push(names.get(run));
+      byRun.push([name, own.length]);
+      for (const block of own) ownNames[block].push(name);
     }
   });
-  return { ownNames, byRun: others.size ? [...byRun, ["others", others.size]] : byRun };
+  if (others.size) byRun.push(["others", others.size]);
+  return { ownNames, byRun };
 }
 
+/** @param {number} owners @param {number} found @param {number} blockTokens */
 function stateOf(owners, found, blockTokens) {
   if (owners) return owners > 1 ? SHARED : PRIVATE;
   if (!found) return FREE;
   return found < blockTokens ? PARTIAL : FULL;
 }
 
+/** @param {Pool} pool @param {number} i */
 export const isCached = ({ states }, i) => states[i] === FULL || states[i] === PARTIAL;
+/** @param {Pool} pool @param {number} i */
 export const isOwn = ({ states, ownNames }, i) => states[i] === PRIVATE && ownNames[i].length > 0;
+/** @param {Pool} pool @param {number} i */
 export const isOthers = ({ states, ownNames }, i) =>
   states[i] === PRIVATE && ownNames[i].length === 0;
+/** @param {Pool} pool @param {number} i */
 export const isShared = ({ states }, i) => states[i] === SHARED;
+/** @param {Pool} pool @param {number} i */
 export const isFree = ({ states }, i) => states[i] === FREE;
 
 /**
  * Describe a block: "shared by 2 runs, tokens 1 to 16 of their texts", and in a model with groups of
  * layers "…, for 4 layers with a window of 512 tokens".
+ *
+ * @param {Pool} pool
+ * @param {number} i
  */
 export const describeBlock = (pool, i) =>
   [holder(pool, i), tokensOf(pool, i), layersOf(pool, i)].filter(Boolean).join(", ");
 
+/** @param {Pool} pool @param {number} i */
 function layersOf({ groups, groupOf, states }, i) {
   const group = states[i] === FREE ? null : groups[groupOf[i]];
   return group ? `for ${describeGroup(group)}` : "";
 }
 
-/** "4 layers with a window of 512 tokens", "2 layers that keep the whole text" */
+/**
+ * "4 layers with a window of 512 tokens", "2 layers that keep the whole text"
+ *
+ * @param {ToPage.KvGroupInfo} group
+ */
 export const describeGroup = ({ n_layers: n, window }) =>
   window === null
     ? `${plural(n, "layer")} that ${n === 1 ? "keeps" : "keep"} the whole text`
     : `${plural(n, "layer")} with a window of ${plural(window, "token")}`;
 
+/** @param {Pool} pool @param {number} i */
 function holder(pool, i) {
   const { states } = pool;
   if (states[i] === SHARED) return `shared by ${ownersOf(pool, i)}`;
   return states[i] === PRIVATE ? `used by ${ownersOf(pool, i)}` : STATES[states[i]].name;
 }
 
-/** Name the runs that use a block: "this answer, column B, a run of another client"; "" if none. */
+/**
+ * Name the runs that use a block: "this answer, column B, a run of another client"; "" if none.
+ *
+ * @param {Pool} pool
+ * @param {number} i
+ */
 export function ownersOf({ owners, ownNames }, i) {
   const n = owners[i] - ownNames[i].length;
   const others = n > 1 ? `${n} runs of other clients` : n ? "a run of another client" : [];
   return [ownNames[i], others].flat().join(", ");
 }
 
-/** What is written on a block that one run of this page uses: "A" for column A, "2" for version 2. */
+/**
+ * What is written on a block that one run of this page uses: "A" for column A, "2" for version 2.
+ *
+ * @param {Pool} pool
+ * @param {number} i
+ */
 export const markOf = ({ ownNames }, i) => /^(?:column|version) (\w+)$/.exec(ownNames[i][0])?.[1] ?? "";
 
+/** @param {Pool} pool @param {number} i */
 function tokensOf({ first, found, states }, i) {
   if (first[i] < 0) return "";
   const text = states[i] === SHARED ? "their texts" : "its text";
@@ -155,15 +200,20 @@ function tokensOf({ first, found, states }, i) {
   return `tokens ${count(from)} to ${count(first[i] + found[i])} of ${text}`;
 }
 
-/** Describe a block's rank by last use, and for a cached block its rank in eviction order. */
+/**
+ * Describe a block's rank by last use, and for a cached block its rank in eviction order.
+ *
+ * @param {Pool} pool
+ * @param {number} i
+ */
 export function recencyOf(pool, i) {
   const { used } = pool;
   if (!used[i]) return "never used";
-  const later = used.reduce((n, at) => n + (at > used[i]), 0);
+  const later = used.filter((at) => at > used[i]).length;
   const nth = later ? `${ordinal(later)} most` : "most";
-  const use = `${nth} recently used of ${count(used.reduce((n, at) => n + (at > 0), 0))}`;
+  const use = `${nth} recently used of ${count(used.filter((at) => at > 0).length)}`;
   if (!isCached(pool, i)) return use;
-  const earlier = used.reduce((n, at, j) => n + (isCached(pool, j) && at < used[i]), 0);
+  const earlier = used.filter((at, j) => isCached(pool, j) && at < used[i]).length;
   const nCached = pool.counts[FULL] + pool.counts[PARTIAL];
   return `${use}; ${ordinal(earlier)} of ${count(nCached)} to be evicted`;
 }

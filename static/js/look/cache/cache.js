@@ -1,24 +1,29 @@
-// @ts-nocheck
 // KV cache instrument with two views: the cache of one run, and all blocks.
 
-import { el } from "../../ui/dom.js";
+import { el, inputOf } from "../../ui/dom.js";
 import { changed } from "../../state.js";
 import { cachePool } from "./pool.js";
 import { cacheRun } from "./run.js";
 
+/** @typedef {"run" | "pool"} ViewName */
+
 /**
  * The views. A view has the interface of an instrument (look/frame.js): {needs, asks, setUp, show,
  * hide, table}; `hide` is also called when the other view is chosen.
+ *
+ * @type {Record<ViewName, {text: string, view: CacheView}>}
  */
 const VIEWS = {
   run: { text: "This run", view: cacheRun },
   pool: { text: "All blocks", view: cachePool },
 };
 
+/** @type {ViewName} */
 let wanted = "run";
-/** Root element and radio button of each view, by name. */
-const panes = {};
-const inputs = {};
+/** Root element and radio button of each view, by name. @type {Map<string, HTMLElement>} */
+const panes = new Map();
+/** @type {Map<string, HTMLInputElement>} */
+const inputs = new Map();
 
 const view = () => VIEWS[wanted].view;
 
@@ -31,15 +36,19 @@ export const cache = {
     return view().asks;
   },
 
+  /** @param {HTMLElement} root */
   setUp(root) {
     root.append(buildChoice());
-    for (const name in VIEWS) {
-      panes[name] = root.appendChild(el("div", "kv-pane"));
-      VIEWS[name].view.setUp(panes[name]);
+    for (const [name, { view }] of Object.entries(VIEWS)) {
+      const pane = root.appendChild(el("div", "kv-pane"));
+      panes.set(name, pane);
+      view.setUp(pane);
     }
     drawPanes();
   },
 
+  /** @param {CanvasRenderingContext2D} context */
+  /** @param {TokenFocus} context */
   show: (context) => view().show(context),
 
   hide: () => view().hide?.(),
@@ -56,12 +65,13 @@ function buildChoice() {
     Object.assign(input, { type: "radio", name: "look-cache", value, checked: value === wanted });
     choice.prepend(input);
     choices.append(choice);
-    inputs[value] = input;
+    inputs.set(value, input);
   }
-  choices.addEventListener("change", ({ target }) => choose(target.value));
+  choices.addEventListener("change", (event) => choose(/** @type {ViewName} */ (inputOf(event).value)));
   return choices;
 }
 
+/** @param {ViewName} name */
 function choose(name) {
   view().hide?.();
   wanted = name;
@@ -69,12 +79,14 @@ function choose(name) {
   changed("look");
 }
 
-/** Switch to a view as the user could; returns a function that switches back. */
+/** Switch to a view as the user could; returns a function that switches back. @param {ViewName} name */
 export function showCacheView(name) {
   if (wanted === name) return null;
   const before = wanted;
-  const turnTo = (other) => {
-    inputs[other].checked = true;
+  /** @param {string} other */
+  const turnTo = (/** @type {ViewName} */ other) => {
+    const input = inputs.get(other);
+    if (input) input.checked = true;
     choose(other);
   };
   turnTo(name);
@@ -82,5 +94,5 @@ export function showCacheView(name) {
 }
 
 function drawPanes() {
-  for (const name in panes) panes[name].hidden = name !== wanted;
+  for (const [name, pane] of panes) pane.hidden = name !== wanted;
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // All blocks of the KV cache: used, cached or free, as reported by the engine. Of several engines,
 // each with a cache of its own, it shows one.
 
@@ -12,26 +11,45 @@ import { EngineChoice, engineInWords, engineShown, followEngines, leaveEngines }
 import { runNames } from "../shared/run-names.js";
 import { BlockGrid } from "./grid.js";
 
+/**
+ * What the last query was about, and its answer: `pool`, or the error `fault`.
+ *
+ * @typedef {{hello: ToPage.Hello, segment: Segment | null, active: Answer | null | undefined}} Watched
+ */
+
+/** @typedef {[name: string, of: (pool: Pool) => number]} Total */
+
 /** Interval between queries during generation. */
 const REST_MS = 500;
 
-let choice = null;
-let summary = null;
-let grid = null;
-let head = null;
+/** @type {EngineChoice} */
+let choice;
+/** @type {HTMLElement} */
+let summary;
+/** @type {BlockGrid} */
+let grid;
+/** @type {HTMLElement} */
+let head;
+/** @type {{words: HTMLElement, n: HTMLElement, size: HTMLElement}[]} */
 let rows = [];
+/** @type {{row: HTMLElement, words: HTMLElement, value: HTMLElement}[]} */
 let figures = [];
 
-/** State of the last query: {hello, engine, segment, active, at, answered}; null after opening. */
+/**
+ * State of the last query: {hello, engine, segment, active, at, answered}; null after opening.
+ *
+ * @type {(Watched & {engine: number, at: number, answered: boolean}) | null}
+ */
 let asked = null;
-/** The parsed answer, or the error {code, message}. */
+/** The parsed answer, or the error {code, message}. @type {Pool | null} */
 let pool = null;
+/** @type {Problem | null} */
 let fault = null;
 let timer = 0;
 /** Resolves the first `show`, which waits for an answer. */
 let arrived = () => {};
 
-/** View of the instrument (look/cache/cache.js). */
+/** View of the instrument (look/cache/cache.js). @type {CacheView} */
 export const cachePool = {
   needs: "nothing",
   asks: true,
@@ -49,6 +67,7 @@ export const cachePool = {
       forget();
     follow(hello);
     if (pool || fault) return draw();
+    /** @type {Promise<void>} */
     const first = new Promise((resolve) => {
       arrived = resolve;
     });
@@ -62,27 +81,29 @@ export const cachePool = {
   },
 
   table() {
+    if (!pool) return { columns: COLUMNS, rows: [] };
     const { owners, found, first, used, states, groups, groupOf } = pool;
     const none = [null, null, null, null, null, null];
-    const sums = STATES.map(({ name }, i) => {
-      return [null, name, ...none, pool.counts[i], pool.counts[i] * pool.blockBytes];
-    });
+    const { counts, blockBytes } = pool;
+    const sums = STATES.map(({ name }, i) => [null, name, ...none, counts[i], counts[i] * blockBytes]);
     const named = [
       ...TOTALS,
       ...(pool.movedTokens ? MOVED_TOTALS : []),
       ...(pool.hostBlocks ? HOST_TOTALS : []),
     ];
-    const totals = named.map(([name, of]) => [null, name, ...none, of(pool), null]);
+    const all = pool;
+    const totals = named.map(([name, of]) => [null, name, ...none, of(all), null]);
     const blocks = Array.from(states, (at, i) => {
       const from = first[i] < 0 ? null : first[i] + 1;
       const group = groups[groupOf[i]] ? groupOf[i] + 1 : null;
-      const about = [owners[i], ownersOf(pool, i), group, from, found[i], used[i]];
+      const about = [owners[i], ownersOf(all, i), group, from, found[i], used[i]];
       return [i, STATES[at].name, ...about, null, null];
     });
     return { columns: COLUMNS, rows: [...sums, ...totals, ...blocks] };
   },
 };
 
+/** @param {string} name */
 const whole = (name) => ({ name, format: count });
 const COLUMNS = [
   whole("block"),
@@ -96,18 +117,27 @@ const COLUMNS = [
   whole("count"),
   whole("bytes"),
 ];
+const FIGURES = ["hit rate", "copies", "evictions", "host memory", "moved"];
+const HOST = 3;
+const MOVED = 4;
+/** @type {Total[]} */
 const TOTALS = [
   ["prompt tokens", (of) => of.promptTokens],
   ["prompt tokens found", (of) => of.reusedTokens],
   ["copies", (of) => of.copies],
   ["evictions", (of) => of.evictions],
 ];
+/** @type {Total[]} */
 const MOVED_TOTALS = [["prompt tokens moved", (of) => of.movedTokens]];
+/** @type {Total[]} */
 const HOST_TOTALS = [
   ["in host memory", (of) => of.usedHostBlocks],
   ["copied to host memory", (of) => of.stored],
   ["copied back", (of) => of.loaded],
 ];
+
+/** @type {FromPage.CacheBlocks} */
+const QUESTION = { kind: "cache" };
 
 // ---- queries ---------------------------------------------------------------------------------
 
@@ -117,7 +147,7 @@ function forget() {
   asked = pool = fault = null;
 }
 
-/** Query again if the cache may have changed: now, or after the interval. */
+/** Query again if the cache may have changed: now, or after the interval. @param {ToPage.Hello} hello */
 function follow(hello) {
   const active = state.active ?? allFollowed()[0]?.answer;
   const now = { hello, active, segment: shownAnswer(lastTurn())?.segment ?? null };
@@ -127,20 +157,25 @@ function follow(hello) {
   else if (!timer) timer = setTimeout(wake, rest);
 }
 
+/** @param {Watched} then @param {Watched} now */
 const isStill = (then, now) => !then.active && !now.active && then.segment === now.segment;
+
+/** Was nothing asked since? @param {NonNullable<typeof asked>} mine */
+const isNewest = (mine) => asked === mine;
 
 function wake() {
   timer = 0;
   changed("look");
 }
 
+/** @param {Watched} now */
 async function ask(now) {
-  const mine = { ...now, engine: null, at: 0, answered: false };
+  const mine = { ...now, engine: 0, at: 0, answered: false };
   asked = mine;
   await followEngines();
-  if (asked !== mine) return;
-  Object.assign(mine, { engine: engineShown(), at: performance.now() });
-  const settle = await latest("cache", { kind: "cache" }, (one) => inspect(one, mine.engine)).then(
+  if (!isNewest(mine)) return;
+  Object.assign(mine, { engine: engineShown() ?? 0, at: performance.now() });
+  const settle = await latest("cache", QUESTION, (one) => inspect(one, mine.engine)).then(
     (answer) => () => {
       pool = readPool(answer, now.hello.limits, runNames(mine.engine));
       fault = null;
@@ -149,7 +184,7 @@ async function ask(now) {
       fault = error;
     },
   );
-  if (asked !== mine) return;
+  if (!isNewest(mine)) return;
   mine.answered = true;
   settle();
   arrived();
@@ -160,13 +195,15 @@ async function ask(now) {
 
 function draw() {
   if (fault) throw fault;
+  if (!pool) return "";
   grid.draw(pool);
-  drawSide();
+  drawSide(pool);
   return (
     `Counted by ${engineInWords()}, over the runs of all clients; those of others have no names here.`
   );
 }
 
+/** @param {number | null} block */
 function drawSummary(block) {
   if (!pool) return;
   if (block !== null) {
@@ -182,6 +219,7 @@ function drawSummary(block) {
   summary.replaceChildren(inUse, ...(layers.length ? [el("small", "", layers.join(", "))] : []));
 }
 
+/** @param {HTMLElement} root */
 function buildSide(root) {
   const side = root.appendChild(el("div", "kv-side"));
   choice = new EngineChoice(side);
@@ -200,26 +238,29 @@ function buildSide(root) {
     first.scope = "row";
     const swatch = first.appendChild(el("i", "kv-swatch"));
     swatch.dataset.state = key;
-    const words = first.appendChild(el("span", "kv-name"));
-    words.append(el("b", "", name), el("small", "", what));
-    return { words: words.lastChild, n: cell(row), size: cell(row) };
+    const both = first.appendChild(el("span", "kv-name"));
+    both.append(el("b", "", name));
+    const words = both.appendChild(el("small", "", what));
+    return { words, n: cell(row), size: cell(row) };
   });
   const list = side.appendChild(el("dl", "kv-figures"));
-  figures = ["hit rate", "copies", "evictions", "host memory", "moved"].map((name) => {
+  figures = FIGURES.map((name) => {
     const row = list.appendChild(el("div"));
     const term = row.appendChild(el("dt", "kv-name"));
-    term.append(el("b", "", name), el("small"));
-    return { row, words: term.lastChild, value: row.appendChild(el("dd")) };
+    term.append(el("b", "", name));
+    return { row, words: term.appendChild(el("small")), value: row.appendChild(el("dd")) };
   });
 }
 
+/** @param {HTMLTableRowElement} row */
 function cell(row) {
   const made = row.insertCell();
   made.className = "n";
   return made;
 }
 
-function drawSide() {
+/** @param {Pool} pool */
+function drawSide(pool) {
   const { blockTokens, blockBytes, n, counts } = pool;
   const size = `${plural(blockTokens, "token")}, ${bytes(blockBytes)} each`;
   const each = `${plural(n, "block")} of ${size}`;
@@ -235,13 +276,19 @@ function drawSide() {
     setText(figures[i].value, value);
     setText(figures[i].words, words);
   });
-  figures.at(-2).row.hidden = !pool.hostBlocks;
-  figures.at(-1).row.hidden = !pool.movedTokens;
+  figures[HOST].row.hidden = !pool.hostBlocks;
+  figures[MOVED].row.hidden = !pool.movedTokens;
 }
 
-/** Totals of all runs so far, in the order of `figures`, each as [value, description]. */
+/**
+ * Totals of all runs so far, in the order of `figures`, each as [value, description].
+ *
+ * @param {Pool} pool
+ * @returns {[value: string, words: string][]}
+ */
 function figuresOf(pool) {
   const { promptTokens: all, reusedTokens: reused, copies, evictions, blockBytes } = pool;
+  /** @type {[string, string]} */
   const hits = all
     ? [
         `${percent(reused / all)} %`,

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // KV cache of one run: its growth, its limit, and the size under other layouts.
 
 import { clamp, el, fitCanvas, setText, setVars } from "../../ui/dom.js";
@@ -9,6 +8,10 @@ import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
 import { indexAt, requireTokens, sequenceOf } from "../shared/context.js";
 import { capacityOf, kvLayouts, kvShape, windowsOf } from "./kv-size.js";
 
+/** @typedef {ReturnType<typeof measure>} Measured */
+/** Draws a line through lengths of the text and their heights. */
+/** @typedef {(at: number[], height: (n: number) => number) => void} Trace */
+
 /** Heights in the chart, from the bottom: token numbers, row of blocks, gap. */
 const RULER = 22;
 const BLOCKS = 16;
@@ -18,13 +21,18 @@ const TOP = 22;
 const MIN_BLOCK = 4;
 const MIN_SCALE = 64;
 
-let canvas = null;
-let list = null;
-let head = null;
-/** Data of the last `show`: see `measure`. */
-let now = null;
+/** @type {HTMLCanvasElement} */
+let canvas;
+/** @type {HTMLElement} */
+let list;
+/** @type {HTMLElement} */
+let head;
+/** Elements of the layouts. @type {ReturnType<typeof newRow>[]} */
+let rows = [];
+/** Data of the last `show`: see `measure`. @type {Measured} */
+let now;
 
-/** View of the instrument (look/cache/cache.js). */
+/** View of the instrument (look/cache/cache.js). @type {CacheView} */
 export const cacheRun = {
   needs: "run",
 
@@ -71,6 +79,8 @@ export const cacheRun = {
  *           groups of layers
  *   range   of the chart in tokens: the limit, halved while the run fits
  *   windows, size   of every layer how many tokens it keeps; bytes that all keep of a text
+ *
+ * @param {RunFocus} context
  */
 function measure(context) {
   const { answer, hello, token } = context;
@@ -106,6 +116,10 @@ function measure(context) {
 /**
  * Return the blocks of this sequence in order, once for all groups of layers that have some: those
  * behind the widest window were given back.
+ *
+ * @param {Segment} segment
+ * @param {ToPage.PageLimits} limits
+ * @param {number} tokens
  */
 function blocksOf({ kvBlocks, prefill }, { block_tokens: size, kv_groups: groups }, tokens) {
   const left = (groups ?? []).map(({ window }) => Math.max(0, tokens - (window ?? tokens)));
@@ -120,7 +134,10 @@ function blocksOf({ kvBlocks, prefill }, { block_tokens: size, kv_groups: groups
 
 // ---- the chart -------------------------------------------------------------------------------
 
-let scale = null;
+/**
+ * @type {{left: number, room: number, foot: number, height: number, x: (tokens: number) => number, y: (size: number) => number}}
+ */
+let scale;
 
 function draw() {
   const [context, width, height] = fitCanvas(canvas);
@@ -134,7 +151,9 @@ function draw() {
     room,
     foot,
     height,
+    /** @param {number} tokens */
     x: (tokens) => left + (tokens / now.range) * room,
+    /** @param {number} size */
     y: (size) => foot - (size / full) * (foot - TOP),
   };
   drawAxes(context, full);
@@ -144,12 +163,15 @@ function draw() {
   drawFocus(context);
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number} full */
 function drawAxes(context, full) {
   const { left, room, foot, x, y, height } = scale;
   for (const size of ticks(full, foot - TOP, 44)) {
     rule(context, left, y(size), room, 1);
     if (size) label(context, bytes(size), left - 10, y(size), { align: "end" });
   }
+  /** @param {string} text @param {string} at */
+  /** @param {string} text @param {number} at */
   const beside = (text, at) => label(context, text, left - 10, at, { align: "end" });
   beside("tokens", height - RULER / 2 + 3);
   beside(left > 80 ? plural(now.nBlocks, "block") : "blocks", foot + GAP + BLOCKS / 2);
@@ -159,22 +181,33 @@ function drawAxes(context, full) {
   }
 }
 
-/** Return `from`, `to`, and the lengths between at which the window of a layer is full. */
+/**
+ * Return `from`, `to`, and the lengths between at which the window of a layer is full.
+ *
+ * @param {number} from
+ * @param {number} to
+ */
 function bends(from, to) {
   const full = [...new Set(now.windows)].filter((window) => window > from && window < to);
   return [from, ...full.sort((a, b) => a - b), to];
 }
 
-/** Draw the cached bytes, one slice per layer: each token adds the same to those it fits into. */
+/**
+ * Draw the cached bytes, one slice per layer: each token adds the same to those it fits into.
+ *
+ * @param {CanvasRenderingContext2D} context
+ */
 function drawFan(context) {
   const { x, y } = scale;
   const { tokens, windows, perLayer, reused, range, size } = now;
   const lengths = bends(0, tokens);
+  /** @type {Trace} */
   const line = (at, height) => at.forEach((n) => context.lineTo(x(n), y(height(n))));
-  let below = () => 0;
+  let below = (/** @type {number} */ _n) => 0;
   windows.forEach((window, layer) => {
     const under = below;
-    const over = (n) => under(n) + perLayer * Math.min(n, window);
+    /** @param {number} n */
+    const over = (/** @type {number} */ n) => under(n) + perLayer * Math.min(n, window);
     context.fillStyle = layer % 2 ? palette["data-2"] : palette.data;
     context.globalAlpha = windows.length > 40 ? 0.8 : 1;
     context.beginPath();
@@ -193,6 +226,10 @@ function drawFan(context) {
   context.setLineDash([]);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Trace} line
+ */
 function drawReused(context, line) {
   const { foot, x, y } = scale;
   const { reused, size } = now;
@@ -208,6 +245,7 @@ function drawReused(context, line) {
   });
 }
 
+/** @param {CanvasRenderingContext2D} context */
 function drawBlocks(context) {
   const { foot, x } = scale;
   const { blocks, blockTokens } = now;
@@ -225,6 +263,7 @@ function drawBlocks(context) {
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} width */
 function drawReusedBlock(context, x, y, width) {
   const path = () => context.rect(x, y, width, BLOCKS);
   clipped(context, path, () => {
@@ -234,7 +273,11 @@ function drawReusedBlock(context, x, y, width) {
   });
 }
 
-/** Draw the limit of the sequence, or a note if it is out of range. */
+/**
+ * Draw the limit of the sequence, or a note if it is out of range.
+ *
+ * @param {CanvasRenderingContext2D} context
+ */
 function drawWall(context) {
   const { x, foot, left, room } = scale;
   const { capacity, range, context: limit } = now;
@@ -249,9 +292,10 @@ function drawWall(context) {
   label(context, text, x(capacity) - 8, 8, { align: "end", colour: "ink-2" });
 }
 
+/** @param {CanvasRenderingContext2D} context */
 function drawFocus(context) {
   const { position, token, size, tokens } = now;
-  if (position === null) return;
+  if (position === null || !token) return;
   const { x, y, foot, left, room } = scale;
   const kept = Math.min(position + 1, tokens);
   const at = clamp(x(position + 0.5), left, left + room - 1);
@@ -266,7 +310,7 @@ function drawFocus(context) {
   });
 }
 
-/** Number of the token under the pointer, or null. */
+/** Number of the token under the pointer, or null. @param {number} offsetX */
 function tokenAt(offsetX) {
   if (!scale || !now) return null;
   const position = Math.floor(((offsetX - scale.left) / scale.room) * now.range);
@@ -275,6 +319,7 @@ function tokenAt(offsetX) {
   return index !== null && index < now.answer.tokens.length ? index : null;
 }
 
+/** @param {PointerEvent} event */
 function onPoint({ offsetX, pointerType }) {
   if (pointerType !== "touch") point(tokenAt(offsetX));
 }
@@ -286,21 +331,24 @@ function drawWays() {
   const perEach = `${bytes(perLayer)} in each of ${plural(windows.length, "layer")}`;
   const each = `${bytes(perToken)} per token: ${perEach}.`;
   setText(head, `${each} ${cachedNow(tokens, windows)}`);
-  if (list.children.length !== ways.length + 1) list.replaceChildren(newRow(), ...ways.map(newRow));
+  if (rows.length !== ways.length) buildRows(ways);
   const largest = Math.max(...ways.map((way) => way.bytes(capacity)));
-  const [first, ...rows] = list.children;
-  ["layout", "", "now", "full"].forEach((text, i) => setText(first.children[i], text));
   ways.forEach(({ name, what, bytes: size }, i) => {
-    const [label_, bar, small, large] = rows[i].children;
-    setText(label_.firstChild, name);
-    setText(label_.lastChild, what);
-    setVars(bar.firstChild, { "--q": size(tokens) / largest, "--p": size(capacity) / largest });
-    setText(small, bytes(size(tokens)));
-    setText(large, bytes(size(capacity)));
+    const row = rows[i];
+    setText(row.name, name);
+    setText(row.what, what);
+    setVars(row.bar, { "--q": size(tokens) / largest, "--p": size(capacity) / largest });
+    setText(row.now, bytes(size(tokens)));
+    setText(row.full, bytes(size(capacity)));
   });
 }
 
-/** "218 tokens cached now.", and of layers with a window how many they keep of these. */
+/**
+ * "218 tokens cached now.", and of layers with a window how many they keep of these.
+ *
+ * @param {number} tokens
+ * @param {number[]} windows
+ */
 function cachedNow(tokens, windows) {
   const full = [...new Set(windows)].filter((window) => window < tokens);
   if (!full.length) return `${plural(tokens, "token")} cached now.`;
@@ -312,12 +360,22 @@ function cachedNow(tokens, windows) {
   return `${plural(tokens, "token")} so far: ${parts.join(", ")}.`;
 }
 
+/** @param {KvLayout[]} ways */
+function buildRows(ways) {
+  const head = el("li");
+  const names = [el("span", "kv-name", "layout"), el("span", "kv-bar")];
+  head.append(...names, el("span", "n", "now"), el("span", "n", "full"));
+  list.replaceChildren(head);
+  rows = ways.map(newRow);
+}
+
+/** @param {KvLayout} way */
 function newRow(way) {
-  const row = el("li", way?.name === "current" ? "here" : "");
-  const name = el("span", "kv-name");
-  if (way) name.append(el("b"), el("small"));
-  const bar = el("span", "kv-bar");
-  if (way) bar.append(el("i"));
-  row.append(name, bar, el("span", "n"), el("span", "n"));
-  return row;
+  const row = list.appendChild(el("li", way.name === "current" ? "here" : ""));
+  const head = row.appendChild(el("span", "kv-name"));
+  const name = head.appendChild(el("b"));
+  const what = head.appendChild(el("small"));
+  const bar = row.appendChild(el("span", "kv-bar")).appendChild(el("i"));
+  const now = row.appendChild(el("span", "n"));
+  return { name, what, bar, now, full: row.appendChild(el("span", "n")) };
 }

@@ -1,9 +1,8 @@
-// @ts-nocheck
 // Logit lens: the prediction after every layer, and the rank of the chosen token.
 //
 // nostalgebraist 2020, "interpreting GPT: the logit lens".
 
-import { clamp, el, setText, setVars, sizeOf } from "../../ui/dom.js";
+import { clamp, el, setText, setVars, sizeOf, targetOf } from "../../ui/dom.js";
 import { duration, percent, tokenLabel } from "../../ui/format.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
@@ -13,6 +12,13 @@ import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 import { drawRanks } from "./rank.js";
 import { inWords, ofStage, stageName, whenTop } from "./reading.js";
 import { shareColour, ShareLegend } from "../shared/share-colours.js";
+
+/**
+ * A query: its question, and what is said of its answer.
+ *
+ * @typedef {ReturnType<typeof questionOf>} Query
+ * @typedef {{id: number, text: string, share: number}} Guess
+ */
 
 const TOP = 5;
 const MAX_BYTES = 16e6;
@@ -25,17 +31,28 @@ const MAX_ROW = 44;
 const SAME_LOG = 1e-3;
 
 const cache = new AnswerCache(MAX_BYTES);
-let legend = null;
-let summary = null;
-let plate = null;
-let grid = null;
-let canvas = null;
-/** Rows by stage: {row, guesses: [{cell, word, share}], bar, bits, chance}. */
+/** @type {ShareLegend} */
+let legend;
+/** @type {HTMLElement} */
+let summary;
+/** @type {HTMLElement} */
+let plate;
+/** @type {HTMLTableElement} */
+let grid;
+/** @type {HTMLCanvasElement} */
+let canvas;
+/**
+ * Rows by stage: {row, guesses: [{cell, word, share}], bar, bits, chance}.
+ *
+ * @type {ReturnType<typeof newRow>[]}
+ */
 let rows = [];
-let now = null;
-/** The core sample's row while the embedding, which is none of its rows, is focused. */
+/** @type {Query & {arrays: FrameAnswer["arrays"], nStages: number, guess: (stage: number) => Guess[]}} */
+let now;
+/** The core sample's row while the embedding, which is none of its rows, is focused. @type {Row | null} */
 let embedding = null;
 
+/** @type {Instrument} */
 export const lens = {
   needs: "token",
   asks: true,
@@ -49,9 +66,9 @@ export const lens = {
     grid = plate.appendChild(el("table", "ln-grid"));
     grid.setAttribute("role", "grid");
     grid.setAttribute("aria-label", "Predictions after every layer, the last layer first");
-    grid.addEventListener("pointerover", ({ target }) => onPoint(stageOf(target)));
+    grid.addEventListener("pointerover", (event) => onPoint(stageOf(event)));
     grid.addEventListener("pointerleave", () => point(null));
-    grid.addEventListener("click", ({ target }) => choose(stageOf(target)));
+    grid.addEventListener("click", (event) => choose(stageOf(event)));
     grid.addEventListener("keydown", onKey);
     plate.append(el("p", "ln-rank-name", "rank of chosen"));
     canvas = plate.appendChild(el("canvas", "ln-rank"));
@@ -81,6 +98,7 @@ export const lens = {
   },
 };
 
+/** @param {Query} query @param {Focus} focus */
 function ask({ question, segment, newest }, { signal }) {
   return newest ? askNewest("lens", question, segment, signal) : askLatest("lens", question);
 }
@@ -88,6 +106,8 @@ function ask({ question, segment, newest }, { signal }) {
 /**
  * Build the query for the focused token: at a generated token the row that sampled it, at a prompt
  * token the row that predicts the next one.
+ *
+ * @param {TokenFocus} context
  */
 function questionOf(context) {
   const { segment, ids, texts, position } = sequenceOf(context);
@@ -102,14 +122,14 @@ function questionOf(context) {
     key: `${segment.id} ${at}`,
     segment,
     newest: at + 2 === ids.length,
-    question: {
+    question: /** @type {FromPage.LogitLens} */ ({
       kind: "logit_lens",
       ids: ids.slice(0, at + 1),
       position: at,
       chosen,
       top: TOP,
       ...spansUpTo(segment, at + 1),
-    },
+    }),
     name: own?.eos ? "the end of text" : quoted(text ?? ""),
     before: tokenLabel(texts[at], "·"),
     logprob: own?.logprob ?? null,
@@ -118,11 +138,13 @@ function questionOf(context) {
   };
 }
 
+/** @param {string} text */
 const quoted = (text) => `“${tokenLabel(text, "part of a character")}”`;
 
+/** @param {Query} query @param {FrameAnswer} answer */
 function draw(query, { arrays, info }) {
   const nStages = arrays.rank.shape[0];
-  const guess = (stage) => {
+  const guess = (/** @type {number} */ stage) => {
     const shares = ofStage(arrays.probabilities, stage);
     return [...ofStage(arrays.ids, stage)].map((id, i) => ({
       id,
@@ -142,6 +164,7 @@ function draw(query, { arrays, info }) {
   return sourceOf(query, arrays, info);
 }
 
+/** @param {number} nStages */
 function heightOfRow(nStages) {
   const [, height] = sizeOf(plate);
   const row = clamp(Math.floor((height - HEAD - FOOT) / nStages), MIN_ROW, MAX_ROW);
@@ -149,10 +172,11 @@ function heightOfRow(nStages) {
   return row;
 }
 
+/** @param {Query} query @param {FrameAnswer["arrays"]} options @param {FrameAnswer["info"]} info */
 function sourceOf({ logprob, name }, { probability }, info) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const source = `Recomputed from this run's tokens${time}`;
-  const last = probability.values.at(-1);
+  const last = probability.values.at(-1) ?? NaN;
   if (logprob === null) return `${source}; before temperature and filters.`;
   const given = `${source}; the last layer gives ${name} ${percent(last)} %`;
   return Math.abs(Math.log(last) - logprob) <= SAME_LOG
@@ -162,6 +186,7 @@ function sourceOf({ logprob, name }, { probability }, info) {
 
 // ---- the table -------------------------------------------------------------------------------
 
+/** @param {number} nStages */
 function build(nStages) {
   rows = Array.from({ length: nStages }, (_, stage) => newRow(stage));
   const head = el("tr");
@@ -179,16 +204,17 @@ function build(nStages) {
   grid.replaceChildren(section, body);
 }
 
+/** @param {number} stage */
 function newRow(stage) {
   const row = el("tr");
-  row.dataset.stage = stage;
+  row.dataset.stage = String(stage);
   row.tabIndex = -1;
   const name = el("th", "", stageName(stage));
   name.scope = "row";
   const guesses = Array.from({ length: TOP }, () => {
     const cell = el("td", "ln-guess");
     const box = cell.appendChild(el("span"));
-    return { cell, word: box.appendChild(el("b")), share: box.appendChild(el("small")) };
+    return { cell, box, word: box.appendChild(el("b")), share: box.appendChild(el("small")) };
   });
   const spread = el("td", "ln-spread");
   const bar = spread.appendChild(el("i"));
@@ -198,6 +224,7 @@ function newRow(stage) {
   return { row, guesses, bar, bits, chance };
 }
 
+/** @param {number} stage @param {number | null} hot */
 function drawRow(stage, hot) {
   const { row, guesses, bar, bits, chance } = rows[stage];
   const { arrays, chosen, vocab, guess } = now;
@@ -206,7 +233,7 @@ function drawRow(stage, hot) {
     setText(at.word, tokenLabel(text, "–"));
     setText(at.share, percent(share));
     at.cell.classList.toggle("hit", id === chosen);
-    at.cell.firstChild.style.borderBottomColor = shareColour(share);
+    at.box.style.borderBottomColor = shareColour(share);
   });
   const entropy = arrays.entropy.values[stage];
   setVars(bar, { "--q": entropy / Math.log2(vocab) });
@@ -219,8 +246,9 @@ function drawRow(stage, hot) {
 
 // ---- focus -----------------------------------------------------------------------------------
 
-const stageOf = (target) => {
-  const stage = target.closest("tr")?.dataset.stage;
+/** @param {Event} event */
+const stageOf = (event) => {
+  const stage = targetOf(event).closest("tr")?.dataset.stage;
   return stage === undefined ? null : Number(stage);
 };
 
@@ -231,11 +259,13 @@ function hotStage() {
   return row ? row.layer + 1 : null;
 }
 
+/** @param {number | null} stage */
 function onPoint(stage) {
   if (stage) point(focused(), { layer: stage - 1, part: 0 });
   else point(null);
 }
 
+/** @param {number | null} stage */
 function choose(stage) {
   if (stage === null) return;
   if (stage) pin(focused(), { layer: stage - 1, part: 0 });
@@ -243,15 +273,17 @@ function choose(stage) {
   changed("look");
 }
 
-/** Up and down arrows move over the layers, left and right over the tokens. */
+/** Up and down arrows move over the layers, left and right over the tokens. @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !now) return;
-  const stage = stageOf(event.target);
-  const moves = { ArrowUp: 1, ArrowDown: -1 };
-  const steps = { ArrowLeft: -1, ArrowRight: 1 };
-  if (event.key in steps) step(steps[event.key]);
-  else if (event.key in moves) {
-    const to = clamp(stage + moves[event.key], 0, now.nStages - 1);
+  const stage = stageOf(event) ?? 0;
+  const moves = new Map([["ArrowUp", 1], ["ArrowDown", -1]]);
+  const steps = new Map([["ArrowLeft", -1], ["ArrowRight", 1]]);
+  const along = steps.get(event.key);
+  const across = moves.get(event.key);
+  if (along) step(along);
+  else if (across) {
+    const to = clamp(stage + across, 0, now.nStages - 1);
     if (to) view.row = { layer: to - 1, part: 0 };
     else embedding = view.row;
     view.hoverRow = null;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Rank of the chosen token by layer: a line that moves left as the token becomes more likely.
 
 import { fitCanvas } from "../../ui/dom.js";
@@ -16,12 +15,17 @@ const DOT = 3.5;
 /**
  * Draw the ranks. `ranks` from the embedding up; `head`, `row`: heights shared with the table;
  * `vocab`: number of ranks; `hot`: the focused stage.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {{ranks: number[], head: number, row: number, vocab: number, hot: number | null}} ranks
  */
 export function drawRanks(canvas, { ranks, head, row, vocab, hot }) {
   const [context, width, height] = fitCanvas(canvas);
   if (!width) return;
   const room = width - 2 * PAD - 28;
+  /** @param {number} rank */
   const x = (rank) => PAD + (Math.log(rank + 1) / Math.log(vocab)) * room;
+  /** @param {number} stage */
   const y = (stage) => head + (ranks.length - 1 - stage + 0.5) * row;
   const bottom = head + ranks.length * row;
   if (hot !== null) rule(context, 0, y(hot) - row / 2, width, row, "lamp-wash");
@@ -47,6 +51,12 @@ export function drawRanks(canvas, { ranks, head, row, vocab, hot }) {
   });
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number[]} ranks
+ * @param {(rank: number) => number} x
+ * @param {(stage: number) => number} y
+ */
 function drawLine(context, ranks, x, y) {
   context.strokeStyle = palette.lamp;
   context.lineWidth = 1.5;
@@ -56,6 +66,7 @@ function drawLine(context, ranks, x, y) {
   context.stroke();
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {boolean} top */
 function drawDot(context, x, y, top) {
   context.beginPath();
   context.arc(x, y, DOT, 0, 2 * Math.PI);
@@ -64,10 +75,20 @@ function drawDot(context, x, y, top) {
   context.stroke();
 }
 
-/** Draw the rank beside its dot: the longest of the texts that fits on the right. */
+/**
+ * Draw the rank beside its dot: the longest of the texts that fits on the right.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {string[]} texts
+ * @param {number} x
+ * @param {number} y
+ * @param {number} width
+ * @param {{top: boolean, hot: boolean}} options
+ */
 function beside(context, texts, x, y, width, { top, hot }) {
+  /** @param {string} text */
   const wide = (text) => context.measureText(text).width;
-  const text = texts.find((one) => x + 8 + wide(one) <= width) ?? texts.at(-1);
+  const text = texts.find((one) => x + 8 + wide(one) <= width) ?? texts[texts.length - 1];
   const left = x + 8 + wide(text) > width ? x - 8 - wide(text) : x + 8;
   rule(context, left - 2, y - 6, wide(text) + 4, 12, hot ? "lamp-wash" : "ground");
   label(context, text, left, y, { colour: top ? "lamp" : "ink-2" });

@@ -1,13 +1,15 @@
-// @ts-nocheck
 // Details of one dispatch: its cost, its bindings, and the compiled shader.
 
 import { el, setText } from "../../ui/dom.js";
 import { bytes, count, figure } from "../../ui/format.js";
 import { short } from "./graph.js";
 
+/** @typedef {[name: string, value: string]} Figure */
+
 const ACCESS = { uniform: "uniform", read: "read", read_write: "written" };
 
 export class PlanDetail {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root.appendChild(el("div", "pl-detail"));
     this.root.tabIndex = 0;
@@ -18,11 +20,19 @@ export class PlanDetail {
     this.figures = this.root.appendChild(el("dl", "pl-figures"));
     this.bound = this.root.appendChild(el("table", "pl-bound"));
     this.constants = this.root.appendChild(el("p", "pl-what"));
+    /** @type {{plan: Answers.PlanReport, number: number, ms: number | null} | null} */
     this.drawn = null;
     this.source = this.root.appendChild(el("pre", "pl-source"));
   }
 
-  /** `ms`: GPU time of the dispatch; `total`: that of the step, or null. */
+  /**
+   * `ms`: GPU time of the dispatch; `total`: that of the step, or null.
+   *
+   * @param {Answers.PlanReport} plan
+   * @param {number} number
+   * @param {number | null} ms
+   * @param {number | null} total
+   */
   draw(plan, number, ms, total) {
     if (this.drawn?.plan === plan && this.drawn.number === number && this.drawn.ms === ms) return;
     if (this.drawn?.number !== number) this.root.scrollTop = 0;
@@ -45,6 +55,7 @@ export class PlanDetail {
     setText(this.source, kernel.source);
   }
 
+  /** @param {Answers.PlanBinding[]} bindings */
   #bindings(bindings) {
     this.bound.replaceChildren(el("caption", "vh", "Buffers"));
     const head = this.bound.createTHead().insertRow();
@@ -66,11 +77,21 @@ export class PlanDetail {
   }
 }
 
+/**
+ * @param {Answers.PlanDispatch} dispatch
+ * @param {Answers.PlanKernel} kernel
+ * @param {Answers.PlanReport} plan
+ * @param {number | null} ms
+ * @param {number | null} total
+ * @returns {Figure[]}
+ */
 function figuresOf(dispatch, kernel, plan, ms, total) {
   const { n_bytes: n, flops, grid, bound_bytes: bound } = dispatch;
+  /** @param {number} part @param {number | null} all */
   const share = (part, all) => (all ? `, ${((100 * part) / all).toFixed(1)} %` : "");
   const size = kernel.workgroup_size.reduce((a, b) => a * b);
   const invocations = [...grid, ...kernel.workgroup_size].reduce((a, b) => a * b, 1);
+  /** @type {Figure[]} */
   const rows = [
     ["workgroups", `${grid.join(" × ")} of ${size}`],
     ["invocations", count(invocations)],
@@ -87,7 +108,7 @@ function figuresOf(dispatch, kernel, plan, ms, total) {
 
 const PREFIXES = ["", " K", " M", " G", " T"];
 
-/** "7.1 M" operations. */
+/** "7.1 M" operations. @param {number} n */
 export function amount(n) {
   let power = 0;
   while (n >= 999.5 && power < PREFIXES.length - 1) {

@@ -1,12 +1,11 @@
-// @ts-nocheck
 // Dispatches of a step in order, with each one's share of time and bytes.
 
-import { el, setText, setVars } from "../../ui/dom.js";
+import { el, setText, setVars, targetOf } from "../../ui/dom.js";
 import { bytes, count } from "../../ui/format.js";
 import { columnsOf, neighbours, rowsOf } from "./order.js";
 import { RovingTabindex } from "../shared/roving.js";
 
-/** Format milliseconds as microseconds or more. */
+/** Format milliseconds as microseconds or more. @param {number} ms */
 export function short(ms) {
   if (ms >= 10) return `${ms.toFixed(0)} ms`;
   if (ms >= 1) return `${ms.toFixed(2)} ms`;
@@ -16,22 +15,39 @@ export function short(ms) {
 const KEYS = { next: "ArrowRight", previous: "ArrowLeft", after: "ArrowDown", before: "ArrowUp" };
 
 export class PlanGraph {
-  /** `onChoose(number)`: a dispatch was pressed. */
+  /**
+   * `onChoose(number)`: a dispatch was pressed.
+   *
+   * @param {HTMLElement} root
+   * @param {(number: number) => void} onChoose
+   */
   constructor(root, onChoose) {
     this.root = root.appendChild(el("div", "pl-graph"));
     this.root.setAttribute("role", "group");
     this.root.setAttribute("aria-label", "Dispatches, in the order they run");
+    /** @type {Answers.PlanDispatch[]} */
     this.dispatches = [];
+    /** Elements by the number of the dispatch. @type {{cell: HTMLElement, figure: HTMLElement}[]} */
     this.cells = [];
+    /** @type {HTMLElement[][]} */
     this.lines = [];
-    this.root.addEventListener("click", ({ target }) => {
-      const cell = target.closest("button");
+    /** @type {{row: HTMLElement, layer: number | null}[]} */
+    this.rows = [];
+    /** Those that were drawn; undefined: none yet. @type {number[] | null | undefined} */
+    this.times = undefined;
+    this.marked = "";
+    this.root.addEventListener("click", (event) => {
+      const cell = targetOf(event).closest("button");
       if (cell) onChoose(Number(cell.dataset.number));
     });
     this.roving = new RovingTabindex(this.root, KEYS, () => this.lines);
   }
 
-  /** Draw the dispatches of a plan; `measure` adds their shares. */
+  /**
+   * Draw the dispatches of a plan; `measure` adds their shares.
+   *
+   * @param {Answers.PlanDispatch[]} dispatches
+   */
   draw(dispatches) {
     this.dispatches = dispatches;
     this.times = undefined;
@@ -41,45 +57,57 @@ export class PlanGraph {
     const rows = rowsOf(dispatches);
     const columns = columnsOf(rows);
     setVars(this.root, { "--columns": columns.length });
-    this.root.replaceChildren(...rows.map((row) => this.#row(row, columns)));
+    this.rows = rows.map((row) => ({ row: this.#row(row, columns), layer: row.layer }));
+    this.root.replaceChildren(...this.rows.map(({ row }) => row));
     this.roving.reset();
   }
 
-  /** Draw sizes relative to the largest: `times` in ms by dispatch, or null while unknown. */
+  /**
+   * Draw sizes relative to the largest: `times` in ms by dispatch, or null while unknown.
+   *
+   * @param {number[] | null} times
+   */
   measure(times) {
     if (times === this.times) return;
     this.times = times;
     const sizes = this.dispatches.map(({ n_bytes: n }) => n ?? 0);
     const [largest, longest] = [Math.max(1, ...sizes), times ? Math.max(1e-9, ...times) : 1];
-    this.cells.forEach((cell, number) => {
+    this.cells.forEach(({ cell, figure }, number) => {
       const ms = times?.[number] ?? 0;
       setVars(cell, { "--bytes": sizes[number] / largest, "--time": ms / longest });
       const size = this.dispatches[number].n_bytes;
       const text = times ? short(ms) : size === null ? "" : bytes(size);
-      setText(cell.querySelector(".pl-figure"), text);
+      setText(figure, text);
       cell.setAttribute("aria-label", this.#spoken(number, times && short(ms)));
     });
     this.root.toggleAttribute("data-timed", !!times);
   }
 
-  /** Highlight the selected dispatch, its producers and consumers, and the core sample's layer. */
+  /**
+   * Highlight the selected dispatch, its producers and consumers, and the core sample's layer.
+   *
+   * @param {number | null} number
+   * @param {number | null} layer
+   */
   mark(number, layer) {
     if (this.marked === `${number} ${layer}`) return;
     this.marked = `${number} ${layer}`;
     const { from, to } = number === null ? NO_NEIGHBOURS : neighbours(this.dispatches, number);
-    this.cells.forEach((cell, i) => {
+    this.cells.forEach(({ cell }, i) => {
       cell.setAttribute("aria-pressed", String(i === number));
       cell.classList.toggle("from", from.has(i));
       cell.classList.toggle("to", to.has(i));
     });
-    for (const row of this.root.children)
-      row.classList.toggle("at", layer !== null && row.dataset.layer === String(layer));
+    for (const { row, layer: own } of this.rows)
+      row.classList.toggle("at", layer !== null && own === layer);
   }
 
+  /** @param {PlanRow} planRow @param {string[]} columns */
   #row({ title, layer, cells }, columns) {
     const row = el("div", layer === null ? "pl-row ends" : "pl-row");
-    if (layer !== null) row.dataset.layer = layer;
+    if (layer !== null) row.dataset.layer = String(layer);
     row.append(el("span", "pl-title", title));
+    /** @type {HTMLElement[]} */
     const line = [];
     for (const { name, numbers } of cells) {
       const box = row.appendChild(el("div", "pl-cell"));
@@ -90,16 +118,18 @@ export class PlanGraph {
     return row;
   }
 
+  /** @param {number} number @param {string} name */
   #cell(number, name) {
     const cell = el("button");
     cell.type = "button";
-    cell.dataset.number = number;
-    const bars = [el("i", "time"), el("i", "size")];
-    cell.append(el("span", "pl-op", name), el("span", "pl-figure"), ...bars);
-    this.cells[number] = cell;
+    cell.dataset.number = String(number);
+    const figure = el("span", "pl-figure");
+    cell.append(el("span", "pl-op", name), figure, el("i", "time"), el("i", "size"));
+    this.cells[number] = { cell, figure };
     return cell;
   }
 
+  /** @param {number} number @param {string | null} time */
   #spoken(number, time) {
     const { label, n_bytes: n } = this.dispatches[number];
     const parts = [`${number + 1} of ${count(this.dispatches.length)}: ${label}`];
@@ -109,4 +139,4 @@ export class PlanGraph {
   }
 }
 
-const NO_NEIGHBOURS = { from: new Set(), to: new Set() };
+const NO_NEIGHBOURS = /** @type {ReturnType<typeof neighbours>} */ ({ from: new Set(), to: new Set() });

@@ -1,10 +1,9 @@
-// @ts-nocheck
 // Plan instrument: every dispatch of a step with its cost, GPU time and shader.
 
-import { clamp, el, setText } from "../../ui/dom.js";
+import { clamp, el, inputOf, setText } from "../../ui/dom.js";
 import { bytes, clockRounding, count, plural, whyNoTimes } from "../../ui/format.js";
 import { inspect } from "../../net/inspect.js";
-import { changed, state } from "../../state.js";
+import { changed } from "../../state.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { amount, PlanDetail } from "./detail.js";
 import { PlanGraph, short } from "./graph.js";
@@ -16,22 +15,37 @@ const SIZES = [
   ["prefill", "Prefill"],
 ];
 
-let choices = null;
-let field = null;
-let measure = null;
-let sums = null;
-let graph = null;
-let detail = null;
+/** @type {HTMLFieldSetElement} */
+let choices;
+/** @type {HTMLInputElement} */
+let field;
+/** @type {HTMLButtonElement} */
+let measure;
+/** @type {HTMLElement} */
+let sums;
+/** @type {PlanGraph} */
+let graph;
+/** @type {PlanDetail} */
+let detail;
 let size = "decode";
-/** Tokens before the step: as typed, else those of the run on opening; null until then. */
+/**
+ * Tokens before the step: as typed, else those of the run on opening; null until then.
+ *
+ * @type {number | null}
+ */
 let before = null;
-/** The number taken from the run, to detect typing. */
+/** The number taken from the run, to detect typing. @type {number | null} */
 let taken = null;
 let chosen = 0;
-/** The last query and answer: {key, plan, times, clock}. */
-let now = null;
+/**
+ * The last query and answer: {key, plan, times, clock}.
+ *
+ * @type {{key: string, plan: Answers.PlanReport, times: number[] | null, clock: boolean}}
+ */
+let now;
 let timing = false;
 
+/** @type {Instrument} */
 export const plan = {
   needs: "nothing",
   asks: true,
@@ -49,7 +63,7 @@ export const plan = {
     if (now?.key !== key) await ask(key, question);
     if (timing) await time(question);
     draw(context);
-    return provenance();
+    return provenance(context.hello.device);
   },
 
   hide() {
@@ -58,7 +72,7 @@ export const plan = {
 
   table() {
     const { plan: listed, times } = now;
-    const total = times?.reduce((a, b) => a + b, 0);
+    const total = times?.reduce((a, b) => a + b, 0) ?? NaN;
     return {
       columns: COLUMNS,
       rows: listed.dispatches.map((dispatch, i) => [
@@ -78,6 +92,7 @@ export const plan = {
   },
 };
 
+/** @param {string} name */
 const whole = (name) => ({ name, format: count });
 const COLUMNS = [
   whole("dispatch"),
@@ -95,7 +110,12 @@ const COLUMNS = [
 
 // ---- queries ---------------------------------------------------------------------------------
 
-/** Return the query for the chosen step: its rows, and the tokens before them. */
+/**
+ * Return the query for the chosen step: its rows, and the tokens before them.
+ *
+ * @param {Focus} context
+ * @returns {FromPage.StepPlan}
+ */
 function questionNow(context) {
   const { context: most } = context.hello.limits;
   const rows = size === "decode" ? 1 : Math.min(PREFILL_ROWS, most);
@@ -103,7 +123,7 @@ function questionNow(context) {
   return { kind: "plan", n_rows: rows, context: clamp(before, 0, most - rows) };
 }
 
-/** Number of tokens before the focused one, or 0. */
+/** Number of tokens before the focused one, or 0. @param {Focus} context */
 function tokensOf(context) {
   if (!context.token) return 0;
   try {
@@ -114,14 +134,16 @@ function tokensOf(context) {
   }
 }
 
+/** @param {string} key @param {FromPage.StepPlan} question */
 async function ask(key, question) {
   const { info } = await inspect(question);
   if (!info.dispatches) throw new Missing("This engine has no plan: PyTorch runs the model.");
-  now = { key, plan: info, times: null, clock: true };
+  now = { key, plan: /** @type {Answers.PlanReport} */ (info), times: null, clock: true };
   chosen = Math.min(chosen, info.dispatches.length - 1);
   graph.draw(info.dispatches);
 }
 
+/** @param {FromPage.StepPlan} question */
 async function time({ n_rows, context }) {
   timing = false;
   measure.disabled = true;
@@ -135,15 +157,16 @@ async function time({ n_rows, context }) {
   }
 }
 
-function provenance() {
+/** @param {ToPage.DeviceInfo} device */
+function provenance(device) {
   const { times, clock, plan: listed } = now;
   const { dispatches, recorded_rows: rows } = listed;
   const size = `${count(dispatches.length)} dispatches, recorded for ${plural(rows, "row")}`;
   const listing = `The engine’s recorded plan: ${size}. Bytes and operations by formula.`;
-  const rounded = clockRounding(state.hello.device);
+  const rounded = clockRounding(device);
   if (times && rounded) return `${listing} Times: means of ${REPEAT} runs, each ${rounded}.`;
   if (times) return `${listing} Times: medians of ${REPEAT} runs on this device.`;
-  return clock ? listing : `${listing} Times are unknown: ${whyNoTimes(state.hello.device, false)}.`;
+  return clock ? listing : `${listing} Times are unknown: ${whyNoTimes(device, false)}.`;
 }
 
 // ---- controls --------------------------------------------------------------------------------
@@ -159,7 +182,7 @@ function buildControls() {
     choice.prepend(input);
     choices.append(choice);
   }
-  choices.addEventListener("change", ({ target }) => again(() => (size = target.value)));
+  choices.addEventListener("change", (event) => again(() => (size = inputOf(event).value)));
   const after = el("label", "pl-after", "after");
   field = after.appendChild(el("input"));
   Object.assign(field, { type: "number", min: 0, id: "look-context", inputMode: "numeric" });
@@ -170,33 +193,36 @@ function buildControls() {
   measure = el("button", "text", "Measure GPU times");
   measure.type = "button";
   measure.addEventListener("click", () => again(() => (timing = true)));
-  sums = el("p", "pl-sums");
-  sums.append(el("span"), el("i", "time"), "time", el("i", "size"), "bytes");
-  box.append(choices, after, measure, sums);
+  sums = el("span");
+  const line = el("p", "pl-sums");
+  line.append(sums, el("i", "time"), "time", el("i", "size"), "bytes");
+  box.append(choices, after, measure, line);
   return box;
 }
 
-/** Redraw after a control changed. */
+/** Redraw after a control changed. @param {() => void} change */
 function again(change) {
   change();
   changed("look");
 }
 
+/** @param {number} number */
 const choose = (number) => again(() => (chosen = number));
 
 // ---- drawing ---------------------------------------------------------------------------------
 
+/** @param {Focus} focus */
 function draw({ row }) {
   const { plan: listed, times } = now;
   for (const input of choices.querySelectorAll("input")) input.checked = input.value === size;
-  if (document.activeElement !== field) field.value = listed.context;
+  if (document.activeElement !== field) field.value = String(listed.context);
   const total = times?.reduce((a, b) => a + b, 0) ?? null;
   const parts = [
     bytes(listed.n_bytes),
     `${amount(listed.flops)} operations`,
   ];
   if (total !== null) parts.unshift(short(total));
-  setText(sums.firstChild, parts.join(" · "));
+  setText(sums, parts.join(" · "));
   graph.measure(times);
   graph.mark(chosen, row?.layer ?? null);
   detail.draw(listed, chosen, times ? times[chosen] : null, total);

@@ -1,19 +1,26 @@
-// @ts-nocheck
 // Costs of a run's steps and peak rates of the device, queried when the roofline is shown and
 // cached while the same engine runs.
 
 import { inspect } from "../../net/inspect.js";
 import { changed, state } from "../../state.js";
 
+/** Rows of a step and the tokens before them. @typedef {{rows: number, context: number}} Step */
+
 /** A larger share of a peak is no speed: the peak was measured wrong, or a cache held the data. */
 const MOST_SHARE = 1.05;
+/** @param {number} share */
 export const isFault = (share) => share > MOST_SHARE;
 export const PEAK_FAULT = "a fault of the measurement, or a cache";
 
+/** @type {ToPage.Hello | null} */
 let hello = null;
-/** {bytes_per_s, flops_per_s, read_bytes}, {} without a GPU, null: not measured. */
+/**
+ * {bytes_per_s, flops_per_s, read_bytes}, {} without a GPU, null: not measured.
+ *
+ * @type {KnownPeaks | null}
+ */
 let peaks = null;
-/** "rows/context" → {flops, bytes}; null while the query is pending. */
+/** "rows/context" → {flops, bytes}; null while the query is pending. @type {Map<string, StepCost | null>} */
 let costs = new Map();
 let asking = false;
 export let costsError = "";
@@ -40,10 +47,10 @@ export async function measurePeaks() {
   changed("look");
   try {
     const { info } = await inspect({ kind: "peaks" });
-    peaks = info;
+    peaks = /** @type {Peaks} */ (info);
     costsError = "";
   } catch (error) {
-    costsError = error.message;
+    costsError = /** @type {Problem} */ (error).message;
   }
   asking = false;
   changed("look");
@@ -54,6 +61,9 @@ export const isMeasuring = () => asking;
 /**
  * Return the costs of steps [{rows, context}] in order, or null while queries are pending. Costs of
  * single-row steps are linear in the context, so only the first and the last are queried.
+ *
+ * @param {Step[]} steps
+ * @returns {StepCost[] | null}
  */
 export function costsOf(steps) {
   forget();
@@ -64,19 +74,24 @@ export function costsOf(steps) {
     ...steps.filter(({ rows }) => rows > 1).map(({ rows, context }) => [rows, context]),
   ];
   for (const [rows, context] of wanted) ask(rows, context);
-  if (wanted.some(([rows, context]) => !costs.get(`${rows}/${context}`))) return null;
-  return steps.map(({ rows, context }) =>
+  const known = steps.map(({ rows, context }) =>
     rows > 1 ? costs.get(`${rows}/${context}`) : between(ends, context),
   );
+  const found = known.filter((cost) => !!cost);
+  return found.length === known.length ? found : null;
 }
 
+/** @param {number[]} ends @param {number} context */
 function between([first, last], context) {
   const [a, b] = [costs.get(`1/${first}`), costs.get(`1/${last}`)];
+  if (!a || !b) return null;
   const share = last > first ? (context - first) / (last - first) : 0;
+  /** @param {keyof StepCost} name */
   const mixed = (name) => Math.round(a[name] + share * (b[name] - a[name]));
   return { flops: mixed("flops"), bytes: mixed("bytes") };
 }
 
+/** @param {number} rows @param {number} context */
 async function ask(rows, context) {
   const key = `${rows}/${context}`;
   if (costs.has(key)) return;
@@ -87,7 +102,7 @@ async function ask(rows, context) {
     if (info.flops) known.set(key, { flops: info.flops, bytes: info.n_bytes });
   } catch (error) {
     known.delete(key);
-    costsError = error.message;
+    costsError = /** @type {Problem} */ (error).message;
   }
   changed("look");
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Roofline: operations per second over operations per byte, below the device's peak rates
 // (Williams, Waterman and Patterson 2009).
 
@@ -18,6 +17,11 @@ import {
 } from "./roofline-costs.js";
 import { quantile } from "../shared/quantile.js";
 
+/** @typedef {{rows: number, context: number, ms: number, token: number | null}} TimedStep */
+/** @typedef {TimedStep & {flops: number, bytes: number}} CostedStep */
+/** @typedef {CostedStep & {x: number, y: number}} Point */
+/** @typedef {ReturnType<typeof scaleOf>} Scale */
+
 const FOOT = 20;
 const TOP = 18;
 /** Room for the rates at the left, and the least distances of two numbers on the axes, in px. */
@@ -26,7 +30,12 @@ const APART = { x: 30, y: 16 };
 /** Margin left and right of the steps and the ridge, as a factor. */
 const AROUND = 3;
 
-/** Return the GPU-timed steps of a run: {rows, context, ms, token}; `token` null: prefill. */
+/**
+ * Return the GPU-timed steps of a run: {rows, context, ms, token}; `token` null: prefill.
+ *
+ * @param {Pick<Segment, "prompt" | "chunks"> & {nGiven?: number}} segment
+ * @param {Token[]} tokens
+ */
 export function timedSteps({ prompt, nGiven = 0, chunks }, tokens) {
   let before = chunks[0]?.reused ?? 0;
   const steps = [];
@@ -43,6 +52,7 @@ export function timedSteps({ prompt, nGiven = 0, chunks }, tokens) {
 }
 
 export class Roofline {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.box = root.appendChild(el("div", "tl-roof"));
     this.canvas = this.box.appendChild(el("canvas"));
@@ -53,11 +63,17 @@ export class Roofline {
     this.button.addEventListener("click", measurePeaks);
     this.text = el("span");
     this.ask.append(this.button, this.text);
-    /** Timed steps with their costs once known: {…step, flops, bytes}. */
+    /** Timed steps with their costs once known. @type {CostedStep[]} */
     this.steps = [];
   }
 
-  /** `at`: number of the focused token in the run, or null. */
+  /**
+   * `at`: number of the focused token in the run, or null.
+   *
+   * @param {Segment} segment
+   * @param {Token[]} tokens
+   * @param {number | null} at
+   */
   draw(segment, tokens, at) {
     const peaks = knownPeaks();
     const timed = timedSteps(segment, tokens);
@@ -66,10 +82,12 @@ export class Roofline {
     this.steps = costs ? timed.map((step, i) => ({ ...step, ...costs[i] })) : [];
     this.ask.hidden = !!costs;
     if (!costs) this.#say(peaks, segment, timed);
-    this.#paint(peaks, at);
+    if (peaks?.flops_per_s) this.#paint(peaks, at);
   }
 
+  /** @param {KnownPeaks | null} peaks @param {Segment} segment @param {TimedStep[]} timed */
   #say(peaks, { running }, timed) {
+    const { hello } = state;
     this.button.hidden = peaks !== null || isMeasuring();
     this.button.disabled = running || !ready();
     const why = costsError
@@ -84,10 +102,11 @@ export class Roofline {
               ? "The roofline is drawn after the run."
               : timed.length
                 ? "Computing the cost of each step …"
-                : `No roofline: ${whyNoTimes(state.hello.device, false)}.`;
+                : `No roofline: ${hello ? whyNoTimes(hello.device, false) : ""}.`;
     setText(this.text, why);
   }
 
+  /** @param {Peaks} peaks @param {number | null} at */
   #paint(peaks, at) {
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width || !this.steps.length) return;
@@ -102,25 +121,38 @@ export class Roofline {
     paintRoof(context, scale, most, fast, read, width);
     for (const point of points)
       paintPoint(context, scale, point, point.token === at && at !== null);
+    /** @param {Point} point */
     const share = ({ x, y }) => y / Math.min(most, x * fast);
+    /** @param {Point[]} some */
     const median = (some) => quantile(some.map(share).sort((a, b) => a - b), 0.5);
+    /** @type {[name: string, share: number][]} */
     const parts = [];
     const steps = points.filter(({ token }) => token !== null);
     const chunks = points.filter(({ token }) => token === null);
     if (chunks.length) parts.push(["prompt", median(chunks)]);
     if (steps.length) parts.push(["steps", median(steps)]);
-    const style = { colour: "ink-2", align: "end" };
-    label(context, ofTheRoof(parts), width, scale.foot - 9, style);
+    label(context, ofTheRoof(parts), width, scale.foot - 9, { colour: "ink-2", align: "end" });
   }
 }
 
-/** Return what the parts of a run, [name, share], reach: "prompt 12 %, steps 40 % of the roof". */
+/**
+ * Return what the parts of a run, [name, share], reach: "prompt 12 %, steps 40 % of the roof".
+ *
+ * @param {[name: string, share: number][]} parts
+ */
 export function ofTheRoof(parts) {
   const above = parts.filter(([, share]) => isFault(share)).map(([name]) => name);
   if (above.length) return `${above.join(" and ")} above the roof: ${PEAK_FAULT}`;
   return `${parts.map(([name, share]) => `${name} ${percent(share)} %`).join(", ")} of the roof`;
 }
 
+/**
+ * @param {Point[]} points
+ * @param {number} most
+ * @param {number} ridge
+ * @param {number} width
+ * @param {number} height
+ */
 function scaleOf(points, most, ridge, width, height) {
   const xs = [...points.map(({ x }) => x), ridge];
   const low = Math.min(...xs) / AROUND;
@@ -132,13 +164,22 @@ function scaleOf(points, most, ridge, width, height) {
     far,
     foot,
     bottom,
+    /** @param {number} value */
     x: (value) => LEFT + (Math.log(value / low) / Math.log(far / low)) * (width - LEFT),
+    /** @param {number} value */
     y: (value) => foot - (Math.log(value / bottom) / Math.log(most / bottom)) * (foot - TOP),
   };
 }
 
-/** Return 1, 2 and 5 times the powers of ten, or those alone, from `low` to `high`, which are
- * `room` px apart on a logarithmic axis: as many as stand `apart` px from each other. */
+/**
+ * Return 1, 2 and 5 times the powers of ten, or those alone, from `low` to `high`, which are
+ * `room` px apart on a logarithmic axis: as many as stand `apart` px from each other.
+ *
+ * @param {number} low
+ * @param {number} high
+ * @param {number} room
+ * @param {number} apart
+ */
 function logTicks(low, high, room, apart) {
   const decade = room / Math.log10(high / low);
   const steps = decade * Math.log10(2) >= apart ? [1, 2, 5] : [1];
@@ -150,10 +191,17 @@ function logTicks(low, high, room, apart) {
   return found;
 }
 
+/** @param {number} flops */
 const rate = (flops) => `${bytes(flops).replace(/B$/, "FLOP")}/s`;
-/** A number of a logarithmic axis: "0.02", "500". */
+/** A number of a logarithmic axis: "0.02", "500". @param {number} value */
 const tick = (value) => (value < 1 ? String(Number(value.toPrecision(1))) : count(value));
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Scale} scale
+ * @param {number} most
+ * @param {number} width
+ */
 function paintAxes(context, { low, far, bottom, foot, x, y }, most, width) {
   rule(context, LEFT, foot, width - LEFT, 1);
   const below = new LabelRow(context, foot + 12, 0, width);
@@ -169,6 +217,14 @@ function paintAxes(context, { low, far, bottom, foot, x, y }, most, width) {
   }
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Scale} scale
+ * @param {number} most
+ * @param {number} fast
+ * @param {number | undefined} read
+ * @param {number} width
+ */
 function paintRoof(context, { low, far, x, y }, most, fast, read, width) {
   context.strokeStyle = palette["ink-2"];
   context.lineWidth = 1.25;
@@ -182,6 +238,12 @@ function paintRoof(context, { low, far, x, y }, most, fast, read, width) {
   above.add(`${bytes(fast)}/s ${read ? `reading ${bytes(read)}` : "copies"}`, [[0, "start"]]);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Scale} scale
+ * @param {Point} point
+ * @param {boolean} focused
+ */
 function paintPoint(context, { x, y }, point, focused) {
   context.globalAlpha = focused || point.token === null ? 1 : 0.35;
   context.fillStyle = palette[focused ? "lamp" : point.token === null ? "ink-2" : "data"];

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Pixel painter for maps with many cells.
 
 import { clamp } from "../../ui/dom.js";
@@ -7,7 +6,12 @@ import { intensity } from "./share-colours.js";
 
 /** Paints cells into the pixels of an image: thousands of canvas rectangles would be slower. */
 export class CellPainter {
-  /** `image`: ImageData with `ratio` pixels per CSS pixel; boxes are in CSS pixels. */
+  /**
+   * `image`: ImageData with `ratio` pixels per CSS pixel; boxes are in CSS pixels.
+   *
+   * @param {ImageData} image
+   * @param {number} ratio
+   */
   constructor(image, ratio) {
     this.pixels = new Uint32Array(image.data.buffer);
     this.width = image.width;
@@ -17,7 +21,12 @@ export class CellPainter {
     this.blank = pixelOf(palette.plate);
   }
 
-  /** Fill a box with the colour of a value; null is the background. */
+  /**
+   * Fill a box with the colour of a value; null is the background.
+   *
+   * @param {Rect} box
+   * @param {number | null} value
+   */
   fill(box, value) {
     const [left, top, right, bottom] = this.#edges(box);
     const colour = value === null ? this.blank : this.#colour(value);
@@ -27,6 +36,10 @@ export class CellPainter {
 
   /**
    * Paint `line` × `by` from left to right; a pixel that covers several tokens shows the maximum.
+   *
+   * @param {Rect} box
+   * @param {Float32Array} line
+   * @param {number} by
    */
   strip(box, line, by) {
     const [left, top, right, bottom] = this.#edges(box);
@@ -46,11 +59,14 @@ export class CellPainter {
       this.pixels.copyWithin(y * this.width + left, start, start + wide);
   }
 
+  /** @param {number} value */
   #colour(value) {
     return this.map[Math.round(clamp(value, 0, 1) * (this.map.length - 1))];
   }
 
+  /** @param {Rect} rect */
   #edges([x, y, width, height]) {
+    /** @param {number} value @param {number} largest */
     const at = (value, largest) => clamp(Math.round(value * this.ratio), 0, largest);
     return [
       at(x, this.width),

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Drawing helpers shared by the canvas charts.
 
 import { grid } from "../../core-sample/grid.js";
@@ -8,14 +7,28 @@ import { palette } from "../../ui/palette.js";
 export const SANS = '"Plex Sans", sans-serif';
 export const SERIF = '"Source Serif", serif';
 
-/** Return ticks 0, s, 2s … up to `most`, at least `apart` px apart on `room` px. */
+/**
+ * Return ticks 0, s, 2s … up to `most`, at least `apart` px apart on `room` px.
+ *
+ * @param {number} most
+ * @param {number} room
+ * @param {number} apart
+ */
 export function ticks(most, room, apart) {
   if (!(most > 0) || room <= 0) return [];
   const step = round125((most * apart) / room, 1);
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
 }
 
-/** Draw a small label. `align` as in canvas; `weight` 400 to 600. */
+/**
+ * Draw a small label. `align` as in canvas; `weight` 400 to 600.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ * @param {number} x
+ * @param {number} y
+ * @param {LabelStyle} [style]
+ */
 export function label(context, text, x, y, style = {}) {
   const { colour = "ink-3", align = "start", weight = 400 } = style;
   context.font = `${weight} ${grid.small}px ${SANS}`;
@@ -28,11 +41,23 @@ export function label(context, text, x, y, style = {}) {
 
 /** A row of labels between two x that keep 6 px from each other: what finds no room is left out. */
 export class LabelRow {
+  /** @param {CanvasRenderingContext2D} context @param {number} y @param {number} from @param {number} to */
   constructor(context, y, from, to) {
-    Object.assign(this, { context, y, from, to, taken: [] });
+    this.context = context;
+    this.y = y;
+    this.from = from;
+    this.to = to;
+    /** @type {[left: number, right: number][]} */
+    this.taken = [];
   }
 
-  /** Draw `text` at the first of `places`, each [x, align], that is free. */
+  /**
+   * Draw `text` at the first of `places`, each [x, align], that is free.
+   *
+   * @param {string} text
+   * @param {[x: number, align: "start" | "center" | "end"][]} places
+   * @param {LabelStyle} [style]
+   */
   add(text, places, style = {}) {
     this.context.font = `${style.weight ?? 400} ${grid.small}px ${SANS}`;
     const { width } = this.context.measureText(text);
@@ -48,13 +73,30 @@ export class LabelRow {
   }
 }
 
-/** Draw a rectangle on whole pixels, usually a line. */
+/**
+ * Draw a rectangle on whole pixels, usually a line.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} y
+ * @param {number} width
+ * @param {number} height
+ * @param {PaletteName} [colour]
+ */
 export function rule(context, x, y, width, height, colour = "line") {
   context.fillStyle = palette[colour];
   context.fillRect(Math.round(x), Math.round(y), Math.max(1, width), Math.max(1, height));
 }
 
-/** Hatch the clipped area; marks what was not computed or not kept. */
+/**
+ * Hatch the clipped area; marks what was not computed or not kept.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} y
+ * @param {number} width
+ * @param {number} height
+ */
 export function hatch(context, x, y, width, height) {
   context.strokeStyle = palette.edge;
   context.lineWidth = 1;
@@ -66,7 +108,13 @@ export function hatch(context, x, y, width, height) {
   context.stroke();
 }
 
-/** Draw within a clip path. */
+/**
+ * Draw within a clip path.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {() => void} path
+ * @param {() => void} draw
+ */
 export function clipped(context, path, draw) {
   context.save();
   context.beginPath();

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Context passed to instruments: the focused token and its run.
 
 import { NOT_MEASURED } from "../../turns/answer.js";
@@ -10,7 +9,12 @@ import { focused, focusedRow, focusedToken, view } from "../../view.js";
  */
 export class Missing extends Error {}
 
-/** Throw Missing if the tokens of a run are not here. */
+/**
+ * Throw Missing if the tokens of a run are not here.
+ *
+ * @param {Segment | null | undefined} segment
+ * @returns {asserts segment is Segment}
+ */
 export function requireTokens(segment) {
   if (segment?.edited) throw new Missing(NOT_MEASURED);
   if (!segment?.accepted) throw new Missing("The tokens of this answer are no longer available.");
@@ -24,6 +28,8 @@ export function requireTokens(segment) {
  *   row     the core sample's focused row {layer, part}, or null
  *   hello   model, device, limits and memory, or null before the first `hello`
  *   signal  aborted when the panel closes or shows another instrument
+ *
+ * @param {AbortSignal} signal
  */
 export function contextNow(signal) {
   return {
@@ -42,10 +48,14 @@ export function contextNow(signal) {
  *   texts     their texts
  *   position  of the focused token in the sequence
  * A continued answer has several runs, each with the text before it as its prompt.
+ *
+ * @param {Place} place
+ * @returns {Sequence}
  */
 export function sequenceOf({ answer, token, index }) {
   const segment = token?.segment ?? answer?.promptSegment;
   requireTokens(segment);
+  if (!answer || index === null) throw new Missing("No token yet.");
   const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
   const all = [...segment.prompt, ...written];
   const { length } = segment.prompt;
@@ -57,7 +67,12 @@ export function sequenceOf({ answer, token, index }) {
   };
 }
 
-/** Number of the token at `position` of a run's sequence; null if it cannot be focused. */
+/**
+ * Number of the token at `position` of a run's sequence; null if it cannot be focused.
+ *
+ * @param {{answer: Answer, segment: Segment}} run
+ * @param {number} position
+ */
 export function indexAt({ answer, segment }, position) {
   const { length } = segment.prompt;
   if (position >= length) return segment.base + position - length;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The engines that serve the model, and the choice of the one that an instrument shows: a list that is
 // there only where there are several.
 
@@ -8,9 +7,10 @@ import { isLocal } from "../../net/connection.js";
 import { changed } from "../../state.js";
 import { view } from "../../view.js";
 
+
 /** Pause between questions (ms): the engines tell their figures once a second. */
 const REST_MS = 1000;
-/** What an engine does that is not ready. */
+/** What an engine does that is not ready. @type {Record<string, string>} */
 export const STATES = {
   loading: "loads the model",
   restarting: "starts again",
@@ -21,11 +21,17 @@ export const STATES = {
 /**
  * {state, stats} of every engine (app/engine/client.py); []: no server, or it did not say; null: not
  * known yet.
+ *
+ * @type {Answers.ReplicaStatus[] | null}
  */
 let replicas = null;
-/** Number that a person chose, from 1; null: that of the run being watched. */
+/** Number that a person chose, from 1; null: that of the run being watched. @type {number | null} */
 let chosen = null;
-/** What `followEngines` began: `loaded` resolves when `replicas` is known, `timer` asks again; or null. */
+/**
+ * What `followEngines` began: `loaded` resolves when `replicas` is known, `timer` asks again; or null.
+ *
+ * @type {{loaded: Promise<void>, timer: number} | null}
+ */
 let following = null;
 
 /**
@@ -38,10 +44,10 @@ export function followEngines() {
 }
 
 function begin() {
-  const mine = { loaded: null, timer: 0 };
+  const mine = { loaded: Promise.resolve(), timer: 0 };
   if (isLocal()) replicas = [];
-  const loading = isLocal() ? null : load(mine);
-  mine.loaded = replicas ? Promise.resolve() : loading;
+  const loading = isLocal() ? mine.loaded : load(mine);
+  if (!replicas) mine.loaded = loading;
   return mine;
 }
 
@@ -51,18 +57,19 @@ export function leaveEngines() {
   following = chosen = null;
 }
 
-/** A question that fails leaves what is known. */
+/** A question that fails leaves what is known. @param {{timer: number}} mine */
 async function load(mine) {
   const answer = await ask("api/replicas").catch(() => ({ replicas: engines() }));
   if (following !== mine) return;
   replicas = answer.replicas;
-  if (replicas.length > 1) mine.timer = setTimeout(load, REST_MS, mine);
+  if (engines().length > 1) mine.timer = setTimeout(load, REST_MS, mine);
   changed("look");
 }
 
 /** {state, stats} of every engine, in the order of their numbers. */
 export const engines = () => replicas ?? [];
 
+/** @param {number} number */
 const isReady = (number) => engines()[number - 1]?.state === "ready";
 const watched = () => view.answer?.segment?.engine ?? 0;
 
@@ -71,7 +78,7 @@ export function engineShown() {
   if (replicas === null) return null;
   if (replicas.length < 2) return 0;
   const first = 1 + Math.max(0, replicas.findIndex(({ state }) => state === "ready"));
-  return [chosen, watched()].find(isReady) ?? first;
+  return [chosen ?? 0, watched()].find(isReady) ?? first;
 }
 
 /** "the engine", "engine 2 of 3" */
@@ -82,6 +89,7 @@ export class EngineChoice {
   #label = el("label", "look-engine", "Shown ");
   #list = this.#label.appendChild(el("select"));
 
+  /** @param {HTMLElement} root */
   constructor(root) {
     root.append(this.#label);
     this.#list.addEventListener("change", () => {
@@ -104,6 +112,7 @@ export class EngineChoice {
   }
 }
 
+/** @param {Answers.ReplicaStatus} _ @param {number} i */
 function newOption(_, i) {
   const option = el("option");
   option.value = String(i + 1);

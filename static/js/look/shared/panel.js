@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Panel of an instrument: header, status messages, table of numbers, and file export.
 
 import { byId, setText } from "../../ui/dom.js";
@@ -17,11 +16,12 @@ const CALM = new Set(["lost", "not_in_browser"]);
 const LOST = "The server cannot be reached. Continues automatically once it can.";
 
 const panel = byId("look");
+/** @type {Map<InstrumentEntry, HTMLElement>} */
 const roots = new Map();
-/** Loaded instruments, by their entry in instruments.js. */
+/** Loaded instruments, by their entry in instruments.js. @type {Map<InstrumentEntry, Instrument>} */
 const fetched = new Map();
 
-/** Entry of the shown instrument, and its state. */
+/** Entry of the shown instrument, and its state. @type {InstrumentEntry | null} */
 let shown = null;
 let source = "";
 let asTable = false;
@@ -33,15 +33,16 @@ let busyTimer = 0;
 /** Close the panel. */
 export let closePanel = () => {};
 
+/** @param {() => void} close */
 export function setUpPanel(close) {
   closePanel = close;
   byId("look-close").addEventListener("click", close);
   byId("look-table").addEventListener("click", () => showTable(!asTable));
   for (const button of byId("look-save").querySelectorAll("button"))
-    button.addEventListener("click", () => saveAs(button.dataset.kind));
+    button.addEventListener("click", () => saveAs(button.dataset.kind ?? ""));
 }
 
-/** Show another instrument (its entry in instruments.js), or none. */
+/** Show another instrument (its entry in instruments.js), or none. @param {InstrumentEntry | null} entry */
 export function present(entry) {
   if (shown === entry) return;
   leave(!entry);
@@ -56,16 +57,23 @@ export function present(entry) {
   refresh();
 }
 
-/** Load and set up an instrument once. Rejects with Missing while the server cannot be reached. */
+/**
+ * Load and set up an instrument once. Rejects with Missing while the server cannot be reached.
+ *
+ * @param {InstrumentEntry} entry
+ */
 export async function prepare(entry) {
   const instrument = await fetchCode(entry.fetch).catch((error) => {
     throw error instanceof Unfetched ? new Missing(LOST) : error;
   });
-  if (fetched.has(entry)) return;
-  fetched.set(entry, instrument);
-  setUpInstrument(entry, instrument);
+  if (!fetched.has(entry)) {
+    fetched.set(entry, instrument);
+    setUpInstrument(entry, instrument);
+  }
+  return instrument;
 }
 
+/** @param {InstrumentEntry} entry @param {Instrument} instrument */
 function setUpInstrument(entry, instrument) {
   const root = document.createElement("div");
   root.className = `instrument ${entry.name}`;
@@ -81,6 +89,7 @@ function setUpInstrument(entry, instrument) {
   new ResizeObserver(refresh).observe(root);
 }
 
+/** @param {boolean} isClosed */
 function leave(isClosed) {
   if (!shown) return;
   leaving.abort();
@@ -92,7 +101,8 @@ function leave(isClosed) {
 
 /** Draw the current focus. While the instrument awaits an answer, one redraw is queued. */
 export async function refresh() {
-  if (!shown) return;
+  const entry = shown;
+  if (!entry) return;
   if (pending) {
     again = true;
     return;
@@ -101,10 +111,10 @@ export async function refresh() {
   pending = true;
   again = false;
   try {
-    if (!fetched.has(shown)) await patiently(prepare(shown), signal);
-    const from = signal.aborted ? "" : showNow(fetched.get(shown), signal);
+    const instrument = fetched.get(entry) ?? (await patiently(prepare(entry), signal));
+    const from = signal.aborted ? "" : showNow(entry, instrument, signal);
     const known = from instanceof Promise ? await patiently(from, signal) : from;
-    if (!signal.aborted) done(known);
+    if (!signal.aborted) done(entry, known);
   } catch (error) {
     if (!signal.aborted) failed(error);
   }
@@ -113,13 +123,21 @@ export async function refresh() {
   if (again) refresh();
 }
 
-function showNow(instrument, signal) {
-  const reason = whyNot(instrument);
+/** @param {InstrumentEntry} entry @param {Instrument} instrument @param {AbortSignal} signal */
+function showNow({ name }, instrument, signal) {
+  const context = contextNow(signal);
+  const reason = whyNot(name, instrument, context);
   if (reason) throw new Missing(reason);
-  return instrument.show(contextNow(signal));
+  return instrument.show(/** @type {TokenFocus} */ (context)); // what it needs is there
 }
 
-/** Await the engine or the instrument's code, with a message if it takes long. */
+/**
+ * Await the engine or the instrument's code, with a message if it takes long.
+ *
+ * @template T
+ * @param {Promise<T>} answer
+ * @param {AbortSignal} signal
+ */
 async function patiently(answer, signal) {
   panel.setAttribute("aria-busy", "true");
   busyTimer = setTimeout(() => tell("Computing …"), BUSY_AFTER_MS);
@@ -135,14 +153,19 @@ function notBusy() {
   panel.removeAttribute("aria-busy");
 }
 
-/** Why the instrument cannot be shown now, or "". */
-function whyNot({ needs, asks }) {
-  if (!state.hello) return state.engine.message || "Connecting to the server.";
-  const { answer, token } = contextNow();
+/**
+ * Why the instrument cannot be shown now, or "".
+ *
+ * @param {string} name
+ * @param {Instrument} instrument
+ * @param {ReturnType<typeof contextNow>} context
+ */
+function whyNot(name, { needs, asks }, { hello, answer, token }) {
+  if (!hello) return state.engine.message || "Connecting to the server.";
   if (needs !== "nothing" && !answer?.segment)
     return "No run yet. Send a prompt first.";
   if (needs === "token" && !token) return "No token yet. Prefill is running.";
-  if (whyMissing(shown.name)) return whyMissing(shown.name);
+  if (whyMissing(name)) return whyMissing(name);
   if (asks && state.replay) return "This needs the engine, and a replay has none.";
   if (asks && !ready())
     return state.connection === "open"
@@ -151,56 +174,65 @@ function whyNot({ needs, asks }) {
   return "";
 }
 
-function done(from) {
+/** @param {InstrumentEntry} instrument @param {string} from */
+function done({ name }, from) {
   say("");
-  tell([from, remarkOn(shown.name)].filter(Boolean).join(" "));
+  tell([from, remarkOn(name)].filter(Boolean).join(" "));
   if (asTable) drawNumbers();
 }
 
-/** `error`: a Missing, the server's error {code, message}, or a fault of the page. */
+/** `error`: a Missing, the server's error {code, message}, or a fault of the page. @param {unknown} error */
 function failed(error) {
-  const missing = error instanceof Missing || CALM.has(error.code);
+  const { code, message } = /** @type {Problem} */ (error);
+  const missing = error instanceof Missing || CALM.has(code);
   tell("");
-  say(missing ? sentence(error.message) : `This could not be shown: ${error.message}`, !missing);
+  say(missing ? sentence(message) : `This could not be shown: ${message}`, !missing);
   if (error instanceof Error && !missing) reportError(error);
 }
 
-/** Show the source of the numbers under the picture. */
+/** Show the source of the numbers under the picture. @param {string} text */
 function tell(text) {
   source = text;
   setText(byId("look-source"), text);
 }
 
-/** Show a message in place of the picture. */
+/** Show a message in place of the picture. @param {string} text @param {boolean} [bad] */
 function say(text, bad = false) {
   const box = byId("look-message");
   setText(box, text);
   box.hidden = !text;
   box.dataset.tone = bad ? "bad" : "";
   panel.toggleAttribute("data-nothing", !!text);
-  const nothing = !!text || !fetched.has(shown);
-  for (const button of panel.querySelectorAll("[data-kind], #look-table"))
+  const nothing = !!text || !shown || !fetched.has(shown);
+  for (const button of [...byId("look-save").querySelectorAll("button"), byId("look-table")])
     button.disabled = nothing;
 }
 
 // ---- table and files -------------------------------------------------------------------------
 
+/** @param {boolean} wanted */
 function showTable(wanted) {
   asTable = wanted;
   byId("look-table").setAttribute("aria-pressed", String(asTable));
   panel.toggleAttribute("data-table", asTable);
-  if (asTable && fetched.has(shown)) drawNumbers();
+  if (asTable) drawNumbers();
 }
 
 function drawNumbers() {
+  const instrument = shown && fetched.get(shown);
+  if (!shown || !instrument) return;
   const box = byId("look-numbers");
   const { scrollTop } = box;
-  box.replaceChildren(drawTable(fetched.get(shown).table(), shown.title));
+  box.replaceChildren(drawTable(instrument.table(), shown.title));
   box.scrollTop = scrollTop;
 }
 
+/** @param {string} kind */
 function saveAs(kind) {
   const { hello } = state;
+  const instrument = shown && fetched.get(shown);
+  const root = shown && roots.get(shown);
+  if (!hello || !shown || !instrument || !root) return;
   const about = {
     instrument: shown.name,
     title: shown.title,
@@ -212,5 +244,5 @@ function saveAs(kind) {
     `${shown.title} · ${about.model} · ${about.device}`,
     `${shown.what} ${source}`.trim(),
   ];
-  save(kind, { numbers: () => fetched.get(shown).table(), about, root: roots.get(shown), lines });
+  save(kind, { numbers: () => instrument.table(), about, root, lines });
 }

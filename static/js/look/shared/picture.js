@@ -1,14 +1,23 @@
-// @ts-nocheck
 // PNG export of a part of the page: boxes, borders, text, canvases and SVG are painted on a canvas.
 //
 // Browsers cannot capture an element, so this paints what instruments consist of: background and
 // border colours, text at its position, canvases, and SVG with its computed styles.
 
+import { contextOf } from "../../ui/dom.js";
+
+/** @typedef {"Top" | "Bottom" | "Left" | "Right"} Side */
+
 const MARGIN = 24;
 const LINE = 20;
 const MAX_SIDE = 8192;
 
-/** Return a PNG blob of `root`, including scrolled parts, below lines of text (the first bold). */
+/**
+ * Return a PNG blob of `root`, including scrolled parts, below lines of text (the first bold).
+ *
+ * @param {HTMLElement} root
+ * @param {string[]} lines
+ * @returns {Promise<Blob>}
+ */
 export async function paint(root, lines) {
   const origin = root.getBoundingClientRect();
   const width = Math.max(root.scrollWidth, 480);
@@ -19,7 +28,7 @@ export async function paint(root, lines) {
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
-  const context = canvas.getContext("2d");
+  const context = contextOf(canvas);
   context.scale(ratio, ratio);
   context.fillStyle = groundOf(root);
   context.fillRect(0, 0, width, height);
@@ -30,22 +39,32 @@ export async function paint(root, lines) {
   });
   context.translate(root.scrollLeft - origin.left, top - origin.top + root.scrollTop);
   await paintInside(context, root, getComputedStyle(root));
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  const blob = await new Promise((/** @type {BlobCallback} */ resolve) => canvas.toBlob(resolve));
+  if (!blob) throw new Error("The picture is too large for this browser.");
+  return blob;
 }
 
+/** @param {Element} node */
 function groundOf(node) {
-  for (let box = node; box; box = box.parentElement) {
+  for (let box = /** @type {Element | null} */ (node); box; box = box.parentElement) {
     const colour = getComputedStyle(box).backgroundColor;
     if (!isClear(colour)) return colour;
   }
   return "white";
 }
 
+/** @param {string} colour */
 const isClear = (colour) => /^rgba\(.*, 0\)$/.test(colour) || colour === "transparent";
 
-/** Break `lines` at spaces to fit into `room`; returns rows with their fonts. */
+/**
+ * Break `lines` at spaces to fit into `room`; returns rows with their fonts.
+ *
+ * @param {HTMLElement} root
+ * @param {string[]} lines
+ * @param {number} room
+ */
 function broken(root, lines, room) {
-  const context = document.createElement("canvas").getContext("2d");
+  const context = contextOf(document.createElement("canvas"));
   const { fontFamily } = getComputedStyle(root);
   return lines.flatMap((line, i) => {
     const font = `${i ? 400 : 600} ${i ? 12 : 15}px ${fontFamily}`;
@@ -59,49 +78,67 @@ function broken(root, lines, room) {
   });
 }
 
+/** @param {CanvasRenderingContext2D} context @param {Element} node */
 async function paintElement(context, node) {
   const style = getComputedStyle(node);
   if (style.display === "none" || style.visibility === "hidden" || node.matches(".vh")) return;
   const box = node.getBoundingClientRect();
   context.save();
   context.globalAlpha *= Number(style.opacity);
-  if (node.matches("svg")) await paintSvg(context, node, box);
+  if (node instanceof SVGSVGElement) await paintSvg(context, node, box);
   else {
     paintBox(context, style, box);
     if (style.overflow !== "visible") clip(context, box);
-    if (node.matches("canvas")) {
+    if (node instanceof HTMLCanvasElement) {
       if (node.width && node.height) context.drawImage(node, box.x, box.y, box.width, box.height);
-    } else if (node.matches("textarea, input:not([type=radio], [type=checkbox], [type=range])"))
-      paintField(context, style, box, node.value);
+    } else if (isText(node)) paintField(context, style, box, node.value);
     else await paintInside(context, node, style);
   }
   context.restore();
 }
 
+/**
+ * Can its text be typed in?
+ *
+ * @param {Element} node
+ * @returns {node is HTMLInputElement | HTMLTextAreaElement}
+ */
+const isText = (node) =>
+  node.matches("textarea, input:not([type=radio], [type=checkbox], [type=range])");
+
+/** @param {CanvasRenderingContext2D} context @param {Element} node @param {CSSStyleDeclaration} style */
 async function paintInside(context, node, style) {
   for (const child of node.childNodes) {
-    if (child.nodeType === Node.ELEMENT_NODE) await paintElement(context, child);
-    if (child.nodeType === Node.TEXT_NODE) paintText(context, style, child);
+    if (child instanceof Element) await paintElement(context, child);
+    if (child instanceof Text) paintText(context, style, child);
   }
 }
 
-/** Clip to a box: content scrolled out of view is not painted. */
+/**
+ * Clip to a box: content scrolled out of view is not painted.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {DOMRect} box
+ */
 function clip(context, { x, y, width, height }) {
   context.beginPath();
   context.rect(x, y, width, height);
   context.clip();
 }
 
+/** @param {CanvasRenderingContext2D} context @param {CSSStyleDeclaration} style @param {DOMRect} box */
 function paintBox(context, style, { x, y, width, height }) {
   if (!isClear(style.backgroundColor)) {
     context.fillStyle = style.backgroundColor;
     context.fillRect(x, y, width, height);
   }
+  /** @param {Side} name @param {Rect} rect */
   const side = (name, ...rect) => {
     if (style[`border${name}Style`] === "none" || isClear(style[`border${name}Color`])) return;
     context.fillStyle = style[`border${name}Color`];
     context.fillRect(...rect);
   };
+  /** @param {Side} name */
   const edge = (name) => parseFloat(style[`border${name}Width`]);
   if (edge("Top")) side("Top", x, y, width, edge("Top"));
   if (edge("Bottom")) side("Bottom", x, y + height - edge("Bottom"), width, edge("Bottom"));
@@ -109,16 +146,24 @@ function paintBox(context, style, { x, y, width, height }) {
   if (edge("Right")) side("Right", x + width - edge("Right"), y, edge("Right"), height);
 }
 
+/** @param {CanvasRenderingContext2D} context @param {CSSStyleDeclaration} style */
 function setFont(context, style) {
   context.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
   context.fillStyle = style.color;
 }
 
-/** Paint text line by line, broken as on the page. */
+/**
+ * Paint text line by line, broken as on the page.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {CSSStyleDeclaration} style
+ * @param {Text} node
+ */
 function paintText(context, style, node) {
   if (node.data.trim() === "") return;
   setFont(context, style);
   const range = document.createRange();
+  /** @type {{text: string, box: DOMRect} | null} */
   let line = null;
   const flush = () => {
     if (line && line.text.trim() !== "") putText(context, line.text, line.box);
@@ -137,12 +182,24 @@ function paintText(context, style, node) {
   flush();
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ * @param {{x: number, y: number, height: number}} box
+ */
 function putText(context, text, { x, y, height }) {
   const { fontBoundingBoxAscent: up, fontBoundingBoxDescent: down } = context.measureText(text);
   context.fillText(text, x, y + (height - up - down) / 2 + up);
 }
 
-/** Paint the value of a field, which has no text node, broken at spaces. */
+/**
+ * Paint the value of a field, which has no text node, broken at spaces.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {CSSStyleDeclaration} style
+ * @param {DOMRect} box
+ * @param {string} value
+ */
 function paintField(context, style, { x, y, width }, value) {
   setFont(context, style);
   const left = x + parseFloat(style.paddingLeft);
@@ -168,17 +225,23 @@ const SVG_STYLES = "fill stroke stroke-width stroke-dasharray opacity font text-
   " ",
 );
 
-/** Paint an SVG with its computed styles inlined, which it needs outside the page. */
+/**
+ * Paint an SVG with its computed styles inlined, which it needs outside the page.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Element} node
+ * @param {DOMRect} box
+ */
 async function paintSvg(context, node, box) {
-  const copy = node.cloneNode(true);
+  const copy = /** @type {Element} */ (node.cloneNode(true));
   const from = [node, ...node.querySelectorAll("*")];
   [copy, ...copy.querySelectorAll("*")].forEach((element, i) => {
     const style = getComputedStyle(from[i]);
     for (const name of SVG_STYLES) element.setAttribute(name, style.getPropertyValue(name));
   });
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", box.width);
-  copy.setAttribute("height", box.height);
+  copy.setAttribute("width", String(box.width));
+  copy.setAttribute("height", String(box.height));
   const image = new Image();
   const text = new XMLSerializer().serializeToString(copy);
   image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // HTML table of an instrument's numbers.
 
 import { el } from "../../ui/dom.js";
@@ -8,11 +7,15 @@ import { count } from "../../ui/format.js";
 const MAX_ROWS = 400;
 const exact = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 
-/** @typedef {{columns: (string | {name: string, format: Function})[], rows: any[][]}} Numbers */
+/** @param {Column} column */
+export const nameOf = (column) => (typeof column === "string" ? column : column.name);
 
-export const nameOf = (column) => column.name ?? column;
-
-/** Build the table of `numbers`, captioned with the instrument's title. */
+/**
+ * Build the table of `numbers`, captioned with the instrument's title.
+ *
+ * @param {Numbers} numbers
+ * @param {string} caption
+ */
 export function drawTable({ columns, rows }, caption) {
   const table = el("table", "numbers");
   const foot = el("caption", "vh", caption);
@@ -42,8 +45,9 @@ export function drawTable({ columns, rows }, caption) {
   return box;
 }
 
+/** @param {unknown} value @param {Column} column */
 function written(value, column) {
   if (value === null || value === undefined) return "";
-  if (column.format) return column.format(value);
+  if (typeof column !== "string") return column.format(Number(value));
   return typeof value === "number" ? exact.format(value) : String(value);
 }

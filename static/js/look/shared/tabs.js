@@ -1,12 +1,13 @@
-// @ts-nocheck
 // Tab list of the instruments; pressing the open tab closes its panel.
 
-import { byId, el } from "../../ui/dom.js";
+import { byId, el, one } from "../../ui/dom.js";
 import { whyMissing } from "../../ui/lacks.js";
 
 const list = byId("look-tabs");
+/** @type {Map<InstrumentEntry, HTMLButtonElement>} */
 const tabs = new Map();
 
+/** @param {InstrumentEntry[]} instruments @param {(instrument: InstrumentEntry) => void} choose */
 export function setUpTabs(instruments, choose) {
   for (const instrument of instruments) {
     const tab = el("button", "", instrument.tab);
@@ -24,6 +25,10 @@ export function setUpTabs(instruments, choose) {
 /**
  * Draw the tabs. `open` is selected (or none); `stop` has the tab stop; only tabs with
  * `wanted(instrument)` are shown. Those of which an upstream server tells nothing say so.
+ *
+ * @param {InstrumentEntry | null} open
+ * @param {InstrumentEntry} stop
+ * @param {(instrument: InstrumentEntry) => boolean} wanted
  */
 export function drawTabs(open, stop, wanted) {
   for (const [instrument, tab] of tabs) {
@@ -34,19 +39,19 @@ export function drawTabs(open, stop, wanted) {
     tab.toggleAttribute("data-missing", !!missing);
     tab.title = missing;
   }
-  const tab = tabs.get(open);
+  const tab = open && tabs.get(open);
   if (!tab) return;
   byId("look").setAttribute("aria-labelledby", tab.id);
   tab.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 /** The tab with the tab stop. */
-export const tabStop = () => list.querySelector("[tabindex='0']");
+export const tabStop = () => one(list, "[tabindex='0']");
 
-/** Arrow keys move among tabs, Down enters the panel. */
+/** Arrow keys move among tabs, Down enters the panel. @param {KeyboardEvent} event */
 function onKey(event) {
   const all = [...tabs.values()].filter((tab) => !tab.hidden);
-  const at = all.indexOf(document.activeElement);
+  const at = all.findIndex((tab) => tab === document.activeElement);
   if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
   const to = {
     ArrowRight: all[(at + 1) % all.length],

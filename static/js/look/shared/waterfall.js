@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The engine's question about the stages in which settings turned the logits of a token into the
 // distribution that it was drawn from (`Waterfall` of gpu/inspection/requests.py).
 
@@ -7,16 +6,20 @@ import { spansUpTo } from "../../interventions/interventions.js";
 import { SLIDERS } from "../../settings/sampling-settings.js";
 import { sequenceOf } from "./context.js";
 
-/** The settings that decide how a token is sampled. */
+/** The settings that decide how a token is sampled. @param {NamedSettings} all */
 export const samplingOf = (all) =>
   Object.fromEntries(SLIDERS.map(({ name }) => [name, all[name]]));
 
-/** Seed of a run as a string of digits: numbers have 53 bits here, and seeds 64. */
-export const seedOf = ({ request, params }) => String(request?.params.seed ?? params.seed);
+/** Seed of a run as a string of digits: numbers have 53 bits here, and seeds 64. @param {Segment} segment */
+export const seedOf = ({ request, params }) => String(request?.params.seed ?? params?.seed);
 
 /**
  * Return the question about a token {answer, token, index} under `settings`. `more`: its other
  * fields.
+ *
+ * @param {Place & {token: Token}} place
+ * @param {FromPage.SamplingParams} settings
+ * @param {Partial<FromPage.Waterfall>} more
  */
 export function waterfallOf(place, settings, more) {
   const { segment, ids, position } = sequenceOf(place);
