@@ -18,6 +18,8 @@ from app.local.exports import DtypeOffers
 from app.models.switching import ModelOffers
 from app.ws.protocol_schema import protocol_schema
 from app.ws.replay_format import Schema, replay_schema
+from gpu.checkpoint.inventory import Inventory
+from gpu.checkpoint.tensor_summary import TensorSummary
 from gpu.plans.plan_report import PlanReport
 
 WORDS = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
@@ -65,7 +67,7 @@ def namespace(name: str, schema: Schema) -> str:
 
 def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer, with all of its fields."""
-    answers = (ModelOffers, DtypeOffers, ReplicaStatus, PlanReport)
+    answers = (ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary)
     _, types = msgspec.json.schema_components(answers)
     for definition in types.values():
         definition["required"] = list(definition["properties"])

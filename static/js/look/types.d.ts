@@ -70,6 +70,9 @@ interface Numbers {
 /** A rectangle on a canvas: x, y, width, height. */
 type Rect = [x: number, y: number, width: number, height: number];
 
+/** Where a label may stand: its x, and how it is aligned there. */
+type LabelPlace = [x: number, align: "start" | "center" | "end"];
+
 interface LabelStyle {
   colour?: PaletteName;
   align?: "start" | "center" | "end";

@@ -129,7 +129,7 @@ export const relativeLoad = (times, choices, n) => (choices ? (times * n) / choi
 /**
  * Experts of one token in this layer: {experts, gates}, or null.
  *
- * @param {Stats} stats
+ * @param {Stats | null} stats
  * @param {number} layer
  */
 export const expertChoice = (stats, layer) =>

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Most likely continuations from a token, by the engine's beam search.
 
 import { duration, plural } from "../../ui/format.js";
@@ -19,10 +18,14 @@ const cache = new AnswerCache(MAX_BYTES);
  *   own     the generated tokens at that place; null if one of the continuations equals them
  *   twin    number of the continuation that equals the generated tokens, or −1
  *   source  where the numbers come from
+ *
+ * @param {RunFocus} context
+ * @param {BeamSettings} settings
  */
 export async function beamAt(context, { width, depth, perToken }) {
   const { answer, index, token, hello } = context;
   checkPlace(context);
+  if (!token || index === null) throw new Missing("No token yet.");
   const { segment, ids, position } = sequenceOf(context);
   const before = ids.slice(0, position);
   const deep = Math.min(depth, hello.limits.context - before.length);
@@ -31,6 +34,7 @@ export async function beamAt(context, { width, depth, perToken }) {
   const { name, dtype } = hello.model;
   const key = `${name} ${dtype} ${width} ${deep} ${penalty} ${before} ${JSON.stringify(ran)}`;
   const settings = { width, depth: deep, length_penalty: penalty };
+  /** @type {FromPage.Beam} */
   const question = { kind: "beam", ids: before, ...settings, ...ran };
   const found = cache.get(key) ?? cache.set(key, await askLatest("beam", question));
   const texts = textsOf(found);
@@ -47,6 +51,7 @@ export async function beamAt(context, { width, depth, perToken }) {
   };
 }
 
+/** @param {RunFocus} focus */
 function checkPlace({ answer, token }) {
   if (!token || token.prompt)
     throw new Missing("Select a generated token to search continuations in its place.");
@@ -57,6 +62,7 @@ function checkPlace({ answer, token }) {
     throw new Missing("Generating. Select a token or wait for the end of the run.");
 }
 
+/** @param {FrameAnswer} answer @returns {BranchToken[][]} */
 function textsOf({ arrays, info }) {
   const { ids, logprobs, lengths, ended } = arrays;
   const [n, depth] = ids.shape;
@@ -69,8 +75,10 @@ function textsOf({ arrays, info }) {
   );
 }
 
+/** @param {BranchToken[]} a @param {BranchToken[]} b */
 const same = (a, b) => a.length === b.length && a.every(({ id }, i) => b[i].id === id);
 
+/** @param {FrameAnswer["info"]} info @param {BranchToken[][]} texts @param {number} width */
 function sourceOf({ ms }, texts, width) {
   const time = ms === undefined ? "" : ` in ${duration(ms)}`;
   const depth = Math.max(...texts.map(({ length }) => length));

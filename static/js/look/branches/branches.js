@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Branches instrument: the versions of the answer as a tree with their likelihoods, and a beam
 // search from any token, whose continuations can become versions.
 
@@ -16,18 +15,28 @@ import { BranchRows, figureHeads } from "./rows.js";
 import { likelihoodOf, treeOf } from "./tree.js";
 import { Missing } from "../shared/context.js";
 
-let bar = null;
-let canvas = null;
-let plot = null;
-let rows = null;
-/** Tree shown, "versions" or "beam", and the settings of the beam search. */
+/** @type {BranchBar} */
+let bar;
+/** @type {HTMLCanvasElement} */
+let canvas;
+/** @type {HTMLElement} */
+let plot;
+/** @type {BranchRows} */
+let rows;
+/** Tree shown, "versions" or "beam", and the settings of the beam search. @type {TreeMode} */
 let mode = "versions";
+/** @type {BeamSettings} */
 const search = { width: 4, depth: 8, perToken: false };
-/** Number of the hovered text, or null. */
+/** Number of the hovered text, or null. @type {number | null} */
 let hot = null;
-/** Data of the last `show`: see `versionsNow` and `beamNow`; with its `tree` and `scale`. */
+/**
+ * Data of the last `show`: see `versionsNow` and `beamNow`; with its `tree` and `scale`.
+ *
+ * @type {TreeNow | null}
+ */
 let now = null;
 
+/** @type {Instrument} */
 export const branches = {
   needs: "run",
 
@@ -52,7 +61,7 @@ export const branches = {
     hot = null;
   },
 
-  table: () => ({ columns: COLUMNS, rows: now.texts.map((_, i) => rowOf(i)) }),
+  table: () => ({ columns: COLUMNS, rows: now ? rowsOf(now) : [] }),
 };
 
 /**
@@ -60,6 +69,9 @@ export const branches = {
  *   texts, names   the versions as lists of tokens, and their names
  *   shown          number of the version in the core sample, or null
  *   choose         called when one is pressed; `act`: its label, "" if there is no action
+ *
+ * @param {RunFocus} focus
+ * @returns {TreeTexts}
  */
 function versionsNow({ answer, index }) {
   const turn = lastTurn();
@@ -76,6 +88,7 @@ function versionsNow({ answer, index }) {
     focus: index,
     each: false,
     choose: free ? showVersion : null,
+    /** @param {number} i */
     act: (i) => (free && i !== shown ? "show this version" : ""),
     says: versionsSummary(texts),
     source:
@@ -84,17 +97,19 @@ function versionsNow({ answer, index }) {
   };
 }
 
+/** @param {Answer} answer */
 function whyNothing({ running, edited }) {
   if (running) return "No token yet. Prefill is running.";
   return edited ? NOT_MEASURED : "The measurements of this answer are gone.";
 }
 
-/** Return the version and token a version branches from: {of, at}, or null. */
+/** Return the version and token a version branches from: {of, at}, or null. @param {Answer} answer */
 function partingOf({ segments }) {
   const branch = segments.findLast((segment) => segment.branch)?.branch;
   return branch ? { of: branch.of, at: branch.at } : null;
 }
 
+/** @param {BranchToken[][]} texts */
 function versionsSummary(texts) {
   if (texts.length < 2)
     return "One version so far. Replace a token to start a branch from there.";
@@ -104,16 +119,19 @@ function versionsSummary(texts) {
   return `${plural(texts.length, "version")}; all share ${what}.`;
 }
 
+/** @param {RunFocus} context @returns {Promise<TreeTexts>} */
 async function beamNow(context) {
   try {
     return ofBeam(context, await beamAt(context, search));
   } catch (error) {
     // Shown beside the controls, where other settings can be chosen.
-    if (error instanceof Missing || error.code) return { ...NO_TREE, says: error.message };
+    const { code, message } = /** @type {Problem} */ (error);
+    if (error instanceof Missing || code) return { ...NO_TREE, says: message };
     throw error;
   }
 }
 
+/** @type {TreeTexts} */
 const NO_TREE = {
   texts: [],
   names: [],
@@ -122,15 +140,18 @@ const NO_TREE = {
   focus: null,
   each: true,
   act: () => "",
+  says: "",
   source: "",
 };
 
+/** @param {RunFocus} context @param {Awaited<ReturnType<typeof beamAt>>} found @returns {TreeTexts} */
 function ofBeam(context, found) {
   const { answer } = context;
   const { index, own, twin } = found;
   const texts = own ? [...found.texts, own] : found.texts;
   const free = !whyNotReplaceable(answer, index);
   const written = own ? texts.length - 1 : twin;
+  /** @param {number} i */
   const put = (i) => {
     mode = "versions";
     replaceToken(answer, index, texts[i].map(({ id, text }) => ({ id, text })));
@@ -144,8 +165,9 @@ function ofBeam(context, found) {
     focus: null,
     each: true,
     choose: free ? put : null,
+    /** @param {number} i */
     act: (i) => (free && i !== written ? "use this instead" : ""),
-    says: `In place of token ${numberOf(context.token)}, ` +
+    says: `In place of token ${context.token ? numberOf(context.token) : ""}, ` +
       `“${tokenLabel(found.word, "end of text")}”:`,
     source: found.source,
   };
@@ -165,9 +187,13 @@ const COLUMNS = [
   "text",
 ];
 
-function rowOf(i) {
-  const { names, texts, partings, tree } = now;
+/** @param {TreeNow} now */
+const rowsOf = (now) => now.texts.map((_, i) => rowOf(now, i));
+
+/** @param {TreeNow} now @param {number} i */
+function rowOf({ names, texts, partings, tree }, i) {
   const { total, mean, n } = likelihoodOf(texts[i]);
+  /** @param {TreeEdge} edge */
   const isOwn = ({ leaves, parent }) => parent && leaves[0] === i && leaves.length === 1;
   const own = tree.nodes.findLast(isOwn);
   const first = own && texts[i][own.from];
@@ -205,49 +231,53 @@ function again() {
   changed("look");
 }
 
-/** Draw the tree; returns where its numbers come from. */
+/** Draw the tree; returns where its numbers come from. @param {TreeTexts} found */
 function take(found) {
   const { texts, each } = found;
-  now = { ...found, tree: treeOf(texts) };
-  bar.say(now.says);
   const [room] = sizeOf(plot);
-  if (!room) return now.source;
   const longest = Math.max(0, ...texts.map(({ length }) => length));
-  now.scale = each ? wordScale(canvas, texts, room) : evenScale(longest, room);
-  redraw();
+  const scale = each ? wordScale(canvas, texts, room) : evenScale(longest, room);
+  now = { ...found, tree: treeOf(texts), scale };
+  bar.say(now.says);
+  if (room) redraw(now);
   return now.source;
 }
 
-function redraw() {
+/** @param {TreeNow} now */
+function redraw(now) {
   drawTree(canvas, now.tree, { ...now, hot });
   rows.draw(now, hot);
 }
 
 // ---- pointer ---------------------------------------------------------------------------------
 
+/** @param {number} y */
 const leafAt = (y) => now?.tree.rows[Math.floor(y / ROW)] ?? null;
 
+/** @param {number | null} leaf */
 function look(leaf) {
   if (leaf === hot || !now) return;
   hot = leaf;
   if (leaf === null) point(null);
-  redraw();
+  redraw(now);
 }
 
-/** Pointing at the version in the core sample focuses its tokens. */
+/** Pointing at the version in the core sample focuses its tokens. @param {PointerEvent} event */
 function onMove({ offsetX, offsetY, pointerType }) {
   if (pointerType === "touch" || !now) return;
   const row = Math.floor(offsetY / ROW);
   look(leafAt(offsetY));
-  if (now.shown === null) return;
+  const { shown } = now;
+  if (shown === null) return;
   const index = now.scale.at(offsetX);
   const here = now.tree.nodes.some(
     ({ row: own, from, to, leaves }) =>
-      own === row && from <= index && index < to && leaves.includes(now.shown),
+      own === row && from <= index && index < to && leaves.includes(shown),
   );
   point(here ? index : null);
 }
 
+/** @param {number | null} leaf */
 function choose(leaf) {
   if (leaf === null || !now?.choose || !now.act(leaf)) return;
   now.choose(leaf);

@@ -1,11 +1,15 @@
-// @ts-nocheck
 // Canvas drawing of the tree of texts: one line per text, tokens from left to right.
 
-import { setVars } from "../../ui/dom.js";
+import { contextOf, setVars } from "../../ui/dom.js";
 import { probability, tokenLabel } from "../../ui/format.js";
 import { grid } from "../../core-sample/grid.js";
 import { palette } from "../../ui/palette.js";
 import { label, rule, SANS, SERIF } from "../shared/chart.js";
+
+/**
+ * @typedef {Pick<TreeTexts, "texts" | "names" | "each" | "shown" | "focus"> &
+ *   {scale: TreeScale, hot: number | null}} Drawing
+ */
 
 /** Height of a line, and the heights of its words, its edge and its figures within it. */
 export const ROW = 42;
@@ -28,39 +32,65 @@ const MIN_COLUMN = 40;
  *   each     draw every token with its probability, or only the first of each edge?
  *   shown    number of the text in the core sample, or null; `focus`: its focused token
  *   hot      number of the hovered text, or null
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {TextTree} tree
+ * @param {Drawing} view
  */
 export function drawTree(canvas, tree, view) {
   const context = fit(canvas, view.scale.width, tree.rows.length * ROW);
   tree.rows.forEach((leaf, row) => drawName(context, view, leaf, row));
   // Highlighted edges are drawn on top.
-  const looked = (node) => node.leaves.includes(view.hot) || node.leaves.includes(view.shown);
+  /** @param {HTMLElement} node */
+  /** @param {TreeEdge} edge */
+  const looked = ({ leaves }) => leaves.some((leaf) => leaf === view.hot || leaf === view.shown);
   const plain = tree.nodes.filter((each) => !looked(each));
   for (const node of plain) drawEdge(context, node, view, "data-2");
   for (const node of tree.nodes.filter(looked)) drawEdge(context, node, view, colourOf(node, view));
   drawFocus(context, tree, view);
 }
 
-/** Size the canvas to the tree. */
+/**
+ * Size the canvas to the tree.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ */
 function fit(canvas, width, height) {
   const ratio = devicePixelRatio || 1;
   setVars(canvas, { width: `${width}px`, height: `${height}px` });
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
-  const context = canvas.getContext("2d");
+  const context = contextOf(canvas);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   return context;
 }
 
+/** @param {TreeEdge} edge @param {Drawing} drawing @returns {PaletteName} */
 const colourOf = ({ leaves }, { hot, shown }) =>
-  leaves.includes(shown) && (hot === null || hot === shown) ? "lamp" : "ink";
+  leaves.some((leaf) => leaf === shown) && (hot === null || hot === shown) ? "lamp" : "ink";
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Drawing} drawing
+ * @param {number} leaf
+ * @param {number} row
+ */
 function drawName(context, { names, shown, scale }, leaf, row) {
   rule(context, 0, (row + 1) * ROW - 1, scale.width, 1);
+  /** @type {LabelStyle} */
   const style = leaf === shown ? { colour: "lamp", weight: 600 } : {};
   label(context, names[leaf], LEFT, row * ROW + TRACK, style);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {TreeEdge} node
+ * @param {Drawing} view
+ * @param {PaletteName} colour
+ */
 function drawEdge(context, node, view, colour) {
   const { x } = view.scale;
   const { from, to, row, parent, leaves } = node;
@@ -79,7 +109,16 @@ function drawEdge(context, node, view, colour) {
     if (put) rule(context, x(from + i), y - 7, 1.5, 14, "ink");
 }
 
-/** Draw a token in a column of its own, above its probability. */
+/**
+ * Draw a token in a column of its own, above its probability.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Drawing} drawing
+ * @param {number} at
+ * @param {BranchToken} token
+ * @param {number} y
+ * @param {boolean} strong
+ */
 function drawToken(context, { scale: { x } }, at, { text, eos, logprob }, y, strong) {
   context.font = `400 ${grid.words + 3}px ${SERIF}`;
   context.fillStyle = palette[strong ? "ink" : "ink-2"];
@@ -89,11 +128,18 @@ function drawToken(context, { scale: { x } }, at, { text, eos, logprob }, y, str
   label(context, probability(Math.exp(logprob)), x(at) + AFTER, y - TRACK + FIGURES);
 }
 
-/** Draw as many words of an edge as fit; its first token stands out, with its probability. */
+/**
+ * Draw as many words of an edge as fit; its first token stands out, with its probability.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {BranchToken[]} tokens
+ * @param {{left: number, right: number, y: number, strong: boolean, parts: boolean}} place
+ */
 function drawWords(context, tokens, { left, right, y, strong, parts }) {
   const room = right - left - 6;
   if (!tokens.length || room < 8) return;
   let at = left + AFTER;
+  /** @param {string} text @param {number} weight */
   const put = (text, weight) => {
     context.font = `${weight} ${grid.words + 2}px ${SERIF}`;
     context.fillStyle = palette[strong ? "ink" : "ink-2"];
@@ -110,7 +156,15 @@ function drawWords(context, tokens, { left, right, y, strong, parts }) {
   put(rest.map(({ text }) => text.replaceAll("\n", " ")).join(""), 400);
 }
 
-/** Draw a token's probability if it fits. */
+/**
+ * Draw a token's probability if it fits.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {BranchToken} token
+ * @param {number} x
+ * @param {number} y
+ * @param {number} room
+ */
 function drawFigure(context, { logprob }, x, y, room) {
   const p = Number.isFinite(logprob) ? probability(Math.exp(logprob)) : "?";
   context.font = `400 ${grid.small}px ${SANS}`;
@@ -118,7 +172,13 @@ function drawFigure(context, { logprob }, x, y, room) {
   if (fits) label(context, fits, x, y);
 }
 
-/** Shorten a text to fit, with an ellipsis. */
+/**
+ * Shorten a text to fit, with an ellipsis.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ * @param {number} room
+ */
 function fitted(context, text, room) {
   if (room <= 0) return "";
   let shown = text.length > 400 ? text.slice(0, 400) : text;
@@ -133,8 +193,10 @@ function fitted(context, text, room) {
   return shown ? `${shown}…` : "";
 }
 
+/** @param {CanvasRenderingContext2D} context @param {TextTree} tree @param {Drawing} drawing */
 function drawFocus(context, { nodes }, { scale: { x }, shown, focus }) {
   if (shown === null || focus === null || focus < 0) return;
+  /** @param {TreeEdge} edge */
   const isFocused = ({ from, to, leaves }) =>
     from <= focus && focus < to && leaves.includes(shown);
   const node = nodes.find(isFocused);
@@ -144,17 +206,31 @@ function drawFocus(context, { nodes }, { scale: { x }, shown, focus }) {
 
 // ---- scales ----------------------------------------------------------------------------------
 
-/** Scale with equal widths for all tokens, fitting all into `room`. */
+/**
+ * Scale with equal widths for all tokens, fitting all into `room`.
+ *
+ * @param {number} nTokens
+ * @param {number} room
+ * @returns {TreeScale}
+ */
 export function evenScale(nTokens, room) {
   const left = leftOf(room);
   const each = (room - left - END) / Math.max(1, nTokens);
+  /** @param {number} px */
   const at = (px) => Math.floor((px - left) / each);
-  return { width: room, x: (index) => left + index * each, at };
+  return { width: room, /** @param {number} index */ x: (index) => left + index * each, at };
 }
 
-/** Scale with each column as wide as its widest word; may exceed `room`. */
+/**
+ * Scale with each column as wide as its widest word; may exceed `room`.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {BranchToken[][]} texts
+ * @param {number} room
+ * @returns {TreeScale}
+ */
 export function wordScale(canvas, texts, room) {
-  const context = canvas.getContext("2d");
+  const context = contextOf(canvas);
   const left = leftOf(room);
   const starts = [left];
   context.font = `400 ${grid.words + 3}px ${SERIF}`;
@@ -164,12 +240,13 @@ export function wordScale(canvas, texts, room) {
     const widest = Math.max(...words.map((word) => context.measureText(word).width));
     starts.push(starts[at] + Math.max(MIN_COLUMN, Math.ceil(widest) + BESIDE));
   }
-  const width = Math.max(room, starts.at(-1) + END);
+  const width = Math.max(room, starts[most] + END);
+  /** @param {number} px */
   const at = (px) => starts.findLastIndex((start) => start <= px);
-  return { width, x: (index) => starts[index], at };
+  return { width, /** @param {number} index */ x: (index) => starts[index], at };
 }
 
-/** Left edge of the tree: the gutter shared by all panels. */
+/** Left edge of the tree: the gutter shared by all panels. @param {number} room */
 const leftOf = (room) => {
   if (room < 500) return 72;
   return parseFloat(getComputedStyle(document.body).getPropertyValue("--gutter"));

@@ -1,27 +1,26 @@
-// @ts-nocheck
 // Prefix tree of texts: shared prefixes are stored once.
 
-/**
- * An edge of the tree: tokens shared by the same texts.
- *
- *   from, to   tokens from … to − 1, numbered from the start of the texts
- *   row        line it is drawn on, that of its first text
- *   parent     the edge it branches from, or null
- *   leaves     numbers of the texts that share it, in order
- *
- * @typedef {{from: number, to: number, row: number, parent: Node | null, leaves: number[]}} Node
- */
 
 /**
  * Build the tree of `texts` (lists of tokens with `id`). `nodes`: parents before children; `rows`:
  * number of the text on each line. A text that is a prefix of another ends in an empty edge.
+ *
+ * @param {BranchToken[][]} texts
  */
 export function treeOf(texts) {
+  /** @type {TextTree} */
   const tree = { nodes: [], rows: [] };
   if (texts.length) grow(tree, texts, texts.map((_, leaf) => leaf), 0, null);
   return tree;
 }
 
+/**
+ * @param {TextTree} tree
+ * @param {BranchToken[][]} texts
+ * @param {number[]} leaves
+ * @param {number} from
+ * @param {TreeEdge | null} parent
+ */
 function grow(tree, texts, leaves, from, parent) {
   const to = sharedUntil(texts, leaves, from);
   const node = { from, to, row: tree.rows.length, parent, leaves };
@@ -34,7 +33,14 @@ function grow(tree, texts, leaves, from, parent) {
   }
 }
 
-/** Add a leaf for a text that ends where others continue, or that equals another. */
+/**
+ * Add a leaf for a text that ends where others continue, or that equals another.
+ *
+ * @param {TextTree} tree
+ * @param {TreeEdge} node
+ * @param {number} leaf
+ * @param {number[]} group
+ */
 function end(tree, node, leaf, group) {
   const { to, leaves } = node;
   if (leaves.length > 1 && !(leaf === group[0] && leaf === leaves[0]))
@@ -42,7 +48,13 @@ function end(tree, node, leaf, group) {
   return leaf;
 }
 
-/** Number of tokens that all these texts share, counted from the start; search begins at `from`. */
+/**
+ * Number of tokens that all these texts share, counted from the start; search begins at `from`.
+ *
+ * @param {BranchToken[][]} texts
+ * @param {number[]} leaves
+ * @param {number} from
+ */
 function sharedUntil(texts, [first, ...others], from) {
   const own = texts[first];
   let to = from;
@@ -50,13 +62,21 @@ function sharedUntil(texts, [first, ...others], from) {
   return to;
 }
 
-/** Group texts by their next token (or end), in order of first occurrence. */
+/**
+ * Group texts by their next token (or end), in order of first occurrence.
+ *
+ * @param {BranchToken[][]} texts
+ * @param {number[]} leaves
+ * @param {number} at
+ */
 function partsAt(texts, leaves, at) {
+  /** @type {Map<number | null, number[]>} */
   const parts = new Map();
   for (const leaf of leaves) {
     const key = texts[leaf][at]?.id ?? null;
-    if (!parts.has(key)) parts.set(key, []);
-    parts.get(key).push(leaf);
+    const own = parts.get(key);
+    if (own) own.push(leaf);
+    else parts.set(key, [leaf]);
   }
   return [...parts.values()];
 }
@@ -64,6 +84,8 @@ function partsAt(texts, leaves, at) {
 /**
  * Likelihood of a text at temperature 1: {total, mean, n}, log-probabilities in nats; null if some
  * are unknown.
+ *
+ * @param {BranchToken[]} tokens
  */
 export function likelihoodOf(tokens) {
   const n = tokens.length;

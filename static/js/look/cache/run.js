@@ -203,7 +203,8 @@ function drawFan(context) {
   const lengths = bends(0, tokens);
   /** @type {Trace} */
   const line = (at, height) => at.forEach((n) => context.lineTo(x(n), y(height(n))));
-  let below = (/** @type {number} */ _n) => 0;
+  /** @type {(n: number) => number} */
+  let below = () => 0;
   windows.forEach((window, layer) => {
     const under = below;
     /** @param {number} n */

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Map of experts: layers from bottom to top, the experts of each from left to right, and the
 // balance of each layer beside its row.
 
@@ -9,6 +8,11 @@ import { CellPainter } from "../shared/cell-painter.js";
 import { label, rule } from "../shared/chart.js";
 import { gatesOf } from "./figures.js";
 import { loadIntensity, intensity } from "../shared/share-colours.js";
+
+/**
+ * @typedef {Pick<ExpertsNow, "use" | "layers" | "n" | "nLayers" | "mode" | "stats">} Shown
+ * @typedef {{shown: Shown, places: ReturnType<typeof layOut>}} Drawn
+ */
 
 const TOP = 18;
 const FOOT = 18;
@@ -26,7 +30,11 @@ const WORDS = 14;
 /** Rows at least this high (px) have figures beside them. */
 const NUMBERS_HIGH = 13;
 const BAR = 4;
-/** Columns beside the rows: a bar, and a number in high rows; omitted in narrow maps. */
+/**
+ * Columns beside the rows: a bar, and a number in high rows; omitted in narrow maps.
+ *
+ * @type {{name: string, at: (layer: ExpertLayer) => number, text: (layer: ExpertLayer) => string}[]}
+ */
 const BESIDE = [
   {
     name: "evenness",
@@ -52,6 +60,11 @@ const GAP = 14;
 /**
  * Return the layout in CSS pixels: `x(expert)` left edge of a cell, `y(layer)` top of a row; `wide`
  * and `high` size of a cell's colour; `beside` the columns that fit.
+ *
+ * @param {number} width
+ * @param {number} height
+ * @param {number} left
+ * @param {{n: number, nLayers: number}} model
  */
 export function layOut(width, height, left, { n, nLayers }) {
   const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), MIN_ROW, MAX_ROW);
@@ -62,6 +75,7 @@ export function layOut(width, height, left, { n, nLayers }) {
   const column = clamp((width - left - taken) / n, MIN_COLUMN, MAX_COLUMN);
   const worded = row >= WORDS_HIGH && column >= WORDS_WIDE;
   const right = left + n * column;
+  /** @param {number} expert */
   const x = (expert) => Math.round(left + expert * column);
   const between = column < ROOMY ? 0 : 1;
   return {
@@ -72,7 +86,9 @@ export function layOut(width, height, left, { n, nLayers }) {
     foot: TOP + nLayers * row,
     right,
     x,
+    /** @param {number} layer */
     y: (layer) => TOP + (nLayers - 1 - layer) * row,
+    /** @param {number} expert */
     wide: (expert) => x(expert + 1) - x(expert) - between,
     high: worded ? row - WORDS : row - (row < ROOMY ? 0 : 1),
     beside: beside.map((one, i) => ({ ...one, x: Math.round(right + GAP + i * pitch) })),
@@ -80,12 +96,19 @@ export function layOut(width, height, left, { n, nLayers }) {
 }
 
 export class ExpertMap {
-  /** `on`: {hover(cell | null), choose(cell), key(event)}; a cell is {layer, expert}. */
+  /**
+   * `on`: {hover(cell | null), choose(cell), key(event)}; a cell is {layer, expert}.
+   *
+   * @param {HTMLElement} root
+   * @param {{hover: (cell: ExpertCell | null) => void, choose: (cell: ExpertCell) => void, key: (event: KeyboardEvent) => void}} on
+   */
   constructor(root, on) {
     this.field = root.appendChild(el("div", "ex-map"));
     this.canvas = this.field.appendChild(el("canvas"));
     this.canvas.setAttribute("aria-hidden", "true");
-    this.places = null;
+    /** @type {Drawn | null} */
+    this.drawn = null;
+    /** @type {{of: unknown[], image: ImageData | null}} */
     this.picture = { of: [], image: null };
     this.#slider(on.key);
     const { canvas } = this;
@@ -99,6 +122,7 @@ export class ExpertMap {
     });
   }
 
+  /** @param {(event: KeyboardEvent) => void} onKey */
   #slider(onKey) {
     const { field } = this;
     const how = el("p", "vh", "Up and down arrows select layers, left and right select experts.");
@@ -116,6 +140,10 @@ export class ExpertMap {
    * Draw the map. `shown`: {use, layers, n, nLayers, mode, stats}: the result of `layersOf`,
    * numbers of experts and layers, "run" or "token", and the focused token's statistics. `cell` and
    * the name of layer `hot` are highlighted.
+   *
+   * @param {Shown} shown
+   * @param {ExpertCell} cell
+   * @param {number} hot
    */
   draw(shown, cell, hot) {
     const { n, nLayers } = shown;
@@ -124,35 +152,41 @@ export class ExpertMap {
     setVars(this.canvas, { "--broad": `${left + MIN_COLUMN * n + RIGHT}px` });
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
-    this.shown = shown;
-    this.places = layOut(width, height, left, shown);
-    context.putImageData(this.#image(context), 0, 0);
-    this.#names(context, left, hot);
-    this.#unused(context);
-    if (this.places.worded) this.#words(context);
-    this.#beside(context);
-    this.#without(context);
-    this.#mark(context, cell);
+    const places = layOut(width, height, left, shown);
+    const drawn = (this.drawn = { shown, places });
+    context.putImageData(this.#image(context, drawn), 0, 0);
+    this.#names(context, drawn, left, hot);
+    this.#unused(context, drawn);
+    if (places.worded) this.#words(context, drawn);
+    this.#beside(context, drawn);
+    this.#without(context, drawn);
+    this.#mark(context, drawn, cell);
   }
 
-  /** Set the aria text of the cell with the keyboard cursor. */
+  /**
+   * Set the aria text of the cell with the keyboard cursor.
+   *
+   * @param {ExpertCell} cell
+   * @param {string} words
+   */
   describe({ layer, expert }, words) {
-    const { n, nLayers } = this.shown;
+    if (!this.drawn) return;
+    const { n, nLayers } = this.drawn.shown;
     this.field.setAttribute("aria-valuemax", String(n * nLayers - 1));
     this.field.setAttribute("aria-valuenow", String(layer * n + expert));
     this.field.setAttribute("aria-valuetext", words);
   }
 
-  /** The cells' colours, cached while only highlights change. */
-  #image(context) {
+  /** The cells' colours, cached while only highlights change. @param {CanvasRenderingContext2D} context @param {Drawn} drawn */
+  #image(context, { shown, places }) {
     const { width, height } = this.canvas;
-    const { use, layers, mode, stats, n } = this.shown;
+    const { use, layers, mode, stats, n } = shown;
     const of = [use, use.tokens, mode, mode === "token" ? stats : null, palette.map, width, height];
     if (this.picture.image && this.picture.of.every((part, i) => part === of[i]))
       return this.picture.image;
     const image = context.createImageData(width, height);
     const paint = new CellPainter(image, width / this.canvas.clientWidth);
-    const { x, y, wide, high } = this.places;
+    const { x, y, wide, high } = places;
     for (const layer of layers) {
       const value = valueOf(layer, mode, stats);
       for (let expert = 0; expert < n; expert += 1)
@@ -162,14 +196,16 @@ export class ExpertMap {
     return image;
   }
 
-  #names(context, left, hot) {
-    const { nLayers, n } = this.shown;
-    const { row, column, foot, x, y, beside } = this.places;
+  /** @param {CanvasRenderingContext2D} context @param {Drawn} drawn @param {number} left @param {number} hot */
+  #names(context, { shown, places }, left, hot) {
+    const { nLayers, n } = shown;
+    const { row, column, foot, x, y, beside } = places;
     const every = [1, 2, 4, 5, 10, 20].find((step) => step * row >= 14) ?? 20;
     const long = left > 60 && every === 1;
     for (let layer = 0; layer < nLayers; layer += every) {
       const on = layer === hot;
-      const at = y(layer) + Math.min(row, this.places.high) / 2 + 1;
+      const at = y(layer) + Math.min(row, places.high) / 2 + 1;
+      /** @type {LabelStyle} */
       const style = { align: "end", colour: on ? "lamp" : "ink-3", weight: on ? 500 : 400 };
       label(context, long ? `layer ${layer}` : String(layer), left - 10, at, style);
     }
@@ -181,11 +217,16 @@ export class ExpertMap {
     for (const { name, x: at } of beside) label(context, name, at, TOP / 2 - 1);
   }
 
-  /** Mark experts never chosen by a dot, to tell them from rarely chosen ones. */
-  #unused(context) {
-    if (this.shown.mode === "token") return;
-    const { x, y, wide, high } = this.places;
-    for (const { layer, never } of this.shown.layers)
+  /**
+   * Mark experts never chosen by a dot, to tell them from rarely chosen ones.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {Drawn} drawn
+   */
+  #unused(context, { shown, places }) {
+    if (shown.mode === "token") return;
+    const { x, y, wide, high } = places;
+    for (const { layer, never } of shown.layers)
       for (const expert of never) {
         const side = clamp(Math.round(Math.min(wide(expert), high) / 4), 1, 4);
         const at = x(expert) + (wide(expert) - side) / 2;
@@ -193,26 +234,32 @@ export class ExpertMap {
       }
   }
 
-  /** Draw the values shown by the colours. */
-  #words(context) {
-    const { mode, stats, n } = this.shown;
-    const { x, y, high } = this.places;
-    for (const layer of this.shown.layers) {
+  /** Draw the values shown by the colours. @param {CanvasRenderingContext2D} context @param {Drawn} drawn */
+  #words(context, { shown, places }) {
+    const { mode, stats, n } = shown;
+    const { x, y, high } = places;
+    for (const layer of shown.layers) {
       const gates = gatesOf(stats, layer.layer);
       for (let expert = 0; expert < n; expert += 1) {
         const gate = gates.get(expert);
         const share = `${percent(layer.given[expert] / layer.choices)} %`;
         const text = mode === "run" ? share : (gate?.toFixed(2) ?? "");
+        /** @type {LabelStyle} */
         const style = { colour: gate === undefined ? "ink-2" : "lamp" };
         label(context, text, x(expert) + 1, y(layer.layer) + high + WORDS / 2, style);
       }
     }
   }
 
-  /** Draw each layer's balance: bars, and numbers where they fit. */
-  #beside(context) {
-    const { row, y, high, beside, worded, numbered } = this.places;
-    for (const layer of this.shown.layers) {
+  /**
+   * Draw each layer's balance: bars, and numbers where they fit.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {Drawn} drawn
+   */
+  #beside(context, { shown, places }) {
+    const { row, y, high, beside, worded, numbered } = places;
+    for (const layer of shown.layers) {
       const middle = y(layer.layer) + (worded ? row : high) / 2;
       const thick = Math.max(1, Math.min(BAR, high - 1));
       for (const { x, at, text } of beside) {
@@ -225,10 +272,10 @@ export class ExpertMap {
     }
   }
 
-  /** Label the dense layers. */
-  #without(context) {
-    const { layers, nLayers } = this.shown;
-    const { x, y, high, right, numbered } = this.places;
+  /** Label the dense layers. @param {CanvasRenderingContext2D} context @param {Drawn} drawn */
+  #without(context, { shown, places }) {
+    const { layers, nLayers } = shown;
+    const { x, y, high, right, numbered } = places;
     const having = new Set(layers.map(({ layer }) => layer));
     for (let layer = 0; layer < nLayers; layer += 1) {
       if (having.has(layer)) continue;
@@ -239,10 +286,16 @@ export class ExpertMap {
     }
   }
 
-  /** Highlight the focused cell, and the focused token's experts in each layer. */
-  #mark(context, { layer, expert }) {
-    const { layers, mode, stats } = this.shown;
-    const { x, y, wide, high } = this.places;
+  /**
+   * Highlight the focused cell, and the focused token's experts in each layer.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {Drawn} drawn
+   * @param {ExpertCell} cell
+   */
+  #mark(context, { shown, places }, { layer, expert }) {
+    const { layers, mode, stats } = shown;
+    const { x, y, wide, high } = places;
     if (mode === "run" && high >= ROOMY - 1)
       for (const of of layers)
         for (const one of gatesOf(stats, of.layer).keys()) {
@@ -254,20 +307,28 @@ export class ExpertMap {
     context.strokeRect(x(expert) - 1, y(layer) - 1, wide(expert) + 2, high + 2);
   }
 
+  /** @param {MouseEvent} event @returns {ExpertCell | null} */
   #under({ offsetX, offsetY }) {
-    if (!this.places) return null;
-    const { n, nLayers } = this.shown;
-    const { column, row, foot, right, x } = this.places;
+    if (!this.drawn) return null;
+    const { n, nLayers } = this.drawn.shown;
+    const { column, row, foot, right, x } = this.drawn.places;
     if (offsetX < x(0) || offsetX >= right || offsetY < TOP || offsetY >= foot) return null;
     const layer = nLayers - 1 - Math.floor((offsetY - TOP) / row);
     return { layer, expert: clamp(Math.floor((offsetX - x(0)) / column), 0, n - 1) };
   }
 }
 
-/** Position of an expert's value on the colour scale, in [0, 1]. */
+/**
+ * Position of an expert's value on the colour scale, in [0, 1].
+ *
+ * @param {ExpertLayer} layer
+ * @param {ExpertMode} mode
+ * @param {Stats | null} stats
+ */
 function valueOf({ layer, given, choices }, mode, stats) {
+  /** @param {number} expert */
   const loadOf = (expert) => (given[expert] * given.length) / (choices || 1);
-  if (mode === "run") return (expert) => loadIntensity(loadOf(expert));
+  if (mode === "run") return (/** @type {number} */ expert) => loadIntensity(loadOf(expert));
   const gates = gatesOf(stats, layer);
-  return (expert) => intensity(gates.get(expert) ?? 0);
+  return (/** @type {number} */ expert) => intensity(gates.get(expert) ?? 0);
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Side of the experts instrument: load balance of one layer and of all layers.
 
 import { expertChoice } from "../../turns/expert-use.js";
@@ -19,15 +18,12 @@ const ROWS = {
 };
 
 export class ExpertSide {
+  /** @param {HTMLElement} root */
   constructor(root) {
     const side = root.appendChild(el("div", "ex-side"));
     this.head = side.appendChild(el("p", "ex-head"));
     this.canvas = side.appendChild(el("canvas", "ex-spread"));
     this.canvas.setAttribute("aria-hidden", "true");
-    this.#figures(side);
-  }
-
-  #figures(side) {
     const table = side.appendChild(el("table", "ex-figures"));
     table.append(el("caption", "vh", "How evenly experts were used"));
     const names = table.createTHead().insertRow();
@@ -50,6 +46,10 @@ export class ExpertSide {
   /**
    * `layer`: one of `layersOf` (look/experts/figures.js); `total`: `totalOf` them; `stats`: those
    * of the focused token.
+   *
+   * @param {ExpertLayer} layer
+   * @param {ExpertTotal} total
+   * @param {Stats | null} stats
    */
   draw(layer, total, stats) {
     setText(this.head, headOf(layer));
@@ -61,20 +61,28 @@ export class ExpertSide {
   }
 }
 
+/** @param {HTMLTableRowElement} row @param {string} scope @param {string} [text] */
 function newHead(row, scope, text = "") {
   const cell = row.appendChild(el("th", "", text));
   cell.scope = scope;
   return cell;
 }
 
+/** @param {ExpertLayer} layer */
 function headOf({ layer, choices, tokens, given }) {
   const some = `${count(Math.round(choices / tokens))} of ${plural(given.length, "expert")}`;
   return `Layer ${layer}: ${some} per token, over ${plural(tokens, "token")}.`;
 }
 
-/** Cells of ROWS: [[layer, all layers], …], each [figure, text]. */
+/**
+ * Cells of ROWS: [[layer, all layers], …], each [figure, text].
+ *
+ * @param {ExpertLayer} layer
+ * @param {ExpertTotal} total
+ */
 function figuresOf({ evenness, never, given, busiest, load }, total) {
-  const even = (value) => value?.toFixed(2) ?? "–";
+  const even = (/** @type {number | null} */ value) => value?.toFixed(2) ?? "–";
+  /** @param {number} value */
   const times = (value) => `${value.toFixed(1)} ×`;
   const { least, busiest: most } = total;
   return [
@@ -93,7 +101,13 @@ function figuresOf({ evenness, never, given, busiest, load }, total) {
   ];
 }
 
-/** Draw a bar per expert, the busiest first, with a line at the mean. */
+/**
+ * Draw a bar per expert, the busiest first, with a line at the mean.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {ExpertLayer} layer
+ * @param {Set<number>} chosen
+ */
 function drawSpread(canvas, { given, choices, load }, chosen) {
   const [context, width, height] = fitCanvas(canvas);
   if (!width) return;
@@ -101,6 +115,7 @@ function drawSpread(canvas, { given, choices, load }, chosen) {
   const n = given.length;
   const most = Math.max(load, 1.25);
   const foot = height - 1;
+  /** @param {number} times */
   const high = (times) => ((times * n) / choices / most) * (foot - TOP);
   const room = width / n;
   order.forEach(({ times, expert }, i) => {

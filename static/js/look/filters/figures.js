@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Headings and numbers of the sampling waterfall, above and below its picture.
 
-import { el, setText } from "../../ui/dom.js";
+import { all, el, one, setText } from "../../ui/dom.js";
 import { count, percent } from "../../ui/format.js";
 import {
   FILTERS,
@@ -15,7 +14,7 @@ const FILTER_LABELS = FILTERS.map(({ label }) => label);
 const NAMES = ["raw logits", "penalties", "temperature", ...FILTER_LABELS, "draw"];
 /** Names for narrow screens. */
 const SHORT = ["logits", "penal.", "temp.", ...FILTER_LABELS, "draw"];
-/** The settings of each column. */
+/** The settings of each column. @type {SamplingSetting[][]} */
 const SETTINGS = [
   [],
   PENALTIES,
@@ -30,14 +29,21 @@ const ROWS = [
   ["share, %", ""],
 ];
 
-/** Write a value as a heading: "0.80", "off". */
+const SHARE = 3;
+
+/** Write a value as a heading: "0.80", "off". @param {string} name @param {number} value */
 export function heading(name, value) {
   const setting = SETTING_BY_NAME[name];
-  if (value === setting.off.value) return name === "temperature" ? setting.off.words : "off";
+  if (value === setting.off?.value) return name === "temperature" ? setting.off.words : "off";
   return writeNumber(value, setting);
 }
 
-/** Write the values of a column's settings: those that change something, else the first. */
+/**
+ * Write the values of a column's settings: those that change something, else the first.
+ *
+ * @param {SamplingSetting[]} settings
+ * @param {StageSettings} values
+ */
 function columnHeading(settings, values) {
   const acting = settings.filter(({ name, neutral }) => values[name] !== neutral);
   const shown = acting.length ? acting : settings.slice(0, 1);
@@ -45,20 +51,26 @@ function columnHeading(settings, values) {
 }
 
 export class FlowFigures {
-  /** Builds heads, `canvas` and rows of numbers in `root`. */
+  /** Builds heads, `canvas` and rows of numbers in `root`. @param {HTMLElement} root */
   constructor(root) {
     const box = root.appendChild(el("div", "wf-grid"));
     box.setAttribute("role", "table");
     box.setAttribute("aria-label", "Stages of sampling");
     this.heads = addRow(box, "wf-heads", "columnheader", [""]);
     this.heads.forEach((head, column) => head.append(...headOf(column)));
-    box.querySelector(".wf-of").append(el("span", "vh", "Stage"));
+    one(box, ".wf-of").append(el("span", "vh", "Stage"));
     this.canvas = addPicture(box);
     this.rows = ROWS.map((names) => addRow(box, "wf-row", "cell", names));
+    this.shareOf = all(box, ".wf-row .wf-of")[SHARE];
   }
 
-  /** Write the numbers of what `FlowPlot` draws; `lit`: id of the token whose shares are shown,
-   * null: the drawn one. */
+  /**
+   * Write the numbers of what `FlowPlot` draws; `lit`: id of the token whose shares are shown,
+   * null: the drawn one.
+   *
+   * @param {FlowNow} now
+   * @param {number | null} lit
+   */
   draw(now, lit) {
     const { flow } = now;
     this.heads.forEach((head, column) => drawHead(head, column, now));
@@ -74,13 +86,13 @@ export class FlowFigures {
     }
     setText(left[DRAW], "1");
     share.forEach((cell, column) => setText(cell, shareOf(band, column)));
-    const row = share[0].parentNode;
-    setText(row.firstChild, band ? now.nameOf(band) : "–");
-    row.firstChild.title = "Its share in each column, in per cent";
-    row.classList.toggle("picked", band?.id === now.token.id);
+    setText(this.shareOf, band ? now.nameOf(band) : "–");
+    this.shareOf.title = "Its share in each column, in per cent";
+    this.shareOf.parentElement?.classList.toggle("picked", band?.id === now.token.id);
   }
 }
 
+/** @param {HTMLElement} box @param {string} className @param {string} role @param {string[]} names */
 function addRow(box, className, role, [name, short]) {
   const row = box.appendChild(el("div", className));
   row.setAttribute("role", "row");
@@ -92,24 +104,32 @@ function addRow(box, className, role, [name, short]) {
   return cells;
 }
 
-/** Add the canvas between heads and numbers, in the same columns. */
+/** Add the canvas between heads and numbers, in the same columns. @param {HTMLElement} box */
 function addPicture(box) {
   const row = box.appendChild(el("div", "wf-middle"));
   row.setAttribute("role", "row");
   const cell = row.appendChild(el("div", "wf-picture"));
   cell.setAttribute("role", "cell");
-  cell.setAttribute("aria-colspan", NAMES.length + 1);
+  cell.setAttribute("aria-colspan", String(NAMES.length + 1));
   return cell.appendChild(el("canvas", "wf-flow"));
 }
 
-/** A name or number, and a short one for narrow screens. */
+/**
+ * A name or number, and a short one for narrow screens.
+ *
+ * @param {string} name
+ * @param {string | undefined} short
+ * @returns {(string | HTMLElement)[]}
+ */
 function twice(name, short) {
   if (!short) return [name];
   return [el("span", "wf-name", name), el("span", "wf-short", short)];
 }
 
+/** @param {number} column */
 const headOf = (column) => [...twice(NAMES[column], SHORT[column]), el("b"), el("s")];
 
+/** @param {HTMLElement} head @param {number} column @param {FlowNow} now */
 function drawHead(head, column, { used, wanted, flow, real }) {
   const [, , value, before] = head.children;
   const settings = SETTINGS[column];
@@ -122,12 +142,19 @@ function drawHead(head, column, { used, wanted, flow, real }) {
   head.classList.toggle("off", settings.length > 0 && !columnActs(column, values, flow));
 }
 
-/** Do the column's settings change anything? */
+/**
+ * Do the column's settings change anything?
+ *
+ * @param {number} column
+ * @param {StageSettings} values
+ * @param {Flow} flow
+ */
 function columnActs(column, values, { greedy }) {
   if (greedy && column > STAGES.indexOf("temperature")) return false;
   return SETTINGS[column].some(({ name, neutral }) => values[name] !== neutral);
 }
 
+/** @param {Band | undefined} band @param {number} column */
 function shareOf(band, column) {
   if (!band) return "";
   const end = band.cut > 0 ? band.cut + BEFORE_FILTERS : DRAW + 1;

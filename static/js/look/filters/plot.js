@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Pointer and keyboard in the sampling waterfall.
 
 import { clamp } from "../../ui/dom.js";
@@ -8,14 +7,23 @@ import { step } from "../../view.js";
 import { FlowPicture } from "./draw.js";
 import { bandAt } from "./flow.js";
 
+/** The listed tokens. @param {FlowNow} now */
+const tokensOf = ({ flow }) => flow.bands.filter(({ id }) => id !== null);
+
 export class FlowPlot {
-  /** `onLight()` is called when another token is highlighted or the picture has changed. */
+  /**
+   * `onLight()` is called when another token is highlighted or the picture has changed.
+   *
+   * @param {HTMLCanvasElement} canvas
+   * @param {() => void} onLight
+   */
   constructor(canvas, onLight) {
     this.canvas = canvas;
     this.onLight = onLight;
     this.picture = new FlowPicture(canvas);
-    /** Id of the highlighted token, or null. */
+    /** Id of the highlighted token, or null. @type {number | null} */
     this.lit = null;
+    /** @type {FlowNow | null} */
     this.now = null;
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "slider");
@@ -28,53 +36,63 @@ export class FlowPlot {
     canvas.addEventListener("keydown", (event) => this.#onKey(event));
   }
 
+  /** @param {FlowNow} now */
   show(now) {
     if (this.now?.token !== now.token) this.lit = null;
     this.now = now;
-    this.#draw();
+    this.#draw(now);
   }
 
-  /** Highlight a token; null: the drawn one. */
+  /** Highlight a token; null: the drawn one. @param {number | null} id */
   light(id) {
     if (id === this.lit) return;
     this.lit = id;
-    if (this.now) this.#draw();
+    if (this.now) this.#draw(this.now);
   }
 
-  #draw() {
-    const { flow, real, token, nameOf } = this.now;
+  /** @param {FlowNow} now */
+  #draw(now) {
+    const { flow, real, token, nameOf } = now;
     this.picture.draw({ flow, real, picked: token.id, lit: this.lit, nameOf });
-    this.#describe();
+    this.#describe(now);
     this.onLight();
   }
 
+  /** @param {PointerEvent} event */
   #onPoint({ offsetX, offsetY }) {
-    const at = this.now && this.picture.at(offsetX, offsetY);
-    this.light(at ? (bandAt(this.now.flow, at.column, at.share)?.id ?? null) : null);
+    const at = this.picture.at(offsetX, offsetY);
+    const band = this.now && at ? bandAt(this.now.flow, at.column, at.share) : null;
+    this.light(band?.id ?? null);
   }
 
-  get #tokens() {
-    return this.now.flow.bands.filter(({ id }) => id !== null);
-  }
 
-  /** Up and down select a token of the picture, left and right another token of the text. */
+  /**
+   * Up and down select a token of the picture, left and right another token of the text.
+   *
+   * @param {KeyboardEvent} event
+   */
   #onKey(event) {
     if (!this.now || event.ctrlKey || event.metaKey || event.altKey) return;
-    const tokens = this.#tokens;
-    const at = tokens.findIndex(({ id }) => id === (this.lit ?? this.now.token.id));
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: tokens.length - 1 }[event.key];
-    const along = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (to === undefined && along === undefined) return;
+    const tokens = tokensOf(this.now);
+    const own = this.lit ?? this.now.token.id;
+    const at = tokens.findIndex(({ id }) => id === own);
+    /** @type {Record<string, number>} */
+    const keys = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: tokens.length - 1 };
+    const to = keys[event.key];
+    const along = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+    if (to === undefined && !along) return;
     event.preventDefault();
     if (along) step(along);
     else this.light(tokens[clamp(to, 0, tokens.length - 1)].id);
   }
 
-  #describe() {
-    const tokens = this.#tokens;
-    const { token, nameOf } = this.now;
+  /** @param {FlowNow} now */
+  #describe(now) {
+    const tokens = tokensOf(now);
+    const { token, nameOf } = now;
     const at = tokens.findIndex(({ id }) => id === (this.lit ?? token.id));
-    const say = (name, value) => this.canvas.setAttribute(`aria-${name}`, value);
+    /** @param {string} name @param {string | number} value */
+    const say = (name, value) => this.canvas.setAttribute(`aria-${name}`, String(value));
     say("valuemin", 1);
     say("valuemax", tokens.length);
     say("valuenow", at + 1);
@@ -82,7 +100,9 @@ export class FlowPlot {
   }
 }
 
+/** @param {Band} band @param {string} name */
 function describe({ sizes, cut, low, high, seen, written }, name) {
+  /** @param {number} column */
   const of = (column) => `${percent(sizes[column])} per cent`;
   const start = `${name}, ${of(0)} of the raw logits, ${of(2)} after temperature`;
   const again = written
@@ -91,6 +111,7 @@ function describe({ sizes, cut, low, high, seen, written }, name) {
       ? ", in the context before"
       : "";
   if (cut) return `${start}, cut by ${FILTERS[cut - 1].label}${again}`;
+  if (low === null || high === null) return `${start}${again}`;
   const place = `${low.toFixed(3)} to ${high.toFixed(3)}`;
   return `${start}, ${percent(high - low)} per cent in the draw, ${place}${again}`;
 }

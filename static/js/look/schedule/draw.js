@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Picture of the steps: one column per step, one row per run of this page and one for all others.
 
 import { clamp, fitCanvas } from "../../ui/dom.js";
@@ -20,16 +19,27 @@ const MAX_UNITS = 6;
 /** A prompt chunk of this many rows is as high as its row. */
 const FULL_CHUNK = 128;
 
-/** Return the height that the rows need. */
+/** Return the height that the rows need. @param {number} nRows */
 export const heightOf = (nRows) => TIME + nRows * ROW + RULER;
 
-/** Return {left, first, n}: where the columns begin, and which steps fit, the newest last. */
+/**
+ * Return {left, first, n}: where the columns begin, and which steps fit, the newest last.
+ *
+ * @param {number} width
+ * @param {number} left
+ * @param {number} nSteps
+ */
 export function layOut(width, left, nSteps) {
   const n = Math.max(0, Math.floor((width - left - RIGHT) / PITCH));
   return { left, n, first: Math.max(0, nSteps - n) };
 }
 
-/** Draw `steps` with `rows` (steps.js); `focus`: index of the focused step, or null. */
+/**
+ * Draw `steps` with `rows` (steps.js); `focus`: index of the focused step, or null.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {{steps: EngineStep[], rows: StepRow[], focus: number | null, left: number}} picture
+ */
 export function drawSteps(canvas, { steps, rows, focus, left }) {
   const [context, width] = fitCanvas(canvas);
   if (!width) return;
@@ -50,7 +60,14 @@ export function drawSteps(canvas, { steps, rows, focus, left }) {
     rule(context, at, 0, 1.5, heightOf(rows.length) - RULER + 4, "lamp");
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {StepRow[]} rows
+ * @param {number} width
+ * @param {number} left
+ */
 function drawNames(context, rows, width, left) {
+  /** @type {LabelStyle} */
   const style = { align: "end" };
   label(context, "time", left - 10, TIME - GAP - 8, style);
   rule(context, left, TIME - GAP, width - left - RIGHT, 1);
@@ -61,7 +78,14 @@ function drawNames(context, rows, width, left) {
   });
 }
 
-/** A prompt chunk is one bar; token rows and drafts are stacked; a run that waits is hatched. */
+/**
+ * A prompt chunk is one bar; token rows and drafts are stacked; a run that waits is hatched.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} foot
+ * @param {StepParts} parts
+ */
 function drawPart(context, x, foot, { prefill, decode, drafts, accepted, waiting, preempted }) {
   if (waiting || preempted) {
     context.save();
@@ -88,12 +112,19 @@ function drawPart(context, x, foot, { prefill, decode, drafts, accepted, waiting
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y */
 function drawRejected(context, x, y) {
   context.strokeStyle = palette.bad;
   context.lineWidth = 1;
   context.strokeRect(x + 0.5, y + 1.5, BAR - 1, UNIT - 2);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} height
+ * @param {number} number
+ */
 function drawNumber(context, x, height, number) {
   rule(context, x + BAR / 2, height - RULER + 2, 1, 4, "edge");
   label(context, count(number), x + BAR / 2, height - RULER / 2 + 3, { align: "center" });

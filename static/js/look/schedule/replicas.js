@@ -1,11 +1,10 @@
-// @ts-nocheck
 // Load of every engine that serves the model: hidden if there is only one.
 
 import { el, setText } from "../../ui/dom.js";
 import { count, percent } from "../../ui/format.js";
 import { engines, STATES } from "../shared/engines.js";
 
-/** Names of the columns, and whether they are numbers. */
+/** Names of the columns, and whether they are numbers. @type {[name: string, isNumber: boolean][]} */
 const HEAD = [
   ["engine", false],
   ["running", true],
@@ -14,8 +13,10 @@ const HEAD = [
   ["prompt tokens found", true],
 ];
 
-let table = null;
+/** @type {HTMLTableElement} */
+let table;
 
+/** @param {HTMLElement} root */
 export function buildReplicas(root) {
   table = root.appendChild(el("table", "st-replicas"));
   table.hidden = true;
@@ -39,6 +40,7 @@ export function drawReplicas() {
   });
 }
 
+/** @param {Answers.ReplicaStatus} _ @param {number} i */
 function newRow(_, i) {
   const row = el("tr");
   const name = row.appendChild(el("th", "", String(i + 1)));
@@ -47,6 +49,7 @@ function newRow(_, i) {
   return row;
 }
 
+/** @param {Answers.ReplicaStatus} replica */
 function cellsOf({ state, stats }) {
   if (state !== "ready" || !stats) return [STATES[state] ?? "ready", "", "", ""];
   const { n_running, n_waiting, used_blocks, n_blocks, prompt_tokens, reused_tokens } = stats;

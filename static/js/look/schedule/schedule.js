@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Scheduler instrument: step by step, whose prefill and decode rows ran, what was drafted and
 // accepted, and which runs waited or were preempted. Of several engines it shows one.
 //
@@ -21,23 +20,31 @@ const FAULT_MS = 2000;
 /** Most steps kept here. */
 const MAX_STEPS = 2000;
 
-let summary = null;
-let field = null;
-let canvas = null;
-/** Steps so far, oldest first; run → name of the runs of this page that were seen. */
+/** @type {HTMLElement} */
+let summary;
+/** @type {HTMLElement} */
+let field;
+/** @type {HTMLCanvasElement} */
+let canvas;
+/** Steps so far, oldest first; run → name of the runs of this page that were seen. @type {EngineStep[]} */
 let steps = [];
+/** @type {Map<number, string>} */
 let names = new Map();
-/** What they are of: the model's `hello`, and the number of the engine. */
+/** What they are of: the model's `hello`, and the number of the engine. @type {ToPage.Hello | null} */
 let hello = null;
+/** @type {number | null} */
 let engine = null;
-let choice = null;
+/** @type {EngineChoice} */
+let choice;
+/** @type {Problem | null} */
 let fault = null;
-/** Number of the step of the keyboard cursor or under the pointer; null: the newest. */
+/** Number of the step of the keyboard cursor or under the pointer; null: the newest. @type {number | null} */
 let focus = null;
 let timer = 0;
 let isOpen = false;
 let asking = false;
 
+/** @type {Instrument} */
 export const schedule = {
   needs: "nothing",
   asks: true,
@@ -125,6 +132,7 @@ function buildKey() {
 
 // ---- questions ---------------------------------------------------------------------------------
 
+/** @param {ToPage.Hello} now */
 function forget(now) {
   hello = now;
   engine = engineShown();
@@ -139,8 +147,9 @@ async function ask() {
   asking = true;
   timer = 0;
   const [of, its] = [hello, engine];
+  /** @type {FromPage.RecentSteps} */
   const question = { kind: "steps", after: steps.at(-1)?.number ?? 0 };
-  const settle = await latest("steps", question, (one) => inspect(one, its)).then(
+  const settle = await latest("steps", question, (one) => inspect(one, its ?? 0)).then(
     (answer) => () => take(answer),
     (error) => () => (fault = error),
   );
@@ -150,8 +159,9 @@ async function ask() {
   changed("look");
 }
 
+/** @param {FrameAnswer} answer */
 function take(answer) {
-  for (const [run, name] of runNames(engine)) names.set(run, name);
+  for (const [run, name] of runNames(engine ?? 0)) names.set(run, name);
   steps = [...steps, ...readSteps(answer)].slice(-MAX_STEPS);
   fault = null;
 }
@@ -178,26 +188,36 @@ const WAITING = "No step since this was opened. Each step of the engine will be 
 
 // ---- pointer and keys --------------------------------------------------------------------------
 
+/** @param {number | null} number */
 function lookAt(number) {
   if (number === focus) return;
   focus = number;
   changed("look");
 }
 
+/** @param {MouseEvent} event */
 function numberAt({ offsetX }) {
   const place = layOut(field.clientWidth, left(), steps.length);
   const i = Math.floor((offsetX - place.left) / PITCH);
   return i < 0 ? null : (steps[place.first + i]?.number ?? null);
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !steps.length) return;
-  const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
   const last = steps.length - 1;
   const at = focus === null ? last : steps.findIndex(({ number }) => number === focus);
-  const ends = { Home: 0, End: last };
-  const to = ends[event.key] ?? at + moves[event.key];
-  if (Number.isNaN(to)) return;
+  /** @type {Record<string, number>} */
+  const keys = {
+    ArrowLeft: at - 1,
+    ArrowRight: at + 1,
+    PageUp: at - 10,
+    PageDown: at + 10,
+    Home: 0,
+    End: last,
+  };
+  const to = keys[event.key];
+  if (to === undefined) return;
   event.preventDefault();
   lookAt(steps[clamp(to, 0, last)].number);
 }

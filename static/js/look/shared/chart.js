@@ -55,7 +55,7 @@ export class LabelRow {
    * Draw `text` at the first of `places`, each [x, align], that is free.
    *
    * @param {string} text
-   * @param {[x: number, align: "start" | "center" | "end"][]} places
+   * @param {LabelPlace[]} places
    * @param {LabelStyle} [style]
    */
   add(text, places, style = {}) {

@@ -18,8 +18,9 @@ export const seedOf = ({ request, params }) => String(request?.params.seed ?? pa
  * fields.
  *
  * @param {Place & {token: Token}} place
- * @param {FromPage.SamplingParams} settings
- * @param {Partial<FromPage.Waterfall>} more
+ * @param {Record<string, number>} settings
+ * @param {Pick<FromPage.Waterfall, "top" | "also">} more
+ * @returns {WaterfallQuestion}
  */
 export function waterfallOf(place, settings, more) {
   const { segment, ids, position } = sequenceOf(place);

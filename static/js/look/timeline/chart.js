@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Chart of the timeline: tracks of spans on a time axis that can be zoomed and panned.
 
 import { clamp, el, fitCanvas } from "../../ui/dom.js";
@@ -9,7 +8,9 @@ import { palette } from "../../ui/palette.js";
 import { clipped, hatch, label, rule, SERIF } from "../shared/chart.js";
 import { TRACKS } from "./spans.js";
 
-/** Colours of parts, as names in tokens.css. */
+/** @typedef {{from: number, to: number}} TimeWindow */
+
+/** Colours of parts, as names in tokens.css. @type {Record<string, PaletteName>} */
 export const COLOURS = {
   gpu: "data",
   encode: "ink-2",
@@ -19,6 +20,7 @@ export const COLOURS = {
   socket: "data-2",
   page: "ink-3",
 };
+/** @type {Record<string, PaletteName>} */
 const PART_COLOURS = {
   ...COLOURS,
   prefill: "data",
@@ -38,13 +40,22 @@ const RULER = 24;
 const TRACK_HEIGHT = 34;
 const MIN_WINDOW_MS = 0.5;
 const ZOOM = 1.5;
+const ZOOM_KEYS = new Map([["+", 1 / ZOOM], ["=", 1 / ZOOM], ["-", ZOOM]]);
 /** Minimum width of a step (px) with its token written above. */
 const MIN_WORD = 26;
 /** Ends of the axis during a run: few, so that it seldom changes. */
 const ENDS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
+/** Before the first run. @type {MeasuredRun} */
+const NOTHING = { spans: [], steps: [], end: 0, live: false };
+
 export class StepChart {
-  /** `acts`: look(step), choose(step), move(key); step is a number or null. */
+  /**
+   * `acts`: look(step), choose(step), move(key); step is a number or null.
+   *
+   * @param {HTMLElement} root
+   * @param {{look: (step: number | null) => void, choose: (step: number | null) => void, move: (key: string) => boolean}} acts
+   */
   constructor(root, acts) {
     this.acts = acts;
     this.plot = root.appendChild(el("div", "tl-plot"));
@@ -54,26 +65,43 @@ export class StepChart {
     this.plot.title = "Wheel or + and − to zoom, drag to pan, 0 to show all";
     this.canvas = this.plot.appendChild(el("canvas"));
     this.canvas.setAttribute("aria-hidden", "true");
-    /** {from, to} in ms, or null for everything. */
+    /** In ms, or null for everything. @type {TimeWindow | null} */
     this.window = null;
+    /** @type {{x: number, range: TimeWindow, moved: boolean} | null} */
     this.drag = null;
-    this.measured = null;
+    this.measured = NOTHING;
+    /** @type {Token[]} */
+    this.tokens = [];
+    /** Number of the focused step, or null. @type {number | null} */
+    this.at = null;
+    /** Places in px: left end and width of the axis, height of a track, foot of all tracks. */
+    this.left = 0;
+    this.room = 0;
+    this.track = 0;
+    this.foot = 0;
     this.#listen();
   }
 
+  /** @param {string} text @param {number} at @param {number} most */
   describe(text, at, most) {
-    const say = (name, value) => this.plot.setAttribute(`aria-${name}`, value);
+    /** @param {string} name @param {string | number} value */
+    const say = (name, value) => this.plot.setAttribute(`aria-${name}`, String(value));
     say("valuemin", 0);
     say("valuemax", most);
     say("valuenow", at);
     say("valuetext", text);
   }
 
-  /** `at`: number of the focused step, or null. `running`: is the run active? */
-  draw(measured, tokens, at, running) {
-    if (this.answer !== tokens[0]) this.window = null;
-    this.answer = tokens[0];
-    Object.assign(this, { measured, tokens, at, running });
+  /**
+   * `at`: number of the focused step, or null.
+   *
+   * @param {MeasuredRun} measured
+   * @param {Token[]} tokens
+   * @param {number | null} at
+   */
+  draw(measured, tokens, at) {
+    if (this.tokens[0] !== tokens[0]) this.window = null;
+    Object.assign(this, { measured, tokens, at });
     this.#follow();
     this.#paint();
   }
@@ -95,20 +123,22 @@ export class StepChart {
     const { end } = this.measured;
     if (!(end > 0)) return { from: 0, to: 1 };
     const power = 10 ** Math.floor(Math.log10(end));
-    return { from: 0, to: power * ENDS.find((step) => step * power >= end * 0.999) };
+    return { from: 0, to: power * (ENDS.find((step) => step * power >= end * 0.999) ?? NaN) };
   }
 
+  /** @param {number} time */
   #x(time) {
     const { from, to } = this.#range;
     return this.left + ((time - from) / (to - from)) * this.room;
   }
 
+  /** @param {number} x */
   #time(x) {
     const { from, to } = this.#range;
     return from + ((x - this.left) / this.room) * (to - from);
   }
 
-  /** Number of the step at x; null before the first token. */
+  /** Number of the step at x; null before the first token. @param {number} x */
   #stepAt(x) {
     const time = this.#time(x);
     const { steps } = this.measured;
@@ -127,7 +157,7 @@ export class StepChart {
     else if (at < from) this.window = { from: at - 0.7 * size, to: at + 0.3 * size };
   }
 
-  /** Zoom by `factor` around `time`. */
+  /** Zoom by `factor` around `time`. @param {number} factor @param {number} time */
   #zoom(factor, time) {
     const { from, to } = this.#range;
     const full = this.measured.end;
@@ -140,6 +170,7 @@ export class StepChart {
     this.#paint();
   }
 
+  /** @param {number} from @param {number} size */
   #bounded(from, size) {
     const start = clamp(from, -0.02 * size, Math.max(0, this.measured.end - 0.8 * size));
     return { from: start, to: start + size };
@@ -147,8 +178,9 @@ export class StepChart {
 
   // ---- pointer and keys ----------------------------------------------------------------------
 
+  /** @param {WheelEvent} event */
   #onWheel(event) {
-    if (!this.measured || event.ctrlKey) return;
+    if (this.measured === NOTHING || event.ctrlKey) return;
     event.preventDefault();
     const { from, to } = this.#range;
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
@@ -158,14 +190,16 @@ export class StepChart {
     } else this.#zoom(ZOOM ** (event.deltaY / 100), this.#time(event.offsetX));
   }
 
+  /** @param {PointerEvent} event */
   #onDown({ offsetX, pointerId, button }) {
     if (button) return;
     this.drag = { x: offsetX, range: this.#range, moved: false };
     this.plot.setPointerCapture(pointerId);
   }
 
+  /** @param {PointerEvent} event */
   #onMove({ offsetX, pointerType }) {
-    if (!this.measured) return;
+    if (this.measured === NOTHING) return;
     const { drag } = this;
     if (!drag) {
       if (pointerType !== "touch") this.acts.look(this.#stepAt(offsetX));
@@ -179,16 +213,18 @@ export class StepChart {
     this.#paint();
   }
 
+  /** @param {PointerEvent} event */
   #onUp({ offsetX }) {
     if (this.drag && !this.drag.moved) this.acts.choose(this.#stepAt(offsetX));
     this.drag = null;
   }
 
+  /** @param {KeyboardEvent} event */
   #onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || !this.measured) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || this.measured === NOTHING) return;
     const { from, to } = this.#range;
     const time = this.at === null ? (from + to) / 2 : this.measured.steps[this.at].at;
-    const zoom = { "+": 1 / ZOOM, "=": 1 / ZOOM, "-": ZOOM }[event.key];
+    const zoom = ZOOM_KEYS.get(event.key);
     if (zoom) this.#zoom(zoom, clamp(time, from, to));
     else if (event.key === "0") this.#zoom(Infinity, time);
     else if (!this.acts.move(event.key)) return;
@@ -199,7 +235,7 @@ export class StepChart {
 
   #paint() {
     const [context, width, height] = fitCanvas(this.canvas);
-    if (!width || !this.measured) return;
+    if (!width || this.measured === NOTHING) return;
     this.left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--gutter"));
     this.room = width - this.left - 12;
     this.track = Math.min(TRACK_HEIGHT, (height - WORDS - RULER) / TRACKS.length);
@@ -216,6 +252,7 @@ export class StepChart {
     );
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   #paintGrid(context) {
     const { left, room, track, foot } = this;
     TRACKS.forEach((name, i) => {
@@ -233,6 +270,7 @@ export class StepChart {
     }
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Span} span */
   #paintSpan(context, { track, part, from, to }) {
     const x = this.#x(from);
     const end = this.#x(to);
@@ -251,7 +289,15 @@ export class StepChart {
     if (track === "request" && height > 12) this.#name(context, part, x, end, y + height / 2);
   }
 
-  /** Draw the name of a part of the request, if it fits. */
+  /**
+   * Draw the name of a part of the request, if it fits.
+   *
+   * @param {CanvasRenderingContext2D} context
+   * @param {string} part
+   * @param {number} x
+   * @param {number} end
+   * @param {number} y
+   */
   #name(context, part, x, end, y) {
     const from = Math.max(x, this.left);
     label(context, "", 0, 0);
@@ -260,6 +306,7 @@ export class StepChart {
     label(context, part, from + 6, y + 0.5, { colour: dark ? "ground" : "ink-2", weight: 500 });
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   #paintFocus(context) {
     const step = this.at === null ? null : this.measured.steps[this.at];
     if (!step) return;
@@ -269,6 +316,7 @@ export class StepChart {
     rule(context, this.#x(step.at) - 0.5, WORDS - 4, 1.5, this.foot - WORDS + 8, "lamp");
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   #paintWords(context) {
     const { steps } = this.measured;
     let free = -Infinity;
@@ -288,7 +336,12 @@ export class StepChart {
   }
 }
 
-/** Format a time on the axis, with as many digits as the ticks need. */
+/**
+ * Format a time on the axis, with as many digits as the ticks need.
+ *
+ * @param {number} ms
+ * @param {number} step
+ */
 function timeOf(ms, step) {
   if (step >= 100) return `${(ms / 1000).toFixed(step >= 1000 ? 0 : 1)} s`;
   return `${ms.toFixed(step < 1 ? 1 : 0)} ms`;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Histogram of the intervals between tokens.
 
 import { el, fitCanvas } from "../../ui/dom.js";
@@ -14,12 +13,18 @@ const TOP = 18;
 const RIGHT = 12;
 
 export class Histogram {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.canvas = root.appendChild(el("canvas", "tl-bars"));
     this.canvas.setAttribute("aria-hidden", "true");
   }
 
-  /** `sorted` intervals in ms; `focused`: the focused token's, or null. */
+  /**
+   * `sorted` intervals in ms; `focused`: the focused token's, or null.
+   *
+   * @param {number[]} sorted
+   * @param {number | null} focused
+   */
   draw(sorted, focused) {
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
@@ -38,6 +43,7 @@ export class Histogram {
       context.fillStyle = i === hot ? palette.lamp : palette.data;
       context.fillRect(i * pitch, foot - tall, pitch - 1, tall);
     });
+    /** @param {number} ms */
     const x = (ms) => (ms / bin) * pitch;
     const below = new LabelRow(context, foot + 11, 0, width);
     for (const ms of ticks(bin * BINS, width - RIGHT, 80).slice(1))
@@ -45,11 +51,14 @@ export class Histogram {
     const above = new LabelRow(context, TOP / 2, 0, width);
     const [p50, p95] = [0.5, 0.95].map((share) => x(quantile(sorted, share)));
     for (const at of [p50, p95]) rule(context, at, 2, 1, foot - 2, "ink");
+    /** @param {number} at */
+    /** @param {number} at @returns {LabelPlace[]} */
     const beside = (at) => [[at - 4, "end"], [at + 5, "start"]];
     above.add("p50", beside(p50), { colour: "ink-2" });
     above.add("p95", beside(p95).reverse(), { colour: "ink-2" });
     // The lines are taken too: the number of intervals stands before, between or after them.
     above.taken.push([p50, p50], [p95, p95]);
+    /** @type {LabelPlace[]} */
     const gaps = [[width - RIGHT, "end"], [(p50 + p95) / 2, "center"], [0, "start"]];
     above.add(`${count(sorted.length)} intervals`, gaps);
   }

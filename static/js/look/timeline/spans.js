@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Time spans of a request on one axis, in ms since the page sent it.
 //
 // Four clocks are involved: the browser's; the server's, starting when it receives the request; the
@@ -9,7 +8,6 @@
 import { workOf } from "../../turns/work.js";
 import { quantile } from "../shared/quantile.js";
 
-/** @typedef {{track: string, part: string, from: number, to: number, index: number | null}} Span */
 
 export const TRACKS = ["request", "GPU", "host", "network", "page"];
 
@@ -24,6 +22,10 @@ export const TRACKS = ["request", "GPU", "host", "network", "page"];
  *   end      end of the last span
  *   live     were the browser's times recorded? A reload loses them: the axis then starts when the
  *            server received the request.
+ *
+ * @param {Segment} segment
+ * @param {Token[]} tokens
+ * @param {number} [inFlight]
  */
 export function measure(segment, tokens, inFlight = 1) {
   const written = writtenAt(tokens);
@@ -46,7 +48,7 @@ export function measure(segment, tokens, inFlight = 1) {
   return { spans, steps, end, live };
 }
 
-/** Time each token was read back, in ms since the engine received the request. */
+/** Time each token was read back, in ms since the engine received the request. @param {Token[]} tokens */
 function writtenAt(tokens) {
   let at = 0;
   return tokens.map(({ times }) => {
@@ -55,17 +57,24 @@ function writtenAt(tokens) {
   });
 }
 
-/** Zero of the server's and the engine's clock on the axis. */
+/**
+ * Zero of the server's and the engine's clock on the axis.
+ *
+ * @param {Segment} segment
+ * @param {Token[]} tokens
+ * @param {number[]} written
+ * @param {boolean} live
+ */
 function zerosOf({ sentAt, chunks, timings }, tokens, written, live) {
   const queue = timings?.queue_ms ?? 0;
-  const passed = [...tokens, ...chunks].map((message) => message.passedAt);
+  const passed = [...tokens, ...chunks].map((message) => message.passedAt ?? NaN);
   const engineTimes = [...written, ...chunks.map(({ ms }) => queue + ms)];
-  const received = [...tokens, ...chunks].map(({ receivedAt }) => receivedAt - sentAt);
+  const received = [...tokens, ...chunks].map(({ receivedAt = NaN }) => receivedAt - (sentAt ?? NaN));
   const server = live ? fastest(received, passed) : 0;
   return { server, engine: server + fastest(passed, engineTimes) };
 }
 
-/** Minimum delay from `earlier` to `later`; at least 0. */
+/** Minimum delay from `earlier` to `later`; at least 0. @param {number[]} later @param {number[]} earlier */
 function fastest(later, earlier) {
   if (!later.length) return 0;
   return Math.max(0, Math.min(...later.map((at, i) => at - earlier[i])));
@@ -75,59 +84,83 @@ function fastest(later, earlier) {
  * Return when a token was computed and how long its run waited because of its pace. A token that was
  * previewed was computed first and waited after that; others waited first. Before the first token only
  * a paused run waits, so its wait comes after the computation.
+ *
+ * @param {Token} token
+ * @param {number} index
+ * @param {number} at
  */
 function whenComputed({ times, previewed }, index, at) {
   const interval = workOf(times);
   const paced = times.paced || null;
-  const to = previewed || !index ? at - paced : at;
+  const to = previewed || !index ? at - (paced ?? 0) : at;
   return { interval, paced, from: to - interval, to };
 }
 
+/**
+ * @param {Segment} segment
+ * @param {StepSpans[]} steps
+ * @param {{server: number, engine: number}} zeros
+ * @param {number} began
+ */
 function ofRequest({ chunks, preparedMs }, steps, zeros, began) {
+  /** @type {Span[]} */
   const spans = [];
+  /** @param {string} part @param {number} from @param {number} to @param {number | null} [index] */
   const add = (part, from, to, index = null) => {
     if (to > from) spans.push({ track: "request", part, from, to, index });
   };
   const prepared = Math.min(zeros.server + (preparedMs ?? 0), zeros.engine);
-  const prompt = chunks.length ? began + chunks.at(-1).ms : began;
+  const prompt = began + (chunks.at(-1)?.ms ?? 0);
   add("sending", 0, zeros.server);
   add("template", zeros.server, prepared);
   add("to the engine", prepared, zeros.engine);
   add("queue", zeros.engine, began);
   add("prefill", began, prompt);
   if (steps.every(({ paced }) => paced === null)) {
-    add("first sample", prompt, steps[0]?.at);
-    add("decode", steps[0]?.at, steps.at(-1)?.at);
+    const first = steps[0]?.at ?? NaN;
+    add("first sample", prompt, first);
+    add("decode", first, steps.at(-1)?.at ?? NaN);
     return spans;
   }
   steps.forEach(({ from, to, at, paced }, i) => {
-    if (to === at) add("waiting", from - paced, from, i);
+    if (to === at) add("waiting", from - (paced ?? 0), from, i);
     add(i ? "decode" : "first sample", i ? from : prompt, to, i);
     add("waiting", to, at, i);
   });
   return spans;
 }
 
-/** Place the GPU time of each chunk at its end, when the host had its result. */
+/**
+ * Place the GPU time of each chunk at its end, when the host had its result.
+ *
+ * @param {Segment} segment
+ * @param {number} began
+ */
 function ofPrefill({ chunks }, began) {
-  return chunks
-    .filter(({ gpuMs }) => gpuMs !== null)
-    .map(({ ms, gpuMs }) => ({
-      track: "GPU",
-      part: "prefill",
-      from: Math.max(began, began + ms - gpuMs),
-      to: began + ms,
-      index: null,
-    }));
+  return chunks.flatMap(({ ms, gpuMs }) => {
+    if (gpuMs === null) return [];
+    const to = began + ms;
+    return [{ track: "GPU", part: "prefill", from: Math.max(began, to - gpuMs), to, index: null }];
+  });
 }
 
-/** Earliest time a step can be encoded: when the token `inFlight` before it was read back. */
+/**
+ * Earliest time a step can be encoded: when the token `inFlight` before it was read back.
+ *
+ * @param {number} i
+ * @param {number} inFlight
+ * @param {number[]} written
+ * @param {number} zero
+ */
 const encodeStart = (i, inFlight, written, zero) =>
   i >= inFlight ? zero + written[i - inFlight] : null;
 
+/** @param {StepSpans} step @param {number} index @param {number | null} encodeAt */
 function ofStep(step, index, encodeAt) {
   const { at, to: ended, gpu, encode, wait, read, passed, received, drawn } = step;
+  /** @type {Span[]} */
   const spans = [];
+  /** @param {string} track @param {string} part @param {number} from @param {number} to */
   const add = (track, part, from, to) => spans.push({ track, part, from, to, index });
   const arrived = ended - read;
   if (gpu !== null) add("GPU", "decode", Math.max(0, arrived - gpu), arrived);
@@ -136,12 +169,19 @@ function ofStep(step, index, encodeAt) {
   add("host", "read", arrived, ended);
   add("network", "pipe", at, passed);
   if (received !== null) add("network", "socket", passed, received);
-  if (drawn !== null) add("page", "draw", received, drawn);
+  if (drawn !== null && received !== null) add("page", "draw", received, drawn);
   return spans;
 }
 
-/** Times from the engine to the page: `passed`, `received`, `drawn` on the axis, and durations. */
-function ofPage({ passedAt, receivedAt, drawnAt }, { sentAt }, server, at) {
+/**
+ * Times from the engine to the page: `passed`, `received`, `drawn` on the axis, and durations.
+ *
+ * @param {Token} token
+ * @param {Segment} segment
+ * @param {number} server
+ * @param {number} at
+ */
+function ofPage({ passedAt = NaN, receivedAt = NaN, drawnAt }, { sentAt }, server, at) {
   const passed = Math.max(at, server + passedAt);
   const pipe = passed - at;
   if (sentAt === null)
@@ -154,7 +194,7 @@ function ofPage({ passedAt, receivedAt, drawnAt }, { sentAt }, server, at) {
 
 // ---- distribution ----------------------------------------------------------------------------
 
-/** Intervals between tokens (without the first, which is TTFT), sorted. */
+/** Intervals between tokens (without the first, which is TTFT), sorted. @param {Token[]} tokens */
 export const intervalsOf = (tokens) =>
   tokens
     .slice(1)
@@ -164,6 +204,9 @@ export const intervalsOf = (tokens) =>
 /**
  * Return a histogram {width, counts} of `n` equal bins from 0 to 1.1 × the 99th percentile; the
  * last bin is open-ended.
+ *
+ * @param {number[]} sorted
+ * @param {number} n
  */
 export function histogram(sorted, n) {
   const width = (1.1 * quantile(sorted, 0.99)) / n || 1;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Timeline instrument: what host, GPU, network and page did during a request.
 
 import { moveFocus } from "../../core-sample/controls.js";
@@ -16,14 +15,24 @@ const CLOCKS =
   "Engine clock: queue, prefill, host. GPU clock: durations only. Server clock: template, pipe.";
 const ALIGNED = "Clocks aligned so that the fastest message has zero delay.";
 
-let readout = null;
-let figures = null;
-let chart = null;
-let bars = null;
-let roof = null;
-/** Data of the last `show`: {segment, tokens, measured}. */
-let now = null;
+/** @type {HTMLElement} */
+let readout;
+/** @type {HTMLElement} */
+let figures;
+/** @type {StepChart} */
+let chart;
+/** @type {Histogram} */
+let bars;
+/** @type {Roofline} */
+let roof;
+/**
+ * Data of the last `show`: {segment, tokens, measured}.
+ *
+ * @type {{segment: Segment, tokens: Token[], measured: MeasuredRun}}
+ */
+let now;
 
+/** @type {Instrument} */
 export const timeline = {
   needs: "run",
 
@@ -42,10 +51,10 @@ export const timeline = {
     const tokens = answer.tokens.slice(segment.first, segment.base + segment.nTokens);
     const measured = measure(segment, tokens, hello.limits.in_flight);
     now = { segment, tokens, measured };
-    const at = token && index >= segment.first ? index - segment.first : null;
-    chart.draw(measured, tokens, at, segment.running);
+    const at = index !== null && index >= segment.first ? index - segment.first : null;
+    chart.draw(measured, tokens, at);
     const sorted = intervalsOf(tokens);
-    bars.draw(sorted, at > 0 ? tokens[at].times.interval : null);
+    bars.draw(sorted, at ? tokens[at].times.interval : null);
     roof.draw(segment, tokens, at);
     drawFigures(segment, tokens, measured, sorted);
     drawReadout(token, at);
@@ -84,7 +93,7 @@ export const timeline = {
   },
 };
 
-/** Parts of a step: label, and field in `measure`. */
+/** Parts of a step: label, and field in `measure`. @type {[name: string, part: keyof StepDurations][]} */
 const PARTS = [
   ["waiting (pace)", "paced"],
   ["encode", "encode"],
@@ -108,13 +117,17 @@ const COLUMNS = [
 
 // ---- focus -----------------------------------------------------------------------------------
 
+/** @param {number | null} step */
 const look = (step) => point(step === null ? null : now.segment.first + step);
+/** @param {number | null} step */
 const choose = (step) => pin(step === null ? null : now.segment.first + step);
+/** @param {string} key */
 const move = (key) => moveFocus(key, false);
 
+/** @param {Token | PromptToken | null} token @param {number | null} at */
 function drawReadout(token, at) {
   const step = at === null ? null : now.measured.steps[at];
-  if (!step) {
+  if (!step || !token) {
     const { done, total, reused, moved } = now.segment.prefill;
     const found =
       (reused ? `, ${count(reused)} reused from the cache` : "") +
@@ -135,23 +148,36 @@ function drawReadout(token, at) {
   }
 }
 
-/** Return the rows about speculative decoding: none without drafts. */
+/**
+ * Return the rows about speculative decoding: none without drafts.
+ *
+ * @param {ToPage.Timings | null} timings
+ * @param {Token[]} tokens
+ * @returns {[name: string, value: string][]}
+ */
 function draftFigures(timings, tokens) {
-  const drafts = tokens.map(({ draft }) => draft).filter(Boolean);
+  const drafts = tokens.map(({ draft }) => draft).filter((draft) => !!draft);
   if (!drafts.length) return [];
   const accepted = drafts.filter((draft) => draft.accepted).length;
   const n = drafts.reduce((sum, draft) => sum + 1 + (draft.discarded?.length ?? 0), 0);
   const speedup = timings?.draft_speedup;
-  return [
+  /** @type {[name: string, value: string][]} */
+  const rows = [
     ["drafts accepted", `${count(accepted)} of ${count(n)}`],
     ["by place", placesOf(drafts)],
     ["faster by drafts", speedup ? `× ${speedup.toFixed(2)}` : "–"],
-    ...(timings?.draft_ms ? [["drafting", duration(timings.draft_ms)]] : []),
   ];
+  if (timings?.draft_ms) rows.push(["drafting", duration(timings.draft_ms)]);
+  return rows;
 }
 
-/** Return the share of accepted drafts at each place of a step: "80 70 65 %". */
+/**
+ * Return the share of accepted drafts at each place of a step: "80 70 65 %".
+ *
+ * @param {ToPage.Draft[]} drafts
+ */
 function placesOf(drafts) {
+  /** @type {{n: number, accepted: number}[]} */
   const counts = [];
   for (const { place, accepted, discarded = [] } of drafts) {
     for (let at = place; at <= place + discarded.length; at += 1) {
@@ -163,13 +189,22 @@ function placesOf(drafts) {
   return `${counts.map((own) => Math.round((100 * own.accepted) / own.n)).join(" ")} %`;
 }
 
+/**
+ * @param {Segment} segment
+ * @param {Token[]} tokens
+ * @param {MeasuredRun} measuredRun
+ * @param {number[]} sorted
+ */
 function drawFigures(segment, tokens, { steps }, sorted) {
-  const ms = (value) => (Number.isFinite(value) ? duration(value) : "–");
+  /** @param {number} [value] */
+  const ms = (value = NaN) => (Number.isFinite(value) ? duration(value) : "–");
+  /** @param {keyof StepDurations} part */
   const median = (part) => {
     const known = steps.map((step) => step[part]).filter((value) => value !== null);
     return quantile(known.sort((a, b) => a - b), 0.5);
   };
   const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
+  /** @type {[name: string, value: string][]} */
   const rows = [
     ["TTFT", ms(segment.timings?.ttft_ms ?? tokens[0]?.times.interval)],
     ["TPOT", ms(segment.timings?.tpot_ms || mean)],

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Tokens instrument: the prompt as tokenized for the model, and by another tokenizer.
 
-import { byId, el } from "../../ui/dom.js";
+import { byId, el, inputOf } from "../../ui/dom.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { count } from "../../ui/format.js";
 import { latest, tokenize } from "../../net/inspect.js";
@@ -11,6 +10,12 @@ import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { point, view } from "../../view.js";
 import { Missing } from "../shared/context.js";
 import { Pieces } from "./pieces.js";
+
+/**
+ * A prompt: its text, and its question; `run`: its segment if it is in the core sample.
+ *
+ * @typedef {{draft: boolean, text: string, question: Countable | null, run: Segment | null}} Source
+ */
 
 const TYPED_AFTER_MS = 120;
 /** Allowance for the growth of a request when encoded as JSON. */
@@ -23,15 +28,22 @@ const COLUMNS = ["tokenizer", "token", "id", "text", "bytes", "special", "role"]
 
 /** Prompt shown: "draft" or "last". */
 let wanted = "draft";
+/** @type {Source | null} */
 let source = null;
+/** @type {ToPage.Tokenized | null} */
 let answer = null;
 /** The request that `answer` belongs to, as JSON. */
 let answered = "";
-let field = null;
-let counts = null;
-let pieces = null;
-let choices = null;
+/** @type {HTMLTextAreaElement} */
+let field;
+/** @type {HTMLElement} */
+let counts;
+/** @type {Pieces} */
+let pieces;
+/** @type {HTMLFieldSetElement} */
+let choices;
 
+/** @type {Instrument} */
 export const tokens = {
   needs: "nothing",
 
@@ -39,29 +51,32 @@ export const tokens = {
     root.append(buildTyped(), buildCut());
   },
 
-  async show({ signal, index }) {
-    source = sourceNow();
-    drawTyped();
-    if (!source.question) {
+  async show({ signal, index, hello }) {
+    const shown = (source = sourceNow());
+    drawTyped(shown);
+    if (!shown.question) {
       answer = null;
       answered = "";
       drawCut(null);
       return "";
     }
-    const question = JSON.stringify(source.question);
-    if (question !== answered) {
-      if (question.length * JSON_GROWTH > state.hello.limits.message_bytes)
+    const question = JSON.stringify(shown.question);
+    let cut = answer;
+    if (!cut || question !== answered) {
+      if (question.length * JSON_GROWTH > hello.limits.message_bytes)
         throw new Missing("This prompt is too long for one request to the server.");
-      if (source.draft) await pause(TYPED_AFTER_MS, signal);
-      answer = await latest("tokens", source.question, tokenize);
+      if (shown.draft) await pause(TYPED_AFTER_MS, signal);
+      answer = cut = await latest("tokens", shown.question, tokenize);
       answered = question;
     }
-    drawCut(answer);
-    pieces.mark(source.run && index < 0 ? source.run.prompt.length + index : null);
-    return provenance();
+    drawCut(cut);
+    const { run } = shown;
+    pieces.mark(run && index !== null && index < 0 ? run.prompt.length + index : null);
+    return provenance(shown, cut);
   },
 
   table() {
+    /** @param {string} name @param {(ToPage.Piece & Partial<ToPage.PromptPiece>)[]} list */
     const of = (name, list) =>
       list.map(({ id, text, bytes, special, role }, i) => [
         name,
@@ -84,20 +99,26 @@ export const tokens = {
   },
 };
 
+/** @param {number} ms @param {AbortSignal} signal @returns {Promise<void>} */
 const pause = (ms, signal) =>
   new Promise((resolve) => {
     setTimeout(resolve, ms);
-    signal.addEventListener("abort", resolve);
+    signal.addEventListener("abort", () => resolve());
   });
 
 // ---- choice of prompt ------------------------------------------------------------------------
 
-/** Return {draft, text, question, run}; `run` is its segment if it is in the core sample. */
+/**
+ * Return {draft, text, question, run}; `run` is its segment if it is in the core sample.
+ *
+ * @returns {Source}
+ */
 function sourceNow() {
   const last = requestOf(lastTurn());
   const draft = composer.value;
   if (last && (wanted === "last" || draft.trim() === "")) return last;
   const text = withFiles(state.mode === "chat" ? draft.trim() : draft);
+  /** @type {Countable | null} */
   const question =
     draft.trim() === ""
       ? null
@@ -107,22 +128,24 @@ function sourceNow() {
   return { draft: true, text: draft, question, run: null };
 }
 
+/** @param {Turn | null} turn @returns {Source | null} */
 function requestOf(turn) {
   const shown = shownAnswer(turn);
   const segment = shown?.segment;
-  if (!segment?.request) return null;
+  if (!shown || !segment?.request) return null;
   const { messages, prompt, continue_final } = segment.originalRequest;
   const question = messages ? { messages, continue_final: !!continue_final } : { prompt };
   const first = shown.promptSegment === segment && view.answer === shown && segment.accepted;
   return {
     draft: false,
-    text: messages ? messages.at(-1).content : prompt,
+    text: (messages ? messages.at(-1)?.content : prompt) ?? "",
     question,
     run: first ? segment : null,
   };
 }
 
-function provenance() {
+/** @param {Source} source @param {ToPage.Tokenized} answer */
+function provenance(source, answer) {
   if (source.draft) return "Computed by the server's tokenizer from the draft in the composer.";
   const same =
     source.run?.prompt.length === answer.tokens.length &&
@@ -149,8 +172,8 @@ function buildTyped() {
     choice.prepend(input);
     choices.append(choice);
   }
-  choices.addEventListener("change", ({ target }) => {
-    wanted = target.value;
+  choices.addEventListener("change", (event) => {
+    wanted = inputOf(event).value;
     changed("look");
   });
   field = el("textarea");
@@ -170,14 +193,15 @@ function onType() {
   composer.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
+/** @param {KeyboardEvent} event */
 function onKey(event) {
   if (!isSendKey(event)) return;
   event.preventDefault();
   byId("composer").requestSubmit();
 }
 
-function drawTyped() {
-  const { draft, text } = source;
+/** @param {Source} source */
+function drawTyped({ draft, text }) {
   for (const input of choices.querySelectorAll("input")) {
     input.checked = input.value === (draft ? "draft" : "last");
     input.disabled = input.value === "last" && !requestOf(lastTurn());
@@ -197,11 +221,12 @@ function buildCut() {
   return box;
 }
 
-/** Focus the hovered prompt token in the core sample. */
+/** Focus the hovered prompt token in the core sample. @param {number | null} i */
 function onHover(i) {
   if (source?.run) point(i === null ? null : i - source.run.prompt.length);
 }
 
+/** @param {ToPage.Tokenized | null} cut */
 function drawCut(cut) {
   pieces.draw(cut);
   const rows = cut ? figures(cut) : [];
@@ -214,7 +239,9 @@ function drawCut(cut) {
   );
 }
 
+/** @param {ToPage.Tokenized} tokenized @returns {[name: string, value: string][]} */
 function figures({ tokens: all, plain, compare, n_chars, n_bytes, n_words }) {
+  /** @param {ToPage.Tokenization} cut */
   const perWord = ({ n_tokens: n, tokens_per_word: each }) =>
     each === null ? count(n) : `${count(n)}, ${each.toFixed(2)} per word`;
   return [

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Check of the list of tensors in an export (gpu/checkpoint/inventory.py) before it is drawn.
 
 import { list, nullable, number, ShapeError, struct, text, whole } from "../../local/gpu/shape.js";
@@ -48,7 +47,13 @@ const inventoryShape = struct({
   }),
 });
 
-/** Return `inventory`, the parsed `file`; throws an Error that says what is wrong with it. */
+/**
+ * Return `inventory`, the parsed `file`; throws an Error that says what is wrong with it.
+ *
+ * @param {unknown} inventory
+ * @param {string} file
+ * @returns {Answers.Inventory}
+ */
 export function checkInventory(inventory, file) {
   try {
     inventoryShape(inventory, "");
@@ -56,5 +61,5 @@ export function checkInventory(inventory, file) {
     if (!(error instanceof ShapeError)) throw error;
     throw new Error(`${file} cannot be used: ${error.message}; export the model again`);
   }
-  return inventory;
+  return /** @type {Answers.Inventory} */ (inventory);
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // What is known of the model's tensors, with each answer cached: from the server, or from the export
 // of the model that runs in this browser.
 
@@ -8,17 +7,59 @@ import { hasServer, isLocal, placeHere } from "../../net/connection.js";
 import { Missing } from "../shared/context.js";
 import { checkInventory } from "./check-inventory.js";
 
-const answers = new Map();
+/** @type {Map<string, unknown>} */
+/**
+ * Answers by key. A failed request is sent again next time.
+ *
+ * @template T
+ */
+class AnswersByKey {
+  /** @type {Map<string, T | Promise<T>>} */
+  #known = new Map();
 
-/** Inventory of the running model, as described in `gpu/checkpoint/inventory.py`. */
+  /** Return the answer, or a promise of it. @param {string} key @param {() => Promise<T>} request */
+  get(key, request) {
+    const known = this.#known.get(key);
+    if (known !== undefined) return known;
+    const promise = request();
+    this.#known.set(key, promise);
+    promise.then(
+      (found) => this.#known.set(key, found),
+      () => this.#known.delete(key),
+    );
+    return promise;
+  }
+
+  clear() {
+    this.#known.clear();
+  }
+}
+
+/** @type {AnswersByKey<Answers.Inventory>} */
+const inventories = new AnswersByKey();
+/** @type {AnswersByKey<Answers.TensorSummary>} */
+const summaries = new AnswersByKey();
+
+/**
+ * Inventory of the running model, as described in `gpu/checkpoint/inventory.py`.
+ *
+ * @param {string} model
+ * @returns {Promise<Answers.Inventory> | Answers.Inventory}
+ */
 export const askInventory = (model) =>
   isLocal()
-    ? once(JSON.stringify(placeHere()), inventoryHere)
-    : onceOf(`api/weights?model=${encodeURIComponent(model)}`);
+    ? inventories.get(JSON.stringify(placeHere()), inventoryHere)
+    : askOf(inventories, `api/weights?model=${encodeURIComponent(model)}`);
 
-/** Summary of one tensor, as described in `gpu/checkpoint/tensor_summary.py`. */
+/**
+ * Summary of one tensor, as described in `gpu/checkpoint/tensor_summary.py`.
+ *
+ * @param {string} model
+ * @param {string} name
+ * @returns {Promise<Answers.TensorSummary> | Answers.TensorSummary}
+ */
 export const askSummary = (model, name) =>
-  onceOf(`api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
+  askOf(summaries, `api/weights/${encodeURIComponent(name)}?model=${encodeURIComponent(model)}`);
 
 /** Why no summary of a tensor can be had, or "". */
 export function whyNoSummaries() {
@@ -28,7 +69,7 @@ export function whyNoSummaries() {
 }
 
 async function inventoryHere() {
-  const { base, hub } = placeHere();
+  const { base = "", hub } = placeHere() ?? {};
   if (hub)
     throw new Missing(
       "The tensors of a model of a hub are not listed while it runs in this browser. Serve it to see them.",
@@ -41,19 +82,14 @@ async function inventoryHere() {
 }
 
 /** Clear the cache after a change of model, device or storage type. */
-export const forgetAnswers = () => answers.clear();
-
-const onceOf = (path) => once(path, () => ask(path));
-
-/** Return the answer, or a promise of it. A failed request is sent again next time. */
-function once(key, request) {
-  if (!answers.has(key)) {
-    const promise = request();
-    answers.set(key, promise);
-    promise.then(
-      (found) => answers.set(key, found),
-      () => answers.delete(key),
-    );
-  }
-  return answers.get(key);
+export function forgetAnswers() {
+  inventories.clear();
+  summaries.clear();
 }
+
+/**
+ * @template T
+ * @param {AnswersByKey<T>} answers
+ * @param {string} path
+ */
+const askOf = (answers, path) => answers.get(path, () => ask(path));

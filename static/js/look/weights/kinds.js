@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Weights by kind: parameters, bytes on the device, bytes read per token.
 
 import { el, setText, setVars } from "../../ui/dom.js";
@@ -13,10 +12,15 @@ const KINDS = [
   ["unused", "unused"],
 ];
 
-/** Return {kind, name, parameters, share, device, token, tied} of the kinds present. */
+/**
+ * Return {kind, name, parameters, share, device, token, tied} of the kinds present.
+ *
+ * @param {Pick<Answers.Inventory, "tensors">} inventory
+ */
 export function kindsOf({ tensors }) {
   return KINDS.map(([kind, name]) => {
     const own = tensors.filter((tensor) => tensor.kind === kind);
+    /** @param {"parameters" | "share" | "device_bytes" | "token_bytes"} key */
     const sum = (key) => own.reduce((total, tensor) => total + (tensor[key] ?? 0), 0);
     return {
       kind,
@@ -32,14 +36,17 @@ export function kindsOf({ tensors }) {
 }
 
 export class WeightsKinds {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root.appendChild(el("div", "wt-kinds"));
     this.head = this.root.appendChild(el("p", "wt-what"));
     this.list = this.root.appendChild(el("ul"));
+    /** @type {Answers.Inventory | null} */
     this.drawn = null;
     this.root.append(el("p", "wt-hint", "Select a tensor to see its values."));
   }
 
+  /** @param {Answers.Inventory} inventory */
   draw(inventory) {
     if (inventory === this.drawn) return;
     this.drawn = inventory;
@@ -56,6 +63,7 @@ export class WeightsKinds {
   }
 }
 
+/** @param {string} kind @param {string} name @param {string[]} figures @param {number} [share] */
 function rowOf(kind, name, figures, share = 0) {
   const row = el("li", kind ? "" : "wt-heads");
   const bar = el("span", "wt-bar");
@@ -64,11 +72,12 @@ function rowOf(kind, name, figures, share = 0) {
   return row;
 }
 
+/** @param {Answers.Inventory} inventory */
 function describe(inventory) {
   const { parameters: n, n_bytes: saved, dtype } = inventory;
   const { device_bytes: device, token_bytes: token } = inventory;
   const files = `${count(n)} parameters, ${bytes(saved)} in the files.`;
-  if (!dtype) return files;
+  if (!dtype || device === null || token === null) return files;
   const stored = `As ${dtype} ${bytes(device)} on the device`;
   return `${files} ${stored}, of which a decode step reads ${bytes(token)}.`;
 }

@@ -1,12 +1,14 @@
-// @ts-nocheck
 // Map of all weights: a column per layer, a cell per tensor, with areas by number of parameters.
 
-import { el, setVars } from "../../ui/dom.js";
+import { el, setVars, targetOf } from "../../ui/dom.js";
 import { count, percent } from "../../ui/format.js";
 import { RovingTabindex } from "../shared/roving.js";
 
+/** @typedef {{title: string, layer: number | null, tensors: Answers.TensorEntry[], share: number}} Group */
+
 /** Minimum share of the map for a named column; of narrower ones every n-th is named. */
 const MIN_NAMED = 0.03;
+/** @type {Record<string, string>} */
 const SHORT = {
   input_layernorm: "norm",
   post_attention_layernorm: "norm",
@@ -24,26 +26,45 @@ const SHORT = {
 
 /**
  * Return "Q" for model.layers.3.self_attn.q_proj.weight; the name itself if there is no short one.
+ *
+ * @param {Pick<Answers.TensorEntry, "name">} tensor
  */
 export function shortOf({ name }) {
   const module = name.replace(/^model\.layers\.\d+\./, "").replace(/\.(weight|bias)$/, "");
   return (SHORT[module] ?? module) + (name.endsWith(".bias") ? " bias" : "");
 }
 
+/** Columns of tensors outside the layers, by kind. @type {Map<string, string>} */
+const OUTSIDE = new Map([["norm", "head"], ["embedding", "embed"]]);
 const KEYS = { next: "ArrowDown", previous: "ArrowUp", after: "ArrowRight", before: "ArrowLeft" };
 
 export class WeightsMap {
-  /** `onChoose(name)`: selected tensor; `onPoint(tensor | null)`: hovered tensor. */
+  /**
+   * `onChoose(name)`: selected tensor; `onPoint(tensor | null)`: hovered tensor.
+   *
+   * @param {HTMLElement} root
+   * @param {{onChoose: (name: string) => void, onPoint: (tensor: Answers.TensorEntry | null) => void}} on
+   */
   constructor(root, { onChoose, onPoint }) {
     this.root = root.appendChild(el("div", "wt-map"));
     this.root.setAttribute("role", "group");
     this.root.setAttribute("aria-label", "Tensors, by layer");
+    /** @type {Map<string, HTMLElement>} */
     this.cells = new Map();
+    /** @type {HTMLElement[][]} */
     this.columns = [];
+    /** @type {{column: HTMLElement, layer: number | null}[]} */
+    this.groups = [];
+    /** @type {Map<string | undefined, Answers.TensorEntry>} */
     this.tensors = new Map();
     this.marked = "";
-    const at = ({ target }) => this.tensors.get(target.closest("button")?.dataset.name) ?? null;
-    this.root.addEventListener("click", (event) => at(event) && onChoose(at(event).name));
+    /** @param {Event} event */
+    const at = (event) =>
+      this.tensors.get(targetOf(event).closest("button")?.dataset.name) ?? null;
+    this.root.addEventListener("click", (event) => {
+      const tensor = at(event);
+      if (tensor) onChoose(tensor.name);
+    });
     this.root.addEventListener("pointerover", (event) => onPoint(at(event)));
     this.root.addEventListener("pointerleave", () => onPoint(null));
     this.root.addEventListener("focusin", (event) => onPoint(at(event)));
@@ -51,33 +72,40 @@ export class WeightsMap {
     this.roving = new RovingTabindex(this.root, KEYS, () => this.columns);
   }
 
-  /** Draw the tensors of an inventory, in its order. */
+  /** Draw the tensors of an inventory, in its order. @param {Answers.TensorEntry[]} tensors */
   draw(tensors) {
     this.tensors = new Map(tensors.map((tensor) => [tensor.name, tensor]));
     this.cells.clear();
     this.columns = [];
     const groups = columnsOf(tensors);
     const named = Math.max(1, Math.ceil(MIN_NAMED / Math.min(1, ...layerShares(groups))));
-    this.root.replaceChildren(...groups.map((group) => this.#column(group, named)));
+    this.groups = groups.map((group) => ({ column: this.#column(group, named), layer: group.layer }));
+    this.root.replaceChildren(...this.groups.map(({ column }) => column));
     this.roving.reset();
     this.marked = "";
   }
 
-  /** Highlight the selected tensor and the core sample's layer; null for none. */
+  /**
+   * Highlight the selected tensor and the core sample's layer; null for none.
+   *
+   * @param {string | null} name
+   * @param {number | null} layer
+   */
   mark(name, layer) {
     if (this.marked === `${name} ${layer}`) return;
     this.marked = `${name} ${layer}`;
     for (const [other, cell] of this.cells)
       cell.setAttribute("aria-pressed", String(other === name));
-    for (const column of this.root.children)
-      column.classList.toggle("at", layer !== null && column.dataset.layer === String(layer));
+    for (const { column, layer: own } of this.groups)
+      column.classList.toggle("at", layer !== null && own === layer);
   }
 
+  /** @param {Group} group @param {number} named */
   #column({ title, layer, tensors, share }, named) {
     const tied = tensors.some((tensor) => tensor.tied_to);
     const column = el("div", share > 0 && !tied ? "wt-column" : "wt-column none");
     setVars(column, { "--w": share });
-    if (layer !== null) column.dataset.layer = layer;
+    if (layer !== null) column.dataset.layer = String(layer);
     const name = column.appendChild(el("span", "wt-name"));
     if (layer === null) name.append(title);
     else if (layer % named === 0) name.append(el("span", "", "layer "), String(layer));
@@ -87,6 +115,7 @@ export class WeightsMap {
     return column;
   }
 
+  /** @param {Answers.TensorEntry} tensor @param {number} height */
   #cell(tensor, height) {
     const cell = el("button", `wt-cell ${tensor.tied_to ? "tied" : tensor.kind}`);
     cell.type = "button";
@@ -99,8 +128,10 @@ export class WeightsMap {
   }
 }
 
+/** @param {Group[]} groups */
 const layerShares = (groups) => groups.filter((g) => g.layer !== null).map((g) => g.share);
 
+/** @param {Answers.TensorEntry} tensor */
 function spoken({ name, parameters, share, tied_to: tied }) {
   return tied
     ? `${name}: tied to ${tied}`
@@ -109,15 +140,17 @@ function spoken({ name, parameters, share, tied_to: tied }) {
 
 /**
  * Group into embedding, layers, head with final norm, and unused: {title, layer, tensors, share}.
+ *
+ * @param {Answers.TensorEntry[]} tensors
  */
 function columnsOf(tensors) {
+  /** @type {Map<string, Group>} */
   const columns = new Map();
   for (const tensor of tensors) {
     const { kind, layer } = tensor;
-    const title =
-      layer === null ? { norm: "head", embedding: "embed" }[kind] ?? kind : `layer ${layer}`;
-    if (!columns.has(title)) columns.set(title, { title, layer, tensors: [], share: 0 });
-    const column = columns.get(title);
+    const title = layer === null ? (OUTSIDE.get(kind) ?? kind) : `layer ${layer}`;
+    const column = columns.get(title) ?? { title, layer, tensors: [], share: 0 };
+    columns.set(title, column);
     column.tensors.push(tensor);
     column.share += tensor.share;
   }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Rotary position embedding: the wavelength of each pair of dimensions, in tokens.
 
 import { el, fitCanvas, setText } from "../../ui/dom.js";
@@ -11,10 +10,16 @@ const TOP = 28;
 const LEFT = 58;
 const RIGHT = 8;
 
-/** Wavelength of a pair relative to that without RoPE scaling. */
+/**
+ * Wavelength of a pair relative to that without RoPE scaling.
+ *
+ * @param {Pick<Answers.RopeTable, "wavelength" | "unscaled">} rope
+ * @param {number} i
+ */
 export const ropeScale = ({ wavelength, unscaled }, i) => wavelength[i] / unscaled[i];
 
 export class Rotary {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root.appendChild(el("div", "wt-rotary"));
     this.head = this.root.appendChild(el("p", "wt-what"));
@@ -22,6 +27,7 @@ export class Rotary {
     this.canvas.setAttribute("aria-hidden", "true");
   }
 
+  /** @param {Answers.RopeTable} rope */
   draw(rope) {
     setText(this.head, describe(rope));
     const [context, width, height] = fitCanvas(this.canvas);
@@ -30,7 +36,9 @@ export class Rotary {
     const foot = height - FOOT;
     const ends = [...wavelength, ...unscaled, most].map(Math.log10);
     const [low, high] = [Math.floor(Math.min(...ends)), Math.ceil(Math.max(...ends))];
+    /** @param {number} tokens */
     const y = (tokens) => foot - ((Math.log10(tokens) - low) / (high - low)) * (foot - TOP);
+    /** @param {number} i */
     const x = (i) => LEFT + ((i + 0.5) / wavelength.length) * (width - LEFT - RIGHT);
     for (let power = low; power <= high; power += 1) {
       rule(context, LEFT, y(10 ** power), width - LEFT - RIGHT, 1);
@@ -47,6 +55,7 @@ export class Rotary {
   }
 }
 
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y */
 function drawPair(context, x, y) {
   context.fillStyle = palette.data;
   context.beginPath();
@@ -54,7 +63,14 @@ function drawPair(context, x, y) {
   context.fill();
 }
 
-/** Draw the unscaled wavelength as a ring, connected to the scaled one. */
+/**
+ * Draw the unscaled wavelength as a ring, connected to the scaled one.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} from
+ * @param {number} to
+ */
 function drawUnscaled(context, x, from, to) {
   rule(context, x, Math.min(from, to), 1, Math.abs(to - from), "edge");
   context.strokeStyle = palette.edge;
@@ -64,6 +80,7 @@ function drawUnscaled(context, x, from, to) {
   context.stroke();
 }
 
+/** @param {Answers.RopeTable} rope */
 function describe(rope) {
   const { wavelength, context, theta, scaling, factor } = rope;
   if (!wavelength.length) return "This model has no rotary positions.";

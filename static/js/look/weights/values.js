@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Values of one tensor: description, histogram and largest values.
 
 import { el, fitCanvas, setText } from "../../ui/dom.js";
@@ -10,15 +9,21 @@ const FOOT = 18;
 const TOP = 24;
 const SHOWN_OUTLIERS = 6;
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+/** @param {number | null} value */
 const number = (value) => (value === null ? "–" : short.format(value).replace("-", "−"));
 
-/** Return lower edge, upper edge and count of every bin. */
+/**
+ * Return lower edge, upper edge and count of every bin.
+ *
+ * @param {Pick<Answers.TensorSummary, "counts" | "reach">} summary
+ */
 export function binsOf({ counts, reach }) {
   const width = (2 * (reach || 1)) / counts.length;
   return counts.map((n, i) => [-(reach || 1) + i * width, -(reach || 1) + (i + 1) * width, n]);
 }
 
 export class WeightsValues {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.root = root.appendChild(el("div", "wt-values"));
     this.root.tabIndex = 0;
@@ -30,11 +35,18 @@ export class WeightsValues {
     this.bars = this.root.appendChild(el("canvas", "wt-bars"));
     this.bars.setAttribute("aria-hidden", "true");
     this.figures = this.root.appendChild(el("dl", "wt-figures"));
+    /** @type {Answers.TensorSummary | null} */
     this.drawn = null;
     this.largest = this.root.appendChild(el("table", "wt-largest"));
   }
 
-  /** `summary`: null while unknown, or if it cannot be had; `why` says why not, else "". */
+  /**
+   * `summary`: null while unknown, or if it cannot be had; `why` says why not, else "".
+   *
+   * @param {Answers.TensorEntry} tensor
+   * @param {Answers.TensorSummary | null} summary
+   * @param {string} why
+   */
   draw(tensor, summary, why) {
     setText(this.name, tensor.name);
     setText(this.what, describe(tensor));
@@ -49,6 +61,7 @@ export class WeightsValues {
     this.#largest(summary);
   }
 
+  /** @param {Answers.TensorSummary} summary */
   #figures(summary) {
     const { n, n_nan: nan, n_inf: inf, zeros } = summary;
     const rows = [
@@ -70,6 +83,7 @@ export class WeightsValues {
     );
   }
 
+  /** @param {Answers.TensorSummary} summary */
   #largest({ outliers }) {
     const caption = "Largest values, with distance from the mean";
     this.largest.replaceChildren(el("caption", "", caption));
@@ -83,17 +97,19 @@ export class WeightsValues {
   }
 }
 
+/** @param {Answers.TensorEntry} tensor */
 function describe(tensor) {
   const shape = tensor.shape.length ? tensor.shape.join(" × ") : "one number";
   if (tensor.tied_to) return `${shape}. Tied to ${tensor.tied_to}, stored once.`;
   const parts = [`${shape}, saved as ${tensor.dtype} in ${bytes(tensor.n_bytes)}`];
   if (tensor.device_dtype)
-    parts.push(`on the device ${tensor.device_dtype}, ${bytes(tensor.device_bytes)}`);
+    parts.push(`on the device ${tensor.device_dtype}, ${bytes(tensor.device_bytes ?? NaN)}`);
   if (tensor.read_by.length) parts.push(`read by ${tensor.read_by.join(" and ")}`);
   else parts.push("unused by the engine");
   return `${parts.join("; ")}.`;
 }
 
+/** @param {HTMLCanvasElement} canvas @param {Answers.TensorSummary} summary */
 function drawBars(canvas, { counts, reach, mean, std }) {
   const [context, width, height] = fitCanvas(canvas);
   if (!width) return;
@@ -106,8 +122,9 @@ function drawBars(canvas, { counts, reach, mean, std }) {
     context.fillRect(i * pitch, foot - tall, Math.max(1, pitch - 1), tall);
   });
   rule(context, 0, foot, width, 1);
+  /** @param {number} value */
   const x = (value) => ((value / (reach || 1) + 1) / 2) * width;
-  if (mean !== null) {
+  if (mean !== null && std !== null) {
     rule(context, x(mean), TOP - 7, 1, foot - TOP + 7, "ink");
     const wide = Math.min(width, x(mean + std)) - Math.max(0, x(mean - std));
     rule(context, Math.max(0, x(mean - std)), TOP - 7, wide, 1, "ink");

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Weights instrument: every tensor by size, the values of one, and the rotary positions.
 
-import { el } from "../../ui/dom.js";
+import { el, inputOf } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { changed } from "../../state.js";
 import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
@@ -10,22 +9,37 @@ import { WeightsMap } from "./map.js";
 import { Rotary, ropeScale } from "./rotary.js";
 import { binsOf, WeightsValues } from "./values.js";
 
+/** @typedef {"tensors" | "values" | "rotary"} PaneName */
+
+/** @type {[name: PaneName, text: string][]} */
 const PANES = [
   ["tensors", "All tensors"],
   ["values", "One tensor"],
   ["rotary", "Rotary positions"],
 ];
 
-let map = null;
-let readout = null;
-let choices = null;
-let panes = null;
+/** @type {WeightsMap} */
+let map;
+/** @type {HTMLElement} */
+let readout;
+/** @type {HTMLFieldSetElement} */
+let choices;
+/** @type {{tensors: WeightsKinds, values: WeightsValues, rotary: Rotary}} */
+let panes;
+/** @type {PaneName} */
 let pane = "tensors";
+/** @type {string | null} */
 let chosen = null;
-/** What was drawn last, {inventory, summary}, and the key of its model and device. */
-let now = null;
+/**
+ * What was drawn last, {inventory, summary}, and the key of its model and device.
+ *
+ * @type {{inventory: Answers.Inventory, summary: Answers.TensorSummary | null}}
+ */
+let now;
+/** @type {string | null} */
 let known = null;
 
+/** @type {Instrument} */
 export const weights = {
   needs: "nothing",
   asks: true,
@@ -58,20 +72,26 @@ export const weights = {
   table: () => TABLES[pane](),
 };
 
-/** Start over for another model, device or storage type. */
+/** Start over for another model, device or storage type. @param {string} id */
 function begin(id) {
   if (known) forgetAnswers();
   known = id;
-  now = chosen = null;
+  chosen = null;
   pane = "tensors";
 }
 
-/** Return the summary of the selected tensor, or of the one it is tied to. */
+/**
+ * Return the summary of the selected tensor, or of the one it is tied to.
+ *
+ * @param {Answers.Inventory} inventory
+ * @param {string} model
+ */
 function summaryOf({ tensors }, model) {
   const tensor = tensors.find(({ name }) => name === chosen);
-  return askSummary(model, tensor.tied_to ?? tensor.name);
+  return tensor ? askSummary(model, tensor.tied_to ?? tensor.name) : null;
 }
 
+/** @param {string} name */
 function choose(name) {
   chosen = name;
   pane = "values";
@@ -88,13 +108,18 @@ function buildChoices() {
     choice.prepend(input);
     choices.append(choice);
   }
-  choices.addEventListener("change", ({ target }) => {
-    pane = target.value;
+  choices.addEventListener("change", (event) => {
+    pane = /** @type {PaneName} */ (inputOf(event).value);
     changed("look");
   });
   return choices;
 }
 
+/**
+ * @param {Answers.Inventory} inventory
+ * @param {Answers.TensorSummary | null} summary
+ * @param {Row | null} row
+ */
 function draw(inventory, summary, row) {
   if (now?.inventory !== inventory) map.draw(inventory.tensors);
   now = { inventory, summary };
@@ -106,7 +131,8 @@ function draw(inventory, summary, row) {
   map.mark(chosen, row?.layer ?? null);
   say(null);
   if (pane === "tensors") panes.tensors.draw(inventory);
-  if (pane === "values") panes.values.draw(tensorOf(chosen), summary, whyNoSummaries());
+  const tensor = tensorOf(chosen);
+  if (pane === "values" && tensor) panes.values.draw(tensor, summary, whyNoSummaries());
   if (pane === "rotary") panes.rotary.draw(inventory.rope);
   return pane === "values" && !summary ? SOURCES.tensors : SOURCES[pane];
 }
@@ -117,14 +143,20 @@ const SOURCES = {
   rotary: "Computed from the model’s config.",
 };
 
+/** @param {string | null} name */
 const tensorOf = (name) => now.inventory.tensors.find((tensor) => tensor.name === name);
 
-/** Describe the hovered tensor, else the selected one, below the map. */
+/**
+ * Describe the hovered tensor, else the selected one, below the map.
+ *
+ * @param {Answers.TensorEntry | null} tensor
+ */
 function say(tensor) {
   const shown = tensor ?? (chosen && now ? tensorOf(chosen) : null);
   readout.textContent = shown ? line(shown) : " ";
 }
 
+/** @param {Answers.TensorEntry} tensor */
 function line({ name, shape, parameters, tied_to: tied }) {
   if (tied) return `${name} = ${tied}`;
   return `${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
@@ -132,29 +164,30 @@ function line({ name, shape, parameters, tied_to: tied }) {
 
 // ---- tables ----------------------------------------------------------------------------------
 
+/** @param {string} name */
 const whole = (name) => ({ name, format: count });
+/** @type {[column: Column, value: (tensor: Answers.TensorEntry) => unknown][]} */
 const TENSOR_COLUMNS = [
-  ["tensor", "name"],
-  ["kind", "kind"],
-  [whole("layer"), "layer"],
+  ["tensor", ({ name }) => name],
+  ["kind", ({ kind }) => kind],
+  [whole("layer"), ({ layer }) => layer],
   ["shape", (tensor) => tensor.shape.join(" × ")],
-  ["saved as", "dtype"],
-  [whole("bytes in the file"), "n_bytes"],
-  [whole("parameters"), "parameters"],
-  ["share", "share"],
-  ["on the device as", "device_dtype"],
-  [whole("bytes on the device"), "device_bytes"],
-  [whole("bytes read per token"), "token_bytes"],
+  ["saved as", ({ dtype }) => dtype],
+  [whole("bytes in the file"), (tensor) => tensor.n_bytes],
+  [whole("parameters"), ({ parameters }) => parameters],
+  ["share", ({ share }) => share],
+  ["on the device as", (tensor) => tensor.device_dtype],
+  [whole("bytes on the device"), (tensor) => tensor.device_bytes],
+  [whole("bytes read per token"), (tensor) => tensor.token_bytes],
   ["read by", (tensor) => tensor.read_by.join(", ")],
-  ["tied to", "tied_to"],
+  ["tied to", (tensor) => tensor.tied_to],
 ];
 
+/** @type {Record<PaneName, () => Numbers>} */
 const TABLES = {
   tensors: () => ({
     columns: TENSOR_COLUMNS.map(([column]) => column),
-    rows: now.inventory.tensors.map((tensor) =>
-      TENSOR_COLUMNS.map(([, key]) => (typeof key === "string" ? tensor[key] : key(tensor))),
-    ),
+    rows: now.inventory.tensors.map((tensor) => TENSOR_COLUMNS.map(([, value]) => value(tensor))),
   }),
   values: () => ({ columns: ["from", "to", whole("values")], rows: now.summary ? binsOf(now.summary) : [] }),
   rotary: () => {
