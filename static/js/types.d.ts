@@ -135,7 +135,7 @@ interface Row {
 interface Setting {
   factors: Record<string, number>;
   steer: Array<FromPage.Steer & Keyed>;
-  patch: Array<FromPage.Patch & Keyed & { here: string; there: string; at?: number }>;
+  patch: Array<FromPage.Patch & Keyed & { here: string; there: string; at?: number | null }>;
   loras: Record<string, number>;
 }
 

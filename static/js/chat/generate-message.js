@@ -19,7 +19,7 @@ import { truncationField } from "./truncation.js";
  *   before         {ran, from, last} of a continued text, see `continuedSpans`; null: none
  *
  * @param {Partial<RunRequest>} request
- * @param {{params: NamedSettings, capture: boolean, interventions: Setting, before: Before | null}} options
+ * @param {{params: NamedSettings, capture: boolean, interventions: Setting, before?: Before | null}} options
  * @returns {RunRequest}
  */
 export function newMessage(request, { params, capture, interventions, before = null }) {

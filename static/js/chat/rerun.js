@@ -46,6 +46,7 @@ export function seedOf(answer) {
  */
 function lastPatched(answer) {
   const { patch } = state.interventions.setting;
-  const patched = patch.flatMap(({ muted, at = -1 }) => (!muted && answer.tokens[at] ? [at] : []));
+  const acting = patch.filter(({ muted }) => !muted).map(({ at }) => at ?? -1);
+  const patched = acting.filter((at) => answer.tokens[at]);
   return patched.length ? Math.max(...patched) : null;
 }

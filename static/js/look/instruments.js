@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The instruments in the order of their tabs. Their code is loaded when first opened.
 //
 //   name    one word; `look=` in the address (ui/address.js)
@@ -50,7 +49,7 @@ export const INSTRUMENTS = [
     tab: "Experts",
     title: "Experts",
     what: "The experts each layer chose for the tokens, and how evenly the run used them.",
-    fits: ({ model }) => model.n_experts > 0,
+    fits: ({ model }) => !!model.n_experts,
     fetch: async () => (await import("./experts/experts.js")).experts,
   },
   {

@@ -61,7 +61,7 @@ const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
  * Read a number that was typed: {value}, or {error} where the server would refuse it.
  *
  * @param {string} text
- * @param {SamplingSetting} setting
+ * @param {{label: string, min: number, max: number, integer?: boolean}} setting
  */
 export function parseNumber(text, { label, min, max, integer = false }) {
   const kind = integer ? "a whole number" : "a number";

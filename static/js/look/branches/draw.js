@@ -41,7 +41,6 @@ export function drawTree(canvas, tree, view) {
   const context = fit(canvas, view.scale.width, tree.rows.length * ROW);
   tree.rows.forEach((leaf, row) => drawName(context, view, leaf, row));
   // Highlighted edges are drawn on top.
-  /** @param {HTMLElement} node */
   /** @param {TreeEdge} edge */
   const looked = ({ leaves }) => leaves.some((leaf) => leaf === view.hot || leaf === view.shown);
   const plain = tree.nodes.filter((each) => !looked(each));

@@ -47,7 +47,6 @@ export const cache = {
     drawPanes();
   },
 
-  /** @param {CanvasRenderingContext2D} context */
   /** @param {TokenFocus} context */
   show: (context) => view().show(context),
 

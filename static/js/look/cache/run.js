@@ -170,7 +170,6 @@ function drawAxes(context, full) {
     rule(context, left, y(size), room, 1);
     if (size) label(context, bytes(size), left - 10, y(size), { align: "end" });
   }
-  /** @param {string} text @param {string} at */
   /** @param {string} text @param {number} at */
   const beside = (text, at) => label(context, text, left - 10, at, { align: "end" });
   beside("tokens", height - RULER / 2 + 3);

@@ -1,10 +1,12 @@
-// @ts-nocheck
 // Answers of a comparison side by side: which tokens are the same, and where two answers part. No
 // DOM access.
 
 /**
  * Return for each answer the number of the first one that has the same token at `index`; null where
  * it has none (yet).
+ *
+ * @param {(Answer | null)[]} answers
+ * @param {number} index
  */
 export function groupsAt(answers, index) {
   const ids = answers.map((answer) => answer?.tokens[index]?.id ?? null);
@@ -14,6 +16,10 @@ export function groupsAt(answers, index) {
 /**
  * Return the first difference of two answers: {index, sides}, or null if there is none yet. `sides`:
  * the token of each, null where the answer ended before it.
+ *
+ * @param {Answer | null} a
+ * @param {Answer | null} b
+ * @returns {Parting | null}
  */
 export function firstDifference(a, b) {
   if (!a?.segment || !b?.segment) return null;
@@ -27,6 +33,6 @@ export function firstDifference(a, b) {
   return { index, sides: [a.tokens[index] ?? null, b.tokens[index] ?? null] };
 }
 
-/** Number of tokens of the longest answer. */
+/** Number of tokens of the longest answer. @param {(Answer | null)[]} answers */
 export const longestOf = (answers) =>
   Math.max(0, ...answers.map((answer) => answer?.tokens.length ?? 0));

@@ -1,13 +1,27 @@
-// @ts-nocheck
 // One column of a comparison on the page: its settings in words, its buttons, its text.
 
 import { AnswerText } from "../../chat/answer-text.js";
 import { pauseOf } from "../../chat/pace.js";
 import { isPrefilling, isQueued, reasonOf, tokensPerSecond, withReason } from "../../chat/status-line.js";
-import { el, setAttr, setText } from "../../ui/dom.js";
+import { el, setAttr, setText, targetOf } from "../../ui/dom.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { figure, plural } from "../../ui/format.js";
 import { newIconButton } from "../../ui/icon-button.js";
+
+/**
+ * What the page does at the controls of a column, by its number.
+ *
+ * @typedef {{select: (number: number) => void, stop: (number: number) => void,
+ *   takeOver: (number: number) => void, remove: (number: number) => void,
+ *   write: (number: number, prompt: string) => void, send: () => void,
+ *   point: (number: number, index: number | null) => void,
+ *   choose: (number: number, index: number) => void}} ColumnActs
+ */
+
+/**
+ * @typedef {{words: string, prompt: string, selected: boolean, parting: number | null,
+ *   focus: number | null, whyNotTake: string, removable: boolean}} ColumnDrawing
+ */
 
 /** The text scrolls with its end while that is this near. */
 const NEAR_END_PX = 30;
@@ -15,11 +29,15 @@ const NEAR_END_PX = 30;
 export class ColumnView {
   #text = new AnswerText();
   #stick = true;
+  /** @type {HTMLElement | null} */
   #focused = null;
 
   /**
    * `number`: of the column; `on`: {select, stop, takeOver, remove, write, point, choose} take it first;
    * `send()` starts the comparison.
+   *
+   * @param {number} number
+   * @param {ColumnActs} on
    */
   constructor(number, on) {
     const letter = "ABCD"[number];
@@ -27,7 +45,8 @@ export class ColumnView {
     this.node.setAttribute("aria-label", `Column ${letter}`);
     this.pick = el("button", "cmp-pick");
     this.pick.type = "button";
-    this.pick.append(el("b", "", letter), el("span"));
+    this.pick.append(el("b", "", letter));
+    this.words = this.pick.appendChild(el("span"));
     this.pick.addEventListener("click", () => on.select(number));
     this.stop = newIconButton("stop", `Stop ${letter}`, () => on.stop(number));
     this.take = newIconButton("more", `Take ${letter} over into the conversation`, () =>
@@ -38,7 +57,9 @@ export class ColumnView {
     acts.append(this.stop, this.take, this.remove);
     const head = this.node.appendChild(el("header"));
     head.append(this.pick, acts);
-    this.prompt = this.node.appendChild(number ? newPrompt(letter) : el("p", "cmp-prompt"));
+    /** Of its own prompt; null: the first column shows that of all. */
+    this.field = number ? newPrompt(letter) : null;
+    this.prompt = this.node.appendChild(this.field ?? el("p", "cmp-prompt"));
     this.status = this.node.appendChild(el("p", "cmp-status"));
     this.scroller = this.node.appendChild(el("div", "cmp-text"));
     this.scroller.tabIndex = 0;
@@ -49,11 +70,17 @@ export class ColumnView {
     this.#listen(number, on);
   }
 
+  /** @param {number} number @param {ColumnActs} on */
   #listen(number, on) {
-    const indexOf = ({ target }) => (target.matches(".tok") ? Number(target.dataset.i) : null);
+    /** @param {Event} event */
+    const indexOf = (event) => {
+      const { dataset, classList } = targetOf(event);
+      return classList.contains("tok") ? Number(dataset.i) : null;
+    };
     const { box } = this.#text;
-    this.prompt.addEventListener("input", () => on.write(number, this.prompt.value));
-    this.prompt.addEventListener("keydown", (event) => {
+    const { field } = this;
+    field?.addEventListener("input", () => on.write(number, field.value));
+    field?.addEventListener("keydown", (event) => {
       if (!isSendKey(event)) return;
       event.preventDefault();
       on.send();
@@ -63,7 +90,8 @@ export class ColumnView {
     });
     box.addEventListener("pointerleave", () => on.point(number, null));
     box.addEventListener("click", (event) => {
-      if (indexOf(event) !== null) on.choose(number, indexOf(event));
+      const index = indexOf(event);
+      if (index !== null) on.choose(number, index);
     });
   }
 
@@ -76,11 +104,14 @@ export class ColumnView {
    * Draw a column. `words`: of its settings; `prompt`: its own, or of the first that of all; `selected`; `parting`: number of the first token that
    * differs from the first column's, or null; `focus`: number of the focused token, or null;
    * `whyNotTake`: why it cannot be taken over, or ""; `removable`.
+   *
+   * @param {CompareColumn} column
+   * @param {ColumnDrawing} drawing
    */
   draw({ answer, refused }, { words, prompt, selected, parting, focus, whyNotTake, removable }) {
-    if (!("value" in this.prompt)) setText(this.prompt, prompt);
-    else if (this.prompt.value !== prompt) this.prompt.value = prompt;
-    setText(this.pick.lastChild, words);
+    if (!this.field) setText(this.prompt, prompt);
+    else if (this.field.value !== prompt) this.field.value = prompt;
+    setText(this.words, words);
     this.pick.title = `${words}. Press to let the sliders and Reach in act on this column.`;
     this.pick.setAttribute("aria-pressed", String(selected));
     this.node.toggleAttribute("data-selected", selected);
@@ -89,8 +120,9 @@ export class ColumnView {
     this.take.disabled = whyNotTake !== "";
     setAttr(this.take, "title", whyNotTake || this.take.getAttribute("aria-label"));
     this.remove.hidden = !removable;
-    setText(this.status, refused || (answer ? statusOf(answer) : "not run yet"));
-    this.status.title = withReason(this.status.textContent, answer?.segment ?? null);
+    const segment = answer?.segment;
+    setText(this.status, refused || (segment ? statusOf(answer, segment) : "not run yet"));
+    this.status.title = withReason(this.status.textContent, segment ?? null);
     this.status.dataset.tone = refused || answer?.segment?.reason === "error" ? "bad" : "";
     this.scroller.setAttribute("aria-busy", String(answer?.running ?? false));
     if (!answer) return this.#text.clear();
@@ -101,6 +133,7 @@ export class ColumnView {
     return undefined;
   }
 
+  /** @param {string} name @param {number | null} index */
   #mark(name, index) {
     const node = this.#text.nodes[index ?? -1];
     const before = this.#text.box.querySelector(`.${name}`);
@@ -109,6 +142,7 @@ export class ColumnView {
     node?.classList.add(name);
   }
 
+  /** @param {number | null} index */
   #focus(index) {
     const node = this.#text.nodes[index ?? -1] ?? null;
     if (node === this.#focused) return;
@@ -123,6 +157,7 @@ export class ColumnView {
   }
 }
 
+/** @param {string} letter */
 function newPrompt(letter) {
   const field = el("textarea", "cmp-prompt");
   Object.assign(field, { rows: 1, placeholder: "the same prompt", spellcheck: true });
@@ -130,8 +165,9 @@ function newPrompt(letter) {
   return field;
 }
 
-function statusOf(answer) {
-  const { segment, tokens } = answer;
+/** @param {Answer} answer @param {Segment} segment */
+function statusOf(answer, segment) {
+  const { tokens } = answer;
   if (segment.state === "sent") return "sent";
   if (isQueued(segment)) return `queued, position ${segment.position}`;
   if (segment.running && isPrefilling(segment)) return "reading the prompt";
@@ -142,7 +178,7 @@ function statusOf(answer) {
   return parts.join(" · ");
 }
 
-/** Say how a run ended: unlike in the conversation, no notice tells of an error. */
+/** Say how a run ended: unlike in the conversation, no notice tells of an error. @param {Segment} segment */
 function endOf(segment) {
   if (segment.reason === "eos") return "complete";
   return segment.reason === "error" ? segment.message : reasonOf(segment);

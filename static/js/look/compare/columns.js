@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The columns of a comparison: each has its own sampling settings and interventions, and may have a
 // prompt of its own; and the answer that they gave. The first has those of the page.
 
@@ -13,16 +12,7 @@ import { pin, showAnswer, view } from "../../view.js";
 
 export const MAX_COLUMNS = 4;
 
-/**
- * A column: settings of the sampling panel, a store of interventions (null for those of the page), its
- * own prompt ("" for that of all), the prompt that its answer is to (run.js), the answer or null, and
- * why it has none, or "".
- *
- * @typedef {{name: string, settings: object | null, interventions: object | null, prompt: string,
- *   asked: object | null, answer: object | null, refused: string}} Column
- */
-
-/** @type {Column[]} */
+/** @type {CompareColumn[]} */
 let columns = [];
 let selected = 0;
 
@@ -30,11 +20,13 @@ export const allColumns = () => columns;
 export const selectedNumber = () => selected;
 export const isRunning = () => columns.some(({ answer }) => answer?.running);
 
+/** @param {number} i */
 const nameOf = (i) => `column ${"ABCD"[i]}`;
 const EMPTY = { prompt: "", asked: null, answer: null, refused: "" };
 
-/** Settings and interventions (a `Setting`) of a column now. */
+/** Settings and interventions (a `Setting`) of a column now. @param {CompareColumn} column */
 export const settingsOf = ({ settings }) => settings ?? (state.own ?? state).settings;
+/** @param {CompareColumn} column */
 export const settingOf = (column) =>
   (column.settings ? interventionsOf(column) : (state.own ?? state).interventions).setting;
 
@@ -52,6 +44,8 @@ export function openColumns() {
 /**
  * Begin again with the page's column and one for each of `others`: settings that differ from it, and
  * `prompt`, if it has its own.
+ *
+ * @param {(Partial<NumberSettings> & {prompt?: string})[]} others
  */
 export function setColumns(others) {
   releaseControls();
@@ -64,14 +58,23 @@ export function setColumns(others) {
   select(0);
 }
 
-/** Other settings than the page's: without its interventions, or another preset. */
+/**
+ * Other settings than the page's: without its interventions, or another preset.
+ *
+ * @param {Settings} settings
+ * @param {Setting} setting
+ */
 function contrastOf(settings, setting) {
   if (!isEmpty(toWire(setting))) return { settings, setting: newStore().setting };
   const other = presetOf(settings) === "Greedy" ? PRESETS.Balanced : PRESETS.Greedy;
   return { settings: { ...settings, ...other }, setting };
 }
 
-/** Add a column with other settings, or with those of the selected one, and select it. */
+/**
+ * Add a column with other settings, or with those of the selected one, and select it.
+ *
+ * @param {{settings: Settings, setting: Setting, prompt?: string} | null} [like]
+ */
 export function addColumn(like = null) {
   if (columns.length === MAX_COLUMNS) return;
   const model = columns[selected];
@@ -87,10 +90,10 @@ export function addColumn(like = null) {
   select(columns.length - 1);
 }
 
-/** The page's own column stays, and two are the fewest. */
+/** The page's own column stays, and two are the fewest. @param {number} number */
 export const isRemovable = (number) => number > 0 && columns.length > 2;
 
-/** Remove a column; its run is stopped. */
+/** Remove a column; its run is stopped. @param {number} number */
 export function removeColumn(number) {
   if (!isRemovable(number)) return;
   stopColumn(columns[number]);
@@ -100,7 +103,11 @@ export function removeColumn(number) {
   select(Math.min(selected, columns.length - 1));
 }
 
-/** Make the page's controls act on a column, and show its answer in the core sample. */
+/**
+ * Make the page's controls act on a column, and show its answer in the core sample.
+ *
+ * @param {number} number
+ */
 export function select(number) {
   selected = number;
   const column = columns[number];
@@ -111,7 +118,7 @@ export function select(number) {
   changed("look", "settings");
 }
 
-/** Focus a token of a column. */
+/** Focus a token of a column. @param {number} number @param {number | null} index */
 export function focusToken(number, index) {
   if (number !== selected) select(number);
   pin(index);
@@ -126,8 +133,9 @@ export function closeColumns() {
     showAnswer(shownAnswer(lastTurn()));
 }
 
+/** @param {CompareColumn} column */
 export function stopColumn({ answer }) {
-  if (answer?.running) send({ type: "stop", id: answer.segment.id });
+  if (answer?.segment?.running) send({ type: "stop", id: answer.segment.id });
 }
 
 export const stopAll = () => columns.forEach(stopColumn);

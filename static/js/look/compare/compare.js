@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Compare instrument: one prompt under two to four settings, or several prompts, side by side, token
 // by token.
 //
@@ -39,13 +38,20 @@ import { describePrompt, lastPrompt, runAll, takeOver, whyNotTakable } from "./r
 import { AlignmentStrip } from "./strip.js";
 import { describeColumn, describeOwn, quoted, signed } from "./words.js";
 
-let field = null;
-let note = null;
-let go = null;
-let add = null;
-let strip = null;
-let row = null;
-let reason = null;
+/** @type {HTMLTextAreaElement} */
+let field;
+/** @type {HTMLElement} */
+let note;
+/** @type {HTMLButtonElement} */
+let go;
+/** @type {HTMLButtonElement} */
+let add;
+/** @type {AlignmentStrip} */
+let strip;
+/** @type {HTMLElement} */
+let row;
+/** @type {HTMLElement} */
+let reason;
 /** @type {ColumnView[]} */
 let views = [];
 /** Is the instrument shown? */
@@ -53,6 +59,7 @@ let isOpen = false;
 /** Why the last start failed, or "". */
 let problem = "";
 
+/** @type {Instrument} */
 export const compare = {
   needs: "nothing",
 
@@ -98,6 +105,7 @@ export const compare = {
   },
 };
 
+/** @param {CompareColumn} column @param {number} i */
 const headsOf = ({ prompt, asked }, i) => {
   const own = prompt && asked ? `, prompt “${asked.text}”` : "";
   return [`${"ABCD"[i]}${own}`, `p ${"ABCD"[i]}`];
@@ -138,7 +146,12 @@ function open() {
   if (!field.value) field.value = lastPrompt();
 }
 
-/** Compare what the page's settings and `others`, see `setColumns`, make of a prompt. */
+/**
+ * Compare what the page's settings and `others`, see `setColumns`, make of a prompt.
+ *
+ * @param {string} text
+ * @param {Parameters<typeof setColumns>[0]} others
+ */
 export function beginComparison(text, others) {
   if (isRunning()) return;
   if (!isOpen) open();
@@ -175,6 +188,7 @@ function draw() {
   drawReason(partings, answers);
 }
 
+/** @param {CompareColumn[]} columns */
 function drawBar(columns) {
   const running = isRunning();
   setText(go, running ? "Stop all" : "Compare");
@@ -183,15 +197,21 @@ function drawBar(columns) {
   setText(note, describePrompt(field.value));
 }
 
+/** @param {CompareColumn} column @param {number} i */
 function wordsOf(column, i) {
+  /** @param {CompareColumn} one @returns {[Settings, Setting]} */
   const of = (one) => [settingsOf(one), settingOf(one)];
   return i ? describeColumn(of(column), of(allColumns()[0]), column.prompt) : describeOwn(settingsOf(column));
 }
 
+/** @param {number} n */
 function buildColumns(n) {
+  /** @type {ConstructorParameters<typeof ColumnView>[1]} */
   const on = {
     select,
+    /** @param {number} i */
     stop: (i) => stopColumn(allColumns()[i]),
+    /** @param {number} i */
     takeOver(i) {
       takeOver(allColumns()[i]);
       closePanel();
@@ -201,7 +221,7 @@ function buildColumns(n) {
       allColumns()[i].prompt = prompt;
       changed("look");
     },
-    send: () => go.form.requestSubmit(),
+    send: () => go.form?.requestSubmit(),
     point: pointAt,
     choose,
   };
@@ -209,7 +229,12 @@ function buildColumns(n) {
   row.replaceChildren(...views.map(({ node }) => node));
 }
 
-/** Explain the first difference of the selected column, or of the column that parts first. */
+/**
+ * Explain the first difference of the selected column, or of the column that parts first.
+ *
+ * @param {(Parting | null)[]} partings
+ * @param {(Answer | null)[]} answers
+ */
 function drawReason(partings, answers) {
   const at = selectedNumber() || earliest(partings);
   const parting = partings[at];
@@ -226,7 +251,10 @@ function drawReason(partings, answers) {
     setText(reason, `${where}: A has ${quoted(a)}, ${names[1]} has ${quoted(b)}.`);
     return;
   }
-  const { found, error } = explanationOf({ ...parting, answers: [answers[0], answers[at]], names });
+  const [first, other] = [answers[0], answers[at]];
+  if (!first || !other) return;
+  const pair = { index: parting.index, sides: [a, b], answers: [first, other], names };
+  const { found, error } = explanationOf(pair);
   const head = `${where}: ${quoted(b)} instead of ${quoted(a)}.`;
   const rest = found?.text ?? error?.message ?? "Asking the engine …";
   const key = `${head} ${rest}`;
@@ -242,13 +270,19 @@ const HOW =
   "own above its text, then press Compare. The " +
   "runs share the steps of the engine, and the sliders act while they are written.";
 
+/** @param {(Parting | null)[]} partings */
 const earliest = (partings) =>
   partings.reduce(
     (best, one, i) => (one && (!partings[best] || one.index < partings[best].index) ? i : best),
     0,
   );
 
-/** The two tokens with their logits and shares in both columns. */
+/**
+ * The two tokens with their logits and shares in both columns.
+ *
+ * @param {Explanation["rows"]} rows
+ * @param {string[]} names
+ */
 function tableOf(rows, names) {
   const table = el("table", "cmp-moves");
   const head = table.createTHead().insertRow();
@@ -279,10 +313,12 @@ function sourceOf() {
 
 // ---- pointer -----------------------------------------------------------------------------------
 
+/** @param {number} number @param {number | null} index */
 function pointAt(number, index) {
   if (index === null || allColumns()[number]?.answer === view.answer) point(index);
 }
 
+/** @param {number} number @param {number | null} index */
 function choose(number, index) {
   if (index === null) return select(number);
   focusToken(number, index);

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Runs of a comparison: the prompt sent with the settings of every column at once, so that the engine
 // computes them as rows of the same steps; and taking one answer over into the conversation.
 //
@@ -26,9 +25,11 @@ import { allColumns, isRunning, select, selectedNumber, settingOf, settingsOf } 
 export function lastPrompt() {
   const turn = lastTurn();
   if (!turn || turn.summary) return "";
-  return turn.mode === "chat" ? partsOf(state.turns.at(-2)).text : turn.given;
+  const asked = state.turns.at(-2);
+  return turn.mode === "chat" && asked?.role === "user" ? partsOf(asked).text : turn.given;
 }
 
+/** @param {string} text @returns {AskedPrompt} */
 function promptOf(text) {
   const turn = lastTurn();
   if (turn && text === lastPrompt()) {
@@ -41,18 +42,25 @@ function promptOf(text) {
   return { text, mode, turn: null, after: turn, aside: false, ...requestOf(text, mode) };
 }
 
+/** @param {string} text @param {Mode} mode @param {number} [nTurns] @returns {Asked} */
 function requestOf(text, mode, nTurns = state.turns.length) {
   if (mode !== "chat") return { prompt: text };
   return { messages: [...messagesBefore(nTurns), { role: "user", content: text }] };
 }
 
-/** What a column with a prompt of its own is asked: that in the place of the others' prompt. */
+/**
+ * What a column with a prompt of its own is asked: that in the place of the others' prompt.
+ *
+ * @param {string} text
+ * @param {AskedPrompt} shared
+ * @returns {AskedPrompt}
+ */
 function ownPromptOf(text, { mode, turn, after }) {
   const nTurns = state.turns.length - (turn ? 2 : 0);
   return { text, mode, turn: null, after, aside: turn !== null, ...requestOf(text, mode, nTurns) };
 }
 
-/** Say how a prompt stands to the conversation. */
+/** Say how a prompt stands to the conversation. @param {string} text */
 export function describePrompt(text) {
   if (text.trim() === "") return "";
   const { turn, after, mode } = promptOf(text);
@@ -60,7 +68,7 @@ export function describePrompt(text) {
   return after && mode === "chat" ? "after the conversation" : "";
 }
 
-/** Run the prompt in all columns. Returns why not, or "". */
+/** Run the prompt in all columns. Returns why not, or "". @param {string} text */
 export function runAll(text) {
   if (!ready()) return "The engine is not ready.";
   if (isRunning() || text.trim() === "") return "";
@@ -70,9 +78,10 @@ export function runAll(text) {
   const problem = messages.map(whyTooLong).find(Boolean);
   if (problem) return problem.message;
   allColumns().forEach((column, i) => {
-    Object.assign(column, { asked: asked[i], answer: new Answer(), refused: "" });
-    beginSegment(column.answer, messages[i]);
-    follow(column.answer, followerOf(column));
+    const answer = new Answer();
+    Object.assign(column, { asked: asked[i], answer, refused: "" });
+    beginSegment(answer, messages[i]);
+    follow(answer, followerOf(column));
   });
   for (const message of messages) send(message);
   pin(null);
@@ -81,7 +90,11 @@ export function runAll(text) {
   return "";
 }
 
-/** One message per column. Columns without a seed share one, so that only their settings differ. */
+/**
+ * One message per column. Columns without a seed share one, so that only their settings differ.
+ *
+ * @param {AskedPrompt[]} asked
+ */
 function messagesOf(asked) {
   const seed = drawSeed();
   return allColumns().map((column, i) => {
@@ -96,6 +109,7 @@ function messagesOf(asked) {
   });
 }
 
+/** @param {CompareColumn} column @returns {Parameters<typeof follow>[1]} */
 const followerOf = (column) => ({
   name: () => column.name,
   onEvent: () => changed("look"),
@@ -106,28 +120,32 @@ const followerOf = (column) => ({
   },
 });
 
-/** Why the answer of a column cannot become one of the conversation, or "". */
+/** Why the answer of a column cannot become one of the conversation, or "". @param {CompareColumn} column */
 export function whyNotTakable({ answer, asked }) {
   if (!answer?.segment?.accepted) return "There is no answer yet.";
   if (state.active) return "A reply is being written in the conversation; stop it first.";
-  if (asked.turn?.answers.includes(answer)) return "It is in the conversation.";
+  if (!asked || asked.turn?.answers.includes(answer)) return "It is in the conversation.";
   if (asked.aside) return "It answers another prompt than the conversation.";
   if (lastTurn() !== (asked.turn ?? asked.after)) return "The conversation has gone on since.";
   return "";
 }
 
-/** Make the answer of a column one of the conversation, and its settings those of the page. */
+/**
+ * Make the answer of a column one of the conversation, and its settings those of the page.
+ *
+ * @param {CompareColumn} column
+ */
 export function takeOver(column) {
-  if (whyNotTakable(column)) return;
   const { answer, asked } = column;
+  if (!answer || !asked || whyNotTakable(column)) return;
   const [{ seed: _seed, ...values }, setting] = [settingsOf(column), settingOf(column)];
   releaseControls();
   Object.assign(state.settings, values);
   change(setting);
-  if (asked.turn) asked.turn.answers.push(answer);
-  else asked.turn = pushTurn(column);
+  asked.turn ??= pushTurn(asked);
+  asked.turn.answers.push(answer);
   asked.turn.shown = asked.turn.answers.length - 1;
-  if (answer.running) {
+  if (answer.segment?.running) {
     unfollow(answer.segment.id);
     state.active = answer;
   }
@@ -136,9 +154,12 @@ export function takeOver(column) {
   changed("turns", "tokens", "settings");
 }
 
-function pushTurn({ answer, asked: { text, mode } }) {
+/** @param {AskedPrompt} asked @returns {ModelTurn} */
+function pushTurn({ text, mode }) {
   const chat = mode === "chat";
   if (chat) state.turns.push({ role: "user", text, mode });
-  state.turns.push({ role: "model", mode, given: chat ? "" : text, answers: [answer], shown: 0 });
-  return state.turns.at(-1);
+  /** @type {ModelTurn} */
+  const turn = { role: "model", mode, given: chat ? "" : text, answers: [], shown: 0 };
+  state.turns.push(turn);
+  return turn;
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // What a comparison says in words: what is different in a column, and why two answers part.
 
 import { describeInterventionChange } from "../../interventions/interventions.js";
@@ -7,15 +6,23 @@ import { SETTING_BY_NAME, differences, presetOf } from "../../settings/sampling-
 import { tokenLabel } from "../../ui/format.js";
 import { heading } from "../filters/figures.js";
 
+/** @param {string} name @param {number} value */
+
 const valueOf = (name, value) =>
   SETTING_BY_NAME[name].off ? heading(name, value) : String(value);
+/** @param {string} name */
 const labelOf = (name) => SETTING_BY_NAME[name].label;
 
+/** @param {Pick<NamedSettings, "temperature">} settings */
 const isGreedy = ({ temperature }) => temperature === 0;
 
 /**
  * Say what differs in a column from another, "temperature 0.20, seed 7, head 2.3 off". Each has its
  * settings and a `Setting` of interventions; the first may have its own `prompt`.
+ *
+ * @param {[Settings, Setting]} column
+ * @param {[Settings, Setting]} other
+ * @param {string} [prompt]
  */
 export function describeColumn([of, setting], [other, otherSetting], prompt = "") {
   const words = isGreedy(of) && !isGreedy(other) ? ["greedy"] : changesOf(of, other);
@@ -27,12 +34,14 @@ export function describeColumn([of, setting], [other, otherSetting], prompt = ""
   return words.join(", ") || "the same settings";
 }
 
+/** @param {Settings} of @param {Settings} other */
 const changesOf = (of, other) =>
   differences(other, of).map(({ name, to }) => `${labelOf(name)} ${valueOf(name, to)}`);
 
-/** What the page's own settings are called. */
+/** What the page's own settings are called. @param {Settings} settings */
 export const describeOwn = (settings) => presetOf(settings) || "the page’s settings";
 
+/** @param {Token | null} token */
 export const quoted = (token) =>
   token ? `“${tokenLabel(token.text, token.eos ? "end of text" : "·")}”` : "its end";
 
@@ -45,6 +54,8 @@ export const quoted = (token) =>
  *   tokens    the two tokens
  *   moved     whether any of the logits differ
  *   prompts   whether the prompts differ
+ *
+ * @param {{names: string[], settings: NamedSettings[], sides: ComparedSide[], tokens: Token[], moved: boolean, prompts: boolean}} difference
  */
 export function explain({ names, settings, sides, tokens, moved, prompts }) {
   const [a, b] = settings;
@@ -68,15 +79,22 @@ export function explain({ names, settings, sides, tokens, moved, prompts }) {
   return `Same logits, other shares: ${words.join(", ")}, so that the same random number ${draws[0]} falls on another token.`;
 }
 
-/** Say which of the two logits moved most, and what moved it. */
+/**
+ * Say which of the two logits moved most, and what moved it.
+ *
+ * @param {string} causes
+ * @param {ComparedSide[]} sides
+ * @param {Token[]} tokens
+ */
 function movedText(causes, [a, b], tokens) {
   const moves = tokens
     .filter(Boolean)
-    .map((token) => ({ token, by: b.logits.get(token.id) - a.logits.get(token.id) }))
+    .map((token) => ({ token, by: (b.logits.get(token.id) ?? NaN) - (a.logits.get(token.id) ?? NaN) }))
     .sort((one, other) => Math.abs(other.by) - Math.abs(one.by));
   const [most] = moves;
   const cause = causes ? `${causes[0].toUpperCase()}${causes.slice(1)}` : "An earlier change";
   return `${cause} moved that of ${quoted(most.token)} most, by ${signed(most.by)}.`;
 }
 
+/** @param {number} value */
 export const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Histogram of the losses of a text, in the colours of the text.
 
 import { fitCanvas } from "../../ui/dom.js";
@@ -10,13 +9,21 @@ const FOOT = 20;
 const TOP = 18;
 const EVERY_NATS = 2;
 
-/** Draw the losses of `tokens`, their `mean`, and the bin of the focused token's loss. */
+/**
+ * Draw the losses of `tokens`, their `mean`, and the bin of the focused token's loss.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {ScoredToken[]} tokens
+ * @param {number} mean
+ * @param {number | null} looked
+ */
 export function drawHistogram(canvas, tokens, mean, looked) {
   const [context, width, height] = fitCanvas(canvas);
   if (!width || height < FOOT + TOP) return;
   const counts = binsOf(tokens);
   const largest = Math.max(1, ...counts);
   const base = height - FOOT;
+  /** @param {number} nats */
   const x = (nats) => 1 + (nats / MAX_NATS) * (width - 2);
   counts.forEach((n, i) => {
     const [from, to] = [Math.round(x(i * BIN_NATS)), Math.round(x((i + 1) * BIN_NATS))];
@@ -33,6 +40,12 @@ export function drawHistogram(canvas, tokens, mean, looked) {
   if (Number.isFinite(mean)) meanAt(context, x(Math.min(mean, MAX_NATS)), base, mean, width);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {(nats: number) => number} x
+ * @param {number} base
+ * @param {number} width
+ */
 function axis(context, x, base, width) {
   rule(context, 0, base, width, 1, "edge");
   for (let nats = 0; nats <= MAX_NATS; nats += EVERY_NATS) {
@@ -42,6 +55,14 @@ function axis(context, x, base, width) {
   }
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {(nats: number) => number} x
+ * @param {number} base
+ * @param {number[]} counts
+ * @param {number} loss
+ * @param {number} largest
+ */
 function mark(context, x, base, counts, loss, largest) {
   const i = binOf(loss);
   const [from, to] = [Math.round(x(i * BIN_NATS)), Math.round(x((i + 1) * BIN_NATS))];
@@ -52,6 +73,13 @@ function mark(context, x, base, counts, loss, largest) {
   context.lineWidth = 1;
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} base
+ * @param {number} mean
+ * @param {number} width
+ */
 function meanAt(context, x, base, mean, width) {
   rule(context, x, 2, 1.5, base - 2, "ink");
   const left = x > width * 0.55;

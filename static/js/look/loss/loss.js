@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Loss instrument: a text under teacher forcing, with the loss of each token given those before it.
 
-import { el, setText } from "../../ui/dom.js";
+import { el, inputOf, setText } from "../../ui/dom.js";
 import { count, duration, figure, plural } from "../../ui/format.js";
 import { changed } from "../../state.js";
 import { pin, point } from "../../view.js";
@@ -20,26 +19,37 @@ const WHILE_WRITING =
   "Generating: log-probabilities of the run itself. Losses of the prompt and alternatives follow " +
   "when it is complete.";
 
-/** Selected text: "answer" or "own"; null: the answer, if there is one. */
+/** Selected text: "answer" or "own"; null: the answer, if there is one. @type {string | null} */
 let wanted = null;
-/** The user's text that was read last, as typed. */
+/** The user's text that was read last, as typed. @type {string | null} */
 let read = null;
 /** The typed text when the typing pause last started. */
 let rested = "";
+/** @type {Reading | null} */
 let reading = null;
-let context = null;
-/** Hovered and selected position in the text, or null. */
+/** @type {Focus} */
+let context;
+/** Hovered and selected position in the text, or null. @type {number | null} */
 let hovered = null;
+/** @type {number | null} */
 let chosen = null;
 
-let field = null;
-let choices = null;
-let figures = null;
-let canvas = null;
-let text = null;
-let problem = null;
-let one = null;
+/** @type {HTMLTextAreaElement} */
+let field;
+/** @type {HTMLFieldSetElement} */
+let choices;
+/** @type {HTMLTableElement} */
+let figures;
+/** @type {HTMLCanvasElement} */
+let canvas;
+/** @type {LossText} */
+let text;
+/** @type {HTMLElement} */
+let problem;
+/** @type {LossToken} */
+let one;
 
+/** @type {Instrument} */
 export const loss = {
   needs: "nothing",
   asks: true,
@@ -59,13 +69,14 @@ export const loss = {
       if (!isSameText(before, reading)) hovered = chosen = null;
       setText(problem, "");
     } catch (error) {
-      if (!(error instanceof Unreadable) && !error.code) throw error;
+      const { code, message } = /** @type {Problem} */ (error);
+      if (!(error instanceof Unreadable) && !code) throw error;
       reading = null;
-      setText(problem, error.message);
+      setText(problem, message);
     }
     if (now.signal.aborted) return "";
     draw();
-    return reading ? provenance() : "";
+    return reading ? provenance(reading) : "";
   },
 
   hide() {
@@ -77,6 +88,7 @@ export const loss = {
   },
 };
 
+/** @param {ScoredToken} token @param {number} i */
 function numbersOf({ id, text: words, loss: nats, rank, bits, top }, i) {
   const p = nats === null ? null : Math.exp(-nats);
   const others = top ? top.flatMap((other) => [nameOf(other.id), other.p]) : [];
@@ -84,7 +96,12 @@ function numbersOf({ id, text: words, loss: nats, rank, bits, top }, i) {
   return [i + 1, id, words, nats, p, rank === null ? null : rank + 1, bits, ...expected];
 }
 
-/** Is it the same text, or the same run with more tokens? */
+/**
+ * Is it the same text, or the same run with more tokens?
+ *
+ * @param {Reading | null} before
+ * @param {Reading} reading
+ */
 const isSameText = (before, { segment, tokens }) =>
   before !== null && before.segment === segment && (segment !== null || before.tokens === tokens);
 
@@ -93,13 +110,13 @@ const isSameText = (before, { segment, tokens }) =>
 const hasAnswer = () => !!context.answer?.segments.some(({ accepted }) => accepted);
 const isOwn = () => wanted === "own" || !hasAnswer();
 
-/** Wait for a pause in typing. */
+/** Wait for a pause in typing. @param {AbortSignal} signal */
 async function pauseWhileTyped(signal) {
   while (field.value !== rested) {
     rested = field.value;
     await new Promise((resolve) => {
       setTimeout(resolve, TYPED_AFTER_MS);
-      signal.addEventListener("abort", resolve);
+      signal.addEventListener("abort", () => resolve(undefined));
     });
   }
 }
@@ -114,6 +131,7 @@ async function readOwn() {
   return found;
 }
 
+/** @param {boolean} own */
 function drawChoice(own) {
   for (const input of choices.querySelectorAll("input")) {
     input.checked = input.value === (own ? "own" : "answer");
@@ -122,16 +140,17 @@ function drawChoice(own) {
   field.hidden = !own;
 }
 
-function provenance() {
-  const { tokens, info, segment, cut, from } = reading;
+/** @param {Reading} reading */
+function provenance({ tokens, info, segment, cut, from }) {
   if (!info) return WHILE_WRITING;
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const forced = `Teacher forcing: ${plural(tokens.length, "token")} read by the engine${time}.`;
   if (cut) return `${forced} The text has ${count(cut)}; the rest exceeds the context.`;
   if (!segment) return forced;
-  const written = context.answer.tokens.slice(segment.base, segment.base + segment.nTokens);
-  const errorOf = (token, i) => Math.abs(token.logprob + tokens[from + i].loss);
-  const off = Math.max(...written.map(errorOf), 0);
+  const all = context.answer?.tokens ?? [];
+  const written = all.slice(segment.base, segment.base + segment.nTokens);
+  const errors = written.map(({ logprob }, i) => Math.abs(logprob + (tokens[from + i].loss ?? NaN)));
+  const off = Math.max(...errors, 0);
   const within = off ? off.toExponential(0) : "0";
   return `${forced} The answer's log-probabilities match the run within ${within}.`;
 }
@@ -151,8 +170,8 @@ function buildSide() {
     Object.assign(input, { type: "radio", name: "look-loss", value });
     choice.prepend(input);
   }
-  choices.addEventListener("change", ({ target }) => {
-    wanted = target.value;
+  choices.addEventListener("change", (event) => {
+    wanted = inputOf(event).value;
     changed("look");
   });
   field = box.appendChild(el("textarea"));
@@ -189,10 +208,18 @@ function buildToken() {
 
 // ---- focus -----------------------------------------------------------------------------------
 
-/** Number of the token in the core sample, which focuses it too; null if it is not there. */
-const numberInCore = (i) =>
-  reading?.segment ? indexAt({ answer: context.answer, segment: reading.segment }, i) : null;
+/**
+ * Number of the token in the core sample, which focuses it too; null if it is not there.
+ *
+ * @param {number} i
+ */
+function numberInCore(i) {
+  const { answer } = context;
+  const segment = reading?.segment;
+  return answer && segment ? indexAt({ answer, segment }, i) : null;
+}
 
+/** @param {number | null} i */
 function look(i) {
   if (i === hovered) return;
   hovered = i;
@@ -201,6 +228,7 @@ function look(i) {
   drawLooked();
 }
 
+/** @param {number} i */
 function choose(i) {
   chosen = i;
   hovered = null;
@@ -209,12 +237,12 @@ function choose(i) {
   drawLooked();
 }
 
-/** Position of the token whose details are shown. */
-function looked() {
-  const { tokens, segment, from } = reading;
-  const { index, token } = context;
+/** Position of the token whose details are shown. @param {Reading} reading */
+function looked({ tokens, segment, from }) {
+  const { index, token, answer } = context;
   if (hovered !== null) return hovered;
-  if (segment && token && (token.segment ?? context.answer.promptSegment) === segment) {
+  const focused = token?.segment ?? answer?.promptSegment;
+  if (segment && index !== null && focused === segment) {
     const at = index < 0 ? from + index : from + index - segment.base;
     if (chosen === null || numberInCore(chosen) !== null) return at;
   }
@@ -234,7 +262,7 @@ function draw() {
 
 function drawLooked() {
   const tokens = reading?.tokens ?? [];
-  const at = reading ? Math.min(looked(), tokens.length - 1) : -1;
+  const at = reading ? Math.min(looked(reading), tokens.length - 1) : -1;
   text.mark(at);
   one.draw(tokens, at, { nameOf, vocabulary: context.hello.model.vocab_size });
   const mean = reading ? figuresOf(tokens).mean : NaN;
@@ -243,11 +271,15 @@ function drawLooked() {
   drawHistogram(canvas, tokens, mean, tokens[at]?.loss ?? null);
 }
 
+/** @param {number} id */
 function nameOf(id) {
-  return reading.texts[id] ?? reading.tokens.find((token) => token.id === id)?.text ?? `id ${id}`;
+  const own = reading?.tokens.find((token) => token.id === id)?.text;
+  return reading?.texts[id] ?? own ?? `id ${id}`;
 }
 
+/** @param {number | null} value */
 const thousandths = (value) => (value === null ? "–" : value.toFixed(3));
+/** @type {[name: string, value: (figures: ReturnType<typeof figuresOf>) => string][]} */
 const FIGURES = [
   ["tokens", ({ tokens }) => count(tokens)],
   ["mean loss, nats", ({ mean }) => thousandths(mean)],
@@ -261,20 +293,21 @@ function drawFigures() {
   const whole = { all: tokens, prompt: tokens.slice(0, from), answer: tokens.slice(from) };
   const parts = from ? whole : { text: tokens };
   const columns = Object.entries(parts)
-    .map(([name, some]) => [name, figuresOf(some)])
-    .filter(([name, { tokens: n }]) => (reading?.info ? n : !from || name === "answer"));
+    .map(([name, some]) => ({ name, found: figuresOf(some) }))
+    .filter(({ name, found }) => (reading?.info ? found.tokens : !from || name === "answer"));
   figures.replaceChildren();
   const head = figures.createTHead().insertRow();
-  head.append(el("td"), ...columns.map(([name]) => header("col", name)));
+  head.append(el("td"), ...columns.map(({ name }) => header("col", name)));
   const body = figures.createTBody();
   for (const [name, value] of FIGURES) {
     const row = body.insertRow();
     row.append(header("row", name));
-    for (const [, found] of columns)
+    for (const { found } of columns)
       row.insertCell().textContent = found.tokens ? value(found) : "–";
   }
 }
 
+/** @param {string} scope @param {string} name */
 function header(scope, name) {
   const cell = el("th", "", name);
   cell.scope = scope;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Losses of a text. Loss is −ln p of a token given those before it, in nats.
 
 import { tokenLabel } from "../../ui/format.js";
@@ -9,21 +8,20 @@ export const BIN_NATS = 0.5;
 const LN2 = Math.log(2);
 const PART = "part of a character";
 
-/**
- * @typedef {{id: number, text: string, nBytes: number, nCharacters: number, loss: number?,
- *   rank: number?, bits: number?, top: {id: number, p: number}[]?}} ScoredToken
- * nBytes, nCharacters  size of the text it adds; null if unknown
- * loss   null for the first token, which has no context, and where unknown
- * bits   entropy of the predicted distribution
- */
 
-/** A token's text on one line; its bytes if they are no valid text on their own. */
+/** A token's text on one line; its bytes if they are no valid text on their own. @param {PlainToken} token */
 export function labelOf({ text, bytes, eos }) {
   if (bytes && text.includes("\uFFFD")) return `byte ${bytes.replace(/..(?!$)/g, "$& ")}`;
   return tokenLabel(text, eos ? "end of text" : PART);
 }
 
-/** Add the engine's answer to `losses` to the tokens ({id, text, …}) of a text. */
+/**
+ * Add the engine's answer to `losses` to the tokens ({id, text, …}) of a text.
+ *
+ * @param {PlainToken[]} tokens
+ * @param {FrameAnswer} answer
+ * @returns {ScoredToken[]}
+ */
 export function withLosses(tokens, { arrays }) {
   const { logprob, rank, entropy, top_ids: ids, top_logprobs: logs } = arrays;
   const width = ids.shape[1];
@@ -39,13 +37,18 @@ export function withLosses(tokens, { arrays }) {
   });
 }
 
-const known = (tokens) => tokens.filter(({ loss }) => loss !== null);
+/** @param {ScoredToken[]} tokens */
+const known = (tokens) =>
+  tokens.flatMap((token) => (token.loss === null ? [] : [{ ...token, loss: token.loss }]));
+/** @param {number[]} values */
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 /**
  * tokens      number of tokens with a loss
  * mean        mean loss in nats; its exponential is the perplexity (Jelinek et al. 1977)
  * perByte, perCharacter  bits, over tokens that add text; null if none does or sizes are unknown
+ *
+ * @param {ScoredToken[]} all
  */
 export function figuresOf(all) {
   const tokens = known(all);
@@ -53,30 +56,38 @@ export function figuresOf(all) {
   const writing = tokens.filter(({ eos, special }) => !eos && !special);
   const bits = sum(writing.map(({ loss }) => loss)) / LN2;
   const sized = writing.every(({ nBytes }) => nBytes !== null);
-  const per = (n) => (sized && n ? bits / n : null);
+  /** @param {number} n */
+  const per = (/** @type {number} */ n) => (sized && n ? bits / n : null);
   return {
     tokens: tokens.length,
     mean,
     perplexity: Math.exp(mean),
-    perByte: per(sum(writing.map(({ nBytes }) => nBytes))),
-    perCharacter: per(sum(writing.map(({ nCharacters }) => nCharacters))),
+    perByte: per(sum(writing.map(({ nBytes }) => nBytes ?? 0))),
+    perCharacter: per(sum(writing.map(({ nCharacters }) => nCharacters ?? 0))),
   };
 }
 
-/** Number of tokens per bin of losses; the last bin is open-ended. */
+/** Number of tokens per bin of losses; the last bin is open-ended. @param {ScoredToken[]} all */
 export function binsOf(all) {
   const counts = Array(MAX_NATS / BIN_NATS).fill(0);
   for (const { loss } of known(all)) counts[binOf(loss)] += 1;
   return counts;
 }
 
+/** @param {number} loss */
 export const binOf = (loss) =>
   Math.min(MAX_NATS / BIN_NATS - 1, Math.max(0, Math.floor(loss / BIN_NATS)));
 
-/** Positions, from `from` on, of the `n` tokens with the largest losses, largest first. */
+/**
+ * Positions, from `from` on, of the `n` tokens with the largest losses, largest first.
+ *
+ * @param {ScoredToken[]} all
+ * @param {number} from
+ * @param {number} n
+ */
 export function hardest(all, from, n) {
-  const places = all.map((_, i) => i).filter((i) => i >= from && all[i].loss !== null);
-  return places.sort((a, b) => all[b].loss - all[a].loss).slice(0, n);
+  const places = all.flatMap(({ loss }, i) => (i >= from && loss !== null ? [{ i, loss }] : []));
+  return places.sort((a, b) => b.loss - a.loss).slice(0, n).map(({ i }) => i);
 }
 
 /**
@@ -84,10 +95,15 @@ export function hardest(all, from, n) {
  * 1990, "Probabilistic interpretation of feedforward classification network outputs"). Training
  * moves each logit against it. Rows {id, p, gradient, count}: the token, the most likely others,
  * and the rest as one (id null). The gradients sum to 0.
+ *
+ * @param {ScoredToken} token
+ * @param {number} vocabulary
+ * @param {number} most
+ * @returns {GradientRow[]}
  */
 export function gradientOf({ id, loss, top }, vocabulary, most) {
-  const p = Math.exp(-loss);
-  const others = top.filter((other) => other.id !== id).slice(0, most);
+  const p = Math.exp(-(loss ?? NaN));
+  const others = (top ?? []).filter((other) => other.id !== id).slice(0, most);
   const rest = Math.max(0, 1 - p - sum(others.map((other) => other.p)));
   return [
     { id, p, gradient: p - 1, count: 1 },

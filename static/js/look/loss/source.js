@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Texts of the loss instrument, and the inspection that scores them.
 
 import { count } from "../../ui/format.js";
@@ -8,32 +7,34 @@ import { sequenceOf } from "../shared/context.js";
 import { askLatest, AnswerCache } from "../shared/answer-cache.js";
 import { withLosses } from "./reading.js";
 
+/** @typedef {Pick<Reading, "from" | "segment" | "cut">} Base */
+
 /** Number of candidates requested: one more than shown, as the token itself may be among them. */
 const TOP = 6;
 const MAX_CACHE_BYTES = 1 << 20;
 const cache = new AnswerCache(MAX_CACHE_BYTES);
-/** Reading of each answer, so that an unchanged answer gives the same object. */
+/**
+ * Reading of each answer, so that an unchanged answer gives the same object.
+ *
+ * @type {WeakMap<FrameAnswer, Reading>}
+ */
 const readings = new WeakMap();
 
 /** Why a text cannot be read; shown beside the text field. */
 export class Unreadable extends Error {}
 
-/**
- * A reading of a text:
- *   tokens   ScoredToken[], see look/loss/reading.js
- *   from     position of the answer's first token; 0 for a text without a prompt
- *   texts    text by id, of tokens that are not in the text
- *   info     of the engine's answer; null while a run is active
- *   segment  the run; null for the user's text
- *   cut      number of tokens of a text that was truncated, else null
- */
 
-/** Read the prompt and the answer in the core sample, up to its newest token. */
+/**
+ * Read the prompt and the answer in the core sample, up to its newest token.
+ *
+ * @param {Focus} context
+ * @returns {Promise<Reading>}
+ */
 export async function readAnswer(context) {
   const { answer, hello } = context;
   const { segment, ids, texts } = sequenceOf(context);
   const from = segment.prompt.length;
-  const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
+  const written = answer?.tokens.slice(segment.base, segment.base + segment.nTokens) ?? [];
   const plain = texts.map((text, i) => ({
     id: ids[i],
     text,
@@ -51,11 +52,14 @@ export async function readAnswer(context) {
   return once(found, () => reading(plain, found, base));
 }
 
+/** @param {FrameAnswer} found @param {() => Reading} make */
 function once(found, make) {
-  if (!readings.has(found)) readings.set(found, make());
-  return readings.get(found);
+  const known = readings.get(found) ?? make();
+  readings.set(found, known);
+  return known;
 }
 
+/** @param {PlainToken[]} plain @param {FrameAnswer} found @param {Base} base @returns {Reading} */
 const reading = (plain, found, base) => ({
   ...base,
   tokens: withLosses(plain, found),
@@ -63,7 +67,14 @@ const reading = (plain, found, base) => ({
   info: found.info,
 });
 
-/** An active run is not interrupted: its own log-probabilities give the losses. */
+/**
+ * An active run is not interrupted: its own log-probabilities give the losses.
+ *
+ * @param {PlainToken[]} plain
+ * @param {Token[]} written
+ * @param {number} from
+ * @returns {ScoredToken[]}
+ */
 function asWritten(plain, written, from) {
   return plain.map((token, i) => {
     const loss = i < from ? null : -written[i - from].logprob;
@@ -71,7 +82,13 @@ function asWritten(plain, written, from) {
   });
 }
 
-/** Read the user's text, tokenized as a prompt. */
+/**
+ * Read the user's text, tokenized as a prompt.
+ *
+ * @param {string} text
+ * @param {Focus} focus
+ * @returns {Promise<Reading>}
+ */
 export async function readText(text, { hello }) {
   const { limits, model } = hello;
   const prompt = text.replace(/\r\n?/g, "\n");
@@ -92,7 +109,9 @@ export async function readText(text, { hello }) {
   return once(found, () => reading(plain, found, { from: 0, segment: null, cut }));
 }
 
+/** @param {string} key @param {Pick<FromPage.Losses, "ids" | "reached">} what @param {ToPage.Hello} hello */
 async function ask(key, what, hello) {
+  /** @type {FromPage.Losses} */
   const question = { kind: "losses", ...what, top: Math.min(TOP, hello.model.vocab_size) };
   return cache.get(key) ?? cache.set(key, await askLatest("loss", question));
 }
@@ -100,13 +119,17 @@ async function ask(key, what, hello) {
 /** Sizes of prompt tokens are unknown: special ones have a name but add no text. */
 const UNSIZED = { nBytes: null, nCharacters: null };
 
-/** Size of a text in UTF-8 bytes and characters. */
+/** Size of a text in UTF-8 bytes and characters. @param {string} text */
 const sizeOf = (text) => ({
   nBytes: new TextEncoder().encode(text).length,
   nCharacters: [...text].length,
 });
 
-/** Size of a token given as hexadecimal bytes; a split character counts where it starts. */
+/**
+ * Size of a token given as hexadecimal bytes; a split character counts where it starts.
+ *
+ * @param {string} bytes
+ */
 function sizeOfBytes(bytes) {
   const all = bytes.match(/../g) ?? [];
   const begun = all.filter((byte) => (parseInt(byte, 16) & 0xc0) !== 0x80);

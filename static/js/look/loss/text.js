@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Text with each token tinted by its loss, navigable by pointer and keyboard.
 
-import { el, setVars } from "../../ui/dom.js";
+import { all, el, setVars, targetOf } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { palette, shade } from "../../ui/palette.js";
 import { MAX_NATS } from "./reading.js";
@@ -14,22 +13,30 @@ const READABLE = 4.5;
 const MARGIN = 8;
 
 export class LossText {
-  /** `onHover(i | null)`: hovered token; `onChoose(i)`: selected token. */
+  /**
+   * `onHover(i | null)`: hovered token; `onChoose(i)`: selected token.
+   *
+   * @param {HTMLElement} box
+   * @param {(i: number | null) => void} onHover
+   * @param {(i: number) => void} onChoose
+   */
   constructor(box, onHover, onChoose) {
     this.box = box;
     this.onChoose = onChoose;
+    /** @type {ScoredToken[]} */
     this.tokens = [];
+    /** @type {HTMLElement[]} */
     this.nodes = [];
     this.marked = -1;
-    box.addEventListener("pointerover", ({ target, pointerType }) => {
-      if (pointerType !== "touch") onHover(this.#place(target));
+    box.addEventListener("pointerover", (event) => {
+      if (event.pointerType !== "touch") onHover(this.#place(event));
     });
     box.addEventListener("pointerleave", () => onHover(null));
-    box.addEventListener("click", ({ target }) => this.#choose(this.#place(target)));
+    box.addEventListener("click", (event) => this.#choose(this.#place(event)));
     box.addEventListener("keydown", (event) => this.#onKey(event));
   }
 
-  /** Draw tokens (look/loss/reading.js). A text that grows is appended to. */
+  /** Draw tokens (look/loss/reading.js). A text that grows is appended to. @param {ScoredToken[]} tokens */
   draw(tokens) {
     const grows = this.tokens.length && this.tokens.every(({ id }, i) => tokens[i]?.id === id);
     if (!grows) this.#clear();
@@ -54,6 +61,7 @@ export class LossText {
     this.marked = -1;
   }
 
+  /** @param {number} n */
   #rest(n) {
     this.box.querySelector(".sub")?.remove();
     if (n > 0) this.box.append(el("span", "sub", ` and ${count(n)} more`));
@@ -74,7 +82,7 @@ export class LossText {
     });
   }
 
-  /** Highlight the focused token, and scroll to it unless the pointer is here. */
+  /** Highlight the focused token, and scroll to it unless the pointer is here. @param {number} i */
   mark(i) {
     if (i === this.marked) return;
     if (!this.box.matches(":hover")) this.show(i);
@@ -85,7 +93,7 @@ export class LossText {
     this.marked = i;
   }
 
-  /** Scroll the text, and nothing around it, to a token. */
+  /** Scroll the text, and nothing around it, to a token. @param {number} i */
   show(i) {
     const node = this.nodes[i];
     if (!node) return;
@@ -97,31 +105,37 @@ export class LossText {
       this.box.scrollTop = bottom + MARGIN - clientHeight;
   }
 
-  #place(target) {
-    const node = target.closest?.(".ls-tok");
+  /** @param {Event} event */
+  #place(event) {
+    const node = /** @type {HTMLElement | null} */ (targetOf(event).closest(".ls-tok"));
     return node ? Number(node.dataset.i) : null;
   }
 
+  /** @param {number | null} i */
   #choose(i) {
     if (i !== null) this.onChoose(i);
   }
 
-  /** Roving tabindex: the focused token. */
+  /** Roving tabindex: the focused token. @param {number} i */
   #setTabStop(i) {
     if (!this.nodes[i]) return;
     const within = this.box.contains(document.activeElement);
-    for (const node of this.box.querySelectorAll('[tabindex="0"]')) node.tabIndex = -1;
+    for (const node of all(this.box, '[tabindex="0"]')) node.tabIndex = -1;
     this.nodes[i].tabIndex = 0;
     if (within && document.activeElement !== this.nodes[i])
       this.nodes[i].focus({ preventScroll: true });
   }
 
+  /** @param {KeyboardEvent} event */
   #onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const at = this.#place(event.target);
+    const at = this.#place(event);
+    if (at === null) return;
     const last = this.nodes.length - 1;
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last }[event.key];
-    if (at === null || to === undefined || to < 0 || to > last) return;
+    /** @type {Record<string, number>} */
+    const keys = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last };
+    const to = keys[event.key];
+    if (to === undefined || to < 0 || to > last) return;
     event.preventDefault();
     this.nodes[at].tabIndex = -1;
     this.nodes[to].tabIndex = 0;
@@ -130,15 +144,17 @@ export class LossText {
   }
 }
 
-/** The space before a word is not tinted. */
+/** The space before a word is not tinted. @param {PlainToken} token */
 const spaceOf = ({ text, special }) => (special ? "" : (/^ +(?=\S)/.exec(text)?.[0] ?? ""));
 
-/** A line break is shown as a sign, then breaks the line. */
+/** A line break is shown as a sign, then breaks the line. @param {PlainToken} token */
 const breakOf = ({ text, special }) =>
   special ? "" : "\n".repeat((text.match(/\n/g) ?? []).length);
 
+/** @type {Record<string, string>} */
 const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "␍" };
 
+/** @param {PlainToken} token @param {number} i */
 function wordOf(token, i) {
   const { text, bytes, special, eos } = token;
   const part = bytes && text.includes("\uFFFD");
@@ -146,28 +162,34 @@ function wordOf(token, i) {
   const shown = text.slice(spaceOf(token).length).replace(/[\n\t\r]/g, (c) => SIGNS[c]);
   const shownText = eos ? "end" : part ? bytes : shown || "·";
   const node = el("span", plain ? "ls-tok special" : "ls-tok", shownText);
-  node.dataset.i = i;
+  node.dataset.i = String(i);
   node.tabIndex = -1;
   return node;
 }
 
 // ---- text on tints -----------------------------------------------------------------------------
 
-/** Return a text colour that is readable on `ground`: one of the page's, else black or white. */
+/**
+ * Return a text colour that is readable on `ground`: one of the page's, else black or white.
+ *
+ * @param {string} ground
+ */
 function readableOn(ground) {
   const on = luminance(ground);
   const choices = [palette.ink, palette.plate, "rgb(0, 0, 0)", "rgb(255, 255, 255)"];
   return choices.find((colour) => contrast(luminance(colour), on) >= READABLE) ?? choices[2];
 }
 
+/** @param {number} a @param {number} b */
 const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 
-/** Relative luminance of an sRGB colour (WCAG 2.2). */
+/** Relative luminance of an sRGB colour (WCAG 2.2). @param {string} colour */
 function luminance(colour) {
   const [r, g, b] = colour
-    .match(/[\d.]+/g)
+    .split(/[^\d.]+/)
+    .filter(Boolean)
     .slice(0, 3)
-    .map((value) => value / 255)
+    .map((value) => Number(value) / 255)
     .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }

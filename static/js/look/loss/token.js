@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Details of one token: its probability, the alternatives, and the gradient of its loss.
 
-import { el, setText, setVars } from "../../ui/dom.js";
+import { el, setText, setVars, targetOf } from "../../ui/dom.js";
 import { count, ordinal, probability, tokenLabel } from "../../ui/format.js";
 import { gradientOf, hardest, labelOf } from "./reading.js";
 
@@ -11,7 +10,12 @@ const MAX_HARD = 12;
 const BEFORE = 24;
 
 export class LossToken {
-  /** Build details and list in `root`. `onChoose(i)`: a token of the list was pressed. */
+  /**
+   * Build details and list in `root`. `onChoose(i)`: a token of the list was pressed.
+   *
+   * @param {HTMLElement} root
+   * @param {(i: number) => void} onChoose
+   */
   constructor(root, onChoose) {
     const box = root.appendChild(el("section", "ls-one"));
     this.one = box;
@@ -23,20 +27,24 @@ export class LossToken {
     this.rows.setAttribute("role", "table");
     this.rows.setAttribute("aria-label", "Gradient of the loss on the logits");
     this.note = box.appendChild(el("p", "ls-note"));
-    const list = root.appendChild(el("section", "ls-hard"));
-    list.hidden = true;
-    this.title = list.appendChild(el("h3"));
-    this.list = list.appendChild(el("ol"));
-    /** Key of the drawn list, which is not rebuilt while unchanged. */
+    this.hard = root.appendChild(el("section", "ls-hard"));
+    this.hard.hidden = true;
+    this.title = this.hard.appendChild(el("h3"));
+    this.list = this.hard.appendChild(el("ol"));
+    /** Key of the drawn list, which is not rebuilt while unchanged. @type {string | null} */
     this.listed = null;
-    this.list.addEventListener("click", ({ target }) => {
-      const button = target.closest("button");
+    this.list.addEventListener("click", (event) => {
+      const button = targetOf(event).closest("button");
       if (button) onChoose(Number(button.dataset.i));
     });
   }
 
   /**
    * Draw token i of `tokens`; `nameOf(id)` returns a text, `vocabulary` is the number of tokens.
+   *
+   * @param {ScoredToken[]} tokens
+   * @param {number} i
+   * @param {{nameOf: (id: number) => string, vocabulary: number}} options
    */
   draw(tokens, i, { nameOf, vocabulary }) {
     const token = tokens[i];
@@ -58,20 +66,28 @@ export class LossToken {
     );
   }
 
+  /** @param {string} text */
   #empty(text) {
     setText(this.sub, text);
     this.#rest("");
   }
 
+  /** @param {string} note */
   #rest(note) {
     this.rows.replaceChildren();
     setText(this.note, note);
   }
 
-  /** List the tokens with the largest losses, from position `from` on, under `title`. */
+  /**
+   * List the tokens with the largest losses, from position `from` on, under `title`.
+   *
+   * @param {ScoredToken[]} tokens
+   * @param {number} from
+   * @param {string} title
+   */
   drawHardest(tokens, from, title) {
     setText(this.title, title);
-    this.list.parentNode.hidden = !tokens.length;
+    this.hard.hidden = !tokens.length;
     const places = hardest(tokens, from, MAX_HARD);
     const key = places.map((i) => `${i} ${tokens[i].id} ${tokens[i].loss}`).join();
     if (key === this.listed) return;
@@ -80,12 +96,14 @@ export class LossToken {
   }
 }
 
+/** @param {string} role @param {string} className @param {string} text */
 function cell(role, className, text) {
   const node = el("span", className, text);
   node.setAttribute("role", role);
   return node;
 }
 
+/** @param {string} className @param {HTMLElement[]} cells */
 function row(className, cells) {
   const node = el("div", className);
   node.setAttribute("role", "row");
@@ -101,14 +119,19 @@ const headRow = () =>
     cell("columnheader", "ls-sides", "↑ raised · lowered ↓"),
   ]);
 
+/** @param {GradientRow} row @param {(id: number) => string} nameOf @param {ScoredToken} token */
 function gradientRow({ id, p, gradient, count: n }, nameOf, token) {
   const own = id === token.id;
-  const text = () => (own ? labelOf(token) : tokenLabel(nameOf(id), "–"));
-  const name = id === null ? `${count(n)} more` : text();
+  if (id === null) return rowOf("others", `${count(n)} more`, p, gradient);
+  return rowOf(own ? "own" : "", own ? labelOf(token) : tokenLabel(nameOf(id), "–"), p, gradient);
+}
+
+/** @param {string} className @param {string} name @param {number} p @param {number} gradient */
+function rowOf(className, name, p, gradient) {
   const bar = cell("cell", "ls-bar", "");
   bar.append(setVars(el("i"), { "--g": Math.abs(gradient) }));
   bar.setAttribute("aria-label", gradient < 0 ? "raised" : "lowered");
-  return row(own ? "own" : id === null ? "others" : "", [
+  return row(className, [
     cell("rowheader", "w", name),
     cell("cell", "n", probability(p)),
     cell("cell", "n", `${gradient < 0 ? "−" : "+"}${Math.abs(gradient).toFixed(3)}`),
@@ -116,19 +139,20 @@ function gradientRow({ id, p, gradient, count: n }, nameOf, token) {
   ]);
 }
 
-/** Join texts; incomplete characters become an ellipsis. */
+/** Join texts; incomplete characters become an ellipsis. @param {ScoredToken[]} tokens */
 const textOf = (tokens) => tokens.map(({ text }) => text.replace(/\uFFFD+/g, "…")).join("");
 
+/** @param {ScoredToken[]} tokens @param {number} i */
 function hardRow(tokens, i) {
   const item = el("li");
   const button = item.appendChild(el("button"));
   button.type = "button";
-  button.dataset.i = i;
+  button.dataset.i = String(i);
   const before = textOf(tokens.slice(Math.max(0, i - 8), i)).replace(/\s+/g, " ");
   button.append(
     el("span", "ls-before", before.slice(-BEFORE)),
     el("b", "", labelOf(tokens[i])),
-    el("span", "n", tokens[i].loss.toFixed(2)),
+    el("span", "n", (tokens[i].loss ?? NaN).toFixed(2)),
   );
   return item;
 }

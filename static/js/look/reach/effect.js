@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Effect of interventions on one token: two logit-lens queries over the same tokens, with and
 // without them.
 
@@ -21,7 +20,7 @@ import { ofStage } from "../lens/reading.js";
 const TOP = 40;
 const MAX_BYTES = 4e6;
 const cache = new AnswerCache(MAX_BYTES);
-/** The failed query: {key, message}, or null. */
+/** The failed query: {key, message}, or null. @type {{key: string, message: string} | null} */
 let trouble = null;
 
 /**
@@ -30,24 +29,31 @@ let trouble = null;
  *   did      true: effect of interventions active in the run; false: of the current setting
  *   without  {key, question}; `with` likewise
  *   name     label of the token at that place; `label`, of the one before
+ *
+ * @param {Focus} context
+ * @returns {Effect}
  */
 export function effectOf(context) {
   const why = whyNot(context);
   if (why) return { why };
   const { answer, token, index } = context;
+  if (!answer || !token || index === null) return { why: NO_ANSWER };
   const { segment, ids, texts, position } = sequenceOf({ answer, token, index });
-  const at = token.prompt ? position : position - 1;
+  const at = token.prompt !== undefined ? position : position - 1;
   const chosen = ids[at + 1];
   if (chosen === undefined) return { why: "No token follows this one." };
-  const { did, before, after } = beforeAndAfter(segment, at);
-  if (!before) return { why: NO_INTERVENTIONS };
+  const passes = beforeAndAfter(segment, at);
+  if (!passes) return { why: NO_INTERVENTIONS };
   const top = Math.min(TOP, context.hello.model.vocab_size);
+  /** @type {FromPage.LogitLens} */
   const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top };
-  const ask = (reached) => ({
+  /** @param {EffectAsked} reached */
+  const ask = (/** @type {FromPage.InterventionSpan[]} */ reached) => ({
     key: `${segment.id} ${at} ${JSON.stringify(reached)}`,
     question: reached.length ? { ...question, reached } : question,
   });
-  const [without, now] = [ask(before), ask(after)];
+  const { did } = passes;
+  const [without, now] = [ask(passes.before), ask(passes.after)];
   const name = wordOf(answer.tokens[index], texts[at + 1]);
   const key = `${without.key} ${now.key}`;
   const label = tokenLabel(texts[at], "·");
@@ -58,6 +64,7 @@ const NO_INTERVENTIONS = "No interventions. Switch off a head to see the effect 
 const NO_ANSWER = "No answer yet. Interventions will act on the next one, including its prompt.";
 const WRITING = "Generating. Select a token to see the effect on it.";
 
+/** @param {Focus} focus */
 function whyNot({ answer, token }) {
   if (!answer?.segment?.accepted) return NO_ANSWER;
   if (state.replay) return "This needs the engine, and a replay has none.";
@@ -66,13 +73,18 @@ function whyNot({ answer, token }) {
   return answer.running && view.pinned === null && view.hover === null ? WRITING : "";
 }
 
-/** Return `reached` of both queries; `before` is null if there is nothing to compare. */
+/**
+ * Return `reached` of both queries; `before` is null if there is nothing to compare.
+ *
+ * @param {Segment} segment
+ * @param {number} at
+ */
 function beforeAndAfter({ interventionSpans, prompt }, at) {
   const ran = activeAt(interventionSpans, at);
   const set = toWire(state.interventions.setting);
   const asRan = upTo(interventionSpans, at);
   if (sameInterventions(ran, set))
-    return isEmpty(ran) ? { before: null } : { did: true, before: [], after: asRan };
+    return isEmpty(ran) ? null : { did: true, before: [], after: asRan };
   // A patch acts when its token is computed, so the text is recomputed with it from the start.
   const patched = !sameInterventions({ patch: ran.patch }, { patch: set.patch });
   const now = patched
@@ -81,17 +93,24 @@ function beforeAndAfter({ interventionSpans, prompt }, at) {
   return { did: false, before: asRan, after: upTo(now, at) };
 }
 
+/** @param {FromPage.InterventionSpan[]} reached @param {number} at */
 const upTo = (reached, at) => reached.filter(({ first }) => first <= at);
 
+/** @param {Token | undefined} token @param {string} text */
 function wordOf(token, text) {
   const own = token?.candidates?.find(({ id }) => id === token.id)?.text;
   return token?.eos ? "end of text" : tokenLabel(text || own || "", "part of a character");
 }
 
-/** Return the answers {without, with}; null while pending. */
+/**
+ * Return the answers {without, with}; null while pending.
+ *
+ * @param {EffectAsked} effect
+ * @returns {Both<FrameAnswer> | {trouble: string} | null}
+ */
 export function measured(effect) {
-  const both = [cache.get(effect.without.key), cache.get(effect.with.key)];
-  if (both.every(Boolean)) return { without: both[0], with: both[1] };
+  const [without, now] = [cache.get(effect.without.key), cache.get(effect.with.key)];
+  if (without && now) return { without, with: now };
   if (trouble?.key === effect.key) return { trouble: trouble.message };
   ask(effect);
   return null;
@@ -99,6 +118,7 @@ export function measured(effect) {
 
 let asking = "";
 
+/** @param {EffectAsked} effect */
 async function ask(effect) {
   if (asking === effect.key) return;
   asking = effect.key;
@@ -106,7 +126,8 @@ async function ask(effect) {
     for (const side of [effect.without, effect.with])
       if (!cache.get(side.key)) cache.set(side.key, await askLatest("reach", side.question));
     trouble = null;
-  } catch ({ code, message }) {
+  } catch (error) {
+    const { code, message } = /** @type {Problem} */ (error);
     trouble = code === "lost" ? null : { key: effect.key, message };
   }
   if (asking === effect.key) asking = "";
@@ -120,14 +141,23 @@ async function ask(effect) {
  *   byLayer  {without, with}: probability of the chosen token after each stage, embedding first
  *   tokens   the most likely of both: {id, text, without, with}; null where not listed
  *   entropy  {without, with} in bits; rank {without, with} of the chosen token
+ *
+ * @param {EffectAsked} effect
+ * @param {Both<FrameAnswer>} both
+ * @returns {EffectFound}
  */
 export function readEffect({ chosen }, both) {
+  /**
+   * @template T
+   * @param {(answer: FrameAnswer) => T} pick
+   */
   const side = (pick) => ({ without: pick(both.without), with: pick(both.with) });
-  const last = ({ values }) => values.at(-1);
+  const last = (/** @type {FrameArray} */ { values }) => values.at(-1) ?? NaN;
   const shares = side(sharesOf);
   const ids = new Set([...shares.without.keys(), ...shares.with.keys(), chosen]);
   const pieces = { ...both.without.info.pieces, ...both.with.info.pieces };
   const probability = side(({ arrays }) => last(arrays.probability));
+  /** @param {number} id @param {"without" | "with"} way */
   const shareOf = (id, way) => shares[way].get(id) ?? (id === chosen ? probability[way] : null);
   const tokens = [...ids].map((id) => ({
     id,
@@ -135,6 +165,7 @@ export function readEffect({ chosen }, both) {
     without: shareOf(id, "without"),
     with: shareOf(id, "with"),
   }));
+  /** @param {EffectFound["tokens"][number]} token */
   const size = (token) => Math.max(token.without ?? 0, token.with ?? 0);
   return {
     byLayer: side(({ arrays }) => arrays.probability.values),
@@ -144,13 +175,14 @@ export function readEffect({ chosen }, both) {
   };
 }
 
+/** @param {FrameAnswer} answer */
 function sharesOf({ arrays }) {
   const stage = arrays.rank.shape[0] - 1;
   const shares = ofStage(arrays.probabilities, stage);
   return new Map([...ofStage(arrays.ids, stage)].map((id, i) => [id, shares[i]]));
 }
 
-/** Describe where the numbers come from. */
+/** Describe where the numbers come from. @param {EffectAsked} effect @param {Both<FrameAnswer>} answers */
 export function sourceOf({ did }, { without, with: now }) {
   const ms = (without.info.ms ?? 0) + (now.info.ms ?? 0);
   const time = ms ? ` in ${duration(ms)}` : "";
@@ -159,13 +191,14 @@ export function sourceOf({ did }, { without, with: now }) {
   return `${source}; before temperature and filters.`;
 }
 
+/** @param {EffectAsked} effect */
 export const wayNames = ({ did }) =>
   did ? ["without", "as run"] : ["as run", "with current ones"];
 
-/** "“sad” 2.1 → 37.0 %, 9th → 1st choice". */
+/** "“sad” 2.1 → 37.0 %, 9th → 1st choice". @param {EffectAsked} effect @param {EffectFound} found */
 export function inWords({ name, chosen }, { tokens, rank }) {
   const own = tokens.find(({ id }) => id === chosen);
   const [before, now] = [ordinal(rank.without), ordinal(rank.with)];
   const choice = before === now ? `${now} choice both ways` : `${before} → ${now} choice`;
-  return `“${name}” ${percent(own.without)} → ${percent(own.with)} %, ${choice}`;
+  return `“${name}” ${percent(own?.without ?? NaN)} → ${percent(own?.with ?? NaN)} %, ${choice}`;
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Bar over the grid: the selected place with its factor, undo, redo, reset and rerun.
 
 import { el, newButton, setText, setVars } from "../../ui/dom.js";
@@ -7,25 +6,48 @@ import { parseNumber } from "../../settings/sampling-settings.js";
 import { FACTOR } from "../../interventions/interventions.js";
 import { MAX_SCALE, placeName, factorLabel } from "./factor-grid.js";
 
+/**
+ * @typedef {{scale: (factor: number, gesture?: symbol) => void, toGrid: () => void, undo: () => void,
+ *   redo: () => void, reset: () => void, again: () => void}} Acts
+ */
+
 const STEP = 0.05;
 
-/** Create a range slider: {node, input}; `attributes` of the input. */
+/**
+ * Create a range slider: {node, input}; `attributes` of the input.
+ *
+ * @param {Record<string, string | number>} attributes
+ * @returns {RangeSlider}
+ */
 export function newRange(attributes) {
   const node = el("span", "rail");
   const input = node.appendChild(Object.assign(el("input"), { type: "range", ...attributes }));
   return { node, input };
 }
 
-/** Show a value on a range slider. */
+/**
+ * Show a value on a range slider.
+ *
+ * @param {RangeSlider} slider
+ * @param {number} value
+ * @param {string} words
+ * @param {boolean} [off]
+ */
 export function drawRange({ node, input }, value, words, off = false) {
-  if (Number(input.value) !== value) input.value = value;
+  if (Number(input.value) !== value) input.value = String(value);
   const [from, to] = [Number(input.min), Number(input.max)];
   setVars(input, { "--v": Math.min(1, Math.max(0, (value - from) / (to - from))) });
   input.setAttribute("aria-valuetext", words);
   node.classList.toggle("off", off);
 }
 
-/** Create a number field, read on blur or Enter. */
+/**
+ * Create a number field, read on blur or Enter.
+ *
+ * @param {string} label
+ * @param {Parameters<typeof parseNumber>[1]} range
+ * @param {(value: number) => void} onValue
+ */
 export function newNumber(label, range, onValue) {
   const attributes = { inputMode: "decimal", autocomplete: "off" };
   const node = Object.assign(el("input", "rc-number"), attributes);
@@ -35,11 +57,10 @@ export function newNumber(label, range, onValue) {
     if (error) node.setAttribute("aria-invalid", "true");
     else node.removeAttribute("aria-invalid");
     node.title = error ?? "";
-    if (!error) {
-      delete node.dataset.typed;
-      onValue(value);
-    }
-    return !error;
+    if (error || value === undefined) return false;
+    delete node.dataset.typed;
+    onValue(value);
+    return true;
   };
   node.addEventListener("input", () => (node.dataset.typed = ""));
   node.addEventListener("change", read);
@@ -52,7 +73,12 @@ export function newNumber(label, range, onValue) {
   return node;
 }
 
-/** Show a number in its field, unless the user is typing there. */
+/**
+ * Show a number in its field, unless the user is typing there.
+ *
+ * @param {HTMLInputElement} node
+ * @param {number | null} value
+ */
 export function drawNumber(node, value) {
   const text = value === null ? "" : String(Number(value.toFixed(3)));
   if (node.dataset.typed !== undefined) return;
@@ -63,7 +89,13 @@ export function drawNumber(node, value) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Create a button with one of the page's icons and an accessible name. */
+/**
+ * Create a button with one of the page's icons and an accessible name.
+ *
+ * @param {string} icon
+ * @param {string} name
+ * @param {() => void} onClick
+ */
 export function newIcon(icon, name, onClick) {
   const button = newButton("", onClick, "quiet");
   const svg = document.createElementNS(SVG, "svg");
@@ -76,7 +108,7 @@ export function newIcon(icon, name, onClick) {
   return button;
 }
 
-/** Create a toggle button; `onMute(muted)`. */
+/** Create a toggle button; `onMute(muted)`. @param {(muted: boolean) => void} onMute */
 export function newMute(onMute) {
   const pressed = () => mute.getAttribute("aria-pressed") === "true";
   const mute = newButton("Mute", () => onMute(!pressed()), "text rc-mute");
@@ -84,16 +116,23 @@ export function newMute(onMute) {
 }
 
 export class FactorBar {
-  /** `on`: {scale(factor, gesture), toGrid(), undo, redo, reset, again}. */
+  /**
+   * `on`: {scale(factor, gesture), toGrid(), undo, redo, reset, again}.
+   *
+   * @param {HTMLElement} root
+   * @param {Acts} on
+   */
   constructor(root, on) {
     const bar = root.appendChild(el("div", "rc-bar"));
     this.name = bar.appendChild(el("label", "rc-name"));
     this.range = newRange({ min: 0, max: MAX_SCALE, step: STEP, id: "rc-factor" });
     this.name.htmlFor = "rc-factor";
+    /** @type {symbol | null} */
     let gesture = null;
-    this.range.input.addEventListener("input", ({ target }) => {
+    const { input } = this.range;
+    input.addEventListener("input", () => {
       gesture ??= Symbol("factor");
-      on.scale(Number(target.value), gesture);
+      on.scale(Number(input.value), gesture);
     });
     this.range.input.addEventListener("change", () => (gesture = null));
     this.box = newNumber("Factor", FACTOR, (value) => on.scale(value));
@@ -112,7 +151,11 @@ export class FactorBar {
     bar.append(this.range.node, this.box, this.status, acts);
   }
 
-  /** `status`: {text, tone}; `can`: enabled actions; `free`: may the factor be changed? */
+  /**
+   * `status`: {text, tone}; `can`: enabled actions; `free`: may the factor be changed?
+   *
+   * @param {{chosen: string, factor: number | null, status: {text: string, tone: string}, can: Record<"undo" | "redo" | "reset" | "again", boolean>, free: boolean}} now
+   */
   draw({ chosen, factor, status, can, free }) {
     setText(this.name, placeName(chosen));
     drawRange(this.range, factor ?? 1, factorLabel(factor), factor === 1);
@@ -126,7 +169,7 @@ export class FactorBar {
     this.again.disabled = !can.again;
   }
 
-  /** Start typing a factor. */
+  /** Start typing a factor. @param {string} character */
   type(character) {
     this.box.focus();
     this.box.value = character;

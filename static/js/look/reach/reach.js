@@ -1,9 +1,8 @@
-// @ts-nocheck
 // Reach in, the instrument that sets interventions (interventions/): scale or switch off heads,
 // attention, MLPs and layers, steer and patch the residual stream, during generation; and show the
 // effect on one token.
 
-import { el } from "../../ui/dom.js";
+import { el, inputOf, setText } from "../../ui/dom.js";
 import { tokenLabel } from "../../ui/format.js";
 import { sameInterventions } from "../../interventions/interventions.js";
 import * as store from "../../interventions/intervention-store.js";
@@ -24,24 +23,38 @@ import { NextTokens } from "./next-tokens.js";
 const IN_GENERAL = "1 means unchanged, bit for bit. A change acts within a few tokens.";
 const VIEWS = { steer: "Steer", patch: "Patch" };
 
-let bar = null;
-let grid = null;
-let steer = null;
-let patch = null;
-let tokens = null;
-let text = null;
-let make = null;
+/** @type {FactorBar} */
+let bar;
+/** @type {FactorGrid} */
+let grid;
+/** @type {SteerPanel} */
+let steer;
+/** @type {PatchPanel} */
+let patch;
+/** @type {NextTokens} */
+let tokens;
+/** @type {TextEnd} */
+let text;
+/** @type {HTMLElement} */
+let make;
+/** @type {keyof typeof VIEWS} */
 let wanted = "steer";
+/** Panes of VIEWS, and how many of each act. @type {HTMLElement[]} */
+let panes = [];
+/** @type {HTMLElement[]} */
+const counts = [];
 /** Selected place of the grid. */
 let chosen = "head 0.0";
-/** Effect drawn by the last `show`: `readEffect`, or null. */
+/** Effect drawn by the last `show`: `readEffect`, or null. @type {EffectFound | null} */
 let found = null;
 
+/** @type {Instrument} */
 export const reach = {
   needs: "nothing",
 
   setUp(root) {
     bar = new FactorBar(root, {
+
       scale: (factor, gesture) => store.setFactor(chosen, factor, gesture),
       toGrid: () => grid.focus(chosen),
       undo: store.undo,
@@ -72,26 +85,29 @@ export const reach = {
     const free = !state.replay;
     if (placeLayer(chosen) >= model.n_layers) chosen = "head 0.0";
     const effect = effectOf(context);
-    const both = effect.why ? null : measured(effect);
-    found = both?.without ? readOnce(effect, both) : null;
+    const both = effect.why === undefined ? measured(effect) : null;
+    const answers = both && "without" in both ? both : null;
+    const of = effect.why === undefined && answers ? { effect, answers } : null;
+    found = of ? readOnce(of.effect, of.answers) : null;
     bar.draw({
       chosen,
       factor: factorOf(setting, chosen),
       status: interventionStatus(),
       can: {
-        undo: free && past.length,
-        redo: free && future.length,
+        undo: free && past.length > 0,
+        redo: free && future.length > 0,
         reset: free && !isSettingEmpty(setting),
         again: canRerun(),
       },
       free,
     });
-    const word = found ? effect.name : "";
+    const word = of?.effect.name ?? "";
     grid.draw({ model, setting, chosen, hot: view.row?.layer, effect: found?.byLayer, word, free });
     drawMake(context, { setting, model, free });
-    tokens.draw(effect, found, effect.why ?? both?.trouble ?? "Computing …");
+    const trouble = both && "trouble" in both ? both.trouble : undefined;
+    tokens.draw(effect, found, effect.why ?? trouble ?? "Computing …");
     text.draw(context);
-    return found ? sourceOf(effect, both) : IN_GENERAL;
+    return of ? sourceOf(of.effect, of.answers) : IN_GENERAL;
   },
 
   table: () => ({
@@ -100,15 +116,16 @@ export const reach = {
   }),
 };
 
-/** The last result: {key, found}. */
-let last = { key: "" };
+/** The last result: {key, found}. @type {{key: string, found: EffectFound | null}} */
+let last = { key: "", found: null };
 
+/** @param {EffectAsked} effect @param {Both<FrameAnswer>} both */
 function readOnce(effect, both) {
   if (last.key !== effect.key) last = { key: effect.key, found: readEffect(effect, both) };
   return last.found;
 }
 
-/** Select a place; the core sample focuses its layer. */
+/** Select a place; the core sample focuses its layer. @param {string} place */
 function choose(place) {
   if (place === chosen) return;
   chosen = place;
@@ -127,35 +144,41 @@ function buildMake() {
     const input = Object.assign(el("input"), { type: "radio", name: "look-reach", value });
     input.checked = value === wanted;
     choice.prepend(input);
-    choice.append(el("b"));
+    counts.push(choice.appendChild(el("b")));
     choices.append(choice);
   }
-  choices.addEventListener("change", ({ target }) => {
-    wanted = target.value;
+  choices.addEventListener("change", (event) => {
+    wanted = /** @type {keyof typeof VIEWS} */ (inputOf(event).value);
     changed("look");
   });
   make.append(choices);
-  steer = new SteerPanel(make.appendChild(el("div", "rc-pane")));
-  patch = new PatchPanel(make.appendChild(el("div", "rc-pane")), () => changed("look"));
+  panes = [make.appendChild(el("div", "rc-pane")), make.appendChild(el("div", "rc-pane"))];
+  steer = new SteerPanel(panes[0]);
+  patch = new PatchPanel(panes[1], () => changed("look"));
 }
 
+/** @param {Focus} context @param {{setting: Setting, model: ToPage.PageModelInfo, free: boolean}} now */
 function drawMake(context, { setting, model, free }) {
-  const [choices, ...panes] = make.children;
-  Object.keys(VIEWS).forEach((name, i) => {
-    panes[i].hidden = name !== wanted;
-    const n = setting[name].length;
-    choices.querySelectorAll("b")[i].textContent = n ? String(n) : "";
+  [setting.steer, setting.patch].forEach(({ length }, i) => {
+    panes[i].hidden = Object.keys(VIEWS)[i] !== wanted;
+    setText(counts[i], length ? String(length) : "");
   });
   steer.draw({ setting, model, free });
   const acting = shownAnswer(lastTurn())?.segment?.interventions?.patch ?? [];
+  /** @param {PatchEntry} one */
   const isActive = (one) =>
     acting.some((each) => sameInterventions({ patch: [each] }, { patch: [one] }));
   patch.draw({ setting, model, free, target: targetOf(context), isActive });
 }
 
-/** Return the focused token as a place to patch, or {why} it cannot be. */
+/**
+ * Return the focused token as a place to patch, or {why} it cannot be.
+ *
+ * @param {Focus} focus
+ * @returns {PatchTarget}
+ */
 function targetOf({ answer, token, index }) {
-  if (!token) return { why: "No answer yet. A patch replaces one of its tokens." };
+  if (!token || index === null) return { why: "No answer yet. A patch replaces one of its tokens." };
   if (answer !== shownAnswer(lastTurn()))
     return { why: "Only tokens of the newest answer can be patched." };
   try {

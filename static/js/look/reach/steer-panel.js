@@ -1,9 +1,8 @@
-// @ts-nocheck
 // Steering: vectors from one text to another, added to the residual stream before a layer.
 //
 // Turner et al. 2023, "Activation addition: steering language models without optimization".
 
-import { el, newButton, setText } from "../../ui/dom.js";
+import { el, inputOf, newButton, setText } from "../../ui/dom.js";
 import { isEnter } from "../../ui/enter-key.js";
 import { MAX_STEERS, STRENGTH } from "../../interventions/interventions.js";
 import { add, edit, remove } from "../../interventions/intervention-store.js";
@@ -44,6 +43,7 @@ const EARLY = 3 / 8;
 const SLIDER = 2;
 
 export class SteerPanel {
+  /** @param {HTMLElement} root */
   constructor(root) {
     this.list = root.appendChild(el("ul", "rc-list"));
     const empty = { toward: "", away: "", strength: 0.5 };
@@ -51,26 +51,28 @@ export class SteerPanel {
     const foot = root.appendChild(el("p", "rc-foot"));
     this.examples = EXAMPLES.map(({ name, ...pair }) => newButton(name, () => this.#add(pair)));
     foot.append(this.add, el("span", "", "or"), ...this.examples);
+    /** @type {Map<string, ReturnType<typeof newRow>>} */
     this.rows = new Map();
   }
 
+  /** @param {Pick<SteerVector, "toward" | "away" | "strength">} pair */
   #add(pair) {
-    const { n_layers: n } = state.hello.model;
+    const n = state.hello?.model.n_layers ?? 0;
     add("steer", { layer: Math.floor(n * EARLY), ...pair });
   }
 
+  /** @param {{setting: Setting, model: ToPage.PageModelInfo, free: boolean}} now */
   draw({ setting, model, free }) {
     const known = new Set(setting.steer.map(({ key }) => key));
     for (const [key, { node }] of this.rows) if (!known.has(key)) this.#drop(key, node);
-    for (const vector of setting.steer) {
-      if (!this.rows.has(vector.key)) this.#build(vector);
-      drawRow(this.rows.get(vector.key), vector, model, free);
-    }
+    for (const vector of setting.steer)
+      drawRow(this.rows.get(vector.key) ?? this.#build(vector), vector, model, free);
     this.list.hidden = !setting.steer.length;
     const full = setting.steer.length >= MAX_STEERS;
     for (const button of [this.add, ...this.examples]) button.disabled = !free || full;
   }
 
+  /** @param {string} key @param {HTMLElement} node */
   #drop(key, node) {
     const within = node.contains(document.activeElement);
     node.remove();
@@ -78,14 +80,17 @@ export class SteerPanel {
     if (within) this.add.focus();
   }
 
+  /** @param {SteerVector} vector */
   #build({ key }) {
     const row = newRow(key);
     this.rows.set(key, row);
     this.list.append(row.node);
     row.node.scrollIntoView({ block: "nearest" });
+    return row;
   }
 }
 
+/** @param {string} label @param {string} placeholder @param {(text: string) => void} onText */
 function newText(label, placeholder, onText) {
   const node = Object.assign(el("input", "rc-text-box"), { placeholder, spellcheck: false });
   node.autocomplete = "off";
@@ -97,14 +102,18 @@ function newText(label, placeholder, onText) {
   return node;
 }
 
+/** @param {string} key */
 function newRow(key) {
   const node = el("li", "rc-vector");
+  /** @param {Partial<SteerVector>} values @param {symbol} [gesture] */
   const put = (values, gesture) => edit("steer", key, values, gesture);
+  /** @param {RangeSlider} range @param {string} name */
   const drag = (range, name) => {
+    /** @type {symbol | null} */
     let gesture = null;
-    range.input.addEventListener("input", ({ target }) => {
+    range.input.addEventListener("input", (event) => {
       gesture ??= Symbol(name);
-      put({ [name]: Number(target.value) }, gesture);
+      put({ [name]: Number(inputOf(event).value) }, gesture);
     });
     range.input.addEventListener("change", () => (gesture = null));
     return range;
@@ -126,18 +135,29 @@ function newRow(key) {
   return { node, toward, away, layer, layerNo, strength, box, mute, gone };
 }
 
+/**
+ * @param {ReturnType<typeof newRow>} row
+ * @param {SteerVector} vector
+ * @param {ToPage.PageModelInfo} model
+ * @param {boolean} free
+ */
 function drawRow(row, { layer, toward, away, strength, muted }, { n_layers: n }, free) {
   row.node.toggleAttribute("data-muted", muted || toward === "");
-  for (const [box, text] of [[row.toward, toward], [row.away, away]])
-    if (document.activeElement !== box || box.dataset.shown !== text) {
-      if (box.value !== text) box.value = text;
-      box.dataset.shown = text;
-    }
-  row.layer.input.max = n - 1;
+  drawText(row.toward, toward);
+  drawText(row.away, away ?? "");
+  row.layer.input.max = String(n - 1);
   drawRange(row.layer, layer, `layer ${layer}`);
   setText(row.layerNo, `layer ${layer}`);
   drawRange(row.strength, strength, String(strength), strength === 0);
   drawNumber(row.box, strength);
   row.mute.setAttribute("aria-pressed", String(muted));
-  for (const control of row.node.querySelectorAll("input, button")) control.disabled = !free;
+  for (const name of /** @type {const} */ (["input", "button"]))
+    for (const control of row.node.querySelectorAll(name)) control.disabled = !free;
+}
+
+/** @param {HTMLInputElement} box @param {string} text */
+function drawText(box, text) {
+  if (document.activeElement === box && box.dataset.shown === text) return;
+  if (box.value !== text) box.value = text;
+  box.dataset.shown = text;
 }

@@ -1,7 +1,6 @@
-// @ts-nocheck
 // Last tokens of the answer, because the panel covers the transcript, and a comparison of versions.
 
-import { el, setText } from "../../ui/dom.js";
+import { el, setText, targetOf } from "../../ui/dom.js";
 import { plural, tokenLabel } from "../../ui/format.js";
 import { describeChange } from "../../settings/sampling-settings.js";
 import { seedOf } from "../../chat/rerun.js";
@@ -12,16 +11,20 @@ import { focused, pin } from "../../view.js";
 const MAX_TOKENS = 80;
 
 export class TextEnd {
+  /** @param {HTMLElement} root */
   constructor(root) {
     const line = root.appendChild(el("div", "rc-end"));
     this.text = line.appendChild(el("p", "rc-end-text"));
     this.comparison = line.appendChild(el("p", "rc-comparison"));
+    /** @type {unknown[]} */
     this.drawn = [];
-    this.text.addEventListener("click", ({ target }) => {
-      if (target.dataset.i !== undefined) pin(Number(target.dataset.i));
+    this.text.addEventListener("click", (event) => {
+      const { i } = targetOf(event).dataset;
+      if (i !== undefined) pin(Number(i));
     });
   }
 
+  /** @param {Focus} focus */
   draw({ answer }) {
     const tokens = answer?.tokens ?? [];
     const shown = JSON.stringify(answer?.marks.at(-1)?.shown);
@@ -34,6 +37,7 @@ export class TextEnd {
   }
 }
 
+/** @param {Answer} answer */
 function endOf({ tokens, marks }) {
   const first = Math.max(0, tokens.length - MAX_TOKENS);
   const shown = new Map(marks.map((mark) => [mark.index, mark.shown]));
@@ -41,7 +45,7 @@ function endOf({ tokens, marks }) {
     const index = first + i;
     const plain = eos ? " ∎" : text.replace(/\n+/g, " ↵ ");
     const word = el("span", index === focused() ? "rc-tok on" : "rc-tok", plain);
-    word.dataset.i = index;
+    word.dataset.i = String(index);
     const changes = shown.get(index);
     if (!changes?.length) return [word];
     return [el("span", "mark-change", changes.map(describeChange).join(", ")), word];
@@ -54,15 +58,18 @@ function endOf({ tokens, marks }) {
  * Compare the shown version with an earlier one of the same seed, preferably one without
  * interventions: {of, same, parted, whole}, or null. `same`: number of equal tokens before
  * `parted`, the first different pair; `whole`: are both equally long?
+ *
+ * @param {ModelTurn | null} turn
  */
 export function compareWithSameSeed(turn) {
   const shown = shownAnswer(turn);
-  if (!shown?.tokens.length) return null;
+  if (!turn || !shown?.tokens.length) return null;
   const seed = seedOf(shown);
   const earlier = turn.answers
     .map((answer, i) => ({ answer, i }))
     .filter(({ answer, i }) => i < turn.shown && answer.tokens.length)
     .filter(({ answer }) => seedOf(answer) === seed);
+  /** @param {Answer} answer */
   const untouched = ({ segments }) =>
     segments.every(({ interventionSpans }) => !interventionSpans.length);
   const alone = earlier.filter(({ answer }) => untouched(answer));
@@ -75,10 +82,12 @@ export function compareWithSameSeed(turn) {
   return { of: found.i, same: n, parted, whole: a.length === b.length };
 }
 
+/** @param {ModelTurn | null} turn */
 function comparisonText(turn) {
   const comparison = state.replay ? null : compareWithSameSeed(turn);
   if (!comparison) return "";
   const other = `version ${comparison.of + 1}`;
+  /** @param {Token} token */
   const word = ({ text, eos }) =>
     eos ? "the end" : `“${tokenLabel(text, "part of a character")}”`;
   if (comparison.parted) {

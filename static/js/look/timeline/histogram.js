@@ -51,7 +51,6 @@ export class Histogram {
     const above = new LabelRow(context, TOP / 2, 0, width);
     const [p50, p95] = [0.5, 0.95].map((share) => x(quantile(sorted, share)));
     for (const at of [p50, p95]) rule(context, at, 2, 1, foot - 2, "ink");
-    /** @param {number} at */
     /** @param {number} at @returns {LabelPlace[]} */
     const beside = (at) => [[at - 4, "end"], [at + 5, "start"]];
     above.add("p50", beside(p50), { colour: "ink-2" });

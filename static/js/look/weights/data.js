@@ -7,7 +7,6 @@ import { hasServer, isLocal, placeHere } from "../../net/connection.js";
 import { Missing } from "../shared/context.js";
 import { checkInventory } from "./check-inventory.js";
 
-/** @type {Map<string, unknown>} */
 /**
  * Answers by key. A failed request is sent again next time.
  *
