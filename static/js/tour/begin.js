@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Start of the tour: on the run on the page, or on one it requests itself.
 
 import { lackOf } from "../ui/lacks.js";
@@ -10,6 +9,15 @@ import { ready, state } from "../state.js";
 import { view } from "../view.js";
 import { chooseToken } from "./choose.js";
 import { Walk } from "./walk.js";
+
+/**
+ * How the tour can start: now, later, after its own prompt was sent, or not at all.
+ *
+ * @typedef {{walk: Walk, wait?: undefined, stop?: undefined}} Start
+ * @typedef {{walk?: undefined, wait: string, stop?: undefined, ask?: undefined}} Wait
+ * @typedef {{walk?: undefined, wait?: undefined, stop?: undefined, ask: true}} Ask
+ * @typedef {{walk?: undefined, wait?: undefined, stop: string, ask?: undefined}} Stop
+ */
 
 /** Number of tokens that suffice for the tour; quick to generate on any device. */
 const ENOUGH = 64;
@@ -24,6 +32,9 @@ const PROMPTS = {
  * Return how the tour can start. `asked`: it has already sent its own prompt.
  * {walk}: start now; {wait: text}: not yet; {ask}: a prompt can be sent; {stop: text}: not
  * possible.
+ *
+ * @param {boolean} asked
+ * @returns {Start | Wait | Ask | Stop}
  */
 export function tourStart(asked) {
   if (state.replay)
@@ -39,6 +50,7 @@ export function tourStart(asked) {
   return ofAnswer(view.answer);
 }
 
+/** @param {Answer | null} answer @returns {Start | Wait | Stop} */
 function ofAnswer(answer) {
   const segment = answer?.segment;
   if (!segment) return { stop: "There is no answer to show." };
@@ -56,7 +68,7 @@ function ofAnswer(answer) {
   if (n < MIN_TOKENS)
     return { stop: "The answer is too short. Ask for a longer one and start the tour again." };
   const drawn = answer.tokens.slice(first, first + Math.min(n, ENOUGH));
-  return { walk: new Walk(answer, first + chooseToken(drawn)) };
+  return { walk: new Walk(answer, first + (chooseToken(drawn) ?? 0)) };
 }
 
 /** Send the tour's own prompt, for a short run with capture; false when it cannot be sent. */

@@ -1,11 +1,12 @@
-// @ts-nocheck
 // Card of the tour: text, position and buttons.
 
-import { byId, el, setText, setVars } from "../ui/dom.js";
+import { byId, el, focusedElement, one, setText, setVars } from "../ui/dom.js";
 import { changed } from "../state.js";
 import { phone } from "../ui/bottom-sheets.js";
 import { placeOf } from "./place.js";
 import { boxesOf, boxOf, bringIntoView, drawRings } from "./rings.js";
+
+/** Elements to outline, and those to keep uncovered. @typedef {{marks: Outlined[][], keep: Outlined[][]}} Marks */
 
 const card = byId("tour");
 const body = byId("tour-body");
@@ -18,7 +19,11 @@ const SETTLES_MS = 600;
 /** "Computing …" is shown after this time. */
 const BUSY_AFTER_MS = 200;
 
-/** Returns the elements to outline and those to keep uncovered: {marks, keep}, lists of lists. */
+/**
+ * Returns the elements to outline and those to keep uncovered: {marks, keep}, lists of lists.
+ *
+ * @type {() => Marks}
+ */
 let find = () => ({ marks: [], keep: [] });
 /** The last layout, to redraw only when something moved. */
 let measured = "";
@@ -27,7 +32,11 @@ let settled = 0;
 let frame = 0;
 let busyTimer = 0;
 
-/** `total`: number of steps. */
+/**
+ * `total`: number of steps.
+ *
+ * @param {{total: number, onBack: () => void, onNext: () => void, onClose: () => void}} options
+ */
 export function setUpCard({ total, onBack, onNext, onClose }) {
   steps.replaceChildren(...Array.from({ length: total }, () => el("li")));
   byId("tour-back").addEventListener("click", onBack);
@@ -60,12 +69,15 @@ export function closeCard() {
   changed("size");
 }
 
+/** @param {Node} node */
 export const cardHas = (node) => card.contains(node);
 export const focusCard = () => card.focus({ preventScroll: true });
 
 /**
  * `at`: index of the step, null before and after the steps; `word`: the followed token (words.js),
  * or null; `parts`: the text, null while it is computed; `next`: label of the button.
+ *
+ * @param {{at: number | null, word: SentencePart | null, title: string, parts: SentencePart[] | null, next?: string}} options
  */
 export function drawCard({ at, word, title, parts, next = "Next" }) {
   const total = steps.children.length;
@@ -86,13 +98,14 @@ export function drawCard({ at, word, title, parts, next = "Next" }) {
 
 /** Move the focus to the next button if the focused one is gone. */
 function keepFocus() {
-  const { activeElement: own } = document;
-  const gone = own === document.body || own?.disabled || own?.hidden;
+  const own = focusedElement();
+  const gone = own === document.body || own?.hidden || own?.matches(":disabled");
   if (!gone && own !== card) return;
   const go = byId("tour-next");
   (go.hidden ? card : go).focus({ preventScroll: true });
 }
 
+/** @param {SentencePart[] | null} parts */
 function drawText(parts) {
   clearTimeout(busyTimer);
   body.setAttribute("aria-busy", String(!parts));
@@ -104,12 +117,13 @@ function drawText(parts) {
   text.replaceChildren(...parts.map(nodeOf));
 }
 
+/** @param {SentencePart} part */
 function nodeOf({ kind, text: words }) {
   if (kind === "figure") return el("b", "", words);
   return kind === "word" ? el("span", "tour-quote", words) : words;
 }
 
-/** Set the finder of the elements the card is about. */
+/** Set the finder of the elements the card is about. @param {() => Marks} finder */
 export function point(finder) {
   find = finder;
   measured = "";
@@ -133,13 +147,22 @@ function follow() {
   place(boxes, stay);
 }
 
-/** Preferred place of the card: over the Next token panel, the subject of no step, if it fits. */
+/**
+ * Preferred place of the card: over the Next token panel, the subject of no step, if it fits.
+ *
+ * @param {WindowBox} room
+ */
 function homeOf({ bottom }) {
-  const box = boxOf(byId("cands").closest(".next"));
+  const box = boxOf(one(document, ".next:has(#cands)"));
   return wide.matches && box.bottom <= bottom ? box : null;
 }
 
-/** Place the card beside the marks. On a phone it replaces the tabs (tour.css). */
+/**
+ * Place the card beside the marks. On a phone it replaces the tabs (tour.css).
+ *
+ * @param {WindowBox[]} marks
+ * @param {WindowBox[]} keep
+ */
 function place(marks, keep) {
   if (phone.matches) {
     card.style.removeProperty("left");

@@ -1,7 +1,7 @@
-// @ts-nocheck
 // Choice of the token, head and layer that the tour shows, by measured values.
 
 import { nameOf } from "../look/attention/scores.js";
+import { METRICS } from "../turns/metrics.js";
 
 /** Entropy above this many bits makes a token no more interesting. */
 const MAX_BITS = 2.6;
@@ -20,6 +20,8 @@ const STARTS_IN_LETTER = /^\p{L}/u;
  * preferably the most likely candidate, so that its rise over the layers can be seen. `tokens`:
  * `token` events of one run; the first is never chosen, because no generated token precedes it.
  * null when there are fewer than two.
+ *
+ * @param {Token[]} tokens
  */
 export function chooseToken(tokens) {
   const uses = new Map();
@@ -32,6 +34,7 @@ export function chooseToken(tokens) {
   return best?.index ?? null;
 }
 
+/** @param {Token[]} tokens @param {number} index */
 function worth(tokens, index) {
   const token = tokens[index];
   const own = token.candidates.find(({ id }) => id === token.id)?.before ?? 0;
@@ -45,7 +48,7 @@ function worth(tokens, index) {
   );
 }
 
-/** Entropy of the listed candidates in bits, renormalised. */
+/** Entropy of the listed candidates in bits, renormalised. @param {ToPage.CandidateText[]} candidates */
 function bitsOf(candidates) {
   const all = candidates.reduce((sum, { before }) => sum + before, 0);
   return candidates.reduce((bits, { before }) => {
@@ -54,7 +57,12 @@ function bitsOf(candidates) {
   }, 0);
 }
 
-/** 1 for a whole word of some length; less for a short one, a part of a word, or anything else. */
+/**
+ * 1 for a whole word of some length; less for a short one, a part of a word, or anything else.
+ *
+ * @param {Token[]} tokens
+ * @param {number} index
+ */
 function wordliness(tokens, index) {
   const [, word] = WORD.exec(tokens[index].text) ?? [];
   if (!word) return 0.05;
@@ -68,6 +76,8 @@ function wordliness(tokens, index) {
  * Return the largest attention weight of all heads, {layer, head, at, weight}. Skips the first
  * token (attention sink) and the previous one (previous-token heads), if others exist. `weights`:
  * {shape: [n_layers, n_heads, n], values}.
+ *
+ * @param {FrameArray} weights
  */
 export function hardestLook({ shape: [nLayers, nHeads, n], values }) {
   const from = n > 3 ? 1 : 0;
@@ -80,28 +90,41 @@ export function hardestLook({ shape: [nLayers, nHeads, n], values }) {
   return best;
 }
 
-/** Head types the tour shows; a sink only if there is no other. */
+/** Head types the tour shows; a sink only if there is no other. @type {HeadPlace[][]} */
 const HABITS = [["copy", "previous"], ["first"]];
 
 /**
  * Return the head with the clearest pattern: {place, layer, head, score, named}, or null without
  * any scores. `scores` as returned by `meanScores` of look/attention/scores.js. `named`: the
  * pattern is clear enough to name the head after it; otherwise the closest head is returned.
+ *
+ * @param {HeadScores} scores
+ * @param {number} nLayers
+ * @param {number} nHeads
  */
 export function habitOf(scores, nLayers, nHeads) {
   const all = Array.from({ length: nLayers * nHeads }, (_, i) => i);
   for (const places of HABITS) {
-    const heads = all.map((i) => ({ i, ...nameOf(scores, i) }));
-    const named = heads.filter(({ place }) => places.includes(place));
+    const named = all.flatMap((i) => {
+      const name = nameOf(scores, i);
+      return name && places.includes(name.place) ? [{ i, ...name }] : [];
+    });
     if (named.length) return habit(strongest(named), nHeads, true);
   }
-  const some = HABITS.flat().filter((place) => scores[place]);
-  const near = some.flatMap((place) => all.map((i) => ({ i, place, score: scores[place][i] })));
+  const near = HABITS.flat().flatMap((place) =>
+    Array.from(scores[place] ?? [], (score, i) => ({ i, place, score })),
+  );
   return near.length ? habit(strongest(near), nHeads, false) : null;
 }
 
+/** @param {{i: number, place: HeadPlace, score: number}[]} heads */
 const strongest = (heads) => heads.reduce((best, one) => (one.score > best.score ? one : best));
 
+/**
+ * @param {{i: number, place: HeadPlace, score: number}} options
+ * @param {number} nHeads
+ * @param {boolean} named
+ */
 const habit = ({ i, place, score }, nHeads, named) => ({
   place,
   layer: Math.floor(i / nHeads),
@@ -110,11 +133,17 @@ const habit = ({ i, place, score }, nHeads, named) => ({
   named,
 });
 
-/** The layer with the largest MLP update relative to the residual stream: {layer, ratio}. */
+/**
+ * The layer with the largest MLP update relative to the residual stream: {layer, ratio}.
+ *
+ * @param {ToPage.LayerStats[]} layers
+ */
 export function largestMlp(layers) {
   return layers.reduce(
-    (best, { mlp, residual }, layer) =>
-      residual > 0 && mlp / residual > best.ratio ? { layer, ratio: mlp / residual } : best,
+    (best, stats, layer) => {
+      const ratio = METRICS.update.value(stats, 1) ?? 0;
+      return ratio > best.ratio ? { layer, ratio } : best;
+    },
     { layer: 0, ratio: 0 },
   );
 }

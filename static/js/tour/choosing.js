@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Steps 8 and 9: scores become chances, and one token is drawn.
 
 import { count } from "../ui/format.js";
@@ -11,15 +10,16 @@ const LOGITS = 0;
 const TEMPERATURE = BEFORE_FILTERS;
 const FIRST_FILTER = BEFORE_FILTERS + 1;
 
-/** Shares of one token by stage, of the engine's answer. */
+/** Shares of one token by stage, of the engine's answer. @param {FrameAnswer} answer @param {number} id */
 function rowOf({ arrays }, id) {
   const at = [...arrays.ids.values].indexOf(id);
+  /** @param {string} name */
   const value = (name) => arrays[name].values[at];
   const names = ["raw", "penalised", "tempered", "low", "high"];
   return Object.fromEntries(names.map((name) => [name, value(name)]));
 }
 
-/** The most likely other token: {text, raw}, or null. */
+/** The most likely other token: {text, raw}, or null. @param {FrameAnswer} answer @param {number} id */
 function rivalOf({ arrays, info }, id) {
   const ids = [...arrays.ids.values];
   const at = ids.findIndex((other) => other !== id);
@@ -27,14 +27,21 @@ function rivalOf({ arrays, info }, id) {
   return { text: info.pieces?.[ids[at]] ?? "", raw: arrays.raw.values[at] };
 }
 
+/** @param {string} name @param {NamedSettings} settings */
 const setting = (name, settings) => writeNumber(settings[name], SETTING_BY_NAME[name]);
 
-/** Heads of the columns `from` to `to` of the instrument, and their cells in the last row. */
+/**
+ * Heads of the columns `from` to `to` of the instrument, and their cells in the last row.
+ *
+ * @param {number} from
+ * @param {number} to
+ */
 function columns(from, to) {
   const rows = document.querySelectorAll(".wf-heads, .wf-row:last-child");
   return [...rows].flatMap(({ children }) => [...children].slice(from + 1, to + 2));
 }
 
+/** @type {TourStep<FrameAnswer>} */
 export const chances = {
   title: "Scores become chances",
   open: "filters",
@@ -60,6 +67,7 @@ export const chances = {
   marks: () => [columns(LOGITS, TEMPERATURE)],
 };
 
+/** @param {NamedSettings} settings @param {number} tempered */
 function warmth(settings, tempered) {
   const { temperature } = settings;
   if (temperature === 0)
@@ -70,8 +78,12 @@ function warmth(settings, tempered) {
   return sentence`Temperature ${value} ${plain(effect)}, and makes it ${share(tempered)}.`;
 }
 
-/** The penalties that were on, as the beginning of a sentence: "The repeat penalty of 1.10 makes".
- * Without one it was a bias, which other clients of the engine can set. */
+/**
+ * The penalties that were on, as the beginning of a sentence: "The repeat penalty of 1.10 makes".
+ * Without one it was a bias, which other clients of the engine can set.
+ *
+ * @param {NamedSettings} settings
+ */
 function penaltiesOn(settings) {
   const on = PENALTIES.filter(({ name, neutral }) => settings[name] !== neutral);
   if (!on.length) return plain("The bias of logits makes");
@@ -82,7 +94,7 @@ function penaltiesOn(settings) {
   return [...names, plain(on.length > 1 ? " make" : " makes")];
 }
 
-/** The filters that were on, as "top-k 40 and min-p 0.05". */
+/** The filters that were on, as "top-k 40 and min-p 0.05". @param {NamedSettings} settings */
 function filtersOn(settings) {
   const on = FILTERS.filter(({ name, neutral }) => settings[name] !== neutral);
   return on.flatMap(({ name, label }, i) => {
@@ -91,6 +103,7 @@ function filtersOn(settings) {
   });
 }
 
+/** @type {TourStep<FrameAnswer>} */
 export const draw = {
   title: "Filters, then one draw",
   open: "filters",

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Steps 10, 11 and 13: KV cache, cost, and what to try next.
 
 import { byId } from "../ui/dom.js";
@@ -10,6 +9,9 @@ import { isFault, PEAK_FAULT } from "../look/plan/roofline-costs.js";
 import { notAnswered } from "./missing.js";
 import { plain, sentence, sentences, share } from "./words.js";
 
+/** @typedef {{plan: Answers.PlanReport | null, peaks?: KnownPeaks, error?: Problem}} CostFound */
+
+/** @type {TourStep} */
 export const cacheStep = {
   title: "The KV cache",
   open: "cache",
@@ -43,6 +45,9 @@ export const cacheStep = {
  * Return a step's place on the device's roofline (Williams et al. 2009): operations per byte of the
  * step (`own`) and at the `ridge`; whether `memory` is the limit; and `floor`, the minimum time in
  * ms.
+ *
+ * @param {Pick<Answers.PlanReport, "n_bytes" | "flops">} cost
+ * @param {Peaks} peaks
  */
 export function boundOf({ n_bytes: moved, flops }, { bytes_per_s: fast, flops_per_s: most }) {
   const own = flops / moved;
@@ -50,6 +55,7 @@ export function boundOf({ n_bytes: moved, flops }, { bytes_per_s: fast, flops_pe
   return { own, ridge, memory: own < ridge, floor: 1000 * Math.max(moved / fast, flops / most) };
 }
 
+/** @type {TourStep<CostFound>} */
 export const costStep = {
   title: "The cost of one token",
   open: "timeline",
@@ -58,10 +64,11 @@ export const costStep = {
     const plan = await walk.plan();
     if (!plan.dispatches) return { plan: null };
     try {
-      return { plan, peaks: await walk.peaks() };
+      return { plan, peaks: (await walk.peaks()) ?? undefined };
     } catch (error) {
-      if (error.code === "lost") throw error;
-      return { plan, error };
+      const problem = /** @type {Problem} */ (error);
+      if (problem.code === "lost") throw error;
+      return { plan, error: problem };
     }
   },
 
@@ -79,14 +86,20 @@ export const costStep = {
     return sentences(
       sentence`For ${word} the device ran ${count(plan.dispatches.length)} dispatches in ${time}`,
       sentence`They move at least ${bytes(plan.n_bytes)} and do ${amount(plan.flops)} operations.`,
-      peaks ? pace(plan, peaks, gpu) : notAnswered(error),
+      peaks ? pace(plan, peaks, gpu) : notAnswered(error ?? { message: "" }),
     );
   },
 
   marks: () => [[...document.querySelectorAll(".tl-roof")]],
 };
 
-/** Return what limits a step of `gpu` ms, and how near it came to that. */
+/**
+ * Return what limits a step of `gpu` ms, and how near it came to that.
+ *
+ * @param {Answers.PlanReport} plan
+ * @param {KnownPeaks} peaks
+ * @param {number | null} gpu
+ */
 export function pace(plan, peaks, gpu) {
   if (!peaks.flops_per_s) return sentence`The limits of this device are unknown: it is not a GPU.`;
   const { own, ridge, memory, floor } = boundOf(plan, peaks);
@@ -102,6 +115,7 @@ export function pace(plan, peaks, gpu) {
   return sentences(beside, sentence`This step reached ${share(floor / gpu)} of the limit.`);
 }
 
+/** @type {TourStep} */
 export const tryStep = {
   title: "Your turn",
   open: null,
@@ -109,7 +123,7 @@ export const tryStep = {
   follows: true,
 
   text({ segment, answer, word }) {
-    const seed = segment.request?.params.seed ?? segment.params.seed;
+    const seed = segment.request?.params.seed ?? segment.params?.seed ?? "";
     return sentences(
       sentence`All of this was measured on your run of ${plural(answer.tokens.length, "token")}.
         With the same settings and seed ${seed} the model generates the same text again.`,

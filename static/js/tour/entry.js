@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Entry of the guided tour, whose code is loaded on first use.
 
 import { isReading, setReading } from "../ui/reading.js";
@@ -19,7 +18,7 @@ export async function startTour() {
   try {
     (await fetchCode(() => import("./guide.js"))).startTour();
   } catch (error) {
-    state.problem = { code: "walk", message: error.message };
+    state.problem = { code: "walk", message: /** @type {Error} */ (error).message };
     changed("turns");
     if (!(error instanceof Unfetched)) reportError(error);
   }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Steps 3 to 7: the residual stream, attention, the MLP and the logit lens.
 
 import { byId } from "../ui/dom.js";
@@ -10,20 +9,40 @@ import { habitOf, hardestLook, largestMlp } from "./choose.js";
 import { notMeasured } from "./missing.js";
 import { plain, sentence, sentences, share, wordOf } from "./words.js";
 
+/**
+ * A head and how it attends; without `place` the context is too short to tell.
+ *
+ * @typedef {{n: number, place?: undefined, layer?: undefined, head?: undefined, score?: undefined,
+ *   own?: undefined, named?: undefined, where?: undefined}} NoHead
+ * @typedef {NoHead | {n: number, place: HeadPlace, layer: number, head: number, score: number,
+ *   own: number | null, named: boolean, where: number[] | null}} HeadFound
+ */
+
+/** Ranks and shares of the token over the stages. */
+/** @typedef {{ranks: number[], stage: number, shares: Float32Array | Uint32Array}} LensFound */
+
+/** @param {number} layer @param {number} column */
 const cell = (layer, column) =>
   byId("lrows").querySelector(`tr[data-layer="${layer}"] td:nth-child(${column})`);
-const some = (...nodes) => nodes.filter(Boolean);
+/** @param {(Element | null)[]} nodes */
+const some = (...nodes) => nodes.filter((node) => node !== null);
 
-/** A token of the attention instrument and its number below, which may be wider. */
+/**
+ * A token of the attention instrument and its number below, which may be wider.
+ *
+ * @param {number} position
+ * @returns {Outlined[]}
+ */
 function wordAt(position) {
   const word = document.querySelector(`.aw[data-at="${position}"]`);
   const number = word?.querySelector("small");
-  if (!number) return some(word);
+  if (!word || !number) return some(word);
   const digits = document.createRange();
   digits.selectNodeContents(number);
   return [word, digits];
 }
 
+/** @type {TourStep} */
 export const residualStep = {
   title: "Every layer adds to the vector",
   open: null,
@@ -35,8 +54,8 @@ export const residualStep = {
     const start = sentence`The vector now passes ${plural(n, "layer")}, one after the other. A
       layer does not replace it but adds to it: this running sum is the residual stream.`;
     if (!stats) return sentences(start, notMeasured("Its growth", token));
-    const { embedding, layers } = stats;
-    const end = layers.at(-1).residual;
+    const embedding = stats.embedding ?? NaN;
+    const end = stats.layers.at(-1)?.residual ?? NaN;
     return sentences(
       start,
       sentence`Here its norm grew from ${figure(embedding)} to ${figure(end)}, a factor of
@@ -47,6 +66,7 @@ export const residualStep = {
   marks: () => [[...document.querySelectorAll("#lrows td:nth-child(5)")]],
 };
 
+/** @type {TourStep<ReturnType<typeof hardestLook>>} */
 export const attentionStep = {
   title: "Attention looks back",
   open: "attention",
@@ -75,18 +95,21 @@ export const attentionStep = {
   marks: (_walk, { at }) => [wordAt(at)],
 };
 
+/** @param {number} layer @param {number} head */
 function chooseHead(layer, head) {
   const before = selectHead({ layer, head });
   return () => selectHead(before, { layer, head });
 }
 
-/** What the head types attend to. */
+/** What the head types attend to. @type {Record<HeadPlace, string>} */
 const HABITS = {
   previous: "the previous token, whatever it is (a previous-token head)",
   copy: "what followed earlier copies of the same token (an induction head)",
   first: "the first token (an attention sink)",
+  self: "the token itself",
 };
 
+/** @type {TourStep<HeadFound>} */
 export const headStep = {
   title: "A head with one job",
   open: "attention",
@@ -96,7 +119,7 @@ export const headStep = {
     const { n_layers: nLayers, n_heads: nHeads } = walk.hello.model;
     const found = habitOf(mean, nLayers, nHeads);
     if (!found) return { n };
-    const own = here[found.place]?.[found.layer * nHeads + found.head] ?? null;
+    const own = here?.[found.place]?.[found.layer * nHeads + found.head] ?? null;
     const where = placesOf(walk.ids.slice(0, walk.row + 1), walk.row)[found.place];
     return { ...found, n, own, where };
   },
@@ -131,6 +154,7 @@ export const headStep = {
     where ? where.map(wordAt) : [[...document.querySelectorAll(".at-summary")]],
 };
 
+/** @type {TourStep} */
 export const mlpStep = {
   title: "The MLP sees one token",
   open: null,
@@ -159,28 +183,32 @@ export const mlpStep = {
 
 /**
  * Stage to show: the one from which on the token is the top prediction, else that of its best rank.
+ *
+ * @param {number[]} ranks
  */
 function stageOf(ranks) {
   const { first, settled } = whenTop(ranks);
   return settled ?? first ?? ranks.indexOf(Math.min(...ranks));
 }
 
+/** @param {number} stage */
 const from = (stage) =>
   stage ? sentence`from layer ${stage - 1} on` : sentence`from the embedding on`;
+/** @param {number} stage */
 const after = (stage) =>
   stage ? sentence`after layer ${stage - 1}` : sentence`at the embedding`;
 
-/** Describe the token's rank over the layers. */
+/** Describe the token's rank over the layers. @param {SentencePart} word @param {LensFound} found */
 function reading(word, { ranks, stage, shares }) {
   const { first, settled } = whenTop(ranks);
   const here = share(shares[stage]);
-  const end = share(shares.at(-1));
+  const end = share(shares.at(-1) ?? NaN);
   if (settled !== null)
     return stage === ranks.length - 1
       ? sentence`${word} becomes the top prediction only after the last layer, ${stage - 1}, with
         ${end}.`
       : sentence`${word} is the top prediction ${from(stage)}: ${here} there, ${end} at the end.`;
-  const last = sentence`${ordinal(ranks.at(-1))} at the end, with ${end}. It was sampled all the
+  const last = sentence`${ordinal(ranks[ranks.length - 1])} at the end, with ${end}. It was sampled all the
     same.`;
   if (first !== null)
     return sentence`${word} is the top prediction ${after(stage)}, with ${here}, but ${last}`;
@@ -190,6 +218,7 @@ function reading(word, { ranks, stage, shares }) {
       and ${last}`;
 }
 
+/** @type {TourStep<LensFound>} */
 export const lensStep = {
   title: "The prediction appears",
   open: "lens",

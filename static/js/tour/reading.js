@@ -1,10 +1,11 @@
-// @ts-nocheck
 // Steps 1 and 2: text to tokens, tokens to vectors.
 
+import { all } from "../ui/dom.js";
 import { count, figure, plural } from "../ui/format.js";
 import { notMeasured } from "./missing.js";
 import { plain, sentence, sentences } from "./words.js";
 
+/** @type {TourStep<ToPage.Tokenized>} */
 export const tokensStep = {
   title: "Text becomes tokens",
   open: "tokens",
@@ -12,7 +13,7 @@ export const tokensStep = {
 
   /** Show the last request, which the run used, if the instrument shows the composer's draft. */
   enter() {
-    const [draft, last] = document.querySelectorAll("[name=look-prompt]");
+    const [draft, last] = /** @type {HTMLInputElement[]} */ (all(document, "[name=look-prompt]"));
     if (last.checked || last.disabled) return undefined;
     last.click();
     return () => draft.click();
@@ -20,15 +21,15 @@ export const tokensStep = {
 
   text({ segment, hello, token, word }, { n_chars: chars, plain: alone, tokens }) {
     const own = alone.n_tokens;
-    const all = segment.prompt.length;
+    const nAll = segment.prompt.length;
     const source = tokens.some(({ role }) => role) ? "The conversation" : "The prompt";
     const given = plain(source);
     return sentences(
       sentence`A model does not read letters but tokens: pieces of text, each with a number.`,
-      all === own
-        ? sentence`${given} has ${count(chars)} characters, which are ${plural(all, "token")}.`
+      nAll === own
+        ? sentence`${given} has ${count(chars)} characters, which are ${plural(nAll, "token")}.`
         : sentence`${given} has ${count(chars)} characters, which are ${plural(own, "token")}; with
-          the special tokens around it, ${count(all)}.`,
+          the special tokens around it, ${count(nAll)}.`,
       hello.model.vocab_size
         ? sentence`We follow one generated token: ${word}, number ${count(token.id)} of the
           ${count(hello.model.vocab_size)} in the vocabulary.`
@@ -39,6 +40,7 @@ export const tokensStep = {
   marks: () => [[...document.querySelectorAll(".tk-list")]],
 };
 
+/** @type {TourStep} */
 export const embeddingStep = {
   title: "A token becomes a vector",
   open: "weights",
@@ -50,7 +52,7 @@ export const embeddingStep = {
         ${count(width)} numbers, the embedding.`,
       sentence`To choose ${word} it looked up the embedding of the previous token, ${before}.`,
       stats
-        ? sentence`Its norm is ${figure(stats.embedding)}; this vector is all the layers receive.`
+        ? sentence`Its norm is ${figure(stats.embedding ?? NaN)}; this vector is all the layers receive.`
         : notMeasured("Its norm", token),
     );
   },

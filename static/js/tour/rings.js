@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Outlines around the elements or text ranges that the tour is about.
 
 import { byId, el, setVars } from "../ui/dom.js";
@@ -16,26 +15,35 @@ const MAX_RINGS = 6;
 /** Table cells touch: keep the outline off the next cell's number. */
 const CELL_GAP = 12;
 
+/** @param {Outlined} node @returns {WindowBox} */
 export const boxOf = (node) => {
   const { left, top, right, bottom } = node.getBoundingClientRect();
-  return { left, top, right: node.tagName === "TD" ? right - CELL_GAP : right, bottom };
+  const isCell = node instanceof HTMLTableCellElement && node.tagName === "TD";
+  return { left, top, right: isCell ? right - CELL_GAP : right, bottom };
 };
 
-const elementOf = (node) => node.startContainer ?? node;
+/** @param {Outlined} node @returns {Element} */
+function elementOf(node) {
+  if (node instanceof Element) return node;
+  const { startContainer } = node;
+  return startContainer instanceof Element ? startContainer : document.body;
+}
 
+/** @param {Outlined} node */
 const seen = (node) =>
   elementOf(node).checkVisibility?.({ visibilityProperty: true, opacityProperty: true }) ?? true;
 
 const windowBox = () => ({ left: 0, top: 0, right: innerWidth, bottom: innerHeight });
 
+/** @param {Outlined} node */
 function clipped(node) {
   let box = overlap(boxOf(node), windowBox());
   let clip = elementOf(node).parentElement?.closest(CLIPS);
-  for (; clip; clip = clip.parentElement.closest(CLIPS)) box = overlap(box, boxOf(clip));
+  for (; clip; clip = clip.parentElement?.closest(CLIPS)) box = overlap(box, boxOf(clip));
   return box;
 }
 
-/** Scroll the first outlined element into view. */
+/** Scroll the first outlined element into view. @param {Outlined[][]} groups */
 export function bringIntoView([first]) {
   const node = first?.find(seen);
   if (!node) return;
@@ -47,7 +55,7 @@ export function bringIntoView([first]) {
   elementOf(node).scrollIntoView({ block, inline: "nearest" });
 }
 
-/** Return the visible boxes of `groups` of elements. */
+/** Return the visible boxes of `groups` of elements. @param {Outlined[][]} groups */
 export function boxesOf(groups) {
   return groups
     .map((nodes) => nodes.filter(seen).map(clipped))
@@ -57,17 +65,20 @@ export function boxesOf(groups) {
     .map(around);
 }
 
-/** Draw an outline around each box and remove all others. */
+/** @type {HTMLElement[]} */
+const rings = [];
+
+/** Draw an outline around each box and remove all others. @param {WindowBox[]} boxes */
 export function drawRings(boxes) {
   const holder = byId("tour-rings");
-  while (holder.children.length > boxes.length) holder.lastElementChild.remove();
-  while (holder.children.length < boxes.length) holder.append(el("i"));
+  for (const ring of rings.splice(boxes.length)) ring.remove();
+  while (rings.length < boxes.length) rings.push(holder.appendChild(el("i")));
   boxes.forEach((box, i) => {
     const left = Math.max(0, Math.round(box.left - ROOM));
     const right = Math.min(innerWidth, Math.round(box.right + ROOM));
     const top = Math.round(box.top - ROOM);
     const bottom = Math.round(box.bottom + ROOM);
-    setVars(holder.children[i], {
+    setVars(rings[i], {
       "--x": `${left}px`,
       "--y": `${top}px`,
       "--w": `${right - left}px`,

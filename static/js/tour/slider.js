@@ -1,10 +1,9 @@
-// @ts-nocheck
 // Step 12: the text waits half written until a slider is moved.
 
 import { lendPace } from "../chat/pace.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { differences } from "../settings/sampling-settings.js";
-import { byId } from "../ui/dom.js";
+import { byId, one } from "../ui/dom.js";
 import { state } from "../state.js";
 import { plain, sentence, sentences } from "./words.js";
 
@@ -12,6 +11,7 @@ import { plain, sentence, sentences } from "./words.js";
 const AFTER_A_MOVE = 2;
 const PAUSED = 0;
 
+/** @type {TourStep<{wasWriting: boolean, why: string}>} */
 export const sliderStep = {
   title: "Move a slider",
   open: null,
@@ -38,7 +38,7 @@ export const sliderStep = {
     };
     // A slider tells of a change when it is let go; until then only the candidates follow it.
     for (const type of ["change", "click"])
-      document.querySelector(".sampling").addEventListener(type, goOn, { signal: end.signal });
+      one(document, ".sampling").addEventListener(type, goOn, { signal: end.signal });
     return () => {
       end.abort();
       pace.end();

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Page state that the tour sets, and restores at the end unless the user changed it meanwhile.
 
 import { setMetric } from "../core-sample/controls.js";
@@ -8,9 +7,14 @@ import { state } from "../state.js";
 import { pin, view } from "../view.js";
 
 const openedSheet = () => document.body.dataset.open ?? null;
-const showSheet = (name) => (name ? openSheet(name) : closeSheet());
+/** @param {string | null} name */
+const showSheet = (name) => void (name ? openSheet(name) : closeSheet());
 
-/** Parts of the page state: how each is read and set. */
+/**
+ * Parts of the page state: how each is read and set.
+ *
+ * @type {{[Name in keyof StagePlan]: {read: () => StagePlan[Name], set: (value: StagePlan[Name]) => void}}}
+ */
 const PARTS = {
   instrument: { read: openInstrumentName, set: showInstrument },
   sheet: { read: openedSheet, set: showSheet },
@@ -19,13 +23,21 @@ const PARTS = {
   row: { read: () => view.row, set: (row) => pin(view.pinned, row) },
 };
 
+const PART_NAMES = /** @type {(keyof StagePlan)[]} */ (Object.keys(PARTS));
+
 export class Stage {
-  /** name → value before the tour, and value set by the tour. */
-  #before = new Map();
-  #own = new Map();
+  /** Values before the tour, and those set by the tour. @type {Partial<StagePlan>} */
+  #before = {};
+  /** @type {Partial<StagePlan>} */
+  #own = {};
+  /** @type {(() => void) | null} */
   #undo = null;
 
-  /** Set up a step; parts it does not use are restored. */
+  /**
+   * Set up a step; parts it does not use are restored.
+   *
+   * @param {Pick<TourStep<never>, "open" | "sheet" | "metric">} step
+   */
   show({ open, sheet, metric }) {
     this.#leave();
     this.#set("sheet", phone.matches ? (sheet ?? null) : null);
@@ -34,21 +46,25 @@ export class Stage {
     else this.#restore("metric");
   }
 
-  /** Focus a token, and a row of the core sample if given. */
+  /** Focus a token, and a row of the core sample if given. @param {StepFocus} focus */
   look({ index, row }) {
     this.#set("pinned", index);
     if (row) this.#set("row", row);
   }
 
-  /** Set the function that undoes the step's own changes. */
+  /**
+   * Set the function that undoes the step's own changes.
+   *
+   * @param {(() => void) | null | undefined | void} undo
+   */
   entered(undo) {
     this.#undo = undo ?? null;
   }
 
-  /** Restore everything; `same`: the answer whose token was focused is still shown. */
+  /** Restore everything; `same`: the answer whose token was focused is still shown. @param {boolean} same */
   end(same) {
     this.#leave();
-    for (const name of Object.keys(PARTS))
+    for (const name of PART_NAMES)
       if (same || (name !== "pinned" && name !== "row")) this.#restore(name);
   }
 
@@ -57,19 +73,29 @@ export class Stage {
     this.#undo = null;
   }
 
+  /**
+   * @template {keyof StagePlan} Name
+   * @param {Name} name
+   * @param {StagePlan[Name]} value
+   */
   #set(name, value) {
     const { read, set } = PARTS[name];
-    if (!this.#before.has(name)) this.#before.set(name, read());
+    if (!(name in this.#before)) this.#before[name] = read();
     if (read() !== value) set(value);
-    this.#own.set(name, value);
+    this.#own[name] = value;
   }
 
+  /**
+   * @template {keyof StagePlan} Name
+   * @param {Name} name
+   */
   #restore(name) {
-    if (!this.#own.has(name)) return;
+    const { [name]: own } = this.#own;
+    const { [name]: before } = this.#before;
+    if (own === undefined || before === undefined) return;
     const { read, set } = PARTS[name];
-    const before = this.#before.get(name);
-    if (read() === this.#own.get(name) && read() !== before) set(before);
-    this.#own.delete(name);
-    this.#before.delete(name);
+    if (read() === own && read() !== before) set(before);
+    delete this.#own[name];
+    delete this.#before[name];
   }
 }

@@ -17,6 +17,7 @@ import { embeddingStep, tokensStep } from "./reading.js";
 import { chances, draw } from "./choosing.js";
 import { sliderStep } from "./slider.js";
 
+/** @type {TourStep<any>[]} */
 export const STEPS = [
   tokensStep,
   embeddingStep,

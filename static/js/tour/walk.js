@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The followed token, and the engine's answers about it.
 
 import { inspect, tokenize } from "../net/inspect.js";
@@ -22,15 +21,28 @@ const MIN_POSITION = 2;
 const TOP = 20;
 
 export class Walk {
+  /** @type {Map<string, Promise<unknown>>} */
+  /** What was asked, by name. @type {Map<string, Promise<unknown>>} */
   #asked = new Map();
-  /** The version of the answer that `writeOn` began, or null. */
+  /** The version of the answer that `writeOn` began, or null. @type {Answer | null} */
   #rest = null;
 
-  /** `index`: number of a generated token of `answer`, at least 1. */
+  /**
+   * `index`: number of a generated token of `answer`, at least 1.
+   *
+   * @param {Answer} answer
+   * @param {number} index
+   */
   constructor(answer, index) {
     const token = answer.tokens[index];
     const { segment, ids, texts, position } = sequenceOf({ answer, token, index });
-    Object.assign(this, { answer, index, token, segment, ids, texts });
+    if (!state.hello) throw new Missing("no model is loaded");
+    this.answer = answer;
+    this.index = index;
+    this.token = token;
+    this.segment = segment;
+    this.ids = ids;
+    this.texts = texts;
     /** Position of the row that sampled it, that of the previous token. */
     this.row = position - 1;
     this.hello = state.hello;
@@ -41,14 +53,15 @@ export class Walk {
   /** Is the token still on the page, and its model still loaded? */
   get shown() {
     const { model } = state.hello ?? this.hello;
-    const same = ["name", "dtype"].every((key) => model[key] === this.hello.model[key]);
+    const { name, dtype } = this.hello.model;
+    const same = model.name === name && model.dtype === dtype;
     const isHere = view.answer === this.answer || view.answer === this.newest;
     return same && isHere && this.answer.tokens[this.index] === this.token;
   }
 
   /** The answer, or its version that `writeOn` began. */
   get newest() {
-    return lastTurn()?.answers.includes(this.#rest) ? this.#rest : this.answer;
+    return lastTurn()?.answers.find((answer) => answer === this.#rest) ?? this.answer;
   }
 
   /**
@@ -74,14 +87,20 @@ export class Walk {
     return this.#once("cut", () => tokenize(what));
   }
 
-  /** Request fields of a row, computed as in the run. */
+  /** Request fields of a row, computed as in the run. @param {number} position */
   #upTo(position) {
     const ids = this.ids.slice(0, position + 1);
     return { ids, position, ...spansUpTo(this.segment, ids.length) };
   }
 
-  /** Attention weights of the row: {shape: [n_layers, n_heads, row + 1], values}. */
+  /**
+   * Attention weights of the row: {shape: [n_layers, n_heads, row + 1], values}.
+   *
+   * @param {number} [position]
+   * @returns {Promise<FrameArray>}
+   */
   attention(position = this.row) {
+    /** @type {FromPage.AttentionFrom} */
     const question = { kind: "attention_from", ...this.#upTo(position) };
     const ask = async () => (await askOnce(question)).arrays.weights;
     return this.#once(`attention ${position}`, ask);
@@ -101,6 +120,7 @@ export class Walk {
   /** The logit lens at the row. */
   lens() {
     const { row, token } = this;
+    /** @type {FromPage.LogitLens} */
     const question = { kind: "logit_lens", ...this.#upTo(row), chosen: token.id, top: 1 };
     return this.#once("lens", () => askOnce(question));
   }
@@ -109,10 +129,11 @@ export class Walk {
   stages() {
     const { row, token, segment } = this;
     const used = this.settings;
-    const params = Object.fromEntries(SLIDERS.map(({ name }) => [name, used[name]]));
+    const settings = Object.fromEntries(SLIDERS.map(({ name }) => [name, used[name]]));
     // A string of digits: numbers have 53 bits here and seeds 64.
-    params.seed = String(segment.request?.params.seed ?? segment.params.seed);
-    const what = { params, index: token.number, top: TOP };
+    const seed = String(segment.request?.params.seed ?? segment.params?.seed);
+    const what = { params: { ...settings, seed }, index: token.number, top: TOP };
+    /** @type {WaterfallQuestion} */
     const question = { kind: "waterfall", ...this.#upTo(row), ...what };
     return this.#once("stages", () => askOnce(question));
   }
@@ -123,8 +144,10 @@ export class Walk {
 
   /** The plan of its step: `gpu.plans.plan_report.PlanReport`. */
   plan() {
+    /** @type {FromPage.StepPlan} */
     const question = { kind: "plan", n_rows: 1, context: this.row };
-    return this.#once("plan", async () => (await inspect(question)).info);
+    const ask = async () => /** @type {Answers.PlanReport} */ ((await inspect(question)).info);
+    return this.#once("plan", ask);
   }
 
   /**
@@ -138,11 +161,18 @@ export class Walk {
     return knownPeaks();
   }
 
-  /** Ask once per name; a failed question may be asked again. */
+  /**
+   * Ask once per name; a failed question may be asked again.
+   *
+   * @template T
+   * @param {string} name
+   * @param {() => Promise<T>} ask
+   */
   async #once(name, ask) {
-    if (!this.#asked.has(name)) this.#asked.set(name, ask());
+    const asked = /** @type {Promise<T> | undefined} */ (this.#asked.get(name)) ?? ask();
+    this.#asked.set(name, asked);
     try {
-      return await this.#asked.get(name);
+      return await asked;
     } catch (error) {
       this.#asked.delete(name);
       throw error;
