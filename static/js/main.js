@@ -39,7 +39,7 @@ import { setUpRibbon } from "./core-sample/ribbon.js";
 import { setUpRunStrip } from "./panels/run-strip.js";
 import { setUpSampling } from "./panels/sampling.js";
 import { openNextToken, setUpSheets } from "./ui/bottom-sheets.js";
-import { changed, on, sameEngine, state } from "./state.js";
+import { beginState, changed, on, sameEngine, setSettings, state } from "./state.js";
 import { watchSizes } from "./ui/dom.js";
 import { setUpStartPage } from "./start/start-page.js";
 import { setUpPace } from "./chat/pace.js";
@@ -52,17 +52,19 @@ import { setUpTour } from "./tour/entry.js";
 import { setUpFollowing } from "./ui/following.js";
 import { setUpTranscript } from "./chat/transcript.js";
 import { setUpTruncation } from "./chat/truncation.js";
-import { view } from "./view.js";
+import { focusRow, view } from "./view.js";
 
 const saved = savedSettings();
-state.settings = { ...INITIAL_SETTINGS, ...saved?.settings };
-state.capture = saved?.capture ?? true;
-state.mode = saved?.mode ?? "chat";
-state.truncation = saved?.truncation ?? "disabled";
-state.cacheReuse = saved?.cacheReuse ?? null;
-state.pace = saved?.pace ?? null;
-state.interventions = newStore();
-state.conversation = newConversation();
+beginState({
+  settings: { ...INITIAL_SETTINGS, ...saved?.settings },
+  capture: saved?.capture ?? true,
+  mode: saved?.mode ?? "chat",
+  truncation: saved?.truncation ?? "disabled",
+  cacheReuse: saved?.cacheReuse ?? null,
+  pace: saved?.pace ?? null,
+  interventions: newStore(),
+  conversation: newConversation(),
+});
 
 setUpTheme();
 on("hello size", measureGrid);
@@ -132,7 +134,7 @@ function onHello() {
     known = hello;
   }
   const { n_layers: n } = hello.model;
-  if (!view.row || view.row.layer >= n) view.row = { layer: Math.floor(n * 0.75), part: 1 };
+  if (!view.row || view.row.layer >= n) focusRow({ layer: Math.floor(n * 0.75), part: 1 });
   if (!saved && !state.replay) adoptDefaults(hello.defaults);
 }
 
@@ -148,6 +150,5 @@ function adoptDefaults(defaults) {
   adopted = true;
   const { stop } = defaults;
   const live = Object.fromEntries(LIVE.map((name) => [name, defaults[name]]));
-  Object.assign(state.settings, live, { stop });
-  changed("settings");
+  setSettings({ ...live, stop });
 }

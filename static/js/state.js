@@ -1,12 +1,12 @@
 // State of the page and its change notification.
 //
-// Messages arrive faster than frames: code that changes the state calls `changed(topic)`, and each
-// listener of a changed topic runs once in the next animation frame.
+// Messages arrive faster than frames: a change marks its topics (`setState`, or `changed(topic)` for
+// what lies deeper), and each listener of a changed topic runs once in the next animation frame.
 
 /** Stands for what main.js sets before anything reads it. @type {any} */
 const SET_BY_MAIN = null;
 
-export const state = {
+const values = {
   /**
    * Connection to the server: "connecting", "open" or "lost".
    *
@@ -115,6 +115,89 @@ export const state = {
   metric: "update",
 };
 
+/** Only the functions below change it. @type {Readonly<typeof values>} */
+export const state = values;
+
+/** Topics that a change of a field is about. @type {{[Name in keyof State]: string}} */
+const TOPICS = {
+  connection: "connection",
+  retryAt: "connection",
+  lost: "connection",
+  engine: "connection",
+  hello: "hello",
+  conversation: "conversations",
+  unkept: "turns conversations",
+  left: "conversations",
+  copied: "turns",
+  turns: "turns",
+  active: "turns",
+  problem: "turns",
+  mode: "settings turns",
+  replay: "replay",
+  settings: "settings",
+  capture: "settings",
+  pace: "settings",
+  truncation: "settings",
+  cacheReuse: "settings",
+  interventions: "interventions",
+  compared: "look",
+  own: "settings interventions",
+  counted: "counted",
+  metric: "metric",
+};
+
+/** Set fields before anything listens. @param {Partial<State>} fields */
+export const beginState = (fields) => void Object.assign(values, fields);
+
+/** Set fields, and mark what they are about as changed. @param {Partial<State>} fields */
+export function setState(fields) {
+  Object.assign(values, fields);
+  for (const name in fields) changed(...TOPICS[/** @type {keyof State} */ (name)].split(" "));
+}
+
+/**
+ * Set fields of the live conversation: of the state, or of what is suspended while a replay is open,
+ * which nothing draws.
+ *
+ * @param {Partial<Suspended>} fields
+ */
+export function setLiveState(fields) {
+  const { scales: _scales, view: _view, ...own } = fields;
+  if (state.replay) Object.assign(state.replay.suspended, fields);
+  else setState(own);
+}
+
+/** Set some of the sampling settings. @param {NamedSettings} settings */
+export function setSettings(settings) {
+  Object.assign(state.settings, settings);
+  changed("settings");
+}
+
+/** Set what is known of the conversation besides its turns. @param {Partial<Conversation>} fields */
+export function setConversation(fields) {
+  Object.assign(state.conversation, fields);
+  if (fields.system !== undefined) changed("system");
+  if (fields.title !== undefined) changed("conversations");
+}
+
+/** Add turns at the end. @param {Turn[]} turns */
+export function appendTurns(...turns) {
+  state.turns.push(...turns);
+  changed("turns");
+}
+
+/** Take the last turn away, and return it. */
+export function popTurn() {
+  changed("turns");
+  return state.turns.pop();
+}
+
+/** Take a turn away. @param {Turn} turn */
+export function deleteTurn(turn) {
+  state.turns.splice(state.turns.indexOf(turn), 1);
+  changed("turns");
+}
+
 /** @type {Array<{topics: string[], listener: (topics: Set<string>) => void}>} */
 const listeners = [];
 /** @type {Set<string>} */
@@ -154,7 +237,7 @@ function flush() {
 /**
  * The live conversation: the one on the page, or the one suspended while a replay is open.
  *
- * @returns {Suspended}
+ * @returns {Readonly<Suspended>}
  */
 export const liveState = () => state.replay?.suspended ?? state;
 

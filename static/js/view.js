@@ -5,7 +5,7 @@ import { count } from "./ui/format.js";
 import { METRICS } from "./turns/metrics.js";
 import { changed, state } from "./state.js";
 
-export const view = {
+const values = {
   /** The answer in the core sample, or null. @type {Answer | null} */
   answer: null,
   /** Token under the pointer, or null. @type {number | null} */
@@ -16,9 +16,12 @@ export const view = {
   row: null,
   /** @type {Row | null} */
   hoverRow: null,
-  /** Rows per layer in the core sample; set by core-sample/core-sample.js. */
+  /** Rows per layer in the core sample. */
   parts: 2,
 };
+
+/** Only the functions below change it. @type {Readonly<typeof values>} */
+export const view = values;
 
 /** Number of generated tokens and of prompt tokens; prompt tokens are numbered −n … −1. */
 export const written = () => view.answer?.tokens.length ?? 0;
@@ -60,7 +63,7 @@ export const focusedRow = () => view.hoverRow ?? view.row;
 /** Show another answer and follow its newest token. @param {Answer | null} answer */
 export function showAnswer(answer) {
   if (view.answer === answer) return;
-  Object.assign(view, { answer, hover: null, hoverRow: null, pinned: null });
+  Object.assign(values, { answer, hover: null, hoverRow: null, pinned: null });
   changed("tokens", "focus");
 }
 
@@ -72,8 +75,7 @@ export function showAnswer(answer) {
  */
 export function point(index, row = null) {
   if (view.hover === index && same(view.hoverRow, row)) return;
-  view.hover = index;
-  view.hoverRow = row;
+  Object.assign(values, { hover: index, hoverRow: row });
   changed("focus");
 }
 
@@ -90,11 +92,25 @@ const same = (a, b) => a === b || (a && b && a.layer === b.layer && a.part === b
  * @param {Row | null} [row]
  */
 export function pin(index, row = null) {
-  view.pinned = index;
-  view.hover = null;
-  if (row) view.row = row;
-  view.hoverRow = null;
+  Object.assign(values, { pinned: index, hover: null, hoverRow: null, ...(row && { row }) });
   changed("focus");
+}
+
+/** Follow the newest token. */
+export function followNewest() {
+  values.pinned = null;
+  changed("focus");
+}
+
+/** Focus a row of the core sample. @param {Row} row */
+export function focusRow(row) {
+  Object.assign(values, { row, hoverRow: null });
+  changed("focus");
+}
+
+/** Set the number of rows per layer in the core sample. @param {number} parts */
+export function setParts(parts) {
+  values.parts = parts;
 }
 
 /** Move the selection by `d` tokens; it may enter the prompt. @param {number} d */
@@ -114,9 +130,7 @@ export function stepRow(d) {
   const last = state.hello.model.n_layers * view.parts - 1;
   const now = view.row.layer * view.parts + Math.min(view.row.part, view.parts - 1);
   const next = clamp(now + d, 0, last);
-  view.row = { layer: Math.floor(next / view.parts), part: next % view.parts };
-  view.hoverRow = null;
-  changed("focus");
+  focusRow({ layer: Math.floor(next / view.parts), part: next % view.parts });
 }
 
 export const metric = () => METRICS[state.metric];

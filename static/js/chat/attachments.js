@@ -1,7 +1,7 @@
 // Text files attached to the next prompt: read, checked, counted, and put before it.
 
 import { count } from "../net/inspect.js";
-import { changed, on, ready, state } from "../state.js";
+import { changed, on, ready, setState, state } from "../state.js";
 import { byId, el } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { newIconButton } from "../ui/icon-button.js";
@@ -35,8 +35,9 @@ async function attach(files) {
     if (problem) problems.push(problem);
     else if ("text" in read) add(file.name, read.text);
   }
-  state.problem = problems.length ? { code: "attachment", message: problems.join(" ") } : null;
-  changed("turns", "counted");
+  const problem = problems.length ? { code: "attachment", message: problems.join(" ") } : null;
+  setState({ problem });
+  changed("counted");
 }
 
 /** @param {string} name @param {string} text */
@@ -199,7 +200,7 @@ async function countFile(file) {
     file.tokens = whole.tokens - rest.tokens;
   } catch (error) {
     const problem = /** @type {Problem} */ (error);
-    if (problem.code !== "lost") state.problem = problem;
+    if (problem.code !== "lost") setState({ problem });
   }
   changed("counted", "turns");
 }

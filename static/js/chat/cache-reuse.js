@@ -5,16 +5,15 @@ import { isLocal } from "../net/connection.js";
 import { byId } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { saveSettings } from "../turns/persist.js";
-import { changed, on, state } from "../state.js";
+import { on, setState, state } from "../state.js";
 
 const field = byId("cache-reuse");
 const note = byId("cache-reuse-note");
 
 export function setUpCacheReuse() {
   field.addEventListener("change", () => {
-    state.cacheReuse = field.value === "" ? null : Number(field.value);
+    setState({ cacheReuse: field.value === "" ? null : Number(field.value) });
     saveSettings();
-    changed("settings");
   });
   on("settings hello connection replay", draw);
 }

@@ -17,7 +17,7 @@ import { saveDraft, savedDraft, saveSettings } from "../turns/persist.js";
 import { submitPrompt, messagesBefore } from "./session.js";
 import { isMakingRoom, makesRoom, sendWithRoom } from "./summarize.js";
 import { startNew } from "../conversations/library.js";
-import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
+import { changed, lastTurn, on, ready, setState, shownAnswer, state } from "../state.js";
 import { goToEnd } from "../ui/following.js";
 
 const field = byId("prompt");
@@ -76,13 +76,10 @@ function promptNow() {
 
 /** Choose what the next prompt is: "chat" or "completion". @param {Mode} mode */
 export function setMode(mode) {
-  if (mode !== state.mode && state.turns.length && !state.active) {
-    // Earlier turns stay: chat turns form the context of a chat, a completion stands alone.
-    state.counted = null;
-  }
-  state.mode = mode;
+  // Earlier turns stay: chat turns form the context of a chat, a completion stands alone.
+  if (mode !== state.mode && state.turns.length && !state.active) setState({ counted: null });
+  setState({ mode });
   saveSettings();
-  changed("settings", "turns");
 }
 
 /** @param {SubmitEvent} event */
@@ -149,10 +146,9 @@ function onKey(event) {
 }
 
 function onInput() {
-  state.counted = null;
+  setState({ counted: null });
   saveDraft(field.value, attachedFiles());
   growWithText(field);
-  changed("counted");
   countSoon();
 }
 
@@ -175,15 +171,14 @@ function askCount() {
 
 /** @param {ToPage.Counted} counted */
 function onCounted({ tokens }) {
-  state.counted = { tokens };
-  changed("counted");
+  setState({ counted: { tokens } });
 }
 
 /** @param {Problem} error */
 function onNotCounted(error) {
   if (error.code === "lost") return; // shown elsewhere; counted again after reconnecting
-  state.problem = error;
-  changed("turns", "settings");
+  setState({ problem: error });
+  changed("settings");
 }
 
 function draw() {

@@ -1,7 +1,7 @@
 // The Markdown of an answer in place of its tokens: a button beside each answer, and a key for all.
 // An answer that is being written is shown as tokens until it ends.
 
-import { changed, state } from "../state.js";
+import { changed, setState, state } from "../state.js";
 import { byId, el, newButton, setAttr } from "../ui/dom.js";
 import { fetchCode } from "../ui/fetch-code.js";
 
@@ -83,7 +83,7 @@ export class MarkdownView {
     } catch (error) {
       this.#text = null;
       chosen.set(this.#turn, false);
-      state.problem = { code: "markdown", message: /** @type {Error} */ (error).message };
+      setState({ problem: { code: "markdown", message: /** @type {Error} */ (error).message } });
     }
     changed("turns");
   }

@@ -9,7 +9,7 @@ import { send } from "../net/connection.js";
 import { allFollowed } from "../net/followed-runs.js";
 import { flushSettings } from "../turns/live-updates.js";
 import { saveSettings } from "../turns/persist.js";
-import { changed, on, state } from "../state.js";
+import { changed, on, setState, state } from "../state.js";
 
 /** A press as long as this writes on until it ends. */
 const LONG_PRESS_MS = 400;
@@ -100,10 +100,9 @@ export function pauseOf(answer) {
 /** @param {string} value */
 function choose(value) {
   lent = null;
-  state.pace = value === "" ? null : Number(value);
+  setState({ pace: value === "" ? null : Number(value) });
   saveSettings();
   sendPace(state.pace);
-  changed("settings");
 }
 
 /** The running segments that the page shows: of the conversation and of a comparison. */

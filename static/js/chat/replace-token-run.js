@@ -4,7 +4,7 @@ import { inspect } from "../net/inspect.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { startBranch } from "./session.js";
 import { stop } from "../turns/stop.js";
-import { changed, hasEngine, lastTurn, on, ready, shownAnswer, state } from "../state.js";
+import { changed, hasEngine, lastTurn, on, ready, setState, shownAnswer, state } from "../state.js";
 
 /** Number of candidates per token, as a sampled token has. */
 const TOP = 20;
@@ -76,8 +76,8 @@ async function begin(mine) {
     const { code, message } = /** @type {Problem} */ (error);
     if (code === "lost") return; // scored again after reconnecting
     if (wanted === mine) wanted = null;
-    state.problem = { code, message };
-    changed("turns", "settings");
+    setState({ problem: { code, message } });
+    changed("settings");
   } finally {
     if (scoring === mine) scoring = null;
   }

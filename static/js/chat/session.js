@@ -12,8 +12,8 @@ import { spansUpTo } from "../interventions/interventions.js";
 import { clearPatches } from "../interventions/intervention-store.js";
 import { withPatchesUpTo } from "../interventions/intervention-wire.js";
 import { isWhole, messagesOf, ownSettings } from "../turns/summary.js";
-import { changed, lastTurn, ready, shownAnswer, state } from "../state.js";
-import { showAnswer, view } from "../view.js";
+import { appendTurns, changed, lastTurn, popTurn, ready, setState, shownAnswer, state } from "../state.js";
+import { followNewest, showAnswer } from "../view.js";
 
 /** @typedef {Partial<RunRequest>} Request */
 /** @typedef {Pick<Before, "ran" | "from">} Continued */
@@ -55,7 +55,7 @@ export function submitPrompt(text, overrides = {}, capture = state.capture, file
       ? { messages: [...messagesBefore(), { role: "user", content: text }] }
       : { prompt: text };
   if (mode === "chat")
-    state.turns.push({ role: "user", text, mode, ...(files.length ? { files } : {}) });
+    appendTurns({ role: "user", text, mode, ...(files.length ? { files } : {}) });
   const turn = addTurn(mode, mode === "chat" ? "" : text);
   if (startRun(turn, request, overrides, capture)) return true;
   removeTurn();
@@ -66,7 +66,7 @@ export function submitPrompt(text, overrides = {}, capture = state.capture, file
 function addTurn(mode, given) {
   /** @type {ModelTurn} */
   const turn = { role: "model", mode, given, answers: [new Answer()], shown: 0 };
-  state.turns.push(turn);
+  appendTurns(turn);
   return turn;
 }
 
@@ -90,7 +90,7 @@ export function startSummary({ messages, covers, maxTokens, slides }) {
 /** A summary that was stopped or failed gives way to the next turn. */
 function removeBrokenSummary() {
   const turn = lastTurn();
-  if (turn?.summary && !isWhole(turn)) state.turns.pop();
+  if (turn?.summary && !isWhole(turn)) popTurn();
 }
 
 /**
@@ -227,19 +227,17 @@ function startRun(
     interventions: withPatchesUpTo(interventions.setting, nTokens),
     before: before && { ...before, last: nTokens - 1 },
   });
-  state.problem = whyTooLong(full);
-  if (state.problem) {
-    changed("turns");
-    return null;
-  }
+  const problem = whyTooLong(full);
+  setState({ problem });
+  if (problem) return null;
   const parent = branch && turn.answers[branch.of];
   const segment = beginSegment(answer, full, branch, parent);
-  state.active = answer;
+  setState({ active: answer });
   showAnswer(answer);
-  view.pinned = null;
+  followNewest();
   send(full);
   save();
-  changed("turns", "tokens", "focus");
+  changed("tokens");
   return segment;
 }
 
@@ -260,7 +258,7 @@ export function showVersion(version) {
  * @param {Answer} answer
  */
 export function withdrawRequest(answer) {
-  state.active = null;
+  setState({ active: null });
   const turn = lastTurn();
   /** @type {Withdrawn} */
   let returned = { text: "", files: [] };
@@ -291,7 +289,7 @@ export function withdrawRequest(answer) {
  * @param {ToPage.Error} error
  */
 export function keepRequest(answer, { message }) {
-  state.active = null;
+  setState({ active: null });
   Object.assign(answer.segment ?? {}, { state: "done", reason: "error", message, textOnly: "" });
   answer.edition += 1;
   save();
@@ -307,8 +305,8 @@ function removeVersion(turn, shown = turn.answers.length - 2) {
 }
 
 function removeTurn() {
-  const turn = state.turns.pop();
-  if (turn?.mode === "chat" && !turn.summary) state.turns.pop();
+  const turn = popTurn();
+  if (turn?.mode === "chat" && !turn.summary) popTurn();
   showAnswer(shownAnswer(lastTurn()));
-  changed("turns", "tokens");
+  changed("tokens");
 }

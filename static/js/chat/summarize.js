@@ -4,7 +4,7 @@
 
 import { keepSoon } from "../conversations/keeper.js";
 import { count } from "../net/inspect.js";
-import { changed, lastTurn, on, ready, shownAnswer, state } from "../state.js";
+import { changed, deleteTurn, lastTurn, on, ready, setState, shownAnswer, state } from "../state.js";
 import { sentence } from "../ui/format.js";
 import { showAnswer, view } from "../view.js";
 import { whyTooLong } from "./generate-message.js";
@@ -47,7 +47,7 @@ export const makesRoom = () => state.truncation === "summarize" && state.mode ==
 export function sendWithRoom(text, send) {
   if (waiting) return;
   waiting = { text, send, turns: state.turns, summary: null };
-  state.problem = null;
+  setState({ problem: null });
   advance();
 }
 
@@ -104,7 +104,7 @@ function giveUp() {
 function fail(error) {
   giveUp();
   if (!(error instanceof NoRoom) && !error.code) throw error;
-  state.problem = { code: "summary", message: `${sentence(error.message)} Your message is kept.` };
+  setState({ problem: { code: "summary", message: `${sentence(error.message)} Your message is kept.` } });
 }
 
 /** Go on once the summary has ended. Also called when it ends while the page is not drawn. */
@@ -140,7 +140,7 @@ export function editSummary(turn, text) {
 
 /** Remove a summary: the turns that it covers are sent themselves again. @param {ModelTurn} turn */
 export function removeSummary(turn) {
-  state.turns.splice(state.turns.indexOf(turn), 1);
+  deleteTurn(turn);
   if (view.answer && turn.answers.includes(view.answer)) showAnswer(shownAnswer(lastTurn()));
   keep();
 }

@@ -2,7 +2,7 @@
 
 import { editConversation } from "../conversations/keeper.js";
 import { latest, tokenize } from "../net/inspect.js";
-import { changed, on, ready, state } from "../state.js";
+import { on, ready, setConversation, state } from "../state.js";
 import { byId, setText } from "../ui/dom.js";
 import { isComposing } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
@@ -17,9 +17,8 @@ let checked = "";
 
 export function setUpSystemPrompt() {
   field.addEventListener("input", () => {
-    state.conversation.system = field.value;
+    setConversation({ system: field.value });
     saveSoon();
-    changed("system");
   });
   field.addEventListener("blur", () => {
     field.scrollTop = 0;

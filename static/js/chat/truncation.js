@@ -7,7 +7,7 @@ import { byId, inputOf } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { saveSettings } from "../turns/persist.js";
 import { oldestTurns, summaryIn } from "../turns/summary.js";
-import { changed, on, state } from "../state.js";
+import { on, setState, state } from "../state.js";
 
 export function setUpTruncation() {
   byId("truncation").addEventListener("change", (event) => {
@@ -18,9 +18,8 @@ export function setUpTruncation() {
 
 /** @param {Truncation} value */
 export function setTruncation(value) {
-  state.truncation = value;
+  setState({ truncation: value });
   saveSettings();
-  changed("settings");
 }
 
 /**

@@ -7,7 +7,7 @@ import { partsOf } from "../turns/message-parts.js";
 import { alsoSave, save, saveSoon } from "../turns/persist.js";
 import { isRefilling } from "../turns/resume.js";
 import { newId } from "../net/new-id.js";
-import { changed, liveState, state } from "../state.js";
+import { changed, liveState, setConversation, setState, state } from "../state.js";
 import { changeEntry, readEntry, StorageError, writeConversation } from "./database.js";
 import { packConversation, segmentsOf, snapshotOf } from "./kept-file.js";
 
@@ -85,7 +85,7 @@ alsoSave({ unsaved: isUnsaved });
  * that another tab may be following, too.
  */
 export function keepSoon(own = true) {
-  state.conversation.own ||= own;
+  if (own) setConversation({ own });
   due = true;
   const pause = Math.max(SAVE_EVERY_MS, took / MAX_SHARE) - (performance.now() - savedAt);
   timer ||= setTimeout(keepNow, Math.max(0, pause));
@@ -179,7 +179,7 @@ export function keepOther(conversation) {
   clearTimeout(timer);
   timer = 0;
   due = false;
-  state.conversation = conversation;
+  setState({ conversation });
 }
 
 /** Not before the server took the first prompt: a refused one leaves no conversation. */
@@ -225,7 +225,7 @@ function keepCopy(snapshot) {
   const { conversation } = snapshot;
   const title = conversation.title || headingOf(snapshot.turns);
   Object.assign(conversation, { id: null, rev: 0, title: `${title} (copy)`, created: Date.now() });
-  if (conversation === state.conversation) state.copied = conversation.title;
+  if (conversation === state.conversation) setState({ copied: conversation.title });
   changed("turns", "conversations");
   return keep(snapshot);
 }
@@ -296,7 +296,7 @@ const textOfEvent = (event) => ("text" in event ? event.text : "");
  * @param {Partial<Pick<Entry, "title" | "system">>} fields
  */
 export function editConversation(fields) {
-  Object.assign(state.conversation, fields);
+  setConversation(fields);
   saveSoon();
   if (state.conversation.id) changeKept(state.conversation.id, fields);
   changed("conversations", "turns");
@@ -345,12 +345,10 @@ function reportUnkept(error, id) {
 /** @param {Unkept | {code: string, message: string} | null} unkept */
 export function setUnkept(unkept) {
   if (state.unkept?.message === unkept?.message) return;
-  state.unkept = unkept && { ...unkept, dismissed: false };
-  changed("turns", "conversations");
+  setState({ unkept: unkept && { ...unkept, dismissed: false } });
 }
 
 /** Hide the notice about storage until its reason changes. */
 export function dismissUnkept() {
-  if (state.unkept) state.unkept = { ...state.unkept, dismissed: true };
-  changed("turns");
+  if (state.unkept) setState({ unkept: { ...state.unkept, dismissed: true } });
 }

@@ -6,7 +6,7 @@ import { send } from "../net/connection.js";
 import { follow, unfollow } from "../net/followed-runs.js";
 import { newId } from "../net/new-id.js";
 import { byId } from "../ui/dom.js";
-import { changed, hasEngine, state } from "../state.js";
+import { changed, hasEngine, setState, state } from "../state.js";
 import { headingOf, keepLeft } from "./keeper.js";
 
 /**
@@ -63,9 +63,8 @@ function putLeft(kept) {
   const id = kept.conversation?.id ?? "";
   /** @type {Left} */
   const one = { id, phase: "running", problem: null, unstored: null, ...kept };
-  state.left = [...state.left.filter((other) => other.id !== id), one];
+  setState({ left: [...state.left.filter((other) => other.id !== id), one] });
   if (one.answer) follow(one.answer, followerOf(one));
-  changed("conversations");
   return one;
 }
 
@@ -81,8 +80,7 @@ export function takeLeft(id) {
   if (!one) return null;
   const segment = runningOf(one);
   if (segment) unfollow(segment.id);
-  state.left = state.left.filter((other) => other !== one);
-  changed("conversations");
+  setState({ left: state.left.filter((other) => other !== one) });
   return one;
 }
 
@@ -183,7 +181,7 @@ export async function restoreLeft(marks, readLeft) {
   const bare = { conversation: null, turns: null, answer: null, unstored: null };
   /** @type {Left[]} */
   const found = marks.map((mark) => ({ ...bare, ...mark, isStored: !mark.unstored }));
-  state.left = [...state.left, ...found];
+  setState({ left: [...state.left, ...found] });
   for (const one of found.filter(({ phase, unstored }) => phase === "running" || unstored)) {
     const kept = await readLeft(one);
     if (!state.left.includes(one)) continue; // it was opened meanwhile

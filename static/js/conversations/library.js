@@ -10,7 +10,7 @@ import { dropRefills, isRefilling, resumeRun } from "../turns/resume.js";
 import { BadReplay } from "../replay/field-checks.js";
 import { ownSegments } from "../replay/file.js";
 import { closeReplay } from "../replay/playback-bar.js";
-import { changed, hasEngine, lastTurn, liveState, on, shownAnswer, state } from "../state.js";
+import { changed, hasEngine, lastTurn, liveState, on, setState, shownAnswer, state } from "../state.js";
 import { showAnswer } from "../view.js";
 import { countMeasurements, fillFrom, useArchive } from "../turns/archived-runs.js";
 import { deleteConversation, putBack, readEntry, readFile, StorageError } from "./database.js";
@@ -67,7 +67,7 @@ export async function openConversation(id) {
   if (left?.turns && left.conversation) {
     const { turns, conversation, answer, problem } = left;
     put(turns, conversation);
-    Object.assign(state, { active: answer?.running ? answer : null, problem });
+    setState({ active: answer?.running ? answer : null, problem });
   } else if (kept) show(/** @type {Shown} */ (kept));
   if (left && !left.isStored) keepSoon();
 }
@@ -112,7 +112,7 @@ function unpack(entry, replay) {
 function show({ conversation, turns, answer }) {
   put(turns, conversation);
   if (!answer?.running) return;
-  state.active = answer;
+  setState({ active: answer });
   if (hasEngine()) resumeRun();
 }
 
@@ -124,9 +124,9 @@ function show({ conversation, turns, answer }) {
  */
 function put(turns, conversation) {
   keepOther(conversation);
-  Object.assign(state, { turns, active: null, problem: null, copied: "" });
+  setState({ turns, active: null, problem: null, copied: "" });
   const mode = turns.at(-1)?.mode;
-  if (mode && (state.hello?.model.chat ?? true)) state.mode = mode;
+  if (mode && (state.hello?.model.chat ?? true)) setState({ mode });
   for (const answer of turns.flatMap(({ answers = [] }) => answers)) endLostRuns(answer, turns);
   showAnswer(shownAnswer(lastTurn()));
   save();
@@ -191,10 +191,10 @@ export function showBranch(branch, mode) {
   const { turns, conversation, mode: before } = state;
   leave();
   put(branch.turns, branch.conversation);
-  state.mode = mode;
+  setState({ mode });
   return () => {
     put(turns, conversation);
-    state.mode = before;
+    setState({ mode: before });
   };
 }
 

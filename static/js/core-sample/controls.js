@@ -7,7 +7,7 @@ import { ordinal, probability, tokenLabel, whyNoTimes } from "../ui/format.js";
 import { grid, namedEvery, rowTop } from "./grid.js";
 import { METRIC_NAMES, METRICS, scales } from "../turns/metrics.js";
 import { NOT_MEASURED } from "../turns/answer.js";
-import { changed, on, state } from "../state.js";
+import { on, setState, state } from "../state.js";
 import {
   focused,
   focusedRow,
@@ -58,10 +58,9 @@ export function setUpCoreControls() {
 
 /** @param {MetricName} key */
 export function setMetric(key) {
-  state.metric = key;
+  setState({ metric: key });
   for (const input of byId("metrics").querySelectorAll("input"))
     input.checked = input.value === key;
-  changed("metric");
 }
 
 /** @param {PointerEvent} event */

@@ -14,6 +14,7 @@ import {
   metric,
   numberOf,
   promptLength,
+  setParts,
   view,
   written,
 } from "../view.js";
@@ -90,7 +91,7 @@ export function follow() {
 /** Repaint every column after rows, colours or metric changed. */
 function resetCore() {
   measure();
-  view.parts = state.hello ? metric().parts(state.hello.model, grid.row) : 2;
+  setParts(state.hello ? metric().parts(state.hello.model, grid.row) : 2);
   painter = new ColumnPainter(core.ratio, grid.flag + grid.text);
   tokenColumns.reset(painter.height);
   promptColumns.reset(painter.height);

@@ -10,7 +10,7 @@ import {
   withFactor,
   withLora,
 } from "./intervention-wire.js";
-import { changed, on, state } from "../state.js";
+import { on, setState, state } from "../state.js";
 
 const MAX_STEPS = 200;
 
@@ -87,10 +87,9 @@ export const reset = () => change(NO_INTERVENTIONS);
 
 /** @param {InterventionStore} store */
 function put(store) {
-  state.interventions = store;
-  if (state.problem?.param?.startsWith("reach")) state.problem = null;
+  setState({ interventions: store });
+  if (state.problem?.param?.startsWith("reach")) setState({ problem: null });
   onChange();
-  changed("interventions");
 }
 
 // ---- factors -----------------------------------------------------------------------------------

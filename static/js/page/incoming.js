@@ -20,7 +20,16 @@ import {
 } from "../turns/resume.js";
 import { keepRequest, withdrawRequest } from "../chat/session.js";
 import { goOn } from "../chat/summarize.js";
-import { changed, lastTurn, liveState, sameEngine, shownAnswer, state } from "../state.js";
+import {
+  changed,
+  lastTurn,
+  liveState,
+  sameEngine,
+  setLiveState,
+  setState,
+  shownAnswer,
+  state,
+} from "../state.js";
 import { showAnswer, view } from "../view.js";
 
 /** @typedef {import("../chat/session.js").Withdrawn} Withdrawn */
@@ -38,8 +47,8 @@ export function start(onRefused) {
   const kept = restore();
   if (kept) {
     const { turns, mode = state.mode, reach, conversation } = kept;
-    Object.assign(state, { turns, mode, interventions: newStore(reach) });
-    if (conversation) state.conversation = conversation;
+    setState({ turns, mode, interventions: newStore(reach) });
+    if (conversation) setState({ conversation });
     showAnswer(shownAnswer(lastTurn()));
     refill(kept.refill);
     restoreKept(turns).then(() => kept.unsaved && keepSoon());
@@ -54,37 +63,30 @@ export function start(onRefused) {
 
 /** @param {State["connection"]} connection @param {number} retryAt */
 function onConnection(connection, retryAt, message = "") {
-  state.connection = connection;
-  state.retryAt = retryAt;
-  state.lost = message;
+  setState({ connection, retryAt, lost: message });
   if (connection !== "open") {
     pauseRefill();
     rejectAll();
   }
-  changed("connection");
 }
 
 /** The model ran in this browser before a reload, and cannot now. @param {string} message */
 function onStayedOnServer(message) {
-  state.problem = { code: "place", message };
-  changed("turns");
+  setState({ problem: { code: "place", message } });
 }
 
 const HANDLERS = {
   /** @param {ToPage.Hello} message */
   hello(message) {
-    const conversation = liveState();
-    const before = conversation.hello;
-    conversation.hello = message;
-    if (!message.model.chat) conversation.mode = "completion";
+    const before = liveState().hello;
+    setLiveState({ hello: message, ...(!message.model.chat && { mode: "completion" }) });
     if (before && !sameEngine(before, message)) dropScales();
     changed(...(state.replay ? ["connection"] : ["hello", "settings", "size"]));
   },
 
   /** @param {ToPage.Status} message */
   status(message) {
-    state.engine = message;
-    changed("connection");
+    setState({ engine: message });
     if (message.state !== "ready") return;
     resumeRun();
     resumeFollowed();
@@ -128,7 +130,7 @@ const HANDLERS = {
       if (segment.state === "done") return undefined; // an update that arrived after the end
       if (onTakenAlready(segment, message)) return undefined;
     }
-    liveState().problem = message;
+    setLiveState({ problem: message });
     if (found && !found.segment.accepted) onRefused(found.answer, found.segment, message);
     changed("turns", "settings");
     return undefined;
@@ -139,7 +141,7 @@ const HANDLERS = {
 function onRefused(answer, segment, message) {
   endRefill(segment);
   if (!segment.staysIfRefused) return restorePrompt(withdrawRequest(answer));
-  liveState().problem = { ...message, inTurns: true };
+  setLiveState({ problem: { ...message, inTurns: true } });
   return keepRequest(answer, message);
 }
 
@@ -189,7 +191,7 @@ function onToken(answer, token) {
 
 /** Reset the colour scales for another model or device, also those suspended by a replay. */
 function dropScales() {
-  if (state.replay) state.replay.suspended.scales = undefined;
+  if (state.replay) setLiveState({ scales: undefined });
   else useScales();
 }
 
@@ -201,9 +203,8 @@ function settleScales(stats) {
 /** @param {Answer} answer @param {Segment} segment */
 function onDone(answer, segment) {
   endRefill(segment);
-  const conversation = liveState();
-  if (conversation.active === answer && answer.segment === segment) {
-    conversation.active = null;
+  if (liveState().active === answer && answer.segment === segment) {
+    setLiveState({ active: null });
     changed("turns");
     goOn();
   }

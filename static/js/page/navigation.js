@@ -4,7 +4,7 @@ import { openConversation, startNew } from "../conversations/library.js";
 import { closeInstrument, openByName, openInstrumentName } from "../look/frame.js";
 import { openReplayAt } from "../replay/dialog.js";
 import { closeReplay } from "../replay/playback-bar.js";
-import { changed, liveState, on, state } from "../state.js";
+import { liveState, on, setState, state } from "../state.js";
 import { pin, promptLength, view } from "../view.js";
 import { byId } from "../ui/dom.js";
 import { BadAddress, nameOfToken, readAddress, replayAddress, tokenAt, writeAddress } from "../ui/address.js";
@@ -82,8 +82,7 @@ function read() {
 /** @param {unknown} error */
 function complain(error) {
   if (!(error instanceof Error) || error.name === "TypeError") throw error;
-  state.problem = { code: "address", message: error.message };
-  changed("turns");
+  setState({ problem: { code: "address", message: error.message } });
 }
 
 // ---- following ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import { oldestTurns } from "../turns/summary.js";
 import { setTruncation } from "../chat/truncation.js";
 import { canSwitch, openModels } from "../panels/models.js";
 import { hasServer, isLocal, moveEngine, reconnect } from "../net/connection.js";
-import { changed, lastTurn, on, shownAnswer, state } from "../state.js";
+import { changed, lastTurn, on, setState, shownAnswer, state } from "../state.js";
 
 /**
  * `progress`: a part of 1, null if it is not known; absent: nothing is under way.
@@ -162,8 +162,8 @@ const HEADS = {
 /** @param {Problem} problem @returns {Notice} */
 function about(problem) {
   const dismiss = () => {
-    state.problem = null;
-    changed("turns", "settings");
+    setState({ problem: null });
+    changed("settings");
   };
   return {
     tone: "bad",
@@ -234,10 +234,7 @@ function ended({ reason, message, context }) {
 function aboutStorage() {
   const { unkept, copied, turns } = state;
   if (copied) {
-    const dismiss = () => {
-      state.copied = "";
-      changed("turns");
-    };
+    const dismiss = () => setState({ copied: "" });
     return {
       tone: "wait",
       head: "Kept as a copy",

@@ -7,7 +7,7 @@ import { palette } from "../ui/palette.js";
 import { saveSettings } from "../turns/persist.js";
 import { meanInterval } from "../chat/status-line.js";
 import { workOf } from "../turns/work.js";
-import { changed, on, state } from "../state.js";
+import { on, setState, state } from "../state.js";
 import { pushSettings } from "../turns/live-updates.js";
 import { view } from "../view.js";
 
@@ -20,10 +20,9 @@ const KV_COLUMNS = 32;
 
 export function setUpRunStrip() {
   byId("capture").addEventListener("change", (event) => {
-    state.capture = inputOf(event).checked;
+    setState({ capture: inputOf(event).checked });
     saveSettings();
     pushSettings();
-    changed("settings");
   });
   on("tokens turns hello focus", drawFigures);
   on("tokens turns hello size theme", drawKv);

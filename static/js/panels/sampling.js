@@ -18,7 +18,7 @@ import {
 import { ownPresetOf } from "../settings/own-presets.js";
 import { setUpPresetDialog } from "./preset-dialog.js";
 import { saveSettings } from "../turns/persist.js";
-import { changed, on, state, steered } from "../state.js";
+import { changed, on, setSettings, setState, state, steered } from "../state.js";
 import { pushSettings } from "../turns/live-updates.js";
 
 /**
@@ -120,11 +120,10 @@ function choosePreset(values) {
 
 /** @param {NamedSettings} values */
 function set(values) {
-  Object.assign(state.settings, values);
-  if (state.problem?.param) state.problem = null;
+  setSettings(values);
+  if (state.problem?.param) setState({ problem: null });
   saveSettings();
   pushSettings();
-  changed("settings");
 }
 
 /** Show the settings; a slider whose setting is off is drawn pale. */

@@ -6,7 +6,7 @@ import { scales, useScales } from "../turns/metrics.js";
 import { newStore } from "../interventions/intervention-store.js";
 import { fromWire } from "../interventions/intervention-wire.js";
 import { resumeRun } from "../turns/resume.js";
-import { changed, liveState, shownAnswer, state } from "../state.js";
+import { changed, liveState, setState, shownAnswer, state } from "../state.js";
 import { goToEnd } from "../ui/following.js";
 import { pin, showAnswer, view } from "../view.js";
 
@@ -36,8 +36,13 @@ export function show(replay, name, address = "") {
   releaseControls();
   const suspended = state.replay?.suspended ?? suspendLiveState();
   const playback = new Playback(replay);
-  state.replay = { playback, name, address, suspended, rerun: null };
-  Object.assign(state, { hello: playback.hello, problem: null, counted: null });
+  setState({
+    replay: { playback, name, address, suspended, rerun: null },
+    // Older recordings have less: what is drawn of it does without.
+    hello: /** @type {ToPage.Hello} */ (playback.hello),
+    problem: null,
+    counted: null,
+  });
   useScales();
   settleScales(playback.steps.map(({ event }) => event));
   seek(playback.steps.length);
@@ -64,8 +69,7 @@ export function leave() {
   if (!state.replay) return;
   const { suspended } = state.replay;
   const { scales: liveScales, view: liveView, ...conversation } = suspended;
-  state.replay = null;
-  Object.assign(state, conversation);
+  setState({ replay: null, ...conversation });
   useScales(liveScales);
   settleScales(liveView?.answer?.segments.flatMap(({ events }) => events) ?? []);
   showAnswer(liveView?.answer ?? null);
@@ -106,11 +110,11 @@ function copyToState(playback) {
   const { answer } = playback.recording.answerVersion;
   if (!answer.segment) return;
   const { request, params, capture, interventions } = answer.segment;
-  Object.assign(state, {
+  setState({
     turns: playback.turns,
     active: playback.writing ? answer : null,
     mode: playback.turns[playback.recording.answerVersion.turn].mode,
-    settings: { stop: [], ...request.params, ...params },
+    settings: /** @type {Settings} */ ({ stop: [], ...request.params, ...params }),
     capture: params ? capture : request.capture,
     interventions: newStore(fromWire(interventions)),
   });

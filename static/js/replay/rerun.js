@@ -14,7 +14,7 @@ import { seek } from "./replay.js";
 import { isToken } from "./file.js";
 import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
-import { changed, hasEngine, liveState, on, state } from "../state.js";
+import { changed, hasEngine, liveState, on, setState, state } from "../state.js";
 import { showAnswer } from "../view.js";
 
 /**
@@ -76,7 +76,7 @@ export function rerunReplay() {
   replay.rerun = rerun;
   say(rerun, "Writing it again …");
   replay.playback.addRerun(answerVersion, rerun.answer);
-  state.active = rerun.answer;
+  setState({ active: rerun.answer });
   showAnswer(rerun.answer);
   begin(rerun);
 }
@@ -245,7 +245,7 @@ function finish(rerun, done) {
  */
 function end(rerun, said, tone = "") {
   rerun.running = false;
-  if (state.active === rerun.answer) state.active = null;
+  if (state.active === rerun.answer) setState({ active: null });
   say(rerun, said, tone);
   changed("turns", "tokens", "focus");
 }

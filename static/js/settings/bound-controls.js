@@ -1,7 +1,7 @@
 // Binding of the page's controls (sampling panel, adapters, Reach in) to a column of a comparison:
 // they change that column's settings instead of the page's own until they are released.
 
-import { changed, state } from "../state.js";
+import { setState, state } from "../state.js";
 
 /** @typedef {{name: string, settings: Settings, interventions: InterventionStore}} Bindable */
 
@@ -23,9 +23,11 @@ export function bindControls(one) {
   if (target) target.interventions = state.interventions;
   const { settings, interventions } = state.own ?? state;
   target = one;
-  state.own = { settings, interventions, target: one.name };
-  Object.assign(state, { settings: one.settings, interventions: one.interventions });
-  changed("settings", "interventions");
+  setState({
+    own: { settings, interventions, target: one.name },
+    settings: one.settings,
+    interventions: one.interventions,
+  });
 }
 
 /** Let the controls act on the page's own settings again. */
@@ -33,9 +35,8 @@ export function releaseControls() {
   if (!target || !state.own) return;
   target.interventions = state.interventions;
   const { settings, interventions } = state.own;
-  target = state.own = state.compared = null;
-  Object.assign(state, { settings, interventions });
-  changed("settings", "interventions");
+  target = null;
+  setState({ own: null, compared: null, settings, interventions });
 }
 
 /** The interventions that the controls of `one` have set. @param {Bindable} one */

@@ -9,7 +9,7 @@ import { whenPrepared, showInstrument } from "../look/frame.js";
 import { openSheet, phone } from "../ui/bottom-sheets.js";
 import { byId, el } from "../ui/dom.js";
 import { fetchCode } from "../ui/fetch-code.js";
-import { changed, on, ready, state } from "../state.js";
+import { on, ready, setSettings, state } from "../state.js";
 import { pin, promptLength, view, written } from "../view.js";
 import { examplesFor } from "./examples.js";
 
@@ -122,9 +122,8 @@ function indexOf(focus) {
 
 /** @param {Example} example */
 async function compare({ text, columns: [first, ...others] = [] }) {
-  Object.assign(state.settings, first);
+  setSettings(first);
   saveSettings();
-  changed("settings");
   showInstrument("compare");
   await whenPrepared("compare");
   const { beginComparison } = await fetchCode(() => import("../look/compare/compare.js"));

@@ -2,7 +2,7 @@
 
 import { isReading, setReading } from "../ui/reading.js";
 import { fetchCode, Unfetched } from "../ui/fetch-code.js";
-import { changed, state } from "../state.js";
+import { setState } from "../state.js";
 
 export function setUpTour() {
   for (const button of document.querySelectorAll("[data-tour-start]"))
@@ -18,8 +18,7 @@ export async function startTour() {
   try {
     (await fetchCode(() => import("./guide.js"))).startTour();
   } catch (error) {
-    state.problem = { code: "walk", message: /** @type {Error} */ (error).message };
-    changed("turns");
+    setState({ problem: { code: "walk", message: /** @type {Error} */ (error).message } });
     if (!(error instanceof Unfetched)) reportError(error);
   }
 }

@@ -3,7 +3,7 @@
 import { send } from "../net/connection.js";
 import { fillFromArchive } from "./archived-runs.js";
 import { save } from "./persist.js";
-import { changed, liveState } from "../state.js";
+import { changed, liveState, setLiveState } from "../state.js";
 import { settleSettings } from "./live-updates.js";
 
 /**
@@ -23,7 +23,7 @@ let refilling = null;
 export function refill(segments) {
   refillQueue = segments;
   const unfinished = segments.find((each) => each.unfinished);
-  if (unfinished) liveState().active = unfinished.answer;
+  if (unfinished) setLiveState({ active: unfinished.answer });
 }
 
 export function dropRefills() {
@@ -81,13 +81,13 @@ export async function onUnknownGeneration(answer, segment) {
     const filled = await fillFromArchive(answer, segment);
     if (refilling?.segment !== segment) return;
     if (!filled) answer.lose(segment, text ?? "");
-    if (liveState().active === answer) liveState().active = null;
+    if (liveState().active === answer) setLiveState({ active: null });
     refillNext();
   } else if (segment.running) {
     segment.state = "done";
     segment.reason = segment.left ? "cancelled" : "error";
     segment.message = segment.left ? "" : "the engine no longer has this generation";
-    liveState().active = null;
+    setLiveState({ active: null });
   }
   save();
   changed("turns", "tokens", "focus");

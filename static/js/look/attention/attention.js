@@ -3,7 +3,7 @@
 
 import { METRICS } from "../../turns/metrics.js";
 import { changed } from "../../state.js";
-import { metric, pin, point, view } from "../../view.js";
+import { focusRow, metric, pin, point, view } from "../../view.js";
 import {
   ask,
   askBack,
@@ -121,10 +121,9 @@ function choose(choice) {
   hovered = null;
   if (choice.layer !== null) {
     const perHead = metric() === METRICS.entropy && view.parts > 1;
-    view.row = { layer: choice.layer, part: perHead ? (choice.head ?? 0) : 0 };
-    view.hoverRow = null;
+    focusRow({ layer: choice.layer, part: perHead ? (choice.head ?? 0) : 0 });
   }
-  changed("focus", "look");
+  changed("look");
 }
 
 /**

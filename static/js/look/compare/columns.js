@@ -7,7 +7,7 @@ import { newStore } from "../../interventions/intervention-store.js";
 import { toWire } from "../../interventions/intervention-wire.js";
 import { send } from "../../net/connection.js";
 import { PRESETS, presetOf } from "../../settings/sampling-settings.js";
-import { changed, lastTurn, shownAnswer, state } from "../../state.js";
+import { changed, lastTurn, setState, shownAnswer, state } from "../../state.js";
 import { pin, showAnswer, view } from "../../view.js";
 
 export const MAX_COLUMNS = 4;
@@ -113,7 +113,7 @@ export function select(number) {
   const column = columns[number];
   if (column.settings) bindControls(column);
   else releaseControls();
-  state.compared = column.answer;
+  setState({ compared: column.answer });
   if (column.answer && column.answer !== view.answer) showAnswer(column.answer);
   changed("look", "settings");
 }
@@ -127,7 +127,7 @@ export function focusToken(number, index) {
 /** Give the controls and the core sample back to the conversation. */
 export function closeColumns() {
   releaseControls();
-  state.compared = null;
+  setState({ compared: null });
   selected = 0;
   if (columns.some(({ answer }) => answer && answer === view.answer))
     showAnswer(shownAnswer(lastTurn()));

@@ -17,7 +17,16 @@ import { withPatchesUpTo } from "../../interventions/intervention-wire.js";
 import { send } from "../../net/connection.js";
 import { follow, unfollow } from "../../net/followed-runs.js";
 import { drawSeed } from "../../settings/sampling-settings.js";
-import { changed, lastTurn, ready, shownAnswer, state } from "../../state.js";
+import {
+  appendTurns,
+  changed,
+  lastTurn,
+  ready,
+  setSettings,
+  setState,
+  shownAnswer,
+  state,
+} from "../../state.js";
 import { pin, showAnswer, view } from "../../view.js";
 import { allColumns, isRunning, select, selectedNumber, settingOf, settingsOf } from "./columns.js";
 
@@ -140,14 +149,14 @@ export function takeOver(column) {
   if (!answer || !asked || whyNotTakable(column)) return;
   const [{ seed: _seed, ...values }, setting] = [settingsOf(column), settingOf(column)];
   releaseControls();
-  Object.assign(state.settings, values);
+  setSettings(values);
   change(setting);
   asked.turn ??= pushTurn(asked);
   asked.turn.answers.push(answer);
   asked.turn.shown = asked.turn.answers.length - 1;
   if (answer.segment?.running) {
     unfollow(answer.segment.id);
-    state.active = answer;
+    setState({ active: answer });
   }
   saveSettings();
   keepSoon();
@@ -157,9 +166,9 @@ export function takeOver(column) {
 /** @param {AskedPrompt} asked @returns {ModelTurn} */
 function pushTurn({ text, mode }) {
   const chat = mode === "chat";
-  if (chat) state.turns.push({ role: "user", text, mode });
+  if (chat) appendTurns({ role: "user", text, mode });
   /** @type {ModelTurn} */
   const turn = { role: "model", mode, given: chat ? "" : text, answers: [], shown: 0 };
-  state.turns.push(turn);
+  appendTurns(turn);
   return turn;
 }

@@ -4,7 +4,7 @@ import { expertChoice } from "../../turns/expert-use.js";
 import { el, inputOf } from "../../ui/dom.js";
 import { count, percent, plural, tokenLabel } from "../../ui/format.js";
 import { changed } from "../../state.js";
-import { numberOf, view } from "../../view.js";
+import { focusRow, numberOf, view } from "../../view.js";
 import { Missing } from "../shared/context.js";
 import { expertOf, gatesOf, layersOf, numbersOf, totalOf } from "./figures.js";
 import { ExpertMap } from "./map.js";
@@ -197,9 +197,8 @@ function hover(cell) {
 function choose(cell) {
   expert = cell.expert;
   hovered = null;
-  view.row = { layer: cell.layer, part: view.parts === 2 ? 1 : 0 };
-  view.hoverRow = null;
-  changed("focus", "look");
+  focusRow({ layer: cell.layer, part: view.parts === 2 ? 1 : 0 });
+  changed("look");
 }
 
 /** @param {KeyboardEvent} event */

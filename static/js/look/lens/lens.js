@@ -6,7 +6,7 @@ import { clamp, el, setText, setVars, sizeOf, targetOf } from "../../ui/dom.js";
 import { duration, percent, tokenLabel } from "../../ui/format.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
-import { focused, focusedRow, pin, point, step, view } from "../../view.js";
+import { focused, focusedRow, focusRow, pin, point, step, view } from "../../view.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 import { drawRanks } from "./rank.js";
@@ -284,11 +284,10 @@ function onKey(event) {
   if (along) step(along);
   else if (across) {
     const to = clamp(stage + across, 0, now.nStages - 1);
-    if (to) view.row = { layer: to - 1, part: 0 };
-    else embedding = view.row;
-    view.hoverRow = null;
+    if (!to) embedding = view.row;
+    const row = to ? { layer: to - 1, part: 0 } : view.row;
+    if (row) focusRow(row);
     rows[to].row.focus();
-    changed("focus");
   } else return;
   event.preventDefault();
 }

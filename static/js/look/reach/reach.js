@@ -9,7 +9,7 @@ import * as store from "../../interventions/intervention-store.js";
 import { factorOf, isSettingEmpty } from "../../interventions/intervention-wire.js";
 import { canRerun, rerun } from "../../chat/rerun.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
-import { view } from "../../view.js";
+import { focusRow, view } from "../../view.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { FactorBar } from "./factor-bar.js";
 import { effectOf, measured, readEffect, sourceOf } from "./effect.js";
@@ -129,9 +129,8 @@ function readOnce(effect, both) {
 function choose(place) {
   if (place === chosen) return;
   chosen = place;
-  view.row = { layer: placeLayer(place), part: place.startsWith("mlp") ? 1 : 0 };
-  view.hoverRow = null;
-  changed("focus", "look");
+  focusRow({ layer: placeLayer(place), part: place.startsWith("mlp") ? 1 : 0 });
+  changed("look");
 }
 
 // ---- steering and patching ---------------------------------------------------------------------
