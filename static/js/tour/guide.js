@@ -68,7 +68,7 @@ function endTour() {
   turn += 1;
   pace?.end();
   if (walk && view.answer === walk.answer) showAnswer(walk.newest);
-  stage.end(!walk || view.answer === walk.answer);
+  stage.end(walk?.isHere ?? true);
   closeCard();
   if (!within) return;
   (opener?.checkVisibility?.() ? opener : byId("turns")).focus({ preventScroll: true });
@@ -138,7 +138,6 @@ function back() {
   if (tour?.walk && !tour.over && tour.at > 0) show(tour, tour.walk, tour.at - 1);
 }
 
-/** @param {number} at */
 /** @param {Tour} tour @param {Walk} walk @param {number} at */
 async function show(tour, walk, at) {
   const { stage } = tour;

@@ -21,7 +21,6 @@ const MIN_POSITION = 2;
 const TOP = 20;
 
 export class Walk {
-  /** @type {Map<string, Promise<unknown>>} */
   /** What was asked, by name. @type {Map<string, Promise<unknown>>} */
   #asked = new Map();
   /** The version of the answer that `writeOn` began, or null. @type {Answer | null} */
@@ -55,8 +54,12 @@ export class Walk {
     const { model } = state.hello ?? this.hello;
     const { name, dtype } = this.hello.model;
     const same = model.name === name && model.dtype === dtype;
-    const isHere = view.answer === this.answer || view.answer === this.newest;
-    return same && isHere && this.answer.tokens[this.index] === this.token;
+    return same && this.isHere && this.answer.tokens[this.index] === this.token;
+  }
+
+  /** Is the answer shown, or its version that `writeOn` began? */
+  get isHere() {
+    return view.answer === this.answer || view.answer === this.newest;
   }
 
   /** The answer, or its version that `writeOn` began. */
