@@ -5,7 +5,7 @@ import { spansUpTo } from "../../interventions/interventions.js";
 import { changed, state } from "../../state.js";
 import { clamp, el, newButton, setText } from "../../ui/dom.js";
 import { duration, tokenLabel } from "../../ui/format.js";
-import { view } from "../../view.js";
+import { focusRow, view } from "../../view.js";
 import { AnswerCache, askLatest, askNewest, askOnce } from "../shared/answer-cache.js";
 import { sequenceOf } from "../shared/context.js";
 import { RovingTabindex } from "../shared/roving.js";
@@ -17,9 +17,8 @@ import { cosine, extent } from "./vectors.js";
 
 /** @typedef {import("./lines.js").Line} Line */
 /** @typedef {import("./line-view.js").DispatchEntry} DispatchEntry */
-/** @typedef {{info: Record<string, any>, arrays: import("./vectors.js").Arrays}} Given */
-/** @typedef {{answer: Answer, token: Token | PromptToken, index: number, hello: ToPage.Hello, signal: AbortSignal}} Context */
-/** @typedef {ReturnType<typeof placeOf>} Focus */
+/** @typedef {Pick<FrameAnswer, "info" | "arrays">} Given */
+/** @typedef {ReturnType<typeof placeOf>} ForwardPlace */
 
 const TOP = 5;
 const MAX_BYTES = 48e6;
@@ -42,19 +41,19 @@ let head = 0;
 let key = null;
 /** @type {LineView[]} */
 let views = [];
-/** Tensors of the model, and the dispatches of a step; null until known. @type {any[] | null} */
+/** Tensors of the model, and the dispatches of a step; null until known. @type {import("./lines.js").TensorEntry[] | null} */
 let tensors = null;
 /** @type {DispatchEntry[]} */
 let dispatches = [];
 let modelAsked = "";
-/** What the last `show` drew. @type {{place: Focus, lines: Line[], beside: Line[], shown: import("./parts.js").Shown} | null} */
+/** What the last `show` drew. @type {{place: ForwardPlace, lines: Line[], beside: Line[], shown: import("./parts.js").Shown} | null} */
 let now = null;
 
+/** @type {Instrument} */
 export const forward = {
   needs: "token",
   asks: true,
 
-  /** @param {HTMLElement} root */
   setUp(root) {
     const bar = root.appendChild(el("div", "fw-top"));
     bar.append(at.summary, controls());
@@ -64,7 +63,6 @@ export const forward = {
     );
   },
 
-  /** @param {Context} context */
   async show(context) {
     const place = placeOf(context);
     const given = await answerOf(place, context);
@@ -113,9 +111,7 @@ function labelled(text, select) {
 /** The focused layer is that of the core sample. @param {number} layer */
 function setLayer(layer) {
   const last = (state.hello?.model.n_layers ?? 1) - 1;
-  view.row = { layer: clamp(layer, 0, last), part: 0 };
-  view.hoverRow = null;
-  changed("focus");
+  focusRow({ layer: clamp(layer, 0, last), part: 0 });
 }
 
 /** @param {number} to */
@@ -132,7 +128,7 @@ function toggle(line) {
 
 // ---- questions -------------------------------------------------------------------------------
 
-/** The place that is asked about: the focused token, the selected layer and head. @param {Context} context */
+/** The place that is asked about: the focused token, the selected layer and head. @param {TokenFocus} context */
 function placeOf(context) {
   const { segment, ids, texts, position } = sequenceOf(context);
   const { n_layers: nLayers, n_heads: nHeads } = context.hello.model;
@@ -143,14 +139,15 @@ function placeOf(context) {
   return { segment, ids, texts, position, layer, head, nLayers, nHeads, next };
 }
 
-/** @param {Focus} place */
+/** @param {ForwardPlace} place */
 const besideOf = (place) => ({ ...place, position: place.position - 1 });
 
-/** @param {Focus} place @param {Context} context @returns {Promise<Given>} */
+/** @param {ForwardPlace} place @param {TokenFocus} context @returns {Promise<Given>} */
 async function answerOf({ segment, ids, position, layer, head: of }, { signal }) {
   const name = `${segment.id} ${position} ${layer} ${of}`;
   const known = cache.get(name);
   if (known) return known;
+  /** @type {FromPage.ForwardPass} */
   const question = {
     kind: "forward",
     ids: ids.slice(0, position + 1),
@@ -165,7 +162,7 @@ async function answerOf({ segment, ids, position, layer, head: of }, { signal })
   return cache.set(name, await answer);
 }
 
-/** Ask once for each model: its tensors, and the dispatches of a step. @param {Focus} place */
+/** Ask once for each model: its tensors, and the dispatches of a step. @param {ForwardPlace} place */
 async function aboutModel({ position }) {
   const { model, device } = /** @type {ToPage.Hello} */ (state.hello);
   const name = `${model.name} ${model.dtype} ${device.name}`;
@@ -181,7 +178,7 @@ async function aboutModel({ position }) {
 
 // ---- drawing ---------------------------------------------------------------------------------
 
-/** @param {Focus} place @param {Given} given @param {Given | null} other */
+/** @param {ForwardPlace} place @param {Given} given @param {Given | null} other */
 function draw(place, given, other) {
   const model = { nLayers: place.nLayers, labels: dispatches.map(({ label }) => label) };
   /** @param {Given} answer */
@@ -220,7 +217,7 @@ function withKeys(lines, shown) {
   });
 }
 
-/** @param {Focus} place @param {Given} given */
+/** @param {ForwardPlace} place @param {Given} given */
 const shownOf = ({ texts, next }, { arrays, info }) => ({
   arrays,
   info,
@@ -248,7 +245,7 @@ function fill(select, n, value) {
   select.value = String(value);
 }
 
-/** @param {Focus} place @param {Given} given @param {Given | null} other */
+/** @param {ForwardPlace} place @param {Given} given @param {Given | null} other */
 function sourceOf({ texts, position }, { info }, other) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const beside = other ? `, beside “${tokenLabel(texts[position - 1], "·")}” before it (grey)` : "";

@@ -51,7 +51,7 @@ export function linesOf({ arrays, info }, { nLayers, labels }) {
 }
 
 /**
- * @typedef {{arrays: Arrays, info: Record<string, any>, layer: string, nLayers: number, labels: string[],
+ * @typedef {{arrays: Arrays, info: FrameAnswer["info"], layer: string, nLayers: number, labels: string[],
  *   inLayer: (...ops: string[]) => string[]}} Place
  */
 

@@ -6,11 +6,11 @@ import { percent, tokenLabel } from "../../ui/format.js";
 import { largest, number, products, rowOf } from "./vectors.js";
 
 /** @typedef {import("./vectors.js").Arrays} Arrays */
-/** @typedef {{columns: string[], rows: (string | number | null)[][]}} Numbers */
+/** @typedef {{columns: string[], rows: (string | number | null)[][]}} PartNumbers */
 /**
  * What is drawn: an answer, the texts of its sequence, and the token drawn after the focused one.
  *
- * @typedef {{arrays: Arrays, info: Record<string, any>, texts: string[], next: Token | null,
+ * @typedef {{arrays: Arrays, info: FrameAnswer["info"], texts: string[], next: Token | null,
  *   onHead: (head: number) => void, onKey: (position: number) => void, key: number | null}} Shown
  */
 
@@ -26,7 +26,7 @@ export function drawPart(part, shown) {
   return drawNear(shown, part.near);
 }
 
-/** Numbers of a part for the table. @param {import("./lines.js").Part} part @param {Shown} shown @returns {Numbers} */
+/** Numbers of a part for the table. @param {import("./lines.js").Part} part @param {Shown} shown @returns {PartNumbers} */
 export function tableOf(part, shown) {
   if (part === "keys") return tableOfKeys(shown);
   if (part === "heads") return tableOfHeads(shown);
@@ -37,7 +37,7 @@ export function tableOf(part, shown) {
 
 /**
  * @param {string} caption
- * @param {Numbers} numbers
+ * @param {PartNumbers} numbers
  * @param {(row: (string | number | null)[], i: number) => {share?: number, onClick?: () => void, on?: boolean}} [mark]
  */
 function drawRows(caption, { columns, rows }, mark = () => ({})) {
@@ -79,7 +79,7 @@ const written = (value) => (Number.isInteger(value) ? String(value) : number(val
 
 // ---- keys ------------------------------------------------------------------------------------
 
-/** @param {Shown} shown @returns {Numbers} */
+/** @param {Shown} shown @returns {PartNumbers} */
 function tableOfKeys({ arrays, info, texts }) {
   const { first_key: first } = info;
   const { dots, scores, weights } = arrays;
@@ -138,7 +138,7 @@ function sumOf({ arrays, info, texts }, at) {
 
 // ---- heads -----------------------------------------------------------------------------------
 
-/** @param {Shown} shown @returns {Numbers} */
+/** @param {Shown} shown @returns {PartNumbers} */
 function tableOfHeads({ arrays }) {
   const { head_norms: norms, head_cosines: cosines } = arrays;
   return {
@@ -160,7 +160,7 @@ function drawHeads(shown) {
 
 // ---- units of the MLP ------------------------------------------------------------------------
 
-/** @param {Shown} shown @param {number[]} [units] @returns {Numbers} */
+/** @param {Shown} shown @param {number[]} [units] @returns {PartNumbers} */
 function tableOfUnits({ arrays }, units) {
   const { gate, act, up, ffn_hidden: hidden } = arrays;
   const all = units ?? Array.from(hidden.values, (_, i) => i);
@@ -191,7 +191,7 @@ function drawUnits(shown) {
 /** Names of the vectors by row of `near_ids`. */
 const VECTORS = ["the stream before the layer", "Δ attention", "the stream after attention", "Δ MLP", "the stream after the MLP", "the stream after the last layer"];
 
-/** @param {Shown} shown @param {number} at @returns {Numbers} */
+/** @param {Shown} shown @param {number} at @returns {PartNumbers} */
 function tableOfNear({ arrays, info }, at) {
   const ids = rowOf(arrays, "near_ids", at) ?? [];
   const logits = rowOf(arrays, "near_logits", at) ?? [];
@@ -215,7 +215,7 @@ function drawNear(shown, at) {
 
 // ---- the draw --------------------------------------------------------------------------------
 
-/** @param {Shown} shown @returns {Numbers} */
+/** @param {Shown} shown @returns {PartNumbers} */
 function tableOfDraw({ next }) {
   return {
     columns: ["candidate", "before filters", "after filters", "removed by"],

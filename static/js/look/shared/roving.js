@@ -9,7 +9,7 @@ import { targetOf } from "../../ui/dom.js";
 export class RovingTabindex {
   /**
    * @param {HTMLElement} root
-   * @param {Record<"next" | "previous" | "after" | "before", string>} keys
+   * @param {Partial<Record<"next" | "previous" | "after" | "before", string>>} keys
    * @param {() => HTMLElement[][]} lines
    */
   constructor(root, keys, lines) {
