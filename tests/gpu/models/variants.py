@@ -81,15 +81,17 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
 
 def _kernels(runner: WgpuRunner) -> list[Kernel]:
     """Return the kernels of a runner. Those of inspection, interventions and adapters are the same
-    in all buckets, so one plan of each is enough."""
+    in all buckets, so one plan of each is enough; samples change only what follows the layers."""
+    plan, limits, kinds = runner.plans.plan, runner.limits, ("plain", "captured", "logits")
+    sizes = [
+        *((rows, 1, context) for rows in ROW_BUCKETS for context in (1, limits.context)),
+        *((limits.max_rows, samples, 1) for samples in SAMPLE_BUCKETS),
+    ]
     plans = [
-        runner.plans.plan(n_rows, n_samples, kind, context).plan
-        for n_rows in ROW_BUCKETS
-        if n_rows <= runner.limits.max_rows
-        for n_samples in SAMPLE_BUCKETS
-        if n_samples <= min(n_rows, runner.limits.max_samples)
-        for kind in ("plain", "captured", "logits")
-        for context in (1, runner.limits.context)
+        plan(rows, samples, kind, context).plan
+        for rows, samples, context in sizes
+        if rows <= limits.max_rows and samples <= limits.max_samples
+        for kind in kinds
     ]
     plans.append(runner.plans.plan(1, 0, "weights", interventions=True).plan)
     plans.append(runner.kv_shift.plan())
