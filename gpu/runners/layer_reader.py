@@ -8,6 +8,8 @@ token's key and value.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -141,31 +143,33 @@ class LayerReader:
         within = blocks[first // BLOCK_TOKENS : row.position // BLOCK_TOKENS + 1]
         skipped = first % BLOCK_TOKENS
         keys, values = (
-            np.concatenate([self._block(pool, block, kv_head) for block in within])
+            np.concatenate([self._blocks(pool, at, n, kv_head) for at, n in _consecutive(within)])
             for pool in (self._pools.keys[i], self._pools.values[i])
         )
         n_keys = row.position + 1 - first
         return first, keys[skipped:][:n_keys], values[skipped:][:n_keys]
 
-    def _block(self, pool: Tensor, block: int, kv_head: int) -> Floats:
-        """Return what attention reads of a head in a block (BLOCK_TOKENS, head_dim), as float32."""
+    def _blocks(self, pool: Tensor, at: int, n: int, kv_head: int) -> Floats:
+        """Return what attention reads of a head in `n` blocks from block `at` on, (n ·
+        BLOCK_TOKENS, head_dim), as float32."""
         n_blocks, n_heads, n_tokens, head_dim = pool.shape
-        n_bytes = pool.n_bytes // (n_blocks * n_heads)
+        n_bytes = pool.n_bytes // n_blocks
         part = replace(
             pool,
-            shape=(n_bytes // 4,),
+            shape=(n, n_heads, n_bytes // n_heads // 4),
             dtype="u32",
-            offset=pool.offset + (block * n_heads + kv_head) * n_bytes,
-            n_bytes=n_bytes,
+            offset=pool.offset + at * n_bytes,
+            n_bytes=n * n_bytes,
         )
-        words = self._memory.read(part)
+        words = np.ascontiguousarray(self._memory.read(part)[:, kv_head])
         storage = KV_STORAGES[pool.dtype]
         if not storage.packed:
             floats = words.view(np.float16 if storage.bits == 16 else np.float32)
-            return floats.reshape(n_tokens, head_dim).astype(np.float32)
+            return floats.reshape(-1, head_dim).astype(np.float32)
         size = pack_block(head_dim)
         codes, scales = kv.unpack(storage.name, words, n_tokens, head_dim, size)
-        return self._inverse_hadamard(kv.decode(storage.name, codes, size, scales))
+        found = kv.decode(storage.name, codes, size, scales).reshape(-1, head_dim)
+        return self._inverse_hadamard(found)
 
     def _inverse_hadamard(self, x: npt.NDArray[Any]) -> Floats:
         """Return heads (…, head_dim) as they were before the cache's transform, if it has one."""
@@ -174,3 +178,10 @@ class LayerReader:
         head_dim = self._config.head_dim
         matrix = kv.hadamard_matrix(head_dim, hadamard_size(head_dim))
         return kv.inverse_hadamard(x, matrix).astype(np.float32)
+
+
+def _consecutive(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield runs of consecutive numbers in `blocks`, in order: the first of a run, and how many."""
+    for _, run in itertools.groupby(enumerate(blocks), lambda place: place[1] - place[0]):
+        numbers = [block for _, block in run]
+        yield numbers[0], len(numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,11 @@ def random_folder(name: str) -> Path:
 
 
 def activations(
-    runner: WgpuRunner, ids: list[int], layer: int, head: int
+    runner: WgpuRunner, ids: list[int], layer: int, head: int, blocks: Sequence[int] = ()
 ) -> tuple[LayerActivations, Floats]:
     """Return the activations of the last token and the head's attention weights."""
     n = len(ids)
-    driving.begin(runner, 0, ids, n)
+    driving.begin(runner, 0, ids, n, blocks)
     driving.prefill(runner, ids[:-1])
     request = InspectionRequest(keys=(0, n), layer=(layer, head))
     found = runner.inspect(Step((Row(0, n - 1, ids[-1]),)), request)
@@ -149,7 +150,7 @@ def test_cached_keys_are_those_that_attention_reads(
     runner = driving.load(device, random_llama.folder("derived_head"), dtype, 1, kv_dtype)
     ids = random_llama.ids("derived_head", N_TOKENS)
     want = driving.all_logits(runner, ids)[-1]
-    got, weights = activations(runner, ids, 1, 5)
+    got, weights = activations(runner, ids, 1, 5, blocks=(5, 2, 3))
     scores = got.keys.astype(np.float64) @ got.rot_q[5] * runner.config.head_dim**-0.5
     shares = np.exp(scores - scores.max())
     compare("layer.weights", kv_dtype, weights, shares / shares.sum(), np.array(1e-5), seed=0)
