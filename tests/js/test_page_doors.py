@@ -67,10 +67,11 @@ ROOMS = {
     "start": "chat look look/compare state turns ui view",
     "tour": "chat core-sample interventions look look/attention look/cache look/filters look/lens"
     " look/plan look/shared net settings state turns ui view",
+    "words": "conversations look settings state ui",
     "page": "chat conversations core-sample interventions look net panels replay state tour turns"
-    " ui view",
+    " ui view words",
     "main": "chat conversations core-sample interventions look page panels replay settings start"
-    " state tour turns ui view",
+    " state tour turns ui view words",
 }  # fmt: skip
 """room: the rooms it may open"""
 

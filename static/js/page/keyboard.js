@@ -19,6 +19,7 @@ import { stepOnce, togglePause } from "../chat/pace.js";
 import { copyAnswer } from "../chat/status-line.js";
 import { toggleReading } from "../ui/reading.js";
 import { startTour } from "../tour/entry.js";
+import { openWords } from "../words/words.js";
 
 /** @param {EventTarget | null} target */
 const isTyping = (target) =>
@@ -98,6 +99,7 @@ const UNMODIFIED = {
   o: chooseReplay,
   p: togglePause,
   ".": stepOnce,
+  "/": openWords,
 };
 
 /** @param {string} key @returns {(() => unknown) | null} */

@@ -1,0 +1,68 @@
+"""The dialog of words: what it finds, what it says of the loaded model, and the places it opens."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from gpu.sampling_params import SETTINGS
+
+
+@pytest.fixture
+def words(loaded: Page) -> Locator:
+    """The list of the dialog, opened by its key."""
+    loaded.evaluate("document.activeElement.blur()")
+    loaded.keyboard.press("/")
+    expect(loaded.locator("#words-search")).to_be_focused()
+    return loaded.locator("#words-list li")
+
+
+def glossary(page: Page) -> list[dict[str, Any]]:
+    words: list[dict[str, Any]] = page.evaluate(
+        "async () => (await import('/static/js/words/glossary.js')).GLOSSARY"
+    )
+    return words
+
+
+def test_a_word_is_found_by_each_of_its_names_and_opens_its_place(
+    loaded: Page, words: Locator
+) -> None:
+    for name in ("nucleus", "TOP-P"):
+        loaded.locator("#words-search").fill(name)
+        expect(words.first.locator("dfn")).to_have_text("top-p")
+    loaded.keyboard.press("Enter")
+    expect(loaded.locator("#words")).to_be_hidden()
+    expect(loaded.locator("#n-top_p")).to_be_focused()
+    loaded.locator("#words-open").click()
+    loaded.locator("#words-search").fill("mlp.up_proj")
+    expect(words).to_have_count(1)
+    words.get_by_role("button", name="Forward pass").click()
+    expect(loaded.get_by_role("tab", name="Forward")).to_have_attribute("aria-selected", "true")
+
+
+def test_it_says_what_a_word_is_in_the_loaded_model(loaded: Page, words: Locator) -> None:
+    model = loaded.evaluate("import('/static/js/state.js').then((m) => m.state.hello.model)")
+    loaded.locator("#words-search").fill("d_model")
+    expect(words.first.locator(".word-here")).to_have_text(f"{model['hidden_size']:,}")
+    loaded.locator("#words-search").fill("cache")
+    expect(words.first.locator("dfn")).to_have_text("KV cache")
+    loaded.locator("#words-search").fill("no such word")
+    expect(words).to_have_count(0)
+    expect(loaded.locator("#words-found")).to_have_text("no word")
+
+
+def test_every_word_has_a_sentence_and_a_place_that_exists(loaded: Page) -> None:
+    instruments = loaded.evaluate(
+        "async () => (await import('/static/js/look/instruments.js')).INSTRUMENTS"
+        ".map(({ name }) => name)"
+    )
+    places = {*instruments, *(setting.name for setting in SETTINGS), None}
+    names = []
+    for word in glossary(loaded):
+        names += [word["word"], *word.get("also", [])]
+        assert word.get("place") in places, word["word"]
+        assert re.fullmatch(r"[A-Z].*\.", word["says"]), f"{word['word']}: one sentence"
+    assert len(names) == len(set(names)), "a name leads to one word"

@@ -1,0 +1,110 @@
+// The words of articles about language models: what each means, in one sentence, its other names, the
+// name of its tensor in a model's files, and the instrument or setting of this page that shows it.
+
+/**
+ * word   as articles write it
+ * says   one sentence
+ * also   other names of the field
+ * file   name of the tensor in the files of a Llama; `i` is the number of a layer
+ * place  instrument, or setting, that shows it; none: the page shows it always
+ * here   what it is in the loaded model
+ *
+ * @typedef {{
+ *   word: string, says: string, also?: string[], file?: string, place?: string,
+ *   here?: (hello: ToPage.Hello) => string,
+ * }} Word
+ */
+
+/** @param {number} n */
+const grouped = (n) => n.toLocaleString("en");
+
+/** @type {Word[]} */
+export const GLOSSARY = [
+  // ---- text to numbers
+  { word: "token", says: "A piece of text, often a word or part of one, that the model reads and writes as one number.", place: "tokens" },
+  { word: "tokenizer", says: "The program that cuts text into tokens and joins tokens into text; a model works only with its own.", place: "tokens" },
+  { word: "BPE", says: "Byte-pair encoding: a tokenizer that begins with single bytes and merges the most frequent neighbours.", also: ["byte-pair encoding"], place: "tokens" },
+  { word: "vocabulary", says: "All tokens that the model knows.", place: "tokens", here: ({ model }) => `${grouped(model.vocab_size)} tokens` },
+  { word: "chat template", says: "The pattern, with special tokens, by which the messages of a chat become one text.", also: ["prompt format"], place: "tokens" },
+  { word: "special token", says: "A token that stands for no text, such as the beginning of a message.", also: ["control token"], place: "tokens" },
+  { word: "BOS", says: "The token that marks the beginning of a text.", also: ["beginning of sequence"], place: "tokens" },
+  { word: "EOS", says: "The token by which the model says that it has finished.", also: ["end of sequence", "stop token"], place: "tokens" },
+  { word: "context window", says: "The most tokens, prompt and answer together, that the model can take into account.", also: ["context length", "n_ctx"], place: "cache", here: ({ limits }) => `${grouped(limits.context)} tokens` },
+
+  // ---- one token's way
+  { word: "forward pass", says: "One computation through all layers, from a token to the scores of the next one.", also: ["inference step"], place: "forward" },
+  { word: "W_E", says: "The embedding matrix: one row of numbers for each token.", also: ["embedding", "wte"], file: "model.embed_tokens.weight", place: "forward" },
+  { word: "d_model", says: "How many numbers the hidden state of a token has.", also: ["hidden size", "embedding dimension"], place: "forward", here: ({ model }) => grouped(model.hidden_size) },
+  { word: "hidden state", says: "The numbers that stand for one token between two layers.", also: ["activation", "representation"], place: "forward" },
+  { word: "residual stream", says: "The hidden state on its way through the model: every layer reads it and adds to it.", also: ["skip connection"], place: "forward" },
+  { word: "layer", says: "One attention and one MLP, each added to the residual stream.", also: ["block", "transformer block"], place: "plan", here: ({ model }) => `${model.n_layers} layers` },
+  { word: "RMSNorm", says: "Divides the hidden state by the root of its mean square and multiplies it by learned gains, before attention and MLP.", also: ["norm1", "norm2", "LayerNorm"], file: "model.layers.i.input_layernorm.weight", place: "forward" },
+  { word: "W_Q", says: "Makes the query of each head from the hidden state: what this token looks for.", also: ["query", "q_proj"], file: "model.layers.i.self_attn.q_proj.weight", place: "forward" },
+  { word: "W_K", says: "Makes the key of each head from the hidden state: what a token can be found by.", also: ["key", "k_proj"], file: "model.layers.i.self_attn.k_proj.weight", place: "forward" },
+  { word: "W_V", says: "Makes the value of each head from the hidden state: what a token gives to those that attend to it.", also: ["value", "v_proj"], file: "model.layers.i.self_attn.v_proj.weight", place: "forward" },
+  { word: "RoPE", says: "Rotates pairs of numbers of queries and keys by an angle that grows with the position, so that a score depends on the distance.", also: ["rotary position embedding", "rotary"], place: "forward" },
+  { word: "attention", says: "Every token takes a weighted mean of the values of the tokens up to itself.", also: ["self-attention", "causal attention"], place: "attention" },
+  { word: "attention score", says: "The query of a token times the key of another, divided by the root of d_head.", also: ["q·k", "logit of attention"], place: "forward" },
+  { word: "softmax", says: "Turns scores into shares that are positive and add up to 1.", place: "forward" },
+  { word: "attention weight", says: "The share of one earlier token in what a head reads.", place: "attention" },
+  { word: "head", says: "One of several attentions of a layer, each with queries, keys and values of its own.", also: ["attention head", "multi-head attention", "MHA"], place: "attention", here: ({ model }) => `${model.n_heads} in each layer` },
+  { word: "d_head", says: "How many numbers the query of one head has.", also: ["head dimension"], place: "forward", here: ({ model }) => grouped(model.head_dim) },
+  { word: "GQA", says: "Grouped-query attention: several heads share one key and value, so the KV cache is smaller.", also: ["grouped-query attention", "MQA", "multi-query attention"], place: "cache", here: ({ model }) => `${model.n_heads} query heads, ${model.n_kv_heads} key and value heads` },
+  { word: "causal mask", says: "A token sees only itself and what comes before it.", also: ["autoregressive mask"], place: "attention" },
+  { word: "attention sink", says: "The first token, to which heads attend that have nothing to look for.", place: "attention" },
+  { word: "induction head", says: "A head that finds what followed the last time the same token occurred.", place: "attention" },
+  { word: "sliding window", says: "A layer that sees only so many of the latest tokens.", also: ["local attention"], place: "cache" },
+  { word: "W_O", says: "Adds up what the heads give, as one update of the residual stream.", also: ["output projection", "o_proj"], file: "model.layers.i.self_attn.o_proj.weight", place: "forward" },
+  { word: "MLP", says: "The part of a layer that works on each token alone, where most of the weights are.", also: ["FFN", "feed-forward network"], place: "forward" },
+  { word: "d_ffn", says: "How many units the MLP of a layer has.", also: ["intermediate size"], place: "forward" },
+  { word: "W_gate", says: "Says for each unit of the MLP how far it opens.", also: ["gate_proj"], file: "model.layers.i.mlp.gate_proj.weight", place: "forward" },
+  { word: "W_up", says: "Gives each unit of the MLP its value.", also: ["up_proj"], file: "model.layers.i.mlp.up_proj.weight", place: "forward" },
+  { word: "W_down", says: "Adds up the units of the MLP, as one update of the residual stream.", also: ["down_proj"], file: "model.layers.i.mlp.down_proj.weight", place: "forward" },
+  { word: "SwiGLU", says: "An MLP whose units are SiLU(gate) times up.", also: ["SiLU", "swish", "gated linear unit", "GeGLU"], place: "forward" },
+  { word: "MoE", says: "Mixture of experts: a layer has many MLPs, and each token goes through a few of them.", also: ["mixture of experts", "expert"], place: "experts" },
+  { word: "router", says: "The small matrix that chooses the experts of each token.", also: ["gating network"], file: "model.layers.i.mlp.gate.weight", place: "experts" },
+  { word: "W_unembed", says: "Compares the last hidden state with every token of the vocabulary.", also: ["lm_head", "output head", "unembedding"], file: "lm_head.weight", place: "forward" },
+  { word: "logit", says: "The score of a token before softmax.", also: ["score"], place: "filters" },
+  { word: "logit lens", says: "What the model would say if it stopped after a layer.", also: ["lens"], place: "lens" },
+
+  // ---- choosing
+  { word: "sampling", says: "Drawing the next token at random by the probabilities that the filters left.", also: ["decoding strategy"], place: "filters" },
+  { word: "temperature", says: "Divides the logits: below 1 the likely become likelier, above 1 the unlikely do.", place: "temperature" },
+  { word: "top-k", says: "Keeps the k most likely tokens.", place: "top_k" },
+  { word: "top-p", says: "Keeps the most likely tokens that together reach the probability p.", also: ["nucleus sampling"], place: "top_p" },
+  { word: "min-p", says: "Keeps tokens that are at least a share p as likely as the likeliest.", place: "min_p" },
+  { word: "greedy", says: "Temperature 0: the most likely token, without chance.", also: ["argmax"], place: "temperature" },
+  { word: "repetition penalty", says: "Lowers the logits of tokens that are in the text already.", place: "repetition_penalty" },
+  { word: "seed", says: "The number from which all random numbers of a text follow: the same seed gives the same text.", place: "seed" },
+  { word: "entropy", says: "How spread out a distribution is, in bits: 0 if one token has all of it.", also: ["uncertainty"], place: "lens" },
+  { word: "perplexity", says: "How many equally likely tokens the model hesitates between, on average over a text.", also: ["loss", "cross-entropy", "negative log-likelihood"], place: "loss" },
+  { word: "log-probability", says: "The logarithm of a probability; those of the tokens of a text add up.", also: ["logprob"], place: "loss" },
+  { word: "beam search", says: "Writes several texts at once and keeps the likeliest.", place: "branches" },
+  { word: "structured output", says: "A grammar allows only tokens with which the text can still become what was asked for.", also: ["grammar", "constrained decoding", "JSON mode"] },
+  { word: "autoregressive", says: "Each token is computed from those before it, one after the other.", place: "timeline" },
+
+  // ---- speed and memory
+  { word: "prefill", says: "Reading the prompt: all its tokens at once, limited by how fast the device computes.", also: ["prompt processing"], place: "timeline" },
+  { word: "decode", says: "Writing the answer: one token a step, limited by how fast the device reads the weights.", also: ["generation", "token generation"], place: "timeline" },
+  { word: "TTFT", says: "Time to first token: from the request to the first word, nearly all of it prefill.", also: ["first token", "latency"], place: "timeline" },
+  { word: "time per output token", says: "Time from one token to the next.", also: ["TPOT", "ITL", "inter-token latency"], place: "timeline" },
+  { word: "KV cache", says: "Keys and values of all tokens so far, kept so that no step computes them again.", also: ["key-value cache"], place: "cache", here: ({ model, limits }) => `${grouped(limits.kv_blocks)} blocks, stored as ${model.kv_dtype}` },
+  { word: "PagedAttention", says: "The KV cache lies in blocks that any text can use, as pages of memory do.", also: ["block table", "paging"], place: "cache" },
+  { word: "prefix caching", says: "A prompt that begins as an earlier one uses its blocks instead of computing them.", also: ["prompt caching", "RadixAttention"], place: "cache" },
+  { word: "continuous batching", says: "Texts join and leave the running batch at every step.", also: ["in-flight batching"], place: "schedule" },
+  { word: "chunked prefill", says: "A long prompt is read in parts, so that other texts go on meanwhile.", place: "schedule" },
+  { word: "speculative decoding", says: "Tokens are guessed cheaply and checked together; the text stays the same.", also: ["draft model"], place: "timeline" },
+  { word: "bandwidth", says: "How many bytes a second the device reads from its memory: what binds decode.", also: ["memory-bound", "HBM"], place: "plan" },
+  { word: "arithmetic intensity", says: "Operations for each byte that is read; the roofline says which of the two binds.", also: ["roofline", "compute-bound"], place: "plan" },
+  { word: "FLOP", says: "One addition or multiplication of two numbers; a token takes about two for each weight.", also: ["operation"], place: "plan" },
+  { word: "kernel", says: "A program that the GPU runs on many numbers at once.", also: ["shader", "WGSL"], place: "plan" },
+  { word: "dispatch", says: "One start of a kernel; a step is a list of them.", also: ["kernel launch"], place: "plan" },
+  { word: "parameter", says: "One trained number of the model.", also: ["weight"], place: "weights", here: ({ model }) => grouped(model.parameters) },
+  { word: "quantisation", says: "Storing weights with fewer bits, in blocks that share a scale.", also: ["q4", "q8", "GGUF"], place: "weights", here: ({ model }) => model.dtype },
+
+  // ---- changing and explaining
+  { word: "LoRA", says: "Two thin matrices whose product is added to a weight: a small file that changes a model.", also: ["adapter", "PEFT"], place: "weights" },
+  { word: "ablation", says: "Switching a head or a layer off, to see what it was for.", place: "reach" },
+  { word: "activation patching", says: "Putting the hidden state of one text into another.", also: ["patch", "causal tracing"], place: "reach" },
+  { word: "steering", says: "Adding a direction to the hidden state while the model writes.", also: ["activation steering"], place: "reach" },
+];
