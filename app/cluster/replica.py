@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import ray
+from ray.serve._private import replica as serve_replica
 
 from app.cluster.stages import StageActors
 from app.engine.client import Engine, EngineRun, Load, OnEvent, Progress
@@ -62,6 +63,7 @@ class EngineReplica:
         """`stage_device`: what each stage of the model needs, in actors of their own; None: the
         model is not in stages."""
         logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
+        _listen_in_cluster_only()
         self._stages: StageActors | None = None
         if stage_device is not None:
             places = ray.util.get_current_placement_group()
@@ -106,6 +108,22 @@ class EngineReplica:
             if self._engine is None:
                 self._engine = self._load(progress)
             return SharedEngine(self._engine, link)
+
+
+def _listen_in_cluster_only() -> None:
+    """Have Ray Serve listen on this machine's address in the cluster: for calls between deployments
+    it would listen on every interface, of a cluster on loopback as well."""
+    listen = getattr(serve_replica, "add_port_to_grpc_server", None)
+    if listen is None:
+        raise RuntimeError(f"Ray {ray.__version__} listens in a way not known here; install 2.60")
+    address = ray.util.get_node_ip_address()
+    host = f"[{address}]" if ":" in address else address
+
+    def listen_there(server: Any, everywhere: str) -> int:
+        port: int = listen(server, everywhere.replace("[::]", host))
+        return port
+
+    serve_replica.add_port_to_grpc_server = listen_there
 
 
 def _on_given_devices(load: Callable[..., Engine], number: int, stages: StageActors | None) -> Load:
