@@ -3,6 +3,7 @@ suite that checks the GPU's numbers must not pass without one."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ from tests.gpu.text import made_tokenizers
 from tests.gpu.text.tokenizer_families import FAMILIES
 from tests.quick_cases import mark_other_cases_slow
 
+MAX_PIPELINES = 600
+"""A software driver takes 3.5 MB for each; all that a run of the tests compiles would be 5 GB."""
+
 
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
@@ -36,8 +40,9 @@ def device() -> Iterator[Device]:
 
 
 def compiles_once(device: Device) -> Callable[..., Any]:
-    """Return what stands in for `Compiler._compile`: it keeps the pipelines of `device`."""
-    compile, pipelines = Compiler._compile, dict[tuple[Any, ...], Any]()
+    """Return what stands in for `Compiler._compile`: it keeps the pipelines of `device` that were
+    used last."""
+    compile, pipelines, lock = Compiler._compile, dict[tuple[Any, ...], Any](), threading.Lock()
 
     def compile_once(
         self: Compiler, name: str, source: str, constants: Mapping[str, float], layout: Any
@@ -45,9 +50,15 @@ def compiles_once(device: Device) -> Callable[..., Any]:
         if self._device.wgpu is not device.wgpu:
             return compile(self, name, source, constants, layout)
         key = (self._device.checked, source, *sorted(constants.items()))
-        if key not in pipelines:
-            pipelines[key] = compile(self, name, source, constants, layout)
-        return pipelines[key]
+        with lock:
+            pipeline = pipelines.pop(key, None)
+        if pipeline is None:
+            pipeline = compile(self, name, source, constants, layout)
+        with lock:
+            pipelines[key] = pipeline
+            if len(pipelines) > MAX_PIPELINES:
+                del pipelines[next(iter(pipelines))]
+        return pipeline
 
     return compile_once
 
