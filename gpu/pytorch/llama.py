@@ -117,17 +117,20 @@ class TorchLlama:
         watcher.mark()
         for i, layer in enumerate(self.layers):
             resid_pre, normed = x, self._norm(x, layer.pre_attention)
+            watcher.keep(resid_pre=x, attn_norm=normed)
             update = self._attention(i, normed, batch, rotaries[i], watcher)
             update = batch.hooks.attention(i, self._norm(update * scale, layer.post_attention))
             watcher.add_update("attention", x, update)
             x = x + update
             watcher.mark()
             normed = self._norm(resid_pre if self.config.parallel_residual else x, layer.pre_mlp)
+            watcher.keep(resid_mid=x, mlp_norm=normed)
             update = layer.mlp(normed, watcher, batch.hooks)
             update = batch.hooks.mlp(i, self._norm(update * scale, layer.post_mlp))
             update = batch.hooks.before(i + 1, x, update)
             watcher.add_update("mlp", x, update)
             x = x + update
+            watcher.keep(resid_post=x)
             watcher.add("residual", x)
             watcher.mark()
         return self.unembed(x[sampled])
@@ -141,6 +144,13 @@ class TorchLlama:
     def final_norm(self, x: torch.Tensor) -> torch.Tensor:
         """Return what the output head reads of states (n, hidden_size)."""
         return self._norm(x, self.norm)
+
+    @torch.inference_mode()
+    def head_out(self, i: int, attn_out: torch.Tensor) -> torch.Tensor:
+        """Return what the output projection of layer i makes of each head of one row (n_heads,
+        head_dim), without its bias: (n_heads, hidden_size)."""
+        weight = self.layers[i].out.weight.view(-1, *attn_out.shape)
+        return torch.einsum("hd,ohd->ho", attn_out, weight) * self.config.residual_scale
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy the keys and values of a block in all layers."""
@@ -188,24 +198,29 @@ class TorchLlama:
         """Grouped-query attention of each row over its own sequence."""
         layer, config = self.layers[i], self.config
         q, k = layer.q(x, batch.hooks), layer.k(x, batch.hooks)
+        watcher.keep(q=q, k=k)
         q, k = self._qk_norm(q, layer.q_norm), self._qk_norm(k, layer.k_norm)
         q = q.view(len(x), config.n_heads, config.head_dim)
         k = k.view(len(x), config.n_kv_heads, config.head_dim)
         v = layer.v(x, batch.hooks).view(k.shape)
         if rotary is not None:
             q, k = rotary(q), rotary(k)
+        watcher.keep(v=v, rot_q=q)
         scale = config.head_dim**-0.5 if config.attn_scale is None else config.attn_scale
         window = config.sliding_window_of(i)
         attn_out = torch.empty_like(q)
         weights = []
         for slot in batch.slots:
             keys, values = self._append(i, slot, k[slot.which], v[slot.which])
+            watcher.keep(keys=keys, values=values)
             attn_out[slot.which], p = attend(
                 q[slot.which], keys, values, slot.positions, scale, window
             )
             weights.append((slot.which, p))
         watcher.add_weights(weights, len(x))
-        return layer.out(batch.hooks.heads(i, attn_out).flatten(1), batch.hooks)
+        attn_out = batch.hooks.heads(i, attn_out)
+        watcher.keep(attn_out=attn_out)
+        return layer.out(attn_out.flatten(1), batch.hooks)
 
     def _append(
         self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor

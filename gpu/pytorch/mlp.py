@@ -27,7 +27,10 @@ class Swiglu:
     def __call__(
         self, x: torch.Tensor, watcher: Watcher, hooks: InterventionHooks = NO_INTERVENTIONS
     ) -> torch.Tensor:
-        return self.down(functional.silu(self.gate(x, hooks)) * self.up(x, hooks), hooks)
+        gate, up = self.gate(x, hooks), self.up(x, hooks)
+        hidden = functional.silu(gate) * up
+        watcher.keep(gate=gate, up=up, ffn_hidden=hidden)
+        return self.down(hidden, hooks)
 
 
 @dataclass(frozen=True, slots=True)

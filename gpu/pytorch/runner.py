@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import torch
 from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Progress, weight_progress
-from gpu.errors import InvalidRequest, ModelError
+from gpu.errors import ModelError
 from gpu.info import DeviceInfo, MemoryInfo, RunnerLimits
 from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, block_bytes, fit_kv_cache
@@ -41,6 +42,8 @@ from gpu.step import (
     Floats,
     InspectionRequest,
     InspectionResult,
+    LayerActivations,
+    Row,
     Sample,
     Sampled,
     Step,
@@ -191,11 +194,6 @@ class TorchRunner:
 
     def inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
         request.validate(step, self.limits.context)
-        if request.layer is not None:
-            raise InvalidRequest(
-                "--backend torch does not read the activations of a layer; use --backend wgpu",
-                "layer",
-            )
         return self._thread.submit(self._inspect, step, request).result()
 
     def unembed(self, states: Floats) -> Floats:
@@ -246,7 +244,7 @@ class TorchRunner:
         return logits
 
     def _inspect(self, step: Step, request: InspectionRequest) -> InspectionResult:
-        watcher = InspectionWatcher(request.keys)
+        watcher = InspectionWatcher(request.keys, request.layer[0] if request.layer else None)
         self._logits(step, watcher)
         lens = self.model.unembed(watcher.states[step.samples[0].row]) if request.lens else None
         last = self.model.final_norm(watcher.states[:, -1]) if request.last_hidden else None
@@ -256,6 +254,31 @@ class TorchRunner:
             states=watcher.states.numpy() if request.states else None,
             routes=watcher.routes if request.routes else None,
             last_hidden=last.numpy() if last is not None else None,
+            layer=self._layer(step.rows[0], watcher, *request.layer) if request.layer else None,
+        )
+
+    def _layer(self, row: Row, watcher: InspectionWatcher, i: int, head: int) -> LayerActivations:
+        """Return the activations of the one row in layer i, with the keys that `head` reads."""
+        config, layer, kept = self.config, self.model.layers[i], watcher.kept
+        window = config.sliding_window_of(i)
+        first = max(0, row.position + 1 - window) if window else 0
+        kv_head = head * config.n_kv_heads // config.n_heads
+        absent = {
+            "attn_norm": layer.pre_attention is None,
+            "mlp_norm": layer.pre_mlp is None,
+            **dict.fromkeys(("gate", "up", "ffn_hidden"), config.moe_of(i) is not None),
+        }
+        fields: dict[str, Any] = {
+            name: None if absent.get(name) else kept[name][0].numpy()
+            for name in (*absent, "resid_pre", "resid_mid", "resid_post", "rot_q", "v", "attn_out")
+        }
+        heads = {name: kept[name].view(-1, config.head_dim).numpy() for name in ("q", "k")}
+        cached = {name: kept[name][first:, kv_head].numpy() for name in ("keys", "values")}
+        return LayerActivations(
+            **{**fields, **heads, **cached},
+            first_key=first,
+            head_out=self.model.head_out(i, kept["attn_out"][0]).numpy(),
+            has_post_norms=layer.post_attention is not None,
         )
 
     def _unembed(self, states: Floats) -> Floats:

@@ -33,6 +33,10 @@ class Watcher:
         """Take the experts of each row of a layer, their gates and the norms of their outputs, all
         (n_rows, experts_per_token)."""
 
+    def keep(self, **found: torch.Tensor) -> None:
+        """Take activations of the layer that runs, by their names in `gpu.step.LayerActivations`, a
+        row of the step each; keys and values are those of the row's whole sequence."""
+
     def mark(self) -> None:
         """Note the time: the embedding, an attention, an MLP or the whole pass ends."""
 
@@ -95,10 +99,12 @@ class StatsWatcher(Watcher):
 
 class InspectionWatcher(Watcher):
     """Captures what an `InspectionResult` holds. `keys`: (first, n), the range of keys
-    whose attention weights are captured."""
+    whose attention weights are captured; `layer`: that whose activations are `kept`."""
 
-    def __init__(self, keys: tuple[int, int] | None) -> None:
+    def __init__(self, keys: tuple[int, int] | None, layer: int | None = None) -> None:
         self._keys = keys
+        self._layer = layer
+        self.kept: dict[str, torch.Tensor] = {}
         self._states: list[torch.Tensor] = []
         self._attention: list[torch.Tensor] = []
         self._routes: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
@@ -106,6 +112,10 @@ class InspectionWatcher(Watcher):
     def add(self, kind: str, x: torch.Tensor) -> None:
         if kind in ("embedding", "residual"):
             self._states.append(x)
+
+    def keep(self, **found: torch.Tensor) -> None:
+        if len(self._states) - 1 == self._layer:
+            self.kept |= found
 
     def add_weights(self, weights: list[SlotWeights], n_rows: int) -> None:
         if self._keys is None:

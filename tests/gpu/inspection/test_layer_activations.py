@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 from gpu.errors import InvalidRequest
-from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.load_options import LoadOptions
+from gpu.pytorch.runner import TorchRunner
+from gpu.runner import Runner
 from gpu.step import Floats, InspectionRequest, LayerActivations, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
@@ -74,7 +77,7 @@ def random_folder(name: str) -> Path:
 
 
 def activations(
-    runner: WgpuRunner, ids: list[int], layer: int, head: int, blocks: Sequence[int] = ()
+    runner: Runner, ids: list[int], layer: int, head: int, blocks: Sequence[int] = ()
 ) -> tuple[LayerActivations, Floats]:
     """Return the activations of the last token and the head's attention weights."""
     n = len(ids)
@@ -89,8 +92,33 @@ def activations(
 
 @pytest.mark.parametrize("name", HOOKED)
 def test_activations_are_those_of_hooks_in_transformers(device: Device, name: str) -> None:
+    check_hooked(driving.load(device, random_folder(name), n_slots=1), name)
+
+
+def test_those_of_pytorch_are_the_same(device: Device) -> None:
+    name = "derived_head"
+    runner = TorchRunner.load(random_folder(name), LoadOptions(dtype="f32", slots=1))
+    try:
+        check_hooked(runner, name)
+        ids, layer = random_models.ids(N_TOKENS), 3
+        mine, weights = activations(runner, ids, layer, 2)
+        theirs_, their_weights = activations(
+            driving.load(device, random_folder(name), n_slots=1), ids, layer, 2
+        )
+        compare("layer.torch.weights", name, weights, their_weights, np.array(3e-5), 0)
+        for field in fields(LayerActivations):
+            got, want = getattr(mine, field.name), getattr(theirs_, field.name)
+            if isinstance(want, np.ndarray):
+                bound = np.array(3e-5 * np.abs(want).max())
+                compare(f"layer.torch.{field.name}", name, got, want, bound, 0)
+            else:
+                assert got == want
+    finally:
+        runner.close()
+
+
+def check_hooked(runner: Runner, name: str) -> None:
     ids = random_models.ids(N_TOKENS)
-    runner = driving.load(device, random_folder(name), n_slots=1)
     rooms = random_llama if name in random_llama.NAMES else random_models
     layer = runner.config.n_layers - 1
     got, _ = activations(runner, ids, layer, 0)
