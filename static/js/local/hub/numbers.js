@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Numbers of a checkpoint as float32, and float16 as the loader rounds (NumPy's astype). No GPU.
 
 const bits32 = new Uint32Array(1);
@@ -7,7 +6,7 @@ const float32 = new Float32Array(bits32.buffer);
 /** Bytes of a number of a safetensors file; other types cannot be read. */
 export const NUMBER_BYTES = { F32: 4, F16: 2, BF16: 2 };
 
-/** The float32 of every float16, made when it is first needed. */
+/** The float32 of every float16, made when it is first needed. @type {Float32Array | null} */
 let halves = null;
 
 function tableOfHalves() {
@@ -15,7 +14,7 @@ function tableOfHalves() {
   return halves;
 }
 
-/** Return the number of float16 bits. */
+/** Return the number of float16 bits. @param {number} half */
 export function fromHalf(half) {
   const sign = half & 0x8000 ? -1 : 1;
   const exponent = (half >> 10) & 31;
@@ -24,7 +23,7 @@ export function fromHalf(half) {
   return sign * (exponent ? (1024 + digits) * 2 ** (exponent - 25) : digits * 2 ** -24);
 }
 
-/** Return the bits of the float16 nearest to a float32; of two, the even one. */
+/** Return the bits of the float16 nearest to a float32; of two, the even one. @param {number} value */
 export function toHalf(value) {
   float32[0] = value;
   const bits = bits32[0];
@@ -43,12 +42,16 @@ export function toHalf(value) {
 /** Adding and subtracting this rounds to a whole number; of two, to the even one. */
 const ROUNDER = 1.5 * 2 ** 52;
 
-/** Round to the nearest integer, of two to the even one. */
+/** Round to the nearest integer, of two to the even one. @param {number} value */
 export const roundEven = (value) => value + ROUNDER - ROUNDER;
 
 /**
  * Return the numbers of a tensor's bytes as float32. `dtype`: a key of NUMBER_BYTES. Throws for a
  * number that is not finite.
+ *
+ * @param {Uint8Array} data
+ * @param {FloatType} dtype
+ * @param {string} name
  */
 export function floatsOf(data, dtype, name) {
   const whole = data.byteOffset % NUMBER_BYTES[dtype] ? data.slice() : data;

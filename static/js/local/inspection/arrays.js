@@ -1,10 +1,19 @@
-// @ts-nocheck
 // Arrays of an answer, as the page reads them from the server's frames (net/frames.js).
 
-/** Whole numbers; `shape`: that of a list if it is left out. */
+/**
+ * Whole numbers; `shape`: that of a list if it is left out.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {number[]} [shape]
+ */
 export const ints = (values, shape = [values.length]) => ({ shape, values: Uint32Array.from(values) });
 
-/** Numbers; a Float32Array is taken as it is. */
+/**
+ * Numbers; a Float32Array is taken as it is.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {number[]} [shape]
+ */
 export const floats = (values, shape = [values.length]) => ({
   shape,
   values: values instanceof Float32Array ? values : Float32Array.from(values),

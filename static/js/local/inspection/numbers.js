@@ -1,8 +1,9 @@
-// @ts-nocheck
 // Softmax, entropy and the most likely tokens, in double precision (gpu/reference/softmax.py,
 // gpu/inspection/readings.py).
 
-/** Return the natural logarithms of the probabilities. */
+/** Numbers in a list or a typed array. @typedef {ArrayLike<number> & Iterable<number>} Numerals */
+
+/** Return the natural logarithms of the probabilities. @param {Numerals} logits */
 export function logSoftmax(logits) {
   let most = -Infinity;
   for (const value of logits) if (value > most) most = value;
@@ -12,17 +13,17 @@ export function logSoftmax(logits) {
   return Float64Array.from(logits, (value) => value - shift);
 }
 
-/** Return the probabilities. */
+/** Return the probabilities. @param {Numerals} logits */
 export const softmax = (logits) => logSoftmax(logits).map(Math.exp);
 
-/** Return Σ −p log₂ p in bits; zeros add nothing. */
+/** Return Σ −p log₂ p in bits; zeros add nothing. @param {Iterable<number>} probabilities */
 export function entropy(probabilities) {
   let bits = 0;
   for (const p of probabilities) if (p > 0) bits -= p * Math.log2(p);
   return bits;
 }
 
-/** Return how many values are larger than that at `place`. */
+/** Return how many values are larger than that at `place`. @param {Numerals} values @param {number} place */
 export function rankOf(values, place) {
   const value = values[place];
   let rank = 0;
@@ -30,8 +31,14 @@ export function rankOf(values, place) {
   return rank;
 }
 
-/** Return the indexes of the `top` largest values, largest first, ties by index. */
+/**
+ * Return the indexes of the `top` largest values, largest first, ties by index.
+ *
+ * @param {ArrayLike<number>} values
+ * @param {number} top
+ */
 export function mostLikely(values, top) {
+  /** @type {number[]} */
   const found = [];
   const n = Math.min(top, values.length);
   for (let i = 0; i < values.length; i++) {
@@ -44,6 +51,6 @@ export function mostLikely(values, top) {
   return found;
 }
 
-/** Return all indexes, largest value first, ties by index. */
+/** Return all indexes, largest value first, ties by index. @param {ArrayLike<number>} values */
 export const ordered = (values) =>
   Uint32Array.from(values, (_, i) => i).sort((a, b) => values[b] - values[a] || a - b);

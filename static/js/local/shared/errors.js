@@ -1,8 +1,8 @@
-// @ts-nocheck
 // Errors of the engine in this browser; codes and words are those of gpu/errors.py.
 
 /** An error with a code that the page knows. `param`: the field that it is about. */
 export class EngineError extends Error {
+  /** @param {string} code @param {string} message @param {string} [param] */
   constructor(code, message, param = "") {
     super(message);
     this.code = code;
@@ -12,6 +12,7 @@ export class EngineError extends Error {
 
 /** A request has a value that cannot be taken. */
 export class InvalidRequest extends EngineError {
+  /** @param {string} message @param {string} [param] */
   constructor(message, param = "") {
     super("invalid_request", message, param);
   }
@@ -19,6 +20,7 @@ export class InvalidRequest extends EngineError {
 
 /** The prompt and one token to write do not fit in the context. */
 export class ContextExceeded extends EngineError {
+  /** @param {number} nPrompt @param {number} context */
   constructor(nPrompt, context) {
     const over = nPrompt - context + 1;
     super(
@@ -32,6 +34,7 @@ export class ContextExceeded extends EngineError {
 
 /** Something that only the server's engine can do. */
 export class NotInBrowser extends EngineError {
+  /** @param {string} what @param {string} [param] */
   constructor(what, param = "") {
     super("not_in_browser", `${what} not available while the model runs in this browser`, param);
   }
@@ -40,15 +43,20 @@ export class NotInBrowser extends EngineError {
 /**
  * Return the `error` message for an error that a message of the page caused. `id` is that of its
  * generation, `request` its number. An error that is not the engine's goes to the console.
+ *
+ * @param {unknown} error
+ * @param {string} [id]
+ * @param {number | null} [request]
+ * @returns {ToPage.Error}
  */
 export function errorAbout(error, id = "", request = null) {
-  if (typeof error.code === "string" && !(error instanceof DOMException))
+  if (error instanceof EngineError)
     return {
       type: "error",
       code: error.code,
       message: error.message,
       id,
-      param: error.param ?? "",
+      param: error.param,
       request,
     };
   console.error(error);

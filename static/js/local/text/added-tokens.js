@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Added tokens of a tokenizer: texts such as "<|im_end|>" that are one token wherever they stand.
 //
 // They are split off before the library sees a text, because it knows neither plain text (where
@@ -11,28 +10,41 @@ const WORD_BEFORE = /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]$/u;
 const WORD_AFTER = /^[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]/u;
 
 /**
- * An added token as tokenizer.json has it: {id, content, special, normalized, lstrip, rstrip,
- * single_word}.
+ * A piece of a text at `at`, with `token` null for what is no added token.
+ *
+ * @typedef {{text: string, token: AddedToken | null, at: number}} Piece
+ * @typedef {{start: number, end: number, token: AddedToken}} Match
  */
+
 export class AddedTokens {
+  /** Those found in a text as it is, and those in a normalized one. */
+  plain = new Trie([]);
+  normalized = new Trie([]);
+  /** By id. @type {Map<number, AddedToken>} */
+  byId = new Map();
+  /** By text. @type {Map<string, number>} */
+  ids = new Map();
+  /** Texts that plain text does not match. @type {Set<string>} */
+  specials = new Set();
+
+  /** @param {AddedToken[]} tokens @param {(text: string) => string} normalize */
   constructor(tokens, normalize) {
     this.normalize = normalize;
-    /** id → token */
-    this.byId = new Map();
-    /** text → id */
-    this.ids = new Map();
-    /** Texts that plain text does not match. */
-    this.specials = new Set();
     for (const token of tokens) this.put(token);
     this.refresh();
   }
 
-  /** Add tokens. One that is there gets the new flags, and stays special if it was. */
+  /**
+   * Add tokens. One that is there gets the new flags, and stays special if it was.
+   *
+   * @param {AddedToken[]} tokens
+   */
   add(tokens) {
     for (const token of tokens) this.put(token);
     this.refresh();
   }
 
+  /** @param {AddedToken} token */
   put(token) {
     if (!token.content) return;
     if (token.special) this.specials.add(token.content);
@@ -51,8 +63,12 @@ export class AddedTokens {
    * Split a text into {text, token}, with `token` null for what is no added token; there `text` is
    * normalized. `first`: nothing of the text comes before this piece. `specials`: names of special
    * tokens are tokens.
+   *
+   * @param {string} text
+   * @param {boolean} specials
    */
   split(text, specials) {
+    /** @type {(Piece & {first: boolean})[]} */
     const pieces = [];
     for (const outer of this.cut(text, this.plain, specials)) {
       if (outer.token) pieces.push({ ...outer, first: false });
@@ -63,7 +79,9 @@ export class AddedTokens {
     return pieces;
   }
 
+  /** @param {string} text @param {Trie} trie @param {boolean} specials */
   cut(text, trie, specials) {
+    /** @type {Piece[]} */
     const pieces = [];
     let from = 0;
     for (let { start, end, token } of trie.matches(text)) {
@@ -73,8 +91,8 @@ export class AddedTokens {
         (WORD_BEFORE.test(text.slice(0, start)) || WORD_AFTER.test(text.slice(end)))
       )
         continue;
-      if (token.lstrip) start = Math.max(from, SPACES_BEFORE.exec(text.slice(0, start)).index);
-      if (token.rstrip) end += SPACES_AFTER.exec(text.slice(end))[0].length;
+      if (token.lstrip) start = Math.max(from, text.slice(0, start).search(SPACES_BEFORE));
+      if (token.rstrip) end += SPACES_AFTER.exec(text.slice(end))?.[0].length ?? 0;
       if (from < start) pieces.push({ text: text.slice(from, start), token: null, at: from });
       pieces.push({ text: text.slice(start, end), token, at: start });
       from = end;
@@ -84,24 +102,34 @@ export class AddedTokens {
   }
 }
 
+class TrieNode {
+  /** @type {Map<string, TrieNode>} */
+  next = new Map();
+  /** The token whose text ends here. @type {AddedToken | null} */
+  token = null;
+}
+
 /**
  * Texts to find: of those that begin at a place the longest, from left to right, none overlapping.
  */
 class Trie {
+  /** @param {[string, AddedToken][]} entries */
   constructor(entries) {
-    this.root = new Map();
+    this.root = new TrieNode();
     for (const [text, token] of entries) {
       let node = this.root;
       for (const unit of text) {
-        if (!node.has(unit)) node.set(unit, new Map());
-        node = node.get(unit);
+        const next = node.next.get(unit) ?? new TrieNode();
+        node.next.set(unit, next);
+        node = next;
       }
       node.token ??= token;
     }
   }
 
+  /** @param {string} text */
   *matches(text) {
-    if (!this.root.size) return;
+    if (!this.root.next.size) return;
     for (let start = 0; start < text.length;) {
       const match = this.longestAt(text, start);
       if (match) yield match;
@@ -109,13 +137,16 @@ class Trie {
     }
   }
 
+  /** @param {string} text @param {number} start */
   longestAt(text, start) {
     let node = this.root;
+    /** @type {Match | null} */
     let found = null;
     for (let end = start; end < text.length;) {
-      const unit = String.fromCodePoint(text.codePointAt(end));
-      node = node.get(unit);
-      if (!node) break;
+      const unit = String.fromCodePoint(text.codePointAt(end) ?? 0);
+      const next = node.next.get(unit);
+      if (!next) break;
+      node = next;
       end += unit.length;
       if (node.token) found = { start, end, token: node.token };
     }

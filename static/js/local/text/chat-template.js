@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Chat templates: Jinja sources of models, rendered as by the server (app/prompt/chat_template.py).
 //
 // A template comes with a model. The interpreter `@huggingface/jinja` gives it no more than what is
@@ -33,7 +32,7 @@ const GLOBALS = {
   True: true,
   False: false,
   None: null,
-  raise_exception: (message) => {
+  raise_exception: (/** @type {string} */ message) => {
     throw new Error(message);
   },
   range,
@@ -45,6 +44,9 @@ export class ChatTemplate {
    * `source`: Jinja; null if the model has none. `specialTokens`: texts of special tokens by the names
    * that templates know them by, such as `pad_token`; `bosToken` and `eosToken` are two of them. `now`
    * returns the current time.
+   *
+   * @param {string | null} source
+   * @param {{bosToken?: string | null, eosToken?: string | null, specialTokens?: Record<string, string>, now?: () => Date}} [options]
    */
   constructor(
     source,
@@ -54,6 +56,7 @@ export class ChatTemplate {
     const named = { bos_token: bosToken, eos_token: eosToken, ...specialTokens };
     this.specials = Object.fromEntries(Object.entries(named).filter(([, token]) => token != null));
     this.now = now;
+    /** @type {Template | null} */
     this.compiled = null;
   }
 
@@ -63,6 +66,9 @@ export class ChatTemplate {
    * With `continueFinal`, the text ends after the content of the last message, which must be the
    * assistant's, so that the model continues it. Throws InvalidRequest if the template refuses the
    * messages or cannot be rendered.
+   *
+   * @param {FromPage.Message[]} messages
+   * @param {{addGenerationPrompt?: boolean, continueFinal?: boolean}} [options]
    */
   render(messages, { addGenerationPrompt = true, continueFinal = false } = {}) {
     if (this.source === null)
@@ -76,8 +82,8 @@ export class ChatTemplate {
         "messages must contain at least one message, but it is empty",
         "messages",
       );
-    if (!continueFinal) return this.text(messages, addGenerationPrompt);
-    const last = messages.at(-1);
+    if (!continueFinal) return this.text(this.source, messages, addGenerationPrompt);
+    const last = messages[messages.length - 1];
     if (last.role !== "assistant")
       throw new InvalidRequest(
         `continue_final needs a last message with the role assistant, but its role is ${last.role}`,
@@ -85,13 +91,14 @@ export class ChatTemplate {
       );
     const mark = unusedMark(messages.map(({ content }) => content));
     const marked = [...messages.slice(0, -1), { ...last, content: `${last.content}${mark} ` }];
-    return cutAtMark(this.text(marked, false), mark);
+    return cutAtMark(this.text(this.source, marked, false), mark);
   }
 
-  text(messages, addGenerationPrompt) {
-    if (this.source.length > MAX_TEMPLATE_CHARS)
+  /** @param {string} source @param {FromPage.Message[]} messages @param {boolean} addGenerationPrompt */
+  text(source, messages, addGenerationPrompt) {
+    if (source.length > MAX_TEMPLATE_CHARS)
       throw new InvalidRequest(
-        `the model's chat template has ${this.source.length} characters, but at most ` +
+        `the model's chat template has ${source.length} characters, but at most ` +
           `${MAX_TEMPLATE_CHARS} are accepted; use completion instead of chat`,
         "messages",
       );
@@ -102,9 +109,9 @@ export class ChatTemplate {
         "messages",
       );
     try {
-      return this.rendered(messages, addGenerationPrompt);
+      return this.rendered(source, messages, addGenerationPrompt);
     } catch (error) {
-      const reason = String(error.message).slice(0, MAX_REASON_CHARS);
+      const reason = String(/** @type {Error} */ (error).message).slice(0, MAX_REASON_CHARS);
       throw new InvalidRequest(
         `the model's chat template does not accept these messages: ${reason}`,
         "messages",
@@ -112,8 +119,9 @@ export class ChatTemplate {
     }
   }
 
-  rendered(messages, addGenerationPrompt) {
-    this.compiled ??= new Template(this.source.replace(LINE_BREAK, "\n"));
+  /** @param {string} source @param {FromPage.Message[]} messages @param {boolean} addGenerationPrompt */
+  rendered(source, messages, addGenerationPrompt) {
+    this.compiled ??= new Template(source.replace(LINE_BREAK, "\n"));
     const names = new Environment();
     const given = {
       ...GLOBALS,
@@ -121,7 +129,7 @@ export class ChatTemplate {
       tools: null,
       documents: null,
       add_generation_prompt: addGenerationPrompt,
-      strftime_now: (format) => strftime(this.now(), format),
+      strftime_now: (/** @type {string} */ format) => strftime(this.now(), format),
       ...this.specials,
     };
     for (const [name, value] of Object.entries(given)) names.set(name, value);
@@ -138,6 +146,9 @@ export class ChatTemplate {
  * Return the text before the mark. If the space after the mark is gone, the template trims
  * contents; then the white space before the mark is removed too, as it would have been without a
  * mark.
+ *
+ * @param {string} text
+ * @param {string} mark
  */
 function cutAtMark(text, mark) {
   const at = text.lastIndexOf(mark);
@@ -150,7 +161,7 @@ function cutAtMark(text, mark) {
   return text[at + 1] === " " ? text.slice(0, at) : strip(text.slice(0, at), false);
 }
 
-/** Return a noncharacter that occurs in none of `texts`, nor its escape. */
+/** Return a noncharacter that occurs in none of `texts`, nor its escape. @param {string[]} texts */
 export function unusedMark(texts) {
   for (const mark of NONCHARACTERS)
     if (!texts.some((text) => text.includes(mark) || text.includes(escaped(mark)))) return mark;
@@ -160,10 +171,14 @@ export function unusedMark(texts) {
   );
 }
 
-/** Return a noncharacter as JSON escapes it: so templates may write it that print an object. */
+/**
+ * Return a noncharacter as JSON escapes it: so templates may write it that print an object.
+ *
+ * @param {string} mark
+ */
 export const escaped = (mark) => `\\u${mark.charCodeAt(0).toString(16)}`;
 
-/** Python's `range`, as a list of at most MAX_RANGE numbers (Jinja's own limit). */
+/** Python's `range`, as a list of at most MAX_RANGE numbers (Jinja's own limit). @param {number[]} ends */
 function range(...ends) {
   const [start, stop, step = 1] = ends.length === 1 ? [0, ends[0]] : ends;
   if (step === 0) throw new Error("range() arg 3 must not be zero");
@@ -172,10 +187,18 @@ function range(...ends) {
   return Array.from({ length }, (_, i) => start + i * step);
 }
 
-/** Format a time as C does in the English locale, whatever the visitor's language is. */
+/**
+ * Format a time as C does in the English locale, whatever the visitor's language is.
+ *
+ * @param {Date} date
+ * @param {string} format
+ * @returns {string}
+ */
 function strftime(date, format) {
+  /** @param {number} n */
   const two = (n) => String(n).padStart(2, "0");
   const hour = date.getHours();
+  /** @type {Record<string, () => string>} */
   const fields = {
     Y: () => String(date.getFullYear()),
     y: () => two(date.getFullYear() % 100),

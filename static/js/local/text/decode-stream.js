@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Incremental detokenization of a sequence that is still being written: token ids in, whole
 // characters out (gpu/text/decode_stream.py).
 
@@ -16,22 +15,28 @@ const SPACE = 0x20;
  * that can no longer become a character give U+FFFD at once. Special tokens give "".
  */
 export class DecodeStream {
-  /** `tokenizer` has `tokenBytes(id)` and `nStrippedSpaces`. */
+  /**
+   * @param {{tokenBytes(id: number): Uint8Array, nStrippedSpaces: number}} tokenizer
+   * @param {number[]} [promptIds]
+   */
   constructor(tokenizer, promptIds = []) {
     this.tokenizer = tokenizer;
+    /** @type {Utf8Decoder} */
     this.decoder = new Utf8Decoder();
     this.strip = tokenizer.nStrippedSpaces;
+    /** @type {Uint8Array[]} */
     const tail = [];
     let nBytes = 0;
     for (let i = promptIds.length - 1; i >= 0; i -= 1) {
       if (nBytes > Math.max(this.strip, MAX_INCOMPLETE)) break; // earlier tokens have no effect
-      tail.push(tokenizer.tokenBytes(promptIds[i]));
-      nBytes += tail.at(-1).length;
+      const data = tokenizer.tokenBytes(promptIds[i]);
+      tail.push(data);
+      nBytes += data.length;
     }
     for (const data of tail.reverse()) this.decode(data);
   }
 
-  /** Return the text that token `id` completes. */
+  /** Return the text that token `id` completes. @param {number} id */
   push(id) {
     return this.decode(this.tokenizer.tokenBytes(id));
   }
@@ -41,6 +46,7 @@ export class DecodeStream {
     return this.decoder.flush();
   }
 
+  /** @param {Uint8Array} data */
   decode(data) {
     let cut = 0;
     if (this.strip && data.length) {

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Spans of the messages in a rendered conversation (app/prompt/message_spans.py).
 //
 // A chat template is a program, so the contents cannot simply be searched for. The conversation is
@@ -15,9 +14,15 @@ import { strip } from "./python-text.js";
 /**
  * Return {spans, unplaced}: [message index, first character, end] in the order of the text, and the
  * indexes of messages whose span is unknown. `rendered` is what `renderPrompt` returned.
+ *
+ * @param {import("./chat-template.js").ChatTemplate} template
+ * @param {FromPage.Message[]} messages
+ * @param {boolean} continueFinal
+ * @param {RenderedPrompt} rendered
  */
 export function findMessageSpans(template, messages, continueFinal, { parts, names, mark }) {
   const whole = parts.map(({ text }) => text).join("");
+  /** @type {{spans: MessageSpan[], unplaced: number[]}} */
   const everyone = { spans: [], unplaced: messages.map((_, i) => i) };
   const free = NONCHARACTERS.filter(
     (each) => each !== mark && !messages.some(({ content }) => content.includes(each)),
@@ -43,19 +48,24 @@ export function findMessageSpans(template, messages, continueFinal, { parts, nam
   return everyone;
 }
 
+/** @param {string[]} texts @param {Map<number, number[]>} places */
 function spansBetween(texts, places) {
+  /** @type {MessageSpan[]} */
   const spans = [];
+  /** @type {number[]} */
   const unplaced = [];
   texts.forEach((text, i) => {
-    const found = places.get(i) ?? [];
-    if (found.length === 2 && found[0] < found[1]) spans.push([i, ...found]);
+    const [first, end, third] = places.get(i) ?? [];
+    if (first < end && third === undefined) spans.push([i, first, end]);
     else if (strip(text)) unplaced.push(i);
   });
   return { spans: spans.sort((a, b) => a[1] - b[1]), unplaced };
 }
 
+/** @param {string} text @param {string} mark */
 const enclosed = (text, mark) => mark + text + mark;
 
+/** @param {string} text @param {string} mark */
 function enclosedCore(text, mark) {
   const core = strip(text);
   if (!core) return text;
@@ -63,8 +73,15 @@ function enclosedCore(text, mark) {
   return text.slice(0, start) + mark + core + mark + text.slice(start + core.length);
 }
 
-/** Return the text without marks, and for each message the places in it at which marks were. */
+/**
+ * Return the text without marks, and for each message the places in it at which marks were.
+ *
+ * @param {string} text
+ * @param {string} open
+ * @param {string} close
+ */
 function withoutMarks(text, open, close) {
+  /** @type {Map<number, number[]>} */
   const places = new Map();
   let plain = "";
   let at = 0;

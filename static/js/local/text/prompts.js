@@ -1,14 +1,19 @@
-// @ts-nocheck
 // Token ids of a prompt: plain text, chat messages, or ids (app/prompt/prompts.py).
 
 import { InvalidRequest } from "../shared/errors.js";
 import { escaped, unusedMark } from "./chat-template.js";
+
+/** @typedef {import("./chat-template.js").ChatTemplate} ChatTemplate */
 
 /**
  * Return the token ids of exactly one of `prompt`, `messages` and `ids`.
  *
  * Names of special tokens are special tokens in a prompt, but plain text in messages, so that the
  * content of a message cannot end its turn or begin another one. Throws InvalidRequest.
+ *
+ * @param {PieceTokenizer} tokenizer
+ * @param {ChatTemplate} template
+ * @param {{prompt?: string | null, messages?: FromPage.Message[] | null, ids?: number[] | null, continueFinal?: boolean}} given
  */
 export function promptIds(
   tokenizer,
@@ -22,7 +27,7 @@ export function promptIds(
     const { parts } = renderPrompt(tokenizer, template, messages, continueFinal);
     return encodeParts(tokenizer, parts).flat();
   }
-  const result = prompt !== null ? tokenizer.encode(prompt) : [...ids];
+  const result = prompt !== null ? tokenizer.encode(prompt) : [...(ids ?? [])];
   if (!result.length)
     throw new InvalidRequest(
       "the prompt is empty, but this model needs at least one token to start from",
@@ -31,16 +36,21 @@ export function promptIds(
   return result;
 }
 
-/** Throw InvalidRequest for `continueFinal` without messages. */
+/**
+ * Throw InvalidRequest for `continueFinal` without messages.
+ *
+ * @param {FromPage.Message[] | null | undefined} messages
+ * @param {boolean | undefined} continueFinal
+ */
 export function expectMessages(messages, continueFinal) {
-  if (continueFinal && messages === null)
+  if (continueFinal && !messages)
     throw new InvalidRequest(
       "continue_final applies to messages only; leave it out, or send messages",
       "continue_final",
     );
 }
 
-/** Return the ids of each part of one text. */
+/** Return the ids of each part of one text. @param {PieceTokenizer} tokenizer @param {PromptPart[]} parts */
 export function encodeParts(tokenizer, parts) {
   let inside = false;
   return parts.map(({ text, specials }) => {
@@ -56,6 +66,12 @@ export function encodeParts(tokenizer, parts) {
  * Names of special tokens in contents get a mark inside before rendering, so that the unmarked
  * names in the result are the template's own. The text between those is then encoded with special
  * tokens off. If there is no such name, the result is one part and `mark` is "".
+ *
+ * @param {PieceTokenizer} tokenizer
+ * @param {ChatTemplate} template
+ * @param {FromPage.Message[]} messages
+ * @param {boolean} continueFinal
+ * @returns {RenderedPrompt}
  */
 export function renderPrompt(tokenizer, template, messages, continueFinal) {
   const texts = [...new Set(messages.map(({ content }) => content))];
@@ -75,8 +91,14 @@ export function renderPrompt(tokenizer, template, messages, continueFinal) {
   return { parts, names, mark };
 }
 
-/** Return the names of special tokens that occur in `texts`. */
+/**
+ * Return the names of special tokens that occur in `texts`.
+ *
+ * @param {PieceTokenizer} tokenizer
+ * @param {string[]} texts
+ */
 function specialNames(tokenizer, texts) {
+  /** @type {Set<string>} */
   const names = new Set();
   for (const text of texts)
     for (const id of new Set(tokenizer.encode(text, { bos: false }))) {
@@ -86,9 +108,16 @@ function specialNames(tokenizer, texts) {
   return names;
 }
 
+/** @param {Set<string>} names */
 const longestFirst = (names) => [...names].sort((a, b) => b.length - a.length);
 
-/** Return `text` with a mark after the first character of every name in `names`. */
+/**
+ * Return `text` with a mark after the first character of every name in `names`.
+ *
+ * @param {string} text
+ * @param {Set<string>} names
+ * @param {string} mark
+ */
 export function markNames(text, names, mark) {
   let marked = text;
   for (const name of longestFirst(names)) {
@@ -98,10 +127,20 @@ export function markNames(text, names, mark) {
   return marked;
 }
 
-/** Return `text` without marks, also where a template has escaped them. */
+/**
+ * Return `text` without marks, also where a template has escaped them.
+ *
+ * @param {string} text
+ * @param {string} mark
+ */
 const removeMark = (text, mark) => text.replaceAll(mark, "").replaceAll(escaped(mark), "");
 
-/** Split `text` at `names` into text, name, text, name, … text. */
+/**
+ * Split `text` at `names` into text, name, text, name, … text.
+ *
+ * @param {string} text
+ * @param {Set<string>} names
+ */
 function splitAtNames(text, names) {
   if (!names.size) return [text];
   const pattern = longestFirst(names).map((name) => name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&"));

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Stop strings that may span several tokens, without ever showing part of one
 // (gpu/text/stop_strings.py).
 //
@@ -9,12 +8,15 @@
 /**
  * Stop string matcher of one text. Every pushed token (any value) is returned exactly once, in
  * order, as [token, text to show for it].
+ *
+ * @template T
  */
 export class StopMatcher {
-  /** `stops`: strings, none empty; without any, every token is returned at once. */
+  /** `stops`: strings, none empty; without any, every token is returned at once. @param {string[]} stops */
   constructor(stops) {
     this.stops = stops;
     this.longest = Math.max(0, ...stops.map((stop) => stop.length));
+    /** @type {[T, string][]} */
     this.held = [];
     this.text = ""; // of the held tokens
   }
@@ -23,6 +25,9 @@ export class StopMatcher {
    * Add one token; return the tokens that are decided, and whether the text ended: {released,
    * stopped}. At the end all tokens are returned: the one in which the stop string begins with its
    * text before it, those after it with "". Nothing may be pushed after that.
+   *
+   * @param {T} token
+   * @param {string} text
    */
   push(token, text) {
     this.held.push([token, text]);
@@ -54,7 +59,7 @@ export class StopMatcher {
     return length;
   }
 
-  /** Return the tokens that end at or before `end` in the held text. */
+  /** Return the tokens that end at or before `end` in the held text. @param {number} end */
   release(end) {
     let n = 0;
     let at = 0;
@@ -66,9 +71,10 @@ export class StopMatcher {
     return this.held.splice(0, n);
   }
 
-  /** Return all held tokens, with their text truncated at `end`. */
+  /** Return all held tokens, with their text truncated at `end`. @param {number} end */
   cut(end) {
     let at = 0;
+    /** @type {[T, string][]} */
     const released = this.held.map(([token, text]) => {
       const shown = text.slice(0, Math.max(0, end - at));
       at += text.length;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Bytes of each token, derived from the decoder of a tokenizer.json (gpu/text/token_bytes.py).
 //
 // Text is decoded from bytes and not by the tokenizer's own decoder, because that one needs whole
@@ -6,7 +5,7 @@
 
 const BYTE_TOKEN = /^<0x([0-9A-Fa-f]{2})>$/;
 const SUPPORTED = "ByteLevel, Metaspace, WordPiece, or Replace + ByteFallback + Fuse + Strip";
-/** Replacements of WordPiece's `cleanup` for a word and the space before it. */
+/** Replacements of WordPiece's `cleanup` for a word and the space before it. @type {[string, string][]} */
 const CLEAN_UP = [
   [" .", "."],
   [" ?", "?"],
@@ -31,26 +30,37 @@ const utf8 = new TextEncoder();
  *                 front. null if tokens contain their own spaces
  */
 export class TokenBytes {
-  constructor({
-    byteLevel = false,
-    byteFallback = false,
-    replacements = [],
-    strip = 0,
-    suffix = null,
-  }) {
-    Object.assign(this, { byteLevel, byteFallback, replacements, strip, suffix });
+  byteLevel = false;
+  byteFallback = false;
+  /** @type {[from: string, to: string][]} */
+  replacements = [];
+  strip = 0;
+  /** @type {string | null} */
+  suffix = null;
+
+  /**
+   * @param {Partial<Pick<TokenBytes, "byteLevel" | "byteFallback" | "replacements" | "strip" | "suffix">>} rules
+   */
+  constructor(rules) {
+    Object.assign(this, rules);
   }
 
-  /** Return the rules for the `decoder` of a tokenizer.json; throws for an unsupported one. */
+  /**
+   * Return the rules for the `decoder` of a tokenizer.json; throws for an unsupported one.
+   *
+   * @param {TokenDecoder | null} decoder
+   */
   static fromDecoder(decoder) {
     if (!decoder) return new TokenBytes({ strip: 1, suffix: "" });
     const steps = flat(decoder);
     const kinds = steps.map(({ type }) => type);
     if (kinds.length === 1 && kinds[0] === "ByteLevel") return new TokenBytes({ byteLevel: true });
-    if (kinds.length === 1 && kinds[0] === "WordPiece") {
-      const replacements = steps[0].cleanup ? CLEAN_UP : [];
-      return new TokenBytes({ replacements, strip: 1, suffix: String(steps[0].prefix) });
+    const [only] = steps;
+    if (steps.length === 1 && only.type === "WordPiece") {
+      const replacements = only.cleanup ? CLEAN_UP : [];
+      return new TokenBytes({ replacements, strip: 1, suffix: String(only.prefix) });
     }
+    /** @type {[string, string][]} */
     const replacements = [];
     let strip = 0;
     steps.forEach((step, i) => {
@@ -71,11 +81,15 @@ export class TokenBytes {
     return new TokenBytes({ byteFallback: kinds.includes("ByteFallback"), replacements, strip });
   }
 
-  /** Return the bytes of a token in the model's vocabulary (added tokens are plain text). */
+  /**
+   * Return the bytes of a token in the model's vocabulary (added tokens are plain text).
+   *
+   * @param {string} token
+   */
   of(token) {
     if (this.byteLevel) {
-      const bytes = Array.from(token, (char) => BYTE_OF_CHAR.get(char));
-      return bytes.includes(undefined) ? utf8.encode(token) : Uint8Array.from(bytes);
+      const bytes = Array.from(token, (char) => BYTE_OF_CHAR.get(char) ?? -1);
+      return bytes.includes(-1) ? utf8.encode(token) : Uint8Array.from(bytes);
     }
     const byte = this.byteFallback && BYTE_TOKEN.exec(token);
     if (byte) return Uint8Array.of(parseInt(byte[1], 16));
@@ -89,17 +103,27 @@ export class TokenBytes {
   }
 }
 
+/** @param {TokenDecoder} decoder @returns {TokenDecoder[]} */
 function flat(decoder) {
   return decoder.type === "Sequence" ? decoder.decoders.flatMap(flat) : [decoder];
 }
 
-/** Does a Metaspace put a space in front of a text? Older files say it by another name. */
+/**
+ * Does a Metaspace put a space in front of a text? Older files say it by another name.
+ *
+ * @param {SpaceInFront} metaspace
+ */
 const prependsSpace = ({ prepend_scheme: scheme, add_prefix_space: adds }) =>
   scheme === undefined ? adds !== false : scheme !== "never";
 
-/** GPT-2's table: printable Latin-1 stands for itself, the other bytes for U+0100 and up. */
+/**
+ * GPT-2's table: printable Latin-1 stands for itself, the other bytes for U+0100 and up.
+ *
+ * @type {Map<string, number>}
+ */
 const BYTE_OF_CHAR = new Map();
 {
+  /** @param {number} byte */
   const isPrintable = (byte) =>
     (byte >= 0x21 && byte < 0x7f) || (byte >= 0xa1 && byte < 0xad) || byte >= 0xae;
   let next = 0x100;

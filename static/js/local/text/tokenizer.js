@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Tokenizer of the model in this browser: the ids and texts of the server's
 // (gpu/text/tokenizer.py).
 //
@@ -21,6 +20,9 @@ export class LocalTokenizer {
    * Return the tokenizer of an export. `files`: parsed files of the model by name, of which
    * tokenizer.json must be there; `chat`: `chat` of the manifest. Throws for a tokenizer that
    * cannot be used.
+   *
+   * @param {TokenizerFiles} files
+   * @param {ModelChat} chat
    */
   static from(files, chat) {
     const tokenizer = files["tokenizer.json"];
@@ -28,6 +30,7 @@ export class LocalTokenizer {
     return new LocalTokenizer(tokenizer, files, chat);
   }
 
+  /** @param {TokenizerFile} file @param {TokenizerFiles} files @param {ModelChat} chat */
   constructor(file, files, chat) {
     this.bosToken = chat.bos_token;
     this.eosToken = chat.eos_token;
@@ -47,6 +50,7 @@ export class LocalTokenizer {
     this.vocabSize = this.nextId();
     this.prefix = this.findPrefix();
     this.rules = TokenBytes.fromDecoder(file.decoder);
+    /** Bytes that were looked up, by id. @type {Map<number, Uint8Array>} */
     this.bytes = new Map();
   }
 
@@ -63,10 +67,15 @@ export class LocalTokenizer {
    *   inside    the text follows another one
    *
    * Throws InvalidRequest for a text that cannot be encoded.
+   *
+   * @param {string} text
+   * @param {EncodeOptions} [options]
+   * @returns {number[]}
    */
   encode(text, { bos = true, specials = true, inside = false } = {}) {
     expectUnicode(text);
     const { model, pre_tokenizer: split } = this.library;
+    /** @type {number[]} */
     const ids = [];
     for (const piece of this.added.split(text, specials)) {
       if (piece.token) ids.push(piece.token.id);
@@ -80,13 +89,13 @@ export class LocalTokenizer {
     return bos && !this.prefix.every((id, i) => ids[i] === id) ? [...this.prefix, ...ids] : ids;
   }
 
-  /** Return the text of a whole sequence, without special tokens. */
+  /** Return the text of a whole sequence, without special tokens. @param {number[]} ids */
   decode(ids) {
     const stream = new DecodeStream(this);
     return ids.map((id) => stream.push(id)).join("") + stream.flush();
   }
 
-  /** Return the decoder of a text that follows `promptIds`. */
+  /** Return the decoder of a text that follows `promptIds`. @param {number[]} [promptIds] */
   decodeStream(promptIds = []) {
     return new DecodeStream(this, promptIds);
   }
@@ -94,6 +103,8 @@ export class LocalTokenizer {
   /**
    * Return the text of one token for display: special tokens literally, U+FFFD for part of a
    * character, "<unused 512>" for an id that the tokenizer does not have.
+   *
+   * @param {number} id
    */
   piece(id) {
     const token = this.tokenOf(id);
@@ -102,7 +113,11 @@ export class LocalTokenizer {
     return decodeUtf8(this.tokenBytes(id));
   }
 
-  /** Return the UTF-8 bytes that a token adds to a text; none for special and unknown ids. */
+  /**
+   * Return the UTF-8 bytes that a token adds to a text; none for special and unknown ids.
+   *
+   * @param {number} id
+   */
   tokenBytes(id) {
     let found = this.bytes.get(id);
     if (!found) {
@@ -115,31 +130,38 @@ export class LocalTokenizer {
     return found;
   }
 
-  /** Is the token a control token, which is never part of the text? */
+  /** Is the token a control token, which is never part of the text? @param {number} id */
   isSpecial(id) {
     return this.added.byId.get(id)?.special ?? false;
   }
 
+  /** @param {number} id */
   tokenOf(id) {
     return this.added.byId.get(id)?.content ?? this.library.model.vocab[id] ?? null;
   }
 
+  /** @param {string} token */
   idOf(token) {
     return this.added.ids.get(token) ?? this.library.model.tokens_to_ids.get(token);
   }
 
+  /** @param {string} text */
   normalized(text) {
     return this.library.normalizer ? this.library.normalizer(text) : text;
   }
 
-  /** Return the ids of a token of the library's model, which has no byte fallback of Unigram. */
+  /**
+   * Return the ids of a token of the library's model, which has no byte fallback of Unigram.
+   *
+   * @param {string} token
+   */
   idsOf(token) {
     const { model } = this.library;
     const id = model.tokens_to_ids.get(token);
     if (id !== undefined) return [id];
     const bytes = this.byteFallback ? Array.from(utf8.encode(token), byteToken) : [];
-    const ids = bytes.map((byte) => model.tokens_to_ids.get(byte));
-    return ids.length && !ids.includes(undefined) ? ids : [model.unk_token_id];
+    const ids = bytes.flatMap((byte) => model.tokens_to_ids.get(byte) ?? []);
+    return ids.length && ids.length === bytes.length ? ids : [model.unk_token_id];
   }
 
   /** The id of a token that is added. */
@@ -150,9 +172,15 @@ export class LocalTokenizer {
     );
   }
 
-  /** Return the tokens of tokenizer_config.json, or of the older added_tokens.json. */
+  /**
+   * Return the tokens of tokenizer_config.json, or of the older added_tokens.json.
+   *
+   * @param {TokenizerFiles} files
+   * @param {ReturnType<typeof readSpecialTokens>} special
+   */
   numbered(files, { named, others }) {
     const { added_tokens_decoder: entries } = files["tokenizer_config.json"] ?? {};
+    /** @type {AddedToken[]} */
     const tokens = [];
     for (const [id, token] of Object.entries(entries ?? {}))
       tokens.push({ normalized: !token.special, ...token, id: Number(id) });
@@ -173,13 +201,17 @@ export class LocalTokenizer {
     return tokens.sort((a, b) => a.id - b.id);
   }
 
-  /** Add a token that is only named, unless one of its text was added before. */
+  /** Add a token that is only named, unless one of its text was added before. @param {NamedToken} token */
   addNamed(token) {
     if (this.added.ids.has(token.content)) return;
     this.added.put({ ...token, id: this.idOf(token.content) ?? this.nextId() });
   }
 
-  /** Return the beginning and the end of a sequence as special tokens; some files do not mark them. */
+  /**
+   * Return the beginning and the end of a sequence as special tokens; some files do not mark them.
+   *
+   * @param {(string | null)[]} tokens
+   */
   endsOf(tokens) {
     return tokens
       .filter((token) => token != null)
@@ -199,10 +231,14 @@ export class LocalTokenizer {
     if (!process) return [];
     const mark = "a"; // stands for a text
     const { tokens } = process([mark], null, true);
-    return tokens.slice(0, tokens.indexOf(mark)).map((token) => this.idOf(token));
+    return tokens.slice(0, tokens.indexOf(mark)).flatMap((token) => this.idOf(token) ?? []);
   }
 
-  /** Throw InvalidRequest for special tokens in plain text: a vocabulary may have them as words. */
+  /**
+   * Throw InvalidRequest for special tokens in plain text: a vocabulary may have them as words.
+   *
+   * @param {number[]} ids
+   */
   checkPlain(ids) {
     for (const id of ids) {
       const token = this.isSpecial(id) ? this.tokenOf(id) : null;
@@ -215,9 +251,10 @@ export class LocalTokenizer {
   }
 }
 
+/** @param {number} byte */
 const byteToken = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
 
-/** Throw InvalidRequest for half of a surrogate pair. */
+/** Throw InvalidRequest for half of a surrogate pair. @param {string} text */
 function expectUnicode(text) {
   if (text.isWellFormed()) return;
   const chars = Array.from(text);

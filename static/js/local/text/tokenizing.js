@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Answers to `tokenize`: the tokens of a text as the engine gets them, and as bytes
 // (app/prompt/tokenizing.py).
 
@@ -8,9 +7,15 @@ import { encodeParts, expectMessages, promptIds, renderPrompt } from "./prompts.
 import { countChars, countWords } from "./python-text.js";
 import { decodeUtf8 } from "./utf8-decoder.js";
 
+/** @typedef {import("./chat-template.js").ChatTemplate} ChatTemplate */
+
 const utf8 = new TextEncoder();
 
-/** Tokenizer without a vocabulary, for comparison: every byte of UTF-8 is a token. */
+/**
+ * Tokenizer without a vocabulary, for comparison: every byte of UTF-8 is a token.
+ *
+ * @type {PieceTokenizer}
+ */
 const BYTES = {
   encode: (text) => [...utf8.encode(text)],
   piece: (id) => decodeUtf8(Uint8Array.of(id)),
@@ -18,7 +23,15 @@ const BYTES = {
   isSpecial: () => false,
 };
 
-/** Return the `tokenized` message for a `tokenize` message. `name`: of the model. */
+/**
+ * Return the `tokenized` message for a `tokenize` message. `name`: of the model.
+ *
+ * @param {PieceTokenizer} tokenizer
+ * @param {ChatTemplate} template
+ * @param {string} name
+ * @param {FromPage.Tokenize} message
+ * @returns {ToPage.Tokenized}
+ */
 export function tokenized(tokenizer, template, name, message) {
   const { rendered, tokens, unplaced, plain } = tokenize(tokenizer, template, message);
   return {
@@ -35,23 +48,32 @@ export function tokenized(tokenizer, template, name, message) {
   };
 }
 
-function tokenize(tokenizer, template, { prompt, messages, text, continue_final: continueFinal }) {
+/** @param {PieceTokenizer} tokenizer @param {ChatTemplate} template @param {FromPage.Tokenize} message */
+function tokenize(tokenizer, template, message) {
+  const { prompt = null, messages = null, text = null, continue_final: continueFinal = false } = message;
   if ([prompt, messages, text].filter((given) => given !== null).length !== 1)
     throw new InvalidRequest("expected exactly one of prompt, messages and text", "prompt");
   expectMessages(messages, continueFinal);
   if (messages !== null) return conversation(tokenizer, template, messages, continueFinal);
+  const whole = prompt ?? text ?? "";
   const ids =
     prompt !== null
       ? promptIds(tokenizer, template, { prompt })
-      : tokenizer.encode(text, { bos: false, specials: false });
-  const whole = prompt ?? text;
+      : tokenizer.encode(whole, { bos: false, specials: false });
   const tokens = ids.map((id) => promptPiece(tokenizer, id, null, ""));
   return { rendered: whole, tokens, unplaced: [], plain: whole };
 }
 
+/**
+ * @param {PieceTokenizer} tokenizer
+ * @param {ChatTemplate} template
+ * @param {FromPage.Message[]} messages
+ * @param {boolean} continueFinal
+ */
 function conversation(tokenizer, template, messages, continueFinal) {
   const prompt = renderPrompt(tokenizer, template, messages, continueFinal);
   const { spans, unplaced } = findMessageSpans(template, messages, continueFinal, prompt);
+  /** @type {ToPage.PromptPiece[]} */
   const tokens = [];
   let start = 0;
   encodeParts(tokenizer, prompt.parts).forEach((ids, part) => {
@@ -60,7 +82,8 @@ function conversation(tokenizer, template, messages, continueFinal) {
     ids.forEach((id, i) => {
       const [first, end] = places?.[i] ?? [0, 0];
       const message = places ? messageAt(spans, start + first, start + end) : null;
-      tokens.push(promptPiece(tokenizer, id, message, messages[message]?.role ?? ""));
+      const role = message === null ? "" : messages[message].role;
+      tokens.push(promptPiece(tokenizer, id, message, role));
     });
     start += text.length;
   });
@@ -72,7 +95,13 @@ function conversation(tokenizer, template, messages, continueFinal) {
   };
 }
 
-/** Return the first message that shares a character with [first, end), or null. */
+/**
+ * Return the first message that shares a character with [first, end), or null.
+ *
+ * @param {MessageSpan[]} spans
+ * @param {number} first
+ * @param {number} end
+ */
 function messageAt(spans, first, end) {
   return spans.find(([, start, stop]) => first < stop && start < end)?.[0] ?? null;
 }
@@ -80,6 +109,10 @@ function messageAt(spans, first, end) {
 /**
  * Return the characters of `text` that each token contains or shares: [first, end). null if the
  * tokens do not spell the text, because the tokenizer changes it before it splits it.
+ *
+ * @param {PieceTokenizer} tokenizer
+ * @param {string} text
+ * @param {number[]} ids
  */
 function placesOf(tokenizer, text, ids) {
   const data = ids.map((id) =>
@@ -102,7 +135,7 @@ function placesOf(tokenizer, text, ids) {
   return places;
 }
 
-/** Return the bytes of a text, and for each byte the index of its character. */
+/** Return the bytes of a text, and for each byte the index of its character. @param {string} text */
 function charactersOf(text) {
   const bytes = utf8.encode(text);
   const charOf = new Uint32Array(bytes.length + 1);
@@ -118,16 +151,29 @@ function charactersOf(text) {
   return { charOf, bytes };
 }
 
+/**
+ * @param {PieceTokenizer} tokenizer
+ * @param {number} id
+ * @param {number | null} message
+ * @param {string} role
+ */
 function promptPiece(tokenizer, id, message, role) {
   return { ...piece(tokenizer, id), role, message };
 }
 
+/** @param {PieceTokenizer} tokenizer @param {number} id */
 function piece(tokenizer, id) {
   const bytes = Array.from(tokenizer.tokenBytes(id), (byte) => byte.toString(16).padStart(2, "0"));
   return { id, text: tokenizer.piece(id), bytes: bytes.join(""), special: tokenizer.isSpecial(id) };
 }
 
-/** Return the tokens of a plain text: none is added, and names of special tokens are text. */
+/**
+ * Return the tokens of a plain text: none is added, and names of special tokens are text.
+ *
+ * @param {string} name
+ * @param {PieceTokenizer} tokenizer
+ * @param {string} text
+ */
 function tokenization(name, tokenizer, text) {
   const ids = tokenizer.encode(text, { bos: false, specials: false });
   const words = countWords(text);

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // UTF-8 in pieces, each as Python's incremental decoder gives it, so that every token has the text
 // that it has on the server. Browsers' `TextDecoder` gives the same text at other times.
 
@@ -8,19 +7,22 @@ const REPLACEMENT = "\ufffd";
  * Decoder of bytes that come in pieces. Bytes that can no longer become a character give U+FFFD.
  */
 export class Utf8Decoder {
-  constructor() {
-    this.surrogate = [];
-    this.begin();
-  }
+  /** @type {number[]} */
+  surrogate = [];
+  code = 0;
+  /** Bytes of the unfinished character. */
+  missing = 0;
+  low = 0x80;
+  high = 0xbf;
 
   begin() {
     this.code = 0;
-    this.missing = 0; // bytes of the unfinished character
+    this.missing = 0;
     this.low = 0x80;
     this.high = 0xbf;
   }
 
-  /** Return the characters that these bytes complete. */
+  /** Return the characters that these bytes complete. @param {ArrayLike<number> & Iterable<number>} bytes */
   push(bytes) {
     let text = "";
     const data = bytes.length ? [...this.surrogate.splice(0), ...bytes] : [];
@@ -46,11 +48,16 @@ export class Utf8Decoder {
     return unfinished ? REPLACEMENT.repeat(1 + nBytes) : "";
   }
 
-  /** Is this the second byte of half a surrogate pair? Python waits for the third to refuse it. */
+  /**
+   * Is this the second byte of half a surrogate pair? Python waits for the third to refuse it.
+   *
+   * @param {number} byte
+   */
   beginsSurrogate(byte) {
     return this.missing === 2 && this.high === 0x9f && byte > this.high && byte <= 0xbf;
   }
 
+  /** @param {number} byte */
   lead(byte) {
     if (byte < 0x80) return String.fromCharCode(byte);
     if (byte < 0xc2 || byte > 0xf4) return REPLACEMENT;
@@ -63,6 +70,7 @@ export class Utf8Decoder {
     return "";
   }
 
+  /** @param {number} byte */
   proceed(byte) {
     this.code = (this.code << 6) | (byte & 0x3f);
     this.low = 0x80;
@@ -72,7 +80,7 @@ export class Utf8Decoder {
   }
 }
 
-/** Return the text of bytes that are whole. */
+/** Return the text of bytes that are whole. @param {Uint8Array} bytes */
 export function decodeUtf8(bytes) {
   const decoder = new Utf8Decoder();
   return decoder.push(bytes) + decoder.flush();

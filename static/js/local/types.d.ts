@@ -1,0 +1,89 @@
+// Shapes of the engine in this browser.
+
+/** Type of a number of a safetensors file. */
+type FloatType = "F32" | "F16" | "BF16";
+
+/** A special token as the files beside tokenizer.json have it (local/text/special-tokens.js). */
+interface NamedToken {
+  content: string;
+  special: boolean;
+  normalized: boolean;
+  single_word?: boolean;
+  lstrip?: boolean;
+  rstrip?: boolean;
+}
+
+/** An added token as tokenizer.json has it. */
+interface AddedToken extends NamedToken {
+  id: number;
+}
+
+/** An added token as tokenizer_config.json has it below its id. */
+type DecodedToken = Omit<NamedToken, "normalized"> & { normalized?: boolean };
+
+/** Files of a model by name, as they were parsed. */
+interface TokenizerFiles {
+  "tokenizer.json"?: TokenizerFile;
+  "tokenizer_config.json"?: Record<string, unknown> & { added_tokens_decoder?: Record<string, DecodedToken> };
+  "special_tokens_map.json"?: Record<string, unknown>;
+  "added_tokens.json"?: Record<string, number>;
+}
+
+interface TokenizerFile {
+  model: { vocab: unknown; unk_token?: string | null; byte_fallback?: boolean };
+  decoder: TokenDecoder | null;
+  added_tokens?: AddedToken[];
+}
+
+/** `decoder` of a tokenizer.json. */
+type TokenDecoder =
+  | { type: "Sequence"; decoders: TokenDecoder[] }
+  | { type: "ByteLevel" | "ByteFallback" | "Fuse" }
+  | { type: "WordPiece"; prefix: string; cleanup: boolean }
+  | ({ type: "Metaspace"; replacement: string } & SpaceInFront)
+  | { type: "Replace"; pattern: { String: string } | { Regex: string }; content: string }
+  | { type: "Strip"; content: string; start: number; stop: number };
+
+interface SpaceInFront {
+  prepend_scheme?: string;
+  add_prefix_space?: boolean;
+}
+
+/** `chat` of an export's manifest. */
+interface ModelChat {
+  bos_token: string | null;
+  eos_token: string | null;
+  special_tokens?: Record<string, string>;
+  chat_template: string | null;
+  eos_ids: number[];
+}
+
+interface EncodeOptions {
+  bos?: boolean;
+  specials?: boolean;
+  inside?: boolean;
+}
+
+/** What texts of a request need of a tokenizer. */
+interface PieceTokenizer {
+  encode(text: string, options?: EncodeOptions): number[];
+  piece(id: number): string;
+  tokenBytes(id: number): Uint8Array;
+  isSpecial(id: number): boolean;
+}
+
+/** A part of a prompt; `specials`: names of special tokens are tokens in it. */
+interface PromptPart {
+  text: string;
+  specials: boolean;
+}
+
+/** A rendered conversation (local/text/prompts.js). */
+interface RenderedPrompt {
+  parts: PromptPart[];
+  names: Set<string>;
+  mark: string;
+}
+
+/** A message's index, its first character and the end in the rendered text. */
+type MessageSpan = [message: number, first: number, end: number];
