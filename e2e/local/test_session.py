@@ -22,6 +22,7 @@ from gpu import SamplingParams
 from gpu.inspection.requests import (
     DevicePeaks,
     Embedding,
+    ForwardPass,
     Question,
 )
 from gpu.text.tokenizer import Tokenizer
@@ -196,7 +197,7 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Embedding, DevicePeaks)
+REFUSED = (Embedding, ForwardPass, DevicePeaks)
 """Questions that only the server answers."""
 
 
