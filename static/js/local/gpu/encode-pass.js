@@ -1,7 +1,14 @@
-// @ts-nocheck
 // Compute passes of a prepared plan.
 
-/** Encode `dispatches`, [pipeline, bind group, [x, y, z]] each, as one pass. */
+/** @typedef {[pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: number[]]} Dispatch */
+
+/**
+ * Encode `dispatches` as one pass.
+ *
+ * @param {GPUCommandEncoder} encoder
+ * @param {Dispatch[]} dispatches
+ * @param {GPUComputePassDescriptor} [descriptor]
+ */
 export function encodePass(encoder, dispatches, descriptor = {}) {
   const pass = encoder.beginComputePass(descriptor);
   let last = null;
@@ -14,7 +21,14 @@ export function encodePass(encoder, dispatches, descriptor = {}) {
   pass.end();
 }
 
-/** Encode `dispatches` as passes that end after `ends` of them, and time each by `clock`. */
+/**
+ * Encode `dispatches` as passes that end after `ends` of them, and time each by `clock`.
+ *
+ * @param {GPUCommandEncoder} encoder
+ * @param {Dispatch[]} dispatches
+ * @param {number[]} ends
+ * @param {{writes(i: number): GPUComputePassTimestampWrites}} clock
+ */
 export function encodeTimed(encoder, dispatches, ends, clock) {
   ends.forEach((end, i) => {
     const part = dispatches.slice(ends[i - 1] ?? 0, end);

@@ -1,8 +1,9 @@
-// @ts-nocheck
 // Rows of weights in the storage types f32, f16, q8 and q4: the bytes of gpu/checkpoint/packing.py.
 
 import { toHalf } from "./numbers.js";
 import { quantizeQ4, quantizeQ8 } from "./quantize.js";
+
+/** @typedef {"f32" | "f16" | "q8" | "q4"} StorageType */
 
 const BLOCK = 32;
 /** Bytes of a block of 32 weights, and of its scales. */
@@ -11,9 +12,10 @@ const SCALE_BYTES = { f32: 0, f16: 0, q8: 2, q4: 4 };
 /** A row's scales fill whole groups of so many bytes. */
 const SCALE_GROUP_BYTES = 16;
 
+/** @param {number} k */
 const nBlocks = (k) => Math.ceil(k / BLOCK);
 
-/** Return the bytes of a row of `k` weights. */
+/** Return the bytes of a row of `k` weights. @param {StorageType} dtype @param {number} k */
 export function rowBytes(dtype, k) {
   const scales = Math.ceil((SCALE_BYTES[dtype] * nBlocks(k)) / SCALE_GROUP_BYTES);
   return BLOCK_BYTES[dtype] * nBlocks(k) + SCALE_GROUP_BYTES * scales;
@@ -22,6 +24,12 @@ export function rowBytes(dtype, k) {
 /**
  * Pack float32 rows (n, k) to `out`, whose bytes are zeros. Throws for weights that the type cannot
  * hold. `name`: what errors call the weight.
+ *
+ * @param {StorageType} dtype
+ * @param {Float32Array} rows
+ * @param {number} k
+ * @param {Uint8Array<ArrayBuffer>} out
+ * @param {string} name
  */
 export function packRows(dtype, rows, k, out, name) {
   const each = rowBytes(dtype, k);
@@ -34,6 +42,11 @@ export function packRows(dtype, rows, k, out, name) {
   }
 }
 
+/**
+ * Each packs `k` of `rows` from `at` on, to the byte `to` of a buffer.
+ *
+ * @type {Record<StorageType, (rows: Float32Array, at: number, k: number, buffer: ArrayBuffer, to: number) => void>}
+ */
 const PACKERS = {
   f32(rows, at, k, buffer, to) {
     new Float32Array(buffer, to, k).set(rows.subarray(at, at + k));

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Blocks of weights as small integers with a scale, or a scale and a minimum: to the bit what
 // gpu/checkpoint/quantize.py makes, whose docstrings explain it. Every sum and product is rounded to
 // float32, in NumPy's order.
@@ -17,6 +16,12 @@ const INFINITE_HALF = 0x7c00;
 /**
  * Quantise weights[at … at + width − 1] to `q` (Int8Array) from `to` on. Return the bits of the
  * scale.
+ *
+ * @param {Float32Array} weights
+ * @param {number} at
+ * @param {number} width
+ * @param {Int8Array} q
+ * @param {number} to
  */
 export function quantizeQ8(weights, at, width, q, to) {
   let high = weights[at];
@@ -37,6 +42,12 @@ const w = new Float32Array(32);
 /**
  * Quantise weights[at … at + width − 1] to `q` (Uint8Array, 0 … 15) from `to` on. Return the bits of
  * the scale and the minimum.
+ *
+ * @param {Float32Array} weights
+ * @param {number} at
+ * @param {number} width
+ * @param {Uint8Array} q
+ * @param {number} to
  */
 export function quantizeQ4(weights, at, width, q, to) {
   let high = weights[at];
@@ -59,7 +70,14 @@ export function quantizeQ4(weights, at, width, q, to) {
   return [toHalf(scale), toHalf(f(minimum + middle))];
 }
 
-/** Return the scale and minimum with the least squared error for the first `n` of `w`. */
+/**
+ * Return the scale and minimum with the least squared error for the first `n` of `w`.
+ *
+ * @param {number} n
+ * @param {number} wSum
+ * @param {number} middle
+ * @param {number} halfRange
+ */
 function bestScale(n, wSum, middle, halfRange) {
   const best = { scale: 0, minimum: 0 };
   let least = Infinity;
@@ -95,21 +113,28 @@ function bestScale(n, wSum, middle, halfRange) {
   return best;
 }
 
-/** Return the q in 0 … 15 for which q · scale + minimum is nearest to a weight. */
+/**
+ * Return the q in 0 … 15 for which q · scale + minimum is nearest to a weight.
+ *
+ * @param {number} weight
+ * @param {number} minimum
+ * @param {number} inverse
+ */
 function integer(weight, minimum, inverse) {
   const q = roundEven(f(f(weight - minimum) * inverse));
   return q < 0 ? 0 : q > 15 ? 15 : q;
 }
 
-/** Round to float16; numbers slightly beyond its range are clipped. */
+/** Round to float16; numbers slightly beyond its range are clipped. @param {number} x */
 const nearestHalf = (x) => f(fromHalf(toHalf(Math.min(LARGEST, Math.max(-LARGEST, x)))));
 
-/** Round subnormal scales up, so that the levels still reach the largest weight. */
+/** Round subnormal scales up, so that the levels still reach the largest weight. @param {number} scale */
 function notTooSmall(scale) {
   if (scale >= SMALLEST_NORMAL) return scale;
   return Math.max(scale, f(Math.ceil(f(scale / SMALLEST)) * SMALLEST));
 }
 
+/** @param {number} x */
 function finiteHalf(x) {
   const half = toHalf(x);
   if ((half & 0x7fff) >= INFINITE_HALF)
@@ -117,5 +142,5 @@ function finiteHalf(x) {
   return half;
 }
 
-/** 1 / x, and 0 for 0. */
+/** 1 / x, and 0 for 0. @param {number} x */
 const inverseOf = (x) => (x === 0 ? 0 : f(1 / x));
