@@ -170,6 +170,8 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
         tab.click()
         expect(look).to_be_visible()
         name = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('look')")
+        if name == "forward":
+            look.get_by_role("button", name="q · k").click(timeout=ANSWER_MS)
         if name == "reach":
             reach_in(page)
         if name == "compare":
