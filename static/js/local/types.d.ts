@@ -87,3 +87,13 @@ interface RenderedPrompt {
 
 /** A message's index, its first character and the end in the rendered text. */
 type MessageSpan = [message: number, first: number, end: number];
+
+/** Settings of a run as the sampler takes them. */
+type SamplerParams = Required<Omit<FromPage.SamplingParams, "seed">> & { seed: bigint };
+
+/** Flags of WebGPU, which the library of types does not have. */
+declare const GPUBufferUsage: Record<
+  "MAP_READ" | "COPY_SRC" | "COPY_DST" | "STORAGE" | "UNIFORM" | "QUERY_RESOLVE",
+  number
+>;
+declare const GPUMapMode: { READ: number };

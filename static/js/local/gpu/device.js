@@ -1,8 +1,13 @@
-// @ts-nocheck
 // The visitor's GPU: which one it is, whether a plan fits on it, and the device.
 
 /** Adapters that compute on the processor, for which a profile of its own is faster. */
 const SOFTWARE = /swiftshader|llvmpipe|lavapipe|basic render/i;
+
+/**
+ * What a plan needs of a device.
+ *
+ * @typedef {{bytes: number, features: GPUFeatureName[], limits: Record<string, number>}} DeviceNeeds
+ */
 
 /** Return the browser's adapter. Throws an Error that says what the visitor can do without one. */
 export async function requestAdapter() {
@@ -18,25 +23,37 @@ export async function requestAdapter() {
   return adapter;
 }
 
-/** Return the profile of an export that suits an adapter. */
+/**
+ * Return the profile of an export that suits an adapter.
+ *
+ * @param {GPUAdapter} adapter
+ * @param {Record<string, unknown>} profiles
+ */
 export function profileFor(adapter, profiles) {
   const { isFallbackAdapter, architecture, description, vendor } = adapter.info;
   const software = isFallbackAdapter || SOFTWARE.test(`${vendor} ${architecture} ${description}`);
   return software && "software" in profiles ? "software" : "portable";
 }
 
-/** Features that instruments use where the adapter has them. */
+/** Features that instruments use where the adapter has them. @type {GPUFeatureName[]} */
 export const WANTED = ["timestamp-query"];
 
-/** Return a device with what a plan needs. Throws an Error that names what the adapter lacks. */
+/**
+ * Return a device with what a plan needs. Throws an Error that names what the adapter lacks.
+ *
+ * @param {GPUAdapter} adapter
+ * @param {DeviceNeeds} needs
+ */
 export async function requestDevice(adapter, { bytes, features, limits }) {
   for (const feature of features)
     if (!adapter.features.has(feature)) throw new Error(`this GPU lacks ${feature}`);
+  /** @type {Record<string, number>} */
   const requiredLimits = {};
+  const given = /** @type {Record<string, number>} */ (/** @type {unknown} */ (adapter.limits));
   for (const [name, wanted] of Object.entries(limits)) {
-    if (!(adapter.limits[name] >= wanted))
+    if (!(given[name] >= wanted))
       throw new Error(
-        `the model needs ${name} ${wanted} and this browser gives ${adapter.limits[name]} ` +
+        `the model needs ${name} ${wanted} and this browser gives ${given[name]} ` +
           `(${megabytes(bytes)} in all); choose a smaller model or storage type`,
       );
     requiredLimits[name] = wanted;
@@ -45,10 +62,11 @@ export async function requestDevice(adapter, { bytes, features, limits }) {
   return adapter.requestDevice({ requiredFeatures, requiredLimits });
 }
 
-/** Return how an adapter is called, for people. */
+/** Return how an adapter is called, for people. @param {Pick<GPUAdapter, "info">} adapter */
 export function adapterName({ info }) {
   const told = info.description || [info.vendor, info.architecture].filter(Boolean).join(" ");
   return told || (info.isFallbackAdapter ? "software adapter" : "GPU");
 }
 
+/** @param {number} bytes */
 const megabytes = (bytes) => `${Math.ceil(bytes / 2 ** 20)} MiB`;

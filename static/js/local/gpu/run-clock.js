@@ -1,18 +1,19 @@
-// @ts-nocheck
 // Times at which a run was requested, started and wrote; the timings reported at its end.
 
 export class RunClock {
-  constructor() {
-    this.asked = performance.now();
-    this.began = null;
-    this.first = null;
-    this.latest = null;
-    /** How long the run waited because of its pace: before its first token, since the latest, in all. */
-    this.pacedBeforeFirst = 0;
-    this.pacedSinceLatest = 0;
-    this.paced = 0;
-    this.waitsSince = null;
-  }
+  asked = performance.now();
+  /** @type {number | null} */
+  began = null;
+  /** @type {number | null} */
+  first = null;
+  /** @type {number | null} */
+  latest = null;
+  /** How long the run waited because of its pace: before its first token, since the latest, in all. */
+  pacedBeforeFirst = 0;
+  pacedSinceLatest = 0;
+  paced = 0;
+  /** @type {number | null} */
+  waitsSince = null;
 
   /** The run waits because of its pace from now on, if it does not already. */
   wait() {
@@ -51,7 +52,14 @@ export class RunClock {
     return { interval: now - since, ...(paced && { paced }) };
   }
 
-  /** `Timings` of gpu/events.py, from the prompt tokens found, those computed, those written. */
+  /**
+   * From the prompt tokens found, those computed, those written.
+   *
+   * @param {number} nReused
+   * @param {number} nComputed
+   * @param {number} nWritten
+   * @returns {ToPage.Timings}
+   */
   timings(nReused, nComputed, nWritten) {
     const now = performance.now();
     const began = this.began ?? now;
@@ -62,6 +70,7 @@ export class RunClock {
     const predicted = (this.latest ?? first) - first - after;
     return {
       cache_n: nReused,
+      cache_moved_n: 0,
       prompt_n: nComputed,
       prompt_ms: prompt,
       prompt_per_second: (nComputed / Math.max(prompt, 1e-6)) * 1e3,
@@ -76,6 +85,7 @@ export class RunClock {
       draft_n_by_position: [],
       draft_n_accepted_by_position: [],
       draft_speedup: 0,
+      draft_ms: 0,
       paced_ms: this.paced,
     };
   }

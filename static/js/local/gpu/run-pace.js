@@ -1,13 +1,14 @@
-// @ts-nocheck
 // Pace of one run: when its next token is computed, and whether it may be told (gpu/pace.py).
 
 import { InvalidRequest } from "../shared/errors.js";
+
+/** @typedef {{pace?: number | null, steps?: number}} PaceChange */
 
 const LEAST = 0.1;
 const MOST = 1000;
 const MOST_STEPS = 1000;
 
-/** Throw InvalidRequest for {pace, steps} out of range. */
+/** Throw InvalidRequest for {pace, steps} out of range. @param {PaceChange} change */
 export function checkPace({ pace, steps = 0 }) {
   if (pace !== null && pace !== undefined && pace !== 0 && !(pace >= LEAST && pace <= MOST))
     throw new InvalidRequest(
@@ -23,7 +24,7 @@ export function checkPace({ pace, steps = 0 }) {
 }
 
 export class RunPace {
-  /** `rate`: tokens a second; 0: paused; null: as fast as it goes. */
+  /** `rate`: tokens a second; 0: paused; null: as fast as it goes. @param {number | null} [rate] */
   constructor(rate = null) {
     this.rate = rate;
     this.end = rate === 0 ? 0 : Infinity;
@@ -35,6 +36,7 @@ export class RunPace {
     return this.rate !== null;
   }
 
+  /** @param {number} index */
   mayWrite(index) {
     return index < this.end;
   }
@@ -51,7 +53,12 @@ export class RunPace {
     this.dueAt = (now - this.dueAt >= period ? now : this.dueAt) + period;
   }
 
-  /** Change the pace; `nSubmitted` tokens may be written whatever it is. Throws InvalidRequest. */
+  /**
+   * Change the pace; `nSubmitted` tokens may be written whatever it is. Throws InvalidRequest.
+   *
+   * @param {PaceChange} change
+   * @param {number} nSubmitted
+   */
   change({ pace: rate = this.rate, steps = 0 }, nSubmitted) {
     if (steps && rate !== 0)
       throw new InvalidRequest(

@@ -1,15 +1,26 @@
-// @ts-nocheck
 // Beam search for the most likely continuations of a text (gpu/inspection/beam.py).
 
 import { InvalidRequest } from "../shared/errors.js";
 import { floats, ints } from "./arrays.js";
 import { logSoftmax, mostLikely } from "./numbers.js";
 
+/**
+ * @typedef {Required<Pick<FromPage.Beam, "ids" | "width" | "depth" | "length_penalty">>} BeamQuestion
+ * @typedef {{ids: number[], logprobs: number[], ended: boolean}} Continuation
+ */
+
+/** Least and most of each. @type {{[Name in "width" | "depth" | "length_penalty"]: [number, number]}} */
 const RANGES = { width: [1, 16], depth: [1, 128], length_penalty: [0, 10] };
 
-/** Throw InvalidRequest for a beam that is too wide, too deep, or longer than the context. */
+/**
+ * Throw InvalidRequest for a beam that is too wide, too deep, or longer than the context.
+ *
+ * @param {BeamQuestion} question
+ * @param {number} context
+ */
 export function checkBeam(question, context) {
-  for (const [name, [least, most]] of Object.entries(RANGES)) {
+  for (const name of /** @type {(keyof typeof RANGES)[]} */ (Object.keys(RANGES))) {
+    const [least, most] = RANGES[name];
     const value = question[name];
     if (!(value >= least && value <= most))
       throw new InvalidRequest(`${name} should be from ${least} to ${most}, but is ${value}`, name);
@@ -23,12 +34,21 @@ export function checkBeam(question, context) {
     );
 }
 
-/** Return the answer. `logitsAfter(ids)` is an async generator of the logits after the last id. */
+/**
+ * Return the answer. `logitsAfter(ids)` is an async generator of the logits after the last id.
+ *
+ * @param {BeamQuestion} question
+ * @param {(ids: number[]) => AsyncGenerator<void, Float32Array>} logitsAfter
+ * @param {number[]} endIds
+ */
 export async function* beamAnswer({ ids, width, depth, length_penalty: penalty }, logitsAfter, endIds) {
+  /** @param {Continuation} one */
   const score = ({ ids: own, logprobs }) =>
     logprobs.reduce((sum, each) => sum + each, 0) / Math.max(1, own.length) ** penalty;
+  /** @type {Continuation[]} */
   let beam = [{ ids: [], logprobs: [], ended: false }];
   for (let step = 0; step < depth && !beam.every(({ ended }) => ended); step++) {
+    /** @type {Continuation[]} */
     const others = [];
     for (const one of beam) {
       if (one.ended) {
@@ -46,6 +66,7 @@ export async function* beamAnswer({ ids, width, depth, length_penalty: penalty }
     }
     beam = others.sort((a, b) => score(b) - score(a)).slice(0, width);
   }
+  /** @param {"ids" | "logprobs"} name */
   const filled = (name) => beam.flatMap((one) => [...one[name], ...Array(depth).fill(0)].slice(0, depth));
   return {
     info: {},

@@ -1,10 +1,15 @@
-// @ts-nocheck
 // Answers computed from logits: lens and losses (gpu/inspection/readings.py).
 
 import { floats, ints } from "./arrays.js";
 import { entropy, logSoftmax, mostLikely, rankOf } from "./numbers.js";
 
-/** Return the arrays of a lens. `stages`: logits after the embedding and every layer. */
+/**
+ * Return the arrays of a lens. `stages`: logits after the embedding and every layer.
+ *
+ * @param {Float32Array[]} stages
+ * @param {number} chosen
+ * @param {number} top
+ */
 export function lensReading(stages, chosen, top) {
   const read = stages.map((logits) => {
     const logs = logSoftmax(logits);
@@ -33,12 +38,15 @@ export function lensReading(stages, chosen, top) {
 
 /** Losses of the tokens of a text, added one after the other. */
 export class LossReading {
+  /** @type {{logprob: number, rank: number, entropy: number, best: number[], logprobs: number[]}[]} */
+  read = [];
+
+  /** @param {number} top */
   constructor(top) {
     this.top = top;
-    this.read = [];
   }
 
-  /** Add the logits after a token, which `id` followed. */
+  /** Add the logits after a token, which `id` followed. @param {Float32Array} logits @param {number} id */
   add(logits, id) {
     const logs = logSoftmax(logits);
     const best = mostLikely(logs, this.top);

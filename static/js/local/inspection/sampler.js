@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The sampler in double precision (gpu/reference/sampler.py): biases → penalties → temperature →
 // top-k → top-p → min-p → draw.
 
@@ -14,7 +13,14 @@ const PHILOX_ROUNDS = 10;
 /** Filters in the order in which they act; a token's `cut` is the number of one of them, from 1. */
 export const FILTERS = ["top_k", "top_p", "min_p"];
 
-/** Return the number in [0, 1) that draws token `index` of a run with a seed of 64 bits. */
+/** @typedef {ReturnType<typeof distribution>} Chances */
+
+/**
+ * Return the number in [0, 1) that draws token `index` of a run with a seed of 64 bits.
+ *
+ * @param {bigint} seed
+ * @param {number} index
+ */
 export function uniform(seed, index) {
   let [k0, k1] = [seed & WORD, seed >> 32n];
   let [c0, c1, c2, c3] = [BigInt(index), 0n, 0n, 0n];
@@ -28,12 +34,18 @@ export function uniform(seed, index) {
   return Number(c0 >> 8n) * 2 ** -24;
 }
 
-/** The temperature that acts: 0 is greedy. */
+/** The temperature that acts: 0 is greedy. @param {Pick<SamplerParams, "temperature">} params */
 export const temperatureOf = ({ temperature }) => (temperature < GREEDY_BELOW ? 0 : temperature);
 
 /**
  * Return the logits after biases, penalties and `temperature`. `context`: ids of the text so far,
  * of which the run wrote the last `nWritten`.
+ *
+ * @param {ArrayLike<number> & Iterable<number>} logits
+ * @param {number[]} context
+ * @param {SamplerParams} params
+ * @param {number} nWritten
+ * @param {number} temperature
  */
 export function scaleLogits(logits, context, params, nWritten, temperature) {
   const scaled = Float64Array.from(logits);
@@ -46,8 +58,14 @@ export function scaleLogits(logits, context, params, nWritten, temperature) {
   return temperature ? scaled.map((value) => value / temperature) : scaled;
 }
 
-/** Return how often the last `nWritten` ids of a text have each id, as a Map. */
+/**
+ * Return how often the last `nWritten` ids of a text have each id, as a Map.
+ *
+ * @param {number[]} context
+ * @param {number} nWritten
+ */
 export function timesWritten(context, nWritten) {
+  /** @type {Map<number, number>} */
   const times = new Map();
   for (const id of context.slice(Math.max(0, context.length - nWritten)))
     times.set(id, (times.get(id) ?? 0) + 1);
@@ -58,6 +76,11 @@ export function timesWritten(context, nWritten) {
  * Apply the settings to logits. Return {order, before, cut, after, mass}: all ids, most likely
  * first; probabilities before the filters; the filter that removed each token (see `FILTERS`; 0: none);
  * probabilities after the filters; the probability that was kept, and cut by each.
+ *
+ * @param {ArrayLike<number> & Iterable<number>} logits
+ * @param {number[]} context
+ * @param {SamplerParams} params
+ * @param {number} nWritten
  */
 export function distribution(logits, context, params, nWritten) {
   const temperature = temperatureOf(params);
@@ -79,7 +102,12 @@ export function distribution(logits, context, params, nWritten) {
   return { order, before, cut, after, mass };
 }
 
+/**
+ * @param {{order: Uint32Array, scaled: Float64Array, before: Float64Array, cut: Uint8Array}} tokens
+ * @param {Pick<SamplerParams, "top_k" | "top_p" | "min_p">} params
+ */
 function cutTokens({ order, scaled, before, cut }, { top_k: topK, top_p: topP, min_p: minP }) {
+  /** @param {number} threshold @param {number} filter */
   const cutBelow = (threshold, filter) => {
     for (let i = 0; i < cut.length; i++) if (!cut[i] && scaled[i] < threshold) cut[i] = filter;
   };
@@ -89,17 +117,22 @@ function cutTokens({ order, scaled, before, cut }, { top_k: topK, top_p: topP, m
     let total = 0;
     for (const id of left) total += before[id];
     let sum = 0;
-    const last = left.find((id) => (sum += before[id]) >= topP * total) ?? left.at(-1);
+    const last = left.find((id) => (sum += before[id]) >= topP * total) ?? left[left.length - 1];
     cutBelow(scaled[last], 2);
   }
   if (minP > 0) cutBelow(scaled[order[0]] + Math.log(minP), 3);
 }
 
-/** Return the token at which the cumulative probability, most likely first, exceeds `number`. */
+/**
+ * Return the token at which the cumulative probability, most likely first, exceeds `number`.
+ *
+ * @param {Pick<Chances, "order" | "after">} chances
+ * @param {number} number
+ */
 export function draw({ order, after }, number) {
   const survivors = order.filter((id) => after[id] > 0);
   let total = 0;
   for (const id of survivors) total += after[id];
   let sum = 0;
-  return survivors.find((id) => (sum += after[id]) > number * total) ?? survivors.at(-1);
+  return survivors.find((id) => (sum += after[id]) > number * total) ?? survivors[survivors.length - 1];
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Stages in which settings turn logits into the distribution that a token is drawn from
 // (gpu/inspection/waterfall.py).
 
@@ -14,9 +13,15 @@ import {
   uniform,
 } from "./sampler.js";
 
+/** @typedef {import("./sampler.js").Chances} Chances */
+
 /**
  * Return {info, arrays} for the logits after `context`. `index`: tokens that the run wrote of it;
  * `also`: tokens to list beside the `top` most likely ones.
+ *
+ * @param {Float32Array} logits
+ * @param {number[]} context
+ * @param {{params: SamplerParams, index: number, top: number, also: number[]}} question
  */
 export function waterfall(logits, context, { params, index, top, also }) {
   const drawn = params.first_index + index;
@@ -35,7 +40,13 @@ export function waterfall(logits, context, { params, index, top, also }) {
   };
 }
 
-/** Stages that change shares and remove no token. */
+/**
+ * Stages that change shares and remove no token.
+ *
+ * @param {Float64Array} raw
+ * @param {Float64Array} penalised
+ * @param {Float64Array} tempered
+ */
 function changes(raw, penalised, tempered) {
   const named = { logits: raw, penalty: penalised, temperature: tempered };
   return Object.entries(named).map(([name, p]) => ({
@@ -47,7 +58,7 @@ function changes(raw, penalised, tempered) {
   }));
 }
 
-/** Stages that remove tokens. */
+/** Stages that remove tokens. @param {Chances} chances */
 function filters({ before, cut, mass }) {
   let left = 1;
   return FILTERS.map((name, i) => {
@@ -60,6 +71,7 @@ function filters({ before, cut, mass }) {
   });
 }
 
+/** @param {number[]} shown @param {Uint8Array} cut @param {number[]} context @param {number} nWritten */
 function texts(shown, cut, context, nWritten) {
   const seen = new Set(context);
   const times = timesWritten(context, nWritten);
@@ -71,6 +83,10 @@ function texts(shown, cut, context, nWritten) {
   };
 }
 
+/**
+ * @param {number[]} shown
+ * @param {Chances & {logits: Float32Array, raw: Float64Array, penalised: Float64Array}} columns
+ */
 function shares(shown, { logits, raw, penalised, before, after, order }) {
   const high = new Float64Array(after.length);
   let sum = 0;
