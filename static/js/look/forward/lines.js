@@ -201,7 +201,9 @@ function attention(place) {
       reads: readBy(place, "attention", "attn.out"),
       parts: ["heads"],
       inside: true,
-      note: info.post_norms ? "A norm follows, of all heads together." : "",
+      note: info.post_norms
+        ? "A norm follows, of all heads together."
+        : "The parts add up to Δ attention, except for a bias of W_O and for adapters.",
     },
     {
       key: "add_attention",
