@@ -43,8 +43,8 @@ collect: $(VENV)/test.stamp
 	@mkdir -p build
 	@$(BIN)/python -m pytest --collect-only -qq $(QUICK) > build/collected.txt || { cat build/collected.txt; exit 1; }
 
-# All tests of the page. `make test` has those of e2e/quick.txt: they compare the page with the engine,
-# give it hostile input or notice a fault of `make mutants`; one or two are of each other part.
+# All tests of the page. `make test` has those of e2e/quick.txt: they compare the page with the engine
+# or give it hostile input; one or two are of each other part.
 test-page: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow" e2e
