@@ -243,7 +243,9 @@ def test_cancelling_one_run_leaves_those_that_share_its_prompt(
         late = write(engine, branch, params(20))
         for sink in written:
             sink.wait()
-    assert [sink.reused for sink in (*written, late)] == [0, 44, 44, 40]
+    assert (written[0].reused, late.reused) == (0, 40)
+    # Who comes while the first run writes in the last block of its prompt finds those before it.
+    assert {sink.reused for sink in written[1:]} <= {32, 44}
     with use(prefix_cache=False) as engine:
         for wanted, sink in zip(settings[1:], written[1:], strict=True):
             assert_same(kind, sink.tokens, write(engine, prompt, wanted).tokens)
