@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.look.panel import LookPanel
+from e2e.look.test_cache import wrote
 from e2e.look.test_lens import pin
-from e2e.look.test_looks import open_page, violations
+from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
 from gpu import Engine
@@ -103,12 +104,7 @@ def test_every_line_has_the_numbers_of_the_engine(
 
 
 def fake_run(page: Page, here: Site, n: int = 12) -> LookPanel:
-    play = open_page(page, here)
-    play.set(max_tokens=n, seed=3)
-    play.ask()
-    play.wait_tokens(n)
-    play.wait_done()
-    look = play.look.open("forward")
+    look = wrote(page, here, n).look.open("forward")
     expect(page.locator(".fw-line")).not_to_have_count(0)
     return look
 

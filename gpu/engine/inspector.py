@@ -21,6 +21,7 @@ from gpu.inspection.forward_pass import compared_vectors, forward_reading
 from gpu.inspection.plan_questions import peaks_answer, plan_answer, profile_answer
 from gpu.inspection.readings import LossReading, expert_reading, kv_reading, lens_reading
 from gpu.inspection.requests import (
+    AboutText,
     Answer,
     Array,
     AttentionFrom,
@@ -63,18 +64,6 @@ AnswerSteps = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""
 
 AllowedTokens = npt.NDArray[np.bool_] | None
-
-AboutText = (
-    AttentionFrom
-    | AttentionTo
-    | LogitLens
-    | ForwardPass
-    | Waterfall
-    | Losses
-    | Beam
-    | Routing
-    | Embedding
-)
 
 
 class Inspector:

@@ -281,7 +281,7 @@ class DevicePeaks(_Question, frozen=True, tag="peaks"):
     """
 
 
-Question = (
+AboutText = (
     AttentionFrom
     | AttentionTo
     | LogitLens
@@ -291,12 +291,10 @@ Question = (
     | Beam
     | Routing
     | Embedding
-    | StepPlan
-    | Profile
-    | CacheBlocks
-    | RecentSteps
-    | DevicePeaks
 )
+"""Questions about a text, tokens of which are computed again to answer them."""
+
+Question = AboutText | StepPlan | Profile | CacheBlocks | RecentSteps | DevicePeaks
 
 
 class Array(msgspec.Struct, frozen=True):

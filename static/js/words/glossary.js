@@ -6,7 +6,7 @@
  * says   one sentence
  * also   other names of the field
  * file   name of the tensor in the files of a Llama; `i` is the number of a layer
- * place  instrument, or setting, that shows it; none: the page shows it always
+ * place  instrument, or setting, that shows it; none: it has no place of its own
  * here   what it is in the loaded model
  *
  * @typedef {{
@@ -38,7 +38,7 @@ export const GLOSSARY = [
   { word: "hidden state", says: "The numbers that stand for one token between two layers.", also: ["activation", "representation"], place: "forward" },
   { word: "residual stream", says: "The hidden state on its way through the model: every layer reads it and adds to it.", also: ["skip connection"], place: "forward" },
   { word: "layer", says: "One attention and one MLP, each added to the residual stream.", also: ["block", "transformer block"], place: "plan", here: ({ model }) => `${model.n_layers} layers` },
-  { word: "RMSNorm", says: "Divides the hidden state by the root of its mean square and multiplies it by learned gains, before attention and MLP.", also: ["norm1", "norm2", "LayerNorm"], file: "model.layers.i.input_layernorm.weight", place: "forward" },
+  { word: "RMSNorm", says: "Divides the hidden state by the root of its mean square and multiplies it by learned gains, before attention and MLP.", also: ["norm1", "norm2", "root mean square layer normalisation"], file: "model.layers.i.input_layernorm.weight", place: "forward" },
   { word: "W_Q", says: "Makes the query of each head from the hidden state: what this token looks for.", also: ["query", "q_proj"], file: "model.layers.i.self_attn.q_proj.weight", place: "forward" },
   { word: "W_K", says: "Makes the key of each head from the hidden state: what a token can be found by.", also: ["key", "k_proj"], file: "model.layers.i.self_attn.k_proj.weight", place: "forward" },
   { word: "W_V", says: "Makes the value of each head from the hidden state: what a token gives to those that attend to it.", also: ["value", "v_proj"], file: "model.layers.i.self_attn.v_proj.weight", place: "forward" },
@@ -49,7 +49,8 @@ export const GLOSSARY = [
   { word: "attention weight", says: "The share of one earlier token in what a head reads.", place: "attention" },
   { word: "head", says: "One of several attentions of a layer, each with queries, keys and values of its own.", also: ["attention head", "multi-head attention", "MHA"], place: "attention", here: ({ model }) => `${model.n_heads} in each layer` },
   { word: "d_head", says: "How many numbers the query of one head has.", also: ["head dimension"], place: "forward", here: ({ model }) => grouped(model.head_dim) },
-  { word: "GQA", says: "Grouped-query attention: several heads share one key and value, so the KV cache is smaller.", also: ["grouped-query attention", "MQA", "multi-query attention"], place: "cache", here: ({ model }) => `${model.n_heads} query heads, ${model.n_kv_heads} key and value heads` },
+  { word: "GQA", says: "Grouped-query attention: several heads share one key and value, so the KV cache is smaller.", also: ["grouped-query attention"], place: "cache", here: ({ model }) => `${model.n_heads} query heads, ${model.n_kv_heads} key and value heads` },
+  { word: "MQA", says: "Multi-query attention: all heads of a layer share one key and value.", also: ["multi-query attention"], place: "cache" },
   { word: "causal mask", says: "A token sees only itself and what comes before it.", also: ["autoregressive mask"], place: "attention" },
   { word: "attention sink", says: "The first token, to which heads attend that have nothing to look for.", place: "attention" },
   { word: "induction head", says: "A head that finds what followed the last time the same token occurred.", place: "attention" },
@@ -60,8 +61,8 @@ export const GLOSSARY = [
   { word: "W_gate", says: "Says for each unit of the MLP how far it opens.", also: ["gate_proj"], file: "model.layers.i.mlp.gate_proj.weight", place: "forward" },
   { word: "W_up", says: "Gives each unit of the MLP its value.", also: ["up_proj"], file: "model.layers.i.mlp.up_proj.weight", place: "forward" },
   { word: "W_down", says: "Adds up the units of the MLP, as one update of the residual stream.", also: ["down_proj"], file: "model.layers.i.mlp.down_proj.weight", place: "forward" },
-  { word: "SwiGLU", says: "An MLP whose units are SiLU(gate) times up.", also: ["SiLU", "swish", "gated linear unit", "GeGLU"], place: "forward" },
-  { word: "MoE", says: "Mixture of experts: a layer has many MLPs, and each token goes through a few of them.", also: ["mixture of experts", "expert"], place: "experts" },
+  { word: "SwiGLU", says: "An MLP whose units are SiLU(gate) times up.", also: ["gated linear unit"], place: "forward" },
+  { word: "MoE", says: "Mixture of experts: a layer has many MLPs, and each token goes through a few of them.", also: ["mixture of experts"], place: "experts" },
   { word: "router", says: "The small matrix that chooses the experts of each token.", also: ["gating network"], file: "model.layers.i.mlp.gate.weight", place: "experts" },
   { word: "W_unembed", says: "Compares the last hidden state with every token of the vocabulary.", also: ["lm_head", "output head", "unembedding"], file: "lm_head.weight", place: "forward" },
   { word: "logit", says: "The score of a token before softmax.", also: ["score"], place: "filters" },
@@ -77,7 +78,8 @@ export const GLOSSARY = [
   { word: "repetition penalty", says: "Lowers the logits of tokens that are in the text already.", place: "repetition_penalty" },
   { word: "seed", says: "The number from which all random numbers of a text follow: the same seed gives the same text.", place: "seed" },
   { word: "entropy", says: "How spread out a distribution is, in bits: 0 if one token has all of it.", also: ["uncertainty"], place: "lens" },
-  { word: "perplexity", says: "How many equally likely tokens the model hesitates between, on average over a text.", also: ["loss", "cross-entropy", "negative log-likelihood"], place: "loss" },
+  { word: "perplexity", says: "How many equally likely tokens the model hesitates between, on average over a text: e to the power of its loss.", place: "loss" },
+  { word: "loss", says: "The mean of minus the logarithm of the probability that the model gave each token of a text.", also: ["cross-entropy", "negative log-likelihood"], place: "loss" },
   { word: "log-probability", says: "The logarithm of a probability; those of the tokens of a text add up.", also: ["logprob"], place: "loss" },
   { word: "beam search", says: "Writes several texts at once and keeps the likeliest.", place: "branches" },
   { word: "structured output", says: "A grammar allows only tokens with which the text can still become what was asked for.", also: ["grammar", "constrained decoding", "JSON mode"] },
@@ -93,14 +95,14 @@ export const GLOSSARY = [
   { word: "prefix caching", says: "A prompt that begins as an earlier one uses its blocks instead of computing them.", also: ["prompt caching", "RadixAttention"], place: "cache" },
   { word: "continuous batching", says: "Texts join and leave the running batch at every step.", also: ["in-flight batching"], place: "schedule" },
   { word: "chunked prefill", says: "A long prompt is read in parts, so that other texts go on meanwhile.", place: "schedule" },
-  { word: "speculative decoding", says: "Tokens are guessed cheaply and checked together; the text stays the same.", also: ["draft model"], place: "timeline" },
-  { word: "bandwidth", says: "How many bytes a second the device reads from its memory: what binds decode.", also: ["memory-bound", "HBM"], place: "plan" },
-  { word: "arithmetic intensity", says: "Operations for each byte that is read; the roofline says which of the two binds.", also: ["roofline", "compute-bound"], place: "plan" },
+  { word: "speculative decoding", says: "Tokens are guessed cheaply, by a draft model or from the text so far, and checked together; the text stays the same.", also: ["speculative sampling"], place: "timeline" },
+  { word: "bandwidth", says: "How many bytes a second the device reads from its memory: what binds decode.", also: ["memory bandwidth"], place: "plan" },
+  { word: "arithmetic intensity", says: "Operations for each byte that is read; the roofline says which of the two binds.", also: ["operational intensity"], place: "plan" },
   { word: "FLOP", says: "One addition or multiplication of two numbers; a token takes about two for each weight.", also: ["operation"], place: "plan" },
-  { word: "kernel", says: "A program that the GPU runs on many numbers at once.", also: ["shader", "WGSL"], place: "plan" },
+  { word: "kernel", says: "A program that the GPU runs on many numbers at once.", also: ["shader"], place: "plan" },
   { word: "dispatch", says: "One start of a kernel; a step is a list of them.", also: ["kernel launch"], place: "plan" },
   { word: "parameter", says: "One trained number of the model.", also: ["weight"], place: "weights", here: ({ model }) => grouped(model.parameters) },
-  { word: "quantisation", says: "Storing weights with fewer bits, in blocks that share a scale.", also: ["q4", "q8", "GGUF"], place: "weights", here: ({ model }) => model.dtype },
+  { word: "quantisation", says: "Storing weights with fewer bits, as q8 and q4 do, in blocks that share a scale.", also: ["quantization"], place: "weights", here: ({ model }) => model.dtype },
 
   // ---- changing and explaining
   { word: "LoRA", says: "Two thin matrices whose product is added to a weight: a small file that changes a model.", also: ["adapter", "PEFT"], place: "weights" },
