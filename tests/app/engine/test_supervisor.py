@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import queue
 import signal
@@ -253,6 +254,7 @@ def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
 ) -> None:
     """Its pipe, its exit descriptor and the threads that serve it do not wait for the garbage
     collector."""
+    gc.collect()  # what tests before this one left open
     engine = start_engine(restart_policy=RestartPolicy(at_once=1000))
     held: list[tuple[int, int]] = []
     for _ in range(5):
@@ -262,7 +264,9 @@ def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
         wait_for(engine, "restarting")
     wait_for(engine, "ready")
     held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
-    assert len(set(held)) == 1, held
+    descriptors, threads = zip(*held, strict=True)
+    # Fewer are no fault: threads of earlier tests may still be ending.
+    assert (max(descriptors), max(threads)) == held[0], held
 
 
 def test_an_engine_that_lost_its_gpu_is_restarted(
