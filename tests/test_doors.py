@@ -83,7 +83,7 @@ APP = {
     "engine.options": "config",
     "prompt": "engine.client processes tale ws.protocol",
     "models": "config engine.client engine.options prompt tale",
-    "engine": "config engine.client engine.options models prompt tale ws.protocol",
+    "engine": "config engine.client engine.options models processes prompt tale ws.protocol",
     "replicas": "engine.client models ws.protocol",
     "cluster": "config engine engine.client engine.options models replicas ws.protocol",
     "upstream": "config engine.client ws.protocol",

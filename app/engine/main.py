@@ -8,12 +8,10 @@ and on Linux also with the server's thread that started it, so it never outlives
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -45,6 +43,7 @@ from app.engine.pipe import (
     UpdateRun,
     call_failed,
 )
+from app.processes.parent import end_with_parent
 from gpu import DeviceError, EngineClosed, EngineError, InvalidRequest
 from gpu.events import Done, Event
 from gpu.inspection.requests import Answer
@@ -52,7 +51,6 @@ from gpu.inspection.requests import Answer
 log = logging.getLogger(__name__)
 
 EXIT_ENGINE_DEAD = 3
-PR_SET_PDEATHSIG = 1
 INTERNAL_ERROR = "the engine made a mistake; see the server's log"
 
 
@@ -72,19 +70,11 @@ Command = Submit | UpdateRun | Cancel | InspectRun | RunEnded | CheckFailure
 
 def engine_main(pipe: Connection, load: Load, log_level: str) -> None:
     """The main function of the engine's process: load, then serve the pipe until it ends."""
-    end_with_parent()
+    end_with_parent()  # it was started by the thread of `SupervisedEngine`
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are for the server, which then tells us
     logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
     EngineMain(pipe).serve(load)
-
-
-def end_with_parent(*, ends: bool = True) -> None:
-    """Have Linux kill this process when the thread that started it ends, which is that of
-    `SupervisedEngine`, or not: a process that is frozen or hangs does not see the end of its
-    pipe."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL) if ends else 0)
 
 
 def end_soon() -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from app.engine.client import EngineClient
 from app.local.model_files import SLOTS, ChatFormat, ManifestHead, write_model_files
+from app.processes.parent import end_with_parent
 from app.ws.protocol import Hello
 from gpu import DeviceError, Footprint, InvalidRequest, LoadOptions, ModelError
 
@@ -267,6 +268,7 @@ def _write_in_process(job: ExportJob, tell: Callable[[ExportState], object]) -> 
 
 def _child(job: ExportJob, pipe: Connection) -> None:
     """Write an export, and send (share done, what is done) on the way, or (None, error)."""
+    end_with_parent()  # it was started by the thread of `BrowserExports` that waits for it
 
     def progress(fraction: float, message: str) -> None:
         pipe.send((min(fraction, 0.999), message))

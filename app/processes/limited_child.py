@@ -19,6 +19,8 @@ import signal
 import struct
 from collections.abc import Callable
 
+from app.processes.parent import end_with_parent
+
 try:
     import resource
 except ImportError:  # Windows
@@ -43,6 +45,7 @@ def main(module: str, memory_bytes: int) -> None:
     A module that sets `NO_FILES` has a function `prepare`, called before files are forbidden. A
     process that uses more than the module's `MAX_IDLE_BYTES` after a request ends.
     """
+    end_with_parent()
     reader, writer = _own_pipes()
     resident_bytes = _memory_reader()
     if hasattr(signal, "pthread_sigmask"):  # the signal mask is inherited from the server's thread

@@ -3,7 +3,7 @@ output, and without access to files, environment or secrets of the server.
 
 It is a fresh interpreter, not a fork: it inherits no descriptors but its three pipes, no
 environment variables and no locks. It ends with the server, because its input ends then; if it is
-busy then, the system ends it (see `app.processes.limited_child`).
+busy or frozen then, the system ends it (see `app.processes.limited_child`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -30,6 +31,9 @@ START = (
 )
 KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Environment variables that the interpreter or its libraries need to start on some systems."""
+STARTER = ThreadPoolExecutor(1, "process starter")
+"""Thread that starts these processes and lives as long as the server: Linux ends them with it, not
+with the thread of the request that needed one first."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"}
 
 
@@ -54,7 +58,8 @@ class LimitedProcess:
         paths = [ROOT, *(os.path.abspath(path) for path in sys.path if path)]
         command = [sys.executable, "-I", "-S", "-c", START, json.dumps(paths), module]
         kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-        self._process = subprocess.Popen(
+        self._process = STARTER.submit(
+            subprocess.Popen[bytes],
             [*command, str(limits.memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -63,7 +68,7 @@ class LimitedProcess:
             cwd=os.path.abspath(os.sep),
             bufsize=0,
             start_new_session=True,  # Ctrl+C in the terminal must reach the server only
-        )
+        ).result()
         self._input = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
         self.end = weakref.finalize(self, _end, self._process)

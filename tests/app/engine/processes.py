@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +19,8 @@ import pytest
 from app.engine.backoff import RestartPolicy
 from app.engine.client import Engine, Progress
 from app.engine.heartbeat import Timeouts
-from app.engine.main import end_with_parent
 from app.engine.supervisor import SupervisedEngine
+from app.processes.parent import end_with_parent
 from app.ws.protocol import Status
 from gpu.events import Done, Event
 from tests.app.fake_engine import loader
@@ -24,6 +28,7 @@ from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import PATIENCE_S
 
 IDS = [0, 262]
+ROOT = Path(__file__).parents[3]
 StartEngine = Callable[..., SupervisedEngine]
 
 
@@ -88,6 +93,22 @@ def wait_exited(pid: int, seconds: float = 8.0) -> None:
     while not has_exited(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.02)
+
+
+def assert_ends_with_server(code: str, folder: Path) -> None:
+    """Run a server that writes the id of a process that it started to the file `pid`, and is killed
+    then; assert that the process ends, too."""
+    script = folder / "killed.py"
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    server = subprocess.run([sys.executable, script], env=environment, cwd=folder)
+    pid = int((folder / "pid").read_text())
+    try:
+        assert server.returncode == -signal.SIGKILL
+        wait_exited(pid, PATIENCE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def engine_pids(server: int) -> list[int]:

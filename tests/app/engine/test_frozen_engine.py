@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import queue
@@ -29,7 +28,9 @@ from gpu.inspection.requests import Losses
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import (
     IDS,
+    ROOT,
     StartEngine,
+    assert_ends_with_server,
     collect,
     freeze,
     pid_of,
@@ -39,11 +40,9 @@ from tests.app.engine.processes import (
 )
 from tests.app.fake_engine import HANGS_AT, FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.page import PATIENCE_S
 
 SILENT = Timeouts(silent=2.0)
 PATIENT = Timeouts(silent=600.0)
-ROOT = Path(__file__).parents[3]
 CLOSES_WITHIN_S = 10.0
 HUNG_SEED = 666
 
@@ -291,17 +290,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells processes of it")
 def test_a_frozen_engine_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
     """It cannot see that its pipe has ended, and would keep the GPU's memory for ever."""
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED_SERVER)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    server = subprocess.run([sys.executable, script], env=environment, cwd=tmp_path)
-    pid = int((tmp_path / "pid").read_text())
-    try:
-        assert server.returncode == -signal.SIGKILL
-        wait_exited(pid, PATIENCE_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    assert_ends_with_server(KILLED_SERVER, tmp_path)
 
 
 UNKILLABLE = """

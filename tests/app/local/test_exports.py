@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from app.local import exports as exporting
 from gpu import Footprint, LoadOptions, Tokenizer
 from gpu.export.plan_format import decode_plan
 from tests.app.conftest import StartSite, wait_ready
+from tests.app.engine.processes import assert_ends_with_server
 from tests.app.fake_engine import loader
 from tests.gpu.lora import random_loras
 
@@ -166,3 +168,31 @@ def test_the_token_is_needed_and_other_origins_are_refused(start_site: StartSite
     assert http.get("/api/local", headers=token).status_code == 200
     assert http.get("/api/local", headers=token | {"Origin": "http://evil"}).status_code == 403
     assert http.get("/api/local", headers=token | {"Host": "evil"}).status_code == 403
+
+
+KILLED_SERVER = """
+import multiprocessing, os, signal
+from pathlib import Path
+from app import tale
+from app.local.exports import ExportJob, _write_in_process
+from app.local.model_files import ChatFormat, ManifestHead
+from gpu import LoadOptions
+
+def die(state):
+    (process,) = multiprocessing.active_children()
+    os.kill(process.pid, signal.SIGSTOP)
+    Path("pid").write_text(str(process.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    head = ManifestHead("1", "tale", ChatFormat({}, None, None, (), None, None))
+    options = LoadOptions(dtype="q4", slots=2)
+    _write_in_process(ExportJob(tale.model_dir(), head, options, Path("site")), die)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells processes of it")
+def test_a_frozen_export_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    """It would keep its memory for ever."""
+    (tmp_path / "site").mkdir()
+    assert_ends_with_server(KILLED_SERVER, tmp_path)

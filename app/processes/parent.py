@@ -1,0 +1,17 @@
+"""End of a process with the server that started it. Imports only the standard library, as
+`app.processes.limited_child` does."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(*, ends: bool = True) -> None:
+    """Have Linux kill this process when the thread that started it ends, or not: a process that is
+    frozen or hangs does not see the end of its pipe. That thread must outlive its use."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL) if ends else 0)
