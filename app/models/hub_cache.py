@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import huggingface_hub
-from huggingface_hub import CachedRepoInfo, constants
+from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
-
-SCANS = 3
-"""Times that the cache is read while its files change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +26,25 @@ class CachedRepository:
 
 
 def cached_repositories() -> Iterator[CachedRepository]:
-    """Yield the model repositories in the cache; none if there is no cache."""
-    if not Path(constants.HF_HUB_CACHE).is_dir():
-        return
-    for repo in _scanned_repositories():
-        if repo.repo_type != "model":
-            continue
-        snapshots = tuple(
-            {
-                file.file_path.relative_to(revision.snapshot_path).as_posix(): file.size_on_disk
-                for file in revision.files
-            }
-            for revision in repo.revisions
-        )
-        yield CachedRepository(repo.repo_id, repo.size_on_disk, snapshots)
+    """Yield the model repositories in the cache, by name; none if there is no cache. Files that a
+    download moves or deletes meanwhile are left out: the client's own scan gives up then."""
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        sizes: dict[tuple[int, int], int] = {}  # snapshots may share files
+        snapshots = []
+        for snapshot in sorted(folder.glob("snapshots/*")):
+            files = dict(_files(snapshot))
+            sizes |= {(stat.st_dev, stat.st_ino): stat.st_size for stat in files.values()}
+            snapshots.append({name: stat.st_size for name, stat in files.items()})
+        name = "/".join(folder.name.split("--")[1:])
+        yield CachedRepository(name, sum(sizes.values()), tuple(snapshots))
 
 
-def _scanned_repositories() -> frozenset[CachedRepoInfo]:
-    """Return what the client finds in the cache. A download may move or delete a file meanwhile;
-    then it is read again."""
-    for _ in range(SCANS):
-        with contextlib.suppress(FileNotFoundError):
-            return huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos
-    return frozenset()
+def _files(snapshot: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path in a snapshot, and what the system knows, of each file."""
+    for parent, _, names in os.walk(snapshot):
+        for path in (Path(parent, name) for name in sorted(names)):
+            with contextlib.suppress(OSError):
+                yield path.relative_to(snapshot).as_posix(), path.stat()
 
 
 def snapshot_folder(repository: str, commit: str) -> Path:

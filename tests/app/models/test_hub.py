@@ -434,22 +434,21 @@ def test_the_cache_is_listed(hub: FakeHub) -> None:
     assert n_bytes > len(TALE[WEIGHTS])
 
 
-def test_a_cache_that_changes_while_it_is_read_is_read_again(
+def test_files_that_go_while_the_cache_is_read_are_left_out(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As those that a download moves: the models beside them stay on the list."""
     find().fetch()
-    scan, left = huggingface_hub.scan_cache_dir, [2]
+    ((_, n_bytes),) = cached_models()
+    walk = os.walk
 
-    def gone(*args: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise FileNotFoundError("model.safetensors")
-        return scan(*args)
+    def moving(folder: Path) -> Any:
+        for parent, folders, names in walk(folder):
+            Path(parent, "config.json").unlink(missing_ok=True)
+            yield parent, folders, names
 
-    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", gone)
-    assert len(cached_models()) == 1
-    left[0] = 3
-    assert cached_models() == []
+    monkeypatch.setattr(os, "walk", moving)
+    assert cached_models() == [("some/tale", n_bytes - len(TALE["config.json"]))]
 
 
 def test_the_command_line_takes_a_name_of_the_hub(hub: FakeHub, tmp_path: Path) -> None:
