@@ -175,7 +175,7 @@ class DraftInfo(msgspec.Struct, frozen=True):
 class EngineStats(msgspec.Struct, frozen=True):
     """Counts of runs, KV blocks and tokens: those now, and totals since the engine was loaded.
 
-    n_running, n_waiting   runs that have a slot, and those that wait for one
+    n_running, n_waiting   runs that have a slot, and those that wait for one, without paused ones
     used_blocks, n_blocks  KV blocks that runs have, of all
     prompt_tokens          tokens of the prompts that started, with what was written of them on
                            another engine; `reused_tokens` of them were found in the prefix cache
@@ -183,6 +183,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     loaded_tokens          those of `reused_tokens` that came from host memory
     used_host_blocks, n_host_blocks  KV blocks in host memory, of all places there
     stored_bytes, loaded_bytes  bytes of KV blocks copied to host memory, and back
+    n_paused               runs that write nothing until somebody asks for it
     """
 
     n_running: int = 0
@@ -197,6 +198,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     n_host_blocks: int = 0
     stored_bytes: int = 0
     loaded_bytes: int = 0
+    n_paused: int = 0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

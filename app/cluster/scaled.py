@@ -149,7 +149,7 @@ class ScaledEngine(ReplicatedEngine):
         hello = self.hello
         if hello is None:
             return
-        n_here, n_runs = self.n_here, sum(self.n_runs)
+        n_here, n_runs = self.n_here, sum(map(self.n_writing, range(len(self._scaled))))
         wanted = wanted_engines(n_runs, hello.limits.slots, self._n_least, len(self._scaled))
         self._n_grow = self._n_grow + 1 if wanted > n_here else 0
         self._n_shrink = self._n_shrink + 1 if wanted < n_here else 0

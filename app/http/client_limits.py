@@ -1,30 +1,34 @@
 """Limit on the number of runs per client, so that no client fills the queue alone.
 
 A client is a browser session, or an IP address if there is no cookie. It may have one run for each
-slot of the engine, plus half of the queue; the other half stays free for other clients.
+slot of the engine, plus half of the queue; the other half stays free for other clients. Runs that
+it has paused take none of these places, as in the engine (`gpu.places`), but of all its runs
+together there may be twice as many.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import flask
+import msgspec
 from flask import current_app, g
 
 from app.engine.client import EngineClient, OnEvent, Run
 from app.http.cache_salts import Asked, CacheSalts
-from gpu import QueueFull, Request
+from gpu import PaceChange, QueueFull, Request
 from gpu.events import Done, Event
 
 EXTENSION = "tokenglass_shares"
 
 
 class ClientLimits:
-    """Number of unfinished runs of each client. Thread-safe.
+    """Unfinished runs of each client. Thread-safe.
 
     watch  gets the receiver of each run's events and returns the one to use: it sees all events
     salts  of the runs
@@ -38,70 +42,108 @@ class ClientLimits:
         self._watch = watch
         self.salts = salts or CacheSalts()
         self._lock = threading.Lock()
-        self._n_runs: Counter[str] = Counter()
+        self._places: dict[str, set[_Place]] = {}
 
     def submit(self, client: str, engine: EngineClient, request: Request, on_event: OnEvent) -> Run:
         """Call `engine.submit` if the client may have another run, else raise `QueueFull`."""
-        self._acquire(client, engine)
-        slot = _RunSlot(self, client)
+        place = self._take(client, engine, paused=request.pace == 0)
         on_event = self._watch(on_event)
 
         def release_on_done(event: Event) -> None:
             if isinstance(event, Done):
-                slot.release()  # before `on_event`, which may submit the next run at once
+                self._release(place)  # before `on_event`, which may submit the next run at once
             on_event(event)
 
         try:
-            return engine.submit(self.salts.salted(client, request), release_on_done)
+            run = engine.submit(self.salts.salted(client, request), release_on_done)
         except BaseException:
-            slot.release()
+            self._release(place)
             raise
+        return _CountedRun(run, place, partial(self._pause, place, engine))
 
     @contextmanager
     def place(self, client: str, engine: EngineClient) -> Iterator[None]:
         """Count work that is no run, such as embeddings, as one. Raises `QueueFull`."""
-        self._acquire(client, engine)
+        place = self._take(client, engine, paused=False)
         try:
             yield
         finally:
-            self.release(client)
+            self._release(place)
 
-    def _acquire(self, client: str, engine: EngineClient) -> None:
+    def _take(self, client: str, engine: EngineClient, *, paused: bool) -> _Place:
         with self._lock:
             limit = max_runs(engine)
-            if limit is not None and self._n_runs[client] >= limit:
+            if not paused:
+                self._expect_place(client, limit)
+            places = self._places.setdefault(client, set())
+            if limit is not None and len(places) >= 2 * limit:
                 raise QueueFull(
-                    f"you already have {limit} generations running or waiting, the limit for one "
-                    "browser or program; stop one, or wait until one ends"
+                    f"you already have {len(places)} generations, paused ones among them, the "
+                    "limit for one browser or program; stop one, or wait until one ends"
                 )
-            self._n_runs[client] += 1
+            place = _Place(client, paused)
+            places.add(place)
+            return place
 
-    def release(self, client: str) -> None:
-        """Count one run fewer."""
+    def _pause(self, place: _Place, engine: EngineClient, paused: bool) -> None:
+        """Note that a run is paused now, or goes on. Raises `QueueFull` if it may not."""
         with self._lock:
-            self._n_runs[client] -= 1
-            if not self._n_runs[client]:
-                del self._n_runs[client]
+            if place.paused and not paused and place in self._places.get(place.client, ()):
+                self._expect_place(place.client, max_runs(engine))
+            place.paused = paused
 
+    def _expect_place(self, client: str, limit: int | None) -> None:
+        """Raise `QueueFull` if a client may have no more runs that write or wait."""
+        n_runs = sum(not place.paused for place in self._places.get(client, ()))
+        if limit is not None and n_runs >= limit:
+            raise QueueFull(
+                f"you already have {limit} generations running or waiting, the limit for one "
+                "browser or program; stop one, or wait until one ends"
+            )
 
-class _RunSlot:
-    """One run counted against a client's limit. `release` has an effect once."""
-
-    def __init__(self, client_limits: ClientLimits, client: str) -> None:
-        self._client_limits = client_limits
-        self._client = client
-        self._lock = threading.Lock()
-        self._held = True
-
-    def release(self) -> None:
+    def _release(self, place: _Place) -> None:
+        """Free a place, if that has not happened."""
         with self._lock:
-            held, self._held = self._held, False
-        if held:
-            self._client_limits.release(self._client)
+            places = self._places.get(place.client, set())
+            places.discard(place)
+            if not places:
+                self._places.pop(place.client, None)
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """Place of a client's run."""
+
+    client: str
+    paused: bool
+
+
+class _CountedRun:
+    """Run of a client. `pause` is called with whether it is to be paused, and may refuse that."""
+
+    def __init__(self, run: Run, place: _Place, pause: Callable[[bool], None]) -> None:
+        self._run = run
+        self._place = place
+        self._pause = pause
+
+    def update(self, *, pace: PaceChange | None = None, **changes: Any) -> int:
+        """Call `update` of the run. Raises what that raises, and `QueueFull`."""
+        was_paused = self._place.paused
+        if pace is not None and pace.rate is not msgspec.UNSET:
+            self._pause(pace.rate == 0)
+        try:
+            return self._run.update(pace=pace, **changes)
+        except BaseException:
+            self._place.paused = was_paused
+            raise
+
+    def cancel(self) -> None:
+        self._run.cancel()
 
 
 def max_runs(engine: EngineClient) -> int | None:
-    """Return the number of runs one client may have; None while the engine is not ready."""
+    """Return how many runs that are not paused one client may have; None while the engine is not
+    ready."""
     if engine.hello is None:
         return None
     limits = engine.hello.limits

@@ -121,6 +121,7 @@ class EngineMetrics(Collector):
 def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("num_requests_running", "Runs that have a slot.", stats.n_running)
     yield _gauge("num_requests_waiting", "Runs that wait for a slot.", stats.n_waiting)
+    yield _gauge("num_requests_paused", "Runs that a person has paused.", stats.n_paused)
     yield _gauge(
         "kv_cache_usage_perc",
         "Share of the KV blocks that runs have, from 0 to 1.",

@@ -144,8 +144,13 @@ class ReplicatedEngine(EngineClient):
         """Return the replicas that are ready, the best for a request first."""
         with self._lock:
             hellos = {i: hello for i, r in enumerate(self.replicas) if (hello := r.hello)}
-            loads = {i: ReplicaLoad(self.n_runs[i], h.limits.slots) for i, h in hellos.items()}
+            loads = {i: ReplicaLoad(self.n_writing(i), h.limits.slots) for i, h in hellos.items()}
             return self._router.order(request.ids, loads, request.cache_salt)
+
+    def n_writing(self, number: int) -> int:
+        """Return how many runs of a replica write or wait: those that are paused are no load."""
+        stats = self.replicas[number].stats
+        return max(0, self.n_runs[number] - (stats.n_paused if stats is not None else 0))
 
     def _note_begun(self, number: int, request: Request) -> None:
         hello = self.replicas[number].hello

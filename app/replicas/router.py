@@ -18,7 +18,7 @@ from gpu import BLOCK_TOKENS, BlockHashes
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """Load of a replica: runs it has, and runs it can have at once."""
+    """Load of a replica: runs that write or wait, and runs it can have at once."""
 
     n_runs: int
     n_slots: int

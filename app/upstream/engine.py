@@ -77,7 +77,10 @@ class UpstreamEngine(EngineClient):
 
     @property
     def stats(self) -> EngineStats | None:
-        return EngineStats(n_running=len(self._places.runs)) if self.hello is not None else None
+        if self.hello is None:
+            return None
+        paused = [run.paused_since is not None for run in self._places.runs]
+        return EngineStats(n_running=paused.count(False), n_paused=paused.count(True))
 
     # ---- state -------------------------------------------------------------------------------
 

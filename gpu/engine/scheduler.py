@@ -227,9 +227,10 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """Return what runs and waits now; from any thread."""
         kv, pool, n_blocks = self.kv, self.kv.pool, self.limits.n_blocks
+        running, waiting = ([s.paused for s in list(some)] for some in (self.active, self.waiting))
         return EngineStats(
-            n_running=len(self.active),
-            n_waiting=len(self.waiting),
+            n_running=running.count(False),
+            n_waiting=waiting.count(False),
             used_blocks=n_blocks - kv.n_free,
             n_blocks=n_blocks,
             prompt_tokens=kv.n_prompt,
@@ -240,6 +241,7 @@ class Scheduler:
             n_host_blocks=pool.host.n_places,
             stored_bytes=pool.n_stored * self.limits.block_bytes,
             loaded_bytes=pool.n_loaded * self.limits.block_bytes,
+            n_paused=running.count(True) + waiting.count(True),
         )
 
     @property

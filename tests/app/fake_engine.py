@@ -332,9 +332,14 @@ class FakeEngine:
     @property
     def stats(self) -> EngineStats:
         # Without the lock: an engine that hangs holds it, and its process must beat on.
+        running, waiting = (
+            [run.paused_since is not None for run in list(runs)]
+            for runs in (self.active, self.waiting)
+        )
         return EngineStats(
-            n_running=len(self.active),
-            n_waiting=len(self.waiting),
+            n_running=running.count(False),
+            n_waiting=waiting.count(False),
+            n_paused=running.count(True) + waiting.count(True),
             used_blocks=sum(
                 self._n_blocks(len(run.prompt) + run.index) for run in list(self.active)
             ),

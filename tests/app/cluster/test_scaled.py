@@ -108,6 +108,17 @@ def test_another_engine_comes_when_texts_wait_for_some_time(start: Start, scene:
         assert text.wait_done().reason == "length"
 
 
+def test_paused_texts_need_no_engine(start: Start, scene: Scene) -> None:
+    engine = start()
+    for _ in range(2):
+        paused = Request(PROMPT, SamplingParams(max_tokens=5), pace=0)
+        engine.submit(paused, Written())
+    wait_until(lambda: (stats := engine.stats) is not None and stats.n_paused == 2)
+    look(engine, scaled.GROW_AFTER)
+    assert engine.n_here == 1
+    write(engine, 3).wait_done()
+
+
 def test_an_idle_engine_leaves_after_some_time_and_comes_back(start: Start, scene: Scene) -> None:
     engine = start()
     replica = engine.replicas[1]

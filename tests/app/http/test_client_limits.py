@@ -56,6 +56,28 @@ def test_one_session_leaves_half_of_the_queue_to_others(start_site: StartSite) -
     assert generate(tab, "g") == {"g": "accepted"}, "a share is free when its run has ended"
 
 
+def test_paused_texts_take_no_place_of_their_client(start_site: StartSite) -> None:
+    """But they may not all go on beside those that it has begun meanwhile, and have a limit."""
+    site = start_site(n_slots=1, queue=2, delay=0.05)
+    page = site.page(cookie=site.cookie())
+    assert generate(page, "a", "b") == {"a": "accepted", "b": "accepted"}
+    for id in ("a", "b"):
+        page.send_message("update", id=id, pace=0)
+        page.until("updated", id=id)
+    assert generate(page, "c", "d", "e") == {"c": "accepted", "d": "accepted", "e": "queue_full"}
+    page.send_message("update", id="a", pace=None)
+    refusal = page.until("error", id="a")
+    assert "you already have 2 generations running or waiting" in refusal["message"]
+    page.send_message("stop", id="c")
+    page.until("done", id="c")
+    page.send_message("update", id="a", pace=None)
+    assert page.until("updated", id="a")["pace"] is None
+    page.send_message("generate", id="f", prompt="Once", params=LONG, pace=0)
+    page.until("accepted", id="f")
+    page.send_message("generate", id="g", prompt="Once", params=LONG, pace=0)
+    assert "paused ones among them" in page.until("error", id="g")["message"]
+
+
 def test_pages_without_a_cookie_share_the_places_of_their_address(start_site: StartSite) -> None:
     site = start_site(n_slots=1, queue=4, delay=0.05)
     for id in ("a", "b", "c"):
@@ -152,7 +174,7 @@ def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
         submit(shares, engine, heard)
     for tell in engine.tells:
         tell(ended("error"))
-    assert not shares._n_runs
+    assert not shares._places
     assert len(heard) == 2 + len(engine.tells)
 
 

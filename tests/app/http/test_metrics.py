@@ -60,11 +60,11 @@ def test_the_engine_tells_what_runs_and_waits(start_site: StartSite) -> None:
     site = start_site(n_slots=1, delay=0.02, process=True)
     client = site.app.test_client()
     page = site.page()
-    for id in ("one", "two"):
-        page.send_message("generate", id=id, prompt="Once", params={"max_tokens": 400})
+    for id, pace in (("one", None), ("two", None), ("three", 0)):
+        page.send_message("generate", id=id, prompt="Once", params={"max_tokens": 400}, pace=pace)
     deadline = time.monotonic() + 20
     found: dict[str, float] = {}
-    while time.monotonic() < deadline and found.get("num_requests_waiting") != 1:
+    while time.monotonic() < deadline and found.get("num_requests_paused") != 1:
         time.sleep(0.1)
         found = scrape(client)
     assert found["num_requests_running"] == 1

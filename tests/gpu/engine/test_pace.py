@@ -194,6 +194,8 @@ def test_a_paused_run_gives_its_slot_to_those_that_wait(opened: Opened) -> None:
     paused.preview(0)
     paused.press(4)
     paused.preview(4)
+    stats = engine.stats
+    assert (stats.n_running, stats.n_waiting, stats.n_paused) == (0, 0, 1)
     other = Paced(engine, request(20, pace=None, prompt=2))
     assert other.ended() == expected([2] * 10, 20)
     assert engine.stats.n_preemptions == 1
