@@ -14,7 +14,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,16 +45,39 @@ SECONDS_PER_TOKEN = 0.01
 FREE_SECONDS = 0.5
 """Most time of the processor that a run's masks may take: SECONDS_PER_TOKEN each, and FREE_SECONDS
 more in all. They are computed between the steps that write everybody's texts."""
+SECONDS_PER_PROMPT_TOKEN = 0.001
+"""The same for a token of the prompt, which needs no mask. Other requests wait meanwhile."""
 MAX_COMPILED = 16
 MAX_REASON_CHARS = 400
 POSITION = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 SOURCE_LINE = re.compile(r"\s*(\d+ \||\^)|<non-verbose")
 SCHEMA = re.compile(r"%json\s*(?={)")
 NO_TOKEN = "the model has no token that may come next by it"
+PROMPT_TOO_SLOW = (
+    f"reading the text so far takes more than {SECONDS_PER_PROMPT_TOKEN * 1000:.0f} ms a token"
+)
 TOO_SLOW = (
     f"finding the tokens it allows takes more than {SECONDS_PER_TOKEN * 1000:.0f} ms a token; "
     "rules that read a text in one way only, and terminals of more than one character, are faster"
 )
+
+
+class TimeBudget:
+    """Time of the processor that the grammar of a text may still take."""
+
+    def __init__(self) -> None:
+        self._seconds = FREE_SECONDS
+
+    @property
+    def is_spent(self) -> bool:
+        return self._seconds < 0
+
+    @contextmanager
+    def spend(self, earned: float = 0.0) -> Iterator[None]:
+        """Charge the time that this context takes; it may take `earned` seconds."""
+        began = time.thread_time()
+        yield
+        self._seconds += earned - (time.thread_time() - began)
 
 
 class GrammarMatcher:
@@ -68,34 +92,37 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, matcher: LLMatcher, vocabulary: GrammarVocabulary, closing: JsonClosing | None
+        self,
+        matcher: LLMatcher,
+        vocabulary: GrammarVocabulary,
+        closing: JsonClosing | None,
+        budget: TimeBudget,
     ) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._vocab_size = len(vocabulary.tokens)
         self._closing = closing
-        self._seconds_left = FREE_SECONDS
+        self._budget = budget
         self.closed = False
         self.failure = ""
         self._look()
 
     def read(self, id: int) -> None:
         """Read the next token of the text."""
-        began = time.thread_time()
-        self._matcher.consume_token(id)
-        if self._closing is not None and id not in self._vocabulary.specials:
-            self._closing.read(self._vocabulary.tokens[id])
-        self._look()
-        self._seconds_left += SECONDS_PER_TOKEN - (time.thread_time() - began)
-        if self._seconds_left < 0 and not (self.complete or self.failure):
-            self.failure = f"{CANNOT_FOLLOW}: {TOO_SLOW}"
+        with self._budget.spend(SECONDS_PER_TOKEN):
+            self._matcher.consume_token(id)
+            if self._closing is not None and id not in self._vocabulary.specials:
+                self._closing.read(self._vocabulary.tokens[id])
+            self._look()
+        self._expect_time()
 
     def end_within(self, n_left: int) -> None:
         """Let only tokens come next with which a JSON text ends, if no more than `n_left` tokens
         can be written and they are needed for that."""
         if self._closing is None or self.complete or self.failure:
             return
-        ids = self._closing.ids(n_left, self._vocabulary.eos_ids)
+        with self._budget.spend():
+            ids = self._closing.ids(n_left, self._vocabulary.eos_ids)
         allowed = self.allowed
         kept = [id for id in ids or () if allowed[id]]
         if kept:
@@ -103,6 +130,11 @@ class GrammarMatcher:
             bits[kept] = 1
             self._allow(bits)
             self.closed = True
+        self._expect_time()
+
+    def _expect_time(self) -> None:
+        if self._budget.is_spent and not (self.complete or self.failure):
+            self.failure = f"{CANNOT_FOLLOW}: {TOO_SLOW}"
 
     @property
     def allowed(self) -> npt.NDArray[np.bool_]:
@@ -152,19 +184,25 @@ class GrammarCompiler:
         grammar.validate(len(prompt))
         compiled, by_bytes = self._compiled(grammar.kind, grammar.text)
         compiled = compiled.deep_copy()
-        read = list(prompt[len(prompt) - grammar.n_read :])
-        if not compiled.consume_tokens(read):
-            raise InvalidRequest(
-                f"the last {grammar.n_read} tokens of the prompt do not follow the grammar: "
-                f"{_reason(compiled.get_error())}",
-                "grammar",
-            )
+        compiled.consume_tokens([])  # notices that nothing may come at all
         closing = None
         if by_bytes is not None:
             closing = JsonClosing(by_bytes.deep_copy(), self._ids_of_bytes)
-            for id in read:
-                closing.read(self._vocabulary.tokens[id])
-        matcher = GrammarMatcher(compiled, self._vocabulary, closing)
+        budget = TimeBudget()
+        for id in prompt[len(prompt) - grammar.n_read :]:
+            with budget.spend(SECONDS_PER_PROMPT_TOKEN):
+                follows = compiled.consume_token(id)
+                if follows and closing is not None:
+                    closing.read(self._vocabulary.tokens[id])
+            if not follows:
+                raise InvalidRequest(
+                    f"the last {grammar.n_read} tokens of the prompt do not follow the grammar: "
+                    f"{_reason(compiled.get_error())}",
+                    "grammar",
+                )
+            if budget.is_spent:
+                raise InvalidRequest(f"{CANNOT_FOLLOW}: {PROMPT_TOO_SLOW}", "grammar")
+        matcher = GrammarMatcher(compiled, self._vocabulary, closing, budget)
         if matcher.complete or matcher.failure:
             complete = f"{CANNOT_FOLLOW}: it is complete, nothing can follow it"
             raise InvalidRequest(matcher.failure or complete, "grammar")

@@ -160,6 +160,24 @@ def test_masks_have_a_time_by_the_number_of_tokens(
     )
 
 
+def test_reading_a_prompt_and_ending_a_text_take_of_that_time(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, took = iter(range(100_000)), {"ms": 2.0}
+    monkeypatch.setattr(
+        "gpu.text.grammar_matcher.time.thread_time", lambda: next(now) * took["ms"] / 1000
+    )
+    (a,) = ids_of("a")
+    compiler.matcher(Grammar("regex", "a*b", n_read=400), [a] * 400)
+    with pytest.raises(InvalidRequest, match="reading the text so far takes more than 1 ms a tok"):
+        compiler.matcher(Grammar("regex", "a*b", n_read=600), [a] * 600)
+    matcher = compiler.matcher(Grammar("json_schema", '{"type": "string"}'), [])
+    matcher.read(ids_of('"')[0])
+    took["ms"] = 600.0
+    matcher.end_within(5)
+    assert "more than 10 ms a token" in matcher.failure
+
+
 SCHEMA = {
     "type": "object",
     "properties": {
