@@ -79,10 +79,12 @@ def create_app(
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)
+    run_metrics = metrics.register(app, engine)
     client_limits = app.extensions[EXTENSION] = ClientLimits(
-        metrics.register(app, engine).watch, CacheSalts(shared=settings.prefix_sharing == "all")
+        run_metrics.watch, CacheSalts(shared=settings.prefix_sharing == "all")
     )
     sessions = Sessions(engine, retention or Retention(), client_limits)
+    run_metrics.count_kept(sessions.kept)
     app.extensions["tokenglass_sessions"] = sessions
     page_connection.register(
         app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER)

@@ -7,7 +7,7 @@ own figures once a second, so a scrape never waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from flask import Flask, Response
@@ -45,6 +45,7 @@ class RunMetrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(PREFIX + name, text, buckets=buckets, registry=registry)
 
+        self._registry = registry
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = counter("generation_tokens", "Tokens that were written.")
         self.ended = counter(
@@ -72,6 +73,10 @@ class RunMetrics:
     def watch(self, on_event: OnEvent) -> OnEvent:
         """Return a receiver of a new run's events that measures them and hands them on."""
         return _WatchedRun(self, on_event)
+
+    def count_kept(self, kept: Callable[[], tuple[int, int]]) -> None:
+        """Show what `kept` returns: how many generations are kept for pages, and their bytes."""
+        self._registry.register(KeptMetrics(kept))
 
 
 @dataclass(slots=True)
@@ -102,6 +107,19 @@ class _WatchedRun:
         metrics.queue_time.observe(done.timings.queue_ms / 1e3)
         metrics.drafts.inc(done.timings.draft_n)
         metrics.accepted_drafts.inc(done.timings.draft_n_accepted)
+
+
+class KeptMetrics(Collector):
+    """Generations that pages may resume."""
+
+    def __init__(self, kept: Callable[[], tuple[int, int]]) -> None:
+        self._kept = kept
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, as prometheus_client asks for them."""
+        n, n_bytes = self._kept()
+        yield _gauge("kept_generations", "Generations of pages that are kept.", n)
+        yield _gauge("kept_generations_bytes", "Bytes of their messages.", n_bytes)
 
 
 class EngineMetrics(Collector):

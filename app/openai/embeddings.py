@@ -23,7 +23,7 @@ from app.http.disconnect import client_gone
 from app.openai.body import decode_body
 from app.openai.inputs import expect_fits, input_ids, inputs_of
 from app.openai.questions import ask_in_turn
-from app.openai.schema import expect_served
+from app.openai.schema import CacheSalt, expect_served
 from app.openai.text_routes import TokenId, TokenIds
 from app.ws.protocol import Hello
 from gpu import Interventions, InterventionSpan, InvalidRequest, LoraStrength
@@ -37,6 +37,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     dimensions  keep the first numbers of each vector, and scale them to length 1 again
     pooling     an extension: "mean" over all tokens instead of the last one's state
+    cache_salt  as for runs
     user        ignored: it never changes the answer
     """
 
@@ -45,6 +46,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
     pooling: Pooling = "last"
+    cache_salt: CacheSalt | None = None
     user: str | None = None
 
     def ids(self, tokenizer: Tokenizer, hello: Hello) -> list[list[int]]:
@@ -63,7 +65,11 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             expect_served(self.model, hello.model)
             adapter = Interventions(loras=(LoraStrength(self.model, 1.0),))
             spans = (InterventionSpan(0, adapter),)
-        return [Embedding(ids, self.pooling, spans) for ids in self.ids(tokenizer, hello)]
+        salt = self.cache_salt or ""
+        return [
+            Embedding(ids, self.pooling, spans, cache_salt=salt)
+            for ids in self.ids(tokenizer, hello)
+        ]
 
     def check_dimensions(self, size: int) -> None:
         """Raise `InvalidRequest` unless vectors of `size` numbers have so many dimensions."""

@@ -65,6 +65,9 @@ def expect_served(name: str, model: ModelInfo) -> None:
     )
 
 
+CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT)]
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -102,7 +105,7 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Fewest tokens of a chunk that is reused although the text before it changed, as
     llama-server's `n_cache_reuse`; 0: none."""
 
-    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT)] | None = None
+    cache_salt: CacheSalt | None = None
     """Reuse the KV cache of requests with the same salt only; vLLM's. Without it: of the same
     client."""
 

@@ -302,6 +302,11 @@ class Sessions:
             )
         return generation
 
+    def kept(self) -> tuple[int, int]:
+        """Return how many generations are kept, running ones among them, and their bytes."""
+        generations = list(self._generations.values())
+        return len(generations), sum(generation.n_bytes for generation in generations)
+
     def _evict_finished(self) -> None:
         """Drop finished generations past the bounds, oldest first."""
         retention, now = self._retention, time.monotonic()

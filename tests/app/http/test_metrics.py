@@ -12,9 +12,11 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.config import Settings
+from app.ws.sessions import Retention
 from gpu import EngineStats
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine
+from tests.app.replicas.mortal import wait_until
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
 
@@ -71,6 +73,19 @@ def test_the_engine_tells_what_runs_and_waits(start_site: StartSite) -> None:
     assert found["num_requests_waiting"] == 1
     assert 0 < found["kv_cache_usage_perc"] < 1
     assert found["engine_up"] == 1
+
+
+def test_texts_that_are_kept_for_pages_have_a_size(start_site: StartSite) -> None:
+    site = start_site(retention=Retention(n_finished=1))
+    client, page = site.app.test_client(), site.page()
+    sizes = []
+    for id, n in (("one", 3), ("two", 30), ("three", 30)):
+        page.send_message("generate", id=id, prompt="Once", params={"max_tokens": n})
+        page.until("done", id=id)
+        wait_until(lambda: scrape(client)["kept_generations"] == 1)
+        sizes.append(scrape(client)["kept_generations_bytes"])
+    assert 0 < 3 * sizes[0] < sizes[1]
+    assert sizes[2] < 1.5 * sizes[1], "an older one is dropped"
 
 
 def test_copies_to_host_memory_and_back_are_counted(
