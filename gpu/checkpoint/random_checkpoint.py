@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from gpu.checkpoint.config_shapes import config_shapes
 from gpu.checkpoint.reader import F16, F32
 from gpu.config import ModelConfig, RopeConfig
 
@@ -56,7 +57,7 @@ class RandomCheckpoint:
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        self._shapes = _tensor_shapes(config)
+        self._shapes = config_shapes(config)
         self._names = {name: i for i, name in enumerate(self._shapes)}
         pool = np.random.default_rng(0).standard_normal(POOL)
         self._pool = pool.astype(np.float32)
@@ -96,26 +97,3 @@ class RandomCheckpoint:
         start = first % POOL
         copies = -(-(start + n) // POOL)
         return np.tile(self._pool, copies)[start : start + n]
-
-
-def _tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-    for i in range(config.n_layers):
-        p = f"model.layers.{i}"
-        shapes |= {
-            f"{p}.input_layernorm.weight": (hidden,),
-            f"{p}.self_attn.q_proj.weight": (q, hidden),
-            f"{p}.self_attn.k_proj.weight": (kv, hidden),
-            f"{p}.self_attn.v_proj.weight": (kv, hidden),
-            f"{p}.self_attn.o_proj.weight": (hidden, q),
-            f"{p}.post_attention_layernorm.weight": (hidden,),
-            f"{p}.mlp.gate_proj.weight": (inner, hidden),
-            f"{p}.mlp.up_proj.weight": (inner, hidden),
-            f"{p}.mlp.down_proj.weight": (hidden, inner),
-        }
-    shapes["model.norm.weight"] = (hidden,)
-    if not config.tie_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
