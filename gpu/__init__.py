@@ -15,6 +15,11 @@ from gpu.analysis.footprint import Footprint, Shapes
 from gpu.analysis.perplexity import Perplexity, PerplexityResult, TextSpan, perplexities, text_spans
 from gpu.analysis.perplexity import perplexity as text_perplexity
 from gpu.analysis.reap import ExpertScores, expert_scores, n_dropped
+from gpu.analysis.sizing.bounds import Bound, DeviceBounds
+from gpu.analysis.sizing.devices import DEVICES as KNOWN_DEVICES
+from gpu.analysis.sizing.devices import DeviceSpec
+from gpu.analysis.sizing.model_shape import ModelShape
+from gpu.analysis.sizing.sizing import Sizing, Workload, size_model
 from gpu.checkpoint.auto_dtype import AUTO as AUTO_DTYPE
 from gpu.checkpoint.auto_dtype import DtypeChoice, choose_dtype
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
@@ -99,6 +104,7 @@ __all__ = [
     "CANNOT_FOLLOW",
     "ENDED_IN_PAUSE",
     "FACTORS",
+    "KNOWN_DEVICES",
     "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",
     "MAX_LOGIT_BIASES",
@@ -114,10 +120,13 @@ __all__ = [
     "AutotuneResult",
     "AutotuneRow",
     "BlockHashes",
+    "Bound",
     "ContextExceeded",
     "DecodeStream",
+    "DeviceBounds",
     "DeviceError",
     "DeviceInfo",
+    "DeviceSpec",
     "DtypeChoice",
     "Engine",
     "EngineClosed",
@@ -147,6 +156,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelInfo",
+    "ModelShape",
     "Outlier",
     "PaceChange",
     "Patch",
@@ -166,6 +176,7 @@ __all__ = [
     "ScheduledUpdate",
     "ServesStage",
     "Shapes",
+    "Sizing",
     "StageAddress",
     "StageHosts",
     "Steer",
@@ -178,6 +189,7 @@ __all__ = [
     "TokenTable",
     "Tokenizer",
     "TokenizerLike",
+    "Workload",
     "autotune_device",
     "cache_folder",
     "check_lora",
@@ -197,6 +209,7 @@ __all__ = [
     "policy_choices",
     "recommended_settings",
     "shapes_recorder",
+    "size_model",
     "stage_server",
     "text_perplexity",
     "text_spans",

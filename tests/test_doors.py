@@ -47,7 +47,8 @@ GPU = {
     "runner": "config info interventions kv step",
     "lora": "checkpoint config errors files info",
     "inspection": "config errors grammar interventions kv reference runner sampling_params step",
-    "analysis": "checkpoint config errors inspection kv load_options lora reference step",
+    "analysis": "architectures checkpoint config errors files gguf inspection kv load_options lora"
+    " reference step",
     "ops": "checkpoint config errors kv sampling_params step webgpu",
     "models": "architectures checkpoint config kv ops webgpu",
     "plans": "checkpoint config errors info interventions kv lora models ops webgpu",

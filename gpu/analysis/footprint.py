@@ -95,15 +95,26 @@ class Footprint:
         they are not there yet. Adapters that do not fit the model are not counted. Raises
         ModelError for a model that cannot be run and DeviceError for a context that its KV cache
         cannot hold."""
+        if shapes is None:
+            return cls.of_checkpoint(*open_model(path), options)
+        checkpoint = Checkpoint.of_shapes(Path(path), shapes)
+        config = with_own_head(ModelConfig.from_folder(path), checkpoint)
+        return cls.of_checkpoint(config, checkpoint, options)
+
+    @classmethod
+    def of_checkpoint(
+        cls,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        options: LoadOptions,
+        inventory: Inventory | None = None,
+    ) -> Footprint:
+        """Return the memory of a model that has been opened; see `of`. `inventory`: its own for
+        `options.dtype`, if it was made before."""
         dtype = options.dtype
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
         kv = options.kv_dtype or FORMATS[dtype].kv
-        if shapes is None:
-            config, checkpoint = open_model(path)
-        else:
-            checkpoint = Checkpoint.of_shapes(Path(path), shapes)
-            config = with_own_head(ModelConfig.from_folder(path), checkpoint)
         cut = fit_kv_cache(
             config,
             kv,
@@ -114,7 +125,8 @@ class Footprint:
         )
         of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
         stages = cut_stages(config.n_layers, options.pipeline_parallel_size)
-        inventory = Inventory.of(config, checkpoint, "f32" if of_torch else dtype)
+        if inventory is None or of_torch:
+            inventory = Inventory.of(config, checkpoint, "f32" if of_torch else dtype)
         adapters = tuple(_usable(options.loras, config, checkpoint))
         n_experts = config.experts.n_experts if config.experts else 0
 

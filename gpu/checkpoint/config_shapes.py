@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpu.architectures import ARCHITECTURES
@@ -11,23 +11,32 @@ from gpu.checkpoint.tensor_names import has_biases
 from gpu.config import ModelConfig
 
 Shape = tuple[int, ...]
+Module = tuple[str, ModuleRole, Shape]
+"""Name, role, and outputs × inputs of the weight, or the length of a norm."""
 
 
-def config_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Return the shapes of the tensors of a model with this config, by name: as transformers saves
-    it, which stacks the experts of a layer in one tensor and leaves a tied output head out."""
+def config_shapes(config: ModelConfig, *, stacked: bool = True) -> dict[str, Shape]:
+    """Return the shapes of the tensors of a model with this config, by name, as transformers saves
+    it: without a tied output head. `stacked`: the experts of a layer are one tensor, as its newer
+    versions save them."""
+    return {
+        name: found
+        for module, role, shape in config_modules(config, stacked=stacked)
+        for name, found in _tensors(config, module, role, shape)
+    }
+
+
+def config_modules(config: ModelConfig, *, stacked: bool = True) -> Iterator[Module]:
+    """Yield the modules of a model with this config; see `config_shapes`."""
     layers = frozenset(config.expert_layers)
     tensors = replace(ARCHITECTURES[config.model_type].tensors, sparse_layers=layers)
-    shapes: dict[str, Shape] = {}
     for module, role in tensors.before.items():
-        shapes |= _with_bias(config, module, role, _outside(config, role))
+        yield module, role, _outside(config, role)
     for i in range(config.n_layers):
-        for module, (role, shape) in _layer(config, tensors, i).items():
-            shapes |= _with_bias(config, f"{tensors.prefix}.{i}.{module}", role, shape)
+        yield from _layer(config, tensors, i, stacked)
     for module, role in tensors.after.items():
         if role.kind != "head" or not config.tie_embeddings:
-            shapes |= _with_bias(config, module, role, _outside(config, role))
-    return shapes
+            yield module, role, _outside(config, role)
 
 
 def qkv_rows(config: ModelConfig) -> tuple[int, int, int]:
@@ -36,16 +45,15 @@ def qkv_rows(config: ModelConfig) -> tuple[int, int, int]:
     return config.n_heads * config.head_dim, kv, kv
 
 
-def _with_bias(
+def _tensors(
     config: ModelConfig, module: str, role: ModuleRole, shape: Shape
-) -> dict[str, Shape]:
-    """Return the tensors of a module. `shape`: outputs × inputs."""
+) -> Iterator[tuple[str, Shape]]:
     if module.endswith(STACKED):
-        return {module: shape}
-    found = {f"{module}.weight": shape[::-1] if role.layout == "transposed" else shape}
+        yield module, shape
+        return
+    yield f"{module}.weight", shape[::-1] if role.layout == "transposed" else shape
     if has_biases(config, role):
-        found[f"{module}.bias"] = shape[:1]
-    return found
+        yield f"{module}.bias", shape[:1]
 
 
 def _outside(config: ModelConfig, role: ModuleRole) -> Shape:
@@ -55,32 +63,36 @@ def _outside(config: ModelConfig, role: ModuleRole) -> Shape:
     return n, config.hidden_size
 
 
-def _layer(
-    config: ModelConfig, tensors: TensorMap, i: int
-) -> dict[str, tuple[ModuleRole, Shape]]:
-    """Return the modules of a layer and their shapes, without those that are other names of the
-    same matrices."""
+def _layer(config: ModelConfig, tensors: TensorMap, i: int, stacked: bool) -> Iterator[Module]:
+    """Yield the modules of a layer, without those that are other names of the same matrices."""
     groups: dict[tuple[Kind, str], dict[str, ModuleRole]] = {}
     for module, role in tensors.roles(i).items():
-        if "*" not in module:
+        if not role.routed or stacked == module.endswith(STACKED):
             groups.setdefault((role.kind, role.op), {})[module] = role
-    found = {}
     for (kind, op), roles in groups.items():
-        modules = list(roles) if op != "mlp.router" or kind == "norm" else _routers(config, roles)
+        modules = _used(config, roles)
         shapes = (
-            _norms(config, tensors, modules)
-            if kind == "norm"
-            else _matrices(config, op, modules)
+            _norms(config, tensors, modules) if kind == "norm" else _matrices(config, op, modules)
         )
-        found |= {m: (roles[m], s) for m, s in zip(modules, shapes, strict=True)}
-    return found
+        for module, shape in zip(modules, shapes, strict=True):
+            for name in _of_each_expert(config, module):
+                yield f"{tensors.prefix}.{i}.{name}", roles[module], shape
 
 
-def _routers(config: ModelConfig, modules: Sequence[str]) -> list[str]:
-    """Return the router, by the name that newer files have, and the gate of a shared expert."""
-    shared = [module for module in modules if module.endswith("shared_expert_gate")]
+def _of_each_expert(config: ModelConfig, module: str) -> list[str]:
+    n = config.experts.n_experts if config.experts and "*" in module else 0
+    return [module.replace("*", str(e)) for e in range(n)] if n else [module]
+
+
+def _used(config: ModelConfig, roles: Mapping[str, ModuleRole]) -> list[str]:
+    """Return the modules that the model has of these: of routers one, by the name that newer files
+    have, and those of a shared expert if there is one."""
+    shared = [module for module in roles if "shared_expert" in module]
+    own = [module for module in roles if module not in shared]
+    if own and roles[own[-1]].op == "mlp.router" and roles[own[-1]].kind == "mlp":
+        own = own[-1:]
     has_shared = bool(config.experts and config.experts.shared_intermediate_size)
-    return [[m for m in modules if m not in shared][-1], *(shared if has_shared else ())]
+    return [*own, *(shared if has_shared else ())]
 
 
 def _norms(config: ModelConfig, tensors: TensorMap, modules: Sequence[str]) -> list[Shape]:
@@ -102,7 +114,8 @@ def _matrices(config: ModelConfig, op: str, modules: Sequence[str]) -> list[Shap
         return [(n, hidden) for n in (moe.n_experts, 1)[: len(modules)]]
     experts: Shape = ()
     if moe and op.startswith("mlp.experts."):
-        inner, experts = moe.intermediate_size, (moe.n_experts,)
+        inner = moe.intermediate_size
+        experts = (moe.n_experts,) if modules[0].endswith(STACKED) else ()
     elif moe and op.startswith("mlp.shared."):
         inner = moe.shared_intermediate_size
     if op.endswith("down"):

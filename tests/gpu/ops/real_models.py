@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpu.bench.machine.tiny_models import TINY_CONFIG, tensor_shapes
+from gpu.bench.machine.tiny_models import TINY_CONFIG
+from gpu.checkpoint.config_shapes import config_shapes
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.config import ModelConfig
 from gpu.export.recording import ShapeLoader
@@ -169,7 +170,7 @@ class _Shapes:
     """A `WeightSource` that knows shapes only."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self._shapes = tensor_shapes(config)
+        self._shapes = config_shapes(config, stacked=False)
 
     def __contains__(self, name: object) -> bool:
         return name in self._shapes

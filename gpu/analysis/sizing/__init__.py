@@ -1,0 +1,1 @@
+"""What a model would take, from its config: parameters, bytes, and bounds on devices."""

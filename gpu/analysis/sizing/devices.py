@@ -1,0 +1,70 @@
+"""Devices to size a model for, as their vendors' data sheets describe them.
+
+A rate of a data sheet is a peak: matrix units in f16 without sparsity. The engine's own kernels use
+plain arithmetic, of which docs/gpus.md has what was measured.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+GB, TFLOPS = 10**9, 10**12
+PCIE_4, PCIE_5 = 32 * GB, 64 * GB
+"""Bytes per second of 16 lanes, one way."""
+
+
+class DeviceSpec(msgspec.Struct, frozen=True):
+    """A device.
+
+    memory_bytes   None: unknown
+    flops_per_s    f16; None: the vendor does not publish it
+    bus_bytes_per_s  of host memory, one way; None: the device computes in the host's memory
+    source         where the numbers are from
+    """
+
+    name: str
+    memory_bytes: int | None
+    bytes_per_s: float
+    flops_per_s: float | None
+    bus_bytes_per_s: float | None
+    source: str
+
+
+DEVICES = (
+    DeviceSpec(
+        "H100", 80 * GB, 3350 * GB, 989 * TFLOPS, PCIE_5,
+        "NVIDIA H100 data sheet, SXM5 80 GB; f16 without sparsity",
+    ),
+    DeviceSpec(
+        "A100", 80 * GB, 2039 * GB, 312 * TFLOPS, PCIE_4,
+        "NVIDIA A100 data sheet, SXM4 80 GB; f16 without sparsity",
+    ),
+    DeviceSpec(
+        "L4", 24 * GB, 300 * GB, 121 * TFLOPS, PCIE_4,
+        "NVIDIA L4 data sheet; f16, half of the rate with sparsity",
+    ),
+    DeviceSpec(
+        "RTX 4090", 24 * GB, 1008 * GB, 165 * TFLOPS, PCIE_4,
+        "NVIDIA Ada architecture paper; f16 with sums in f32, without sparsity",
+    ),
+    DeviceSpec(
+        "RTX 3060", 12 * GB, 360 * GB, 51 * TFLOPS, PCIE_4,
+        "NVIDIA GeForce RTX 3060 12 GB; half of the 101 tensor TFLOPS with sparsity",
+    ),
+    DeviceSpec(
+        "RX 7900 XTX", 24 * GB, 960 * GB, 123 * TFLOPS, PCIE_4,
+        "AMD Radeon RX 7900 XTX specifications; peak half precision",
+    ),
+    DeviceSpec(
+        "M4 Max", 128 * GB, 546 * GB, None, None,
+        "Apple M4 Max, 40-core GPU, most memory; Apple publishes no rate of arithmetic",
+    ),
+    DeviceSpec(
+        "M2 Max", 96 * GB, 400 * GB, 13.6 * TFLOPS, None,
+        "Apple M2 Max, 38-core GPU, most memory; f32",
+    ),
+    DeviceSpec(
+        "Laptop GPU", 16 * GB, 120 * GB, 16.6 * TFLOPS, None,
+        "AMD Radeon 780M with LPDDR5X-7500, half of 32 GB; two f16 operations per f32 lane",
+    ),
+)  # fmt: skip
