@@ -204,6 +204,7 @@ __all__ = [
     "export_model",
     "gguf_part",
     "is_tuned",
+    "measured_device",
     "n_dropped",
     "perplexities",
     "policy_choices",
@@ -282,6 +283,27 @@ def wgpu_versions() -> dict[str, str]:
     from gpu.webgpu.device import wgpu_versions
 
     return wgpu_versions()
+
+
+def measured_device(adapter: str | None, memory_bytes: int | None) -> DeviceSpec:
+    """Return an adapter as a device to size models for, its rates measured, in half a second.
+    Raises DeviceError when it cannot be opened."""
+    from gpu.webgpu.device import Device
+    from gpu.webgpu.peaks import how_measured, measure_peaks
+
+    device = Device.open(adapter, checked=False)
+    try:
+        peaks = measure_peaks(device)
+    finally:
+        device.close()
+    return DeviceSpec(
+        name=device.info.name,
+        memory_bytes=memory_bytes,
+        bytes_per_s=peaks.bytes_per_s,
+        flops_per_s=peaks.flops_per_s,
+        bus_bytes_per_s=None,
+        source=f"measured: {how_measured(peaks.read_bytes)}, and multiply-adds in f32",
+    )
 
 
 def autotune_device(adapter: str | None = None) -> AutotuneResult:

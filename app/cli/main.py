@@ -409,6 +409,61 @@ def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
             click.echo(line)
 
 
+@main.command()
+@click.argument("model", required=False, envvar="TOKENGLASS_MODEL")
+@settings_options(("revision", "dtype", "kv_dtype", "context"))
+@click.option(
+    "--users", type=click.IntRange(1), default=1, show_default=True,
+    help="Texts that are written at once, each of --context tokens.",
+)  # fmt: skip
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), default=20, show_default=True,
+    help="Tokens per second that each user should get.",
+)  # fmt: skip
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME",
+    help="Device of the table, such as H100, or `this` to measure the GPU of this machine. May be "
+    "repeated. Default: all of the table.",
+)  # fmt: skip
+@settings_options(("adapter",))
+@click.option("--memory", type=click.FloatRange(0), help="GB of a device of your own.")
+@click.option("--bandwidth", type=click.FloatRange(0, min_open=True), help="Its GB/s.")
+@click.option("--flops", type=click.FloatRange(0, min_open=True), help="Its TFLOPS in f16.")
+@click.option(
+    "--bus", type=click.FloatRange(0, min_open=True),
+    help="GB/s between it and host memory, one way: 32 for 16 lanes of PCIe 4.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes and seconds.")
+def plan(model: str | None, devices: tuple[str, ...], as_json: bool, **values: Any) -> None:
+    """Say what MODEL would take, from its config alone: parameters by part, bytes by storage type,
+    the KV cache, and the bounds that devices set: users that fit, time to the first token and
+    tokens per second, and what offloading or splitting it costs. Default: that of the other
+    commands.
+
+    Nothing is loaded and no weights are downloaded; no GPU is needed.
+    """
+    import msgspec
+
+    from app.cli import plan as sizing
+    from app.models.shapes import find_shape
+    from gpu import Workload, size_model
+
+    with _errors():
+        own = sizing.own_device(*(values[name] for name in ("memory", "bandwidth", "flops", "bus")))
+        chosen = sizing.chosen_devices(devices, values["adapter"], own)
+        shape = find_shape(model, values["revision"])
+        work = Workload(
+            sizing.dtype_of(shape, values["dtype"]),
+            *(values[name] for name in ("kv_dtype", "users", "context", "rate")),
+        )
+        found = size_model(shape, work, chosen)
+        if as_json:
+            click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+            return
+        for line in sizing.report_lines(found):
+            click.echo(line)
+
+
 def _tune_or_report(which: str, device: DeviceInfo) -> None:
     """Measure a device and show the result, or show why it cannot be measured."""
     from gpu import DeviceError, autotune_device

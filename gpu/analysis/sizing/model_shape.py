@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu.analysis.footprint import Footprint
+from gpu.checkpoint.auto_dtype import choose_dtype
 from gpu.checkpoint.config_shapes import config_shapes
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.open_model import open_model
@@ -37,7 +38,13 @@ class ModelShape:
         path = Path(path)
         if is_gguf(path) or any(is_there(path / file) for file in (WEIGHTS, INDEX)):
             return cls(name, *open_model(path))
-        return cls._of(name, ModelConfig.from_folder(path), path)
+        return cls.from_config(name, path)
+
+    @classmethod
+    def from_config(cls, name: str, folder: Path) -> ModelShape:
+        """Read config.json of a folder, and nothing of its weights. Raises ModelError as
+        `from_path`."""
+        return cls._of(name, ModelConfig.from_folder(folder), folder)
 
     @classmethod
     def of_config(cls, name: str, values: Mapping[str, Any]) -> ModelShape:
@@ -59,6 +66,11 @@ class ModelShape:
         if dtype not in self.inventories:
             self.inventories[dtype] = Inventory.of(self.config, self.checkpoint, dtype)
         return self.inventories[dtype]
+
+    def nearest_dtype(self) -> str:
+        """Return the storage type that is nearest to the files, or to a model without them."""
+        saved = self.inventory("f16").saved_types
+        return choose_dtype({name: n for name, n in saved.items() if n}).dtype
 
     def footprint(self, options: LoadOptions) -> Footprint:
         """Return the memory that the model takes with these options; see `Footprint.of`."""

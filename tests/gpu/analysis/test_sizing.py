@@ -179,12 +179,12 @@ def replace_rate(device: DeviceSpec, flops_per_s: float | None) -> DeviceSpec:
 
 
 def test_a_workload_that_makes_no_sense_is_refused() -> None:
-    for work in ({"users": 0}, {"rate": 0.0}, {"context": 10**6}):
+    for work in (Workload(users=0), Workload(rate=0.0), Workload(context=10**6)):
         with pytest.raises(InvalidRequest):
-            sized("tale", **work)
-    for work in ({"dtype": "q5"}, {"kv_dtype": "q3"}):
+            size_model(shape_of("tale"), work, ())
+    for work in (Workload(dtype="q5"), Workload(kv_dtype="q3")):
         with pytest.raises(ModelError):
-            sized("tale", **work)
+            size_model(shape_of("tale"), work, ())
 
 
 def test_a_folder_needs_no_weights(tmp_path: Any) -> None:
