@@ -7,6 +7,7 @@ Tuples are written as arrays.
 from __future__ import annotations
 
 import gzip
+from typing import Annotated
 
 import msgspec
 
@@ -16,8 +17,20 @@ from gpu.info import LoraInfo
 FORMAT = "tokenglass-plan"
 VERSION = 1
 
-Field = tuple[str, str]
-"""Name and WGSL type of a 32-bit word."""
+
+def _one_of(*values: str) -> msgspec.Meta:
+    return msgspec.Meta(extra_json_schema={"enum": values})
+
+
+Word = Annotated[str, _one_of("u32", "f32")]
+"""WGSL type of 32 bits."""
+StorageType = Annotated[str, _one_of("f32", "f16", "q8", "q4")]
+BindingType = Annotated[str, _one_of("uniform", "storage", "read-only-storage")]
+StepSizeName = Annotated[
+    str, _one_of("one", "rows", "samples", "seen", "cached", "cached_blocks", "splits", "power")
+]
+Field = tuple[str, Word]
+"""Name and type of a word."""
 Run = tuple[int, int]
 """First entry and number of entries."""
 
@@ -114,7 +127,7 @@ class PlanWeight(msgspec.Struct, frozen=True, omit_defaults=True):
     or those of LoRA adapters."""
 
     name: str
-    dtype: str
+    dtype: StorageType
     bytes: int
     at: int
     n: int
@@ -164,7 +177,7 @@ class PlanKernel(msgspec.Struct, frozen=True):
     name: str
     source: int
     constants: dict[str, int | float]
-    bindings: tuple[tuple[int, str], ...]
+    bindings: tuple[tuple[int, BindingType], ...]
     workgroup: tuple[int, int, int]
 
 
@@ -182,7 +195,7 @@ class CostTerm(msgspec.Struct, frozen=True, array_like=True):
     """coefficient × size: a size of a step by its name and arguments."""
 
     coefficient: float
-    size: str
+    size: StepSizeName
     arguments: tuple[float, ...]
 
 
@@ -202,7 +215,7 @@ class KeptResult(msgspec.Struct, frozen=True):
     at: int
     parts: int
     stride: int
-    dtype: str
+    dtype: Word
 
 
 class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,11 +1,12 @@
-"""TypeScript types generated for tsc: of messages, replay files and what routes below /api answer,
-from their JSON schemas, and of the page's elements, from its templates.
+"""TypeScript types generated for tsc: of messages, replay files, exported models and what routes
+below /api answer, from their JSON schemas, and of the page's elements, from its templates.
 
 python -m tests.js.schema_types > build/js/schemas.d.ts
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -15,14 +16,22 @@ import msgspec
 from app import assets
 from app.engine.client import ReplicaStatus
 from app.local.exports import DtypeOffers
+from app.local.model_files import Manifest
 from app.models.switching import ModelOffers
 from app.ws.protocol_schema import protocol_schema
 from app.ws.replay_format import Schema, replay_schema
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.tensor_summary import TensorSummary
+from gpu.export.plan_format import PlanFile
 from gpu.plans.plan_report import PlanReport
 
-WORDS = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
+WORDS = {
+    "integer": "number",
+    "number": "number",
+    "bigint": "bigint",
+    "string": "string",
+    "boolean": "boolean",
+}
 
 
 def type_of(schema: Schema) -> str:
@@ -65,14 +74,42 @@ def namespace(name: str, schema: Schema) -> str:
     return "\n".join([f"declare namespace {name} {{", *lines, "}", ""])
 
 
-def answer_types() -> str:
-    """Return the namespace Answers: what routes and instruments answer, with all of its fields."""
-    answers = (ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary)
-    _, types = msgspec.json.schema_components(answers)
+def read_types(from_page: Schema) -> str:
+    """Return the namespace Read: messages of the page as static/js/local/messages.js reads them,
+    with their defaults, which are not read in turn, and with seeds of 64 bits."""
+    schema = copy.deepcopy(from_page)
+    types = schema["$defs"]
+    for definition in types.values():
+        fields = definition["properties"]
+        given = {name for name, field in fields.items() if "default" in field}
+        definition["required"] = [*definition.get("required", ()), *given]
+    for field in [field for each in types.values() for field in each["properties"].values()]:
+        if "$ref" in field and "default" in field:
+            definition = types[type_of(field)]
+            definition["required"] = [*set(definition["required"]) & set(field["default"])]
+    types["SamplingParams"]["properties"]["seed"]["anyOf"].append({"type": "bigint"})
+    return namespace("Read", schema)
+
+
+def written_types(*structs: type[msgspec.Struct]) -> list[str]:
+    """Return the types of structs that are written with all of their fields."""
+    _, types = msgspec.json.schema_components(structs)
     for definition in types.values():
         definition["required"] = list(definition["properties"])
+    return [f"  type {name} = {type_of(definition)};" for name, definition in types.items()]
+
+
+def export_types() -> str:
+    """Return the namespace Exported: a plan file, and the manifest of an export."""
+    _, types = msgspec.json.schema_components([PlanFile])
     lines = [f"  type {name} = {type_of(definition)};" for name, definition in types.items()]
-    return "\n".join(["declare namespace Answers {", *lines, "}", ""])
+    return "\n".join(["declare namespace Exported {", *lines, *written_types(Manifest), "}", ""])
+
+
+def answer_types() -> str:
+    """Return the namespace Answers: what routes and instruments answer."""
+    answers = (ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary)
+    return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 
 
 class Ids(HTMLParser):
@@ -107,8 +144,10 @@ def declarations() -> str:
     return "\n".join(
         [
             namespace("FromPage", messages["from_page"]),
+            read_types(messages["from_page"]),
             namespace("ToPage", messages["to_page"]),
             namespace("ReplayFile", replay_schema()),
+            export_types(),
             answer_types(),
             element_types(),
         ]

@@ -37,9 +37,25 @@ def test_each_keyword_has_its_type() -> None:
 
 def test_the_messages_and_the_replay_file_have_types() -> None:
     text = declarations()
-    for name in ("FromPage", "ToPage", "ReplayFile", "Answers"):
+    for name in ("FromPage", "Read", "ToPage", "ReplayFile", "Exported", "Answers"):
         assert f"declare namespace {name} {{" in text
     assert "type Any = Hello | Status | Generation" in text
+
+
+def test_a_message_that_was_read_has_its_defaults() -> None:
+    """A default is not read in turn, so what it leaves out may be missing."""
+    read = {line.split(" = ")[0].split()[-1]: line for line in namespace_of("Read")}
+    assert '"written": number;' in read["Generate"]
+    assert '"pace": number | null' in read["Generate"]
+    assert '"pace"?: number | null' in read["Update"], "which has no default"
+    assert '"heads"?:' in read["Interventions"]
+    assert '"seed": number | null | bigint' in read["SamplingParams"]
+
+
+def namespace_of(name: str) -> list[str]:
+    """Return the types of a namespace, a line each."""
+    _, _, after = declarations().partition(f"declare namespace {name} {{\n")
+    return after[: after.index("\n}")].splitlines()
 
 
 def types_of(path: Path) -> str:
