@@ -33,11 +33,11 @@ OPEN = """async ([hub, name, dtype]) => {
   const plans = new URL("api/local/plans", document.baseURI).href;
   try {
     const files = await HubFiles.open({ hub, name, dtype, plans });
-    if (!dtype) return { manifest: files.manifest };
-    await files.plan("portable");
-    for (const piece of files.manifest.model.weights.pieces) await files.bytes(piece);
+    if (!dtype) return { chat: files.chat };
+    const { manifest } = await files.load("portable");
+    for (const piece of files.pieces()) await piece.read();
     const { keptModels } = await import("/static/js/local/gpu/weight-cache.js");
-    return { manifest: files.manifest, kept: await keptModels() };
+    return { manifest, kept: await keptModels() };
   } catch (error) {
     return { error: error.message };
   }
@@ -138,7 +138,7 @@ def test_what_the_manifest_says_is_what_the_server_reads(
     page: Page, site: Site, hub: FakeHub
 ) -> None:
     page.goto(site.url)
-    chat = page.evaluate(OPEN, [hub.url, NAME, ""])["manifest"]["chat"]
+    chat = page.evaluate(OPEN, [hub.url, NAME, ""])["chat"]
     assert chat == chat_of(Tokenizer.load(tale.model_dir()))
 
 
@@ -148,7 +148,7 @@ def test_more_templates_are_fetched(page: Page, site: Site, hub: FakeHub) -> Non
     files["additional_chat_templates/tool_use.jinja"] = b"two"
     files["additional_chat_templates/not a name.jinja"] = b"three"
     page.goto(site.url)
-    chat = page.evaluate(OPEN, [hub.url, NAME, ""])["manifest"]["chat"]
+    chat = page.evaluate(OPEN, [hub.url, NAME, ""])["chat"]
     assert (chat["chat_template"], chat["tool_template"]) == ("one é", "two")
     assert not hub.fetched("not a name.jinja")
 

@@ -133,7 +133,7 @@ WAITING = """async (wanted) => {
   const run = new RunInterventions(first, 5);
   run.changeWaiting(update);
   const isReady = run.ready;
-  run.setResolved(run.encoded.map((each) => each && resolve(each)));
+  run.setResolved(new Map(run.encoded.map((each) => [each, resolve(each)])));
   const digests = [0, 3, 4, 5].map((position) => run.schedule.at(position).digest);
   return { isReady, digests, requested: run.requested };
 }"""

@@ -46,7 +46,7 @@ SCRIPT = """async ([limits, ids, first, acts]) => {
     for (const { slot, ids } of runs) found[slot] = new CachedText(ids);
     return found;
   };
-  const cover = (slot, position) => slots.cover(slot, position) !== false;
+  const cover = (slot, position) => slots.cover(slot, position) !== null;
   const act = {
     start: (own) => {
       const taken = slots.take(new CachedText(own));

@@ -19,8 +19,7 @@ PACK = """async ({ plan, steps }) => {
   };
   return steps.map(({ rows, samples, tables, staged_kv }) => {
     const buffer = new StepBuffer({ step: { ...plan.step, staged_kv }, limits: plan.limits });
-    const n = buffer.pack(rows, samples.map(asked), tables);
-    return btoa(String.fromCharCode(...new Uint8Array(buffer.bytes, 0, n)));
+    return btoa(String.fromCharCode(...buffer.pack(rows, samples.map(asked), tables)));
   });
 }"""
 

@@ -89,7 +89,63 @@ interface RenderedPrompt {
 type MessageSpan = [message: number, first: number, end: number];
 
 /** Settings of a run as the sampler takes them. */
-type SamplerParams = Required<Omit<FromPage.SamplingParams, "seed">> & { seed: bigint };
+type SamplerParams = Omit<Read.SamplingParams, "seed"> & { seed: bigint };
+
+/** An event of a generation (gpu/events.py). */
+type EngineEvent = ToPage.Generation["event"];
+
+/** A plan that was loaded to a device. */
+interface LoadedParts {
+  device: GPUDevice;
+  plan: Exported.PlanFile;
+  buffers: import("./gpu/buffers.js").Buffers;
+  pipelines: import("./gpu/pipelines.js").Pipelines;
+  lookup: import("./gpu/plan-lookup.js").PlanLookup;
+  interventions: import("./gpu/intervention-tables.js").InterventionTables;
+}
+
+/** Texts of tokens, as the engine writes them: LocalTokenizer, or what tests have in its place. */
+interface TokenTexts {
+  piece(id: number): string;
+  decodeStream(ids: number[]): { push(id: number): string; flush(): string };
+}
+
+/** A part of the weights, in the order of their bytes. */
+interface WeightPiece {
+  bytes: number;
+  read(): Promise<ArrayBuffer>;
+}
+
+/** What an engine says of its model: a manifest, or what is known of a model of a hub. */
+interface ModelManifest {
+  name: string;
+  model: { dtype: string; kv_dtype: string; parameters: number };
+  chat: ModelChat;
+  defaults: ToPage.SamplingParams;
+}
+
+/** Files of a model: gpu/export-files.js or hub/hub-files.js. The pieces are known after `load`. */
+interface ModelFiles {
+  profiles: string[];
+  load(profile: string): Promise<{ plan: unknown; manifest: ModelManifest }>;
+  pieces(): WeightPiece[];
+  modelFiles(): TokenizerFiles | Promise<TokenizerFiles>;
+}
+
+/** Whether plans have interventions on the model's own parts, and adapters. */
+interface Acting {
+  interventions?: boolean;
+  loras?: boolean;
+}
+
+/** Answer to an instrument before it is sent. */
+interface InspectionAnswer {
+  info: Record<string, unknown>;
+  arrays: Record<string, { shape: number[]; values: Float32Array<ArrayBuffer> | Uint32Array<ArrayBuffer> }>;
+}
+
+/** Work that the engine does piece by piece between steps. */
+type Pieces<T> = AsyncGenerator<void, T, void>;
 
 /** Flags of WebGPU, which the library of types does not have. */
 declare const GPUBufferUsage: Record<
@@ -97,3 +153,4 @@ declare const GPUBufferUsage: Record<
   number
 >;
 declare const GPUMapMode: { READ: number };
+declare const GPUShaderStage: { COMPUTE: number };

@@ -1,11 +1,16 @@
-// @ts-nocheck
 // Buffers of a plan on the device: memory, weights, and the tensors that the host writes.
 
-const { STORAGE, UNIFORM, COPY_DST, COPY_SRC } = globalThis.GPUBufferUsage ?? {};
+/** @typedef {Uint8Array<ArrayBuffer> | Uint16Array<ArrayBuffer> | Uint32Array<ArrayBuffer> | Float32Array<ArrayBuffer>} Words */
 
 export class Buffers {
-  /** Allocate all buffers. Throws an Error if the device has too little memory. */
+  /**
+   * Allocate all buffers. Throws an Error if the device has too little memory.
+   *
+   * @param {GPUDevice} device
+   * @param {Exported.PlanFile} plan
+   */
   static async allocate(device, plan) {
+    const { STORAGE, UNIFORM, COPY_DST, COPY_SRC } = GPUBufferUsage;
     device.pushErrorScope("out-of-memory");
     const buffers = plan.buffers.map(({ name, bytes, uniform }) =>
       device.createBuffer({
@@ -25,37 +30,43 @@ export class Buffers {
     return new Buffers(device, plan, buffers);
   }
 
+  /** @param {GPUDevice} device @param {Exported.PlanFile} plan @param {GPUBuffer[]} buffers */
   constructor(device, plan, buffers) {
     this.device = device;
     this.plan = plan;
     this.buffers = buffers;
   }
 
-  /** The range of a view, as a bind group takes it. */
+  /** The range of a view, as a bind group takes it. @param {number} view */
   binding(view) {
     const [buffer, offset, size] = this.plan.views[view];
     return { buffer: this.buffers[buffer], offset, size };
   }
 
-  /** The range of a tensor. */
+  /** The range of a tensor. @param {string} name */
   tensor(name) {
     return this.binding(this.plan.tensors[name].view);
   }
 
-  /** Write to a tensor from its byte `at` on. `data`: a typed array, or a buffer up to `bytes`. */
-  write(name, data, at = 0, bytes = data.byteLength) {
+  /** Write to a tensor from its byte `at` on. @param {string} name @param {Words} data @param {number} [at] */
+  write(name, data, at = 0) {
     const { buffer, offset } = this.tensor(name);
-    const source = ArrayBuffer.isView(data) ? data.buffer : data;
-    this.device.queue.writeBuffer(buffer, offset + at, source, data.byteOffset ?? 0, bytes);
+    this.device.queue.writeBuffer(buffer, offset + at, data);
   }
 
-  /** Write to the beginning of a view. */
+  /** Write to the beginning of a view. @param {number} view @param {Words} data */
   writeView(view, data) {
     const { buffer, offset } = this.binding(view);
     this.device.queue.writeBuffer(buffer, offset, data);
   }
 
-  /** Write row `row` of a tensor whose first dimension has a row for each slot. */
+  /**
+   * Write row `row` of a tensor whose first dimension has a row for each slot.
+   *
+   * @param {string} name
+   * @param {number} row
+   * @param {Words} words
+   */
   writeRow(name, row, words) {
     const [, width] = this.plan.tensors[name].shape;
     this.write(name, words, row * width * 4);

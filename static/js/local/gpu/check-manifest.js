@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Checks of the manifest of an export before anything that it names is fetched.
 
 import { list, mapOf, nullable, optional, ShapeError, struct, text, whole } from "./shape.js";
@@ -9,8 +8,9 @@ const MAX_FILE_BYTES = 2 ** 32;
 const MAX_FILES = 2 ** 12;
 const MAX_TOKENS = 2 ** 12;
 
+/** @type {import("./shape.js").Shape} */
 const sha256 = (value, path) => {
-  if (!/^[0-9a-f]{64}$/.test(value)) throw new ShapeError(`${path} should be a SHA-256 of 64 hexadecimal digits`);
+  if (!/^[0-9a-f]{64}$/.test(String(value))) throw new ShapeError(`${path} should be a SHA-256 of 64 hexadecimal digits`);
 };
 const file = struct({ file: text, bytes: whole(0, MAX_FILE_BYTES), sha256 });
 
@@ -36,13 +36,26 @@ const manifestShape = struct({
   inventory: optional(nullable(file)),
 });
 
-/** Return `manifest`, which was fetched from `url`; throws an Error that says what is wrong with it. */
+/**
+ * Return `manifest`, which was fetched from `url`; throws an Error that says what is wrong with it.
+ *
+ * @param {unknown} manifest
+ * @param {URL} url
+ */
 export function checkManifest(manifest, url) {
-  if (manifest?.format !== FORMAT)
+  expectManifest(manifest, url);
+  return manifest;
+}
+
+/** @param {unknown} manifest @param {URL} url @returns {asserts manifest is Exported.Manifest} */
+function expectManifest(manifest, url) {
+  /** @type {{format?: unknown, version?: unknown}} */
+  const { format, version } = Object(manifest);
+  if (format !== FORMAT)
     throw new Error(`${url} is not the manifest of a model; it should be made by tokenglass export`);
-  if (Math.trunc(manifest.version) !== VERSION)
+  if (Math.trunc(Number(version)) !== VERSION)
     throw new Error(
-      `the model was exported in format ${manifest.version}, and this page reads ${VERSION}; export it again`,
+      `the model was exported in format ${version}, and this page reads ${VERSION}; export it again`,
     );
   try {
     manifestShape(manifest, "");
@@ -50,5 +63,4 @@ export function checkManifest(manifest, url) {
     if (!(error instanceof ShapeError)) throw error;
     throw new Error(`${url} cannot be used: ${error.message}; export the model again`);
   }
-  return manifest;
 }

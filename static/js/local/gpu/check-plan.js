@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Checks of a plan file before anything is made of it.
 //
 // WebGPU checks what a shader may touch; these checks give a bad file a clear error, and bound the
@@ -20,16 +19,14 @@ const QUESTION_TENSORS = new Map([
   ["routes", ["chosen", "gates", "norms"]],
 ]);
 
-/** Return `plan`; throws an Error that says what is wrong with it. */
+/**
+ * Return `plan`; throws an Error that says what is wrong with it.
+ *
+ * @param {unknown} plan
+ * @returns {Exported.PlanFile}
+ */
 export function checkPlan(plan) {
-  expect(plan?.format === FORMAT, "it is not a plan of Tokenglass");
-  expect(Math.trunc(plan.version) === VERSION, `its version is ${plan.version}, expected ${VERSION}`);
-  try {
-    planShape(plan, "");
-  } catch (error) {
-    if (error instanceof ShapeError) expect(false, error.message);
-    throw error;
-  }
+  expectShape(plan);
   plan.buffers.forEach((buffer, i) => checkBuffer(plan, buffer, i));
   plan.views.forEach(([buffer, offset, bytes], i) => {
     const size = plan.buffers[buffer]?.bytes;
@@ -52,6 +49,21 @@ export function checkPlan(plan) {
   return plan;
 }
 
+/** @param {unknown} plan @returns {asserts plan is Exported.PlanFile} */
+function expectShape(plan) {
+  /** @type {{format?: unknown, version?: unknown}} */
+  const { format, version } = Object(plan);
+  expect(format === FORMAT, "it is not a plan of Tokenglass");
+  expect(Math.trunc(Number(version)) === VERSION, `its version is ${version}, expected ${VERSION}`);
+  try {
+    planShape(plan, "");
+  } catch (error) {
+    if (error instanceof ShapeError) expect(false, error.message);
+    throw error;
+  }
+}
+
+/** @param {Exported.PlanFile} plan @param {Exported.PlanFile["tensors"]} tensors */
 function checkTensors({ views }, tensors) {
   for (const [name, { view, shape }] of Object.entries(tensors)) {
     expect(view < views.length, `tensor ${name} has no view`);
@@ -59,16 +71,18 @@ function checkTensors({ views }, tensors) {
   }
 }
 
+/** @param {Exported.PlanFile} plan @param {Exported.PlanBuffer} buffer @param {number} i */
 function checkBuffer(plan, buffer, i) {
-  if (buffer.weight === undefined) return;
+  if (typeof buffer.weight !== "number") return;
   const weight = plan.weights[buffer.weight];
   const { first = 0, rows = 0 } = buffer;
   const fits = weight && first + rows <= weight.n && Number.isInteger(weight.bytes / weight.n);
-  expect(fits, `buffer ${i} has no weight`);
+  expect(!!fits, `buffer ${i} has no weight`);
   const bytes = (rows * weight.bytes) / weight.n;
   expect(bytes <= buffer.bytes, `the weight of buffer ${i} is larger than the buffer`);
 }
 
+/** @param {Exported.PlanFile} plan @param {Exported.RecordedStep} each @param {number} i */
 function checkRecorded(plan, each, i) {
   const whole = each.dispatches.every(([first, n]) => first + n <= plan.dispatches.length);
   expect(whole, `plan ${i} has dispatches that do not exist`);
@@ -88,6 +102,7 @@ function checkRecorded(plan, each, i) {
     expect(room >= each.rows * plan.model.n_heads, `plan ${i} has no room for the weights of one key`);
 }
 
+/** @param {Exported.PlanFile} plan */
 function checkLayouts({ limits, step, results, lookup }) {
   const aligned = step.samples_at % 4 === 0 && step.rows_at % 4 === 0 && step.bytes % 4 === 0;
   expect(aligned, "the step's buffer does not consist of words");
@@ -101,17 +116,22 @@ function checkLayouts({ limits, step, results, lookup }) {
   expect(room >= limits.context, "the block tables are smaller than the context");
 }
 
-/** Check that each adapter has a name of its own, and a strength in every slot. */
+/**
+ * Check that each adapter has a name of its own, and a strength in every slot.
+ *
+ * @param {Exported.PlanFile} plan
+ */
 function checkLoras({ model: { loras = [] }, limits, tensors, views }) {
   if (!loras.length) return;
   expect(new Set(loras.map(({ name }) => name)).size === loras.length, "two adapters have one name");
   const table = Object.hasOwn(tensors, STRENGTHS) ? tensors[STRENGTHS] : null;
-  expect(table, `it has no tensor ${STRENGTHS}`);
-  const [, , bytes] = views[table.view];
+  expect(table !== null, `it has no tensor ${STRENGTHS}`);
+  const bytes = table ? views[table.view][2] : 0;
   const needed = 4 * (limits.slots + 1) * loras.length;
   expect(bytes >= needed, `tensor ${STRENGTHS} has no room for ${loras.length} adapters`);
 }
 
+/** @param {boolean} holds @param {string} wrong */
 function expect(holds, wrong) {
   if (!holds) throw new Error(`the plan file cannot be used: ${wrong}; export the model again`);
 }

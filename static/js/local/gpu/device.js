@@ -3,12 +3,6 @@
 /** Adapters that compute on the processor, for which a profile of its own is faster. */
 const SOFTWARE = /swiftshader|llvmpipe|lavapipe|basic render/i;
 
-/**
- * What a plan needs of a device.
- *
- * @typedef {{bytes: number, features: GPUFeatureName[], limits: Record<string, number>}} DeviceNeeds
- */
-
 /** Return the browser's adapter. Throws an Error that says what the visitor can do without one. */
 export async function requestAdapter() {
   if (!navigator.gpu)
@@ -27,12 +21,12 @@ export async function requestAdapter() {
  * Return the profile of an export that suits an adapter.
  *
  * @param {GPUAdapter} adapter
- * @param {Record<string, unknown>} profiles
+ * @param {string[]} profiles
  */
 export function profileFor(adapter, profiles) {
   const { isFallbackAdapter, architecture, description, vendor } = adapter.info;
   const software = isFallbackAdapter || SOFTWARE.test(`${vendor} ${architecture} ${description}`);
-  return software && "software" in profiles ? "software" : "portable";
+  return software && profiles.includes("software") ? "software" : "portable";
 }
 
 /** Features that instruments use where the adapter has them. @type {GPUFeatureName[]} */
@@ -42,7 +36,7 @@ export const WANTED = ["timestamp-query"];
  * Return a device with what a plan needs. Throws an Error that names what the adapter lacks.
  *
  * @param {GPUAdapter} adapter
- * @param {DeviceNeeds} needs
+ * @param {Exported.Needs} needs
  */
 export async function requestDevice(adapter, { bytes, features, limits }) {
   for (const feature of features)
@@ -58,7 +52,8 @@ export async function requestDevice(adapter, { bytes, features, limits }) {
       );
     requiredLimits[name] = wanted;
   }
-  const requiredFeatures = [...features, ...WANTED.filter((name) => adapter.features.has(name))];
+  const needed = /** @type {GPUFeatureName[]} */ (features); // the adapter has them all
+  const requiredFeatures = [...needed, ...WANTED.filter((name) => adapter.features.has(name))];
   return adapter.requestDevice({ requiredFeatures, requiredLimits });
 }
 

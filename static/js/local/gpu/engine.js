@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The engine in the browser: loads an export, and runs one or two sequences over its plans.
 //
 // A step has one row for each writing sequence, and the next chunk of a prompt in the rest. Two steps
@@ -7,7 +6,7 @@
 import { Buffers } from "./buffers.js";
 import { checkPlan } from "./check-plan.js";
 import { adapterName, profileFor, requestAdapter, requestDevice, WANTED } from "./device.js";
-import { EngineError } from "../shared/errors.js";
+import { EngineError, messageOf } from "../shared/errors.js";
 import { ExportFiles } from "./export-files.js";
 import { InspectionPasses } from "./inspection-passes.js";
 import { ActivationCache, wait } from "../interventions/activation-cache.js";
@@ -31,30 +30,55 @@ const MAX_STEP_MS = 100;
 const FIRST_CHUNK = 32;
 const LEAST_CHUNK = 8;
 
+/**
+ * What a run has in a step: a chunk of its prompt, and the row whose next token is sampled.
+ *
+ * @typedef {{first: number, n: number, firstRow: number}} Chunk
+ * @typedef {{sequence: Sequence, chunk?: Chunk, sampledRow: number | null}} StepPart
+ * @typedef {import("./step-queue.js").Step & {parts: StepPart[]}} EngineStep
+ * @typedef {{step: EngineStep, submittedAt: number, result: Promise<import("./results.js").StepResult>}} InFlight
+ */
+
+/** How far weights or kernels are. @typedef {{stage: "weights" | "kernels", done: number, total: number}} LoadProgress */
+
+/**
+ * What an engine says of itself: `adapter` is a name, `features` those of `WANTED` that the device has.
+ *
+ * @typedef {{
+ *   plan: Exported.PlanFile, manifest: ModelManifest, profile: string, limits: Exported.PlanLimits,
+ *   adapter: string, features: string[], clockMs: number,
+ * }} LocalEngineInfo
+ */
+
 export class LocalEngine {
   /**
    * Load the export at `base`, or `files` (hub/hub-files.js) in its place.
    *
-   * text        {piece(id), decodeStream(ids), eosIds}, or a function that makes it of the files
-   * onProgress  ({stage: "weights" | "kernels", done, total})
+   * text        of tokens, or a function that makes it of the files
    * onLost      (message): the device is gone, and every run has ended
+   *
+   * @param {{
+   *   base?: string, files?: ModelFiles | null,
+   *   text: TokenTexts | ((files: TokenizerFiles, chat: ModelChat) => TokenTexts),
+   *   onProgress?: (at: LoadProgress) => void, onLost?: (message: string) => void,
+   * }} asked
    */
-  static async load({ base, files: given = null, text, onProgress = () => {}, onLost = () => {} }) {
+  static async load({ base = "", files: given = null, text, onProgress = () => {}, onLost = () => {} }) {
     const files = given ?? (await ExportFiles.open(base));
-    const { manifest } = files;
     const adapter = await requestAdapter();
-    const profile = profileFor(adapter, manifest.model.plans);
-    const plan = checkPlan(await files.plan(profile));
+    const profile = profileFor(adapter, files.profiles);
+    const { plan: file, manifest } = await files.load(profile);
+    const plan = checkPlan(file);
     const device = await requestDevice(adapter, plan.needs);
     const buffers = await Buffers.allocate(device, plan);
     const pipelines = new Pipelines(device, plan, buffers);
     const lookup = new PlanLookup(plan);
-    const { pieces } = manifest.model.weights;
     let failed = false; // weights and kernels load side by side, and the others go on a while
+    /** @type {(stage: LoadProgress["stage"]) => (done: number, total: number) => void} */
     const tell = (stage) => (done, total) => failed || onProgress({ stage, done, total });
     const [clockMs] = await Promise.all([
       findRounding(device),
-      uploadWeights(buffers, pieces, (piece) => files.bytes(piece), tell("weights")),
+      uploadWeights(buffers, files.pieces(), tell("weights")),
       pipelines.compile(firstPlans(lookup, plan.limits, "captured"), tell("kernels")),
     ]).catch((error) => {
       failed = true;
@@ -64,29 +88,39 @@ export class LocalEngine {
     const made = typeof text === "function" ? text(await files.modelFiles(), manifest.chat) : text;
     const eosIds = [...new Set([...plan.model.eos_ids, ...manifest.chat.eos_ids])];
     const interventions = new InterventionTables(buffers, plan);
-    const parts = { device, plan, buffers, pipelines, lookup, interventions };
-    const engine = new LocalEngine({ ...parts, queue: new StepQueue(parts) }, {
-      piece: (id) => made.piece(id),
-      decodeStream: (ids) => made.decodeStream(ids),
-      eosIds,
-    });
-    engine.onLost = onLost;
-    pipelines.compile(firstPlans(lookup, plan.limits, "plain")).catch(() => {}); // a step will say it
     const features = WANTED.filter((name) => device.features.has(name));
     const name = adapterName(adapter);
-    engine.info = { plan, manifest, profile, limits: plan.limits, adapter: name, features, clockMs };
+    const parts = { device, plan, buffers, pipelines, lookup, interventions };
+    const engine = new LocalEngine(
+      { ...parts, queue: new StepQueue(parts) },
+      { piece: (id) => made.piece(id), decodeStream: (ids) => made.decodeStream(ids), eosIds },
+      { plan, manifest, profile, limits: plan.limits, adapter: name, features, clockMs },
+    );
+    engine.onLost = onLost;
+    pipelines.compile(firstPlans(lookup, plan.limits, "plain")).catch(() => {}); // a step will say it
     return engine;
   }
 
-  constructor(parts, text) {
+  /**
+   * @param {LoadedParts & {queue: StepQueue}} parts
+   * @param {TokenTexts & {eosIds: number[]}} text
+   * @param {LocalEngineInfo} info
+   */
+  constructor(parts, text, info) {
     const { device, buffers, queue, plan, pipelines, lookup } = parts;
-    Object.assign(this, { device, buffers, queue, text, plan, limits: plan.limits });
+    this.device = device;
+    this.buffers = buffers;
+    this.plan = plan;
+    this.limits = plan.limits;
+    this.text = text;
+    this.info = info;
+    this.queue = queue;
     this.slots = new Slots(plan);
     this.questions = new QuestionQueue();
     this.steps = new StepLog();
-    /** Returns the numbers of runs queued outside this engine, which are not submitted yet. */
+    /** Returns the numbers of runs queued outside this engine, which are not submitted yet. @type {() => number[]} */
     this.alsoWaiting = () => [];
-    /** What runs wait for. */
+    /** What runs wait for. @type {PieceQueue<void>} */
     this.background = new PieceQueue();
     this.passes = new InspectionPasses(parts);
     /** Computes rows again, for instruments. */
@@ -103,17 +137,26 @@ export class LocalEngine {
       pipelines.compile(firstPlans(lookup, plan.limits, "plain", acting)),
     );
     this.nRuns = 0;
-    /** The first run that waits, after one gave blocks back, until some may be free or a run changes. */
+    /**
+     * The first run that waits, after one gave blocks back, until some may be free or a run changes.
+     *
+     * @type {Sequence | null}
+     */
     this.lacksBlocks = null;
+    /** @type {Sequence[]} */
     this.waiting = [];
+    /** @type {Sequence[]} */
     this.active = [];
+    /** @type {InFlight[]} */
     this.inFlight = [];
     this.chunk = FIRST_CHUNK;
     this.lastRead = 0;
     this.running = false;
     this.isAsked = false; // to look again for something to do
     this.timer = 0;
+    /** Why the device cannot be used any more. @type {string | null} */
     this.lost = null;
+    /** @type {(message: string) => void} */
     this.onLost = () => {};
     device.lost.then(({ reason, message }) => {
       if (reason !== "destroyed") this.fail(`the GPU was lost: ${message || "no reason was given"}`);
@@ -122,9 +165,7 @@ export class LocalEngine {
     device.addEventListener("uncapturederror", ({ error }) => this.fail(refusalOf(error)));
   }
 
-  /**
-   * Start a run: {ids, params, capture, updates, interventions, run, onEvent}, as Sequence takes them.
-   */
+  /** Start a run. @param {import("./sequence.js").SequenceRequest} request */
   submit(request) {
     const sequence = new Sequence(request, this.text, this.limits);
     const run = new Run(
@@ -148,18 +189,22 @@ export class LocalEngine {
     return run;
   }
 
-  /** How many runs must end before the `n`-th that waits, from 1, starts; 0: it starts now. */
+  /**
+   * How many runs must end before the `n`-th that waits, from 1, starts; 0: it starts now.
+   *
+   * @param {number} n
+   */
   place(n) {
-    if (this.waiting.includes(this.lacksBlocks)) return n;
+    if (this.lacksBlocks && this.waiting.includes(this.lacksBlocks)) return n;
     return Math.max(0, n - (this.limits.slots - this.active.filter(({ paused }) => !paused).length));
   }
 
   /** The runs that wait, in the order in which they start: paused ones after all others. */
   get inTurn() {
-    return this.waiting.toSorted((a, b) => a.paused - b.paused || a.order - b.order);
+    return this.waiting.toSorted((a, b) => Number(a.paused) - Number(b.paused) || a.order - b.order);
   }
 
-  /** Have an async generator worked off between steps. */
+  /** Have an async generator worked off between steps. @param {Pieces<void>} pieces */
   work(pieces) {
     this.background.add(pieces).catch(() => {}); // the device is lost, which every run is told
     this.run();
@@ -168,6 +213,8 @@ export class LocalEngine {
   /**
    * Resolves to what `pieces` returns, an async generator that uses `recomputer`. Runs and questions
    * share the GPU's time about equally.
+   *
+   * @param {Pieces<InspectionAnswer>} pieces
    */
   ask(pieces) {
     if (this.lost) return Promise.reject(new EngineError("unavailable", this.lost));
@@ -207,7 +254,7 @@ export class LocalEngine {
         else if (!this.isAsked && !this.background.length) break;
       }
     } catch (error) {
-      this.fail(error.message);
+      this.fail(messageOf(error));
     } finally {
       this.running = false;
     }
@@ -216,22 +263,26 @@ export class LocalEngine {
     if (left > 0 && Number.isFinite(left)) this.timer = setTimeout(() => this.run(), left);
   }
 
-  /** Do a piece of a PieceQueue's work. Runs that gave it their blocks start again after all of it. */
+  /**
+   * Do a piece of work. Runs that gave it their blocks start again after all of it.
+   *
+   * @param {PieceQueue<void> | QuestionQueue} work
+   */
   async advance(work) {
     while (this.inFlight.length) await this.collect();
     await work.advance();
     if (!work.length) this.lacksBlocks = null;
   }
 
-  /** Compute what the interventions of a run need. */
+  /** Compute what the interventions of a run need. @param {Sequence} sequence @returns {Pieces<void>} */
   async *resolve(sequence) {
     while (!sequence.finished) {
       try {
         return yield* this.activations.resolveRun(sequence.interventions);
       } catch (error) {
-        const isFull = error.code === "queue_full";
+        const isFull = error instanceof EngineError && error.code === "queue_full";
         const mayHaveRoom = this.active.some(({ paused, finished }) => finished || !paused);
-        if (!isFull || !mayHaveRoom) return sequence.end("error", error.message);
+        if (!isFull || !mayHaveRoom) return sequence.end("error", messageOf(error));
       }
       await wait(); // for runs to end: without a timer the worker would read no message
       yield;
@@ -242,11 +293,11 @@ export class LocalEngine {
     while (this.queue.hasRoom) {
       const step = this.nextStep();
       if (!step) break;
-      step.submittedAt = performance.now();
+      const submittedAt = performance.now();
       this.steps.submitted(step, () => this.waitingRuns());
-      ({ result: step.result } = await this.queue.submit(step, this.slots.tables));
-      step.result.catch(() => {}); // it is awaited later; until then a failure is no unhandled one
-      this.inFlight.push(step);
+      const { result } = await this.queue.submit(step, this.slots.tables);
+      result.catch(() => {}); // it is awaited later; until then a failure is no unhandled one
+      this.inFlight.push({ step, submittedAt, result });
     }
   }
 
@@ -280,6 +331,8 @@ export class LocalEngine {
    * Take slot and blocks from the last paused run without a row in `step`, the step that is being
    * made; false if there is none. It starts again when no other run waits, or in its turn once it
    * may write.
+   *
+   * @param {EngineStep | null} [step]
    */
   preemptPaused(step = null) {
     const last = this.active.findLast(
@@ -289,7 +342,7 @@ export class LocalEngine {
     return !!last;
   }
 
-  /** Take slot and blocks from a run, which is computed again when it starts. */
+  /** Take slot and blocks from a run, which is computed again when it starts. @param {Sequence} sequence */
   preempt(sequence) {
     const { slot, computed } = sequence;
     sequence.preempt();
@@ -298,7 +351,7 @@ export class LocalEngine {
     this.waiting.push(sequence);
   }
 
-  /** Tell the device the text of a run, which its penalties count. */
+  /** Tell the device the text of a run, which its penalties count. @param {Sequence} sequence */
   tellText(sequence) {
     const { slot, ids, nCounted, params } = sequence;
     writeText(this.buffers, slot, ids, nCounted, params.logit_bias);
@@ -310,6 +363,7 @@ export class LocalEngine {
     for (const sequence of this.active) sequence.applyScheduledUpdates();
     const captured = this.active.some((sequence) => sequence.capture && !sequence.finished);
     const most = captured ? this.limits.max_captured_rows : this.limits.max_rows;
+    /** @type {EngineStep} */
     const step = { rows: [], samples: [], parts: [], captured, active: new Map() };
     for (const sequence of [...this.active]) {
       if (!sequence.wantsDecode || !this.cover(sequence, sequence.nextPosition, step)) continue;
@@ -325,6 +379,7 @@ export class LocalEngine {
     return step.rows.length ? step : null;
   }
 
+  /** @param {EngineStep} step @param {Sequence} sequence @param {number} most */
   addChunk(step, sequence, most) {
     const first = sequence.nPrefilled;
     const n = sequence.chunkSize(most);
@@ -332,17 +387,18 @@ export class LocalEngine {
     const firstRow = step.rows.length;
     step.active.set(sequence.slot, sequence.activeAt(first));
     step.rows.push(...sequence.prefillRows(n));
-    const part = { sequence, chunk: { first, n, firstRow }, sampledRow: null };
-    if (!sequence.prefilling) {
-      part.sampledRow = firstRow + n - 1;
-      step.samples.push(sequence.sample(part.sampledRow));
-    }
-    step.parts.push(part);
+    const sampledRow = sequence.prefilling ? null : firstRow + n - 1;
+    if (sampledRow !== null) step.samples.push(sequence.sample(sampledRow));
+    step.parts.push({ sequence, chunk: { first, n, firstRow }, sampledRow });
   }
 
   /**
    * Give a sequence of a step the KV blocks up to `position`, which paused runs make room for. Without
    * any left, one that was or is paused waits until another ends; others end with an error.
+   *
+   * @param {Sequence} sequence
+   * @param {number} position
+   * @param {EngineStep} step
    */
   cover(sequence, position, step) {
     let covered = this.coverSlot(sequence.slot, position);
@@ -365,6 +421,9 @@ export class LocalEngine {
   /**
    * Give a slot the KV blocks up to `position` for a question or a run that is being prepared, while
    * no step is in flight; paused runs make room. False: there are none left.
+   *
+   * @param {number} slot
+   * @param {number} position
    */
   coverBetweenSteps(slot, position) {
     while (!this.coverSlot(slot, position)) {
@@ -374,13 +433,19 @@ export class LocalEngine {
     return true;
   }
 
-  /** Give a slot the KV blocks up to `position`; false: there are none left. */
+  /**
+   * Give a slot the KV blocks up to `position`; false: there are none left.
+   *
+   * @param {number} slot
+   * @param {number} position
+   */
   coverSlot(slot, position) {
-    const first = this.slots.cover(slot, position);
-    if (first === null) return true;
-    if (first === false) return false;
-    const added = new Uint32Array(this.slots.tables[slot].slice(first));
-    this.buffers.write("block_tables", added, (slot * this.limits.max_blocks + first) * 4);
+    const added = this.slots.cover(slot, position);
+    if (!added) return false;
+    const { first, blocks } = added;
+    if (!blocks.length) return true;
+    const at = (slot * this.limits.max_blocks + first) * 4;
+    this.buffers.write("block_tables", new Uint32Array(blocks), at);
     return true;
   }
 
@@ -404,27 +469,29 @@ export class LocalEngine {
 
   /** Read the oldest step, and hand its results to its sequences. */
   async collect() {
-    const step = this.inFlight.shift();
-    const { parts, submittedAt } = step;
-    const result = await step.result;
+    const oldest = this.inFlight.shift();
+    if (!oldest) return;
+    const { step, submittedAt } = oldest;
+    const result = await oldest.result;
     const now = performance.now();
     const ms = now - Math.max(submittedAt, this.lastRead);
     this.lastRead = now;
     this.steps.collected(step, ms);
-    const samples = result.samples.values();
-    for (const { sequence, chunk, sampledRow } of parts) {
+    let nSamples = 0;
+    for (const { sequence, chunk, sampledRow } of step.parts) {
       if (chunk) sequence.chunkRead(chunk.first, chunk.n, chunk.firstRow, result);
-      if (chunk?.n >= this.chunk) this.adjustChunk(ms);
-      if (sampledRow !== null) sequence.sampleRead(samples.next().value, sampledRow, result);
+      if (chunk && chunk.n >= this.chunk) this.adjustChunk(ms);
+      if (sampledRow !== null) sequence.sampleRead(result.samples[nSamples++], sampledRow, result);
     }
   }
 
+  /** @param {number} ms */
   adjustChunk(ms) {
     if (ms > MAX_STEP_MS) this.chunk = Math.max(LEAST_CHUNK, this.chunk / 2);
     else if (ms < 0.4 * MAX_STEP_MS) this.chunk = Math.min(this.limits.max_rows, this.chunk * 2);
   }
 
-  /** End all runs with an error: the device cannot be used any more. */
+  /** End all runs with an error: the device cannot be used any more. @param {string} message */
   fail(message) {
     if (this.lost) return;
     this.lost = message;
@@ -433,7 +500,7 @@ export class LocalEngine {
     this.onLost(message);
   }
 
-  /** Answer all that was asked with an error. */
+  /** Answer all that was asked with an error. @param {string} message */
   failWork(message) {
     const error = new EngineError("unavailable", message);
     this.questions.fail(error);
@@ -441,13 +508,20 @@ export class LocalEngine {
   }
 }
 
-/** What to say of an error of WebGPU that no scope took. */
+/** What to say of an error of WebGPU that no scope took. @param {GPUError} error */
 const refusalOf = (error) =>
   error instanceof GPUOutOfMemoryError
     ? "the GPU has no memory left; close other pages, or choose a smaller model or storage type"
     : `the GPU refused a part of the model: ${error.message}; load it again, and export it again if that does not help`;
 
-/** The plans that a text begins with: chunks of a prompt and single tokens. */
+/**
+ * The plans that a text begins with: chunks of a prompt and single tokens.
+ *
+ * @param {PlanLookup} lookup
+ * @param {Exported.PlanLimits} limits
+ * @param {string} kind
+ * @param {Acting} [acting]
+ */
 function firstPlans(lookup, limits, kind, acting = {}) {
   const chunk = Math.min(FIRST_CHUNK, limits.max_rows);
   return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1, ...acting }));

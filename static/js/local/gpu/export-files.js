@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Files of an export (docs/plan-format.md): fetched, checked against the manifest, kept in the browser.
 
 import { checkManifest } from "./check-manifest.js";
@@ -8,6 +7,8 @@ export class ExportFiles {
   /**
    * Open the export at `base`, a URL that ends with a slash. Its manifest is kept too: a server that
    * was started again has the export no more, but this browser may have all files.
+   *
+   * @param {string} base
    */
   static async open(base) {
     const url = new URL("manifest.json", base);
@@ -18,13 +19,14 @@ export class ExportFiles {
     return files;
   }
 
+  /** @param {string} base @param {Exported.Manifest} manifest @param {number} manifestBytes */
   constructor(base, manifest, manifestBytes) {
     this.base = base;
     this.manifest = manifest;
     this.manifestBytes = manifestBytes;
   }
 
-  /** Return the bytes of a file that the manifest names: {file, bytes, sha256}. */
+  /** Return the bytes of a file that the manifest names. @param {Exported.ExportedFile} entry */
   async bytes({ file, bytes: size, sha256 }) {
     const url = new URL(file, this.base);
     if (!url.href.startsWith(new URL(this.base).href))
@@ -41,21 +43,42 @@ export class ExportFiles {
     return data;
   }
 
-  /** Return the parsed JSON of a file that the manifest names. */
+  /** Return the parsed JSON of a file that the manifest names. @param {Exported.ExportedFile} entry */
   async json(entry) {
     return parseJson(await this.bytes(entry), entry.file);
   }
 
-  /** Return the plan file of a profile. */
-  async plan(profile) {
+  /** Profiles of devices that the export has plans for. */
+  get profiles() {
+    return Object.keys(this.manifest.model.plans);
+  }
+
+  /**
+   * Return the plan file of a profile, and the manifest.
+   *
+   * @param {string} profile
+   * @returns {Promise<{plan: unknown, manifest: ModelManifest}>}
+   */
+  async load(profile) {
     const { plans } = this.manifest.model;
     if (!Object.hasOwn(plans, profile))
       throw new Error(`the manifest names no ${profile} plan, which this GPU needs; export the model again`);
     const entry = plans[profile];
-    return parseJson(await inflated(await this.bytes(entry)), entry.file);
+    const plan = parseJson(await inflated(await this.bytes(entry)), entry.file);
+    return { plan, manifest: this.manifest };
   }
 
-  /** Return the parsed JSON files of the model by name: tokenizer.json, config.json and others. */
+  /** Return the pieces of the weights, in their order. @returns {WeightPiece[]} */
+  pieces() {
+    const { pieces } = this.manifest.model.weights;
+    return pieces.map((entry) => ({ bytes: entry.bytes, read: () => this.bytes(entry) }));
+  }
+
+  /**
+   * Return the parsed JSON files of the model by name: tokenizer.json, config.json and others.
+   *
+   * @returns {Promise<TokenizerFiles>}
+   */
   async modelFiles() {
     const names = Object.keys(this.manifest.files);
     const parsed = await Promise.all(names.map((name) => this.json(this.manifest.files[name])));
@@ -73,7 +96,12 @@ export class ExportFiles {
   }
 }
 
-/** Resolves to {data, isNew}: a file as it is now, or, if it cannot be fetched, as it was kept. */
+/**
+ * Resolves to {data, isNew}: a file as it is now, or, if it cannot be fetched, as it was kept.
+ *
+ * @param {URL} url
+ * @param {string} name
+ */
 async function fetchedOrKept(url, name) {
   try {
     return { data: await bytesOf(await fetch(url, { cache: "no-cache" })), isNew: true };
@@ -84,7 +112,7 @@ async function fetchedOrKept(url, name) {
   }
 }
 
-/** Bytes of a gzip file, or of one that the server has decompressed on the way. */
+/** Bytes of a gzip file, or of one that the server has decompressed on the way. @param {ArrayBuffer} data */
 export async function inflated(data) {
   const [first, second] = new Uint8Array(data, 0, 2);
   if (first !== 0x1f || second !== 0x8b) return data;
@@ -92,11 +120,13 @@ export async function inflated(data) {
   return new Response(stream).arrayBuffer();
 }
 
+/** @param {Response} response */
 async function bytesOf(response) {
   if (!response.ok) throw new Error(`${response.url} could not be fetched: HTTP ${response.status}`);
   return response.arrayBuffer();
 }
 
+/** Return parsed JSON; `name`: what errors call it. @param {ArrayBuffer} data @param {string | URL} name */
 export function parseJson(data, name) {
   try {
     return JSON.parse(new TextDecoder().decode(data));

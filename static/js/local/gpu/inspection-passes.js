@@ -1,9 +1,5 @@
-// @ts-nocheck
 // Passes that answer instruments: rows of a text run again, through plans that keep more
 // (gpu/runners/inspection_passes.py). No step may be in flight.
-//
-// A part of a text is {rows, active, tables}: its rows, the ActiveInterventions on all of them, and the
-// KV blocks of each slot.
 
 import { encodePass, encodeTimed } from "./encode-pass.js";
 import { padded } from "./padded.js";
@@ -14,6 +10,17 @@ import { StepBuffer } from "./step-buffer.js";
 const LENS_SAMPLES = 4;
 /** A plan that keeps states has so many rows at least. */
 const LEAST_STATES_ROWS = 2;
+/**
+ * A part of a text: its rows, the interventions on all of them, and the KV blocks of each slot.
+ *
+ * @typedef {import("../interventions/active.js").ActiveInterventions} ActiveInterventions
+ * @typedef {import("./step-buffer.js").StepRow} StepRow
+ * @typedef {import("./step-buffer.js").StepSample} StepSample
+ * @typedef {{rows: StepRow[], active: ActiveInterventions, tables: number[][]}} TextPart
+ */
+
+/** Bytes of a view that are read. @typedef {{view: number, at: number, bytes: number}} ViewRange */
+
 /** A sample that selects the logits of a row; it draws nothing. */
 const NO_DRAW = {
   seed: 0n,
@@ -24,11 +31,19 @@ const NO_DRAW = {
 };
 
 export class InspectionPasses {
+  /** @param {LoadedParts} parts */
   constructor({ device, plan, buffers, pipelines, lookup, interventions }) {
-    Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
+    this.device = device;
+    this.plan = plan;
+    this.buffers = buffers;
+    this.pipelines = pipelines;
+    this.lookup = lookup;
+    this.interventions = interventions;
     this.step = new StepBuffer(plan);
+    /** @type {GPUBuffer | null} */
     this.readback = null;
-    this.clock = null; // made when dispatches are first timed
+    /** Made when dispatches are first timed. @type {PassClock | null} */
+    this.clock = null;
   }
 
   /** Free the readback buffer and the clock. */
@@ -37,17 +52,24 @@ export class InspectionPasses {
     this.clock?.destroy();
   }
 
-  /** Compute keys and values of a part. */
+  /** Compute keys and values of a part. @param {TextPart} part */
   async fill(part) {
     await this.run(this.planOf("plain", part), part, [], []);
   }
 
-  /** Return attention weights of the rows to the keys first … first + n − 1: (rows, layers, heads, n). */
+  /**
+   * Return attention weights of the rows to the keys first … first + n − 1: (rows, layers, heads, n).
+   *
+   * @param {TextPart} part
+   * @param {number} first
+   * @param {number} n
+   */
   async attention(part, first, n) {
     const { rows } = part;
     const { n_layers: nLayers, n_heads: nHeads } = this.plan.model;
     const recorded = this.planOf("weights", part);
-    const { keys, weights } = recorded.tensors;
+    const keys = tensorOf(recorded, "keys");
+    const weights = tensorOf(recorded, "weights");
     const atOnce = Math.floor(weights.shape[1] / (rows.length * nHeads));
     const found = new Float32Array(rows.length * nLayers * nHeads * n);
     for (let at = 0; at < n; at += atOnce) {
@@ -67,11 +89,12 @@ export class InspectionPasses {
 
   /** Most rows whose attention to one key is kept at once. */
   get mostAttentionRows() {
-    const { weights } = this.lookup.find({ kind: "weights", rows: 1, samples: 0, context: 1 }).tensors;
+    const recorded = this.lookup.find({ kind: "weights", rows: 1, samples: 0, context: 1 });
+    const weights = tensorOf(recorded, "weights");
     return Math.floor(weights.shape[1] / this.plan.model.n_heads);
   }
 
-  /** Return the logits after each row, a Float32Array each. */
+  /** Return the logits after each row, a Float32Array each. @param {TextPart} part */
   async logits(part) {
     const samples = part.rows.map(({ slot }, row) => sampleOf(row, slot));
     return this.readLogits(this.planOf("logits", part, samples.length), part, samples);
@@ -80,11 +103,13 @@ export class InspectionPasses {
   /**
    * Return the residual stream at the last row before every layer and after the last: layers + 1
    * Float32Arrays.
+   *
+   * @param {TextPart} part
    */
   async states(part) {
     const recorded = this.statesPlan(part);
     const { hidden_size: width } = this.plan.model;
-    const { view, shape: [nStates, stride] } = recorded.tensors.states;
+    const { view, shape: [nStates, stride] } = tensorOf(recorded, "states");
     const last = (part.rows.length - 1) * padded(width);
     const ranges = Array.from({ length: nStates }, (_, i) => ({
       view,
@@ -95,12 +120,13 @@ export class InspectionPasses {
     return ranges.map((_, i) => new Float32Array(data, i * width * 4, width));
   }
 
-  /** Return the logits after every layer at the last row: layers + 1 Float32Arrays. */
+  /** Return the logits after every layer at the last row: layers + 1 Float32Arrays. @param {TextPart} part */
   async lens(part) {
     const { rows } = part;
     const kept = this.statesPlan(part);
     await this.run(kept, part, [], []);
-    const { slot } = rows.at(-1);
+    const { slot } = rows[rows.length - 1];
+    /** @type {Float32Array[]} */
     const found = [];
     const nStates = this.plan.model.n_layers + 1;
     for (let first = 0; first < nStates; first += LENS_SAMPLES) {
@@ -114,56 +140,61 @@ export class InspectionPasses {
     return found;
   }
 
-  /** Return the experts of the rows: {chosen, gates, norms}, (rows, expert layers, experts) each. */
+  /**
+   * Return the experts of the rows: {chosen, gates, norms}, (rows, expert layers, experts) each.
+   *
+   * @param {TextPart} part
+   */
   async routes(part) {
     const { rows } = part;
     const { expert_layers: layers, experts_per_token: nExperts } = this.plan.model;
     const recorded = this.planOf("routes", part);
-    const names = ["chosen", "gates", "norms"];
-    const n = rows.length * nExperts;
-    const ranges = names.flatMap((name) => partsOf(recorded.tensors[name], n));
+    const tensors = ["chosen", "gates", "norms"].map((name) => tensorOf(recorded, name));
+    const ranges = tensors.flatMap((tensor) => partsOf(tensor, rows.length * nExperts));
     const data = await this.run(recorded, part, [], ranges);
-    return Object.fromEntries(
-      names.map((name, i) => {
-        const Words = name === "chosen" ? Uint32Array : Float32Array;
-        const byLayer = new Words(data, i * layers.length * n * 4, layers.length * n);
-        const byRow = new Words(byLayer.length);
-        for (let layer = 0; layer < layers.length; layer++)
-          for (let row = 0; row < rows.length; row++) {
-            const from = (layer * rows.length + row) * nExperts;
-            const to = (row * layers.length + layer) * nExperts;
-            byRow.set(byLayer.subarray(from, from + nExperts), to);
-          }
-        return [name, byRow];
-      }),
-    );
+    const n = layers.length * rows.length * nExperts;
+    return {
+      chosen: byRow(new Uint32Array(data, 0, n), new Uint32Array(n), layers.length, rows.length),
+      gates: byRow(new Float32Array(data, n * 4, n), new Float32Array(n), layers.length, rows.length),
+      norms: byRow(new Float32Array(data, n * 8, n), new Float32Array(n), layers.length, rows.length),
+    };
   }
 
   /**
    * Return the GPU milliseconds of each dispatch of a recorded plan, run for a part with its last row
    * sampled. It runs twice, and the second time counts. Null: the device has no timestamps.
+   *
+   * @param {Exported.RecordedStep} recorded
+   * @param {TextPart} part
    */
   async times(recorded, part) {
-    this.clock ??= PassClock.of(this.device, MAX_PASSES);
-    if (!this.clock) return null;
+    const clock = (this.clock ??= PassClock.of(this.device, MAX_PASSES));
+    if (!clock) return null;
     const { rows } = part;
     const sample = { ...sampleOf(rows.length - 1, rows[0].slot), params: NO_FILTERS };
     await this.run(recorded, part, [sample], []);
     const dispatches = await this.pipelines.prepare(recorded);
+    /** @type {number[]} */
     const times = [];
     for (let at = 0; at < dispatches.length; at += MAX_PASSES) {
-      const timed = await this.timesOf(dispatches.slice(at, at + MAX_PASSES));
+      const timed = await this.timesOf(dispatches.slice(at, at + MAX_PASSES), clock);
       if (!timed) return null;
       times.push(...timed);
     }
     return times;
   }
 
-  /** Copy whole KV blocks, `from[i]` to `to[i]`; over a third buffer, as WebGPU wants it. */
+  /**
+   * Copy whole KV blocks, `from[i]` to `to[i]`; over a third buffer, as WebGPU wants it.
+   *
+   * @param {number[]} from
+   * @param {number[]} to
+   */
   copyBlocks(from, to) {
     const pools = Object.entries(this.plan.tensors)
       .filter(([name]) => /^layer\d+\.(keys|values)$/.test(name))
       .map(([, { view }]) => this.buffers.binding(view));
+    /** @param {{size: number}} pool */
     const bytesOf = ({ size }) => size / this.plan.limits.n_blocks;
     const size = Math.max(...pools.map(bytesOf));
     const usage = GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
@@ -183,34 +214,43 @@ export class InspectionPasses {
 
   // ---- their parts -------------------------------------------------------------------------
 
+  /** @param {string} kind @param {TextPart} part @param {number} [samples] @param {number} [nRows] */
   planOf(kind, { rows, active }, samples = 0, nRows = rows.length) {
-    const context = rows.at(-1).position + 1;
+    const context = rows[rows.length - 1].position + 1;
     const { actsOnBase: interventions, actsOnLoras: loras } = active;
     return this.lookup.find({ kind, rows: nRows, samples, context, interventions, loras });
   }
 
+  /** @param {TextPart} part */
   statesPlan(part) {
     return this.planOf("states", part, 0, Math.max(part.rows.length, LEAST_STATES_ROWS));
   }
 
+  /** @param {Exported.RecordedStep} recorded @param {TextPart} part @param {StepSample[]} samples */
   async readLogits(recorded, part, samples) {
     const { view, shape } = this.plan.tensors.logits;
     const { vocab_size: vocabSize } = this.plan.model;
-    const ranges = samples.map((_, i) => ({ view, at: i * shape.at(-1) * 4, bytes: vocabSize * 4 }));
+    const ranges = samples.map((_, i) => ({ view, at: i * shape[shape.length - 1] * 4, bytes: vocabSize * 4 }));
     const data = await this.run(recorded, part, samples, ranges);
     return samples.map((_, i) => new Float32Array(data, i * vocabSize * 4, vocabSize));
   }
 
-  /** Run a plan; resolves to the bytes of `ranges` of views, {view, at, bytes}, one after the other. */
+  /**
+   * Run a plan; resolves to the bytes of `ranges` of views, one after the other.
+   *
+   * @param {Exported.RecordedStep} recorded
+   * @param {TextPart} part
+   * @param {StepSample[]} samples
+   * @param {ViewRange[]} ranges
+   */
   async run(recorded, { rows, active, tables }, samples, ranges) {
     const dispatches = await this.pipelines.prepare(recorded);
-    const n = this.step.pack(rows, samples, tables);
-    this.buffers.write("step", this.step.bytes, 0, n);
+    this.buffers.write("step", this.step.pack(rows, samples, tables));
     if (rows.length) this.interventions.set(rows[0].slot, active);
     const total = ranges.reduce((sum, { bytes }) => sum + bytes, 0);
     const encoder = this.device.createCommandEncoder();
     encodePass(encoder, dispatches);
-    const readback = total ? this.readbackOf(total) : null;
+    const readback = this.readbackOf(total);
     let to = 0;
     for (const { view, at, bytes } of ranges) {
       const { buffer, offset } = this.buffers.binding(view);
@@ -218,24 +258,28 @@ export class InspectionPasses {
       to += bytes;
     }
     this.device.queue.submit([encoder.finish()]);
-    if (!readback) {
-      await this.device.queue.onSubmittedWorkDone();
-      return null;
-    }
-    return this.bytesRead(readback, total);
+    if (total) return this.bytesRead(readback, total);
+    await this.device.queue.onSubmittedWorkDone();
+    return new ArrayBuffer(0);
   }
 
-  /** Run each of `dispatches` as a pass of its own; resolves to their milliseconds. */
-  async timesOf(dispatches) {
+  /**
+   * Run each of `dispatches` as a pass of its own; resolves to their milliseconds.
+   *
+   * @param {import("./encode-pass.js").Dispatch[]} dispatches
+   * @param {PassClock} clock
+   */
+  async timesOf(dispatches, clock) {
     const n = dispatches.length;
     const encoder = this.device.createCommandEncoder();
-    encodeTimed(encoder, dispatches, dispatches.map((_, i) => i + 1), this.clock);
+    encodeTimed(encoder, dispatches, dispatches.map((_, i) => i + 1), clock);
     const readback = this.readbackOf(bytesOfTimes(n));
-    this.clock.copy(encoder, n, readback, 0);
+    clock.copy(encoder, n, readback, 0);
     this.device.queue.submit([encoder.finish()]);
     return passTimes(await this.bytesRead(readback, bytesOfTimes(n)), 0, n);
   }
 
+  /** @param {GPUBuffer} readback @param {number} total */
   async bytesRead(readback, total) {
     const mapped = Math.ceil(total / 8) * 8;
     await readback.mapAsync(GPUMapMode.READ, 0, mapped);
@@ -244,14 +288,13 @@ export class InspectionPasses {
     return data;
   }
 
-  /** The readback buffer, made anew when a larger answer comes. */
+  /** The readback buffer, made anew when a larger answer comes. @param {number} bytes */
   readbackOf(bytes) {
-    if (!(this.readback?.size >= bytes)) {
-      this.readback?.destroy();
-      const size = 2 ** Math.ceil(Math.log2(Math.max(bytes, 8)));
-      const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-      this.readback = this.device.createBuffer({ label: "answers", size, usage });
-    }
+    if (this.readback && this.readback.size >= bytes) return this.readback;
+    this.readback?.destroy();
+    const size = 2 ** Math.ceil(Math.log2(Math.max(bytes, 8)));
+    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
+    this.readback = this.device.createBuffer({ label: "answers", size, usage });
     return this.readback;
   }
 }
@@ -267,9 +310,43 @@ const NO_FILTERS = {
   presence_penalty: 0,
 };
 
+/** @param {number} row @param {number} slot @returns {StepSample} */
 const sampleOf = (row, slot) => ({ row, slot, index: 0, params: NO_DRAW });
 
-/** Ranges of the first `n` numbers of each part of a tensor of (parts, stride). */
+/**
+ * Return a tensor of a plan that answers questions; check-plan.js sees to it that it is there.
+ *
+ * @param {Exported.RecordedStep} recorded
+ * @param {string} name
+ */
+const tensorOf = ({ tensors = {} }, name) => tensors[name];
+
+/**
+ * Return the numbers of (layers, rows, n) as (rows, layers, n), in `to`.
+ *
+ * @template {Uint32Array | Float32Array} T
+ * @param {T} from
+ * @param {T} to
+ * @param {number} nLayers
+ * @param {number} nRows
+ */
+function byRow(from, to, nLayers, nRows) {
+  const n = from.length / (nLayers * nRows);
+  for (let layer = 0; layer < nLayers; layer++)
+    for (let row = 0; row < nRows; row++) {
+      const at = (layer * nRows + row) * n;
+      to.set(from.subarray(at, at + n), (row * nLayers + layer) * n);
+    }
+  return to;
+}
+
+/**
+ * Ranges of the first `n` numbers of each part of a tensor of (parts, stride).
+ *
+ * @param {Exported.PlanTensor} tensor
+ * @param {number} n
+ * @returns {ViewRange[]}
+ */
 function partsOf({ view, shape: [parts, stride] }, n) {
   return Array.from({ length: parts }, (_, i) => ({ view, at: i * stride * 4, bytes: n * 4 }));
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Interventions on the device: tables that the shaders look up by the slot of a row
 // (gpu/plans/intervention_buffers.py, gpu/plans/lora_buffers.py; `interventions.*` and
 // `lora.strengths` in docs/plan-format.md).
@@ -9,17 +8,39 @@ import { padded } from "./padded.js";
 /** Factors of a layer's updates, in the order of a row. */
 const SUBLAYERS = ["attention", "mlp"];
 
+/**
+ * Numbers of each table, and a slot's rows of all of them, layer after layer.
+ *
+ * @typedef {import("../interventions/active.js").ActiveInterventions} ActiveInterventions
+ * @typedef {"heads" | "updates" | "vectors" | "keeps"} TableName
+ * @typedef {Record<TableName, Float32Array<ArrayBuffer>>} TableRows
+ */
+
+/** @type {TableName[]} */
+const TABLES = ["heads", "updates", "vectors", "keeps"];
+
 export class InterventionTables {
-  /** `buffers`: Buffers, or what writes to tensors in their place; `plan`: plan file. */
+  /**
+   * `buffers`: Buffers, or what writes to tensors in their place.
+   *
+   * @param {Pick<import("./buffers.js").Buffers, "plan" | "write">} buffers
+   * @param {Pick<Exported.PlanFile, "limits" | "model">} plan
+   */
   constructor(buffers, { limits, model }) {
-    Object.assign(this, { buffers, model });
+    this.buffers = buffers;
+    this.model = model;
     /** Names of the adapters, in the order of their strengths. */
     this.loras = (model.loras ?? []).map(({ name }) => name);
-    /** What acts on each slot. */
+    /** What acts on each slot. @type {ActiveInterventions[]} */
     this.held = Array(limits.slots + 1).fill(NONE_ACTIVE);
   }
 
-  /** Set the interventions on a slot's rows for all steps submitted from now on. */
+  /**
+   * Set the interventions on a slot's rows for all steps submitted from now on.
+   *
+   * @param {number} slot
+   * @param {ActiveInterventions} active
+   */
   set(slot, active) {
     const before = this.held[slot];
     if (active.baseDigest !== before.baseDigest) this.setBase(slot, active, before);
@@ -27,12 +48,13 @@ export class InterventionTables {
     this.held[slot] = active;
   }
 
+  /** @param {number} slot @param {ActiveInterventions} active @param {ActiveInterventions} before */
   setBase(slot, active, before) {
     const [old, rows] = [before, active].map((each) => this.rowsOf(each));
-    for (const [name, width] of Object.entries(this.widths))
-      this.write(name, slot, width, rows[name], old[name]);
+    for (const name of TABLES) this.write(name, slot, rows[name], old[name]);
   }
 
+  /** @param {number} slot @param {ActiveInterventions} active */
   setStrengths(slot, { loras }) {
     const strengths = new Map(loras.map(({ name, strength }) => [name, strength]));
     const row = Float32Array.from(this.loras, (name) => strengths.get(name) ?? 0);
@@ -45,8 +67,16 @@ export class InterventionTables {
     return { heads, updates: SUBLAYERS.length, vectors: padded(hidden), keeps: 1 };
   }
 
-  /** Write the rows of a slot in the layers where they are not as before. */
-  write(name, slot, width, rows, old) {
+  /**
+   * Write the rows of a slot in the layers where they are not as before.
+   *
+   * @param {TableName} name
+   * @param {number} slot
+   * @param {Float32Array<ArrayBuffer>} rows
+   * @param {Float32Array} old
+   */
+  write(name, slot, rows, old) {
+    const width = this.widths[name];
     const [, stride] = this.buffers.plan.tensors[`interventions.${name}`].shape;
     for (let layer = 0; layer < this.model.n_layers; layer++) {
       const at = layer * width;
@@ -56,10 +86,11 @@ export class InterventionTables {
     }
   }
 
-  /** A slot's rows of every table, layer after layer. */
+  /** Rows of a slot. @param {ActiveInterventions} active @returns {TableRows} */
   rowsOf({ heads, attention, mlp, steer, patch }) {
     const { n_layers: nLayers } = this.model;
     const { widths } = this;
+    /** @param {TableName} name @param {number} value */
     const filled = (name, value) => new Float32Array(nLayers * widths[name]).fill(value);
     const rows = {
       heads: filled("heads", 1),

@@ -1,14 +1,20 @@
-// @ts-nocheck
 // Compute pipelines and bind groups of a plan, made when they are first needed and then kept.
 
+/** @typedef {import("./encode-pass.js").Dispatch} Dispatch */
+
 export class Pipelines {
+  /** @param {GPUDevice} device @param {Exported.PlanFile} plan @param {import("./buffers.js").Buffers} buffers */
   constructor(device, plan, buffers) {
     this.device = device;
     this.plan = plan;
     this.buffers = buffers;
+    /** @type {Map<number, GPUShaderModule>} */
     this.modules = new Map();
+    /** @type {Map<string, GPUBindGroupLayout>} */
     this.layouts = new Map();
+    /** @type {Map<number, Promise<GPUComputePipeline>>} */
     this.pipelines = new Map();
+    /** @type {Map<Exported.RecordedStep, Promise<Dispatch[]>>} */
     this.prepared = new Map();
   }
 
@@ -18,14 +24,15 @@ export class Pipelines {
   }
 
   /**
-   * Resolves to the dispatches of a recorded plan, [pipeline, bind group, [x, y, z]] each. The
-   * promise is kept: a plan is prepared once.
+   * Resolves to the dispatches of a recorded plan. The promise is kept: a plan is prepared once.
+   *
+   * @param {Exported.RecordedStep} recorded
    */
   prepare(recorded) {
-    if (!this.prepared.has(recorded)) this.prepared.set(recorded, this.build(recorded));
-    return this.prepared.get(recorded);
+    return madeOnce(this.prepared, recorded, () => this.build(recorded));
   }
 
+  /** @param {Exported.RecordedStep} recorded @returns {Promise<Dispatch[]>} */
   async build(recorded) {
     const dispatches = recorded.dispatches.flatMap(([first, n]) =>
       this.plan.dispatches.slice(first, first + n),
@@ -38,8 +45,14 @@ export class Pipelines {
     ]);
   }
 
-  /** Compile all kernels of the given plans; `onProgress(done, total)` counts them. */
+  /**
+   * Compile all kernels of the given plans; `onProgress(done, total)` counts them.
+   *
+   * @param {Exported.RecordedStep[]} plans
+   * @param {(done: number, total: number) => void} [onProgress]
+   */
   async compile(plans, onProgress = () => {}) {
+    /** @type {Set<number>} */
     const kernels = new Set();
     for (const { dispatches } of plans)
       for (const [first, n] of dispatches)
@@ -49,37 +62,36 @@ export class Pipelines {
     await Promise.all([...kernels].map((kernel) => this.pipeline(kernel).then(count)));
   }
 
+  /** @param {number} kernel */
   pipeline(kernel) {
-    if (!this.pipelines.has(kernel)) {
+    return madeOnce(this.pipelines, kernel, () => {
       const { name, source, constants } = this.plan.kernels[kernel];
       const layout = this.device.createPipelineLayout({ bindGroupLayouts: [this.layout(kernel)] });
       const compute = { module: this.module(source), entryPoint: "main", constants };
-      const made = this.device.createComputePipelineAsync({ label: name, layout, compute });
-      this.pipelines.set(kernel, made);
-    }
-    return this.pipelines.get(kernel);
+      return this.device.createComputePipelineAsync({ label: name, layout, compute });
+    });
   }
 
+  /** @param {number} source */
   module(source) {
-    if (!this.modules.has(source))
-      this.modules.set(source, this.device.createShaderModule({ code: this.plan.sources[source] }));
-    return this.modules.get(source);
+    const code = this.plan.sources[source];
+    return madeOnce(this.modules, source, () => this.device.createShaderModule({ code }));
   }
 
+  /** @param {number} kernel */
   layout(kernel) {
     const { bindings } = this.plan.kernels[kernel];
-    const key = JSON.stringify(bindings);
-    if (!this.layouts.has(key)) {
+    return madeOnce(this.layouts, JSON.stringify(bindings), () => {
       const entries = bindings.map(([binding, type]) => ({
         binding,
         visibility: GPUShaderStage.COMPUTE,
         buffer: { type },
       }));
-      this.layouts.set(key, this.device.createBindGroupLayout({ entries }));
-    }
-    return this.layouts.get(key);
+      return this.device.createBindGroupLayout({ entries });
+    });
   }
 
+  /** @param {string} label @param {number} kernel @param {number[]} views */
   bindGroup(label, kernel, views) {
     const { bindings } = this.plan.kernels[kernel];
     const entries = views.map((view, i) => ({
@@ -88,4 +100,21 @@ export class Pipelines {
     }));
     return this.device.createBindGroup({ label, layout: this.layout(kernel), entries });
   }
+}
+
+/**
+ * Return the value of `key`, made now if it is new.
+ *
+ * @template K, V
+ * @param {Map<K, V>} made
+ * @param {K} key
+ * @param {() => V} make
+ * @returns {V}
+ */
+function madeOnce(made, key, make) {
+  const known = made.get(key);
+  if (known !== undefined) return known;
+  const value = make();
+  made.set(key, value);
+  return value;
 }

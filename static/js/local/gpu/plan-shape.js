@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The shape of a plan file: the fields that this page reads (docs/plan-format.md has all of them).
 //
 // The bounds are far above every model that fits into a browser. They bound what a hostile file can
@@ -20,7 +19,9 @@ const MAX_LORAS = 64;
 
 const count = whole(0, Number.MAX_SAFE_INTEGER);
 const index = whole(0, MANY);
+/** @param {number} most */
 const upTo = (most) => whole(0, most);
+/** @param {number} most */
 const from1 = (most) => whole(1, most);
 const run = tuple(index, index);
 const fields = list(tuple(text, oneOf("u32", "f32")), 64, 1);

@@ -1,8 +1,8 @@
-// @ts-nocheck
 // Questions that wait for the engine. Runs get as much time as questions do.
 
 import { PieceQueue } from "./piece-queue.js";
 
+/** @extends {PieceQueue<InspectionAnswer>} */
 export class QuestionQueue extends PieceQueue {
   constructor() {
     super();
@@ -12,12 +12,18 @@ export class QuestionQueue extends PieceQueue {
   /**
    * Resolves to the answer that the async generator `pieces` returns. Its info.ms is the time from
    * the first piece to the end.
+   *
+   * @param {Pieces<InspectionAnswer>} pieces
    */
   add(pieces) {
     return super.add(timed(pieces));
   }
 
-  /** Whether a piece should be computed now. Runs get as much time as the piece before took. */
+  /**
+   * Whether a piece should be computed now. Runs get as much time as the piece before took.
+   *
+   * @param {boolean} runsWrite
+   */
   isDue(runsWrite) {
     return this.waiting.length > 0 && (!runsWrite || performance.now() >= this.nextAt);
   }
@@ -30,6 +36,7 @@ export class QuestionQueue extends PieceQueue {
   }
 }
 
+/** @param {Pieces<InspectionAnswer>} pieces @returns {Pieces<InspectionAnswer>} */
 async function* timed(pieces) {
   const begun = performance.now();
   const answer = yield* pieces;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Rows of texts computed outside of any run, piece by piece (gpu/engine/recompute.py). No step is in
 // flight while a piece runs; between pieces the runs go on.
 //
@@ -12,17 +11,31 @@ import { CachedText } from "./cached-text.js";
 /** Most rows of a piece beside runs: they wait for it no longer than for a small chunk of a prompt. */
 const PIECE_ROWS = 16;
 
+/**
+ * @typedef {import("../interventions/active.js").InterventionSchedule} InterventionSchedule
+ * @typedef {import("./inspection-passes.js").TextPart} TextPart
+ */
+
 export class Recomputer {
   /**
-   *   passes  InspectionPasses
-   *   slots   Slots
-   *   texts   returns the CachedText of each slot
+   *   texts   returns what is in each slot
    *   cover   (slot, position): gives a slot its KV blocks; false: there are none left
    *   isIdle  whether no run writes
    *   maxRows most rows of a step
+   *
+   * @param {{
+   *   passes: import("./inspection-passes.js").InspectionPasses, slots: import("./slots.js").Slots,
+   *   texts: () => CachedText[], cover: (slot: number, position: number) => boolean,
+   *   isIdle: () => boolean, maxRows: number,
+   * }} parts
    */
   constructor({ passes, slots, texts, cover, isIdle, maxRows }) {
-    Object.assign(this, { passes, slots, texts, cover, isIdle, maxRows });
+    this.passes = passes;
+    this.slots = slots;
+    this.texts = texts;
+    this.cover = cover;
+    this.isIdle = isIdle;
+    this.maxRows = maxRows;
   }
 
   /** Most rows of a piece that computes keys and values. */
@@ -30,27 +43,56 @@ export class Recomputer {
     return this.isIdle() ? this.maxRows : PIECE_ROWS;
   }
 
-  /** Return the attention of ids[first:] to the keys `key` … `key + n − 1`. Yields after each piece. */
+  /**
+   * Return the attention of ids[first:] to the keys `key` … `key + n − 1`. Yields after each piece.
+   *
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {number} key
+   * @param {number} n
+   * @param {InterventionSchedule} [schedule]
+   */
   attention(ids, first, key, n, schedule = EMPTY_SCHEDULE) {
     return this.computed(ids, first, schedule, (part) => this.passes.attention(part, key, n));
   }
 
-  /** Return the logits after each of ids[first:]. */
+  /**
+   * Return the logits after each of ids[first:].
+   *
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {InterventionSchedule} [schedule]
+   */
   logits(ids, first, schedule = EMPTY_SCHEDULE) {
     return this.computed(ids, first, schedule, (part) => this.passes.logits(part));
   }
 
-  /** Return the logits after every layer at the last of `ids`. */
+  /**
+   * Return the logits after every layer at the last of `ids`.
+   *
+   * @param {number[]} ids
+   * @param {InterventionSchedule} [schedule]
+   */
   lens(ids, schedule = EMPTY_SCHEDULE) {
     return this.computed(ids, ids.length - 1, schedule, (part) => this.passes.lens(part));
   }
 
-  /** Return the residual stream at the last of `ids` before every layer and after the last. */
+  /**
+   * Return the residual stream at the last of `ids` before every layer and after the last.
+   *
+   * @param {number[]} ids
+   */
   states(ids) {
     return this.computed(ids, ids.length - 1, EMPTY_SCHEDULE, (part) => this.passes.states(part));
   }
 
-  /** Return the experts of ids[first:]. */
+  /**
+   * Return the experts of ids[first:].
+   *
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {InterventionSchedule} [schedule]
+   */
   routes(ids, first, schedule = EMPTY_SCHEDULE) {
     return this.computed(ids, first, schedule, (part) => this.passes.routes(part));
   }
@@ -58,6 +100,10 @@ export class Recomputer {
   /**
    * Return the GPU milliseconds of each dispatch of a recorded plan for `n` rows after `context`
    * tokens; null: the device has no timestamps. What the tokens are changes no time.
+   *
+   * @param {Exported.RecordedStep} recorded
+   * @param {number} n
+   * @param {number} context
    */
   times(recorded, n, context) {
     const slot = this.slots.inspection;
@@ -70,6 +116,13 @@ export class Recomputer {
   /**
    * Fill a slot with ids[:first] piece by piece, then return what `ask(part)` resolves to of the rest.
    * Texts that were evicted between two pieces are computed in one.
+   *
+   * @template T
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {InterventionSchedule} schedule
+   * @param {(part: TextPart) => Promise<T>} ask
+   * @returns {Pieces<T>}
    */
   async *computed(ids, first, { spans }, ask) {
     const text = new CachedText(ids, spans);
@@ -88,7 +141,14 @@ export class Recomputer {
     }
   }
 
-  /** Compute keys and values of the tokens `first` … `end − 1`. */
+  /**
+   * Compute keys and values of the tokens `first` … `end − 1`.
+   *
+   * @param {number} slot
+   * @param {CachedText} text
+   * @param {number} first
+   * @param {number} end
+   */
   async fill(slot, text, first, end) {
     for (let at = first; at < end; ) {
       const next = nextChange(text.spans, at, Math.min(end, at + this.maxRows));
@@ -98,7 +158,15 @@ export class Recomputer {
     }
   }
 
-  /** The part of a text that `passes` take. */
+  /**
+   * The part of a text that `passes` take.
+   *
+   * @param {number} slot
+   * @param {CachedText} text
+   * @param {number} first
+   * @param {number} end
+   * @returns {TextPart}
+   */
   part(slot, { ids, spans }, first, end) {
     const rows = ids.slice(first, end).map((token, i) => ({ slot, position: first + i, token }));
     return { rows, active: activeAt(spans, first), tables: this.slots.tables };
@@ -108,6 +176,9 @@ export class Recomputer {
    * Return {slot, n}: the slot in which the tokens from `first` on can be computed and how many of
    * those before it has. That is the slot of a run whose text they belong to, for the rows that are
    * computed again get the same bits; else the slot for questions.
+   *
+   * @param {CachedText} text
+   * @param {number} first
    */
   place(text, first) {
     const texts = this.texts();
@@ -117,13 +188,22 @@ export class Recomputer {
     return { slot, n: own < 0 ? Math.min(first, this.borrowed(text)) : first };
   }
 
-  /** Give a slot the KV blocks of `n` tokens. Throws EngineError if there are none left. */
+  /**
+   * Give a slot the KV blocks of `n` tokens. Throws EngineError if there are none left.
+   *
+   * @param {number} slot
+   * @param {number} n
+   */
   reserve(slot, n) {
     if (this.cover(slot, n - 1)) return;
     throw new EngineError("queue_full", `no KV cache is free for ${n} tokens; wait for the runs to end`);
   }
 
-  /** Give the slot for questions what it or another slot has of a text; return how many tokens. */
+  /**
+   * Give the slot for questions what it or another slot has of a text; return how many tokens.
+   *
+   * @param {CachedText} text
+   */
   borrowed(text) {
     const { inspection, blockTokens, tables } = this.slots;
     const shared = this.texts().map((other) => text.commonPrefix(other));
@@ -141,7 +221,13 @@ export class Recomputer {
   }
 }
 
-/** Whether computing the tokens of `text` from `first` on in the slot of `other` takes nothing from it. */
+/**
+ * Whether computing the tokens of `text` from `first` on in the slot of `other` takes nothing from it.
+ *
+ * @param {CachedText} text
+ * @param {number} first
+ * @param {CachedText} other
+ */
 function belongs(text, first, other) {
   const common = text.commonPrefix(other);
   const isWhole = common >= Math.min(text.length, other.length);

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // State of one run: what was submitted to the device, what was read back, and the events it told.
 //
 // The engine submits ahead of what it reads. Samples past a stop are discarded. The events are those
@@ -17,18 +16,38 @@ const NOT_A_NUMBER =
   "the model's output is not a number: its activations or weights are too large for how they are " +
   "stored; choose an export with dtype f32";
 
+/**
+ * Settings that change, and a scheduled change.
+ *
+ * @typedef {import("../interventions/resolved.js").ResolvedInterventions} ResolvedInterventions
+ * @typedef {import("./results.js").DrawnSample} DrawnSample
+ * @typedef {import("./results.js").StepResult} StepResult
+ * @typedef {Read.SamplingUpdate | Record<string, number | null>} Changes
+ * @typedef {{index: number, params: Changes, capture: boolean | null}} ScheduledUpdate
+ */
+
+/**
+ * A request: `interventions` has those of the updates, too; `run` is its number; `pace`: as in
+ * gpu/request.py.
+ *
+ * @typedef {{
+ *   ids: number[], params: SamplerParams, capture: boolean, updates?: ScheduledUpdate[],
+ *   interventions?: RunInterventions, run?: number, pace?: number | null,
+ *   onEvent: (event: EngineEvent) => void,
+ * }} SequenceRequest
+ */
+
+/** A row of a step, and its position. @typedef {[row: number, position: number]} RowPlace */
+
+/** A sample that was read, of a row of its step. @typedef {{sample: DrawnSample, row: number, result: StepResult}} ReadSample */
+
 export class Sequence {
-  /**
-   * request   {ids, params, capture, updates, interventions, run, pace, onEvent}; updates: [{index,
-   *           params, capture}]; interventions: RunInterventions, with those of the updates; run: its
-   *           number; pace: as in gpu/request.py
-   * text      {piece(id), decodeStream(ids), eosIds}
-   * limits    of the plan
-   */
+  /** @param {SequenceRequest} request @param {TokenTexts & {eosIds: number[]}} text @param {Exported.PlanLimits} limits */
   constructor(request, text, limits) {
     const { ids, params, capture, updates = [], interventions, run = 0, pace, onEvent } = request;
     this.pace = new RunPace(pace);
-    this.held = null; // {sample, row, result} of a preview
+    /** A preview. @type {ReadSample | null} */
+    this.held = null;
     this.nDropped = 0; // previews in flight that are discarded when they are read
     /** Whether the device's penalties count other tokens than those of the text. */
     this.textIsStale = false;
@@ -56,9 +75,11 @@ export class Sequence {
     this.updates = updates;
     this.nApplied = 0;
     this.stream = text.decodeStream(ids);
+    /** @type {StopMatcher<ToPage.Token>} */
     this.matcher = new StopMatcher(params.stop);
     this.clock = new RunClock();
-    this.layerTimes = null; // of the last step whose layers were timed
+    /** Of the last step whose layers were timed. @type {import("./results.js").LayerTimes | null} */
+    this.layerTimes = null;
   }
 
   // ---- what to submit
@@ -93,7 +114,7 @@ export class Sequence {
     return this.nSubmitted > this.nWritten && !this.pace.mayWrite(this.nSubmitted - 1);
   }
 
-  /** The first `n` tokens and what acts on them. */
+  /** The first `n` tokens and what acts on them. @param {number} n */
   upTo(n) {
     return new CachedText(this.ids.slice(0, n), this.interventions.schedule.spans);
   }
@@ -109,6 +130,7 @@ export class Sequence {
     return Math.min(this.ids.length, this.params.first_index + this.nWritten);
   }
 
+  /** @param {number} slot @param {number} reused */
   start(slot, reused) {
     this.slot = slot;
     this.nPrefilled = reused;
@@ -130,19 +152,23 @@ export class Sequence {
     this.nPrefilled = 0;
   }
 
-  /** What acts on the row at `position`. */
+  /** What acts on the row at `position`. @param {number} position */
   activeAt(position) {
     return this.interventions.schedule.at(position);
   }
 
-  /** Number of known ids to prefill next that are under the same interventions, at most `most`. */
+  /**
+   * Number of known ids to prefill next that are under the same interventions, at most `most`.
+   *
+   * @param {number} most
+   */
   chunkSize(most) {
     const first = this.nPrefilled;
     const end = first + Math.min(most, this.nKnown - first);
     return this.interventions.schedule.nextChange(first, end) - first;
   }
 
-  /** Rows of the next `n` known ids. */
+  /** Rows of the next `n` known ids. @param {number} n */
   prefillRows(n) {
     const first = this.nPrefilled;
     this.nPrefilled += n;
@@ -154,11 +180,16 @@ export class Sequence {
   }
 
   decodeRow() {
-    const token = this.settled ? this.ids.at(-1) : FROM_GPU;
+    const token = this.settled ? this.ids[this.ids.length - 1] : FROM_GPU;
     return { slot: this.slot, position: this.nextPosition, token };
   }
 
-  /** The draw of the next token, after row `row` of the step. */
+  /**
+   * The draw of the next token, after row `row` of the step.
+   *
+   * @param {number} row
+   * @returns {import("./step-buffer.js").StepSample}
+   */
   sample(row) {
     if (this.pace.rate) this.clock.goOn(this.pace.dueAt);
     this.pace.submitted();
@@ -168,15 +199,18 @@ export class Sequence {
   /** Apply the scheduled updates of the next token to submit. */
   applyScheduledUpdates() {
     if (this.previewing) return; // it may be submitted again before
-    while (!this.finished && this.updates[this.nApplied]?.index <= this.nSubmitted) {
-      const n = this.nApplied++;
-      const { params, capture } = this.updates[n];
-      this.update(params, capture, this.interventions.ofUpdate(n));
+    while (!this.finished) {
+      const n = this.nApplied;
+      const next = this.updates.at(n);
+      if (!next || next.index > this.nSubmitted) return;
+      this.nApplied += 1;
+      this.update(next.params, next.capture, this.interventions.ofUpdate(n));
     }
   }
 
   // ---- what came back
 
+  /** @param {number} position */
   accepted(position) {
     this.place = position;
     const { piece } = this.text;
@@ -193,18 +227,27 @@ export class Sequence {
     });
   }
 
+  /** @param {number} position */
   queueMoved(position) {
     if (position === this.place) return;
     this.place = position;
     this.emit({ type: "queued", position });
   }
 
-  /** Ids `first` … `first + n − 1` were rows `row` … of a step. Those of the prompt are told once. */
+  /**
+   * Ids `first` … `first + n − 1` were rows `row` … of a step. Those of the prompt are told once.
+   *
+   * @param {number} first
+   * @param {number} n
+   * @param {number} row
+   * @param {StepResult} result
+   */
   chunkRead(first, n, row, result) {
     const from = Math.max(first, this.nPromptTold);
     const end = Math.min(first + n, this.prompt.length);
     if (this.finished || from >= end) return;
     this.nPromptTold = end;
+    /** @type {RowPlace[]} */
     const rows = Array.from({ length: end - from }, (_, i) => [row + from - first + i, from + i]);
     this.emit({
       type: "prefill",
@@ -219,13 +262,20 @@ export class Sequence {
     });
   }
 
+  /** @param {DrawnSample} sample @param {number} row @param {StepResult} result */
   sampleRead(sample, row, result) {
     if (this.nDropped) this.nDropped -= 1;
     else if (this.previewing && Number.isFinite(sample.logprob)) this.hold(sample, row, result);
     else this.write(sample, row, result);
   }
 
-  /** Hold a preview, and tell what the next token will be drawn from. */
+  /**
+   * Hold a preview, and tell what the next token will be drawn from.
+   *
+   * @param {DrawnSample} sample
+   * @param {number} row
+   * @param {StepResult} result
+   */
   hold(sample, row, result) {
     if (this.finished) return;
     this.held = { sample, row, result };
@@ -243,10 +293,12 @@ export class Sequence {
     this.textIsStale = true;
   }
 
+  /** @param {DrawnSample} sample */
   named({ candidates }) {
     return candidates.map((each) => ({ ...each, text: this.text.piece(each.id) }));
   }
 
+  /** @param {DrawnSample} sample @param {number} row @param {StepResult} result */
   write(sample, row, result) {
     if (this.finished) return;
     if (!Number.isFinite(sample.logprob)) {
@@ -277,11 +329,18 @@ export class Sequence {
     if (this.pace.rate) this.clock.wait();
   }
 
+  /** @param {number} position */
   endAfter(position) {
     if (this.nWritten >= this.params.max_tokens) return "length";
     return position + 1 >= this.limits.context ? "context" : null;
   }
 
+  /**
+   * @param {DrawnSample} sample
+   * @param {{index: number, position: number, row: number, eos: boolean}} place
+   * @param {StepResult} result
+   * @returns {ToPage.Token}
+   */
   token(sample, { index, position, row, eos }, result) {
     const { id, logprob, probability, rank, n_kept, draw, mass } = sample;
     const stats = this.stats([[row, position]], position, result);
@@ -313,20 +372,27 @@ export class Sequence {
   }
 
   /**
-   * Return the measurements of rows, [row, position] each, of a step whose last token is at `last`;
-   * null: they were not captured.
+   * Return the measurements of rows of a step whose last token is at `last`; null: they were not
+   * captured.
+   *
+   * @param {RowPlace[]} rows
+   * @param {number} last
+   * @param {StepResult} result
    */
   stats(rows, last, result) {
-    if (!this.capture || !result.captured) return null;
+    const { captured, nRows } = result;
+    if (!this.capture || !captured) return null;
     this.layerTimes = layerTimes(result, last) ?? this.layerTimes;
-    return rows.map(([row, position]) =>
-      result.captured.row(row, position, result.nRows, this.layerTimes),
-    );
+    return rows.map(([row, position]) => captured.row(row, position, nRows, this.layerTimes));
   }
 
   /**
-   * Apply changes to the tokens not submitted yet, previews among them. `resolved`: interventions,
-   * null: as before; `pace`: {pace, steps}, null: as before.
+   * Apply changes to the tokens not submitted yet, previews among them; null: as before.
+   *
+   * @param {Changes | null} changes
+   * @param {boolean | null} capture
+   * @param {ResolvedInterventions | null} [resolved]
+   * @param {import("./run-pace.js").PaceChange | null} [pace]
    */
   update(changes, capture, resolved = null, pace = null) {
     const given = Object.entries(changes ?? {}).filter(([, value]) => value !== null);
@@ -370,12 +436,14 @@ export class Sequence {
     this.end("cancelled");
   }
 
+  /** @param {ToPage.Done["reason"]} reason @param {string} [message] */
   end(reason, message = "") {
     if (this.finished) return;
     this.release(this.matcher.flush());
     this.finish(reason, message);
   }
 
+  /** @param {ToPage.Done["reason"]} reason @param {string} [message] */
   finish(reason, message = "") {
     if (this.finished) return;
     this.finished = true;
@@ -390,18 +458,21 @@ export class Sequence {
     });
   }
 
+  /** @param {[ToPage.Token, string][]} tokens */
   release(tokens) {
     for (const [token, text] of tokens) this.emit({ ...token, text });
   }
 
+  /** @param {EngineEvent} event */
   emit(event) {
     this.onEvent(event);
   }
 
+  /** @param {number} nTokens */
   blocksFor(nTokens) {
     return Math.ceil(nTokens / this.limits.block_tokens);
   }
 }
 
-/** Sampling parameters as the server tells them: the seed is a number. */
+/** Sampling parameters as the server tells them: the seed is a number. @param {SamplerParams} params */
 const told = (params) => ({ ...params, seed: Number(params.seed) });

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // The uniform buffer of a step, packed as the plan file lays it out (gpu/ops/step_buffer.py).
 
 /** Token of a row: the id that its slot sampled last, which the host may not have read yet. */
@@ -7,7 +6,17 @@ export const FROM_GPU = -1;
 const GREEDY_BELOW = 1e-4;
 const LOW_WORD = 0xffffffffn;
 
+/**
+ * A row of a step, and a sample: the row whose next token is drawn, and the words of a sample that are
+ * not 0.
+ *
+ * @typedef {{slot: number, position: number, token: number}} StepRow
+ * @typedef {Pick<SamplerParams, "seed" | "first_index" | "temperature" | "repetition_penalty" | "logit_bias">} NeededParams
+ * @typedef {{row: number, slot: number, index: number, params: NeededParams & Partial<SamplerParams>}} StepSample
+ */
+
 export class StepBuffer {
+  /** @param {Pick<Exported.PlanFile, "step" | "limits">} plan */
   constructor({ step, limits }) {
     this.layout = step;
     this.blockTokens = limits.block_tokens;
@@ -16,12 +25,12 @@ export class StepBuffer {
   }
 
   /**
-   * Pack a step; return how many bytes of `bytes` count.
+   * Return the bytes of a step, which the next one overwrites. `tables`: the KV blocks of each slot, in
+   * order.
    *
-   * rows     [{slot, position, token}]
-   * samples  [{row, slot, index, params}], with the other words of a sample where they are not 0;
-   *          params.seed is a BigInt
-   * tables   the KV blocks of each slot, in order
+   * @param {StepRow[]} rows
+   * @param {StepSample[]} samples
+   * @param {number[][]} tables
    */
   pack(rows, samples, tables) {
     const { layout } = this;
@@ -36,16 +45,22 @@ export class StepBuffer {
         block: layout.staged_kv ? i : tables[row.slot][Math.floor(row.position / this.blockTokens)],
       }),
     );
-    return layout.rows_at + rows.length * 4 * layout.row.length;
+    return new Uint8Array(this.bytes, 0, layout.rows_at + rows.length * 4 * layout.row.length);
   }
 
+  /**
+   * @param {number} at
+   * @param {Exported.StepLayout["row"]} fields
+   * @param {Record<string, unknown>} values
+   */
   put(at, fields, values) {
     fields.forEach(([name, type], i) => {
-      this.words[type][at / 4 + i] = values[name] ?? 0;
+      this.words[type][at / 4 + i] = Number(values[name] ?? 0);
     });
   }
 }
 
+/** @param {StepSample} sample */
 function sampleWords({ params, index, ...words }) {
   const temperature = params.temperature < GREEDY_BELOW ? 0 : params.temperature;
   return {

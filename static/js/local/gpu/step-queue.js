@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Steps in flight: packed, encoded and submitted; read back in order.
 
 import { encodePass, encodeTimed } from "./encode-pass.js";
@@ -14,9 +13,25 @@ export const DEPTH = 2;
  */
 const TIMED_EVERY = { software: 1, portable: 8 };
 
+/**
+ * A step, with what acts on each of its slots.
+ *
+ * @typedef {import("../interventions/active.js").ActiveInterventions} ActiveInterventions
+ * @typedef {import("./step-buffer.js").StepRow} StepRow
+ * @typedef {import("./step-buffer.js").StepSample} StepSample
+ * @typedef {{rows: StepRow[], samples: StepSample[], captured: boolean, active: Map<number, ActiveInterventions>}} Step
+ * @typedef {{rows: number, captured: boolean}} StepSize
+ */
+
 export class StepQueue {
+  /** @param {LoadedParts} parts */
   constructor({ device, plan, buffers, pipelines, lookup, interventions }) {
-    Object.assign(this, { device, plan, buffers, pipelines, lookup, interventions });
+    this.device = device;
+    this.plan = plan;
+    this.buffers = buffers;
+    this.pipelines = pipelines;
+    this.lookup = lookup;
+    this.interventions = interventions;
     this.step = new StepBuffer(plan);
     const nPasses = Math.max(...plan.plans.map(({ marks = [] }) => marks.length + 1));
     /** One clock for all steps in flight: each step's times are copied before the next writes its own. */
@@ -41,9 +56,11 @@ export class StepQueue {
   }
 
   /**
-   * Submit a step, {rows, samples, captured, active}; `active` has the ActiveInterventions of each of
-   * its slots, and `tables` the KV blocks of all. Resolves once it is submitted, to {result}: a promise
-   * of what `read` returns.
+   * Submit a step; `tables`: the KV blocks of all slots. Resolves once it is submitted, to {result}: a
+   * promise of what `read` returns.
+   *
+   * @param {Step} step
+   * @param {number[][]} tables
    */
   async submit({ rows, samples, captured, active }, tables) {
     const context = rows.reduce((most, row) => Math.max(most, row.position + 1), 1);
@@ -57,25 +74,37 @@ export class StepQueue {
     const dispatches = await this.pipelines.prepare(recorded);
     const begun = performance.now();
     const readback = this.free.shift();
+    if (!readback) throw new RangeError(`there are ${DEPTH} steps in flight already`);
     const ends = this.passEnds(recorded, dispatches.length, { rows: rows.length, captured });
-    const n = this.step.pack(rows, samples, tables);
-    this.buffers.write("step", this.step.bytes, 0, n);
+    this.buffers.write("step", this.step.pack(rows, samples, tables));
     for (const [slot, each] of active) this.interventions.set(slot, each);
     this.device.queue.submit([this.encode(recorded, dispatches, ends, readback)]);
     const encode = performance.now() - begun;
     return { result: this.read(readback, recorded, { ...size, captured }, ends.length, encode) };
   }
 
-  /** Return after how many of its dispatches each pass of a step ends. */
+  /**
+   * Return after how many of its dispatches each pass of a step ends.
+   *
+   * @param {Pick<Exported.RecordedStep, "marks">} recorded
+   * @param {number} nDispatches
+   * @param {StepSize} step
+   */
   passEnds({ marks = [] }, nDispatches, { rows, captured }) {
     if (!captured || !this.clock) return [nDispatches];
     const isPrompt = rows > this.plan.limits.slots;
     if (!isPrompt) this.nCaptured += 1;
-    const every = TIMED_EVERY[this.plan.profile] ?? TIMED_EVERY.portable;
+    const every = this.plan.profile === "software" ? TIMED_EVERY.software : TIMED_EVERY.portable;
     const timed = isPrompt || every === 1 || this.nCaptured % every === 1;
     return timed ? [...marks.map(([end]) => end), nDispatches] : [nDispatches];
   }
 
+  /**
+   * @param {Exported.RecordedStep} recorded
+   * @param {import("./encode-pass.js").Dispatch[]} dispatches
+   * @param {number[]} ends
+   * @param {GPUBuffer} readback
+   */
   encode(recorded, dispatches, ends, readback) {
     const encoder = this.device.createCommandEncoder();
     if (this.clock) {
@@ -95,14 +124,20 @@ export class StepQueue {
   }
 
   /**
-   * Resolves to the samples and statistics of a step, and its times in milliseconds: `gpu` of the
-   * whole step and `passes` of its parts, null where they were not measured.
+   * Resolves to the samples and statistics of a step, and its times in milliseconds.
+   *
+   * @param {GPUBuffer} readback
+   * @param {Exported.RecordedStep} recorded
+   * @param {StepSize & {samples: number}} step
+   * @param {number} nPasses
+   * @param {number} encode
+   * @returns {Promise<import("./results.js").StepResult>}
    */
   async read(readback, recorded, { rows, samples, captured }, nPasses, encode) {
     const begun = performance.now();
     const at = timesAt(recorded);
     const bytes = at + (this.clock ? bytesOfTimes(nPasses) : 0);
-    let data = null;
+    let data = new ArrayBuffer(0);
     if (bytes) {
       await readback.mapAsync(GPUMapMode.READ, 0, bytes);
       data = readback.getMappedRange(0, bytes).slice(0);
@@ -126,5 +161,9 @@ export class StepQueue {
   }
 }
 
-/** Byte of the readback buffer at which the times of a step begin. */
+/**
+ * Byte of the readback buffer at which the times of a step begin.
+ *
+ * @param {Exported.RecordedStep} recorded
+ */
 const timesAt = ({ result_bytes: bytes }) => Math.ceil(bytes / 8) * 8;

@@ -1,11 +1,19 @@
-// @ts-nocheck
 // What the sampler knows of the text of each slot: tokens that occur, how often the run wrote each,
 // and biases. Layout: `seen`, `counts` and `biases` of docs/plan-format.md.
 
 const MAX_TIMES_WRITTEN = 0xffff;
 
-/** Tell the device the text of a run that starts in `slot`. `nCounted` of the last ids are its own. */
+/**
+ * Tell the device the text of a run that starts in `slot`. `nCounted` of the last ids are its own.
+ *
+ * @param {Pick<import("./buffers.js").Buffers, "plan" | "writeRow">} buffers
+ * @param {number} slot
+ * @param {number[]} ids
+ * @param {number} nCounted
+ * @param {FromPage.TokenBias[]} logitBias
+ */
 export function writeText(buffers, slot, ids, nCounted, logitBias) {
+  /** @param {string} name */
   const width = (name) => buffers.plan.tensors[name].shape[1];
   const seen = new Uint32Array(width("seen"));
   for (const id of ids) seen[id >>> 5] |= 1 << (id & 31);
@@ -17,7 +25,11 @@ export function writeText(buffers, slot, ids, nCounted, logitBias) {
   if (logitBias.length) buffers.writeRow("biases", slot, biasWords(logitBias));
 }
 
-/** Pairs of id and bias by rising id; the bias as the bits of a float32. */
+/**
+ * Pairs of id and bias by rising id; the bias as the bits of a float32.
+ *
+ * @param {FromPage.TokenBias[]} logitBias
+ */
 function biasWords(logitBias) {
   const words = new Uint32Array(2 * logitBias.length);
   const floats = new Float32Array(words.buffer);

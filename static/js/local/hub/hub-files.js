@@ -1,4 +1,3 @@
-// @ts-nocheck
 // A model of a hub as the engine in this browser loads it, in place of an export: files and ranges of
 // the weights come from the hub, plans from the server of the page, and the rest is made here.
 
@@ -28,6 +27,16 @@ const GIB = 2 ** 30;
 /** Browsers never tell more memory than this, in GiB. */
 const MOST_TOLD = 8;
 
+/** A file as a hub lists it. @typedef {{rfilename: string, size: number, blobId?: string, lfs?: {sha256: string}}} ListedFile */
+
+/**
+ * What the server records for a model of a hub (app/local/plan_messages.py).
+ *
+ * @typedef {{plan: string, kv_dtype: string, parameters: number, constants: Record<string, string>}} RecordedPlans
+ */
+
+/** Consecutive rows of a weight. @typedef {{weight: Exported.PlanWeight, first: number, n: number, bytes: number}} RowRange */
+
 export class HubFiles {
   /**
    * Look up a model.
@@ -36,6 +45,8 @@ export class HubFiles {
    * name      OWNER/MODEL
    * dtype     how its weights are to be stored
    * plans     address that records plans (POST /api/local/plans of app/local/routes.py)
+   *
+   * @param {HubModel} model
    */
   static async open({ hub, name, dtype, plans }) {
     if (!isModelName(name)) throw new Error(`${name} is no name of a model; expected OWNER/MODEL`);
@@ -43,7 +54,7 @@ export class HubFiles {
     const { sha, siblings } = parseJson(await listed.arrayBuffer(), name);
     if (!COMMIT.test(sha) || !Array.isArray(siblings))
       throw new Error(`${hub} does not answer as a hub does; see the server's --hub-url`);
-    const sizes = new Map(siblings.map((file) => [file.rfilename, file]));
+    const sizes = new Map(siblings.map((/** @type {ListedFile} */ file) => [file.rfilename, file]));
     for (const file of NEEDED)
       if (!sizes.has(file))
         throw new Error(`${name} has no ${file}, so it cannot run here; let the server run it`);
@@ -53,21 +64,33 @@ export class HubFiles {
     return files;
   }
 
+  /** @param {string} base @param {Map<string, ListedFile>} sizes @param {Omit<HubModel, "hub">} model */
   constructor(base, sizes, { name, dtype, plans }) {
-    Object.assign(this, { base, sizes, name, dtype, plans });
+    this.base = base;
+    this.sizes = sizes;
+    this.name = name;
+    this.dtype = dtype;
+    this.plans = plans;
+    /** @type {TokenizerFiles & Record<string, unknown>} */
     this.small = {};
     this.smallBytes = 0;
+    /** @type {Map<string, import("./safetensors.js").StoredTensor>} */
     this.tensors = new Map();
-    // Both profiles can be recorded; the engine picks one (gpu/device.js).
-    const model = { dtype, plans: { portable: {}, software: {} } };
-    this.manifest = { name, model, defaults: {}, chat: {} };
+    this.rows = new TensorRows(this.tensors);
+    /** @type {RowRange[]} */
+    this.ranges = [];
+    /** Bytes of the weights that are in no checkpoint, in base64. @type {Record<string, string>} */
+    this.constants = {};
+    this.chat = chatOf({}, new Map());
+    /** Both can be recorded; the engine picks one (gpu/device.js). */
+    this.profiles = ["portable", "software"];
   }
 
   /** Read the JSON files and the templates. */
   async readSmall() {
     const names = [...NEEDED, ...OTHERS].filter((name) => this.sizes.has(name));
     for (const name of names) this.small[name] = parseJson(await this.file(name), name);
-    this.manifest.chat = chatOf(this.small, await this.templates());
+    this.chat = chatOf(this.small, await this.templates());
   }
 
   /** Return the chat templates that are files, by name. */
@@ -86,56 +109,65 @@ export class HubFiles {
     for (const file of await this.weightFiles()) {
       const { size } = this.sizes.get(file) ?? {};
       if (!size) throw new Error(`${this.name} has no ${file}, which its index names`);
+      /** @type {import("./safetensors.js").ReadRange} */
       const read = (at, bytes) => this.range(file, at, bytes);
       for (const [name, tensor] of await readHeader(read, size, file))
         this.tensors.set(name, { ...tensor, read });
     }
-    this.rows = new TensorRows(this.tensors);
   }
 
+  /** @returns {Promise<string[]>} */
   async weightFiles() {
     if (this.sizes.has(WEIGHTS)) return [WEIGHTS];
     if (!this.sizes.has(INDEX))
       throw new Error(`${this.name} has neither ${WEIGHTS} nor ${INDEX}; let the server run it`);
     const { weight_map: map } = parseJson(await this.file(INDEX), INDEX);
-    const files = [...new Set(Object.values(map ?? {}))];
-    if (!files.length || !files.every((file) => SHARD.test(file)))
+    const files = new Set(Object.values(map ?? {}).map(String));
+    if (!files.size || ![...files].every((file) => SHARD.test(file)))
       throw new Error(`${INDEX} of ${this.name} does not name files of weights`);
-    return files;
+    return [...files];
   }
 
   // ---- what the engine asks for ----------------------------------------------------------------
 
-  /** Have the plans recorded for a profile; the pieces of the weights are known then. */
-  async plan(profile) {
+  /**
+   * Have the plans recorded for a profile; the pieces of the weights are known then. Resolves to the plan
+   * file and what is known of the model.
+   *
+   * @param {string} profile
+   * @returns {Promise<{plan: unknown, manifest: ModelManifest}>}
+   */
+  async load(profile) {
     const tensors = Object.fromEntries([...this.tensors].map(([name, { shape }]) => [name, shape]));
     const { "config.json": config, "generation_config.json": generation = {} } = this.small;
     const { name, dtype } = this;
     const asked = { name, config, generation, tensors, dtype, profile };
+    /** @type {{recorded: RecordedPlans, defaults: ToPage.SamplingParams}} */
     const { recorded, defaults } = await ask(this.plans, { method: "POST", body: asked });
+    /** @type {Exported.PlanFile} */
     const plan = parseJson(await inflated(fromBase64(recorded.plan).buffer), "the plan");
     expectRoom(plan.needs.bytes, this.name, this.dtype);
-    const { model } = this.manifest;
-    model.kv_dtype = recorded.kv_dtype;
-    model.parameters = recorded.parameters;
-    this.manifest.defaults = defaults;
     this.constants = recorded.constants;
-    model.weights = { pieces: plan.weights.flatMap(piecesOf) };
-    const made = model.weights.pieces.filter(({ weight }) => weight.parts); // the others are not kept
-    this.total = made.reduce((sum, { bytes }) => sum + bytes, 0);
-    return plan;
+    this.ranges = plan.weights.flatMap(rangesOf);
+    const { kv_dtype, parameters } = recorded;
+    return { plan, manifest: { name, model: { dtype, kv_dtype, parameters }, chat: this.chat, defaults } };
   }
 
-  /** Return the bytes of a piece, kept from before or made now. */
+  /** Return the pieces of the weights, in their order. @returns {WeightPiece[]} */
+  pieces() {
+    return this.ranges.map((range) => ({ bytes: range.bytes, read: () => this.bytes(range) }));
+  }
+
+  /** Return the bytes of a range, kept from before or made now. @param {RowRange} range */
   async bytes({ weight, first, n, bytes }) {
     const { at, ...recipe } = weight;
-    if (!recipe.parts) return constantBytes(this.constants[weight.name], bytes);
+    const { parts } = recipe;
+    if (!parts) return constantBytes(this.constants[weight.name], bytes);
     const made = JSON.stringify([this.base, recipe, first, n]);
     const name = await digest(new TextEncoder().encode(made));
     const kept = await keptFile(name);
     if (kept) return kept;
-    const rowsOf = (part, rows) => this.rows.rowsOf(part, rows);
-    const data = await weightBytes(weight, first, n, rowsOf);
+    const data = await weightBytes({ ...recipe, parts }, first, n, (part, rows) => this.rows.rowsOf(part, rows));
     await keepFile(name, data, await digest(data), this.keptAs());
     return data.buffer;
   }
@@ -144,16 +176,25 @@ export class HubFiles {
     return this.small;
   }
 
+  /** What the kept files of the model are called, and the bytes that all of them take. */
   keptAs() {
-    return { model: keptName(this.name, this.dtype), total: (this.total ?? 0) + this.smallBytes };
+    const made = this.ranges.filter(({ weight }) => weight.parts); // the others are not kept
+    const total = made.reduce((sum, { bytes }) => sum + bytes, this.smallBytes);
+    return { model: keptName(this.name, this.dtype), total };
   }
 
   // ---- what comes from the hub -----------------------------------------------------------------
 
-  /** Return a small file, checked against the hub's list and kept. */
+  /** Return a small file that the hub lists, checked against the list and kept. @param {string} name */
   async file(name) {
-    const { size, lfs, blobId } = this.sizes.get(name);
-    if (size > MAX_SMALL_BYTES) throw new Error(`${name} has ${size} bytes, more than the ${MAX_SMALL_BYTES} that this page reads; let the server run the model`);
+    const listed = this.sizes.get(name);
+    if (!listed) throw new Error(`${this.name} has no ${name}`);
+    const { size, lfs, blobId } = listed;
+    if (size > MAX_SMALL_BYTES)
+      throw new Error(
+        `${name} has ${size} bytes, more than the ${MAX_SMALL_BYTES} that this page reads; let the server ` +
+          "run the model",
+      );
     this.smallBytes += size;
     const key = await digest(new TextEncoder().encode(this.base + name));
     const kept = await keptFile(key);
@@ -166,7 +207,7 @@ export class HubFiles {
     return data;
   }
 
-  /** Return a range of a file. */
+  /** Return a range of a file. @param {string} file @param {number} at @param {number} bytes */
   async range(file, at, bytes) {
     if (!bytes) return new Uint8Array();
     const headers = { Range: `bytes=${at}-${at + bytes - 1}` };
@@ -185,29 +226,39 @@ export class HubFiles {
   }
 }
 
-/** Return the pieces of one weight: whole rows. */
-function piecesOf(weight) {
+/** Return the ranges of rows in which a weight is made. @param {Exported.PlanWeight} weight */
+function rangesOf(weight) {
   const { n, k = 0, dtype, bytes } = weight;
   const each = k ? rowBytes(dtype, k) : 4;
-  if (each * n !== bytes) throw new Error(`the plan gives ${weight.name} a size that does not fit its shape; reload the page`);
+  if (each * n !== bytes)
+    throw new Error(`the plan gives ${weight.name} a size that does not fit its shape; reload the page`);
   const most = weight.parts ? Math.max(1, Math.floor(PIECE_BYTES / each)) : n;
-  const pieces = [];
+  /** @type {RowRange[]} */
+  const ranges = [];
   for (let first = 0; first < n; first += most) {
     const rows = Math.min(most, n - first);
-    pieces.push({ weight, first, n: rows, bytes: rows * each });
+    ranges.push({ weight, first, n: rows, bytes: rows * each });
   }
-  return pieces;
+  return ranges;
 }
 
+/** @param {string | undefined} base64 @param {number} bytes */
 function constantBytes(base64, bytes) {
   const data = fromBase64(base64 ?? "");
-  if (data.length !== bytes) throw new Error("the constants that the server sent do not fit its plan; reload the page");
+  if (data.length !== bytes)
+    throw new Error("the constants that the server sent do not fit its plan; reload the page");
   return data.buffer;
 }
 
-/** Throws if the browser tells that the device has too little memory. */
+/**
+ * Throws if the browser tells that the device has too little memory.
+ *
+ * @param {number} bytes
+ * @param {string} name
+ * @param {string} dtype
+ */
 function expectRoom(bytes, name, dtype) {
-  const told = navigator.deviceMemory ?? MOST_TOLD;
+  const { deviceMemory: told = MOST_TOLD } = /** @type {Navigator & {deviceMemory?: number}} */ (navigator);
   if (told >= MOST_TOLD || bytes <= told * GIB) return;
   const smaller = dtype === "q4" ? "take a smaller model" : "store it as q4, or take a smaller model";
   throw new Error(
@@ -215,6 +266,7 @@ function expectRoom(bytes, name, dtype) {
   );
 }
 
+/** @param {string} url @param {string} name @param {Record<string, string>} [headers] */
 async function get(url, name, headers = {}) {
   let response;
   try {
@@ -234,7 +286,7 @@ async function get(url, name, headers = {}) {
   return response;
 }
 
-/** Resolves to the bytes of a response. */
+/** Resolves to the bytes of a response. @param {Response} response @param {string} name */
 async function bodyOf(response, name) {
   try {
     return await response.arrayBuffer();
@@ -243,9 +295,10 @@ async function bodyOf(response, name) {
   }
 }
 
+/** @param {string} text */
 const fromBase64 = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 
-/** Return git's name of a file's contents. */
+/** Return git's name of a file's contents. @param {ArrayBuffer} data */
 async function gitId(data) {
   const head = new TextEncoder().encode(`blob ${data.byteLength}\0`);
   const whole = await new Blob([head, data]).arrayBuffer();

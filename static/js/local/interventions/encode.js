@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Interventions as the page sends them, checked and with their texts as token ids
 // (gpu/interventions/messages.py).
 
@@ -15,37 +14,55 @@ const MAX_TEXT_CHARS = 64 * 1024;
 /** Characters of a name in an error. */
 const MAX_NAME = 80;
 
-/** Lists of what changes the model's own parts. */
-const BASE_LISTS = ["heads", "attention", "mlp", "steer", "patch"];
-const LISTS = [...BASE_LISTS, "loras"];
-
 /**
- * Checked interventions: {requested, toward, away, patch}. `requested` has all lists; the others have
- * the ids of each steer's two texts (an `away` may be empty) and of each patch's prompt up to its
- * token.
+ * Checked interventions: the others than `requested` have the ids of each steer's two texts (an `away` may
+ * be empty) and of each patch's prompt up to its token.
+ *
+ * @typedef {Required<Read.Interventions>} RequestedInterventions
+ * @typedef {{requested: RequestedInterventions, toward: number[][], away: number[][], patch: number[][]}} EncodedInterventions
+ * @typedef {{first: number, encoded: EncodedInterventions}} EncodedSpan
  */
+
+/** @type {EncodedInterventions} */
 export const NONE_ENCODED = { requested: filled({}), toward: [], away: [], patch: [] };
 
-/** Texts whose last token's residual stream is needed. */
+/** Texts whose last token's residual stream is needed. @param {EncodedInterventions} encoded */
 export const textsOf = ({ toward, away, patch }) =>
   [...toward, ...away, ...patch].filter((ids) => ids.length);
 
-/** What plans must have for encoded interventions, as `PlanLookup` finds them. */
-export const actingOf = ({ requested }) => ({
-  interventions: BASE_LISTS.some((name) => requested[name].length > 0),
-  loras: requested.loras.some(({ strength }) => strength !== 0),
-});
-
-/** Interventions with all lists. */
-function filled(wanted) {
-  return Object.fromEntries(LISTS.map((name) => [name, wanted[name] ?? []]));
+/**
+ * What plans must have for encoded interventions, as `PlanLookup` finds them.
+ *
+ * @param {EncodedInterventions} encoded
+ * @returns {Required<Acting>}
+ */
+export function actingOf({ requested: { loras, ...base } }) {
+  return {
+    interventions: Object.values(base).some((entries) => entries.length > 0),
+    loras: loras.some(({ strength }) => strength !== 0),
+  };
 }
 
-/** Interventions as the server tells them: without empty lists and empty texts. */
-export function told(requested) {
-  const steer = requested.steer.map(({ away, ...rest }) => (away ? { ...rest, away } : rest));
-  const lists = Object.entries({ ...requested, steer });
-  return Object.fromEntries(lists.filter(([, entries]) => entries.length));
+/** Interventions with all lists. @param {Read.Interventions} wanted @returns {RequestedInterventions} */
+function filled({ heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] }) {
+  return { heads, attention, mlp, steer, patch, loras };
+}
+
+/**
+ * Interventions as the server tells them: without empty lists and empty texts.
+ *
+ * @param {RequestedInterventions} requested
+ * @returns {ToPage.Interventions}
+ */
+export function told({ heads, attention, mlp, steer, patch, loras }) {
+  return {
+    ...(heads.length && { heads }),
+    ...(attention.length && { attention }),
+    ...(mlp.length && { mlp }),
+    ...(steer.length && { steer: steer.map(({ away, ...rest }) => (away ? { ...rest, away } : rest)) }),
+    ...(patch.length && { patch }),
+    ...(loras.length && { loras }),
+  };
 }
 
 /** Encodes interventions for one model. */
@@ -53,29 +70,48 @@ export class InterventionEncoder {
   /**
    * `tokenize`: encodes a plain prompt, including the tokens that the tokenizer begins one with.
    * `loras`: names of the adapters that are there.
+   *
+   * @param {{
+   *   nLayers: number, nHeads: number, context: number,
+   *   tokenize: (text: string) => number[], loras?: string[],
+   * }} model
    */
   constructor({ nLayers, nHeads, context, tokenize, loras = [] }) {
-    Object.assign(this, { nLayers, nHeads, tokenize, loras });
+    this.nLayers = nLayers;
+    this.nHeads = nHeads;
+    this.tokenize = tokenize;
+    this.loras = loras;
     this.mostTokens = Math.min(MAX_TEXT_TOKENS, context);
   }
 
   /**
    * Return `wanted`, checked. `param`: field that errors name; `nPrompt`: tokens that patches may
    * name, null: any. Throws InvalidRequest.
+   *
+   * @param {Read.Interventions} wanted
+   * @param {string} [param]
+   * @param {number | null} [nPrompt]
+   * @returns {EncodedInterventions}
    */
   encode(wanted, param = "reach", nPrompt = null) {
     const requested = filled(wanted);
-    if (LISTS.every((name) => !requested[name].length)) return NONE_ENCODED;
+    if (Object.values(requested).every((entries) => !entries.length)) return NONE_ENCODED;
     const check = new Check(this, param);
-    for (const name of ["heads", "attention", "mlp"]) check.factors(name, requested[name]);
+    check.factors("heads", requested.heads);
+    check.factors("attention", requested.attention);
+    check.factors("mlp", requested.mlp);
     check.loras(requested.loras);
     const { toward, away } = check.steers(requested.steer);
     return { requested, toward, away, patch: check.patches(requested.patch, nPrompt) };
   }
 
   /**
-   * Return [{first, encoded}] of interventions under which the tokens of a text from position `first`
-   * on were computed. Throws InvalidRequest.
+   * Return interventions under which the tokens of a text from position `first` on were computed. Throws
+   * InvalidRequest.
+   *
+   * @param {Read.InterventionSpan[]} spans
+   * @param {number | null} [nPrompt]
+   * @returns {EncodedSpan[]}
    */
   encodeSpans(spans, nPrompt = null) {
     let earliest = 0;
@@ -91,20 +127,25 @@ export class InterventionEncoder {
   }
 }
 
-/** Text that is equal for equal patches. */
+/** Text that is equal for equal patches. @param {Read.Patch} patch */
 const keyOf = ({ layer, position, prompt, token }) =>
   JSON.stringify([layer, position, prompt, token]);
 
 /**
  * Throw InvalidRequest if `spans`, under which a text was computed, and `wanted`, which acts from
  * position `last` on, do not fit together. Without spans there is nothing to check.
+ *
+ * @param {Read.InterventionSpan[]} spans
+ * @param {Read.Interventions} wanted
+ * @param {number} last
  */
 export function checkSpans(spans, wanted, last) {
-  if (!spans.length) return;
-  if (spans.at(-1).first >= last)
+  const latest = spans.at(-1);
+  if (!latest) return;
+  if (latest.first >= last)
     throw new InvalidRequest(
       `first must be less than ${last}, the last position of ids, where reach begins, but got ` +
-        spans.at(-1).first,
+        latest.first,
       "reached",
     );
   const acted = new Set(spans.flatMap(({ reach }) => reach.patch ?? []).map(keyOf));
@@ -117,7 +158,12 @@ export function checkSpans(spans, wanted, last) {
       );
 }
 
-/** Throw InvalidRequest for a patch that `now` does not have: its token is computed already. */
+/**
+ * Throw InvalidRequest for a patch that `now` does not have: its token is computed already.
+ *
+ * @param {Read.Interventions} now
+ * @param {Read.Interventions} wanted
+ */
 export function checkNoNewPatch(now, wanted) {
   const known = new Set((now.patch ?? []).map(keyOf));
   for (const patch of wanted.patch ?? [])
@@ -131,24 +177,29 @@ export function checkNoNewPatch(now, wanted) {
 
 /** Checks the entries of interventions; errors name the field. */
 class Check {
-  constructor({ nLayers, nHeads, mostTokens, tokenize, loras }, param) {
-    Object.assign(this, { nLayers, nHeads, mostTokens, tokenize, loaded: loras, param });
+  /** @param {InterventionEncoder} encoder @param {string} param */
+  constructor(encoder, param) {
+    this.encoder = encoder;
+    this.param = param;
   }
 
+  /** @param {string} name @param {import("./active.js").Factor[]} entries */
   factors(name, entries) {
     for (const entry of entries) {
-      this.below(name, "layer", entry.layer, this.nLayers);
-      if (name === "heads") this.below(name, "head", entry.head, this.nHeads);
+      this.below(name, "layer", entry.layer, this.encoder.nLayers);
+      if (entry.head !== undefined) this.below(name, "head", entry.head, this.encoder.nHeads);
       this.number(name, "factor", entry.factor, FACTORS);
     }
     this.once(name, entries.map(({ layer, head = 0 }) => `(${layer}, ${head})`));
   }
 
+  /** @param {Read.LoraStrength[]} entries */
   loras(entries) {
+    const { loras: loaded } = this.encoder;
     for (const { name, strength } of entries) {
-      if (!this.loaded.includes(name)) {
+      if (!loaded.includes(name)) {
         const shown = [...quoted(name)].slice(0, MAX_NAME).join("");
-        const there = this.loaded.length ? `loaded: ${this.loaded.join(", ")}` : "none is loaded";
+        const there = loaded.length ? `loaded: ${loaded.join(", ")}` : "none is loaded";
         throw this.refused("loras", `there is no adapter ${shown}; ${there}`);
       }
       this.number("loras", "strength", strength, FACTORS);
@@ -156,25 +207,28 @@ class Check {
     this.once("loras", entries.map(({ name }) => name));
   }
 
-  /** Return the ids of the two texts of each steer; [] for an empty `away`. */
+  /** Return the ids of the two texts of each steer; [] for an empty `away`. @param {Read.Steer[]} steers */
   steers(steers) {
     this.atMost("steer", steers.length, MAX_STEERS);
-    const found = { toward: [], away: [] };
-    for (const { layer, strength, toward, away = "" } of steers) {
-      this.below("steer", "layer", layer, this.nLayers);
+    const texts = steers.map(({ layer, strength, toward, away = "" }) => {
+      this.below("steer", "layer", layer, this.encoder.nLayers);
       this.number("steer", "strength", strength, STRENGTHS);
-      found.toward.push(this.text("steer", "toward", toward));
-      found.away.push(away ? this.text("steer", "away", away) : []);
-    }
-    return found;
+      return [this.text("steer", "toward", toward), away ? this.text("steer", "away", away) : []];
+    });
+    return { toward: texts.map(([toward]) => toward), away: texts.map(([, away]) => away) };
   }
 
-  /** Return the ids of each prompt up to its token. */
+  /**
+   * Return the ids of each prompt up to its token.
+   *
+   * @param {Read.Patch[]} patches
+   * @param {number | null} nPrompt
+   */
   patches(patches, nPrompt) {
     this.atMost("patch", patches.length, MAX_PATCHES);
     this.once("patch", patches.map(({ layer, position }) => `(${layer}, ${position})`));
     return patches.map(({ layer, position, prompt, token }) => {
-      this.below("patch", "layer", layer, this.nLayers);
+      this.below("patch", "layer", layer, this.encoder.nLayers);
       if (position < 0 || (nPrompt !== null && position >= nPrompt)) {
         const place = nPrompt === null ? "0 or more" : `from 0 to ${nPrompt - 1}`;
         throw this.refused("patch", `position must be ${place}, but got ${position}`);
@@ -190,40 +244,47 @@ class Check {
     });
   }
 
+  /** @param {string} name @param {string} field @param {string} text */
   text(name, field, text) {
-    const range = `${field} must have 1 to ${this.mostTokens} tokens, but it has`;
+    const { mostTokens, tokenize } = this.encoder;
+    const range = `${field} must have 1 to ${mostTokens} tokens, but it has`;
     const n = countChars(text);
     if (n > MAX_TEXT_CHARS)
       throw this.refused(
         name,
         `${range} ${n.toLocaleString("en")} characters, too many to tokenise`,
       );
-    const ids = text ? this.tokenize(text) : [];
-    if (!(ids.length >= 1 && ids.length <= this.mostTokens))
+    const ids = text ? tokenize(text) : [];
+    if (!(ids.length >= 1 && ids.length <= mostTokens))
       throw this.refused(name, `${range} ${ids.length}`);
     return ids;
   }
 
+  /** @param {string} name @param {string} field @param {number} value @param {number} n */
   below(name, field, value, n) {
     if (value >= 0 && value < n) return;
     throw this.refused(name, `${field} must be an integer from 0 to ${n - 1}, but got ${value}`);
   }
 
+  /** @param {string} name @param {string} field @param {number} value @param {number[]} range */
   number(name, field, value, [least, most]) {
     if (value >= least && value <= most) return; // NaN fails the comparison as well
     const range = `${general(least)} to ${general(most)}`;
     throw this.refused(name, `${field} must be a number from ${range}, but got ${decimal(value)}`);
   }
 
+  /** @param {string} name @param {number} n @param {number} most */
   atMost(name, n, most) {
     if (n > most) throw this.refused(name, `${most} entries are taken at most, but got ${n}`);
   }
 
+  /** @param {string} name @param {string[]} places */
   once(name, places) {
     const twice = places.find((place, i) => places.indexOf(place) < i);
     if (twice) throw this.refused(name, `there are two entries for ${twice}; give one`);
   }
 
+  /** @param {string} name @param {string} why */
   refused(name, why) {
     return new InvalidRequest(`${this.param}.${name}: ${why}`, `${this.param}.${name}`);
   }

@@ -40,6 +40,9 @@ export class NotInBrowser extends EngineError {
   }
 }
 
+/** What was thrown, in words. @param {unknown} error */
+export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+
 /**
  * Return the `error` message for an error that a message of the page caused. `id` is that of its
  * generation, `request` its number. An error that is not the engine's goes to the console.
