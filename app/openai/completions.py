@@ -17,6 +17,7 @@ from app.openai.completion_format import CompletionFormat, Echo, WholeChoice, co
 from app.openai.generations import Generations
 from app.openai.inputs import Input, expect_fits, input_ids, inputs_of
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
+from app.openai.long_requests import turn_to_read
 from app.openai.questions import ask_in_turn
 from app.openai.schema import ChatRequest, CompletionRequest, check_changed, check_logprobs
 from app.openai.serving import AnswerOptions, serve
@@ -57,7 +58,8 @@ def complete(engine: EngineClient, generations: Generations) -> Response:
     interventions = body.interventions(hello.model)
     params = body.params(hello.api_defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "logprobs")
-    prompts = _prompts(tokenizer, hello, body)
+    with turn_to_read(engine):
+        prompts = _prompts(tokenizer, hello, body)
     echoes = _echoes(engine, prompts, body, interventions)
     logprobs = None
     if body.n_top is not None:

@@ -22,6 +22,7 @@ from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
 from app.openai.body import decode_body
 from app.openai.inputs import expect_fits, input_ids, inputs_of
+from app.openai.long_requests import turn_to_read
 from app.openai.questions import ask_in_turn
 from app.openai.schema import CacheSalt, expect_served
 from app.openai.text_routes import TokenId, TokenIds
@@ -99,7 +100,8 @@ def register(app: Flask, engine: EngineClient) -> None:
         hello = engine.require_ready()
         body = decode_body(EmbeddingRequest)
         body.check_dimensions(hello.model.hidden_size)
-        questions = [salted(one) for one in body.questions(engine.tokenizer, hello)]
+        with turn_to_read(engine):
+            questions = [salted(one) for one in body.questions(engine.tokenizer, hello)]
         with place(engine):
             answers = ask_in_turn(engine, questions, client_gone())
             vectors = [body.vector(answer["vector"]) for answer in answers]

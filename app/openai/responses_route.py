@@ -9,6 +9,7 @@ from flask import Flask, Response
 from app.engine.client import EngineClient
 from app.openai.body import decode_body
 from app.openai.generations import Generations
+from app.openai.long_requests import turn_to_read
 from app.openai.responses_answer import ResponseObject, stream, whole
 from app.openai.responses_request import ResponsesRequest
 from app.openai.serving import AnswerOptions, serve
@@ -26,12 +27,13 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
         interventions = body.interventions(hello.model)
         params = body.params(hello.api_defaults, hello.limits.context)
         truncation = body.truncation or "disabled"
-        prompt = read_conversation(
-            body.messages(),
-            partial(message_ids, engine.tokenizer),
-            Room(hello.limits.context, params.max_tokens),
-            truncation,
-        )
+        with turn_to_read(engine):
+            prompt = read_conversation(
+                body.messages(),
+                partial(message_ids, engine.tokenizer),
+                Room(hello.limits.context, params.max_tokens),
+                truncation,
+            )
         request = body.run(prompt.ids, params, interventions, truncation)
         name = body.model or hello.model.name
         response = ResponseObject(body, params, name, len(prompt.dropped))

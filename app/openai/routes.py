@@ -16,6 +16,7 @@ from app.openai.completion_format import chat_format
 from app.openai.completions import answer_request, complete
 from app.openai.generations import Generations
 from app.openai.logprobs import ChatLogprobs
+from app.openai.long_requests import turn_to_read
 from app.openai.schema import (
     ChatRequest,
     check_logprobs,
@@ -83,7 +84,8 @@ def _complete_chat(engine: EngineClient, generations: Generations) -> Response:
         message_ids, engine.tokenizer, continue_final=body.continue_final_message, tools=tools
     )
     room = Room(hello.limits.context, params.max_tokens)
-    prompt = read_conversation(body.turns(), encode, room, body.truncation)
+    with turn_to_read(engine):
+        prompt = read_conversation(body.turns(), encode, room, body.truncation)
     logprobs = None
     if body.n_top is not None:
         logprobs = [ChatLogprobs(engine.tokenizer, params, body.n_top)] * body.n_runs

@@ -7,27 +7,21 @@ has the fields of both.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
-from flask import Flask, Response, jsonify, request
+from flask import Flask, Response, jsonify
 
 from app.engine.client import EngineClient, Tokenizer
-from app.http.client_limits import place
 from app.openai.body import decode_body
 from app.openai.inputs import check_ids
+from app.openai.long_requests import turn_to_read
 from app.openai.messages import ChatMessage, conversation_turns
 from app.openai.tools import Tool, offered_tools
 from app.prompt.prompts import message_ids, render_prompt
-from gpu import InvalidRequest, QueueFull
+from gpu import InvalidRequest
 
 MAX_IDS = 1 << 20
-LONG_BYTES = 64 * 1024
-"""Body from which a request takes turns with the others."""
-TURN_SECONDS = 10.0
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_IDS)]
 
@@ -94,12 +88,11 @@ class ApplyTemplateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 def register(app: Flask, engine: EngineClient) -> None:
     """Add the routes. They answer while the engine is ready, as the texts of a model that is being
     changed may be split otherwise."""
-    turns = threading.Lock()
 
     @app.post("/tokenize")
     def tokenize() -> Response:
         hello = engine.require_ready()
-        with _turn(engine, turns):
+        with turn_to_read(engine):
             answer = _tokenized(engine.tokenizer, decode_body(TokenizeRequest))
             answer["max_model_len"] = hello.limits.context
             return Response(msgspec.json.encode(answer), mimetype="application/json")
@@ -107,7 +100,7 @@ def register(app: Flask, engine: EngineClient) -> None:
     @app.post("/detokenize")
     def detokenize() -> Response:
         hello = engine.require_ready()
-        with _turn(engine, turns):
+        with turn_to_read(engine):
             tokens = decode_body(DetokenizeRequest).tokens
             check_ids(tokens, hello.model.vocab_size)
             text = engine.tokenizer.decode(tokens)
@@ -131,29 +124,14 @@ def register(app: Flask, engine: EngineClient) -> None:
         engine.require_ready()
         body = decode_body(ApplyTemplateRequest)
         _check_template_fields(body.add_generation_prompt, body.continue_final_message)
-        rendered = render_prompt(
-            engine.tokenizer,
-            conversation_turns(body.messages),
-            body.continue_final_message,
-            offered_tools(body.tools or (), None),
-        )
+        with turn_to_read(engine):
+            rendered = render_prompt(
+                engine.tokenizer,
+                conversation_turns(body.messages),
+                body.continue_final_message,
+                offered_tools(body.tools or (), None),
+            )
         return jsonify(prompt="".join(part.text for part in rendered.parts))
-
-
-@contextmanager
-def _turn(engine: EngineClient, turns: threading.Lock) -> Iterator[None]:
-    """Let a long request wait for its turn, and count it as a run of its client: what is done here
-    for each token keeps the texts that are written waiting. Raises QueueFull."""
-    if len(request.get_data()) < LONG_BYTES:
-        yield
-        return
-    with place(engine):
-        if not turns.acquire(timeout=TURN_SECONDS):
-            raise QueueFull("too many long texts are being tokenized; try again in a moment")
-        try:
-            yield
-        finally:
-            turns.release()
 
 
 def _tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.http.client_limits import EXTENSION, ClientLimits
-from app.openai.text_routes import LONG_BYTES
+from app.openai.long_requests import LONG_BYTES
 from tests.app.conftest import StartSite
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, FakeTokenizer
 from tests.app.page import PATIENCE_S
@@ -141,6 +141,17 @@ def test_tokenizer_info_names_the_special_tokens_and_the_template(http: FlaskCli
         assert tokenized["count"] == 1, "clients learn its id so"
 
 
+LONG_ROUTES = {
+    "/tokenize": "prompt",
+    "/v1/completions": "prompt",
+    "/v1/embeddings": "input",
+    "/v1/responses": "input",
+    "/v1/chat/completions": "messages",
+    "/apply-template": "messages",
+}
+"""Routes that read texts, and the field that has one."""
+
+
 def test_long_texts_take_turns_and_short_ones_do_not_wait(start_site: StartSite) -> None:
     """Each takes the server's threads from the texts that are written; no client may have more of
     them than it may have runs."""
@@ -156,19 +167,25 @@ def test_long_texts_take_turns_and_short_ones_do_not_wait(start_site: StartSite)
             active.pop()
             return super().encode(text[:9], bos, specials)
 
-    def ask(prompt: str) -> int:
-        return site.app.test_client().post("/tokenize", json={"prompt": prompt}).status_code
+    def ask(route: str, text: str) -> int:
+        body = {LONG_ROUTES[route]: text}
+        if route in ("/v1/chat/completions", "/apply-template"):
+            body = {"messages": [{"role": "user", "content": text}]}
+        return site.app.test_client().post(route, json=body).status_code
+
+    def n_places() -> int:
+        return sum(map(len, client_limits._places.values()))
 
     site.engine.tokenizer = Slow()
     with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(ask, "x" * LONG_BYTES) for _ in range(3)]
+        asked = [pool.submit(ask, route, "x" * LONG_BYTES) for route in list(LONG_ROUTES)[:3]]
         try:
-            wait_until(lambda: client_limits._n_runs.total() == 3 and bool(active))
-            assert ask("x" * LONG_BYTES) == 429
+            wait_until(lambda: n_places() == 3 and bool(active))
+            assert [ask(route, "x" * LONG_BYTES) for route in LONG_ROUTES] == [429] * 6
             assert max(most_active) == 1
-            assert ask("short") == 200
+            assert ask("/tokenize", "short") == 200
         finally:
             go.set()
     assert [one.result() for one in asked] == [200] * 3
     assert max(most_active) == 2, "the short one beside a long one"
-    assert not client_limits._n_runs
+    wait_until(lambda: not n_places())

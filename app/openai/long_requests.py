@@ -1,0 +1,36 @@
+"""Turns of requests with long texts: what is done for each token of them keeps the texts that are
+written waiting, and many at once would take every connection and a gigabyte of memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flask import request
+
+from app.engine.client import EngineClient
+from app.http.client_limits import place
+from gpu import QueueFull
+
+LONG_BYTES = 64 * 1024
+"""Body from which a request takes turns with the others."""
+TURN_SECONDS = 10.0
+
+_turns = threading.Lock()
+
+
+@contextmanager
+def turn_to_read(engine: EngineClient) -> Iterator[None]:
+    """Let a long request wait for its turn, and count it as a run of its client. Raises
+    QueueFull."""
+    if len(request.get_data()) < LONG_BYTES:
+        yield
+        return
+    with place(engine):
+        if not _turns.acquire(timeout=TURN_SECONDS):
+            raise QueueFull("too many long texts are being read; try again in a moment")
+        try:
+            yield
+        finally:
+            _turns.release()
