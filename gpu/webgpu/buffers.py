@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,7 +84,8 @@ class Memory:
         purpose: Purpose = "work",
         uniform: bool = False,
     ) -> Tensor:
-        """Allocate a zero-filled buffer. Raises DeviceError if it exceeds the device's limits."""
+        """Allocate a zero-filled buffer. Raises DeviceError if it exceeds the device's limits, or
+        what the device has left."""
         n_bytes = max(16, -(-int(np.prod(shape)) * ITEM_BYTES[dtype] // 4) * 4)
         if n_bytes > self.device.max_binding_bytes:
             raise DeviceError(
@@ -91,9 +94,23 @@ class Memory:
             )
         usage = wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
         usage |= wgpu.BufferUsage.UNIFORM if uniform else wgpu.BufferUsage.STORAGE
-        buffer = self.device.wgpu.create_buffer(size=n_bytes, usage=usage, label=name)
+        with self._allocating(name, n_bytes):
+            buffer = self.device.wgpu.create_buffer(size=n_bytes, usage=usage, label=name)
         self.n_bytes[purpose] += n_bytes
         return Tensor(name, buffer, shape, dtype, n_bytes)
+
+    @contextmanager
+    def _allocating(self, name: str, n_bytes: int) -> Iterator[None]:
+        """Name what could not be allocated, and what is held. Raises DeviceError."""
+        try:
+            yield
+        except wgpu.GPUError as error:
+            held = sum(self.n_bytes.values())
+            raise DeviceError(
+                f"{name}: no {n_bytes / 1e6:,.1f} MB could be allocated on the device beside "
+                f"{held / 1e6:,.1f} MB ({error}); close other programs that use it, or choose a "
+                "smaller --dtype, --context or --max-num-seqs"
+            ) from error
 
     def weights(self, name: str, n: int, words: int, interleaved: int = 1) -> Tensor:
         """Allocate zero-filled weights: `n` rows of `words` words, `interleaved` rows together.
@@ -104,10 +121,11 @@ class Memory:
         if not self.device.policy.weights_in_textures:
             return self.zeros(name, (n, words), "u32", purpose="weights")
         size = (words * interleaved // TEXEL_WORDS, n // interleaved, 1)
-        texture = self.device.wgpu.create_texture(
-            label=name, size=size, format=wgpu.TextureFormat.rgba32uint, usage=TEXTURE_USAGE
-        )
         n_bytes = 4 * n * words
+        with self._allocating(name, n_bytes):
+            texture = self.device.wgpu.create_texture(
+                label=name, size=size, format=wgpu.TextureFormat.rgba32uint, usage=TEXTURE_USAGE
+            )
         self.n_bytes["weights"] += n_bytes
         return Tensor(name, texture, (n, words), "u32", n_bytes, view=texture.create_view())
 
