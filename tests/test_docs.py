@@ -148,3 +148,12 @@ def test_models_lists_every_architecture_storage_type_and_offered_model() -> Non
         assert f"`{name}`" in text
     for model in known_models():
         assert f"`{model.name}`" in text
+
+
+def test_the_lessons_are_listed_with_their_addresses() -> None:
+    lesson = re.compile(r'name: "([\w-]+)", question: "([^"]+)", measures: "([^"]+)"')
+    text = text_of("docs/learn/README.md")
+    lessons = lesson.findall(text_of("static/js/lessons/list.js"))
+    assert lessons
+    for name, question, measures in lessons:
+        assert f"| {question} | `#lesson={name}` | {measures} |" in text

@@ -65,13 +65,15 @@ ROOMS = {
     "panels": "chat conversations core-sample interventions local/gpu local/hub look look/cache"
     " look/reach look/shared net settings state turns ui view",
     "start": "chat look look/compare state turns ui view",
-    "tour": "chat core-sample interventions look look/attention look/cache look/filters look/lens"
-    " look/plan look/shared net settings state turns ui view",
-    "words": "conversations look settings state ui",
-    "page": "chat conversations core-sample interventions look net panels replay state tour turns"
-    " ui view words",
-    "main": "chat conversations core-sample interventions look page panels replay settings start"
-    " state tour turns ui view words",
+    "tour": "chat conversations core-sample interventions look look/attention look/cache"
+    " look/filters look/lens look/plan look/shared net settings state turns ui view",
+    "lessons": "look/cache look/forward look/plan look/shared look/timeline look/weights net state"
+    " tour ui",
+    "words": "conversations lessons look settings state ui",
+    "page": "chat conversations core-sample interventions lessons look net panels replay state tour"
+    " turns ui view words",
+    "main": "chat conversations core-sample interventions lessons look page panels replay settings"
+    " start state tour turns ui view words",
 }  # fmt: skip
 """room: the rooms it may open"""
 

@@ -1,6 +1,7 @@
 // Keeps the address of the page and what it shows the same: going back and forward, links, reloads.
 
 import { openConversation, startNew } from "../conversations/library.js";
+import { lessonName, startLesson } from "../lessons/entry.js";
 import { closeInstrument, openByName, openInstrumentName } from "../look/frame.js";
 import { openReplayAt } from "../replay/dialog.js";
 import { closeReplay } from "../replay/playback-bar.js";
@@ -110,7 +111,7 @@ async function follow(there, isOwn) {
 }
 
 /** @param {Place} place @param {boolean} isOwn */
-async function followReady({ chat, model, replay, token: wanted }, isOwn) {
+async function followReady({ chat, model, replay, token: wanted, lesson }, isOwn) {
   if (replay && replay !== state.replay?.address)
     await openReplayAt(replayAddress(replay, document.baseURI), replay);
   else if (isOwn && !replay && state.replay?.address) closeReplay();
@@ -120,6 +121,8 @@ async function followReady({ chat, model, replay, token: wanted }, isOwn) {
     token = wanted;
     focusAwaited();
   } else if (isOwn && view.pinned !== null) pin(null);
+  if (lesson && lesson !== lessonName() && !startLesson(lesson))
+    throw new BadAddress("It names a lesson that this page does not have.");
   const loaded = state.hello?.model.name;
   if (!isOwn && model && model !== loaded)
     throw new BadAddress(`It is about another model, “${model.slice(0, 80)}”; ${loaded} is loaded.`);
@@ -150,6 +153,8 @@ const now = () => ({
 
 /** Return the hash of what is shown. */
 function hashNow() {
+  // A lesson asks its own question of any model.
+  if (lessonName()) return writeAddress({ lesson: lessonName() });
   const { id } = state.conversation;
   const replay = state.replay?.address ?? "";
   const place = replay ? { replay } : { chat: id ?? "", model: state.hello?.model.name };

@@ -1,7 +1,8 @@
-// Card of the tour: text, position and buttons.
+// Card of the guide: text, question, position and buttons.
 
 import { byId, el, focusedElement, one, setText, setVars } from "../ui/dom.js";
 import { changed } from "../state.js";
+import { setExercise, setUpExercise } from "./exercise.js";
 import { phone } from "../ui/bottom-sheets.js";
 import { placeOf } from "./place.js";
 import { boxesOf, boxOf, bringIntoView, drawRings } from "./rings.js";
@@ -32,13 +33,9 @@ let settled = 0;
 let frame = 0;
 let busyTimer = 0;
 
-/**
- * `total`: number of steps.
- *
- * @param {{total: number, onBack: () => void, onNext: () => void, onClose: () => void}} options
- */
-export function setUpCard({ total, onBack, onNext, onClose }) {
-  steps.replaceChildren(...Array.from({ length: total }, () => el("li")));
+/** @param {{onBack: () => void, onNext: () => void, onClose: () => void}} on */
+export function setUpCard({ onBack, onNext, onClose }) {
+  setUpExercise();
   byId("tour-back").addEventListener("click", onBack);
   byId("tour-next").addEventListener("click", onNext);
   byId("tour-close").addEventListener("click", onClose);
@@ -77,10 +74,15 @@ export const focusCard = () => card.focus({ preventScroll: true });
  * `at`: index of the step, null before and after the steps; `word`: the followed token (words.js),
  * or null; `parts`: the text, null while it is computed; `next`: label of the button.
  *
- * @param {{at: number | null, word: SentencePart | null, title: string, parts: SentencePart[] | null, next?: string}} options
+ * @param {{route: Route, at: number | null, word: SentencePart | null, title: string,
+ *   parts: SentencePart[] | null, next?: string, exercise?: Exercise | null}} options
  */
-export function drawCard({ at, word, title, parts, next = "Next" }) {
-  const total = steps.children.length;
+export function drawCard({ route, at, word, title, parts, next = "Next", exercise = null }) {
+  const total = route.steps.length;
+  if (steps.children.length !== total)
+    steps.replaceChildren(...Array.from({ length: total }, () => el("li")));
+  setText(byId("tour-lesson"), route.title);
+  setExercise(exercise);
   const walking = at !== null;
   setText(byId("tour-count"), walking ? `${at + 1} / ${total}` : "");
   setText(byId("tour-word"), word?.text ?? "");

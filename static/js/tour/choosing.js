@@ -125,7 +125,7 @@ export const draw = {
     const left = on.length
       ? [
           ...sentence`Filters take away what is too unlikely: `,
-          ...sentence`with ${on}, ${count(n)} of ${all} tokens are left.`,
+          ...sentence`with ${on}, ${count(n)} of ${all} tokens ${plain(n === 1 ? "is" : "are")} left.`,
         ]
       : sentence`No filter is on, so all ${all} tokens may come.`;
     if (chosen !== token.id)

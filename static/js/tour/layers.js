@@ -95,8 +95,8 @@ export const attentionStep = {
   marks: (_walk, { at }) => [wordAt(at)],
 };
 
-/** @param {number} layer @param {number} head */
-function chooseHead(layer, head) {
+/** Select a head in Attention; returns a function that undoes it. @param {number} layer @param {number} head */
+export function chooseHead(layer, head) {
   const before = selectHead({ layer, head });
   return () => selectHead(before, { layer, head });
 }

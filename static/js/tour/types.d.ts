@@ -1,4 +1,4 @@
-// Shapes of the guided tour.
+// Shapes of the guided tour and of lessons.
 
 type Walk = import("./walk.js").Walk;
 
@@ -34,7 +34,37 @@ interface StagePlan {
   row: Row | null;
 }
 
-/** A step of the tour (steps.js). */
+/** What a guide leads through: the tour, or a lesson. */
+interface Route {
+  /** "tour" or "lesson". */
+  kind: string;
+  /** Heading of the card; "": none. */
+  title: string;
+  steps: TourStep<any>[];
+  /** The prompt that it sends, by mode; it needs the first mode that it has and the model allows. */
+  prompts: Partial<Record<Mode, string>>;
+  /** Most tokens of the answer, of which it follows one. */
+  nTokens: number;
+  /** Tokens a second; null: as fast as it goes. */
+  pace: number | null;
+  /** Does it need its own prompt, in a new conversation? Otherwise an answer on the page will do. */
+  needsOwnRun: boolean;
+}
+
+/** A question to the reader, with the number that was measured. */
+interface Exercise {
+  /** What the number is, as a label: "tokens". */
+  label: string;
+  measured: number;
+  /** Largest relative error of an answer that is right. */
+  tolerance: number;
+  /** The measured number with its unit, as the page writes it. */
+  written: string;
+  /** Where the number can be seen. */
+  hint: string;
+}
+
+/** A step of the tour (tour.js) or of a lesson. */
 interface TourStep<Found = undefined> {
   title: string;
   open: string | null;
@@ -45,5 +75,6 @@ interface TourStep<Found = undefined> {
   at?(walk: Walk, found: Found): StepFocus;
   enter?(walk: Walk, found: Found): (() => void) | null | undefined | void;
   text(walk: Walk, found: Found): SentencePart[];
+  exercise?(walk: Walk, found: Found): Exercise | null;
   marks(walk: Walk, found: Found): Outlined[][];
 }

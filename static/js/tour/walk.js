@@ -110,6 +110,19 @@ export class Walk {
   }
 
   /**
+   * What the row's forward pass gave in a layer, and in one of its heads.
+   *
+   * @param {number} layer
+   * @param {number} [head]
+   * @returns {Promise<FrameAnswer>}
+   */
+  forward(layer, head = 0) {
+    /** @type {FromPage.ForwardPass} */
+    const question = { kind: "forward", ...this.#upTo(this.row), layer, head, top: 1 };
+    return this.#once(`forward ${layer} ${head}`, () => askOnce(question));
+  }
+
+  /**
    * Head scores at the row (`here`), their mean over it and earlier rows, and the number of rows.
    */
   async habits() {
@@ -128,17 +141,21 @@ export class Walk {
     return this.#once("lens", () => askOnce(question));
   }
 
-  /** The logits of the row after each stage of the sampler, with the run's settings. */
-  stages() {
+  /**
+   * The logits of the row after each stage of the sampler, with the run's settings, but for `others`.
+   *
+   * @param {NamedSettings} [others]
+   */
+  stages(others = {}) {
     const { row, token, segment } = this;
-    const used = this.settings;
+    const used = { ...this.settings, ...others };
     const settings = Object.fromEntries(SLIDERS.map(({ name }) => [name, used[name]]));
     // A string of digits: numbers have 53 bits here and seeds 64.
     const seed = String(segment.request?.params.seed ?? segment.params?.seed);
     const what = { params: { ...settings, seed }, index: token.number, top: TOP };
     /** @type {WaterfallQuestion} */
     const question = { kind: "waterfall", ...this.#upTo(row), ...what };
-    return this.#once("stages", () => askOnce(question));
+    return this.#once(`stages ${JSON.stringify(others)}`, () => askOnce(question));
   }
 
   get settings() {

@@ -1,8 +1,8 @@
 // The address of what the page shows, after its hash: `chat`, the id of a kept conversation; `model`;
 // `replay`, a file of the same origin; `look`, the open instrument; `token`, the focused one, counted
-// from 1, or p1 … for those of the prompt. No DOM access in this module.
+// from 1, or p1 … for those of the prompt; `lesson`, the name of one. No DOM access in this module.
 
-const NAMES = /** @type {const} */ (["chat", "model", "replay", "look", "token"]);
+const NAMES = /** @type {const} */ (["chat", "model", "replay", "look", "token", "lesson"]);
 const MAX_LENGTH = 2000;
 const TOKEN = /^(p?)([1-9]\d{0,6})$/;
 
@@ -12,7 +12,7 @@ const TOKEN = /^(p?)([1-9]\d{0,6})$/;
 export class BadAddress extends Error {}
 
 /**
- * Write {chat, model, replay, look, token} as the hash of an address; what is absent is left out.
+ * Write {chat, model, replay, look, token, lesson} as the hash of an address; what is absent is left out.
  *
  * @param {Shown} shown
  */

@@ -1,7 +1,9 @@
-// The dialog of words: a search over the glossary, the instruments and the sampling settings. A press
+// The dialog of words: a search over the glossary, instruments, sampling settings and lessons. A press
 // opens the place on the page that shows what was found.
 
 import { fold, wordsOf } from "../conversations/search.js";
+import { startLesson } from "../lessons/entry.js";
+import { LESSONS } from "../lessons/list.js";
 import { openByName } from "../look/frame.js";
 import { INSTRUMENTS } from "../look/instruments.js";
 import { SETTINGS, SETTING_BY_NAME } from "../settings/sampling-settings.js";
@@ -35,14 +37,21 @@ export function setUpWords() {
   });
 }
 
-/** Return glossary, instruments and settings; the glossary is loaded when it is first asked for. */
+/** Return glossary, instruments, settings and lessons; the glossary is loaded when it is first asked for. */
 async function allWords() {
   const { GLOSSARY } = await import("./glossary.js");
   const known = new Set(GLOSSARY.map(({ word }) => fold(word)));
   /** @type {Word[]} */
   const instruments = INSTRUMENTS.map(({ name, title, what }) => ({ word: title, says: what, place: name }));
   const settings = SETTINGS.map(({ name, label, help }) => ({ word: label, says: help, place: name }));
-  return [...GLOSSARY, ...[...instruments, ...settings].filter(({ word }) => !known.has(fold(word)))];
+  /** @type {Word[]} */
+  const lessons = LESSONS.map(({ name, question, measures }) => ({
+    word: question,
+    says: `A lesson, in which you measure ${measures}.`,
+    lesson: name,
+  }));
+  const others = [...instruments, ...settings].filter(({ word }) => !known.has(fold(word)));
+  return [...GLOSSARY, ...others, ...lessons];
 }
 
 /** Return the words that the search finds: first those whose name begins with it, or has it. */
@@ -81,7 +90,8 @@ function entryOf(word) {
 }
 
 /** Return the name of the place that shows a word; "" if the page has none for this model. @param {Word} word */
-function placeName({ place = "" }) {
+function placeName({ place = "", lesson }) {
+  if (lesson) return "Begin";
   const instrument = INSTRUMENTS.find(({ name }) => name === place);
   if (instrument) return !instrument.fits || (state.hello && instrument.fits(state.hello)) ? instrument.title : "";
   return fieldOf(place) ? (SETTING_BY_NAME[place]?.label ?? place) : "";
@@ -91,10 +101,12 @@ function placeName({ place = "" }) {
 const fieldOf = (name) => document.getElementById(`n-${name}`) ?? document.getElementById(name);
 
 /** Open the place of a word. @param {Word} word */
-function go({ place = "" }) {
+function go({ place = "", lesson }) {
   byId("words").close();
-  if (openByName(place)) return;
+  if (lesson) return void startLesson(lesson);
+  if (openByName(place)) return undefined;
   const field = fieldOf(place);
   field?.closest("details")?.setAttribute("open", "");
   field?.focus();
+  return undefined;
 }

@@ -126,6 +126,22 @@ function toggle(line) {
   changed("look");
 }
 
+/**
+ * Open a line for a head as the user could; returns a function that restores what was shown.
+ *
+ * @param {string} line
+ * @param {number} [of]
+ */
+export function showForwardLine(line, of = head) {
+  const before = { open, head };
+  const apply = (/** @type {{open: string, head: number}} */ to) => {
+    ({ open, head } = to);
+    changed("look");
+  };
+  apply({ open: line, head: of });
+  return () => open === line && head === of && apply(before);
+}
+
 // ---- questions -------------------------------------------------------------------------------
 
 /** The place that is asked about: the focused token, the selected layer and head. @param {TokenFocus} context */

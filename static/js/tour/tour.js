@@ -1,4 +1,4 @@
-// The thirteen steps of the tour, in order. A step is:
+// The tour: thirteen steps that follow one token. A step, here and in lessons, is:
 //
 //   title
 //   open    name of the instrument to open; null: none
@@ -9,6 +9,7 @@
 //   at(walk, found)     the focus {index, row}; default: the followed token
 //   enter(walk, found)  sets up the instrument; may return a function that undoes it
 //   text(walk, found)   its sentences (words.js)
+//   exercise(walk, found)  a question to the reader (exercise.js); optional
 //   marks(walk, found)  elements to outline: a list of groups
 
 import { cacheStep, costStep, tryStep } from "./engine.js";
@@ -18,7 +19,7 @@ import { chances, draw } from "./choosing.js";
 import { sliderStep } from "./slider.js";
 
 /** @type {TourStep<any>[]} */
-export const STEPS = [
+const STEPS = [
   tokensStep,
   embeddingStep,
   residualStep,
@@ -33,3 +34,18 @@ export const STEPS = [
   sliderStep,
   tryStep,
 ];
+
+/** @type {Route} */
+export const TOUR = {
+  kind: "tour",
+  title: "",
+  steps: STEPS,
+  // Any model can answer or continue these.
+  prompts: {
+    chat: "Tell me a story about a fox who finds a lantern",
+    completion: "Once upon a time, a fox found a lantern in the wood.",
+  },
+  nTokens: 64, // suffice, and are quick to generate on any device
+  pace: null, // a chosen one may be slow, or by step
+  needsOwnRun: false,
+};

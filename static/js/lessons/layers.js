@@ -1,0 +1,32 @@
+// The question of "What do the layers do?".
+
+import { lensStep } from "../tour/layers.js";
+import { count } from "../ui/format.js";
+import { sentence } from "../tour/words.js";
+
+/** @type {TourStep<{rank: number}>} */
+export const layersExercise = {
+  title: "How early is it known?",
+  open: lensStep.open,
+
+  async find(walk) {
+    const { arrays } = await walk.lens();
+    return { rank: arrays.rank.values[1] + 1 };
+  },
+
+  at: ({ index }) => ({ index, row: { layer: 0, part: 0 } }),
+
+  text: ({ word, hello }) =>
+    sentence`Stopped after its first layer, layer ${0}, the model would rank ${word} somewhere among
+      ${count(hello.model.vocab_size)} tokens. At which rank?`,
+
+  exercise: (_walk, { rank }) => ({
+    label: "rank",
+    measured: rank,
+    tolerance: 0,
+    written: `rank ${count(rank)}`,
+    hint: "The table of Lens has it in the row of layer 0, as “rank of chosen”.",
+  }),
+
+  marks: () => [[...document.querySelectorAll('.ln-grid tr[data-stage="1"]')]],
+};

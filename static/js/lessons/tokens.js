@@ -1,0 +1,81 @@
+// Steps of "What is a token?".
+
+import { tokenize } from "../net/inspect.js";
+import { all } from "../ui/dom.js";
+import { count, plural } from "../ui/format.js";
+import { plain, sentence, sentences, wordOf } from "../tour/words.js";
+
+const WORD = "internationalisation";
+
+/** @type {TourStep<ToPage.Tokenized>} */
+export const frameStep = {
+  title: "A frame of special tokens",
+  open: "tokens",
+  find: (walk) => walk.cut(),
+
+  text(_walk, { tokens }) {
+    const special = tokens.filter((token) => token.special);
+    if (!special.length)
+      return sentence`No special token was added: the model was given the text as it is, and continues it.`;
+    return sentences(
+      sentence`Some tokens stand for no text. Of these ${count(tokens.length)}, ${plural(special.length, "token")}
+        ${plain(special.length === 1 ? "is" : "are")} special, the first of them ${wordOf(special[0].text)}.`,
+      tokens.some(({ role }) => role)
+        ? sentence`The chat template puts them around each message. They tell the model who speaks, and where its
+          own turn begins; without them it would go on with your text.`
+        : sentence`It tells the model that a text begins.`,
+    );
+  },
+
+  marks: () => [[...document.querySelectorAll(".tk-list")]],
+};
+
+/** @type {TourStep<ToPage.Tokenized>} */
+export const lengthStep = {
+  title: "How long is a token?",
+  open: "tokens",
+  find: (walk) => walk.cut(),
+
+  text(_walk, { plain: alone, n_chars: chars }) {
+    const byLength = alone.tokens.toSorted((a, b) => a.text.length - b.text.length);
+    const [shortest, longest] = [byLength[0], byLength[byLength.length - 1]];
+    return sentences(
+      sentence`Frequent words are one token each, rare ones are put together from pieces; the space before a word
+        belongs to it.`,
+      sentence`Here the longest is ${wordOf(longest.text)}, the shortest ${wordOf(shortest.text)}: on average
+        ${(chars / alone.n_tokens).toFixed(1)} characters.`,
+      sentence`A model’s prices and limits count tokens, not words.`,
+    );
+  },
+
+  marks: () => [[...document.querySelectorAll(".tk-list")]],
+};
+
+/** @type {TourStep<ToPage.Tokenized>} */
+export const tokensExercise = {
+  title: "Count it yourself",
+  open: "tokens",
+  find: () => tokenize({ prompt: WORD }),
+
+  /** Show the draft, which the reader types. */
+  enter() {
+    const [draft, last] = /** @type {HTMLInputElement[]} */ (all(document, "[name=look-prompt]"));
+    if (draft.checked) return undefined;
+    draft.click();
+    return () => last.click();
+  },
+
+  text: () =>
+    sentence`Put ${wordOf(WORD)} in the place of the text in Tokens; it is cut while you type. How many tokens is
+      the word alone?`,
+
+  exercise: (_walk, { plain: { n_tokens: n } }) => ({
+    label: "tokens",
+    measured: n,
+    tolerance: 0,
+    written: plural(n, "token"),
+    hint: "See “tokens, text alone” below the field, with nothing but the word in it.",
+  }),
+
+  marks: () => [[...document.querySelectorAll(".tk-typed")]],
+};
