@@ -32,7 +32,9 @@ LOAD = """async ([base, sampling]) => {
     decodeStream: () => ({ push: (id) => `<${id}>`, flush: () => "" }),
   };
   window.progress = [];
-  window.engine = await LocalEngine.load({ base, text, onProgress: (at) => progress.push(at) });
+  const { ExportFiles } = await import("/static/js/local/gpu/export-files.js");
+  const files = await ExportFiles.open(base);
+  window.engine = await LocalEngine.load({ files, text, onProgress: (at) => progress.push(at) });
   const { Inspector } = await import("/static/js/local/inspection/inspector.js");
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { plan, profile, adapter, limits } = engine.info;

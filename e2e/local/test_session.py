@@ -60,7 +60,8 @@ OPEN = """async (given) => {
     next() {
       const event = this.events.shift();
       if (event.type === "updated") this.params = { ...this.params, ...this.asked.shift() };
-      this.onEvent(event.params ? { ...event, params: this.params } : event);
+      const params = { ...this.params, seed: Number(this.params.seed) };
+      this.onEvent(event.params ? { ...event, params } : event);
     }
   }
   const runs = [];

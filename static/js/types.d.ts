@@ -35,6 +35,40 @@ interface SamplingSetting {
   slider: { min: number; max: number; step: number } | null;
 }
 
+/** What a server says of all of its sampling settings (app/http/page_data.py). */
+interface SamplingData {
+  settings: SamplingSetting[];
+  meanings: Record<string, string>;
+  max_seed: string;
+  max_first_index: number;
+  max_stop_strings: number;
+  max_stop_chars: number;
+  max_logit_biases: number;
+  max_bias: number;
+}
+
+/** A JSON schema with the keywords that msgspec emits. */
+interface JsonSchema {
+  type?: string;
+  $ref?: string;
+  $defs?: Record<string, JsonSchema>;
+  anyOf?: JsonSchema[];
+  enum?: (string | number)[];
+  minimum?: number;
+  maximum?: number;
+  maxLength?: number;
+  pattern?: string;
+  description?: string;
+  minItems?: number;
+  maxItems?: number;
+  items?: JsonSchema;
+  properties?: Record<string, JsonSchema>;
+  additionalProperties?: JsonSchema;
+  required?: string[];
+  default?: unknown;
+  discriminator?: { propertyName: string; mapping: Record<string, string> };
+}
+
 /** What is wrong, as the server says it; `inTurns`: its message stays in the conversation. */
 interface Problem {
   code: string;

@@ -30,7 +30,7 @@ ROOMS = {
     "local/text": "local/shared",
     "local/interventions": "local/shared local/text",
     "local/gpu": "local/interventions local/shared local/text",
-    "local/inspection": "local/gpu local/shared",
+    "local/inspection": "local/gpu local/interventions local/shared",
     "net": "local/gpu",
     "local/hub": "local/gpu local/text net",
     "local": "local/gpu local/hub local/inspection local/interventions local/shared local/text",

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Log of a generation's messages, from which a page that missed some is sent them again
 // (app/ws/sessions.py).
 
@@ -11,6 +10,7 @@ const MAX_STATS = 1000;
 export class RequestClock {
   constructor() {
     this.began = performance.now();
+    /** @type {number | null} */
     this.prepared = null;
   }
 
@@ -19,18 +19,35 @@ export class RequestClock {
   }
 }
 
+/** A run whose settings can change (run-queue.js). @typedef {import("./run-queue.js").QueuedRun} QueuedRun */
+
 export class GenerationLog {
   /**
    * `texts`: what each of the last tokens of the prompt adds to a text that is continued;
    * `dropped`: indexes of messages that were left out. `post` sends a message to the page once it
    * follows; `onDone` is called after the last event.
+   *
+   * @param {string} id
+   * @param {{
+   *   clock: RequestClock, texts: string[], dropped: number[],
+   *   post: (message: ToPage.Generation) => void, onDone: () => void,
+   * }} parts
    */
   constructor(id, { clock, texts, dropped, post, onDone }) {
-    Object.assign(this, { id, clock, texts, dropped, post, onDone });
+    this.id = id;
+    this.clock = clock;
+    this.texts = texts;
+    this.dropped = dropped;
+    this.post = post;
+    this.onDone = onDone;
+    /** @type {ToPage.Generation[]} */
     this.messages = [];
+    /** `seq` of the messages that have statistics. @type {number[]} */
     this.withStats = [];
     this.follows = false;
+    /** @type {QueuedRun | null} */
     this.run = null;
+    /** @type {number | null} */
     this.finishedAt = null;
   }
 
@@ -38,43 +55,41 @@ export class GenerationLog {
     return this.finishedAt !== null;
   }
 
-  /** Take an event of the engine. */
+  /** Take an event of the engine. @param {EngineEvent} event */
   onEvent(event) {
     const first = !this.messages.length && this.clock.prepared !== null;
+    const { texts, dropped } = this;
+    /** @type {ToPage.Generation} */
     const message = {
       type: "event",
       id: this.id,
       seq: this.messages.length + 1,
-      event: this.completed(event),
+      event: event.type === "accepted" ? { ...event, texts, dropped } : event,
       at: this.clock.now(),
       ...(first && { prepared: this.clock.prepared }),
     };
     this.messages.push(message);
     if (this.follows) this.post(message);
-    if (event.stats?.position !== undefined || event.stats?.length) this.keepStats(message);
+    if (hasStats(event)) this.keepStats(message.seq);
     if (event.type !== "done") return;
     this.finishedAt = performance.now();
     this.onDone();
   }
 
-  /** Return an event as the page gets it: seeds are numbers in JSON. */
-  completed(event) {
-    const found =
-      event.type === "accepted" ? { ...event, texts: this.texts, dropped: this.dropped } : event;
-    const seed = found.params?.seed;
-    if (typeof seed !== "bigint") return found;
-    return { ...found, params: { ...found.params, seed: Number(seed) } };
-  }
-
-  keepStats(message) {
-    this.withStats.push(message);
+  /**
+   * Note that message `seq` has statistics, and drop those of the oldest if they are too many.
+   *
+   * @param {number} seq
+   */
+  keepStats(seq) {
+    this.withStats.push(seq);
     if (this.withStats.length <= MAX_STATS) return;
-    const oldest = this.withStats.shift();
-    const stats = oldest.event.type === "prefill" ? [] : null;
-    this.messages[oldest.seq - 1] = { ...oldest, event: { ...oldest.event, stats } };
+    const [oldest] = this.withStats.splice(0, 1);
+    const message = this.messages[oldest - 1];
+    this.messages[oldest - 1] = { ...message, event: withoutStats(message.event) };
   }
 
-  /** Send the messages after `after`, old ones and new. */
+  /** Send the messages after `after`, old ones and new. @param {number} after */
   follow(after) {
     const last = this.messages.length;
     if (!(after >= 0 && after <= last))
@@ -96,4 +111,14 @@ export class GenerationLog {
       throw new InvalidRequest("this generation has ended; its settings cannot change any more");
     return this.run;
   }
+}
+
+/** @param {EngineEvent} event */
+const hasStats = (event) =>
+  (event.type === "token" && event.stats !== null) || (event.type === "prefill" && event.stats.length > 0);
+
+/** @param {EngineEvent} event @returns {EngineEvent} */
+function withoutStats(event) {
+  if (event.type === "prefill") return { ...event, stats: [] };
+  return event.type === "token" ? { ...event, stats: null } : event;
 }

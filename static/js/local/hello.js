@@ -1,8 +1,9 @@
-// @ts-nocheck
 // The `hello` message of an engine in this browser: what the server says of its own
 // (app/ws/protocol.py).
 
 import { WANTED } from "./gpu/device.js";
+
+/** @typedef {import("./gpu/engine.js").LocalEngineInfo} LocalEngineInfo */
 
 const VERSION = 1;
 /** Runs that may wait, as on the server. */
@@ -13,8 +14,10 @@ const MESSAGE_BYTES = 64 * 1024;
 const MAX_MESSAGE_BYTES = 2 * 1024 * 1024;
 
 /**
- * Return the message. `info` of the engine: {plan, manifest, adapter, features, clockMs}; `adapter` is
- * a name, `features` those of `WANTED` that the device has.
+ * Return the message; what only /v1 asks for is left out.
+ *
+ * @param {LocalEngineInfo} info
+ * @returns {Omit<ToPage.Hello, "recommended">}
  */
 export function helloOf({ plan, manifest, adapter, features, clockMs }) {
   const { limits, model } = plan;
@@ -43,6 +46,12 @@ export function helloOf({ plan, manifest, adapter, features, clockMs }) {
   };
 }
 
+/**
+ * @param {Exported.PlanModel} sizes
+ * @param {ModelManifest} manifest
+ * @param {number} blockBytes
+ * @returns {ToPage.PageModelInfo}
+ */
 function modelOf(sizes, { name, model, chat }, blockBytes) {
   const { architecture, expert_layers, experts_per_token, n_experts, ...shape } = sizes;
   return {
@@ -58,7 +67,15 @@ function modelOf(sizes, { name, model, chat }, blockBytes) {
   };
 }
 
-/** Browsers tell no more of a device than its name. */
+/**
+ * Browsers tell no more of a device than its name.
+ *
+ * @param {Exported.PlanFile} plan
+ * @param {string} adapter
+ * @param {string[]} features
+ * @param {number} clockMs
+ * @returns {ToPage.DeviceInfo}
+ */
 function deviceOf({ profile, needs }, adapter, features, clockMs) {
   const software = profile === "software";
   return {
@@ -73,6 +90,7 @@ function deviceOf({ profile, needs }, adapter, features, clockMs) {
   };
 }
 
+/** @param {Exported.PlanFile} plan @returns {ToPage.MemoryInfo} */
 function memoryOf(plan) {
   const weights = sum(
     plan.buffers.filter(({ weight }) => weight !== undefined).map(({ bytes }) => bytes),
@@ -84,7 +102,7 @@ function memoryOf(plan) {
   return { weights, kv_cache: kv, work: plan.needs.bytes - weights - kv };
 }
 
-/** Dispatches of a decode step of one sequence. */
+/** Dispatches of a decode step of one sequence. @param {Exported.PlanFile} plan */
 function dispatchesPerToken(plan) {
   const step = plan.plans.find(
     ({ kind, rows, samples, splits, interventions, loras }) =>
@@ -93,8 +111,9 @@ function dispatchesPerToken(plan) {
   return sum((step?.dispatches ?? []).map(([, n]) => n));
 }
 
-/** Size limit of a message of the page, as the server computes it. */
+/** Size limit of a message of the page, as the server computes it. @param {number} context */
 const messageBytes = (context) =>
   Math.min(Math.max(MESSAGE_BYTES, 8 * context + MESSAGE_BYTES / 4), MAX_MESSAGE_BYTES);
 
+/** @param {number[]} numbers */
 const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);

@@ -1,16 +1,29 @@
-// @ts-nocheck
 // Checks of a request against the model and the ranges of the settings (gpu/sampling_params.py,
 // gpu/engine/validation.py).
 
-import { ContextExceeded, InvalidRequest } from "./shared/errors.js";
+import { ContextExceeded, InvalidRequest, messageOf } from "./shared/errors.js";
 import { checkNoNewPatch, checkSpans, InterventionEncoder } from "./interventions/encode.js";
 import { RunInterventions } from "./interventions/resolved.js";
 import { countChars, decimal, general, quoted } from "./text/python-text.js";
+
+/**
+ * Range of a setting, and values of some.
+ *
+ * @typedef {keyof NumberSettings | "seed" | "first_index"} SettingName
+ * @typedef {{name: SettingName, integer: boolean, min: number, max: number | bigint}} SettingRange
+ * @typedef {{[Name in SettingName]?: number | bigint | null}} SettingValues
+ */
 
 export class RequestChecks {
   /**
    * `sampling`: declarations of the settings (app/http/page_data.py); `context`: tokens of a text;
    * `tokenize`: encodes the texts of interventions as plain prompts; `loras`: names of the adapters.
+   *
+   * @param {SamplingData} sampling
+   * @param {{
+   *   vocabSize: number, context: number, nLayers: number, nHeads: number,
+   *   tokenize: (text: string) => number[], loras?: string[],
+   * }} model
    */
   constructor(sampling, { vocabSize, context, nLayers, nHeads, tokenize, loras }) {
     this.sampling = sampling;
@@ -18,15 +31,25 @@ export class RequestChecks {
     this.vocabSize = vocabSize;
     this.context = context;
     const inOrder = Object.keys(sampling.meanings); // in which the server names what is wrong
-    this.settings = [
+    /** @type {SettingRange[]} */
+    const settings = [
       ...sampling.settings,
       { name: "seed", integer: true, min: 0, max: BigInt(sampling.max_seed) },
       { name: "first_index", integer: true, min: 0, max: sampling.max_first_index },
-    ].sort((a, b) => inOrder.indexOf(a.name) - inOrder.indexOf(b.name));
+    ];
+    this.settings = settings.sort((a, b) => inOrder.indexOf(a.name) - inOrder.indexOf(b.name));
+    /** @type {string[]} */
     this.live = sampling.settings.filter(({ live }) => live).map(({ name }) => name);
   }
 
-  /** Return the RunInterventions of a request. Throws unless a run can be made of it. */
+  /**
+   * Return the interventions of a request. Throws unless a run can be made of it.
+   *
+   * @param {{
+   *   ids: number[], params: Read.SamplingParams | SamplerParams, updates: Read.ScheduledUpdate[],
+   *   reach: Read.Interventions, reached: Read.InterventionSpan[],
+   * }} request
+   */
   check({ ids, params, updates, reach, reached }) {
     this.checkParams(params);
     this.checkBiasedIds(params);
@@ -40,18 +63,35 @@ export class RequestChecks {
     return new RunInterventions(first, ids.length, { updates: encodedUpdates, spans });
   }
 
-  /** Throw InvalidRequest for settings that are out of range, with all that are. */
+  /**
+   * Throw InvalidRequest for settings that are out of range.
+   *
+   * @param {Read.SamplingParams | SamplerParams} params
+   */
   checkParams(params) {
+    this.checkRanges(params);
+    this.checkStops(params.stop);
+    this.checkBiases(params.logit_bias);
+  }
+
+  /**
+   * Throw InvalidRequest for numbers that are out of range, with all that are.
+   *
+   * @param {SettingValues} values
+   */
+  checkRanges(values) {
     const faults = this.settings
-      .map((setting) => [setting.name, this.faultOf(setting, params[setting.name])])
+      .map((setting) => [setting.name, this.faultOf(setting, values[setting.name])])
       .filter(([, fault]) => fault);
     if (faults.length)
       throw new InvalidRequest(faults.map(([, fault]) => fault).join("; "), faults[0][0]);
-    if (params.stop) this.checkStops(params.stop);
-    if (params.logit_bias) this.checkBiases(params.logit_bias);
   }
 
-  /** Throw InvalidRequest for biases of tokens that the model has not. */
+  /**
+   * Throw InvalidRequest for biases of tokens that the model has not.
+   *
+   * @param {Pick<SamplerParams, "logit_bias">} params
+   */
   checkBiasedIds(params) {
     for (const { id } of params.logit_bias)
       if (!(id >= 0 && id < this.vocabSize))
@@ -61,7 +101,11 @@ export class RequestChecks {
         );
   }
 
-  /** Throw InvalidRequest for changes of settings that cannot change, or out of range. */
+  /**
+   * Throw InvalidRequest for changes of settings that cannot change, or out of range.
+   *
+   * @param {Record<string, number>} changes
+   */
   checkChanges(changes) {
     for (const name of Object.keys(changes))
       if (!this.live.includes(name))
@@ -69,15 +113,20 @@ export class RequestChecks {
           `${name} cannot change while the text is written; these can: ${this.live.join(", ")}`,
           name,
         );
-    this.checkParams(changes);
+    this.checkRanges(changes);
   }
 
-  /** Return what is wrong with the value of a setting; "" if nothing is, or it has none. */
+  /**
+   * Return what is wrong with the value of a setting; "" if nothing is, or it has none.
+   *
+   * @param {SettingRange} range
+   * @param {number | bigint | null | undefined} value
+   */
   faultOf({ name, integer, min, max }, value) {
     if (value === null || value === undefined) return "";
     if (value >= min && value <= max) return ""; // NaN fails the comparison as well
     const kind = integer ? "an integer" : "a number";
-    const given = integer ? String(value) : decimal(value);
+    const given = integer ? String(value) : decimal(Number(value));
     const [least, most] = [min, max].map((end) =>
       integer ? BigInt(end).toLocaleString("en") : general(Number(end)),
     );
@@ -87,6 +136,7 @@ export class RequestChecks {
     );
   }
 
+  /** @param {string[]} stops */
   checkStops(stops) {
     const { max_stop_strings: most, max_stop_chars: longest } = this.sampling;
     if (stops.length > most)
@@ -102,6 +152,7 @@ export class RequestChecks {
         );
   }
 
+  /** @param {Read.TokenBias[]} biases */
   checkBiases(biases) {
     const { max_logit_biases: most, max_bias: largest } = this.sampling;
     if (biases.length > most)
@@ -109,6 +160,7 @@ export class RequestChecks {
         `logit_bias may name ${most} tokens at most, but got ${biases.length}`,
         "logit_bias",
       );
+    /** @type {Set<number>} */
     const named = new Set();
     for (const { id, bias } of biases) {
       if (named.has(id))
@@ -123,6 +175,7 @@ export class RequestChecks {
     }
   }
 
+  /** @param {number[]} ids */
   checkIds(ids) {
     if (!ids.length)
       throw new InvalidRequest("the prompt is empty; give at least one token", "prompt");
@@ -137,6 +190,8 @@ export class RequestChecks {
 
   /**
    * Throw InvalidRequest for changes at known tokens that cannot be made, or not in their order.
+   *
+   * @param {Read.ScheduledUpdate[]} updates
    */
   checkUpdates(updates) {
     let earliest = 0;
@@ -151,12 +206,17 @@ export class RequestChecks {
       try {
         this.checkChanges(params);
       } catch (error) {
-        throw refusedUpdate(n, error.message);
+        throw refusedUpdate(n, messageOf(error));
       }
     });
   }
 
-  /** Return the encoded interventions of each update, null for one that changes none. */
+  /**
+   * Return the encoded interventions of each update, null for one that changes none.
+   *
+   * @param {Read.ScheduledUpdate[]} updates
+   * @param {Read.Interventions} first
+   */
   encodeUpdates(updates, first) {
     let now = first;
     return updates.map(({ reach }, n) => {
@@ -166,11 +226,12 @@ export class RequestChecks {
         now = reach;
         return this.interventions.encode(reach);
       } catch (error) {
-        throw refusedUpdate(n, error.message);
+        throw refusedUpdate(n, messageOf(error));
       }
     });
   }
 }
 
+/** @param {number} n @param {string} why */
 const refusedUpdate = (n, why) =>
   new InvalidRequest(`change ${n + 1} of the request: ${why}`, "changes");

@@ -1,11 +1,21 @@
-// @ts-nocheck
 // Runs that share the engine: at most so many at once, the others wait in the order they came. Paused
 // ones are not counted: the engine takes their slots when others need them.
 
-import { EngineError } from "./shared/errors.js";
+import { EngineError, messageOf } from "./shared/errors.js";
+import { toldParams } from "./gpu/sequence.js";
 import { told } from "./interventions/encode.js";
 
-/** `timings` of a run that computed nothing. */
+/**
+ * @typedef {import("./gpu/run.js").Run} Run
+ * @typedef {import("./gpu/run-pace.js").PaceChange} PaceChange
+ * @typedef {import("./gpu/sequence.js").SequenceRequest} SequenceRequest
+ * @typedef {import("./interventions/encode.js").EncodedInterventions} EncodedInterventions
+ * @typedef {import("./interventions/resolved.js").RunInterventions} RunInterventions
+ * @typedef {Omit<SequenceRequest, "run" | "onEvent"> & {interventions: RunInterventions}} QueuedRequest
+ * @typedef {{submit(request: SequenceRequest): Run}} RunEngine
+ */
+
+/** `timings` of a run that computed nothing. @type {ToPage.Timings} */
 export const ZERO_TIMINGS = {
   cache_n: 0,
   prompt_n: 0,
@@ -28,19 +38,31 @@ export const ZERO_TIMINGS = {
 };
 
 export class RunQueue {
-  /** `limits`: {active, queue, context} of the hello; `piece` returns the text of a token. */
+  /**
+   * `limits`: of the hello; `piece` returns the text of a token.
+   *
+   * @param {RunEngine} engine
+   * @param {(id: number) => string} piece
+   * @param {Pick<ToPage.PageLimits, "active" | "queue" | "context">} limits
+   */
   constructor(engine, piece, { active, queue, context }) {
-    Object.assign(this, { engine, piece, active, context });
+    this.engine = engine;
+    this.piece = piece;
+    this.active = active;
+    this.context = context;
     this.most = active + Math.floor((queue + 1) / 2);
+    /** @type {Set<QueuedRun>} */
     this.running = new Set();
+    /** @type {QueuedRun[]} */
     this.waiting = [];
     this.nRuns = 0;
   }
 
   /**
-   * Start a run of {ids, params, capture, updates, interventions}, now or when one ends. Returns it:
-   * `update(changes, capture, encoded)` and `cancel()`. Throws what the engine throws, and when too
-   * many wait.
+   * Start a run, now or when one ends. Throws what the engine throws, and when too many wait.
+   *
+   * @param {QueuedRequest} request
+   * @param {(event: EngineEvent) => void} onEvent
    */
   submit(request, onEvent) {
     if (this.running.size + this.waiting.length >= this.most)
@@ -69,7 +91,7 @@ export class RunQueue {
     return [...this.running].filter(({ run }) => !run?.paused).length;
   }
 
-  /** A run has ended. */
+  /** A run has ended. @param {QueuedRun} run */
   onEnd(run) {
     this.running.delete(run);
     this.waiting = this.waiting.filter((other) => other !== run);
@@ -78,8 +100,9 @@ export class RunQueue {
 
   /** Let the next one begin if fewer write now, and tell the others their places. */
   startWaiting() {
-    while (this.waiting.length && this.nWriting < this.active) {
+    while (this.nWriting < this.active) {
       const next = this.waiting.shift();
+      if (!next) break;
       next.moveTo(0);
       next.startOrFail();
     }
@@ -87,9 +110,17 @@ export class RunQueue {
   }
 }
 
-class QueuedRun {
+export class QueuedRun {
+  /**
+   * @param {RunQueue} queue
+   * @param {QueuedRequest & {run: number}} request
+   * @param {(event: EngineEvent) => void} onEvent
+   */
   constructor(queue, request, onEvent) {
-    Object.assign(this, { queue, request, onEvent });
+    this.queue = queue;
+    this.request = request;
+    this.onEvent = onEvent;
+    /** @type {Run | null} */
     this.run = null;
     this.isAccepted = false;
     this.isCancelled = false;
@@ -115,10 +146,11 @@ class QueuedRun {
     try {
       this.start();
     } catch (error) {
-      this.end("error", error.message);
+      this.end("error", messageOf(error));
     }
   }
 
+  /** @param {EngineEvent} event */
   onEngineEvent(event) {
     if (event.type === "accepted" && this.isAccepted) return; // told while it waited
     this.isAccepted ||= event.type === "accepted";
@@ -127,7 +159,7 @@ class QueuedRun {
     if (event.type === "done") this.queue.onEnd(this);
   }
 
-  /** Tell that the run is accepted and has this place in the queue. */
+  /** Tell that the run is accepted and has this place in the queue. @param {number} position */
   wait(position) {
     const { ids, params, capture, run } = this.request;
     const prompt = ids.map((id) => ({ id, text: this.queue.piece(id) }));
@@ -136,21 +168,30 @@ class QueuedRun {
     this.onEvent({
       type: "accepted",
       prompt,
-      params,
+      params: toldParams(params),
       capture,
       position,
       context: this.queue.context,
+      texts: [],
+      dropped: [],
       run,
     });
   }
 
-  /** Tell the place of a run that waits, if it changed. */
+  /** Tell the place of a run that waits, if it changed. @param {number} position */
   moveTo(position) {
     if (position !== this.position) this.onEvent({ type: "queued", position });
     this.position = position;
   }
 
-  /** As `update` of gpu/run.js. A run that waits has not written anything that could be paused. */
+  /**
+   * As `update` of gpu/run.js. A run that waits has not written anything that could be paused.
+   *
+   * @param {Record<string, number | null>} changes
+   * @param {boolean | null} capture
+   * @param {EncodedInterventions | null} [encoded]
+   * @param {PaceChange | null} [pace]
+   */
   update(changes, capture, encoded = null, pace = null) {
     if (this.run) return this.run.update(changes, capture, encoded, pace);
     const { request } = this;
@@ -161,7 +202,7 @@ class QueuedRun {
     return this.onEvent({
       type: "updated",
       index: 0,
-      params,
+      params: toldParams(params),
       capture: this.request.capture,
       ...(encoded && { reach: told(encoded.requested) }),
       ...(rate !== request.pace && { pace: rate }),
@@ -174,7 +215,12 @@ class QueuedRun {
     else if (this.queue.waiting.includes(this)) this.end("cancelled");
   }
 
-  /** End a run that the engine does not have. */
+  /**
+   * End a run that the engine does not have.
+   *
+   * @param {ToPage.Done["reason"]} reason
+   * @param {string} [message]
+   */
   end(reason, message = "") {
     const timings = { ...ZERO_TIMINGS, queue_ms: performance.now() - this.since };
     const prompt_tokens = this.request.ids.length;

@@ -1,11 +1,11 @@
-// @ts-nocheck
 // The server's side of the page's protocol, for an engine in this browser (app/ws/page_connection.py,
 // app/ws/sessions.py): the page cannot tell which one it listens to.
 
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./shared/errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
 import { checkPace } from "./gpu/run-pace.js";
-import { MessageReader } from "./messages.js";
+import { toldParams } from "./gpu/sequence.js";
+import { answering, MessageReader } from "./messages.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
 import { promptIds } from "./text/prompts.js";
 import { tokenized } from "./text/tokenizing.js";
@@ -20,29 +20,47 @@ const MAX_QUESTIONS = 8;
 /** Arrays of an answer that hold ids of tokens. */
 const ID_ARRAYS = ["ids", "top_ids"];
 
+/**
+ * What a session sends to the page.
+ *
+ * @typedef {Exclude<ToPage.Any, ToPage.Hello> | Hello | FrameAnswer} Sent
+ */
+
+/** @typedef {ReturnType<typeof import("./hello.js").helloOf>} Hello */
+
+/** @typedef {{ask(pieces: Pieces<InspectionAnswer>): Promise<InspectionAnswer>}} Asked */
+
+/**
+ *   engine    `ask(pieces)` resolves to what the async generator `pieces` returns
+ *   schema    of the page's messages: `from_page` of net/protocol-schema.json
+ *   post      sends a message to the page, given the buffers that move there with it
+ *
+ * @typedef {{
+ *   engine: import("./run-queue.js").RunEngine & Asked,
+ *   inspector: import("./inspection/inspector.js").Inspector,
+ *   text: import("./text/tokenizer.js").LocalTokenizer,
+ *   template: import("./text/chat-template.js").ChatTemplate, hello: Hello,
+ *   checks: import("./request-checks.js").RequestChecks, schema: JsonSchema,
+ *   post: (message: Sent, moved?: ArrayBuffer[]) => void,
+ * }} SessionParts
+ */
+
 export class LocalSession {
-  /**
-   *   engine    `submit({ids, params, capture, updates, interventions, run, onEvent})` returns a run,
-   *             which has `cancel()` and `update(changes, capture, encoded)`: that may be a promise.
-   *             `params` is complete, its seed a BigInt; `interventions` are RunInterventions.
-   *             `onEvent` gets the events of gpu/events.py. `ask(pieces)` resolves to what the
-   *             async generator `pieces` returns
-   *   inspector Inspector
-   *   text      LocalTokenizer
-   *   template  ChatTemplate
-   *   hello     the `hello` message
-   *   checks    RequestChecks
-   *   schema    of the page's messages: `from_page` of net/protocol-schema.json
-   *   post      sends a message to the page, given the buffers that move there with it
-   */
+  /** @param {SessionParts} parts */
   constructor({ engine, inspector, text, template, hello, checks, schema, post }) {
-    Object.assign(this, { engine, inspector, text, template, hello, checks, post });
+    this.engine = engine;
+    this.inspector = inspector;
+    this.text = text;
+    this.template = template;
+    this.hello = hello;
+    this.checks = checks;
+    this.post = post;
     const { limits } = hello;
     this.reader = new MessageReader(schema);
     this.nQuestions = 0;
     this.runs = new RunQueue(engine, (id) => text.piece(id), limits);
     this.updates = new UpdateMerger((id, updates) => this.applyUpdates(id, updates));
-    /** id → GenerationLog */
+    /** By id. @type {Map<string, GenerationLog>} */
     this.generations = new Map();
   }
 
@@ -58,26 +76,44 @@ export class LocalSession {
     });
   }
 
-  /** Handle a message of the page, and answer it. */
+  /** Handle a message of the page, and answer it. @param {unknown} raw */
   handle(raw) {
     const { message, error } = this.reader.read(raw);
     if (error) return this.post(error);
     if (message.type !== "update") this.updates.flush();
-    return this.replyOnError(message, () => this[message.type](message));
+    try {
+      this.act(message);
+    } catch (wrong) {
+      const { id, request } = answering(message);
+      this.post(errorAbout(wrong, id, request));
+    }
   }
 
-  replyOnError({ id = "", request = null }, act) {
-    try {
-      act();
-    } catch (error) {
-      this.post(errorAbout(error, id, request));
+  /** @param {Read.Any} message */
+  act(message) {
+    switch (message.type) {
+      case "generate":
+        return this.generate(message);
+      case "update":
+        return this.update(message);
+      case "stop":
+        return this.stop(message);
+      case "resume":
+        return this.resume(message);
+      case "count":
+        return this.count(message);
+      case "tokenize":
+        return this.tokenize(message);
+      case "inspect":
+        return this.inspect(message);
     }
   }
 
   // ---- one method for each type of message -------------------------------------------------
 
+  /** @param {Read.Generate} message */
   generate(message) {
-    const { id, params, capture, changes, reach, reached } = message;
+    const { id, capture, changes, reach, reached } = message;
     const clock = new RequestClock();
     if (message.grammar) throw new NotInBrowser("grammars are", "grammar");
     if (message.truncation === "slide")
@@ -97,7 +133,9 @@ export class LocalSession {
       throw new InvalidRequest(`there is a generation '${id}' already; use a new id`, "id");
     const { post } = this;
     const log = new GenerationLog(id, { clock, texts, dropped, post, onDone: () => this.forget() });
+    /** @param {EngineEvent} event */
     const onEvent = (event) => log.onEvent(event);
+    const params = withSeed(message.params);
     if (nContinued && this.hasEnded(ids, params)) this.reportEnded(ids, params, onEvent);
     else {
       const checked = { ids, params, updates: changes, reach, reached };
@@ -108,37 +146,43 @@ export class LocalSession {
         capture: on,
       }));
       const { pace } = message;
-      const request = { ids, params: withSeed(params), capture, updates, interventions, pace };
+      const request = { ids, params, capture, updates, interventions, pace };
       log.run = this.runs.submit(request, onEvent);
     }
     this.generations.set(id, log);
     log.follow(0);
   }
 
+  /** @param {Read.Update} message */
   update(message) {
-    this.checks.checkParams(message.params);
+    this.checks.checkRanges(message.params);
     checkPace(message);
     this.updates.add(message);
   }
 
+  /** @param {Read.Stop} message */
   stop({ id }) {
     this.generation(id).cancel();
   }
 
+  /** @param {Read.Resume} message */
   resume({ id, after }) {
     this.generation(id).follow(after);
   }
 
+  /** @param {Read.Count} message */
   count({ request, prompt, messages }) {
     const tokens = promptIds(this.text, this.template, { prompt, messages }).length;
     this.post({ type: "counted", request, tokens });
   }
 
+  /** @param {Read.Tokenize} message */
   tokenize(message) {
     this.post(tokenized(this.text, this.template, this.hello.model.name, message));
   }
 
-  inspect({ request, question, engine = 0 }) {
+  /** @param {Read.Inspect} message */
+  inspect({ request, question, engine }) {
     if (engine < 0 || engine > 1)
       throw new InvalidRequest(`there is no engine ${engine}: the model has engine 1 only`, "engine");
     if (this.nQuestions >= MAX_QUESTIONS)
@@ -158,6 +202,7 @@ export class LocalSession {
 
   // ---- their parts -------------------------------------------------------------------------
 
+  /** @param {number} request @param {string} kind @param {InspectionAnswer} answer */
   postAnswer(request, kind, { info, arrays }) {
     const ids = new Set(ID_ARRAYS.flatMap((name) => [...(arrays[name]?.values ?? [])]));
     const pieces = Object.fromEntries([...ids].map((id) => [id, this.text.piece(id)]));
@@ -166,10 +211,16 @@ export class LocalSession {
     this.post({ type: "answer", request, kind, info: told, arrays }, moved);
   }
 
-  /** Apply updates together; each alone if their interventions are refused, so that good ones act. */
+  /**
+   * Apply updates together; each alone if their interventions are refused, so that good ones act.
+   *
+   * @param {string} id
+   * @param {Read.Update[]} updates
+   */
   applyUpdates(id, updates) {
+    /** @param {unknown} error */
     const refused = (error) => {
-      if (updates.length > 1 && error.param?.startsWith("reach"))
+      if (updates.length > 1 && error instanceof EngineError && error.param.startsWith("reach"))
         for (const update of updates) this.applyUpdates(id, [update]);
       else this.post(errorAbout(error, id));
     };
@@ -180,12 +231,14 @@ export class LocalSession {
     }
   }
 
+  /** @param {string} id @param {ReturnType<typeof merged>} update */
   applyUpdate(id, { params, capture, reach, pace }) {
     const run = this.generation(id).liveRun;
     const encoded = reach === null ? null : this.checks.interventions.encode(reach);
     return run.update(params, capture, encoded, pace);
   }
 
+  /** @param {string} id */
   generation(id) {
     const found = this.generations.get(id);
     if (found) return found;
@@ -196,7 +249,9 @@ export class LocalSession {
     );
   }
 
+  /** @param {Read.Generate} message */
   readPrompt({ prompt, messages, ids, continue_final: continueFinal, params, truncation }) {
+    /** @param {Read.Message[] | null} some */
     const encode = (some) =>
       promptIds(this.text, this.template, { prompt, messages: some, ids, continueFinal });
     if (messages !== null) {
@@ -211,22 +266,38 @@ export class LocalSession {
     return { ids: encode(null), dropped: [] };
   }
 
-  /** Return the text that each of the last `n` ids adds. */
+  /** Return the text that each of the last `n` ids adds. @param {number[]} ids @param {number} n */
   continuationTexts(ids, n) {
     if (!n) return [];
     const stream = this.text.decodeStream(ids.slice(0, -n));
     return ids.slice(-n).map((id) => stream.push(id));
   }
 
+  /** @param {number[]} ids @param {SamplerParams} params */
   hasEnded(ids, params) {
-    return this.hello.model.eos_ids.includes(ids.at(-1)) && !params.ignore_eos;
+    return this.hello.model.eos_ids.includes(ids[ids.length - 1]) && !params.ignore_eos;
   }
 
-  /** Send the events of a generation whose text has ended already; the engine gets no request. */
+  /**
+   * Send the events of a generation whose text has ended already; the engine gets no request.
+   *
+   * @param {number[]} ids
+   * @param {SamplerParams} params
+   * @param {(event: EngineEvent) => void} onEvent
+   */
   reportEnded(ids, params, onEvent) {
-    const prompt = ids.map((id) => ({ id, text: this.text.piece(id) }));
     const { context } = this.hello.limits;
-    onEvent({ type: "accepted", prompt, params, capture: false, position: 0, context, run: 0 });
+    onEvent({
+      type: "accepted",
+      prompt: ids.map((id) => ({ id, text: this.text.piece(id) })),
+      params: toldParams(params),
+      capture: false,
+      position: 0,
+      context,
+      texts: [],
+      dropped: [],
+      run: 0,
+    });
     onEvent({
       type: "done",
       reason: "eos",
@@ -239,16 +310,22 @@ export class LocalSession {
 
   /** Drop finished generations past the bounds, oldest first. */
   forget() {
-    const finished = [...this.generations.values()].filter(({ done }) => done);
-    finished.sort((a, b) => a.finishedAt - b.finishedAt);
+    const finished = [...this.generations.values()].flatMap(({ id, finishedAt: at }) =>
+      at === null ? [] : [{ id, at }],
+    );
+    finished.sort((a, b) => a.at - b.at);
     const oldest = performance.now() - FINISHED_MS;
-    finished.forEach(({ id, finishedAt }, i) => {
-      if (finished.length - i > MAX_FINISHED || finishedAt < oldest) this.generations.delete(id);
+    finished.forEach(({ id, at }, i) => {
+      if (finished.length - i > MAX_FINISHED || at < oldest) this.generations.delete(id);
     });
   }
 }
 
-/** Return how many of the last ids the page has as text already. Throws InvalidRequest. */
+/**
+ * Return how many of the last ids the page has as text already. Throws InvalidRequest.
+ *
+ * @param {Read.Generate} message
+ */
 function continuationLength({ ids, written }) {
   const n = ids?.length ?? 0;
   if (written >= 0 && written <= n) return written;
@@ -256,7 +333,12 @@ function continuationLength({ ids, written }) {
   throw new InvalidRequest(`written counts the last of ${what}; it is ${written}`, "written");
 }
 
-/** Return the params with a seed: one of 32 bits is drawn if they have none. */
+/**
+ * Return the params with a seed: one of 32 bits is drawn if they have none.
+ *
+ * @param {Read.SamplingParams} params
+ * @returns {SamplerParams}
+ */
 function withSeed(params) {
   const seed = params.seed ?? crypto.getRandomValues(new Uint32Array(1))[0];
   return { ...params, seed: BigInt(seed) };

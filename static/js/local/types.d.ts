@@ -126,10 +126,10 @@ interface ModelManifest {
 
 /** Files of a model: gpu/export-files.js or hub/hub-files.js. The pieces are known after `load`. */
 interface ModelFiles {
+  chat: ModelChat;
   profiles: string[];
   load(profile: string): Promise<{ plan: unknown; manifest: ModelManifest }>;
   pieces(): WeightPiece[];
-  modelFiles(): TokenizerFiles | Promise<TokenizerFiles>;
 }
 
 /** Whether plans have interventions on the model's own parts, and adapters. */

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Updates that wait, because a slider sends more of them than there are tokens
 // (app/ws/incoming.py).
 
@@ -8,17 +7,19 @@ const UPDATE_MS = 20;
 /** The first update acts at once; those that follow within `UPDATE_MS` act together. */
 export class UpdateMerger {
   /**
-   * `act(id, updates)` applies updates of a generation, {params, capture, reach, pace, steps} each,
-   * together.
+   * `act(id, updates)` applies updates of a generation together.
+   *
+   * @param {(id: string, updates: Read.Update[]) => void} act
    */
   constructor(act) {
     this.act = act;
+    /** @type {Map<string, Read.Update[]>} */
     this.waiting = new Map();
     this.freeAt = 0;
     this.timer = 0;
   }
 
-  /** Keep an update until it is due. */
+  /** Keep an update until it is due. @param {Read.Update} update */
   add(update) {
     const { id } = update;
     this.waiting.set(id, [...(this.waiting.get(id) ?? []), update]);
@@ -39,20 +40,23 @@ export class UpdateMerger {
   }
 }
 
-/** Return one update for several of a generation: the latest value of each, and all steps. */
+/**
+ * Return one update for several of a generation: the latest value of each, and all steps.
+ *
+ * @param {Read.Update[]} updates
+ */
 export function merged(updates) {
   const given = updates.flatMap(({ params }) =>
     Object.entries(params).filter(([, value]) => value !== null),
   );
-  const latest = (name) => updates.findLast((each) => each[name] !== null)?.[name] ?? null;
   const steps = updates.reduce((sum, each) => sum + each.steps, 0);
   const pace = updates.findLast((each) => each.pace !== undefined)?.pace;
   const isPaced = steps > 0 || pace !== undefined;
   const mayStep = pace === undefined || pace === 0; // others write on
   return {
     params: Object.fromEntries(given),
-    capture: latest("capture"),
-    reach: latest("reach"),
+    capture: updates.findLast(({ capture }) => capture !== null)?.capture ?? null,
+    reach: updates.findLast(({ reach }) => reach !== null)?.reach ?? null,
     pace: isPaced ? { ...(pace !== undefined && { pace }), steps: mayStep ? steps : 0 } : null,
   };
 }

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Worker that runs the engine, so that the page is never blocked. It speaks the protocol of the
 // WebSocket (app/ws/protocol.py) in messages; net/worker-socket.js is the other end.
 //
@@ -7,11 +6,13 @@
 //                                          declarations of the sampling settings
 //   {type: "lost", message}                to the page: the device is gone, and this worker with it
 
-import { EngineError, errorAbout } from "./shared/errors.js";
+import { EngineError, errorAbout, messageOf } from "./shared/errors.js";
 import { LocalEngine } from "./gpu/engine.js";
+import { ExportFiles } from "./gpu/export-files.js";
 import { helloOf } from "./hello.js";
 import { HubFiles } from "./hub/hub-files.js";
 import { Inspector } from "./inspection/inspector.js";
+import { answering } from "./messages.js";
 import { RequestChecks } from "./request-checks.js";
 import { LocalSession } from "./session.js";
 import { ChatTemplate } from "./text/chat-template.js";
@@ -19,24 +20,30 @@ import { LocalTokenizer } from "./text/tokenizer.js";
 
 const MEGABYTE = 1e6;
 const SCHEMA = new URL("../net/protocol-schema.json", import.meta.url);
+/** @type {LocalSession | null} */
 let session = null;
 
-const post = (message, moved = []) => self.postMessage(message, moved);
+/**
+ * @param {import("./session.js").Sent | {type: "lost", message: string}} message
+ * @param {ArrayBuffer[]} [moved]
+ */
+const post = (message, moved = []) => self.postMessage(message, { transfer: moved });
 
+/** @param {ToPage.Status["state"]} state @param {string} message @param {number | null} [progress] */
 function postStatus(state, message, progress = null) {
   post({ type: "status", state, message, progress, retry_seconds: null });
 }
 
-/** Load the model and open the session. */
-async function start({ base, hub = null, sampling }) {
+/** Load the model and open the session. @param {PlaceHere & {sampling: SamplingData}} place */
+async function start({ base = "", hub, sampling }) {
   try {
     postStatus("loading", "opening the model", 0);
     const { from_page: schema } = await (await fetch(SCHEMA)).json();
-    let text = null;
+    const files = hub ? await HubFiles.open(hub) : await ExportFiles.open(base);
+    const text = LocalTokenizer.from(await files.modelFiles(), files.chat);
     const engine = await LocalEngine.load({
-      base,
-      files: hub && (await HubFiles.open(hub)),
-      text: (files, chat) => (text = LocalTokenizer.from(files, chat)),
+      files,
+      text,
       onProgress: progressTeller(),
       onLost: (message) => post({ type: "lost", message }),
     });
@@ -48,27 +55,30 @@ async function start({ base, hub = null, sampling }) {
     const endIds = hello.model.eos_ids;
     const inspector = new Inspector({ recomputer, activations, engine, plan, checks, endIds });
     const parts = { engine, inspector, text, template, hello, checks, schema, post };
-    session = new LocalSession(parts);
-    engine.alsoWaiting = () => session.runs.waitingRuns;
-    session.open();
+    const opened = new LocalSession(parts);
+    engine.alsoWaiting = () => opened.runs.waitingRuns;
+    opened.open();
+    session = opened;
   } catch (error) {
     console.error(error);
-    postStatus("failed", error.message);
+    postStatus("failed", messageOf(error));
   }
 }
 
-/** What a request is checked against. */
+/** What a request is checked against. @param {Exported.PlanFile} plan @param {LocalTokenizer} text */
 const sizesOf = ({ model, limits }, text) => ({
   vocabSize: model.vocab_size,
   nLayers: model.n_layers,
   nHeads: model.n_heads,
   context: limits.context,
-  tokenize: (each) => text.encode(each),
+  tokenize: (/** @type {string} */ each) => text.encode(each),
   loras: (model.loras ?? []).map(({ name }) => name),
 });
 
 /**
  * Return a function that tells the page how far weights and kernels are, which load side by side.
+ *
+ * @returns {(at: import("./gpu/engine.js").LoadProgress) => void}
  */
 function progressTeller() {
   const shares = { weights: 0, kernels: 0 };
@@ -91,6 +101,7 @@ self.onmessage = ({ data }) => {
       "unavailable",
       "the model is still loading; try again in a moment",
     );
-    post(errorAbout(error, data.id, data.request));
+    const { id, request } = answering(data);
+    post(errorAbout(error, id, request));
   }
 };

@@ -17,16 +17,7 @@ import {
 } from "./field-checks.js";
 import { checkSummaries, checkTurn } from "./runs.js";
 
-/**
- * A JSON schema with the keywords that msgspec emits.
- *
- * @typedef {import("./field-checks.js").Check} Check
- * @typedef {{type?: string, $ref?: string, anyOf?: Schema[], enum?: any[], minimum?: number,
- *   maximum?: number, maxLength?: number, pattern?: string, description?: string,
- *   minItems?: number, maxItems?: number, items?: Schema, properties?: Record<string, Schema>,
- *   required?: string[], default?: unknown,
- *   discriminator?: {propertyName: string, mapping: Record<string, string>}}} Schema
- */
+/** @typedef {import("./field-checks.js").Check} Check */
 
 const SCHEMA = JSON.parse(document.getElementById("replay-schema")?.textContent ?? "");
 const DEFINITIONS = SCHEMA.$defs;
@@ -48,7 +39,7 @@ function checkOf(name) {
   return check;
 }
 
-/** @param {Schema} schema */
+/** @param {JsonSchema} schema */
 const isNull = ({ type }) => type === "null";
 /** @param {string} ref */
 const nameIn = (ref) => ref.slice(ref.lastIndexOf("/") + 1);
@@ -56,7 +47,7 @@ const nameIn = (ref) => ref.slice(ref.lastIndexOf("/") + 1);
 /**
  * Make the check of a schema. It may have the keywords that msgspec emits, and no others.
  *
- * @param {Schema} schema
+ * @param {JsonSchema} schema
  * @returns {Check}
  */
 function compile(schema) {
@@ -86,7 +77,7 @@ function compile(schema) {
   }
 }
 
-/** @param {Schema} schema */
+/** @param {JsonSchema} schema */
 function compileObject({ properties = {}, required = [] }) {
   /** @type {[Record<string, Check>, Record<string, Check>, Record<string, unknown>]} */
   const [fields, optional, defaults] = [{}, {}, {}];
@@ -98,7 +89,7 @@ function compileObject({ properties = {}, required = [] }) {
 }
 
 /**
- * @param {Schema} schema
+ * @param {JsonSchema} schema
  * @returns {Check}
  */
 function compileUnion({ anyOf = [], discriminator }) {

@@ -48,7 +48,13 @@ export class Buffers {
     return this.binding(this.plan.tensors[name].view);
   }
 
-  /** Write to a tensor from its byte `at` on. @param {string} name @param {Words} data @param {number} [at] */
+  /**
+   * Write to a tensor from its byte `at` on.
+   *
+   * @param {string} name
+   * @param {Words} data
+   * @param {number} [at]
+   */
   write(name, data, at = 0) {
     const { buffer, offset } = this.tensor(name);
     this.device.queue.writeBuffer(buffer, offset + at, data);

@@ -7,7 +7,6 @@ import { Buffers } from "./buffers.js";
 import { checkPlan } from "./check-plan.js";
 import { adapterName, profileFor, requestAdapter, requestDevice, WANTED } from "./device.js";
 import { EngineError, messageOf } from "../shared/errors.js";
-import { ExportFiles } from "./export-files.js";
 import { InspectionPasses } from "./inspection-passes.js";
 import { ActivationCache, wait } from "../interventions/activation-cache.js";
 import { InterventionTables } from "./intervention-tables.js";
@@ -39,7 +38,11 @@ const LEAST_CHUNK = 8;
  * @typedef {{step: EngineStep, submittedAt: number, result: Promise<import("./results.js").StepResult>}} InFlight
  */
 
-/** How far weights or kernels are. @typedef {{stage: "weights" | "kernels", done: number, total: number}} LoadProgress */
+/**
+ * How far weights or kernels are.
+ *
+ * @typedef {{stage: "weights" | "kernels", done: number, total: number}} LoadProgress
+ */
 
 /**
  * What an engine says of itself: `adapter` is a name, `features` those of `WANTED` that the device has.
@@ -52,19 +55,14 @@ const LEAST_CHUNK = 8;
 
 export class LocalEngine {
   /**
-   * Load the export at `base`, or `files` (hub/hub-files.js) in its place.
-   *
-   * text        of tokens, or a function that makes it of the files
-   * onLost      (message): the device is gone, and every run has ended
+   * Load a model. `onLost(message)`: the device is gone, and every run has ended.
    *
    * @param {{
-   *   base?: string, files?: ModelFiles | null,
-   *   text: TokenTexts | ((files: TokenizerFiles, chat: ModelChat) => TokenTexts),
+   *   files: ModelFiles, text: TokenTexts,
    *   onProgress?: (at: LoadProgress) => void, onLost?: (message: string) => void,
    * }} asked
    */
-  static async load({ base = "", files: given = null, text, onProgress = () => {}, onLost = () => {} }) {
-    const files = given ?? (await ExportFiles.open(base));
+  static async load({ files, text, onProgress = () => {}, onLost = () => {} }) {
     const adapter = await requestAdapter();
     const profile = profileFor(adapter, files.profiles);
     const { plan: file, manifest } = await files.load(profile);
@@ -85,15 +83,14 @@ export class LocalEngine {
       device.destroy();
       throw error;
     });
-    const made = typeof text === "function" ? text(await files.modelFiles(), manifest.chat) : text;
-    const eosIds = [...new Set([...plan.model.eos_ids, ...manifest.chat.eos_ids])];
+    const eosIds = [...new Set([...plan.model.eos_ids, ...files.chat.eos_ids])];
     const interventions = new InterventionTables(buffers, plan);
     const features = WANTED.filter((name) => device.features.has(name));
     const name = adapterName(adapter);
     const parts = { device, plan, buffers, pipelines, lookup, interventions };
     const engine = new LocalEngine(
       { ...parts, queue: new StepQueue(parts) },
-      { piece: (id) => made.piece(id), decodeStream: (ids) => made.decodeStream(ids), eosIds },
+      { piece: (id) => text.piece(id), decodeStream: (ids) => text.decodeStream(ids), eosIds },
       { plan, manifest, profile, limits: plan.limits, adapter: name, features, clockMs },
     );
     engine.onLost = onLost;
@@ -118,7 +115,11 @@ export class LocalEngine {
     this.slots = new Slots(plan);
     this.questions = new QuestionQueue();
     this.steps = new StepLog();
-    /** Returns the numbers of runs queued outside this engine, which are not submitted yet. @type {() => number[]} */
+    /**
+     * Returns the numbers of runs queued outside this engine, which are not submitted yet.
+     *
+     * @type {() => number[]}
+     */
     this.alsoWaiting = () => [];
     /** What runs wait for. @type {PieceQueue<void>} */
     this.background = new PieceQueue();

@@ -48,6 +48,11 @@ export class ExportFiles {
     return parseJson(await this.bytes(entry), entry.file);
   }
 
+  /** What makes a prompt of a conversation. */
+  get chat() {
+    return this.manifest.chat;
+  }
+
   /** Profiles of devices that the export has plans for. */
   get profiles() {
     return Object.keys(this.manifest.model.plans);

@@ -3,7 +3,11 @@
 /** @typedef {import("./encode-pass.js").Dispatch} Dispatch */
 
 export class Pipelines {
-  /** @param {GPUDevice} device @param {Exported.PlanFile} plan @param {import("./buffers.js").Buffers} buffers */
+  /**
+   * @param {GPUDevice} device
+   * @param {Exported.PlanFile} plan
+   * @param {import("./buffers.js").Buffers} buffers
+   */
   constructor(device, plan, buffers) {
     this.device = device;
     this.plan = plan;

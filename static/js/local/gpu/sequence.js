@@ -39,10 +39,18 @@ const NOT_A_NUMBER =
 
 /** A row of a step, and its position. @typedef {[row: number, position: number]} RowPlace */
 
-/** A sample that was read, of a row of its step. @typedef {{sample: DrawnSample, row: number, result: StepResult}} ReadSample */
+/**
+ * A sample that was read, of a row of its step.
+ *
+ * @typedef {{sample: DrawnSample, row: number, result: StepResult}} ReadSample
+ */
 
 export class Sequence {
-  /** @param {SequenceRequest} request @param {TokenTexts & {eosIds: number[]}} text @param {Exported.PlanLimits} limits */
+  /**
+   * @param {SequenceRequest} request
+   * @param {TokenTexts & {eosIds: number[]}} text
+   * @param {Exported.PlanLimits} limits
+   */
   constructor(request, text, limits) {
     const { ids, params, capture, updates = [], interventions, run = 0, pace, onEvent } = request;
     this.pace = new RunPace(pace);
@@ -217,7 +225,7 @@ export class Sequence {
     this.emit({
       type: "accepted",
       prompt: this.prompt.map((id) => ({ id, text: piece(id) })),
-      params: told(this.params),
+      params: toldParams(this.params),
       capture: this.capture,
       position,
       context: this.limits.context,
@@ -411,7 +419,7 @@ export class Sequence {
       this.emit({
         type: "updated",
         index,
-        params: told(params),
+        params: toldParams(params),
         capture: this.capture,
         ...(resolved && { reach: toldInterventions(resolved.requested) }),
         ...(isNewPace && { pace: this.pace.rate }),
@@ -475,4 +483,4 @@ export class Sequence {
 }
 
 /** Sampling parameters as the server tells them: the seed is a number. @param {SamplerParams} params */
-const told = (params) => ({ ...params, seed: Number(params.seed) });
+export const toldParams = (params) => ({ ...params, seed: Number(params.seed) });

@@ -1,6 +1,10 @@
 // Shapes of parsed JSON. A shape is a function (value, path) that throws where a value is another.
 
-/** Throws ShapeError unless the value at `path` is of this shape. @typedef {(value: unknown, path: string) => void} Shape */
+/**
+ * Throws ShapeError unless the value at `path` is of this shape.
+ *
+ * @typedef {(value: unknown, path: string) => void} Shape
+ */
 
 /** A value that is not of its shape: the message says where, what was expected and what came. */
 export class ShapeError extends Error {}

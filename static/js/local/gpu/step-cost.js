@@ -1,6 +1,10 @@
 // Operations and bytes of a step by the terms of the plan file (docs/plan-format.md, Costs).
 
-/** A step of `rows` tokens after `context` others, one of them sampled. @typedef {{rows: number, context: number}} StepSize */
+/**
+ * A step of `rows` tokens after `context` others, one of them sampled.
+ *
+ * @typedef {{rows: number, context: number}} StepSize
+ */
 
 /**
  * What terms can ask for of a step, given their arguments.

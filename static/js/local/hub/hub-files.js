@@ -27,7 +27,11 @@ const GIB = 2 ** 30;
 /** Browsers never tell more memory than this, in GiB. */
 const MOST_TOLD = 8;
 
-/** A file as a hub lists it. @typedef {{rfilename: string, size: number, blobId?: string, lfs?: {sha256: string}}} ListedFile */
+/**
+ * A file as a hub lists it.
+ *
+ * @typedef {{rfilename: string, size: number, blobId?: string, lfs?: {sha256: string}}} ListedFile
+ */
 
 /**
  * What the server records for a model of a hub (app/local/plan_messages.py).
@@ -35,7 +39,11 @@ const MOST_TOLD = 8;
  * @typedef {{plan: string, kv_dtype: string, parameters: number, constants: Record<string, string>}} RecordedPlans
  */
 
-/** Consecutive rows of a weight. @typedef {{weight: Exported.PlanWeight, first: number, n: number, bytes: number}} RowRange */
+/**
+ * Consecutive rows of a weight.
+ *
+ * @typedef {{weight: Exported.PlanWeight, first: number, n: number, bytes: number}} RowRange
+ */
 
 export class HubFiles {
   /**

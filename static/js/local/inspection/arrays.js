@@ -16,5 +16,13 @@ export const ints = (values, shape = [values.length]) => ({ shape, values: Uint3
  */
 export const floats = (values, shape = [values.length]) => ({
   shape,
-  values: values instanceof Float32Array ? values : Float32Array.from(values),
+  values: areFloats(values) ? values : Float32Array.from(values),
 });
+
+/**
+ * Nothing here is shared with other threads.
+ *
+ * @param {unknown} values
+ * @returns {values is Float32Array<ArrayBuffer>}
+ */
+const areFloats = (values) => values instanceof Float32Array;

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // GPU time of every dispatch of a step (gpu/inspection/plan_questions.py).
 
 import { InvalidRequest } from "../shared/errors.js";
@@ -6,7 +5,7 @@ import { floats } from "./arrays.js";
 
 const MAX_REPEAT = 100;
 
-/** Throw InvalidRequest for a step that would be timed never or too often. */
+/** Throw InvalidRequest for a step that would be timed never or too often. @param {number} repeat */
 export function checkRepeat(repeat) {
   if (!(repeat >= 1 && repeat <= MAX_REPEAT))
     throw new InvalidRequest(`repeat is ${repeat}, expected 1 to ${MAX_REPEAT}`, "repeat");
@@ -19,9 +18,15 @@ export function checkRepeat(repeat) {
  *   repeat      how often the step runs
  *   clockMs     to what the browser rounds times; 0: it does not
  *   measure     resolves to the milliseconds of each dispatch, or to null without timestamps
+ *
+ * @param {unknown[]} dispatches
+ * @param {{repeat: number, clockMs: number}} asked
+ * @param {() => Promise<number[] | null>} measure
+ * @returns {Pieces<InspectionAnswer>}
  */
 export async function* dispatchTimes(dispatches, { repeat, clockMs }, measure) {
   const info = { dispatches };
+  /** @type {number[][]} */
   const runs = [];
   for (let i = 0; i < repeat; i++) {
     const times = await measure();
@@ -34,9 +39,14 @@ export async function* dispatchTimes(dispatches, { repeat, clockMs }, measure) {
   return { info, arrays: { ms: floats(ms) } };
 }
 
-/** Of rounded times only the mean of many is near what they were: most of them are 0 or one tick. */
+/**
+ * Of rounded times only the mean of many is near what they were: most of them are 0 or one tick.
+ *
+ * @param {number[]} values
+ */
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
+/** @param {number[]} values */
 function median(values) {
   const ordered = Float64Array.from(values).sort();
   const middle = ordered.length >> 1;

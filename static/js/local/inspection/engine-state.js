@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Answers about the engine itself, from what it keeps of its slots and steps
 // (gpu/inspection/readings.py, gpu/inspection/steps.py).
 
@@ -7,9 +6,13 @@ import { floats, ints } from "./arrays.js";
 /**
  * Return the contents of every KV block (`CacheBlocks` of gpu/inspection/requests.py).
  *
- *   slots  Slots
  *   texts  ids whose keys and values are in each slot
- *   runs   [{run, slot}] of the runs that have a slot, in the order they started
+ *   runs   those that have a slot, in the order they started
+ *
+ * @param {import("../gpu/slots.js").Slots} slots
+ * @param {{length: number}[]} texts
+ * @param {{run: number, slot: number}[]} runs
+ * @returns {InspectionAnswer}
  */
 export function cacheAnswer(slots, texts, runs) {
   const { blockTokens, nBlocks, tables } = slots;
@@ -51,7 +54,12 @@ export function cacheAnswer(slots, texts, runs) {
   };
 }
 
-/** Return steps {number, ms, parts} as `RecentSteps` of gpu/inspection/requests.py has them. */
+/**
+ * Return steps as `RecentSteps` of gpu/inspection/requests.py has them.
+ *
+ * @param {import("../gpu/step-log.js").LoggedStep[]} steps
+ * @returns {InspectionAnswer}
+ */
 export function stepsAnswer(steps) {
   const parts = steps.flatMap((step) => step.parts);
   return {

@@ -1,4 +1,3 @@
-// @ts-nocheck
 // Answers to questions about runs, computed piece by piece between the steps of the runs
 // (gpu/engine/inspector.py). The arrays are those of gpu/inspection/requests.py.
 
@@ -17,57 +16,127 @@ const MAX_ANSWER_BYTES = 64 * 2 ** 20;
 /** Most rows of a piece that keeps more than keys and values. */
 const PIECE_ROWS = 16;
 
-/** Questions that only the server answers, as the subject of a sentence. */
+/**
+ * Questions that only the server answers, as the subject of a sentence.
+ *
+ * @type {Record<"embedding" | "forward" | "peaks", string>}
+ */
 const REFUSED = {
   embedding: "embeddings are",
   forward: "the vectors inside a layer are",
   peaks: "the speed of the device is",
 };
 
+/**
+ * Checks of request-checks.js, and what passes return of experts.
+ *
+ * @typedef {import("../gpu/inspection-passes.js").InspectionPasses} InspectionPasses
+ * @typedef {Awaited<ReturnType<InspectionPasses["routes"]>>} RoutedRows
+ * @typedef {{
+ *   interventions: Pick<import("../interventions/encode.js").InterventionEncoder, "encodeSpans">,
+ *   checkParams(params: Read.SamplingParams): void, checkBiasedIds(params: Read.SamplingParams): void,
+ * }} QuestionChecks
+ */
+
+/**
+ * How a question that was checked is answered, given the interventions on its text.
+ *
+ * @typedef {import("../interventions/active.js").InterventionSchedule} InterventionSchedule
+ * @typedef {(schedule: InterventionSchedule) => Pieces<InspectionAnswer>} Ask
+ */
+
 export class Inspector {
   /**
-   *   recomputer  Recomputer
-   *   activations ActivationCache
-   *   engine      LocalEngine: `slots`, `texts()`, `runs()`, `steps` and `info`
-   *   plan        plan file
-   *   checks      RequestChecks
-   *   endIds      ids that end a text
+   * `endIds`: ids that end a text.
+   *
+   * @param {{
+   *   recomputer: import("../gpu/recompute.js").Recomputer,
+   *   activations: import("../interventions/activation-cache.js").ActivationCache,
+   *   engine: Pick<import("../gpu/engine.js").LocalEngine, "slots" | "texts" | "runs" | "steps" | "info">,
+   *   plan: Exported.PlanFile, checks: QuestionChecks, endIds: number[],
+   * }} parts
    */
   constructor({ recomputer, activations, engine, plan, checks, endIds }) {
-    Object.assign(this, { recomputer, activations, engine, planFile: plan, checks, endIds });
-    this.latest = { asked: null, logits: null };
+    this.recomputer = recomputer;
+    this.activations = activations;
+    this.engine = engine;
+    this.planFile = plan;
+    this.checks = checks;
+    this.endIds = endIds;
+    /** Logits of the last waterfall. @type {{asked: string, logits: Float32Array} | null} */
+    this.latest = null;
   }
 
   /**
-   * Return an async generator of the answer, {info, arrays: {name: {shape, values}}}, which yields
-   * after each piece of work. Throws what makes it unanswerable.
+   * Return an async generator of the answer, which yields after each piece of work. Throws what makes it
+   * unanswerable.
+   *
+   * @param {Read.Inspect["question"]} question
    */
   start(question) {
-    const { kind } = question;
-    if (kind in REFUSED) throw new NotInBrowser(REFUSED[kind]);
-    const ask = this[kind](question);
-    return this.under(this.checks.interventions.encodeSpans(question.reached ?? []), ask);
+    const ask = this.ask(question);
+    const reached = "reached" in question ? question.reached : [];
+    return this.under(this.checks.interventions.encodeSpans(reached), ask);
   }
 
-  /** Answer with the interventions of `spans`, [{first, encoded}]: `ask(schedule)`. */
+  /** @param {Read.Inspect["question"]} question @returns {Ask} */
+  ask(question) {
+    switch (question.kind) {
+      case "attention_from":
+        return this.attention_from(question);
+      case "attention_to":
+        return this.attention_to(question);
+      case "logit_lens":
+        return this.logit_lens(question);
+      case "waterfall":
+        return this.waterfall(question);
+      case "losses":
+        return this.losses(question);
+      case "beam":
+        return this.beam(question);
+      case "routing":
+        return this.routing(question);
+      case "plan":
+        return this.plan(question);
+      case "profile":
+        return this.profile(question);
+      case "cache":
+        return this.cache();
+      case "steps":
+        return this.steps(question);
+      default:
+        throw new NotInBrowser(REFUSED[question.kind]);
+    }
+  }
+
+  /**
+   * Answer with the interventions of `spans`.
+   *
+   * @param {import("../interventions/encode.js").EncodedSpan[]} spans
+   * @param {Ask} ask
+   * @returns {Pieces<InspectionAnswer>}
+   */
   async *under(spans, ask) {
     return yield* ask(yield* this.activations.schedule(spans));
   }
 
   // ---- one method for each kind of question, which checks it and returns how it is answered ----
 
+  /** @param {Read.AttentionFrom} question @returns {Ask} */
   attention_from({ ids, position }) {
     this.checkPlace(ids, position);
     this.checkBytes(position + 1);
     return (schedule) => this.attentionFrom(ids.slice(0, position + 1), schedule);
   }
 
+  /** @param {Read.AttentionTo} question @returns {Ask} */
   attention_to({ ids, position }) {
     this.checkPlace(ids, position);
     this.checkBytes(ids.length - position);
     return (schedule) => this.attentionTo(ids, position, schedule);
   }
 
+  /** @param {Read.LogitLens} question @returns {Ask} */
   logit_lens({ ids, position, chosen, top }) {
     this.checkPlace(ids, position);
     this.checkIds([chosen], "chosen");
@@ -75,6 +144,7 @@ export class Inspector {
     return (schedule) => this.lens(ids.slice(0, position + 1), chosen, top, schedule);
   }
 
+  /** @param {Read.Waterfall} question @returns {Ask} */
   waterfall(question) {
     const { ids, position, params, index, also, top, grammar } = question;
     this.checkPlace(ids, position);
@@ -94,6 +164,7 @@ export class Inspector {
     return (schedule) => this.stages(ids.slice(0, position + 1), seeded, schedule);
   }
 
+  /** @param {Read.Losses} question @returns {Ask} */
   losses({ ids, first, top }) {
     this.checkPlace(ids, 0);
     checkTop(top);
@@ -103,6 +174,7 @@ export class Inspector {
     return (schedule) => this.textLosses(ids, first, top, schedule);
   }
 
+  /** @param {Read.Beam} question @returns {Ask} */
   beam(question) {
     this.checkPlace(question.ids, 0);
     checkBeam(question, this.planFile.limits.context);
@@ -110,6 +182,7 @@ export class Inspector {
       beamAnswer(question, (ids) => this.logitsAfter(ids, schedule), this.endIds);
   }
 
+  /** @param {Read.Routing} question @returns {Ask} */
   routing({ ids, first }) {
     if (!this.planFile.model.n_experts)
       throw new InvalidRequest("this model has no experts; ask one that has", "kind");
@@ -117,11 +190,13 @@ export class Inspector {
     return (schedule) => this.routes(ids, first, schedule);
   }
 
+  /** @param {Read.StepPlan} question @returns {Ask} */
   plan(question) {
     const { report } = this.planOfStep(question);
     return () => answered({ info: report, arrays: {} });
   }
 
+  /** @param {Read.Profile} question @returns {Ask} */
   profile({ repeat, ...question }) {
     checkRepeat(repeat);
     const { report, recorded } = this.planOfStep(question);
@@ -131,27 +206,37 @@ export class Inspector {
     return () => dispatchTimes(report.dispatches, { repeat, clockMs }, measure);
   }
 
+  /** @returns {Ask} */
   cache() {
     const { slots } = this.engine;
     return () => answered(cacheAnswer(slots, this.engine.texts(), this.engine.runs()));
   }
 
+  /** @param {Read.RecentSteps} question @returns {Ask} */
   steps({ after }) {
     return () => answered(stepsAnswer(this.engine.steps.read(after)));
   }
 
   // ---- their pieces ------------------------------------------------------------------------
 
+  /** @param {Pick<Read.StepPlan, "n_rows" | "context">} step */
   planOfStep({ n_rows: rows, context }) {
     return planReport(this.planFile, this.recomputer.passes.lookup, { rows, context });
   }
 
+  /** @param {number[]} ids @param {InterventionSchedule} schedule @returns {Pieces<InspectionAnswer>} */
   async *attentionFrom(ids, schedule) {
     const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const found = yield* this.recomputer.attention(ids, ids.length - 1, 0, ids.length, schedule);
     return { info: {}, arrays: { weights: floats(found, [nLayers, nHeads, ids.length]) } };
   }
 
+  /**
+   * @param {number[]} ids
+   * @param {number} position
+   * @param {InterventionSchedule} schedule
+   * @returns {Pieces<InspectionAnswer>}
+   */
   async *attentionTo(ids, position, schedule) {
     const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const most = Math.min(PIECE_ROWS, this.recomputer.passes.mostAttentionRows);
@@ -166,18 +251,40 @@ export class Inspector {
     return { info: {}, arrays: { weights: floats(found, [ids.length - position, nLayers, nHeads]) } };
   }
 
+  /**
+   * @param {number[]} ids
+   * @param {number} chosen
+   * @param {number} top
+   * @param {InterventionSchedule} schedule
+   * @returns {Pieces<InspectionAnswer>}
+   */
   async *lens(ids, chosen, top, schedule) {
     return lensReading(yield* this.recomputer.lens(ids, schedule), chosen, top);
   }
 
-  /** The logits are kept, because a moving slider asks again. */
+  /**
+   * The logits are kept, because a moving slider asks again.
+   *
+   * @param {number[]} ids
+   * @param {Parameters<typeof waterfall>[2]} question
+   * @param {InterventionSchedule} schedule
+   * @returns {Pieces<InspectionAnswer>}
+   */
   async *stages(ids, question, schedule) {
     const asked = `${ids} ${schedule.digestUpTo(ids.length)}`;
-    if (this.latest.asked !== asked)
-      this.latest = { asked, logits: yield* this.logitsAfter(ids, schedule) };
-    return waterfall(this.latest.logits, ids, question);
+    const kept = this.latest?.asked === asked ? this.latest : null;
+    const latest = kept ?? { asked, logits: yield* this.logitsAfter(ids, schedule) };
+    this.latest = latest;
+    return waterfall(latest.logits, ids, question);
   }
 
+  /**
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {number} top
+   * @param {InterventionSchedule} schedule
+   * @returns {Pieces<InspectionAnswer>}
+   */
   async *textLosses(ids, first, top, schedule) {
     const reading = new LossReading(top);
     const most = this.planFile.limits.max_samples;
@@ -190,13 +297,21 @@ export class Inspector {
     return reading.answer();
   }
 
+  /** @param {number[]} ids @param {InterventionSchedule} schedule @returns {Pieces<Float32Array>} */
   async *logitsAfter(ids, schedule) {
     const [logits] = yield* this.recomputer.logits(ids, ids.length - 1, schedule);
     return logits;
   }
 
+  /**
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {InterventionSchedule} schedule
+   * @returns {Pieces<InspectionAnswer>}
+   */
   async *routes(ids, first, schedule) {
     const { expert_layers: layers, experts_per_token: n, n_experts } = this.planFile.model;
+    /** @type {RoutedRows[]} */
     const parts = [];
     for (let at = first; at < ids.length; ) {
       const end = schedule.nextChange(at, Math.min(at + PIECE_ROWS, ids.length));
@@ -205,6 +320,7 @@ export class Inspector {
       yield;
     }
     const shape = [ids.length - first, layers.length, n];
+    /** @param {keyof RoutedRows} name */
     const joined = (name) => parts.flatMap((part) => [...part[name]]);
     return {
       info: { layers: [...layers], n_experts },
@@ -218,6 +334,7 @@ export class Inspector {
 
   // ---- checks ------------------------------------------------------------------------------
 
+  /** @param {number[]} ids @param {string} param */
   checkIds(ids, param) {
     const last = this.planFile.model.vocab_size - 1;
     const wrong = ids.find((id) => !(id >= 0 && id <= last));
@@ -225,6 +342,7 @@ export class Inspector {
       throw new InvalidRequest(`${param} should be from 0 to ${last}, but ${wrong} came`, param);
   }
 
+  /** @param {number[]} ids @param {number} position @param {string} [param] */
   checkPlace(ids, position, param = "position") {
     this.checkIds(ids, "ids");
     const { context } = this.planFile.limits;
@@ -238,7 +356,7 @@ export class Inspector {
       );
   }
 
-  /** Throw InvalidRequest if an answer of `n` weights per head is too large. */
+  /** Throw InvalidRequest if an answer of `n` weights per head is too large. @param {number} n */
   checkBytes(n) {
     const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const bytes = 4 * n * nLayers * nHeads;
@@ -252,12 +370,13 @@ export class Inspector {
   }
 }
 
+/** @param {number} top */
 function checkTop(top) {
   if (!(top >= 1 && top <= MAX_TOP))
     throw new InvalidRequest(`top should be from 1 to ${MAX_TOP}, but is ${top}`, "top");
 }
 
-/** An answer that is there at once. */
+/** An answer that is there at once. @param {InspectionAnswer} answer @returns {Pieces<InspectionAnswer>} */
 async function* answered(answer) {
   return answer;
 }
