@@ -68,17 +68,29 @@ def compose(
     seen: set[str] = set()
 
     def add(source: str) -> None:
-        for used in _USE.findall(source):
+        for used in _uses(source):
             if used not in seen:
                 seen.add(used)
                 add(read_shader(f"lib/{lib.get(used, used)}"))
         parts.append(source)
 
     add(read_shader(name))
-    return _without(unbound, _overrides_first("\n".join(parts)), name)
+    return _without(frozenset(unbound), _overrides_first("\n".join(parts)), name)
 
 
-def _without(unbound: Collection[str], source: str, name: str) -> str:
+# Many kernels have the same text, and differ in constants: each text is read once.
+@cache
+def _uses(source: str) -> tuple[str, ...]:
+    return tuple(_USE.findall(source))
+
+
+@cache
+def _overrides(source: str) -> frozenset[str]:
+    return frozenset(_OVERRIDE.findall(source))
+
+
+@cache
+def _without(unbound: frozenset[str], source: str, name: str) -> str:
     """Return the source without these optional bindings. Constants keep the shader from using them;
     private variables stand in their place, so that it compiles, and compilers remove them."""
     optional = {match[1] for match in _OPTIONAL.finditer(source)}
@@ -92,6 +104,7 @@ def _without(unbound: Collection[str], source: str, name: str) -> str:
     return _OPTIONAL.sub(declared, source)
 
 
+@cache
 def _overrides_first(source: str) -> str:
     """Move overrides to the start: naga 29 aborts if an array length uses an override below it."""
     overrides = "".join(match[0] for match in _OVERRIDE.finditer(source))
@@ -115,6 +128,7 @@ class Binding:
         return {"binding": self.index, "visibility": wgpu.ShaderStage.COMPUTE, **how}
 
 
+@cache
 def bindings_of(source: str) -> tuple[Binding, ...]:
     """Return the bindings declared in group 0, by index."""
     found = [
@@ -191,8 +205,7 @@ class Kernels:
         self._compiler.close()
 
     def _begin(self, name: str, source: str, constants: dict[str, Number]) -> Kernel:
-        declared = set(_OVERRIDE.findall(source))
-        if unknown := set(constants) - declared:
+        if unknown := constants.keys() - _overrides(source):
             raise ValueError(f"{name}.wgsl has no override named {', '.join(sorted(unknown))}")
         bindings = bindings_of(source)
         layout = self.device.wgpu.create_bind_group_layout(

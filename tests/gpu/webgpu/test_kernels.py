@@ -233,6 +233,12 @@ def test_a_kernel_is_compiled_once(device: Device) -> None:
     assert len(kernels_) == 2
 
 
+def test_a_text_of_several_kernels_is_read_once(device: Device) -> None:
+    found = [Kernels(device).get("steer", {"STRIDE": stride}) for stride in (4, 8)]
+    assert found[0].source is found[1].source
+    assert found[0].bindings is found[1].bindings
+
+
 def test_overrides_come_first_because_naga_dies_otherwise() -> None:
     lines = [
         line
