@@ -32,6 +32,7 @@ from gpu.inspection.requests import (
     Waterfall,
 )
 from gpu.load_options import LoadOptions
+from gpu.step import GREEDY_BELOW
 from tests.gpu.models import random_models
 
 BOUND = 1e-4
@@ -73,7 +74,7 @@ QUESTIONS: list[Question] = [
     AttentionTo(IDS, 4),
     LogitLens(IDS, AT, chosen=IDS[AT + 1]),
     Waterfall(IDS, AT, PARAMS, index=5, also=[IDS[AT + 1], 7]),
-    Waterfall(IDS, AT, SamplingParams(temperature=0, seed=1), index=5),
+    Waterfall(IDS, AT, SamplingParams(temperature=GREEDY_BELOW / 2, seed=1), index=5),
     Losses(IDS, first=2),
     Beam(IDS[:9], width=3, depth=4),
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from e2e.local.local_engine import LocalEnginePage
+from gpu.step import GREEDY_BELOW
 from tests.gpu.export import packed_steps
 
 PACK = """async ({ plan, steps }) => {
@@ -50,6 +51,23 @@ def reference() -> dict[str, Any]:
 
 def test_steps_have_the_same_bytes(local: LocalEnginePage, reference: dict[str, Any]) -> None:
     assert local.page.evaluate(PACK, reference) == [step["bytes"] for step in reference["steps"]]
+
+
+def test_a_temperature_below_the_threshold_is_greedy(
+    local: LocalEnginePage, reference: dict[str, Any]
+) -> None:
+    """The plan says the threshold; a plan of an older export has none."""
+    greedy = next(step for step in reference["steps"] if step["samples"])
+    assert greedy["samples"][0]["temperature"] == 0
+    low = {**greedy, "samples": [{**greedy["samples"][0], "temperature": GREEDY_BELOW / 2}]}
+    zero = {**low, "samples": greedy["samples"][:1]}
+    plan = reference["plan"]
+    layout = {name: value for name, value in plan["step"].items() if name != "greedy_below"}
+    [same, other] = local.page.evaluate(PACK, {"plan": plan, "steps": [low, zero]})
+    assert same == other
+    older = {**plan, "step": layout}
+    [same, other] = local.page.evaluate(PACK, {"plan": older, "steps": [low, zero]})
+    assert same != other
 
 
 def test_results_are_read_as_the_same_numbers(

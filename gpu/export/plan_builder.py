@@ -48,7 +48,7 @@ from gpu.ops.step_buffer import (
 )
 from gpu.plans.plan_cache import RecordedPlan
 from gpu.runners.loaded_model import LoadedModel
-from gpu.step import CUTS, MAX_ROWS, N_CANDIDATES
+from gpu.step import CUTS, GREEDY_BELOW, MAX_ROWS, N_CANDIDATES
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.kernel_source import workgroup_memory, workgroup_size
 from gpu.webgpu.kernels import Kernel
@@ -390,4 +390,5 @@ def _step_layout(loaded: LoadedModel) -> StepLayout:
         row=ROW_FIELDS,
         from_gpu=FROM_GPU_WORD,
         staged_kv=loaded.pools.step_tables is None,
+        greedy_below=GREEDY_BELOW,
     )

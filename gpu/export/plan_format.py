@@ -78,7 +78,8 @@ class PlanLookup(msgspec.Struct, frozen=True):
 
 
 class StepLayout(msgspec.Struct, frozen=True):
-    """The uniform buffer of a step; offsets and sizes in bytes."""
+    """The uniform buffer of a step; offsets and sizes in bytes. `greedy_below`: temperatures below
+    it are written as 0 (older files have none)."""
 
     bytes: int
     samples_at: int
@@ -90,6 +91,7 @@ class StepLayout(msgspec.Struct, frozen=True):
     row: tuple[Field, ...]
     from_gpu: int
     staged_kv: bool
+    greedy_below: float = 0.0
 
 
 class ResultLayout(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ const RULES = {
   "no-useless-escape": "error",
   "no-useless-rename": "error",
   "no-var": "error",
-  "no-warning-comments": ["error", { terms: ["@ts-ignore", "@ts-expect-error"], location: "anywhere" }],
+  "no-warning-comments": ["error", { terms: ["@ts-ignore", "@ts-expect-error", "@ts-nocheck"], location: "anywhere" }],
   "object-shorthand": "error",
   "prefer-const": ["error", { destructuring: "all" }],
   "use-isnan": "error",

@@ -69,6 +69,7 @@ const step = struct({
   sample: fields,
   row: fields,
   from_gpu: upTo(2 ** 32 - 1),
+  greedy_below: optional(number),
   staged_kv: bool,
 });
 

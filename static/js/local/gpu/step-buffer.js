@@ -2,9 +2,16 @@
 
 /** Token of a row: the id that its slot sampled last, which the host may not have read yet. */
 export const FROM_GPU = -1;
-/** Temperatures below this are greedy: the result is the same, and dividing by them overflows. */
-const GREEDY_BELOW = 1e-4;
 const LOW_WORD = 0xffffffffn;
+
+/**
+ * The temperature that acts: below the plan's threshold it is greedy, 0.
+ *
+ * @param {Pick<SamplerParams, "temperature">} params
+ * @param {Exported.StepLayout} layout
+ */
+export const actingTemperature = ({ temperature }, { greedy_below: least = 0 }) =>
+  temperature < least ? 0 : temperature;
 
 /**
  * A row of a step, and a sample: the row whose next token is drawn, and the words of a sample that are
@@ -36,7 +43,7 @@ export class StepBuffer {
     const { layout } = this;
     this.put(0, layout.header, { n_rows: rows.length, n_samples: samples.length });
     samples.forEach((sample, i) =>
-      this.put(layout.samples_at + i * 4 * layout.sample.length, layout.sample, sampleWords(sample)),
+      this.put(layout.samples_at + i * 4 * layout.sample.length, layout.sample, sampleWords(sample, layout)),
     );
     rows.forEach((row, i) =>
       this.put(layout.rows_at + i * 4 * layout.row.length, layout.row, {
@@ -60,9 +67,9 @@ export class StepBuffer {
   }
 }
 
-/** @param {StepSample} sample */
-function sampleWords({ params, index, ...words }) {
-  const temperature = params.temperature < GREEDY_BELOW ? 0 : params.temperature;
+/** @param {StepSample} sample @param {Exported.StepLayout} layout */
+function sampleWords({ params, index, ...words }, layout) {
+  const temperature = actingTemperature(params, layout);
   return {
     ...params,
     ...words,

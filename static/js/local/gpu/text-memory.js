@@ -1,7 +1,8 @@
 // What the sampler knows of the text of each slot: tokens that occur, how often the run wrote each,
 // and biases. Layout: `seen`, `counts` and `biases` of docs/plan-format.md.
 
-const MAX_TIMES_WRITTEN = 0xffff;
+/** The device counts how often a run wrote a token in 16 bits. */
+export const MAX_TIMES_WRITTEN = 0xffff;
 
 /**
  * Tell the device the text of a run that starts in `slot`. `nCounted` of the last ids are its own.

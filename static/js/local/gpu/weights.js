@@ -1,8 +1,8 @@
 // Weights of an export: pieces in, rows of buffers out.
 
 /** Bytes of a block of 32 weights, and of its scales. */
-const BLOCK_BYTES = { f32: 128, f16: 64, q8: 32, q4: 16 };
-const SCALE_BYTES = { f32: 0, f16: 0, q8: 2, q4: 4 };
+export const BLOCK_BYTES = { f32: 128, f16: 64, q8: 32, q4: 16 };
+export const SCALE_BYTES = { f32: 0, f16: 0, q8: 2, q4: 4 };
 
 /**
  * Upload all weights, one piece in memory at a time. `onProgress(done, total)` counts bytes.

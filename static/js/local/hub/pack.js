@@ -1,14 +1,12 @@
 // Rows of weights in the storage types f32, f16, q8 and q4: the bytes of gpu/checkpoint/packing.py.
 
+import { BLOCK_BYTES, SCALE_BYTES } from "../gpu/weights.js";
 import { toHalf } from "./numbers.js";
 import { quantizeQ4, quantizeQ8 } from "./quantize.js";
 
-/** @typedef {"f32" | "f16" | "q8" | "q4"} StorageType */
+/** @typedef {Exported.PlanWeight["dtype"]} StorageType */
 
 const BLOCK = 32;
-/** Bytes of a block of 32 weights, and of its scales. */
-const BLOCK_BYTES = { f32: 128, f16: 64, q8: 32, q4: 16 };
-const SCALE_BYTES = { f32: 0, f16: 0, q8: 2, q4: 4 };
 /** A row's scales fill whole groups of so many bytes. */
 const SCALE_GROUP_BYTES = 16;
 

@@ -7,8 +7,8 @@ import { packRows, rowBytes } from "./pack.js";
  * A weight of a plan: its rows are taken from parts, `each` of them by turns. Without `k` it is one
  * vector.
  *
- * @typedef {{tensor: string, transposed?: boolean, head_order?: number[] | null, runs: [first: number, n: number][]}} Part
- * @typedef {{name: string, dtype: import("./pack.js").StorageType, k?: number, plus?: number, parts: Part[], each?: number}} Weight
+ * @typedef {Exported.PlanPart} Part
+ * @typedef {Omit<Exported.PlanWeight, "parts" | "at" | "n" | "bytes"> & {parts: Part[]}} Weight
  */
 
 /** Rows of one weight, where each is taken from. */

@@ -1,6 +1,7 @@
 // Answers to questions about runs, computed piece by piece between the steps of the runs
 // (gpu/engine/inspector.py). The arrays are those of gpu/inspection/requests.py.
 
+import { actingTemperature } from "../gpu/step-buffer.js";
 import { InvalidRequest, NotInBrowser } from "../shared/errors.js";
 import { floats, ints } from "./arrays.js";
 import { beamAnswer, checkBeam } from "./beam.js";
@@ -160,8 +161,9 @@ export class Inspector {
     const most = 2 ** 32 - 1 - params.first_index;
     if (!(index >= 0 && index <= most))
       throw new InvalidRequest(`index should be from 0 to ${most}, but is ${index}`, "index");
-    const seeded = { ...question, params: { ...params, seed: BigInt(params.seed) } };
-    return (schedule) => this.stages(ids.slice(0, position + 1), seeded, schedule);
+    const temperature = actingTemperature(params, this.planFile.step);
+    const acting = { ...question, params: { ...params, temperature, seed: BigInt(params.seed) } };
+    return (schedule) => this.stages(ids.slice(0, position + 1), acting, schedule);
   }
 
   /** @param {Read.Losses} question @returns {Ask} */

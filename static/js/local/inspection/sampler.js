@@ -1,10 +1,9 @@
 // The sampler in double precision (gpu/reference/sampler.py): biases → penalties → temperature →
 // top-k → top-p → min-p → draw.
 
+import { MAX_TIMES_WRITTEN } from "../gpu/text-memory.js";
 import { ordered, softmax } from "./numbers.js";
 
-const MAX_TIMES_WRITTEN = 0xffff;
-const GREEDY_BELOW = 1e-4;
 const WORD = 0xffffffffn;
 const PHILOX_M = [0xd2511f53n, 0xcd9e8d57n];
 const PHILOX_W = [0x9e3779b9n, 0xbb67ae85n];
@@ -33,9 +32,6 @@ export function uniform(seed, index) {
   }
   return Number(c0 >> 8n) * 2 ** -24;
 }
-
-/** The temperature that acts: 0 is greedy. @param {Pick<SamplerParams, "temperature">} params */
-export const temperatureOf = ({ temperature }) => (temperature < GREEDY_BELOW ? 0 : temperature);
 
 /**
  * Return the logits after biases, penalties and `temperature`. `context`: ids of the text so far,
@@ -73,7 +69,7 @@ export function timesWritten(context, nWritten) {
 }
 
 /**
- * Apply the settings to logits. Return {order, before, cut, after, mass}: all ids, most likely
+ * Apply the settings to logits; a temperature of 0 is greedy. Return {order, before, cut, after, mass}: all ids, most likely
  * first; probabilities before the filters; the filter that removed each token (see `FILTERS`; 0: none);
  * probabilities after the filters; the probability that was kept, and cut by each.
  *
@@ -83,7 +79,7 @@ export function timesWritten(context, nWritten) {
  * @param {number} nWritten
  */
 export function distribution(logits, context, params, nWritten) {
-  const temperature = temperatureOf(params);
+  const { temperature } = params;
   const scaled = scaleLogits(logits, context, params, nWritten, temperature);
   const order = ordered(scaled);
   const before = softmax(scaled);

@@ -8,7 +8,6 @@ import {
   distribution,
   draw,
   scaleLogits,
-  temperatureOf,
   timesWritten,
   uniform,
 } from "./sampler.js";
@@ -26,7 +25,7 @@ import {
 export function waterfall(logits, context, { params, index, top, also }) {
   const drawn = params.first_index + index;
   const chances = distribution(logits, context, params, drawn);
-  const greedy = temperatureOf(params) === 0;
+  const greedy = params.temperature === 0;
   const number = greedy ? 0 : uniform(params.seed, drawn);
   const chosen = draw(chances, number);
   const raw = softmax(logits);
