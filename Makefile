@@ -27,9 +27,9 @@ site: $(VENV)/run.stamp
 
 # Before every commit: imports, doors, golden ids, one case of each kind of kernel, one of the page.
 smoke: $(VENV)/test.stamp
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile @tests/smoke.txt
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "smoke and not slow"
 
-QUICK := -m "not slow" tests @e2e/quick.txt
+QUICK := -m "not slow and not page"
 
 test: $(VENV)/test.stamp
 	$(MAKE) --no-print-directory --jobs 2 lint collect
@@ -43,8 +43,8 @@ collect: $(VENV)/test.stamp
 	@mkdir -p build
 	@$(BIN)/python -m pytest --collect-only -qq $(QUICK) > build/collected.txt || { cat build/collected.txt; exit 1; }
 
-# All tests of the page. `make test` has those of e2e/quick.txt: they compare the page with the engine
-# or give it hostile input; one or two are of each other part.
+# All tests of the page. `make test` has those marked `quick`: they compare the page with the engine or
+# give it hostile input; one or two are of each other part.
 test-page: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow" e2e

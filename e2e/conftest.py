@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +51,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--late", type=int, default=0, metavar="MS", help=help)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Rerun a failed browser test once: on a busy machine a browser may miss a deadline.
+    """Choose the tests of `make test`, and rerun a failed browser test once: on a busy machine a
+    browser may miss a deadline.
 
     The summary says RERUN. Not with `--late`, which is for finding such tests.
     """
-    if config.getoption("late", 0):
-        return
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    mark_others_page(here)
+    for item in here:
+        if not config.getoption("late", 0):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def mark_others_page(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests of the page that are not `quick` as ones that `make test` leaves out."""
+    for item in items:
+        if item.get_closest_marker("quick") is None:
+            item.add_marker(pytest.mark.page)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.serving import ROOT
 
+pytestmark = pytest.mark.smoke
+
 MAX_LINES = 60
 MAX_PARAMETERS = 8
 

@@ -83,6 +83,7 @@ def test_files_survive_a_reload_and_a_refused_prompt_and_can_be_removed(
     expect(chips(page)).to_have_count(0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("file", "said"),
     [
@@ -116,6 +117,7 @@ def test_text_in_utf_16_is_read(play: Callable[..., Playground]) -> None:
     assert last_request(here)["messages"][-1]["content"] == "wide.txt:\n```\nGrüße\n✨\n```\n\n?"
 
 
+@pytest.mark.quick
 def test_the_fence_is_longer_than_any_in_the_file(call: Callable[..., Any]) -> None:
     block = call("chat/attachments", "blockOf", "a.md", "```\nx\n````\n")
     assert block == "a.md:\n`````\n```\nx\n````\n`````\n\n"

@@ -213,6 +213,7 @@ def test_a_branch_outlives_what_it_parted_from(page: Page, own_site: Callable[..
     play.wait_done()
 
 
+@pytest.mark.quick
 def test_a_branch_that_is_refused_leaves_things_as_they_were(
     page: Page, own_site: Callable[..., Site]
 ) -> None:

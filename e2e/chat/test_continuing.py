@@ -75,6 +75,7 @@ def assert_is(play: Playground, messages: MessageLog, tokens: list[Token]) -> No
     assert play.text() == "".join(token.text for token in tokens)
 
 
+@pytest.mark.quick
 def test_a_stopped_run_writes_the_rest_of_what_it_would_have(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -310,6 +311,7 @@ CUT_CHARACTER = """async () => {
 }"""
 
 
+@pytest.mark.quick
 def test_a_character_cut_by_the_end_becomes_whole(loaded: Page) -> None:
     """The events keep what was told at their time: a replay shows that, until it goes on."""
     assert loaded.evaluate(CUT_CHARACTER) == {

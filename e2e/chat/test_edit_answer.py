@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.chat.test_attachments import last_request
@@ -148,6 +149,7 @@ def test_another_version_can_be_written_beside_it(
     assert here.text() == HARE
 
 
+@pytest.mark.quick
 def test_it_is_kept_saved_and_opened_as_an_edited_text(
     page: Page, play: Callable[..., Playground], tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ from tests.gpu.ops.rig import compare
 from tests.serving import serving
 from tests.test_golden import LOGPROB, NORM
 
+pytestmark = [pytest.mark.quick, pytest.mark.smoke]
+
 END = 2
 """The id that ends an answer, which the page does not ask to ignore."""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground
 from e2e.site import Site
+
+pytestmark = pytest.mark.quick
 
 ASK = "Tell me a story about a fox who finds a lantern"
 N = 6

@@ -37,6 +37,7 @@ class Shown:
     by_top_p: float
 
 
+@pytest.mark.quick
 def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled).open()
     messages = play.messages

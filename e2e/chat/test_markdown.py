@@ -72,6 +72,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_markdown_is_only_text(loaded: Page, text: str) -> None:
     requested: list[str] = []
@@ -99,11 +100,13 @@ def test_hostile_markdown_is_only_text(loaded: Page, text: str) -> None:
         assert attributes.get("href", "https:").startswith(("https:", "http:", "mailto:"))
 
 
+@pytest.mark.quick
 def test_raw_html_is_shown_as_it_was_written(loaded: Page) -> None:
     for name in ("script", "handler", "style", "form"):
         assert loaded.evaluate(SHOWN, HOSTILE[name])["text"].strip() == HOSTILE[name]
 
 
+@pytest.mark.quick
 def test_a_link_opens_elsewhere_and_says_where(loaded: Page) -> None:
     found = loaded.evaluate(SHOWN, "[here](https://example.org/?q=1)")
     ((_, _), (name, attributes)) = found["elements"]
@@ -118,6 +121,7 @@ def attributes_of(found: dict[str, Any], tag: str) -> list[dict[str, str]]:
     return [attributes for name, attributes in found["elements"] if name == tag]
 
 
+@pytest.mark.quick
 def test_lists_keep_their_numbers_and_columns_their_alignment(loaded: Page) -> None:
     steps = "1. mix\n\n```\nstir\n```\n\n2. bake\n\n```\nwait\n```\n\n3. eat\n"
     for text, starts in {steps: [None, "2", "3"], "7. x\n8. y": ["7"], "0. x\n1. y": ["0"]}.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground
@@ -20,6 +21,7 @@ def first_bar(page: Page) -> str:
     return page.locator("#cands li").first.locator(".n").inner_text()
 
 
+@pytest.mark.quick
 def test_a_slider_moved_in_a_pause_acts_on_the_next_press(
     page: Page, play: Callable[..., Playground]
 ) -> None:

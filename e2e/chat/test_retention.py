@@ -68,6 +68,7 @@ def test_within_the_bound_everything_is_whole(loaded: Page) -> None:
     assert all(one["candidates"] == 20 for one in kept["told"])
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("most_bytes", [2e6, 1e6, 4e5, 2e5])
 def test_the_bound_holds_and_the_oldest_are_summarised_first(
     loaded: Page, most_bytes: float
@@ -163,6 +164,7 @@ def test_the_page_tells_what_it_keeps_and_stays_whole_to_look_at(
     )
 
 
+@pytest.mark.quick
 def test_a_file_has_no_summaries_in_the_place_of_measurements(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
@@ -30,6 +31,7 @@ ACKNOWLEDGED = """() => {
 }"""
 
 
+@pytest.mark.quick
 def test_a_slider_moved_while_writing_marks_the_first_token_it_applied_to(
     page: Page, play: Callable[..., Playground]
 ) -> None:
@@ -141,6 +143,7 @@ def test_penalties_are_folded_and_name_those_that_act(
     expect(acting).to_have_text("none")
 
 
+@pytest.mark.quick
 def test_a_refusal_of_the_server_marks_the_control(
     page: Page, play: Callable[..., Playground]
 ) -> None:
@@ -158,6 +161,7 @@ def test_a_refusal_of_the_server_marks_the_control(
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
 
 
+@pytest.mark.quick
 def test_stop_strings_end_the_text(play: Callable[..., Playground]) -> None:
     here = play()
     here.page.get_by_role("button", name="Greedy").click()
@@ -169,6 +173,7 @@ def test_stop_strings_end_the_text(play: Callable[..., Playground]) -> None:
     assert "fox named" not in here.text()
 
 
+@pytest.mark.quick
 def test_candidates_show_what_each_filter_did(page: Page, play: Callable[..., Playground]) -> None:
     here = play()
     here.set(temperature="1", top_k="5", top_p="1", min_p="0", max_tokens=4, seed=3)
@@ -209,6 +214,7 @@ def test_a_token_shows_its_numbers_on_hover_and_on_focus(
     expect(here.tokens.nth(3)).to_be_focused()
 
 
+@pytest.mark.quick
 def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
     page: Page, play: Callable[..., Playground]
 ) -> None:

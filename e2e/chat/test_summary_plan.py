@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Error, Page
 
+pytestmark = pytest.mark.quick
+
 PLAN = """async ({ chat, limits }) => {
   const { planSummary } = await import("/static/js/chat/summary-plan.js");
   const { messagesOf } = await import("/static/js/turns/summary.js");

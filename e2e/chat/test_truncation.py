@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.playground import Playground
@@ -49,6 +50,7 @@ def test_the_oldest_turns_are_dropped_when_the_person_says_so(
     expect(here.notice).to_contain_text("The prompt is too long")
 
 
+@pytest.mark.quick
 def test_a_text_slides_through_the_context_when_the_person_says_so(
     page: Page, play: Callable[..., Playground]
 ) -> None:

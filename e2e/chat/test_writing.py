@@ -16,6 +16,7 @@ from tests.app.fake_tokenizer import FakeTokenizer
 ASK = "Tell me a story"
 
 
+@pytest.mark.quick
 def test_every_token_is_an_element_and_the_text_is_exactly_what_was_written(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -33,6 +34,7 @@ def test_every_token_is_an_element_and_the_text_is_exactly_what_was_written(
     expect(play.stats).to_contain_text("max tokens reached")
 
 
+@pytest.mark.quick
 def test_esc_stops_and_keeps_the_text(page: Page, site: Callable[..., Site]) -> None:
     there = site(delay=0.03)
     here = Playground(page, there).open()
@@ -51,6 +53,7 @@ def test_esc_stops_and_keeps_the_text(page: Page, site: Callable[..., Site]) -> 
     assert here.text() == text
 
 
+@pytest.mark.quick
 def test_continue_writes_on_in_the_same_answer(play: Callable[..., Playground]) -> None:
     here = play()
     here.set(max_tokens=12)
@@ -156,6 +159,7 @@ def test_the_count_follows_what_is_typed(play: Callable[..., Playground]) -> Non
     expect(here.page.get_by_test_id("count")).to_contain_text("tokens")
 
 
+@pytest.mark.quick
 def test_output_that_looks_like_html_is_text(page: Page, own_site: Callable[..., Site]) -> None:
     evil = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
     ids = FakeTokenizer().encode(evil, bos=False)

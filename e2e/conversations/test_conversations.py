@@ -217,6 +217,7 @@ def test_a_second_tab_follows_the_first(
 DEAF = "BroadcastChannel.prototype.postMessage = () => {}"
 
 
+@pytest.mark.quick
 def test_two_tabs_that_write_at_the_same_time_keep_both_texts(
     page: Page, context: BrowserContext, site: Callable[..., Site]
 ) -> None:

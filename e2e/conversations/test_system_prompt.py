@@ -21,6 +21,7 @@ def requests(play: Playground) -> list[dict[str, Any]]:
     return [message for message in play.messages.sent if message["type"] == "generate"]
 
 
+@pytest.mark.quick
 def test_it_is_the_first_message_of_every_request_and_counted(
     play: Callable[..., Playground],
 ) -> None:

@@ -80,6 +80,7 @@ def expect_answered(play: Playground, *said: str) -> None:
     assert play.numbers() == list(range(N))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("lost", [SENT_LOST, ANSWERS_LOST])
 def test_of_a_new_conversation_that_was_left(play: Playground, wire: Wire, lost: str) -> None:
     wire.lost.add(lost)
@@ -104,6 +105,7 @@ def test_of_a_conversation_that_was_left_with_its_tokens(play: Playground, wire:
     expect(play.page.locator(".answer").first.locator(".tok")).to_have_count(N)
 
 
+@pytest.mark.quick
 def test_on_the_page_also_where_it_is_loaded_twice(play: Playground, wire: Wire) -> None:
     wire.lost.add(SENT_LOST)
     play.ask(FOX)

@@ -91,6 +91,7 @@ def figure(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
+@pytest.mark.quick
 def test_the_focused_layer_is_told_with_every_head(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site()).open()
     written(play, 12)
@@ -183,6 +184,7 @@ def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..
         )
 
 
+@pytest.mark.quick
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site()).open()
     written(play, 20)

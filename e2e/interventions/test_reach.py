@@ -40,6 +40,7 @@ def live(page: Page, site: Callable[..., Site]) -> Iterator[ReachPanel]:
 # ---- the grid --------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_head_is_off_from_the_token_that_the_engine_names(live: ReachPanel) -> None:
     live.cell("head 2.3").click()
     live.wait_asked(HEAD_OFF)
@@ -152,6 +153,7 @@ def test_the_keyboard_alone_walks_switches_scales_and_types(reach_panel: ReachPa
     expect(reach_panel.cell("layer 1")).to_have_accessible_name("layer 1: unchanged")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("text", ["nine", "8.5", "-9", ""])
 def test_a_factor_that_the_server_would_refuse_is_not_sent(
     reach_panel: ReachPanel, text: str
@@ -402,6 +404,7 @@ MOVES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.quick
 def test_what_a_change_did_is_said_in_few_words(reach_panel: ReachPanel) -> None:
     for before, after, words in MOVES:
         told = call(
@@ -414,6 +417,7 @@ def test_what_a_change_did_is_said_in_few_words(reach_panel: ReachPanel) -> None
         assert told == words or (words == "3 more" and told.endswith(" and 3 more"))
 
 
+@pytest.mark.quick
 def test_a_smaller_model_keeps_what_it_has(reach_panel: ReachPanel) -> None:
     setting = {
         "factors": {"head 2.3": 0, "head 2.9": 0, "mlp 7": 0.5, "attention 1": 0},
@@ -474,6 +478,7 @@ def test_a_text_that_goes_on_says_what_acted_before(
     )
 
 
+@pytest.mark.quick
 def test_what_acts_alike_is_the_same(reach_panel: ReachPanel) -> None:
     def same(a: object, b: object) -> bool:
         return bool(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.interventions.reach import ReachPanel
@@ -87,6 +88,7 @@ def test_a_file_without_it_is_of_the_first_version(
     assert len(reach_panel.ids()) == 8
 
 
+@pytest.mark.quick
 def test_bad_interventions_are_refused_by_name(
     page: Page, site: Callable[..., Site], tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
+pytestmark = pytest.mark.quick
+
 BLOCK = 4
 SLOTS = """async ([limits, acts]) => {
   const { Slots } = await import("/static/js/local/gpu/slots.js");

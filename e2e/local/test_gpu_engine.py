@@ -21,6 +21,7 @@ STATISTICS_BOUND = 1e-4
 """Relative difference of a statistic between two drivers."""
 
 
+@pytest.mark.quick
 def test_golden_ids_of_three_texts_at_once(small: LocalEnginePage) -> None:
     """The third one waits for a slot. Asked again, all but the last prompt token is found."""
     requests = [request(text.prompt_ids, temperature=0, max_tokens=N) for text in SMALL.texts[:3]]
@@ -32,6 +33,7 @@ def test_golden_ids_of_three_texts_at_once(small: LocalEnginePage) -> None:
     assert ids_of(again) == SMALL.texts[2].greedy_ids[:N]
 
 
+@pytest.mark.quick
 def test_draws_and_statistics_are_those_of_the_server(small: LocalEnginePage) -> None:
     """With every setting on and every layer captured."""
     prompt = SMALL.texts[0].prompt_ids
@@ -80,6 +82,7 @@ def test_a_cancelled_run_disturbs_no_other(small: LocalEnginePage) -> None:
     assert ids_of(runs[2]) == third.greedy_ids[:40]
 
 
+@pytest.mark.quick
 def test_a_bias_acts(small: LocalEnginePage) -> None:
     prompt = SMALL.texts[0].prompt_ids
     bias = [{"id": 300, "bias": 100.0}]
@@ -108,6 +111,7 @@ LOSE = """async () => {
 }"""
 
 
+@pytest.mark.quick
 def test_a_question_fails_when_the_device_is_lost(loaded: Any) -> None:
     """Also one that is asked afterwards; neither waits for ever."""
     lost = ["unavailable", "the GPU was lost: reset"]

@@ -17,6 +17,8 @@ from e2e.local.exports import SMALL, exported
 from e2e.local.local_engine import LocalEnginePage, request, tokens_of
 from tests.gpu.lora import random_loras
 
+pytestmark = pytest.mark.quick
+
 N_CHANGES = 1000
 MOST_MS = 1500
 """For the checks of one file on a busy machine. They take 2, or 100 for the largest cache that a

@@ -211,6 +211,7 @@ def test_names_that_are_none_are_refused(page: Page, site: Site, hub: FakeHub, n
     assert hub.asked == []
 
 
+@pytest.mark.quick
 def test_no_host_but_the_named_ones_is_reached(
     page: Page, hub: FakeHub, allowed_console: list[str]
 ) -> None:

@@ -19,6 +19,8 @@ from gpu.export.exporter import export_model
 from gpu.load_options import LoadOptions
 from tests.gpu.models import random_models
 
+pytestmark = pytest.mark.quick
+
 DTYPES = ("f32", "f16", "q8", "q4")
 
 PACK = """async ({ dtype, k, numbers }) => {

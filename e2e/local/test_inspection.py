@@ -80,6 +80,7 @@ QUESTIONS: list[Question] = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(each.__class__.__name__))
 def test_answers_are_those_of_the_server(
     small: LocalEnginePage, small_server: Engine, question: Question
@@ -228,6 +229,7 @@ BAD: list[tuple[Question, str]] = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("question", "message"), BAD)
 def test_a_bad_question_is_refused_in_the_servers_words(
     small: LocalEnginePage, small_server: Engine, question: Question, message: str
@@ -239,6 +241,7 @@ def test_a_bad_question_is_refused_in_the_servers_words(
             small_server.inspect(question).result()
 
 
+@pytest.mark.quick
 @pytest.mark.slow  # compiles the kernels of another model
 @pytest.mark.parametrize("name", random_models.ONE_OF_EACH_MOE[:1])
 def test_the_experts_are_those_of_the_server(

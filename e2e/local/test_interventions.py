@@ -116,6 +116,7 @@ TABLES = """async (given) => {
 }"""
 
 
+@pytest.mark.quick
 def test_the_tables_have_the_servers_bytes(local: LocalEnginePage) -> None:
     """After each of many random settings on random slots, from the message to the device."""
     given, want = intervention_tables.reference(seed=3)
@@ -139,6 +140,7 @@ WAITING = """async (wanted) => {
 }"""
 
 
+@pytest.mark.quick
 def test_a_change_of_a_run_that_waits_acts_from_its_first_token(local: LocalEnginePage) -> None:
     """The prompt but for its last token is computed under the setting that it was sent with."""
     before, update = (msgspec.to_builtins(each) for each in (ATTENUATED, SCALED))
@@ -153,6 +155,7 @@ def test_a_change_of_a_run_that_waits_acts_from_its_first_token(local: LocalEngi
 # ---- runs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -218,6 +221,7 @@ def test_interventions_that_end_leave_nothing_behind(
     assert ids_of(other) == SMALL.texts[1].greedy_ids[:N]
 
 
+@pytest.mark.quick
 def test_without_interventions_nothing_is_written_for_them(tab: LocalEnginePage) -> None:
     """No plan with interventions, no table, and no buffer for a token."""
     found = tab.page.evaluate(
@@ -277,6 +281,7 @@ QUESTIONS: list[Question] = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(each.__class__.__name__))
 def test_answers_under_interventions_are_those_of_the_server(
     tab: LocalEnginePage, small_server: Engine, question: Question
@@ -284,6 +289,7 @@ def test_answers_under_interventions_are_those_of_the_server(
     check_same(tab, small_server, question)
 
 
+@pytest.mark.quick
 def test_the_same_question_without_interventions_has_another_answer(
     tab: LocalEnginePage,
 ) -> None:
@@ -298,12 +304,14 @@ def test_the_same_question_without_interventions_has_another_answer(
 # ---- what is refused -------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_new_patch_is_refused_while_the_run_writes(tab: LocalEnginePage) -> None:
     live = {"after": 2, "params": {}, "reach": msgspec.to_builtins(PATCHED)}
     with pytest.raises(Error, match="the token at position 2 is computed already"):
         tab.run(greedy(PROMPT, live=live))
 
 
+@pytest.mark.quick
 def test_vectors_that_are_not_finite_end_the_run(tab: LocalEnginePage) -> None:
     """The state of a text that overflows."""
     tab.page.evaluate(

@@ -157,6 +157,7 @@ PREFIX = """async (pairs) => {
 }"""
 
 
+@pytest.mark.quick
 def test_keys_of_another_strength_are_no_prefix(local: LocalEnginePage) -> None:
     """In whatever order adapters are named, and those that are off left out."""
     half, whole = ({"name": "tone", "strength": each} for each in (0.5, 1))

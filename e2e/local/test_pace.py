@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from e2e.local.exports import SMALL
 from e2e.local.local_engine import LocalEnginePage, ids_of, request
 from gpu.interventions.messages import Interventions, Steer
@@ -139,6 +141,7 @@ def test_paused_runs_give_their_blocks_to_questions_and_steers(small: LocalEngin
     assert [ids_of(events) for events in found] == [ids_of(events) for events in small.run(*asked)]
 
 
+@pytest.mark.quick
 def test_the_ids_are_the_same_press_by_press(small: LocalEnginePage) -> None:
     asked = request(
         SMALL.texts[0].prompt_ids,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+pytestmark = pytest.mark.quick
+
 ROUNDED = 65_536
 """Nanoseconds to which Chromium rounds."""
 

@@ -155,6 +155,7 @@ WHY = """async ([offers, i, memory]) => {
 }"""
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("i", "memory", "words"),
     [

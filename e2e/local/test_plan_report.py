@@ -23,6 +23,8 @@ from gpu.webgpu.compiler import Compiler
 from tests.golden import trained_models
 from tests.gpu.models import random_models
 
+pytestmark = pytest.mark.quick
+
 REPORT = """async ([given, steps]) => {
   const { checkPlan } = await import("/static/js/local/gpu/check-plan.js");
   const { PlanLookup } = await import("/static/js/local/gpu/plan-lookup.js");

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
+pytestmark = pytest.mark.quick
+
 BLOCK = 4
 PIECE_ROWS = 16
 SCRIPT = """async ([limits, ids, first, acts]) => {

@@ -27,6 +27,8 @@ from gpu.inspection.requests import (
 )
 from gpu.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.quick
+
 OPEN = """async (given) => {
   const { files, chat, hello, sampling, schema, recorded } = JSON.parse(given);
   const { LocalSession } = await import("/static/js/local/session.js");

@@ -24,6 +24,8 @@ from gpu.webgpu.kernels import Kernel, compose, shader_names
 from tests.gpu.models import variants
 from tests.gpu.ops.rig import without_int64
 
+pytestmark = pytest.mark.quick
+
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
 WORKGROUP_BYTES = 16 << 10
 """Workgroup memory of every WebGPU device."""

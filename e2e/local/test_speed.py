@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from e2e.local.speed import Contestant, Written, table, take_turns
+
+pytestmark = pytest.mark.quick
 
 SPEEDS = {"server": (10.0, 20.0, 40.0), "browser": (20.0, 20.0, 20.0)}
 """Tokens/s of each turn after the one that warms up."""

@@ -12,6 +12,8 @@ from e2e.local.local_engine import LocalEnginePage
 from gpu.step import GREEDY_BELOW
 from tests.gpu.export import packed_steps
 
+pytestmark = pytest.mark.quick
+
 PACK = """async ({ plan, steps }) => {
   const { StepBuffer } = await import("/static/js/local/gpu/step-buffer.js");
   const asked = ({ row, slot, seed, index, n_drafts, verifies, n_allowed, ...settings }) => {

@@ -34,6 +34,8 @@ from tests.app.prompt.real_templates import SOURCES, template
 from tests.app.prompt.test_real_templates import CONTINUED, CONVERSATIONS
 from tests.gpu.text import test_special_tokens as special_tokens
 
+pytestmark = pytest.mark.quick
+
 TOKENIZE = """async (given) => {
   const { files, chat, texts } = JSON.parse(given);
   const { LocalTokenizer } = await import("/static/js/local/text/tokenizer.js");

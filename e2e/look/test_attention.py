@@ -56,6 +56,7 @@ def test_no_position_is_of_two_places(loaded: Page) -> None:
     ), "a token alone can look at nothing else"
 
 
+@pytest.mark.quick
 def test_heads_are_named_after_where_they_look(loaded: Page) -> None:
     ids = [9, 7, 3, 5, 7, 4, 5, 1, 2, 8, 6, 7]
     rows = {
@@ -101,6 +102,7 @@ def test_a_mean_is_over_the_tokens_that_have_the_place(loaded: Page) -> None:
     }
 
 
+@pytest.mark.quick
 def test_a_long_context_is_shown_in_parts_that_say_what_they_leave_out(loaded: Page) -> None:
     rng = np.random.default_rng(8)
     n, position = 4096, 3000
@@ -123,6 +125,7 @@ def test_a_long_context_is_shown_in_parts_that_say_what_they_leave_out(loaded: P
     assert left + seen == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("n_layers", "n_heads", "n_kv_heads"), [(8, 6, 3), (32, 32, 8), (3, 4, 4)])
 def test_heads_that_share_keys_stand_together(
     loaded: Page, n_layers: int, n_heads: int, n_kv_heads: int
@@ -176,6 +179,7 @@ def weights_of(rows: list[dict[str, str]], column: str) -> list[float]:
     return [float(row[column]) if row[column] else np.nan for row in rows]
 
 
+@pytest.mark.quick
 def test_the_weights_are_those_of_the_engine(
     page: Page, bundled: Site, bundled_engine: Engine
 ) -> None:

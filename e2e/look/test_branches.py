@@ -182,6 +182,7 @@ def beams(messages: MessageLog) -> list[dict[str, Any]]:
     return [question for question in asked if question["kind"] == "beam"]
 
 
+@pytest.mark.quick
 def test_the_beam_is_the_engines_and_can_be_written(page: Page, site: Callable[..., Site]) -> None:
     here = site()
     play, messages, tokens = wrote(page, here, N)

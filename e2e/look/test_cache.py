@@ -89,6 +89,7 @@ def wrote(page: Page, here: Site, n: int = 20) -> Playground:
 # ---- the numbers -----------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_the_file_has_every_block_as_the_engine_answered(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -118,6 +119,7 @@ def test_the_file_has_every_block_as_the_engine_answered(
     expect(look.message).to_contain_text("No run yet")
 
 
+@pytest.mark.quick
 def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) -> None:
     opened(page, site())
     state = the_state()
@@ -593,6 +595,7 @@ def test_the_blocks_of_a_run_are_read_while_it_writes(page: Page, bundled: Site)
     expect(look.source).to_contain_text("Counted by the engine")
 
 
+@pytest.mark.quick
 def test_blocks_name_the_runs_of_this_page(page: Page, site: Callable[..., Site]) -> None:
     """Of the newest run are blocks 0 to 2; it shares block 0 with a run of another client."""
     play = wrote(page, site())

@@ -123,6 +123,7 @@ ANSWERS = """async () => {
 }"""
 
 
+@pytest.mark.quick
 def test_every_row_counts_once(loaded: Page) -> None:
     """Though the prompt's last row is told with the first token too, and a continued answer and a
     branch read again what was read."""
@@ -145,6 +146,7 @@ def look(browser: Browser, _sites: dict[Any, Site]) -> Iterator[LookPanel]:
     page.close()
 
 
+@pytest.mark.quick
 def test_the_file_has_what_every_expert_was_given(look: LookPanel) -> None:
     rows = n_prompt(look.page) + 19
     expect(look.source).to_contain_text(
@@ -228,6 +230,7 @@ def routed(name: str, ids: list[int]) -> tuple[dict[int, np.ndarray], dict[int, 
     return chosen, gates
 
 
+@pytest.mark.quick
 def test_what_is_said_beside_the_map(look: LookPanel) -> None:
     """The text is about the layer selected in the core, and about all layers."""
     page = look.page

@@ -113,6 +113,7 @@ def cells(look: LookPanel, row: int) -> list[str]:
     return cell.all_inner_texts()
 
 
+@pytest.mark.quick
 def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
     bundled: Site, run: tuple[Playground, LookPanel, MessageLog]
 ) -> None:

@@ -62,6 +62,7 @@ def expected(answer: Answer, head: int) -> dict[tuple[str, str], np.ndarray]:
     }  # fmt: skip
 
 
+@pytest.mark.quick
 def test_every_line_has_the_numbers_of_the_engine(
     page: Page, bundled: Site, bundled_engine: Engine
 ) -> None:

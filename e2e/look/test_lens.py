@@ -18,6 +18,7 @@ from gpu import Engine
 from gpu.inspection.requests import LogitLens
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("ranks", "first", "settled", "says"),
     [
@@ -74,6 +75,7 @@ def pin(page: Page, index: int) -> None:
     page.evaluate("async (i) => (await import('/static/js/view.js')).pin(i)", index)
 
 
+@pytest.mark.quick
 def test_the_guesses_are_those_of_the_engine(
     page: Page, bundled: Site, bundled_engine: Engine
 ) -> None:

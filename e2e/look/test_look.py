@@ -65,6 +65,7 @@ def wrote(page: Page, here: Site, n: int = 30, **media: str) -> tuple[Playground
     return play, play.look
 
 
+@pytest.mark.quick
 def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
@@ -88,6 +89,7 @@ def test_an_instrument_is_fetched_when_it_is_opened_and_again_when_that_failed(
     expect(look.message).to_contain_text("This could not be shown: ")
 
 
+@pytest.mark.quick
 def test_the_keyboard_alone_opens_drives_and_closes(page: Page, site: Callable[..., Site]) -> None:
     play, look = wrote(page, site())
     play.core.focus()
@@ -358,6 +360,7 @@ def test_a_phone_shows_an_instrument_over_the_ribbon(page: Page, site: Callable[
         expect(play.prompt).to_be_visible()
 
 
+@pytest.mark.quick
 def test_the_row_of_instruments_fits_every_width(page: Page, site: Callable[..., Site]) -> None:
     play, look = wrote(page, site(n_experts=EXPERTS))
     for width in (768, 1024, 1359, 1360, 1920):

@@ -56,6 +56,7 @@ def number(text: str) -> float:
     return float(text.replace(",", "").replace("−", "-"))
 
 
+@pytest.mark.quick
 def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled).open()
     look = play.look.open("loss")
@@ -102,6 +103,7 @@ def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site
     assert number(shown["bits per character"]) == pytest.approx(bits / characters, abs=5e-4)
 
 
+@pytest.mark.quick
 def test_the_answers_losses_are_the_runs(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled).open()
     messages = play.messages

@@ -79,6 +79,7 @@ def test_areas_are_parameters(look: LookPanel) -> None:
     assert min(area.values()) > 0
 
 
+@pytest.mark.quick
 def test_the_table_is_the_inventory(look: LookPanel) -> None:
     look.open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
@@ -99,6 +100,7 @@ def test_the_table_is_the_inventory(look: LookPanel) -> None:
     expect(sums).to_contain_text("3,443,904 parameters, 6.9 MB in the files")
 
 
+@pytest.mark.quick
 def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: LookPanel) -> None:
     look.open("weights")
     look.panel.get_by_role("button", name=re.compile(f"^{re.escape(DOWN)}:")).click()
@@ -209,6 +211,7 @@ def listed(n_rows: int, context: int) -> dict[str, Any]:
     return fake_inspection.answer(StepPlan(n_rows, context), INFO).info
 
 
+@pytest.mark.quick
 def test_the_dispatches_are_those_that_the_engine_lists(look: LookPanel) -> None:
     look.open("plan")
     cells = look.panel.locator(".pl-cell button")

@@ -59,6 +59,7 @@ def milliseconds(text: str) -> float:
     return float(value) * {"ms": 1, "s": 1000}[unit]
 
 
+@pytest.mark.quick
 def test_the_timeline_has_the_times_of_every_token(
     run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
@@ -162,6 +163,7 @@ def test_the_figures_of_the_timeline_are_those_of_its_intervals(
         assert milliseconds(row.locator("dd").inner_text()) == pytest.approx(value, abs=0.51)
 
 
+@pytest.mark.quick
 def test_the_roofline_has_the_costs_of_the_plan_and_the_peaks_of_the_device(
     run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
@@ -183,6 +185,7 @@ def test_the_roofline_has_the_costs_of_the_plan_and_the_peaks_of_the_device(
     assert int(rows[10]["operations"]) == pytest.approx(middle["flops"], rel=1e-3)
 
 
+@pytest.mark.quick
 def test_the_cache_counts_what_the_engine_counted(
     run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_prompt_is_cut_as_the_run_read_it(run: tuple[Playground, LookPanel, Me
     expect(play.core).to_have_attribute("aria-valuetext", text)
 
 
+@pytest.mark.quick
 def test_tokens_and_their_counts_are_those_of_the_tokenizers(
     run: tuple[Playground, LookPanel, MessageLog],
 ) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+pytestmark = pytest.mark.quick
+
 Call = Callable[..., Any]
 
 MEASURE = """async ([segment, tokens, inFlight]) =>

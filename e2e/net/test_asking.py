@@ -16,6 +16,8 @@ from gpu.inspection.requests import Question
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeOptions, info_of
 
+pytestmark = pytest.mark.quick
+
 LOST_LINE = "WebSocket connection to"
 IDS = [0, 262, 263, 264, 265]
 QUESTIONS: list[dict[str, Any]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from app import tale
@@ -10,6 +11,8 @@ from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
+
+pytestmark = pytest.mark.quick
 
 
 def test_everything_is_found_below_a_path(page: Page) -> None:

@@ -37,6 +37,7 @@ def prepare(play: Playground, n: int = N) -> None:
     play.ask("Tell me a story")
 
 
+@pytest.mark.quick
 def test_a_cut_line_resumes_without_losing_or_repeating(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_cut_line_resumes_without_losing_or_repeating(
     assert play.text() == expected(here, N)
 
 
+@pytest.mark.quick
 def test_a_reload_while_writing_goes_on(page: Page, site: Callable[..., Site]) -> None:
     here = site(delay=0.03)
     play = Playground(page, here).open()
@@ -248,6 +250,7 @@ def test_a_full_queue_is_told_and_the_prompt_given_back(
     expect(play.notice).to_be_hidden()
 
 
+@pytest.mark.quick
 def test_a_prompt_longer_than_the_context_is_refused_in_words(
     page: Page, own_site: Callable[..., Site]
 ) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.site import Site
 
 
+@pytest.mark.quick
 def test_a_link_on_another_site_opens_the_page_with_its_session(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -31,6 +31,7 @@ def play(page: Page, stand_in: StandIn) -> Iterator[Playground]:
     site.close()
 
 
+@pytest.mark.quick
 def test_an_answer_and_its_candidates_are_shown(page: Page, play: Playground) -> None:
     play.ask()
     play.wait_tokens(len(WORDS))

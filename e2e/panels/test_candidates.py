@@ -10,6 +10,8 @@ from playwright.sync_api import Page, expect
 from e2e.playground import Playground
 from e2e.site import Site
 
+pytestmark = pytest.mark.quick
+
 SETTINGS = {"temperature": 1.0, "top_k": 8, "top_p": 0.85, "min_p": 0.05, "repetition_penalty": 1.0}
 N = 6
 """Tokens of a run whose last token lost some candidates to each filter."""

@@ -38,6 +38,7 @@ def speeds(page: Page, *told: tuple[int, bool, bool, float], late: bool = False)
     return page.evaluate(NOTE, [tokens, late])
 
 
+@pytest.mark.quick
 def test_each_state_has_the_speed_of_all_its_time(play: Callable[..., Playground]) -> None:
     page = play().page
     found = speeds(page, (41, False, False, 10.0), (41, True, False, 20.0), (41, True, True, 40.0))

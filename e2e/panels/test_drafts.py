@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.look.panel import LookPanel
@@ -24,6 +25,7 @@ def written(page: Page, here: Site) -> Playground:
     return play
 
 
+@pytest.mark.quick
 def test_accepted_and_rejected_drafts_are_marked_in_the_text(
     page: Page, site: Callable[..., Site]
 ) -> None:

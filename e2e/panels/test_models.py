@@ -47,6 +47,7 @@ def open_models(page: Page) -> Locator:
     return dialog
 
 
+@pytest.mark.quick
 def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -> None:
     dialog = open_models(page)
     names = dialog.locator(".offer-name").all_inner_texts()

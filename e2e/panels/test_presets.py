@@ -40,6 +40,7 @@ def settings(page: Page) -> dict[str, Any]:
     }
 
 
+@pytest.mark.quick
 def test_a_preset_brings_all_settings_back_but_the_seed(
     page: Page, play: Callable[..., Playground]
 ) -> None:

@@ -81,6 +81,7 @@ def alone(page: Page, site: Callable[..., Site]) -> Playback:
 # ---- the file --------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_the_file_holds_what_came_over_the_line(written: dict[str, Any]) -> None:
     replay, messages = written["replay"], written["messages"]
     hello = messages.last("hello")
@@ -226,6 +227,7 @@ def test_what_needs_an_engine_rests_and_says_why(alone: Playback, written: dict[
     expect(page.locator("#look-message")).to_contain_text("a replay has none")
 
 
+@pytest.mark.quick
 def test_every_position_is_the_page_as_it_was(alone: Playback, written: dict[str, Any]) -> None:
     alone.open(written["path"])
     first, second, third, _ = playback.segments(written["replay"])
@@ -669,6 +671,7 @@ def test_an_infinite_number_is_refused(
     expect(made.error).to_contain_text("logprob is null, but must be a number")
 
 
+@pytest.mark.quick
 def test_what_looks_like_html_is_text(alone: Playback, written: dict[str, Any]) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     replay = copy.deepcopy(written["replay"])

@@ -145,6 +145,7 @@ def engine() -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.quick
 def test_the_file_is_as_the_old_page_saved_it(saved: Saved) -> None:
     """A renaming of the code must not rewrite the files that it is tested with."""
     assert hashlib.sha256(saved.path.read_bytes()).hexdigest() == SHA256[saved.name]

@@ -37,6 +37,7 @@ def test_the_next_token_is_shown_with_its_candidates(play: Callable[..., Playgro
     expect(here.box("max_tokens")).not_to_have_value("12")
 
 
+@pytest.mark.quick
 def test_an_instrument_opens_on_the_word_that_it_is_about(
     page: Page, play: Callable[..., Playground]
 ) -> None:
@@ -123,6 +124,7 @@ def test_before_the_model_is_ready_it_waits_in_the_composer(
     assert requests(here) == []
 
 
+@pytest.mark.quick
 def test_every_example_opens_what_there_is(loaded: Page, call: Callable[..., Any]) -> None:
     names = {instrument["name"] for instrument in loaded.evaluate(INSTRUMENTS)}
     for model in ("tale-3m", "SmolLM2-135M-Instruct"):

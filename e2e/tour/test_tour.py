@@ -159,6 +159,7 @@ def test_it_waits_for_the_text_and_says_so(page: Page, own_site: Callable[..., S
     tour.wait(1)
 
 
+@pytest.mark.quick
 def test_a_run_that_is_there_is_walked_through(page: Page, site: Callable[..., Site]) -> None:
     messages = MessageLog(page)
     wrote(page, site())

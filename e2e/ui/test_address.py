@@ -34,6 +34,7 @@ def test_a_token_has_the_number_that_people_see(call: Callable[..., Any]) -> Non
     assert call("ui/address", "tokenAt", "p9", 7) == -1
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "hash",
     [
@@ -53,6 +54,7 @@ def test_what_is_no_address_is_refused(call: Callable[..., Any], hash: str) -> N
         call("ui/address", "readAddress", hash)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "replay",
     [
@@ -71,6 +73,7 @@ def test_a_replay_of_another_site_is_refused(call: Callable[..., Any], replay: s
         call("ui/address", "replayAddress", replay, "http://glass.example/")
 
 
+@pytest.mark.quick
 def test_back_and_forward_go_between_conversations_and_instruments(
     page: Page, play: Callable[..., Playground]
 ) -> None:

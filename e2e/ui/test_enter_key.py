@@ -31,6 +31,7 @@ def n_requests(play: Playground) -> int:
     return len([message for message in play.messages.sent if message["type"] == "generate"])
 
 
+@pytest.mark.quick
 def test_they_neither_send_nor_leave_a_message(page: Page, play: Callable[..., Playground]) -> None:
     here = play()
     here.prompt.fill(TEXT)
@@ -47,6 +48,7 @@ def test_they_neither_send_nor_leave_a_message(page: Page, play: Callable[..., P
     assert n_requests(here) == 1
 
 
+@pytest.mark.quick
 def test_they_leave_a_search_and_a_name_alone(page: Page, play: Callable[..., Playground]) -> None:
     here = play()
     here.write("One", 4)

@@ -232,6 +232,7 @@ def test_the_dialog_of_the_model_fits_any_window(
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.quick
 def test_nothing_overlaps_in_two_windows(page: Page, site: Callable[..., Site]) -> None:
     """What `make test` has of this file; `make test-page` runs all of it."""
     check(page, site, "light", FEW)

@@ -11,6 +11,8 @@ from playwright.sync_api import Page, expect
 
 from gpu.sampling_params import SETTINGS, SamplingParams
 
+pytestmark = pytest.mark.quick
+
 Call = Callable[..., Any]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.look.test_looks import open_page
@@ -29,6 +30,7 @@ def test_the_ribbon_is_drawn_when_the_window_becomes_narrow(
     page.wait_for_function(f"() => ({INKED})(document.getElementById('ribbon'))")
 
 
+@pytest.mark.quick
 def test_nothing_overlaps_under_a_long_prompt(page: Page, site: Callable[..., Site]) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     play = open_page(page, site())

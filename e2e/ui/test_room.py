@@ -113,6 +113,7 @@ def test_a_key_gives_the_page_to_the_text_and_back(
     expect(page.locator(".core")).to_be_visible()
 
 
+@pytest.mark.quick
 def test_a_letter_in_the_composer_is_a_letter(page: Page, play: Callable[..., Playground]) -> None:
     here = play()
     expect(here.prompt).to_be_focused()

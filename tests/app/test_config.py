@@ -33,6 +33,8 @@ from gpu.engine.backends import check_options
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE
 
+pytestmark = pytest.mark.smoke
+
 
 def run(*args: str, env: dict[str, str | None] | None = None) -> Result:
     env = {"TOKENGLASS_MODEL": None, **(env or {})}

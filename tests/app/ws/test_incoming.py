@@ -20,6 +20,8 @@ from app.ws.incoming import (
 from app.ws.protocol import MESSAGE_BYTES, SamplingUpdate, Stop, Update
 from gpu import Interventions, InvalidRequest, LayerFactor, PaceChange
 
+pytestmark = pytest.mark.smoke
+
 
 class Clock:
     """Clock that a test sets."""

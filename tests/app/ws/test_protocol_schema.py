@@ -27,6 +27,7 @@ def fits(message: Any, schema: dict[str, Any]) -> bool:
     return bool(jsonschema.Draft202012Validator(schema).is_valid(message))
 
 
+@pytest.mark.smoke
 def test_the_file_is_up_to_date() -> None:
     """If it is not: python -m app.ws.protocol_schema > static/js/net/protocol-schema.json"""
     assert (assets("static") / FILE).read_text("utf-8") == schema_text()

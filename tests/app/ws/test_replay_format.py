@@ -11,6 +11,8 @@ import pytest
 
 from app.ws.replay_format import BOUNDS, CHARS, LENGTHS, SETTINGS_OF_VERSION_1, replay_schema
 
+pytestmark = pytest.mark.smoke
+
 SAVED = Path(__file__).parents[3] / "e2e" / "replay" / "saved"
 KEYWORDS = {
     "$defs", "$ref", "anyOf", "default", "description", "discriminator", "enum", "items",

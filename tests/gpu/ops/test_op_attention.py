@@ -456,6 +456,7 @@ def test_prompts_and_decoding_sequences_in_one_step(tiled_rig: Rig) -> None:
     check(tiled_rig, Case((6, 3, 32), rows, "f16", bucket=32))
 
 
+@pytest.mark.smoke
 def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
     case = Case((1, 1, 8), ((0, 63),))
     cache = Cache.scattered(rig, config_of((1, 1, 8)), "f32", 1, 64, seed=0)

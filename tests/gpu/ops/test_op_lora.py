@@ -10,7 +10,7 @@ from gpu.config import MoeConfig
 from gpu.reference import ops as reference
 from tests.gpu.ops.rig import ROUNDING, Rig, compare, rows_at
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.smoke]
 
 SLOTS = [0, 3, 1, 0, 2]
 N_SLOTS = 4

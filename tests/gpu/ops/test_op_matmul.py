@@ -289,6 +289,7 @@ def test_small_and_large_activations(rig: Rig, scale: float) -> None:
     check(rig, Case(40, 36, norm=True, gated=True, bias=True, scale=scale))
 
 
+@pytest.mark.smoke
 def test_silu_of_gates_that_overflow_exp(rig: Rig) -> None:
     check(rig, Case(8, 64, gated=True, activation="silu", scale=300.0))
 

@@ -100,6 +100,7 @@ def test_the_experts_of_the_largest_logits_are_chosen(
     compare("moe_topk", str(of), gates, want, size * want, seed=n)
 
 
+@pytest.mark.smoke
 def test_of_equal_logits_the_smaller_id_is_chosen(rig: Rig) -> None:
     of = MoeConfig(12, 3, 8, norm_topk_prob=True)
     logits = np.zeros((3, 12), np.float32)

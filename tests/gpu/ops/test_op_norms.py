@@ -99,6 +99,7 @@ def test_a_norm_of_sampled_rows_alone(rig: Rig) -> None:
     check_norm(rig, NormCase(50, rows=7, bucket=8, centred=True, bias=True, gather=True))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("scale", [1e-8, 1e-3, 1e4, 1e12])
 def test_small_and_large_states(rig: Rig, scale: float) -> None:
     check_norm(rig, NormCase(70, scale=scale))

@@ -302,6 +302,7 @@ def test_a_draws_bits_do_not_depend_on_other_rows(sampler: SamplerFor) -> None:
         assert alone[0] == together[i]
 
 
+@pytest.mark.smoke
 def test_the_uniform_number_is_that_of_seed_and_index(sampler: SamplerFor) -> None:
     rng = np.random.default_rng(0)
     seeds = [0, 1, 2**32 - 1, 2**32, 2**64 - 1, *map(int, rng.integers(2**64, size=59, dtype="u8"))]

@@ -8,6 +8,8 @@ import pytest
 
 from gpu.text.stop_strings import StopMatcher
 
+pytestmark = pytest.mark.smoke
+
 
 def run(stops: list[str], pieces: list[str]) -> tuple[list[list[tuple[int, str]]], bool]:
     """Return what each push returned (and the flush, if there was one), and whether the text
