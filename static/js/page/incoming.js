@@ -129,6 +129,7 @@ const HANDLERS = {
       if (message.code === "unknown_generation") return onUnknownGeneration(answer, segment);
       if (segment.state === "done") return undefined; // an update that arrived after the end
       if (onTakenAlready(segment, message)) return undefined;
+      if (isRepeated(message)) return void send({ type: "resume", id: segment.id, after: segment.seq });
     }
     setLiveState({ problem: message });
     if (found && !found.segment.accepted) onRefused(found.answer, found.segment, message);
@@ -136,6 +137,9 @@ const HANDLERS = {
     return undefined;
   },
 };
+
+/** Was this request refused because it came before? A faulty line may repeat it. @param {ToPage.Error} message */
+const isRepeated = ({ code, param }) => code === "invalid_request" && param === "id";
 
 /** @param {Answer} answer @param {Segment} segment @param {ToPage.Error} message */
 function onRefused(answer, segment, message) {

@@ -107,14 +107,16 @@ def test_frames_that_come_twice_or_in_pieces_change_nothing(site: Site, fault: F
 
 
 class OfRequest:
-    """Fault of the frame that asks for the generation."""
+    """Fault of the first frame that asks for a generation."""
 
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
 
     def __call__(self, way: Direction, socket: int, frame: bytes) -> Fault:
-        asks = way == "up" and b'"generate"' in unmasked(frame)
-        return self._fault if asks else "pass"
+        if way == "down" or b'"generate"' not in unmasked(frame):
+            return "pass"
+        fault, self._fault = self._fault, "pass"
+        return fault
 
 
 def unmasked(frame: bytes) -> bytes:
