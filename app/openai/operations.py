@@ -138,7 +138,7 @@ RESPONSE = _object(
 )
 
 RUN_ERRORS = (400, 404, 413, 429, 503)
-TEXT_ERRORS = (400, 413, 503)
+TEXT_ERRORS = (400, 413, 429, 503)
 
 OPERATIONS = (
     Operation("get", "/health", "Whether the engine is ready", _object(status=STRING)),
