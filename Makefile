@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test collect test-page test-all test-late test-slow soak races devices mutants
+.PHONY: run site smoke test collect test-page test-all test-late test-slow soak faults fuzz races devices mutants
 .PHONY: lint lint-python lint-page parity bench accuracy screenshots clean
 
 run: $(VENV)/run.stamp
@@ -77,6 +77,14 @@ test-all: test
 # 32 clients that come, go, stall and vanish for five minutes; `make test` has twelve seconds of them.
 soak: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/soak --soak-seconds 300 --timeout 600
+
+# The tests that docs/reliability.md names, one for each thing that may break.
+faults: $(VENV)/test.stamp
+	$(PYTEST) -v $$($(BIN)/python -m tests.test_reliability)
+
+# Requests, messages and files with random changes, for as long as `make test` has not.
+fuzz: $(VENV)/test.stamp
+	$(PYTEST) -m slow --timeout 3600 tests/app/test_schema_fuzz.py tests/gpu/test_fuzz.py
 
 # Every op with its memory accesses traced, and with the lanes of its workgroups in other orders.
 races: $(VENV)/test.stamp
