@@ -51,7 +51,7 @@ def create_app(
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, metrics, pages, replicas, security, weights
+    from app.http import errors, metrics, pages, replicas, security, sizing, weights
     from app.http import models as model_routes
     from app.http.cache_salts import CacheSalts
     from app.http.client_limits import EXTENSION, ClientLimits
@@ -75,6 +75,7 @@ def create_app(
     text_routes.register(app, engine)
     openapi.register(app, version())
     weights.register(app, engine)
+    sizing.register(app, engine)
     replicas.register(app, engine)
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:

@@ -15,6 +15,7 @@ import msgspec
 
 from app import assets
 from app.engine.client import ReplicaStatus
+from app.http.sizing import SizingAnswer
 from app.local.exports import DtypeOffers
 from app.local.model_files import Manifest
 from app.models.switching import ModelOffers
@@ -108,7 +109,9 @@ def export_types() -> str:
 
 def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer."""
-    answers = (ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary)
+    answers = (
+        ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer
+    )  # fmt: skip
     return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 
 

@@ -19,7 +19,7 @@ from gpu.analysis.sizing.model_shape import ModelShape
 from gpu.analysis.sizing.parts import Part, parts_of
 from gpu.analysis.sizing.step_costs import StepCost, StepCosts
 from gpu.checkpoint.packing import FORMATS
-from gpu.errors import InvalidRequest, ModelError
+from gpu.errors import InvalidRequest
 from gpu.kv.blocks import token_bytes_by_format
 from gpu.load_options import LoadOptions
 
@@ -131,8 +131,8 @@ class Sizing(msgspec.Struct, frozen=True):
 
 
 def size_model(shape: ModelShape, work: Workload, devices: tuple[DeviceSpec, ...]) -> Sizing:
-    """Size a model. Raises ModelError for storage types that it cannot have, DeviceError for a
-    context that it does not support and InvalidRequest for a workload that makes no sense."""
+    """Size a model. Raises InvalidRequest for storage types that it cannot have, a context that it
+    does not support and a workload that makes no sense."""
     work = _checked(shape, work)
     context = work.context or 0
     parts = parts_of(shape, work.dtype)
@@ -196,13 +196,16 @@ def _checked(shape: ModelShape, work: Workload) -> Workload:
     if not 0 < work.rate <= 1e6:
         raise InvalidRequest(f"rate is {work.rate:g}, expected up to 1,000,000", "rate")
     if work.dtype not in FORMATS:
-        raise ModelError(f"dtype {work.dtype!r} is not supported; supported: {', '.join(FORMATS)}")
+        raise InvalidRequest(
+            f"dtype {work.dtype!r} is not supported; supported: {', '.join(FORMATS)}", "dtype"
+        )
     kv_dtype = work.kv_dtype or FORMATS[work.dtype].kv
     able = token_bytes_by_format(shape.config)
     if kv_dtype not in able:
-        raise ModelError(
+        raise InvalidRequest(
             f"keys and values of {shape.name} cannot be stored as {kv_dtype!r}; possible: "
-            f"{', '.join(able)}"
+            f"{', '.join(able)}",
+            "kv_dtype",
         )
     return replace(work, kv_dtype=kv_dtype, context=work.context or min(DEFAULT_CONTEXT, most))
 
