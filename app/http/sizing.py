@@ -101,7 +101,7 @@ def _work(query: SizingQuery, running: Hello | None, is_own: bool) -> Workload:
     """Return the workload; the running model is stored as the engine stores it."""
     own = running.model if running and is_own else None
     return Workload(
-        dtype=query.dtype or (own.dtype if own else Workload.dtype),
+        dtype=query.dtype or (own.dtype if own else "f16"),
         kv_dtype=query.kv_dtype or (own.kv_dtype if own else None),
         users=query.users,
         context=query.context,
@@ -119,6 +119,6 @@ def _own_device(query: SizingQuery) -> tuple[DeviceSpec, ...]:
         raise InvalidRequest("rates and memory of a device must be positive", "bytes_per_s")
     return (
         DeviceSpec(
-            query.device[:MAX_NAME], query.memory_bytes, *rates, "as given",
+            query.device[:MAX_NAME], query.memory_bytes, *rates, "as measured or given",
         ),
     )  # fmt: skip

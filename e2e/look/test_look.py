@@ -31,6 +31,7 @@ INSTRUMENTS = (
     "schedule",
     "weights",
     "plan",
+    "needs",
 )
 FILLED = tuple(name for name in INSTRUMENTS if name != "compare")
 """Instruments with a table as soon as there is an answer; a comparison must be run first, as

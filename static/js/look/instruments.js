@@ -115,4 +115,11 @@ export const INSTRUMENTS = [
     what: "Every dispatch of a step, in the order it runs on the device.",
     fetch: async () => (await import("./plan/plan.js")).plan,
   },
+  {
+    name: "needs",
+    tab: "Needs",
+    title: "What would it take",
+    what: "Parameters, memory and the speed that a device allows, for any model and number of users.",
+    fetch: async () => (await import("./needs/needs.js")).needs,
+  },
 ];

@@ -33,6 +33,11 @@ def test_another_model_and_workload_can_be_named(http: FlaskClient) -> None:
     assert (found.users, found.context, found.rate) == (3, 8192, 7)
 
 
+def test_another_model_is_sized_in_f16(http: FlaskClient) -> None:
+    found = ask(http, model="Qwen/Qwen3-0.6B").sizing
+    assert (found.dtype, found.kv.dtype, found.users, found.context) == ("f16", "f16", 1, 4096)
+
+
 def test_a_device_of_the_page_comes_last(http: FlaskClient) -> None:
     found = ask(http, device="this machine", bytes_per_s=2e10, flops_per_s=3e11).sizing.devices[-1]
     assert found.device.name == "this machine"
@@ -66,6 +71,6 @@ def test_what_makes_no_sense_is_refused(http: FlaskClient, query: dict[str, str]
 
 
 def test_well_known_models_are_sized_before_one_is_loaded(start_site: StartSite) -> None:
-    site = start_site(fail="no GPU")
+    site = start_site(fail="no GPU", wait=False)
     found = ask(site.app.test_client())
     assert found.models[0] == tale.NAME == found.sizing.model

@@ -1,0 +1,271 @@
+// What would it take: parameters, bytes and bounds of a model on a device, from its config alone, and
+// beside the bound what the focused run measures.
+
+import { tokensPerSecond } from "../../chat/status-line.js";
+import { ask } from "../../net/ask.js";
+import { hasServer } from "../../net/connection.js";
+import { changed } from "../../state.js";
+import { el, newButton, setText, setVars } from "../../ui/dom.js";
+import { bytes, count, figure, percent, sentence } from "../../ui/format.js";
+import { costsOf, knownPeaks } from "../plan/roofline-costs.js";
+import { Missing } from "../shared/context.js";
+import {
+  BOUND_BY,
+  aboutDevice,
+  aboutMemory,
+  howMany,
+  kvRows,
+  kvWords,
+  ladder,
+  multiplied,
+  rowsOf,
+  time,
+} from "./figures.js";
+import { NeedsForm, THIS } from "./form.js";
+
+/** @typedef {Answers.SizingAnswer} SizingAnswer */
+
+const SOURCE =
+  "Computed from the model’s config and the devices’ data sheets: times that no engine can beat, no predictions.";
+
+/** @type {NeedsForm} */
+let form;
+/** Elements of the sections. */
+const at = {
+  head: el("p", "nd-head"),
+  problem: el("p", "nd-problem"),
+  parts: el("tbody"),
+  memory: el("div", "nd-bar"),
+  memoryWords: el("p", "sub"),
+  kv: el("tbody"),
+  kvWords: el("p", "sub"),
+  devices: el("tbody"),
+  source: el("p", "sub"),
+  ladder: el("tbody"),
+  ladderWords: el("p", "sub"),
+};
+/** Answers by query. @type {Map<string, Promise<SizingAnswer>>} */
+const answers = new Map();
+/** @type {SizingAnswer | null} */
+let now = null;
+
+/** @type {Instrument} */
+export const needs = {
+  needs: "nothing",
+
+  setUp(root) {
+    form = new NeedsForm(root, () => changed("look"));
+    const page = root.appendChild(el("div", "nd-page"));
+    at.problem.setAttribute("role", "status");
+    page.append(
+      at.head,
+      at.problem,
+      section(
+        "Devices",
+        table(["device", "devices", "users that fit", "first token", "tokens/s each", "bound by", ""], at.devices),
+        at.source,
+      ),
+      section("A step on the device", table(["way", "moved", "rate", "time", ""], at.ladder), at.ladderWords),
+      section("Memory", at.memory, at.memoryWords),
+      section("Keys and values of a token", table(["attention", "", "", "bytes"], at.kv), at.kvWords),
+      section("Parameters by part", table(["part", "parameters", "", "bytes", "read for a token"], at.parts)),
+    );
+  },
+
+  async show(context) {
+    if (!hasServer)
+      throw new Missing("A server computes this, and this page has none; tokenglass plan prints it, too.");
+    try {
+      now = await answerOf(form.query.toString());
+      setText(at.problem, "");
+    } catch (error) {
+      const { code, message } = /** @type {Problem} */ (error);
+      if (!code || !now) throw error;
+      setText(at.problem, sentence(message));
+    }
+    draw(now, context);
+    return SOURCE;
+  },
+
+  table: () => ({ columns: ["of", "figure", "value", "unit"], rows: now ? rowsOf(now.sizing) : [] }),
+};
+
+/** @param {string} query @returns {Promise<SizingAnswer>} */
+function answerOf(query) {
+  const known = answers.get(query) ?? ask(`api/sizing?${query}`);
+  answers.set(query, known);
+  known.catch(() => answers.delete(query));
+  return known;
+}
+
+/** @param {string} title @param {HTMLElement[]} inside */
+function section(title, ...inside) {
+  const box = el("section");
+  box.append(el("h3", "", title), ...inside);
+  return box;
+}
+
+/** @param {string[]} names @param {HTMLTableSectionElement} body */
+function table(names, body) {
+  const found = el("table", "nd-table");
+  const head = found.createTHead().insertRow();
+  for (const name of names) {
+    const cell = head.appendChild(name ? el("th", "", name) : el("td"));
+    if (name) cell.setAttribute("scope", "col");
+  }
+  found.append(body);
+  return found;
+}
+
+/** A row; a number is drawn as a bar. @param {(string | number | HTMLElement)[]} cells @param {boolean} [here] */
+function row(cells, here = false) {
+  const line = el("tr", here ? "here" : "");
+  cells.forEach((cell, i) => {
+    const box = line.appendChild(el(i ? "td" : "th"));
+    if (!i) box.setAttribute("scope", "row");
+    if (typeof cell === "number") box.append(setVars(el("i", "nd-share"), { "--p": cell }));
+    else box.append(cell);
+  });
+  return line;
+}
+
+/** @param {SizingAnswer} answer @param {Focus} context */
+function draw(answer, context) {
+  const { sizing } = answer;
+  form.draw(answer);
+  const chosen = sizing.devices.find(({ device }) => device.name === form.device);
+  const { product, each } = multiplied(sizing);
+  at.head.replaceChildren(el("b", "", product), ` ${each}; with keys and values ${bytes(sizing.bytes_per_s)}/s.`);
+  drawParts(sizing);
+  drawMemory(sizing, chosen);
+  const most = Math.max(...kvRows(sizing).map(({ n }) => n));
+  at.kv.replaceChildren(
+    ...kvRows(sizing).map(({ name, what, n, here }) => row([name, what, n / most, bytes(n)], here)),
+  );
+  setText(at.kvWords, kvWords(sizing));
+  drawDevices(sizing);
+  setText(at.source, chosen ? aboutDevice(chosen) : "");
+  drawLadder(sizing, chosen, context);
+}
+
+/** @param {Answers.Sizing} sizing */
+function drawParts({ parts }) {
+  const most = Math.max(...parts.map(({ n_bytes }) => n_bytes));
+  at.parts.replaceChildren(
+    ...parts.map(({ name, parameters, n_bytes, token_bytes }) =>
+      row([
+        name,
+        parameters || !token_bytes ? count(parameters) : "= W_E",
+        n_bytes / most,
+        bytes(n_bytes),
+        bytes(token_bytes),
+      ]),
+    ),
+  );
+}
+
+/** @param {Answers.Sizing} sizing @param {Answers.DeviceBounds | undefined} chosen */
+function drawMemory(sizing, chosen) {
+  const { parts, words } = aboutMemory(sizing);
+  const room = chosen?.device.memory_bytes ?? 0;
+  const whole = Math.max(room, sizing.need.total);
+  at.memory.replaceChildren(
+    ...parts.map(({ name, n }) => {
+      const part = setVars(el("i", "", ""), { "--p": n / whole });
+      part.title = `${name} ${bytes(n)}`;
+      return part;
+    }),
+  );
+  const split = parts.map(({ name, n }) => `${bytes(n)} of ${name}`).join(", ");
+  const fit = room ? `; ${chosen?.device.name} has ${bytes(room)}${chosen?.fits ? "" : ", which is too little"}` : "";
+  setText(at.memoryWords, `${words}: ${split}${fit}.`);
+}
+
+/** @param {Answers.Sizing} sizing */
+function drawDevices({ devices }) {
+  const most = Math.max(...devices.map(({ tokens_per_s }) => tokens_per_s));
+  at.devices.replaceChildren(
+    ...devices.map((bounds) => {
+      const { device, users, first_token: first, decode, tokens_per_s: rate } = bounds;
+      const choose = newButton(device.name, () => {
+        form.device = device.name;
+        changed("look");
+      });
+      choose.setAttribute("aria-pressed", String(device.name === form.device));
+      return row(
+        [
+          choose,
+          howMany(bounds),
+          users === null ? "unknown" : count(users),
+          first ? time(first.seconds) : "unknown",
+          figure(rate),
+          BOUND_BY[decode.by],
+          rate / most,
+        ],
+        device.name === form.device,
+      );
+    }),
+  );
+}
+
+// ---- a step ----------------------------------------------------------------------------------
+
+/** @param {Answers.Sizing} sizing @param {Answers.DeviceBounds | undefined} chosen @param {Focus} context */
+function drawLadder(sizing, chosen, context) {
+  if (!chosen) {
+    at.ladder.replaceChildren();
+    setText(at.ladderWords, `The rates of ${form.device.toLowerCase()} are not known.`);
+    return;
+  }
+  const { device } = chosen;
+  const focused = device.name === THIS ? focusedStep(context) : null;
+  const step = focused?.cost ?? sizing.decode;
+  const rows = ladder(step, device);
+  const measured = focused?.ms ?? 0;
+  const most = Math.max(...rows.map(({ seconds }) => seconds), measured / 1000);
+  at.ladder.replaceChildren(
+    ...rows.map(({ level, amount, rate, seconds }) => row([level, amount, rate, time(seconds), seconds / most])),
+  );
+  if (measured) at.ladder.append(row(["measured", "", "", time(measured / 1000), measured / 1000 / most], true));
+  setText(at.ladderWords, focused ? wordsOfRun(focused, rows) : wordsOfStep(sizing));
+}
+
+/** @param {Answers.Sizing} sizing */
+function wordsOfStep({ users, context, decode, prefill }) {
+  const whose = users > 1 ? `a token of each of ${count(users)} users` : "a token";
+  return (
+    `The step that writes ${whose} after ${count(context)} tokens: ${figure(decode.intensity)} operations per byte. ` +
+    `Reading the prompt: ${figure(prefill.intensity)}. L2 is left out: no vendor publishes its bandwidth.`
+  );
+}
+
+/**
+ * The focused step of the run: its cost by the plan, and its time on the GPU or between tokens.
+ *
+ * @param {Focus} context
+ */
+function focusedStep({ answer, token, index }) {
+  const segment = token && "times" in token ? token.segment : null;
+  if (!answer || !segment || !token || !("times" in token) || index === null || !knownPeaks()?.flops_per_s) return null;
+  const before = segment.prompt.length + index - segment.base - 1;
+  const [cost] = costsOf([{ rows: 1, context: before }]) ?? [];
+  if (!cost || index <= segment.first) return null;
+  return {
+    cost: { flops: cost.flops, n_bytes: cost.bytes, weight_bytes: cost.bytes },
+    ms: token.times.gpu ?? token.times.interval,
+    clock: token.times.gpu === null ? "between two tokens" : "by the GPU’s clock",
+    index,
+    segment,
+    answer,
+  };
+}
+
+/** @param {NonNullable<ReturnType<typeof focusedStep>>} focused @param {ReturnType<typeof ladder>} rows */
+function wordsOfRun({ ms, clock, index, answer, segment }, rows) {
+  const bound = Math.max(...rows.filter(({ level }) => !level.startsWith("bus")).map(({ seconds }) => seconds));
+  const speed = tokensPerSecond(answer, segment);
+  const run = speed ? ` The run writes ${figure(speed)} tokens/s; the bound is ${figure(1 / bound)}.` : "";
+  return (
+    `The step of token ${count(index + 1)}, ${clock}: ${percent((1000 * bound) / ms)} % of the bound is reached.${run}`
+  );
+}
