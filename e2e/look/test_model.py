@@ -94,6 +94,7 @@ def test_the_table_is_the_inventory(look: LookPanel) -> None:
         assert row["on the device as"] == (tensor.device_dtype or "")
         assert row["read by"] == ", ".join(tensor.read_by)
         assert row["tied to"] == (tensor.tied_to or "")
+        assert row["in articles"], f"{tensor.name} has a name in articles"
         assert row["shape"] == " × ".join(map(str, tensor.shape))
     sums = look.panel.locator(".wt-kinds .wt-what")
     look.panel.get_by_role("button", name="Table").click(force=True)
@@ -103,7 +104,7 @@ def test_the_table_is_the_inventory(look: LookPanel) -> None:
 @pytest.mark.quick
 def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: LookPanel) -> None:
     look.open("weights")
-    look.panel.get_by_role("button", name=re.compile(f"^{re.escape(DOWN)}:")).click()
+    look.panel.get_by_role("button", name=re.compile(f"^W_down, {re.escape(DOWN)}:")).click()
     summary = TensorSummary.from_folder(FOLDER, DOWN)
     values = look.panel.locator(".wt-values")
     expect(values.get_by_role("heading")).to_have_text(DOWN)
@@ -134,7 +135,7 @@ def test_tied_matrices_are_shown_tied(look: LookPanel) -> None:
     look.open("weights")
     head = look.panel.locator(".wt-cell.tied")
     expect(head).to_have_count(1)
-    expect(head).to_have_text("head = embedding")
+    expect(head).to_have_text("W_unembed = W_E")
     head.click()
     what = look.panel.locator(".wt-values .wt-what")
     expect(what).to_contain_text("Tied to model.embed_tokens.weight, stored once")

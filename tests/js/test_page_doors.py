@@ -42,7 +42,8 @@ ROOMS = {
     "replay": "interventions net settings state turns ui view",
     "conversations": "interventions net replay settings state turns ui view",
     "chat": "conversations core-sample interventions net settings state turns ui view",
-    "look/shared": "core-sample interventions net settings state turns ui view",
+    "glossary": "ui",
+    "look/shared": "core-sample glossary interventions net settings state turns ui view",
     "look/attention": "interventions look/shared state turns ui view",
     "look/branches": "chat core-sample interventions look/shared state turns ui view",
     "look/cache": "look/shared net state ui view",
@@ -66,11 +67,11 @@ ROOMS = {
     "panels": "chat conversations core-sample interventions local/gpu local/hub look look/cache"
     " look/reach look/shared net settings state turns ui view",
     "start": "chat look look/compare state turns ui view",
-    "tour": "chat conversations core-sample interventions look look/attention look/cache"
+    "tour": "chat conversations core-sample glossary interventions look look/attention look/cache"
     " look/filters look/lens look/plan look/shared net settings state turns ui view",
     "lessons": "look/cache look/forward look/plan look/shared look/timeline look/weights net state"
     " tour ui",
-    "words": "conversations lessons look settings state ui",
+    "words": "conversations glossary lessons look look/weights settings state ui",
     "page": "chat conversations core-sample interventions lessons look net panels replay state tour"
     " turns ui view words",
     "main": "chat conversations core-sample interventions lessons look page panels replay settings"

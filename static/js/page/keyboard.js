@@ -99,7 +99,7 @@ const UNMODIFIED = {
   o: chooseReplay,
   p: togglePause,
   ".": stepOnce,
-  "/": openWords,
+  "/": () => openWords(),
 };
 
 /** @param {string} key @returns {(() => unknown) | null} */

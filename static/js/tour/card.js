@@ -1,5 +1,6 @@
 // Card of the guide: text, question, position and buttons.
 
+import { markTerms } from "../glossary/terms.js";
 import { byId, el, focusedElement, one, setText, setVars } from "../ui/dom.js";
 import { changed } from "../state.js";
 import { setExercise, setUpExercise } from "./exercise.js";
@@ -117,6 +118,7 @@ function drawText(parts) {
     return;
   }
   text.replaceChildren(...parts.map(nodeOf));
+  markTerms(text);
 }
 
 /** @param {SentencePart} part */

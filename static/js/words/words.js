@@ -1,31 +1,54 @@
-// The dialog of words: a search over the glossary, instruments, sampling settings and lessons. A press
-// opens the place on the page that shows what was found.
+// The dialog of words: a search over the glossary, instruments, sampling settings and lessons, and over
+// tensors and conversations by name. A press opens the place on the page that shows what was found.
 
+import { readEntries } from "../conversations/database.js";
+import { nameOf } from "../conversations/drawer-row.js";
+import { openConversation } from "../conversations/library.js";
 import { fold, wordsOf } from "../conversations/search.js";
 import { startLesson } from "../lessons/entry.js";
 import { LESSONS } from "../lessons/list.js";
 import { openByName } from "../look/frame.js";
 import { INSTRUMENTS } from "../look/instruments.js";
+import { articleName } from "../look/weights/article-names.js";
+import { askInventory } from "../look/weights/data.js";
 import { SETTINGS, SETTING_BY_NAME } from "../settings/sampling-settings.js";
 import { state } from "../state.js";
-import { byId, el, newButton } from "../ui/dom.js";
-import { plural } from "../ui/format.js";
+import { byId, el, newButton, targetOf } from "../ui/dom.js";
+import { fetchCode } from "../ui/fetch-code.js";
+import { count } from "../ui/format.js";
 
-/** @typedef {import("./glossary.js").Word} Word */
+/**
+ * What is found: a word of the glossary, or something of the page that has a name.
+ *
+ * `lesson`, `tensor`, `chat`: the name or id of the one that it is
+ *
+ * @typedef {import("../glossary/glossary.js").Word & {lesson?: string, tensor?: string, chat?: string}} Word
+ */
 
 /** @type {Word[]} */
 let words = [];
+/** Tensors and conversations: of the model and at the time when the dialog was opened. @type {Word[]} */
+let named = [];
 
-/** Open the dialog, with the search empty. */
-export async function openWords() {
+/** Most tensors and conversations that are listed. */
+const MAX_NAMED = 40;
+
+/** Open the dialog with a search. @param {string} [query] */
+export async function openWords(query = "") {
   if (!words.length) words = await allWords();
-  byId("words-search").value = "";
+  byId("words-search").value = query;
   draw();
   byId("words").showModal();
+  named = [...(await tensors()), ...(await conversations())];
+  if (byId("words-search").value) draw();
 }
 
 export function setUpWords() {
-  byId("words-open").addEventListener("click", openWords);
+  byId("words-open").addEventListener("click", () => openWords());
+  document.addEventListener("click", (event) => {
+    const term = /** @type {HTMLElement | null} */ (targetOf(event).closest("[data-term]"));
+    if (term) openWords(term.dataset.term);
+  });
   byId("words-search").addEventListener("input", draw);
   byId("words-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -39,7 +62,7 @@ export function setUpWords() {
 
 /** Return glossary, instruments, settings and lessons; the glossary is loaded when it is first asked for. */
 async function allWords() {
-  const { GLOSSARY } = await import("./glossary.js");
+  const { GLOSSARY } = await import("../glossary/glossary.js");
   const known = new Set(GLOSSARY.map(({ word }) => fold(word)));
   /** @type {Word[]} */
   const instruments = INSTRUMENTS.map(({ name, title, what }) => ({ word: title, says: what, place: name }));
@@ -54,23 +77,59 @@ async function allWords() {
   return [...GLOSSARY, ...others, ...lessons];
 }
 
-/** Return the words that the search finds: first those whose name begins with it, or has it. */
+/** @returns {Promise<Word[]>} */
+async function tensors() {
+  const model = state.hello?.model.name;
+  if (!model) return [];
+  try {
+    return (await askInventory(model)).tensors.map(({ name, shape, kind }) => ({
+      word: name,
+      says: `A tensor of ${model}: ${kind}, ${shape.join(" × ")}.`,
+      also: [articleName(name)].filter(Boolean),
+      tensor: name,
+    }));
+  } catch {
+    return []; // Weights says why there is no list
+  }
+}
+
+/** @returns {Promise<Word[]>} */
+async function conversations() {
+  try {
+    return (await readEntries()).map((entry) => ({
+      word: nameOf(entry) || "Conversation",
+      says: `A conversation of ${new Date(entry.updated).toLocaleDateString()}.`,
+      chat: entry.id,
+    }));
+  } catch {
+    return []; // the drawer of conversations says why
+  }
+}
+
+/** Return what the search finds: words, those first whose name it is, or begins with it, then things. */
 function found() {
   const query = wordsOf(byId("words-search").value);
   /** @param {Word} one */
   const text = ({ word, says, also = [], file = "" }) => fold([word, says, ...also, file].join("\n"));
-  const hits = words.filter((one) => query.every((part) => text(one).includes(part)));
+  /** @param {Word} one */
+  const isFound = (one) => query.every((part) => text(one).includes(part));
+  const things = query.length ? named.filter(({ word, also = [] }) => isNamed([word, ...also], query)) : [];
   /** @param {Word} one */
   const rank = ({ word, also = [] }) => {
     const at = [word, ...also].map((name) => fold(name).indexOf(query[0] ?? ""));
-    return at.includes(0) ? 0 : Math.max(...at) > 0 ? 1 : 2;
+    const isWhole = [word, ...also].some((name) => fold(name) === query.join(" "));
+    return isWhole ? -1 : at.includes(0) ? 0 : Math.max(...at) > 0 ? 1 : 2;
   };
-  return hits.toSorted((a, b) => rank(a) - rank(b));
+  const ranked = words.filter(isFound).toSorted((a, b) => rank(a) - rank(b));
+  return [...ranked, ...things.slice(0, MAX_NAMED)];
 }
+
+/** Does a name have all parts of the search? @param {string[]} names @param {string[]} query */
+const isNamed = (names, query) => names.some((name) => query.every((part) => fold(name).includes(part)));
 
 function draw() {
   const hits = found();
-  byId("words-found").value = hits.length ? plural(hits.length, "word") : "no word";
+  byId("words-found").value = hits.length ? `${count(hits.length)} found` : "nothing found";
   byId("words-list").replaceChildren(...hits.map(entryOf));
 }
 
@@ -90,8 +149,10 @@ function entryOf(word) {
 }
 
 /** Return the name of the place that shows a word; "" if the page has none for this model. @param {Word} word */
-function placeName({ place = "", lesson }) {
+function placeName({ place = "", lesson, tensor, chat }) {
   if (lesson) return "Begin";
+  if (tensor) return "Weights";
+  if (chat) return "Open";
   const instrument = INSTRUMENTS.find(({ name }) => name === place);
   if (instrument) return !instrument.fits || (state.hello && instrument.fits(state.hello)) ? instrument.title : "";
   return fieldOf(place) ? (SETTING_BY_NAME[place]?.label ?? place) : "";
@@ -101,9 +162,15 @@ function placeName({ place = "", lesson }) {
 const fieldOf = (name) => document.getElementById(`n-${name}`) ?? document.getElementById(name);
 
 /** Open the place of a word. @param {Word} word */
-function go({ place = "", lesson }) {
+async function go({ place = "", lesson, tensor, chat }) {
   byId("words").close();
   if (lesson) return void startLesson(lesson);
+  if (chat) return openConversation(chat);
+  if (tensor && state.hello) {
+    const { showTensor } = await fetchCode(() => import("../look/weights/weights.js"));
+    openByName("weights");
+    return showTensor(state.hello, tensor);
+  }
   if (openByName(place)) return undefined;
   const field = fieldOf(place);
   field?.closest("details")?.setAttribute("open", "");

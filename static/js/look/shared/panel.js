@@ -1,5 +1,6 @@
 // Panel of an instrument: header, status messages, table of numbers, and file export.
 
+import { markTerms } from "../../glossary/terms.js";
 import { byId, setText } from "../../ui/dom.js";
 import { fetchCode, Unfetched } from "../../ui/fetch-code.js";
 import { remarkOn, whyMissing } from "../../ui/lacks.js";
@@ -50,7 +51,8 @@ export function present(entry) {
   panel.hidden = !entry;
   if (!entry) return;
   setText(byId("look-title"), entry.title);
-  setText(byId("look-what"), entry.what);
+  byId("look-what").textContent = entry.what;
+  markTerms(byId("look-what"));
   for (const [other, root] of roots) root.hidden = other !== entry;
   tell("");
   say("");

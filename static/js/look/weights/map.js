@@ -3,36 +3,18 @@
 import { el, setVars, targetOf } from "../../ui/dom.js";
 import { count, percent } from "../../ui/format.js";
 import { RovingTabindex } from "../shared/roving.js";
+import { articleName, moduleOf } from "./article-names.js";
 
 /** @typedef {{title: string, layer: number | null, tensors: Answers.TensorEntry[], share: number}} Group */
 
 /** Minimum share of the map for a named column; of narrower ones every n-th is named. */
 const MIN_NAMED = 0.03;
-/** @type {Record<string, string>} */
-const SHORT = {
-  input_layernorm: "norm",
-  post_attention_layernorm: "norm",
-  "self_attn.q_proj": "Q",
-  "self_attn.k_proj": "K",
-  "self_attn.v_proj": "V",
-  "self_attn.o_proj": "out",
-  "mlp.gate_proj": "gate",
-  "mlp.up_proj": "up",
-  "mlp.down_proj": "down",
-  "model.embed_tokens": "embedding",
-  "model.norm": "norm",
-  lm_head: "head",
-};
 
-/**
- * Return "Q" for model.layers.3.self_attn.q_proj.weight; the name itself if there is no short one.
- *
- * @param {Pick<Answers.TensorEntry, "name">} tensor
- */
-export function shortOf({ name }) {
-  const module = name.replace(/^model\.layers\.\d+\./, "").replace(/\.(weight|bias)$/, "");
-  return (SHORT[module] ?? module) + (name.endsWith(".bias") ? " bias" : "");
-}
+/** What the cell of a tied output head says. */
+const TIED = "W_unembed = W_E";
+
+/** Name of a tensor in its cell: that of articles, or of its module. @param {Pick<Answers.TensorEntry, "name">} tensor */
+export const shortOf = ({ name }) => articleName(name) || moduleOf(name);
 
 /** Columns of tensors outside the layers, by kind. @type {Map<string, string>} */
 const OUTSIDE = new Map([["norm", "head"], ["embedding", "embed"]]);
@@ -122,7 +104,7 @@ export class WeightsMap {
     cell.dataset.name = tensor.name;
     cell.setAttribute("aria-label", spoken(tensor));
     setVars(cell, { "--h": height || 0 });
-    cell.append(el("span", "", tensor.tied_to ? "head = embedding" : shortOf(tensor)));
+    cell.append(el("span", "", tensor.tied_to ? TIED : shortOf(tensor)));
     this.cells.set(tensor.name, cell);
     return cell;
   }
@@ -133,9 +115,10 @@ const layerShares = (groups) => groups.filter((g) => g.layer !== null).map((g) =
 
 /** @param {Answers.TensorEntry} tensor */
 function spoken({ name, parameters, share, tied_to: tied }) {
+  const article = articleName(name) && `${tied ? TIED : articleName(name)}, `;
   return tied
-    ? `${name}: tied to ${tied}`
-    : `${name}: ${count(parameters)} parameters, ${percent(share)} %`;
+    ? `${article}${name}: tied to ${tied}`
+    : `${article}${name}: ${count(parameters)} parameters, ${percent(share)} %`;
 }
 
 /**

@@ -3,6 +3,7 @@
 import { el, inputOf } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { changed } from "../../state.js";
+import { articleName } from "./article-names.js";
 import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
 import { WeightsKinds } from "./kinds.js";
 import { WeightsMap } from "./map.js";
@@ -58,7 +59,7 @@ export const weights = {
   },
 
   show({ hello, row }) {
-    const id = `${hello.model.name} ${hello.model.dtype} ${hello.device.name}`;
+    const id = idOf(hello);
     if (known !== id) begin(id);
     const inventory = askInventory(hello.model.name);
     if (inventory instanceof Promise) return inventory.then((found) => draw(found, null, row));
@@ -71,6 +72,15 @@ export const weights = {
 
   table: () => TABLES[pane](),
 };
+
+/** @param {ToPage.Hello} hello */
+const idOf = ({ model, device }) => `${model.name} ${model.dtype} ${device.name}`;
+
+/** Show the values of a tensor, also before the instrument was drawn. @param {ToPage.Hello} hello @param {string} name */
+export function showTensor(hello, name) {
+  if (known !== idOf(hello)) begin(idOf(hello));
+  choose(name);
+}
 
 /** Start over for another model, device or storage type. @param {string} id */
 function begin(id) {
@@ -159,7 +169,7 @@ function say(tensor) {
 /** @param {Answers.TensorEntry} tensor */
 function line({ name, shape, parameters, tied_to: tied }) {
   if (tied) return `${name} = ${tied}`;
-  return `${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
+  return `${articleName(name)}  ${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
 }
 
 // ---- tables ----------------------------------------------------------------------------------
@@ -169,6 +179,7 @@ const whole = (name) => ({ name, format: count });
 /** @type {[column: Column, value: (tensor: Answers.TensorEntry) => unknown][]} */
 const TENSOR_COLUMNS = [
   ["tensor", ({ name }) => name],
+  ["in articles", ({ name }) => articleName(name)],
   ["kind", ({ kind }) => kind],
   [whole("layer"), ({ layer }) => layer],
   ["shape", (tensor) => tensor.shape.join(" × ")],

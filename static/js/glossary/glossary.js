@@ -8,10 +8,9 @@
  * file   name of the tensor in the files of a Llama; `i` is the number of a layer
  * place  instrument, or setting, that shows it; none: it has no place of its own
  * here   what it is in the loaded model
- * lesson name of the lesson that it is; of none of the glossary
  *
  * @typedef {{
- *   word: string, says: string, also?: string[], file?: string, place?: string, lesson?: string,
+ *   word: string, says: string, also?: string[], file?: string, place?: string,
  *   here?: (hello: ToPage.Hello) => string,
  * }} Word
  */
