@@ -294,6 +294,7 @@ class Sessions:
 
     def get(self, owner: str, id: str) -> GenerationLog:
         """Raises `UnknownGenerationError`, also for a generation of another owner."""
+        self._evict_finished()
         generation = self._generations.get((owner, id))
         if generation is None:
             raise UnknownGenerationError(
@@ -304,6 +305,7 @@ class Sessions:
 
     def kept(self) -> tuple[int, int]:
         """Return how many generations are kept, running ones among them, and their bytes."""
+        self._evict_finished()
         generations = list(self._generations.values())
         return len(generations), sum(generation.n_bytes for generation in generations)
 

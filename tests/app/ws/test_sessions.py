@@ -174,6 +174,22 @@ def test_finished_generations_are_bounded_in_bytes(engine: ScriptedEngine) -> No
     assert sessions.get("me", "g4")
 
 
+def test_a_finished_generation_is_kept_no_longer_than_it_should_be(
+    engine: ScriptedEngine,
+) -> None:
+    """Also where no other one finishes, which would make room."""
+    sessions = Sessions(engine, Retention(finished_seconds=900))
+    live = start(sessions, "a")
+    engine.tells[0](done())
+    assert sessions.get("me", "a") is live
+    assert sessions.kept() == (1, live.n_bytes)
+    assert live.finished_at is not None
+    live.finished_at -= 1000
+    with pytest.raises(UnknownGenerationError):
+        sessions.get("me", "a")
+    assert sessions.kept() == (0, 0)
+
+
 def test_running_generations_are_never_forgotten(engine: ScriptedEngine) -> None:
     sessions = Sessions(engine, Retention(n_finished=0, finished_bytes=0, finished_seconds=0))
     running = start(sessions, "running")
