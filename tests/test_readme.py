@@ -69,6 +69,7 @@ def test_the_figures_are_those_of_the_documents() -> None:
     assert int(faults[1]) == len(MUTANTS)
 
 
+@pytest.mark.slow
 def test_the_export_command_writes_a_page(tmp_path: Path) -> None:
     line = re.search(r"^tokenglass (export .*) site && ", block("sh", "tokenglass export"), re.M)
     assert line is not None

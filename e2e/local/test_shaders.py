@@ -22,6 +22,7 @@ from gpu.webgpu.device_policy import FEW_ROWS_BYTES
 from gpu.webgpu.kernel_source import workgroup_memory
 from gpu.webgpu.kernels import Kernel, compose, shader_names
 from tests.gpu.models import variants
+from tests.gpu.models.variants import n_switched_on
 from tests.gpu.ops.rig import without_int64
 
 pytestmark = pytest.mark.quick
@@ -97,11 +98,6 @@ def as_numbers(kernel: Kernel) -> dict[str, float]:
     return {name: float(value) for name, value in kernel.constants.items()}
 
 
-def n_switched_on(kernel: Kernel) -> int:
-    """How many of its yes-or-no constants are yes."""
-    return sum(value is True for value in kernel.constants.values())
-
-
 @pytest.fixture(scope="module")
 def kernels() -> list[Kernel]:
     """One for each source, the one with most of its constants switched on. Numbers of 64 bits are
@@ -115,7 +111,7 @@ def kernels() -> list[Kernel]:
             for software in (True, False)
             for kernel in variants.recorded(device, software=software)
         ]
-    return list({k.source: k for k in sorted(recorded, key=n_switched_on)}.values())
+    return variants.one_a_source(recorded)
 
 
 def test_every_shader_compiles_in_the_browser(page: Page, kernels: list[Kernel]) -> None:

@@ -80,7 +80,7 @@ def test_a_cancelled_download_goes_on_at_the_next_start(
     assert index.asked == ["", f"bytes={first}-"]
 
 
-@pytest.mark.parametrize("at", [0, 0.5, 1])
+@pytest.mark.parametrize("at", [0.5, *(pytest.param(at, marks=pytest.mark.slow) for at in (0, 1))])
 def test_a_damaged_download_is_deleted(index: FakeIndex, at: float) -> None:
     place = int(at * (len(index.content) - 1))
     sound, damaged = index.content, bytearray(index.content)

@@ -107,7 +107,7 @@ def test_a_limit_cuts_json(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("n", [110, 160])
+@pytest.mark.parametrize("n", [110, pytest.param(160, marks=pytest.mark.slow)])
 def test_an_open_string_is_ended_in_time_for_the_rest(client: openai.OpenAI, n: int) -> None:
     open_ended = {"type": "string", "minLength": 4000}  # more than so many tokens can hold
     properties = {"tale": {"type": "string"}, "end": {"type": "string"}, "n": {"type": "integer"}}

@@ -126,6 +126,7 @@ def test_an_interrupted_export_goes_on(
     assert whole == (tale / "weights" / "0000.bin").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_another_export_left_is_not_used(tale: Path, tmp_path: Path) -> None:
     """A whole piece, of the right size."""
     whole = (tale / "weights" / "0000.bin").read_bytes()

@@ -312,6 +312,7 @@ def test_a_line_of_the_serving_benchmark_becomes_a_section_of_its_own(tmp_path: 
     assert "| 4 | 4,000 | short | 10.0 | 17.0 | 19.0 | 30.0 | 1.90 | 12.3 |" in served
 
 
+@pytest.mark.slow
 def test_streams_are_measured_without_and_with_drafts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

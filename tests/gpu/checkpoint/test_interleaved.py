@@ -47,7 +47,7 @@ def test_rows_are_interleaved_on_software_devices_only(device: Device) -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
+@pytest.mark.parametrize("dtype", [pytest.param("f16", marks=pytest.mark.slow), "q8", "q4"])
 @pytest.mark.parametrize("name", ["qwen2", "mixtral"])
 def test_results_are_the_same_to_the_bit(
     device: Device, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str

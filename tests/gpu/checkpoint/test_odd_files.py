@@ -271,6 +271,7 @@ def test_a_header_of_empty_objects_is_refused_before_parsing(tmp_path: Path, par
     assert n_bytes < 2 * MAX_HEADER_BYTES
 
 
+@pytest.mark.slow
 def test_the_most_tensors_allowed_are_read_quickly(tmp_path: Path) -> None:
     write_header(tmp_path / "model.safetensors", many(MAX_TENSORS), MAX_TENSORS)
     seconds, n_bytes = measured(lambda: Checkpoint.open(tmp_path))

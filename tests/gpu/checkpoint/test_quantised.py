@@ -262,7 +262,7 @@ def kl_of_tokens(a: Floats, b: Floats) -> Floats:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", ["q8", "q4"])
+@pytest.mark.parametrize("dtype", [pytest.param("q8", marks=pytest.mark.slow), "q4"])
 def test_q8_activations_change_a_trained_model_little(
     q8_activations_device: Device, torch: Torch, trained: Trained, dtype: str
 ) -> None:

@@ -303,7 +303,10 @@ def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["wgpu", "torch"])
-@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "q8", "rotated4"])
+@pytest.mark.parametrize(
+    "kv_dtype",
+    ["f16", "rotated4", *(pytest.param(kv, marks=pytest.mark.slow) for kv in ("f32", "q8"))],
+)
 def test_in_one_layer_moved_tokens_are_those_that_would_be_computed(
     one_layer: Path, backend: str, kv_dtype: str
 ) -> None:

@@ -92,8 +92,7 @@ PROMPT, TOKENS = 52, 48
     scope="module",
     params=[
         "llama",
-        "windows",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in list(FOLDERS)[2:]),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in list(FOLDERS)[1:]),
     ],
 )
 def model(

@@ -141,7 +141,7 @@ def test_prompts_get_rows_where_all_of_a_step_could_write(
         ("wgpu", "f16", 12, False),
         pytest.param("wgpu", "f16", 12, True, marks=pytest.mark.slow),
         pytest.param("wgpu", "f16", 32, False, marks=pytest.mark.slow),
-        ("torch", "f32", 12, False),
+        pytest.param("torch", "f32", 12, False, marks=pytest.mark.slow),
     ],
 )
 def test_runs_of_a_model_keep_pace(backend: str, dtype: str, n: int, capture: bool) -> None:

@@ -92,6 +92,7 @@ def test_texts_beside_each_other_are_those_of_one_device(
     assert reasons == {"length", "cancelled"}
 
 
+@pytest.mark.slow
 def test_statistics_and_instruments_are_those_of_one_device(one: Engine, staged: Engine) -> None:
     interventions = Interventions(
         heads=(HeadFactor(BOUNDARY, 1, 0.0),), steer=(Steer(BOUNDARY, "a", 4.0),)

@@ -36,6 +36,7 @@ from tests.gpu.export.costs import check_costs
 from tests.gpu.export.recipes import interleave, made_by_recipe
 from tests.gpu.lora import random_loras
 from tests.gpu.models import random_llama, random_models
+from tests.gpu.models.random_models import UNLIKE
 
 MAX_PLAN_BYTES = 300_000
 CASES = (
@@ -64,10 +65,17 @@ def llama() -> Path:
 
 
 def cases() -> list[Any]:
-    """Each architecture with one storage type and one profile; all of these occur."""
+    """Each architecture with one storage type and one profile; all of these occur, also among those
+    that are not slow: the ones whose dispatches differ."""
     profiles = list(PROFILES)
     return [
-        pytest.param(name, DTYPES[i % 4], profiles[i // 4 % 2], id=name)
+        pytest.param(
+            name,
+            DTYPES[i % 4],
+            profiles[i // 4 % 2],
+            id=name,
+            marks=() if name in ("llama", *UNLIKE) else pytest.mark.slow,
+        )
         for i, name in enumerate(CASES)
     ]
 
@@ -193,6 +201,7 @@ def test_adapters_without_a_device(device: Device, tmp_path: Path, name: str, pr
         assert on_it[: len(rows)] == rows, weight.name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fewer_rows")
 def test_an_interrupted_export_goes_on_within_adapters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -145,7 +145,12 @@ def test_sequences_in_one_step_are_inspected_as_if_alone(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("derived_head", "f16"), ("odd172_bias", "q8"), ("tiny", "f32")]
+    ("name", "dtype"),
+    [
+        pytest.param("derived_head", "f16", marks=pytest.mark.slow),
+        ("odd172_bias", "q8"),
+        pytest.param("tiny", "f32", marks=pytest.mark.slow),
+    ],
 )
 def test_the_last_lens_is_the_models_own_logits(device: Device, name: str, dtype: str) -> None:
     """Bit for bit, wherever the row lies in its step."""

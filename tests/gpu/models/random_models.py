@@ -44,6 +44,8 @@ def first_of_each(cases: Mapping[str, Case]) -> tuple[str, ...]:
 ONE_OF_EACH = first_of_each(CASES)
 """One case of each architecture without experts."""
 ONE_OF_EACH_MOE = first_of_each(expert_cases.CASES)
+UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox", "qwen2_moe", "mixtral")
+"""Architectures whose dispatches differ."""
 
 ENLARGED = ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value", "embed", "lm_head", "wte")
 """Weights that enlarge their input, so that attention is peaked in places and flat in others, and

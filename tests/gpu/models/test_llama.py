@@ -24,6 +24,7 @@ N_SHARED = 40
 
 
 RARE = (
+    "odd36",
     "linear_old",
     "llama3_old_shards",
     "head80_theta",

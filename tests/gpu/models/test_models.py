@@ -27,7 +27,13 @@ from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.models import random_models
 from tests.gpu.models.logit_checks import KL_OF_CACHED_HALVES, check_logits
-from tests.gpu.models.random_models import ONE_OF_EACH, ONE_OF_EACH_MOE, Observed, Reference
+from tests.gpu.models.random_models import (
+    ONE_OF_EACH,
+    ONE_OF_EACH_MOE,
+    UNLIKE,
+    Observed,
+    Reference,
+)
 from tests.gpu.ops.rig import compare, greedy
 
 N_TOKENS = 45
@@ -36,8 +42,6 @@ AT_ONCE = 8
 OF_TORCH = (
     "qwen2", "qwen2_window_yarn", "mistral", "smollm3_window", "granite_bias", "qwen3_window_tied",
 )  # fmt: skip
-UNLIKE = ("mistral", "granite", "olmo2", "gemma2", "gpt2", "gpt_neox", "qwen2_moe", "mixtral")
-"""Architectures whose dispatches differ."""
 
 
 def test_every_architecture_that_the_config_accepts_has_a_model() -> None:

@@ -79,6 +79,16 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
     return sorted(found.values(), key=lambda kernel: kernel.name)
 
 
+def one_a_source(kernels: list[Kernel]) -> list[Kernel]:
+    """Return one kernel of each source: the one with most of its constants switched on."""
+    return list({k.source: k for k in sorted(kernels, key=n_switched_on)}.values())
+
+
+def n_switched_on(kernel: Kernel) -> int:
+    """Return how many of its yes-or-no constants are yes."""
+    return sum(value is True for value in kernel.constants.values())
+
+
 def _kernels(runner: WgpuRunner) -> list[Kernel]:
     """Return the kernels of a runner. Those of inspection, interventions and adapters are the same
     in all buckets, so one plan of each is enough; samples change only what follows the layers."""

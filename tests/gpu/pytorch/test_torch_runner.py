@@ -103,6 +103,7 @@ def test_statistics_equal_hooks_on_transformers(name: str, load: Any) -> None:
     assert got.head_ms > 0
 
 
+@pytest.mark.slow
 def test_greedy_text_of_a_trained_model(load: Any, trained: Trained) -> None:
     runner = load(trained.folder)
     for text in trained.texts:

@@ -216,7 +216,11 @@ def test_the_draw_never_picks_what_was_cut() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"top_k": 8}, {"top_p": 0.7}, {"min_p": 0.03}, {"temperature": 2.0, "top_k": 12}],
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({}, {"top_k": 8}, {"min_p": 0.03})),
+        {"top_p": 0.7},
+        {"temperature": 2.0, "top_k": 12},
+    ],
 )
 def test_many_draws_have_the_right_frequencies(changes: dict[str, Any]) -> None:
     from scipy import stats

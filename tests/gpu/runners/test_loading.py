@@ -60,6 +60,7 @@ def test_the_bytes_are_those_of_the_files(device: Device) -> None:
         assert int(found[1]) == int(found[2]) == round(n_bytes / 1e6)
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_loading(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,15 +26,15 @@ def with_activations(gpu: Device, activations: str) -> Device:
     return replace(gpu, tuning=replace(gpu.tuning, q8_activations=activations == "q8"))
 
 
-INT8 = [("q8", "q8"), ("q4", "q8")]
+INT8 = [("q8", "q8"), pytest.param("q4", "q8", marks=pytest.mark.slow)]
 """Storage types and activations of int8 matmuls."""
 
 
 @pytest.mark.parametrize(
     ("dtype", "activations"),
     [
-        *((dtype, "f32") for dtype in ("f16", "q4")),
-        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in ("f32", "q8")),
+        ("q4", "f32"),
+        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in ("f32", "f16", "q8")),
         *INT8,
     ],
 )
@@ -104,7 +104,7 @@ def test_prefill_has_no_bank_conflicts_above_two(
     assert max(found.values()) <= 2.0, found
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
 @pytest.mark.parametrize(
     "head_dim", [80, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (64, 100, 128, 256))]
 )

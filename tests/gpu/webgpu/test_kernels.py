@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from concurrent.futures import Future
 from importlib import resources
 from itertools import product
 from math import prod
@@ -21,9 +22,17 @@ from gpu.reference import quantize_activations as reference_activations
 from gpu.reference import sampler as reference_sampler
 from gpu.sampling_params import FILTERS
 from gpu.webgpu import kernels
+from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernel_source import workgroup_size
-from gpu.webgpu.kernels import Kernels, bindings_of, compose, read_shader, shader_names
+from gpu.webgpu.kernels import (
+    Kernel,
+    Kernels,
+    bindings_of,
+    compose,
+    read_shader,
+    shader_names,
+)
 from tests.gpu.models import variants
 
 TWIN_ROOMS = (reference, reference_activations, reference_moe, reference_kv)
@@ -200,15 +209,28 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert words == ops.RESULT_WORDS
 
 
-@pytest.mark.parametrize(
-    "software",
-    [
-        pytest.param(True, id="for-software", marks=pytest.mark.slow),  # other tests run those
-        pytest.param(False, id="for-gpus"),
-    ],
-)
+def test_every_source_that_models_ask_for_compiles(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For GPUs, whose kernels few other tests run; with most of its constants switched on."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Compiler, "begin", lambda *_: Future[Any]())
+        found = variants.recorded(device, software=False)
+    expect_every_shader(found, software=False)
+    kernels_ = Kernels(device)
+    expect_pipelines([kernels_.compiled_again(kernel) for kernel in variants.one_a_source(found)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("software", [True, False], ids=["for-software", "for-gpus"])
 def test_every_variant_that_models_ask_for_compiles(device: Device, software: bool) -> None:
     found = variants.recorded(device, software=software)
+    expect_every_shader(found, software=software)
+    expect_pipelines(found)
+
+
+def expect_every_shader(found: list[Kernel], *, software: bool) -> None:
+    """Expect a kernel of each shader, and of each tile of GPUs."""
     assert {kernel.name for kernel in found} == set(shader_names()) - (
         FOR_GPUS if software else set()
     )
@@ -218,6 +240,9 @@ def test_every_variant_that_models_ask_for_compiles(device: Device, software: bo
             assert any(k.name == name and header in k.source for k in found), (name, lib)
         header = read_shader("lib/attention_split_shared").splitlines()[0]
         assert any(header in k.source and k.constants["CAPTURE"] for k in found)
+
+
+def expect_pipelines(found: list[Kernel]) -> None:
     for kernel in found:
         assert kernel.pipeline
         assert 1 <= prod(workgroup_size(kernel)) <= MAX_INVOCATIONS

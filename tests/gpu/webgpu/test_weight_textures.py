@@ -79,8 +79,7 @@ def test_rows_too_long_for_a_texture_line_get_their_own(textures: Device) -> Non
     ("name", "dtype"),
     [
         *(pytest.param("qwen2", dtype, marks=pytest.mark.slow) for dtype in FORMATS),
-        *(pytest.param("mixtral", dtype, marks=pytest.mark.slow) for dtype in ("f32", "q8")),
-        ("mixtral", "f16"),
+        *(pytest.param("mixtral", dtype, marks=pytest.mark.slow) for dtype in ("f32", "f16", "q8")),
         ("mixtral", "q4"),
     ],
 )
