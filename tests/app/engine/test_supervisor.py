@@ -33,7 +33,16 @@ from gpu import (
 )
 from gpu.events import Accepted, Done, Event, Token, Updated
 from tests.app.conftest import StartSite
-from tests.app.engine.processes import IDS, StartEngine, collect, kill, wait_exited, wait_for
+from tests.app.engine.processes import (
+    IDS,
+    StartEngine,
+    collect,
+    engine_pids,
+    kill,
+    pid_of,
+    wait_exited,
+    wait_for,
+)
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import PATIENCE_S
@@ -266,6 +275,27 @@ def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
     held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
     descriptors, threads = zip(*held, strict=True)
     # Fewer are no fault: threads of earlier tests may still be ending.
+    assert (max(descriptors), max(threads)) == held[0], held
+
+
+N_SWITCHES = 50
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts in /proc")
+def test_fifty_changes_of_the_model_leave_nothing(start_engine: StartEngine) -> None:
+    """Each model has a process of its own, which takes its memory along, the GPU's as well."""
+    gc.collect()
+    engine = start_engine()
+    pids = {pid_of(engine)}
+    held: list[tuple[int, int]] = []
+    for _ in range(N_SWITCHES):
+        engine.switch(ServedModel(loader(), FakeTokenizer(), None))
+        pids.add(pid_of(engine))
+        held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+    assert len(pids) == 1 + N_SWITCHES
+    assert engine_pids(os.getpid()) == [engine.pid]
+    descriptors, threads = zip(*held, strict=True)
     assert (max(descriptors), max(threads)) == held[0], held
 
 
