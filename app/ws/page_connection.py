@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -52,6 +53,33 @@ PATH = "/ws"
 MAX_PAGES = 64
 MAX_TRANSPORT_BYTES = 2 * MAX_MESSAGE_BYTES
 """Size from which a message closes the connection; below it, one too large gets an error."""
+
+
+class PagePlaces:
+    """Places of `most` connections, of which one client may have three quarters. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._n_pages: Counter[str] = Counter()
+
+    def take(self, client: str) -> str:
+        """Take a place; return why there is none, "" if one was taken."""
+        share = max(1, 3 * self._most // 4)
+        with self._lock:
+            if self._n_pages.total() >= self._most:
+                return f"more than {self._most} pages are open; close some"
+            if self._n_pages[client] >= share:
+                return f"you have {share} pages open, the limit for one browser; close some"
+            self._n_pages[client] += 1
+        return ""
+
+    def release(self, client: str) -> None:
+        """Free a place."""
+        with self._lock:
+            self._n_pages[client] -= 1
+            if not self._n_pages[client]:
+                del self._n_pages[client]
 
 
 class PageConnection:
@@ -230,17 +258,17 @@ def register(
 ) -> None:
     """Add the WebSocket route."""
     websocket.register(app, PATH)
-    most = min(MAX_PAGES, max_connections() * 2 // 3)  # the rest is for plain requests
-    slots = threading.BoundedSemaphore(most)
+    places = PagePlaces(min(MAX_PAGES, max_connections() * 2 // 3))  # the rest: plain requests
 
     @Sock(app).route(PATH)  # type: ignore[untyped-decorator]
     def live(server: Server) -> None:
         ws = WebSocket(server, MAX_TRANSPORT_BYTES)
-        if not slots.acquire(blocking=False):
-            ws.close(CloseReason.TRY_AGAIN_LATER, f"more than {most} pages are open; close some")
+        mine = client()
+        if refusal := places.take(mine):
+            ws.close(CloseReason.TRY_AGAIN_LATER, refusal)
             ws.finish()
             return
         try:
             PageConnection(ws, browser_session(), engine, sessions, tokenize_handler).serve()
         finally:
-            slots.release()
+            places.release(mine)

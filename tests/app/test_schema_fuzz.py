@@ -108,6 +108,12 @@ def test_every_message_is_answered_and_the_page_goes_on(
     page = site.page()
     schema: Schema = protocol_schema()
     answers = jsonschema.Draft202012Validator(schema["to_page"])
+    messages = [{"role": "user", "content": "Hi"}]
+    grammar = {"kind": "regex", "text": "a*b"}
+    page.send_message(
+        "generate", id="first", messages=messages, grammar=grammar, params={"max_tokens": 1}
+    )
+    page.until("done")  # the processes that this starts stay, and their threads
     n_threads = threading.active_count()
     kinds, numbers = set[str](), iter(range(10**6, 10**9))
 

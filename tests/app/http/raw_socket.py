@@ -47,9 +47,10 @@ def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, bits: int = 0)
 class RawSocket:
     """Connection after the handshake. `early` is sent in the same packet as the handshake."""
 
-    def __init__(self, port: int, early: bytes = b"") -> None:
+    def __init__(self, port: int, early: bytes = b"", cookie: str = "") -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self.sock.sendall(handshake(port) + early)
+        lines = [f"Cookie: {cookie}"] if cookie else []
+        self.sock.sendall(handshake(port, *lines) + early)
         self._read = b""
         while b"\r\n\r\n" not in self._read:
             self._more()

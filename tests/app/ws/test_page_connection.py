@@ -525,13 +525,24 @@ def test_pages_beyond_the_limit_are_refused(
 ) -> None:
     monkeypatch.setattr("app.ws.page_connection.MAX_PAGES", 2)
     site = start_site()
-    first, _ = site.page(), site.page()
+    first, _ = site.page(), site.page(cookie=site.cookie())
     assert _closed_at_once(site) == CloseReason.TRY_AGAIN_LATER
     first.drop()
     deadline = time.monotonic() + 5
     while _closed_at_once(site) is not None:
         assert time.monotonic() < deadline, "a page that left still counts"
         time.sleep(0.05)
+
+
+def test_one_browser_leaves_some_of_the_pages_to_others(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.ws.page_connection.MAX_PAGES", 4)
+    site = start_site()
+    for _ in range(3):
+        site.page()
+    assert _closed_at_once(site) == CloseReason.TRY_AGAIN_LATER
+    assert site.page(cookie=site.cookie()).messages
 
 
 def _closed_at_once(site: Site) -> int | None:
