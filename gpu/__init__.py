@@ -68,12 +68,15 @@ from gpu.interventions.messages import (
     Patch,
     Steer,
 )
+from gpu.interventions.messages import MAX_TEXT_CHARS as MAX_INTERVENTION_CHARS
+from gpu.interventions.messages import MAX_TEXT_TOKENS as MAX_INTERVENTION_TOKENS
 from gpu.kv.blocks import BLOCK_TOKENS, token_bytes_by_format
 from gpu.kv.context_shift import ATTENTION_SINKS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import check_lora
-from gpu.pace import PaceChange, RunPace
+from gpu.pace import LEAST_PACE, MOST_PACE, PaceChange, RunPace
+from gpu.pace import MOST_STEPS as MOST_PACED_STEPS
 from gpu.places import ENDED_IN_PAUSE, Places
 from gpu.request import Request
 from gpu.sampling_params import (
@@ -105,14 +108,19 @@ __all__ = [
     "ENDED_IN_PAUSE",
     "FACTORS",
     "KNOWN_DEVICES",
+    "LEAST_PACE",
     "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",
+    "MAX_INTERVENTION_CHARS",
+    "MAX_INTERVENTION_TOKENS",
     "MAX_LOGIT_BIASES",
     "MAX_PATCHES",
     "MAX_STEERS",
     "MAX_STOP_CHARS",
     "MAX_STOP_STRINGS",
     "MODEL_TYPES",
+    "MOST_PACE",
+    "MOST_PACED_STEPS",
     "NO_INTERVENTIONS",
     "SAMPLING_SETTINGS",
     "STRENGTHS",

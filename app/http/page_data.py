@@ -8,20 +8,43 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from app.config import Settings
+from app.ws.protocol import MAX_MESSAGE_BYTES, MAX_QUESTIONS, MESSAGE_BYTES, UPDATE_SECONDS
 from app.ws.replay_format import replay_schema
 from gpu import (
+    FACTORS,
+    LEAST_PACE,
     MAX_BIAS,
+    MAX_INTERVENTION_CHARS,
+    MAX_INTERVENTION_TOKENS,
     MAX_LOGIT_BIASES,
+    MAX_PATCHES,
+    MAX_STEERS,
     MAX_STOP_CHARS,
     MAX_STOP_STRINGS,
+    MOST_PACE,
+    MOST_PACED_STEPS,
     SAMPLING_SETTINGS,
+    STRENGTHS,
     SamplingSetting,
+)
+from gpu.inspection.requests import (
+    MAX_ANSWER_BYTES,
+    MAX_BEAM_DEPTH,
+    MAX_BEAM_WIDTH,
+    MAX_LENGTH_PENALTY,
+    MAX_REPEAT,
+    MAX_TOP,
 )
 
 
 def page_data() -> dict[str, Markup]:
     """Return the data of templates/index.html by the id of its script element."""
-    data = {"sampling-data": sampling_data(), "replay-schema": replay_schema()}
+    data = {
+        "sampling-data": sampling_data(),
+        "limits-data": limits_data(),
+        "replay-schema": replay_schema(),
+    }
     # The template filter `tojson` would sort the fields, whose order errors and saved files have.
     return {
         id: htmlsafe_json_dumps(value, json.dumps, separators=(",", ":"))
@@ -48,6 +71,36 @@ def sampling_data() -> dict[str, Any]:
         "max_stop_chars": MAX_STOP_CHARS,
         "max_logit_biases": MAX_LOGIT_BIASES,
         "max_bias": MAX_BIAS,
+    }
+
+
+def limits_data() -> dict[str, Any]:
+    """Return what bounds requests, for the controls of the page and the engine in the browser."""
+    return {
+        "interventions": {
+            "factor": FACTORS,
+            "strength": STRENGTHS,
+            "steers": MAX_STEERS,
+            "patches": MAX_PATCHES,
+            "text_tokens": MAX_INTERVENTION_TOKENS,
+            "text_chars": MAX_INTERVENTION_CHARS,
+        },
+        "pace": {"rate": (LEAST_PACE, MOST_PACE), "steps": MOST_PACED_STEPS},
+        "questions": {
+            "at_once": MAX_QUESTIONS,
+            "top": MAX_TOP,
+            "answer_bytes": MAX_ANSWER_BYTES,
+            "repeat": MAX_REPEAT,
+            "beam_width": MAX_BEAM_WIDTH,
+            "beam_depth": MAX_BEAM_DEPTH,
+            "length_penalty": MAX_LENGTH_PENALTY,
+        },
+        "session": {
+            "queue": Settings().queue,
+            "update_seconds": UPDATE_SECONDS,
+            "message_bytes": MESSAGE_BYTES,
+            "max_message_bytes": MAX_MESSAGE_BYTES,
+        },
     }
 
 

@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 
-from app.ws.protocol import MESSAGE_BYTES, FromPage, SamplingUpdate, Update
+from app.ws.protocol import MESSAGE_BYTES, UPDATE_SECONDS, FromPage, SamplingUpdate, Update
 from gpu import PaceChange, SamplingParams
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-UPDATE_SECONDS = 0.02
-"""Updates of one page act at most this often."""
 
 _decoder = msgspec.json.Decoder(FromPage)
 

@@ -35,6 +35,11 @@ from gpu.inspection.requests import Question
 VERSION = 1
 MESSAGE_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+UPDATE_SECONDS = 0.02
+"""Updates of one page act at most this often."""
+MAX_QUESTIONS = 8
+"""Questions of one page that are asked, or answered and not yet sent. It bounds what one page can
+make the engine do."""
 
 
 def message_bytes(context: int) -> int:

@@ -10,15 +10,12 @@ from typing import Protocol
 
 from app.engine.client import ASKER_IDS, EngineClient
 from app.ws.frames import Frame
-from app.ws.protocol import Error, Inspect, ToPage
+from app.ws.protocol import MAX_QUESTIONS, Error, Inspect, ToPage
 from gpu import EngineError, QueueFull
 from gpu.inspection.requests import Answer
 
 log = logging.getLogger(__name__)
 
-MAX_IN_FLIGHT = 8
-"""Questions of one page that are asked, or answered and not yet sent. It bounds what one page can
-make the engine do."""
 MAX_PAGE_BYTES = 128 << 20
 MAX_TOTAL_BYTES = 512 << 20
 """Answers that wait to be sent to one page, and to all; with these in memory no question is asked.
@@ -125,9 +122,9 @@ class Questions:
                         f"answers of {held:,} bytes wait to be sent to {whose}, and {most:,} are "
                         "the most; read them, then ask again"
                     )
-            if self._n_in_flight >= MAX_IN_FLIGHT:
+            if self._n_in_flight >= MAX_QUESTIONS:
                 raise QueueFull(
-                    f"{MAX_IN_FLIGHT} questions of this page are being answered, the most at a "
+                    f"{MAX_QUESTIONS} questions of this page are being answered, the most at a "
                     "time; wait for an answer"
                 )
             self._n_in_flight += 1

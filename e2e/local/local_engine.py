@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from playwright.sync_api import Browser, Page, Route
 
-from app.http.page_data import sampling_data
+from app.http.page_data import limits_data, sampling_data
 from gpu.inspection.requests import NUMPY_TYPES, Question
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.sampling_params import SamplingParams
@@ -24,7 +24,7 @@ files."""
 STATIC = Path(__file__).parents[2] / "static"
 TYPES = {".js": "text/javascript", ".json": "application/json", ".html": "text/html"}
 
-LOAD = """async ([base, sampling]) => {
+LOAD = """async ([base, sampling, requestLimits]) => {
   const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
   const text = {
     piece: (id) => `<${id}>`,
@@ -39,12 +39,13 @@ LOAD = """async ([base, sampling]) => {
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { plan, profile, adapter, limits } = engine.info;
   const { vocab_size, n_layers, n_heads, loras = [], eos_ids: endIds } = plan.model;
-  window.checks = new RequestChecks(sampling, {
+  window.checks = new RequestChecks(sampling, requestLimits, {
     vocabSize: vocab_size, nLayers: n_layers, nHeads: n_heads, context: limits.context,
     tokenize: (text) => texts[text], loras: loras.map(({ name }) => name),
   });
   const { recomputer, activations } = engine;
-  window.inspector = new Inspector({ recomputer, activations, engine, plan, checks, endIds });
+  const parts = { recomputer, activations, engine, plan, checks, endIds };
+  window.inspector = new Inspector({ ...parts, limits: requestLimits.questions });
   return { profile, adapter, limits };
 }"""
 
@@ -97,7 +98,8 @@ class LocalEnginePage:
         the engine's message."""
         self.loaded = None
         self.page.evaluate("window.engine?.close()")
-        found: dict[str, Any] = self.page.evaluate(LOAD, [self.serve(folder), sampling_data()])
+        given = [self.serve(folder), sampling_data(), limits_data()]
+        found: dict[str, Any] = self.page.evaluate(LOAD, given)
         self.loaded = folder
         return found
 

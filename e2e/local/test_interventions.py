@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Error
 
+from app.http.page_data import limits_data
 from e2e.local.exports import SMALL
 from e2e.local.local_engine import LocalEnginePage, ids_of, request, tokens_of
 from e2e.local.test_architectures import LOGITS
@@ -82,7 +83,7 @@ def greedy(ids: list[int], **asked: Any) -> dict[str, Any]:
 # ---- tables ----------------------------------------------------------------------------------
 
 TABLES = """async (given) => {
-  const { model, limits, tensors, cases, states } = JSON.parse(given);
+  const { model, limits, requestLimits, tensors, cases, states } = JSON.parse(given);
   const { InterventionEncoder } = await import("/static/js/local/interventions/encode.js");
   const { InterventionSchedule } = await import("/static/js/local/interventions/active.js");
   const { resolve } = await import("/static/js/local/interventions/resolved.js");
@@ -99,7 +100,7 @@ TABLES = """async (given) => {
     nLayers: model.n_layers, nHeads: model.n_heads, context: 64,
     tokenize: (text) => [...text].map((char) => char.charCodeAt(0)),
     loras: model.loras.map(({ name }) => name),
-  });
+  }, requestLimits.interventions);
   const lastState = (ids) => states[ids].map((state) => Float32Array.from(state));
   const base64 = (data) => btoa(data.reduce((text, byte) => text + String.fromCharCode(byte), ""));
   return cases.map(({ slot, first, steered, position, wanted }) => {
@@ -120,16 +121,19 @@ TABLES = """async (given) => {
 def test_the_tables_have_the_servers_bytes(local: LocalEnginePage) -> None:
     """After each of many random settings on random slots, from the message to the device."""
     given, want = intervention_tables.reference(seed=3)
+    given["requestLimits"] = limits_data()
     found = local.page.evaluate(TABLES, json.dumps(given))
     assert len(want) >= 40
     for case, mine, theirs in zip(given["cases"], found, want, strict=True):
         assert mine == theirs, case
 
 
-WAITING = """async (wanted) => {
+WAITING = """async ([wanted, requestLimits]) => {
   const { InterventionEncoder } = await import("/static/js/local/interventions/encode.js");
   const { resolve, RunInterventions } = await import("/static/js/local/interventions/resolved.js");
-  const encoder = new InterventionEncoder({ nLayers: 3, nHeads: 2, context: 64 });
+  const encoder = new InterventionEncoder(
+    { nLayers: 3, nHeads: 2, context: 64 }, requestLimits.interventions,
+  );
   const [first, update] = wanted.map((each) => encoder.encode(each));
   const run = new RunInterventions(first, 5);
   run.changeWaiting(update);
@@ -144,7 +148,7 @@ WAITING = """async (wanted) => {
 def test_a_change_of_a_run_that_waits_acts_from_its_first_token(local: LocalEnginePage) -> None:
     """The prompt but for its last token is computed under the setting that it was sent with."""
     before, update = (msgspec.to_builtins(each) for each in (ATTENUATED, SCALED))
-    found = local.page.evaluate(WAITING, [before, update])
+    found = local.page.evaluate(WAITING, [[before, update], limits_data()])
     assert not found["isReady"]
     first, third, fourth, fifth = found["digests"]
     assert first == third != fourth == fifth

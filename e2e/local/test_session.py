@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from app import tale
-from app.http.page_data import sampling_data
+from app.http.page_data import limits_data, sampling_data
 from app.ws.incoming import decode
 from app.ws.protocol_schema import protocol_schema
 from e2e.local import session_script as script
@@ -30,7 +30,7 @@ from gpu.text.tokenizer import Tokenizer
 pytestmark = pytest.mark.quick
 
 OPEN = """async (given) => {
-  const { files, chat, hello, sampling, schema, recorded } = JSON.parse(given);
+  const { files, chat, hello, sampling, requestLimits, schema, recorded } = JSON.parse(given);
   const { LocalSession } = await import("/static/js/local/session.js");
   const { Inspector } = await import("/static/js/local/inspection/inspector.js");
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
@@ -79,13 +79,14 @@ OPEN = """async (given) => {
   const posted = [];
   const post = (message) => posted.push(structuredClone(message));
   const { model, limits } = hello;
-  const checks = new RequestChecks(sampling, {
+  const checks = new RequestChecks(sampling, requestLimits, {
     vocabSize: model.vocab_size, nLayers: model.n_layers, nHeads: model.n_heads,
     context: limits.context, tokenize: (each) => text.encode(each),
     loras: model.loras.map(({ name }) => name),
   });
   const plan = { model: { ...model, n_experts: 0 }, limits };
-  const inspector = new Inspector({ plan, checks, endIds: model.eos_ids });
+  const asking = { plan, checks, endIds: model.eos_ids, limits: requestLimits.questions };
+  const inspector = new Inspector(asking);
   const parts = { engine, inspector, text, template, hello, checks, schema, post };
   const session = new LocalSession(parts);
   window.local = { session, posted, runs };
@@ -165,6 +166,7 @@ def local(loaded: Page, heard: list[dict[str, Any]]) -> Page:
         "chat": chat_of(Tokenizer.load(folder)),
         "hello": next(each for each in heard if each["type"] == "hello"),
         "sampling": sampling_data(),
+        "requestLimits": limits_data(),
         "schema": protocol_schema()["from_page"],
         "recorded": recording(heard),
     }
@@ -403,14 +405,18 @@ def test_the_hello_says_of_a_plan_what_the_server_says_of_its_engine(
 ) -> None:
     theirs = next(each for each in heard if each["type"] == "hello")
     found = loaded.evaluate(
-        "async (info) => (await import('/static/js/local/hello.js')).helloOf(info)",
-        {
-            "plan": PLAN,
-            "manifest": MANIFEST,
-            "adapter": "acme x1",
-            "features": ["timestamp-query"],
-            "clockMs": 0.0625,
-        },
+        """async ([info, session]) =>
+          (await import("/static/js/local/hello.js")).helloOf(info, 1, session)""",
+        [
+            {
+                "plan": PLAN,
+                "manifest": MANIFEST,
+                "adapter": "acme x1",
+                "features": ["timestamp-query"],
+                "clockMs": 0.0625,
+            },
+            limits_data()["session"],
+        ],
     )
     assert found.keys() == theirs.keys() - {"recommended"}, "which only /v1 asks for"
     for part in ("device", "limits", "memory"):
@@ -534,6 +540,8 @@ def test_a_worker_that_crashes_is_a_lost_connection(
 
 def test_the_page_tells_the_worker_all_settings(loaded: Page) -> None:
     """The page's data has what the session needs to check a request."""
+    limits = loaded.evaluate("JSON.parse(document.getElementById('limits-data').textContent)")
+    assert limits == json.loads(msgspec.json.encode(limits_data()))
     data = loaded.evaluate("JSON.parse(document.getElementById('sampling-data').textContent)")
     assert data == json.loads(msgspec.json.encode(sampling_data()))
     assert data["meanings"].keys() == {

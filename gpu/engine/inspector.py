@@ -21,6 +21,8 @@ from gpu.inspection.forward_pass import compared_vectors, forward_reading
 from gpu.inspection.plan_questions import peaks_answer, plan_answer, profile_answer
 from gpu.inspection.readings import LossReading, expert_reading, kv_reading, lens_reading
 from gpu.inspection.requests import (
+    MAX_ANSWER_BYTES,
+    MAX_TOP,
     AboutText,
     Answer,
     Array,
@@ -55,10 +57,6 @@ from gpu.interventions.messages import (
 )
 from gpu.runner import Runner
 from gpu.step import Floats, InspectionRequest, Sample
-
-MAX_TOP = 100
-MAX_ANSWER_BYTES = 64 << 20
-"""Largest answer about the attention of a text."""
 
 AnswerSteps = Generator[None, None, Answer]
 """Yields after each piece of work; its value is the answer."""

@@ -15,11 +15,16 @@ import numpy as np
 
 from gpu.errors import InvalidRequest
 from gpu.inspection.readings import most_likely
-from gpu.inspection.requests import MAX_BEAM_DEPTH, MAX_BEAM_WIDTH, Answer, Array, Beam
+from gpu.inspection.requests import (
+    MAX_BEAM_DEPTH,
+    MAX_BEAM_WIDTH,
+    MAX_LENGTH_PENALTY,
+    Answer,
+    Array,
+    Beam,
+)
 from gpu.reference.softmax import log_softmax
 from gpu.step import Floats
-
-MAX_LENGTH_PENALTY = 10
 
 LogitsAfter = Callable[[list[int]], Generator[None, None, Floats]]
 """Computes the float32 logits (1, vocab_size) after the last of some ids, in pieces."""

@@ -21,9 +21,13 @@ from gpu.sampling_params import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
 Pooling = Literal["last", "mean"]
+MAX_TOP = 100
+MAX_ANSWER_BYTES = 64 << 20
+"""Largest answer about the attention of a text."""
 MAX_REPEAT = 100
 MAX_BEAM_WIDTH = 16
 MAX_BEAM_DEPTH = 128
+MAX_LENGTH_PENALTY = 10
 NUMPY_TYPES: dict[ArrayType, type[np.generic]] = {"f32": np.float32, "u32": np.uint32}
 
 

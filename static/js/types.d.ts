@@ -47,6 +47,34 @@ interface SamplingData {
   max_bias: number;
 }
 
+/** What bounds requests (app/http/page_data.py). */
+interface RequestLimits {
+  interventions: {
+    factor: [number, number];
+    strength: [number, number];
+    steers: number;
+    patches: number;
+    text_tokens: number;
+    text_chars: number;
+  };
+  pace: { rate: [number, number]; steps: number };
+  questions: {
+    at_once: number;
+    top: number;
+    answer_bytes: number;
+    repeat: number;
+    beam_width: number;
+    beam_depth: number;
+    length_penalty: number;
+  };
+  session: {
+    queue: number;
+    update_seconds: number;
+    message_bytes: number;
+    max_message_bytes: number;
+  };
+}
+
 /** A JSON schema with the keywords that msgspec emits. */
 interface JsonSchema {
   type?: string;

@@ -1,14 +1,24 @@
 // Interventions of a run (`Interventions`, the field `reach` of the wire), which the instrument
-// Reach in sets: comparison, position spans, and text. No DOM access.
+// Reach in sets: comparison, position spans, and text. No elements.
 
 import { count, plural } from "../ui/format.js";
+import { pageData } from "../ui/page-data.js";
+
+/** @type {RequestLimits} */
+const { interventions: LIMITS } = pageData("limits-data");
 
 /** Ranges the server accepts: a factor of 0 switches off, 1 means unchanged. */
-export const FACTOR = { label: "factor", min: -8, max: 8 };
-export const STRENGTH = { label: "strength", min: -16, max: 16 };
+export const FACTOR = rangeOf("factor", LIMITS.factor);
+export const STRENGTH = rangeOf("strength", LIMITS.strength);
+export const LORA_STRENGTH = rangeOf("strength", LIMITS.factor);
 /** Maximum numbers of vectors and patches the server accepts. */
-export const MAX_STEERS = 8;
-export const MAX_PATCHES = 16;
+export const MAX_STEERS = LIMITS.steers;
+export const MAX_PATCHES = LIMITS.patches;
+
+/** @param {string} label @param {[number, number]} range */
+function rangeOf(label, [min, max]) {
+  return { label, min, max };
+}
 
 /**
  * @typedef {Partial<FromPage.HeadFactor & FromPage.Steer & FromPage.Patch & FromPage.LoraStrength>} One

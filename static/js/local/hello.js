@@ -2,41 +2,36 @@
 // (app/ws/protocol.py).
 
 import { WANTED } from "./gpu/device.js";
+import { DEPTH } from "./gpu/step-queue.js";
 
 /** @typedef {import("./gpu/engine.js").LocalEngineInfo} LocalEngineInfo */
 
-const VERSION = 1;
-/** Runs that may wait, as on the server. */
-const QUEUE = 16;
-/** Steps submitted ahead of the one that is read. */
-const IN_FLIGHT = 2;
-const MESSAGE_BYTES = 64 * 1024;
-const MAX_MESSAGE_BYTES = 2 * 1024 * 1024;
-
 /**
- * Return the message; what only /v1 asks for is left out.
+ * Return the message; what only /v1 asks for is left out. `version`: of the protocol.
  *
  * @param {LocalEngineInfo} info
+ * @param {number} version
+ * @param {RequestLimits["session"]} session
  * @returns {Omit<ToPage.Hello, "recommended">}
  */
-export function helloOf({ plan, manifest, adapter, features, clockMs }) {
+export function helloOf({ plan, manifest, adapter, features, clockMs }, version, session) {
   const { limits, model } = plan;
   const memory = memoryOf(plan);
   const blockBytes = memory.kv_cache / limits.n_blocks;
   return {
     type: "hello",
-    version: VERSION,
+    version,
     model: modelOf(model, manifest, blockBytes),
     device: deviceOf(plan, adapter, features, clockMs),
     limits: {
       context: limits.context,
       active: limits.slots,
-      queue: QUEUE,
+      queue: session.queue,
       kv_blocks: limits.n_blocks,
       block_tokens: limits.block_tokens,
       kv_block_bytes: blockBytes,
-      in_flight: IN_FLIGHT,
-      message_bytes: messageBytes(limits.context),
+      in_flight: DEPTH,
+      message_bytes: messageBytes(limits.context, session),
     },
     memory,
     defaults: manifest.defaults,
@@ -111,9 +106,14 @@ function dispatchesPerToken(plan) {
   return sum((step?.dispatches ?? []).map(([, n]) => n));
 }
 
-/** Size limit of a message of the page, as the server computes it. @param {number} context */
-const messageBytes = (context) =>
-  Math.min(Math.max(MESSAGE_BYTES, 8 * context + MESSAGE_BYTES / 4), MAX_MESSAGE_BYTES);
+/**
+ * Size limit of a message of the page, as the server computes it.
+ *
+ * @param {number} context
+ * @param {RequestLimits["session"]} session
+ */
+const messageBytes = (context, { message_bytes: least, max_message_bytes: most }) =>
+  Math.min(Math.max(least, 8 * context + least / 4), most);
 
 /** @param {number[]} numbers */
 const sum = (numbers) => numbers.reduce((total, n) => total + n, 0);

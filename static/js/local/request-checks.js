@@ -2,6 +2,7 @@
 // gpu/engine/validation.py).
 
 import { ContextExceeded, InvalidRequest, messageOf } from "./shared/errors.js";
+import { checkPace } from "./gpu/run-pace.js";
 import { checkNoNewPatch, checkSpans, InterventionEncoder } from "./interventions/encode.js";
 import { RunInterventions } from "./interventions/resolved.js";
 import { countChars, decimal, general, quoted } from "./text/python-text.js";
@@ -16,18 +17,22 @@ import { countChars, decimal, general, quoted } from "./text/python-text.js";
 
 export class RequestChecks {
   /**
-   * `sampling`: declarations of the settings (app/http/page_data.py); `context`: tokens of a text;
+   * `sampling`: declarations of the settings, `limits` of interventions and of the pace
+   * (app/http/page_data.py); `context`: tokens of a text;
    * `tokenize`: encodes the texts of interventions as plain prompts; `loras`: names of the adapters.
    *
    * @param {SamplingData} sampling
+   * @param {RequestLimits} limits
    * @param {{
    *   vocabSize: number, context: number, nLayers: number, nHeads: number,
    *   tokenize: (text: string) => number[], loras?: string[],
    * }} model
    */
-  constructor(sampling, { vocabSize, context, nLayers, nHeads, tokenize, loras }) {
+  constructor(sampling, limits, { vocabSize, context, nLayers, nHeads, tokenize, loras }) {
     this.sampling = sampling;
-    this.interventions = new InterventionEncoder({ nLayers, nHeads, context, tokenize, loras });
+    this.limits = limits;
+    const model = { nLayers, nHeads, context, tokenize, loras };
+    this.interventions = new InterventionEncoder(model, limits.interventions);
     this.vocabSize = vocabSize;
     this.context = context;
     const inOrder = Object.keys(sampling.meanings); // in which the server names what is wrong
@@ -114,6 +119,11 @@ export class RequestChecks {
           name,
         );
     this.checkRanges(changes);
+  }
+
+  /** Throw InvalidRequest for a pace out of range. @param {import("./gpu/run-pace.js").PaceChange} change */
+  checkPace(change) {
+    checkPace(change, this.limits.pace);
   }
 
   /**

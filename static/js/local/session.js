@@ -3,7 +3,6 @@
 
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./shared/errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
-import { checkPace } from "./gpu/run-pace.js";
 import { toldParams } from "./gpu/sequence.js";
 import { answering, MessageReader } from "./messages.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
@@ -14,9 +13,6 @@ import { merged, UpdateMerger } from "./updates.js";
 
 const MAX_FINISHED = 64;
 const FINISHED_MS = 15 * 60 * 1000;
-
-/** Questions that are asked and unanswered at once, as on the server. */
-const MAX_QUESTIONS = 8;
 /** Arrays of an answer that hold ids of tokens. */
 const ID_ARRAYS = ["ids", "top_ids"];
 
@@ -59,7 +55,9 @@ export class LocalSession {
     this.reader = new MessageReader(schema);
     this.nQuestions = 0;
     this.runs = new RunQueue(engine, (id) => text.piece(id), limits);
-    this.updates = new UpdateMerger((id, updates) => this.applyUpdates(id, updates));
+    this.limits = checks.limits;
+    const { update_seconds: seconds } = this.limits.session;
+    this.updates = new UpdateMerger((id, updates) => this.applyUpdates(id, updates), 1000 * seconds);
     /** By id. @type {Map<string, GenerationLog>} */
     this.generations = new Map();
   }
@@ -119,7 +117,7 @@ export class LocalSession {
     if (message.truncation === "slide")
       throw new NotInBrowser("texts that slide through a full context are", "truncation");
     if (message.cache_reuse) throw new NotInBrowser("moved chunks of the cache are", "cache_reuse");
-    checkPace(message);
+    this.checks.checkPace(message);
     const { ids, dropped } = this.readPrompt(message);
     if (reached.length && message.ids === null)
       throw new InvalidRequest(
@@ -156,7 +154,7 @@ export class LocalSession {
   /** @param {Read.Update} message */
   update(message) {
     this.checks.checkRanges(message.params);
-    checkPace(message);
+    this.checks.checkPace(message);
     this.updates.add(message);
   }
 
@@ -185,10 +183,11 @@ export class LocalSession {
   inspect({ request, question, engine }) {
     if (engine < 0 || engine > 1)
       throw new InvalidRequest(`there is no engine ${engine}: the model has engine 1 only`, "engine");
-    if (this.nQuestions >= MAX_QUESTIONS)
+    const { at_once: most } = this.limits.questions;
+    if (this.nQuestions >= most)
       throw new EngineError(
         "queue_full",
-        `${MAX_QUESTIONS} questions of this page are being answered, the most at a time; wait for an answer`,
+        `${most} questions of this page are being answered, the most at a time; wait for an answer`,
       );
     const answer = this.engine.ask(this.inspector.start(question));
     this.nQuestions += 1;

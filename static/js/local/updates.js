@@ -1,18 +1,17 @@
 // Updates that wait, because a slider sends more of them than there are tokens
 // (app/ws/incoming.py).
 
-/** Updates act at most this often. */
-const UPDATE_MS = 20;
-
-/** The first update acts at once; those that follow within `UPDATE_MS` act together. */
+/** The first update acts at once; those that follow within `periodMs` act together. */
 export class UpdateMerger {
   /**
    * `act(id, updates)` applies updates of a generation together.
    *
    * @param {(id: string, updates: Read.Update[]) => void} act
+   * @param {number} periodMs
    */
-  constructor(act) {
+  constructor(act, periodMs) {
     this.act = act;
+    this.periodMs = periodMs;
     /** @type {Map<string, Read.Update[]>} */
     this.waiting = new Map();
     this.freeAt = 0;
@@ -33,7 +32,7 @@ export class UpdateMerger {
     clearTimeout(this.timer);
     this.timer = 0;
     if (!this.waiting.size) return;
-    this.freeAt = performance.now() + UPDATE_MS;
+    this.freeAt = performance.now() + this.periodMs;
     const waiting = [...this.waiting];
     this.waiting.clear();
     for (const [id, updates] of waiting) this.act(id, updates);

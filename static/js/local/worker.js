@@ -1,10 +1,11 @@
 // Worker that runs the engine, so that the page is never blocked. It speaks the protocol of the
 // WebSocket (app/ws/protocol.py) in messages; net/worker-socket.js is the other end.
 //
-//   {type: "start", base, hub, sampling}   first message: address of the export (docs/plan-format.md),
-//                                          or a model of a hub in its place (hub/hub-files.js), and
-//                                          declarations of the sampling settings
-//   {type: "lost", message}                to the page: the device is gone, and this worker with it
+//   {type: "start", base, hub, sampling, limits}   first message: address of the export
+//                             (docs/plan-format.md), or a model of a hub in its place
+//                             (hub/hub-files.js), declarations of the sampling settings, and what
+//                             bounds requests (app/http/page_data.py)
+//   {type: "lost", message}   to the page: the device is gone, and this worker with it
 
 import { EngineError, errorAbout, messageOf } from "./shared/errors.js";
 import { LocalEngine } from "./gpu/engine.js";
@@ -34,11 +35,15 @@ function postStatus(state, message, progress = null) {
   post({ type: "status", state, message, progress, retry_seconds: null });
 }
 
-/** Load the model and open the session. @param {PlaceHere & {sampling: SamplingData}} place */
-async function start({ base = "", hub, sampling }) {
+/**
+ * Load the model and open the session.
+ *
+ * @param {PlaceHere & {sampling: SamplingData, limits: RequestLimits}} place
+ */
+async function start({ base = "", hub, sampling, limits }) {
   try {
     postStatus("loading", "opening the model", 0);
-    const { from_page: schema } = await (await fetch(SCHEMA)).json();
+    const { version, from_page: schema } = await (await fetch(SCHEMA)).json();
     const files = hub ? await HubFiles.open(hub) : await ExportFiles.open(base);
     const text = LocalTokenizer.from(await files.modelFiles(), files.chat);
     const engine = await LocalEngine.load({
@@ -48,12 +53,13 @@ async function start({ base = "", hub, sampling }) {
       onLost: (message) => post({ type: "lost", message }),
     });
     const template = new ChatTemplate(text.chatTemplate, text);
-    const hello = helloOf(engine.info);
+    const hello = helloOf(engine.info, version, limits.session);
     const { plan } = engine.info;
-    const checks = new RequestChecks(sampling, sizesOf(plan, text));
+    const checks = new RequestChecks(sampling, limits, sizesOf(plan, text));
     const { recomputer, activations } = engine;
     const endIds = hello.model.eos_ids;
-    const inspector = new Inspector({ recomputer, activations, engine, plan, checks, endIds });
+    const asking = { recomputer, activations, engine, plan, checks, endIds };
+    const inspector = new Inspector({ ...asking, limits: limits.questions });
     const parts = { engine, inspector, text, template, hello, checks, schema, post };
     const opened = new LocalSession(parts);
     engine.alsoWaiting = () => opened.runs.waitingRuns;

@@ -1,6 +1,7 @@
 // The connection of this page: to the server, or to an engine in this browser. A page says
 // <meta name="tokenglass-engine" content="local" data-base="model/"> if it has no server.
 
+import { pageData } from "../ui/page-data.js";
 import {
   findRememberedPlace,
   isPlaceRemembered,
@@ -95,7 +96,7 @@ export function moveEngine(place) {
 
 /** Return what the worker is started with. @param {PlaceHere} place */
 function localModel(place) {
-  return { ...place, sampling: JSON.parse(document.getElementById("sampling-data")?.textContent ?? "") };
+  return { ...place, sampling: pageData("sampling-data"), limits: pageData("limits-data") };
 }
 
 /** Send a message; false while disconnected. @param {PageMessage} message */

@@ -7,16 +7,16 @@ const CRASHED = "the worker that runs the model has crashed; this browser may be
 export class WorkerSocket {
   /**
    * `base`: address of the export, or `hub`: a model of a hub (local/hub/hub-files.js); `sampling`:
-   * declarations of the sampling settings.
+   * declarations of the sampling settings; `limits`: what bounds requests.
    * `onConnection(connection, retryAt, message)` is given "open" or "lost"; nothing is tried again
    * by itself, so `retryAt` is 0, and `message` says why it was lost.
    *
-   * @param {PlaceHere & {sampling: unknown}} place
+   * @param {PlaceHere & {sampling: unknown, limits: unknown}} place
    * @param {OnMessage} onMessage
    * @param {OnConnection} onConnection
    */
-  constructor({ base, hub, sampling }, onMessage, onConnection) {
-    this.start = { type: "start", base, hub, sampling };
+  constructor({ base, hub, sampling, limits }, onMessage, onConnection) {
+    this.start = { type: "start", base, hub, sampling, limits };
     this.onMessage = onMessage;
     this.onConnection = onConnection;
     /** @type {Worker | null} */

@@ -5,10 +5,10 @@ import { byId, el } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { drawNumber, drawRange, newNumber, newRange } from "../look/reach/factor-bar.js";
 import * as store from "../interventions/intervention-store.js";
+import { LORA_STRENGTH } from "../interventions/interventions.js";
 import { on, state } from "../state.js";
 
-/** Range the server accepts, and the narrower range of the slider. */
-const STRENGTH = { label: "strength", min: -8, max: 8 };
+/** Range of the slider, which is narrower than what the server accepts. */
 const SLIDER = { min: 0, max: 2, step: 0.05 };
 
 const panel = byId("loras");
@@ -77,7 +77,7 @@ function newRow({ name, rank, modules, parameters }, id) {
     store.setLora(name, Number(range.input.value), gesture);
   });
   range.input.addEventListener("change", () => (gesture = null));
-  const box = newNumber(`${name}, strength`, STRENGTH, (/** @type {number} */ value) => store.setLora(name, value));
+  const box = newNumber(`${name}, strength`, LORA_STRENGTH, (/** @type {number} */ value) => store.setLora(name, value));
   node.append(range.node, box);
   return { node, range, box };
 }

@@ -15,11 +15,12 @@ import {
   tagged,
   text,
 } from "./field-checks.js";
+import { pageData } from "../ui/page-data.js";
 import { checkSummaries, checkTurn } from "./runs.js";
 
 /** @typedef {import("./field-checks.js").Check} Check */
 
-const SCHEMA = JSON.parse(document.getElementById("replay-schema")?.textContent ?? "");
+const SCHEMA = pageData("replay-schema");
 const DEFINITIONS = SCHEMA.$defs;
 const { format, version } = DEFINITIONS.Replay.properties;
 

@@ -1,8 +1,10 @@
 // Sampling settings as the server declares them, presets, and validation of what people type.
 
 import { describeInterventionChange } from "../interventions/interventions.js";
+import { pageData } from "../ui/page-data.js";
 
-const DATA = JSON.parse(document.getElementById("sampling-data")?.textContent ?? "");
+/** @type {SamplingData} */
+const DATA = pageData("sampling-data");
 
 /**
  * The numeric sampling settings as the server declares them (gpu/sampling_params.py), without the seed.

@@ -10,14 +10,13 @@ import pytest
 
 from app.ws import incoming as inbox
 from app.ws.incoming import (
-    UPDATE_SECONDS,
     BadMessageError,
     UpdateMerger,
     decode,
     given_settings,
     merge,
 )
-from app.ws.protocol import MESSAGE_BYTES, SamplingUpdate, Stop, Update
+from app.ws.protocol import MESSAGE_BYTES, UPDATE_SECONDS, SamplingUpdate, Stop, Update
 from gpu import Interventions, InvalidRequest, LayerFactor, PaceChange
 
 pytestmark = pytest.mark.smoke

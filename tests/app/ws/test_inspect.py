@@ -20,8 +20,7 @@ from app.engine.client import Progress
 from app.engine.pipe import InspectRun
 from app.engine.supervisor import SupervisedEngine
 from app.ws.incoming import decode
-from app.ws.protocol import MESSAGE_BYTES, Inspect
-from app.ws.questions import MAX_IN_FLIGHT
+from app.ws.protocol import MAX_QUESTIONS, MESSAGE_BYTES, Inspect
 from gpu import DeviceError, EngineError, InvalidRequest, SamplingParams
 from gpu.inspection.requests import Answer, Array, AttentionFrom, Losses, Question, Waterfall
 from tests.app import fake_inspection
@@ -255,24 +254,24 @@ def test_without_an_engine_questions_are_refused(start_site: StartSite) -> None:
 def test_one_page_cannot_flood_the_engine(start_site: StartSite) -> None:
     site = start_site(ask_seconds=0.1)
     page, other = site.page(), site.page()
-    n = 3 * MAX_IN_FLIGHT
+    n = 3 * MAX_QUESTIONS
     for request in range(n):
         ask(page, request)
     ask(other, 0)
     outcomes = [outcome(page, request) for request in range(n)]
     kinds = [o["type"] for o in outcomes]
-    assert kinds == ["answer"] * MAX_IN_FLIGHT + ["error"] * (n - MAX_IN_FLIGHT)
-    assert {o["code"] for o in outcomes[MAX_IN_FLIGHT:]} == {"queue_full"}
+    assert kinds == ["answer"] * MAX_QUESTIONS + ["error"] * (n - MAX_QUESTIONS)
+    assert {o["code"] for o in outcomes[MAX_QUESTIONS:]} == {"queue_full"}
     assert outcome(other, 0)["type"] == "answer"
-    for request in range(n, n + MAX_IN_FLIGHT):  # what was answered makes room again
+    for request in range(n, n + MAX_QUESTIONS):  # what was answered makes room again
         ask(page, request)
-    for request in range(n, n + MAX_IN_FLIGHT):
+    for request in range(n, n + MAX_QUESTIONS):
         assert outcome(page, request)["type"] == "answer"
 
 
 def test_a_refused_question_frees_its_place(start_site: StartSite) -> None:
     page = start_site(process=True).page()
-    for request in range(3 * MAX_IN_FLIGHT):
+    for request in range(3 * MAX_QUESTIONS):
         ask(page, request, "losses", ids=[])
         assert outcome(page, request)["code"] == "invalid_request"
 
@@ -292,15 +291,15 @@ def test_answers_that_are_not_read_count_as_under_way(start_site: StartSite) -> 
     site = start_site(load=_large)
     page = PageClient(site.port, thread_class=LateReader)
     site.pages.append(page)
-    for request in range(MAX_IN_FLIGHT):
+    for request in range(MAX_QUESTIONS):
         ask(page, request)
     time.sleep(0.5)  # all are answered, and few are sent
-    for request in range(MAX_IN_FLIGHT, 2 * MAX_IN_FLIGHT):
+    for request in range(MAX_QUESTIONS, 2 * MAX_QUESTIONS):
         ask(page, request)
     page.thread.start_reading()
-    outcomes = [outcome(page, request, 20) for request in range(2 * MAX_IN_FLIGHT)]
+    outcomes = [outcome(page, request, 20) for request in range(2 * MAX_QUESTIONS)]
     answered = [o["arrays"]["weights"].shape for o in outcomes if o["type"] == "answer"]
-    assert MAX_IN_FLIGHT <= len(answered) < 2 * MAX_IN_FLIGHT
+    assert MAX_QUESTIONS <= len(answered) < 2 * MAX_QUESTIONS
     assert set(answered) == {(2_000_000,)}
     assert {o["code"] for o in outcomes if o["type"] == "error"} == {"queue_full"}
 
@@ -309,7 +308,7 @@ def test_a_large_answer_does_not_hold_up_other_pages(start_site: StartSite) -> N
     site = start_site(load=_large, process=True)
     slow = PageClient(site.port, thread_class=LateReader)
     site.pages.append(slow)
-    for request in range(MAX_IN_FLIGHT):
+    for request in range(MAX_QUESTIONS):
         ask(slow, request)
     page = site.page()
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 30})
@@ -320,7 +319,7 @@ def test_a_page_that_leaves_takes_its_questions_along(start_site: StartSite) -> 
     site = start_site(process=True, ask_seconds=0.05)
     for _ in range(5):
         page = site.page()
-        for request in range(MAX_IN_FLIGHT):
+        for request in range(MAX_QUESTIONS):
             ask(page, request)
         page.drop()
     page = site.page()

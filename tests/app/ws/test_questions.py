@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from app.ws import questions
-from app.ws.protocol import Inspect
-from app.ws.questions import MAX_IN_FLIGHT, ByteCounter, Questions
+from app.ws.protocol import MAX_QUESTIONS, Inspect
+from app.ws.questions import ByteCounter, Questions
 from gpu import InvalidRequest, QueueFull
 from gpu.inspection.requests import Answer, Array, Losses, Question
 from tests.app.conftest import StartSite
@@ -110,10 +110,10 @@ def test_answers_that_come_after_the_page_has_gone_are_not_kept() -> None:
 def test_bytes_of_a_page_are_not_its_questions() -> None:
     engine = Asked()
     page = PageClient(engine, ByteCounter())
-    for _ in range(MAX_IN_FLIGHT):
+    for _ in range(MAX_QUESTIONS):
         page.ask()
     with pytest.raises(
-        QueueFull, match=f"{MAX_IN_FLIGHT} questions of this page are being answered"
+        QueueFull, match=f"{MAX_QUESTIONS} questions of this page are being answered"
     ):
         page.ask()
 

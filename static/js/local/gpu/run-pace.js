@@ -4,21 +4,22 @@ import { InvalidRequest } from "../shared/errors.js";
 
 /** @typedef {{pace?: number | null, steps?: number}} PaceChange */
 
-const LEAST = 0.1;
-const MOST = 1000;
-const MOST_STEPS = 1000;
-
-/** Throw InvalidRequest for {pace, steps} out of range. @param {PaceChange} change */
-export function checkPace({ pace, steps = 0 }) {
-  if (pace !== null && pace !== undefined && pace !== 0 && !(pace >= LEAST && pace <= MOST))
+/**
+ * Throw InvalidRequest for {pace, steps} out of range.
+ *
+ * @param {PaceChange} change
+ * @param {RequestLimits["pace"]} limits
+ */
+export function checkPace({ pace, steps = 0 }, { rate: [least, most], steps: mostSteps }) {
+  if (pace !== null && pace !== undefined && pace !== 0 && !(pace >= least && pace <= most))
     throw new InvalidRequest(
-      `pace must be a number of tokens a second from ${LEAST} to ${MOST}, 0 to pause, or null for ` +
+      `pace must be a number of tokens a second from ${least} to ${most}, 0 to pause, or null for ` +
         `as fast as it goes, but got ${pace}`,
       "pace",
     );
-  if (!(steps >= 0 && steps <= MOST_STEPS))
+  if (!(steps >= 0 && steps <= mostSteps))
     throw new InvalidRequest(
-      `steps must be an integer from 0 to ${MOST_STEPS}, but got ${steps}`,
+      `steps must be an integer from 0 to ${mostSteps}, but got ${steps}`,
       "steps",
     );
 }

@@ -9,22 +9,17 @@ import { logSoftmax, mostLikely } from "./numbers.js";
  * @typedef {{ids: number[], logprobs: number[], ended: boolean}} Continuation
  */
 
-/** Least and most of each. @type {{[Name in "width" | "depth" | "length_penalty"]: [number, number]}} */
-const RANGES = { width: [1, 16], depth: [1, 128], length_penalty: [0, 10] };
-
 /**
  * Throw InvalidRequest for a beam that is too wide, too deep, or longer than the context.
  *
  * @param {BeamQuestion} question
  * @param {number} context
+ * @param {RequestLimits["questions"]} limits
  */
-export function checkBeam(question, context) {
-  for (const name of /** @type {(keyof typeof RANGES)[]} */ (Object.keys(RANGES))) {
-    const [least, most] = RANGES[name];
-    const value = question[name];
-    if (!(value >= least && value <= most))
-      throw new InvalidRequest(`${name} should be from ${least} to ${most}, but is ${value}`, name);
-  }
+export function checkBeam(question, context, limits) {
+  checkRange("width", question.width, 1, limits.beam_width);
+  checkRange("depth", question.depth, 1, limits.beam_depth);
+  checkRange("length_penalty", question.length_penalty, 0, limits.length_penalty);
   const n = question.ids.length;
   if (n + question.depth > context)
     throw new InvalidRequest(
@@ -32,6 +27,12 @@ export function checkBeam(question, context) {
         `depth of ${context - n} or less`,
       "depth",
     );
+}
+
+/** @param {string} name @param {number} value @param {number} least @param {number} most */
+function checkRange(name, value, least, most) {
+  if (!(value >= least && value <= most))
+    throw new InvalidRequest(`${name} should be from ${least} to ${most}, but is ${value}`, name);
 }
 
 /**

@@ -3,12 +3,15 @@
 import { InvalidRequest } from "../shared/errors.js";
 import { floats } from "./arrays.js";
 
-const MAX_REPEAT = 100;
-
-/** Throw InvalidRequest for a step that would be timed never or too often. @param {number} repeat */
-export function checkRepeat(repeat) {
-  if (!(repeat >= 1 && repeat <= MAX_REPEAT))
-    throw new InvalidRequest(`repeat is ${repeat}, expected 1 to ${MAX_REPEAT}`, "repeat");
+/**
+ * Throw InvalidRequest for a step that would be timed never or too often.
+ *
+ * @param {number} repeat
+ * @param {number} most
+ */
+export function checkRepeat(repeat, most) {
+  if (!(repeat >= 1 && repeat <= most))
+    throw new InvalidRequest(`repeat is ${repeat}, expected 1 to ${most}`, "repeat");
 }
 
 /**

@@ -11,9 +11,6 @@ import { planReport } from "./plan-report.js";
 import { LossReading, lensReading } from "./readings.js";
 import { waterfall } from "./waterfall.js";
 
-const MAX_TOP = 100;
-/** Largest answer about the attention of a text. */
-const MAX_ANSWER_BYTES = 64 * 2 ** 20;
 /** Most rows of a piece that keeps more than keys and values. */
 const PIECE_ROWS = 16;
 
@@ -55,15 +52,17 @@ export class Inspector {
    *   activations: import("../interventions/activation-cache.js").ActivationCache,
    *   engine: Pick<import("../gpu/engine.js").LocalEngine, "slots" | "texts" | "runs" | "steps" | "info">,
    *   plan: Exported.PlanFile, checks: QuestionChecks, endIds: number[],
+   *   limits: RequestLimits["questions"],
    * }} parts
    */
-  constructor({ recomputer, activations, engine, plan, checks, endIds }) {
+  constructor({ recomputer, activations, engine, plan, checks, endIds, limits }) {
     this.recomputer = recomputer;
     this.activations = activations;
     this.engine = engine;
     this.planFile = plan;
     this.checks = checks;
     this.endIds = endIds;
+    this.limits = limits;
     /** Logits of the last waterfall. @type {{asked: string, logits: Float32Array} | null} */
     this.latest = null;
   }
@@ -141,7 +140,7 @@ export class Inspector {
   logit_lens({ ids, position, chosen, top }) {
     this.checkPlace(ids, position);
     this.checkIds([chosen], "chosen");
-    checkTop(top);
+    this.checkTop(top);
     return (schedule) => this.lens(ids.slice(0, position + 1), chosen, top, schedule);
   }
 
@@ -150,9 +149,9 @@ export class Inspector {
     const { ids, position, params, index, also, top, grammar } = question;
     this.checkPlace(ids, position);
     this.checkIds(also, "also");
-    checkTop(top);
-    if (also.length > MAX_TOP)
-      throw new InvalidRequest(`also has ${also.length} ids, but ${MAX_TOP} are the most`, "also");
+    this.checkTop(top);
+    if (also.length > this.limits.top)
+      throw new InvalidRequest(`also has ${also.length} ids, but ${this.limits.top} are the most`, "also");
     if (grammar) throw new NotInBrowser("grammars are", "grammar");
     this.checks.checkParams(params);
     this.checks.checkBiasedIds(params);
@@ -169,7 +168,7 @@ export class Inspector {
   /** @param {Read.Losses} question @returns {Ask} */
   losses({ ids, first, top }) {
     this.checkPlace(ids, 0);
-    checkTop(top);
+    this.checkTop(top);
     if (ids.length < 2)
       throw new InvalidRequest("one token has nothing before it; give two ids", "ids");
     this.checkPlace(ids.slice(0, -1), first, "first");
@@ -179,7 +178,7 @@ export class Inspector {
   /** @param {Read.Beam} question @returns {Ask} */
   beam(question) {
     this.checkPlace(question.ids, 0);
-    checkBeam(question, this.planFile.limits.context);
+    checkBeam(question, this.planFile.limits.context, this.limits);
     return (schedule) =>
       beamAnswer(question, (ids) => this.logitsAfter(ids, schedule), this.endIds);
   }
@@ -200,7 +199,7 @@ export class Inspector {
 
   /** @param {Read.Profile} question @returns {Ask} */
   profile({ repeat, ...question }) {
-    checkRepeat(repeat);
+    checkRepeat(repeat, this.limits.repeat);
     const { report, recorded } = this.planOfStep(question);
     const { n_rows: rows, context } = question;
     const { clockMs } = this.engine.info;
@@ -362,20 +361,22 @@ export class Inspector {
   checkBytes(n) {
     const { n_layers: nLayers, n_heads: nHeads } = this.planFile.model;
     const bytes = 4 * n * nLayers * nHeads;
-    if (bytes <= MAX_ANSWER_BYTES) return;
-    const most = Math.floor(MAX_ANSWER_BYTES / (4 * nLayers * nHeads));
+    const { answer_bytes: mostBytes } = this.limits;
+    if (bytes <= mostBytes) return;
+    const most = Math.floor(mostBytes / (4 * nLayers * nHeads));
     throw new InvalidRequest(
       `the answer would have ${bytes.toLocaleString("en")} bytes for the attention of ${n} tokens; ` +
         `ask about ${most} tokens or fewer`,
       "position",
     );
   }
-}
 
-/** @param {number} top */
-function checkTop(top) {
-  if (!(top >= 1 && top <= MAX_TOP))
-    throw new InvalidRequest(`top should be from 1 to ${MAX_TOP}, but is ${top}`, "top");
+  /** @param {number} top */
+  checkTop(top) {
+    const { top: most } = this.limits;
+    if (!(top >= 1 && top <= most))
+      throw new InvalidRequest(`top should be from 1 to ${most}, but is ${top}`, "top");
+  }
 }
 
 /** An answer that is there at once. @param {InspectionAnswer} answer @returns {Pieces<InspectionAnswer>} */

@@ -2,11 +2,11 @@
 // are first needed and then kept, so that a slider computes nothing (gpu/engine/activation_cache.py).
 
 import { InterventionSchedule } from "./active.js";
-import { actingOf, MAX_PATCHES, MAX_STEERS, NONE_ENCODED, textsOf } from "./encode.js";
+import { actingOf, NONE_ENCODED, textsOf } from "./encode.js";
 import { NONE_RESOLVED, resolve } from "./resolved.js";
 
-/** Texts that are kept: as many as two sets of interventions can name. */
-const MAX_KEPT = 2 * (2 * MAX_STEERS + MAX_PATCHES);
+/** Texts that are kept, more than one set of interventions can name. */
+const MAX_KEPT = 64;
 /** Time between two looks at whether what is waited for is there; runs go on meanwhile. */
 const WAIT_MS = 4;
 

@@ -4,13 +4,6 @@
 import { InvalidRequest } from "../shared/errors.js";
 import { countChars, decimal, general, quoted } from "../text/python-text.js";
 
-const FACTORS = [-8, 8];
-const STRENGTHS = [-16, 16];
-export const MAX_STEERS = 8;
-export const MAX_PATCHES = 16;
-const MAX_TEXT_TOKENS = 256;
-/** Longer texts are refused before they are tokenized. */
-const MAX_TEXT_CHARS = 64 * 1024;
 /** Characters of a name in an error. */
 const MAX_NAME = 80;
 
@@ -75,13 +68,15 @@ export class InterventionEncoder {
    *   nLayers: number, nHeads: number, context: number,
    *   tokenize: (text: string) => number[], loras?: string[],
    * }} model
+   * @param {RequestLimits["interventions"]} limits
    */
-  constructor({ nLayers, nHeads, context, tokenize, loras = [] }) {
+  constructor({ nLayers, nHeads, context, tokenize, loras = [] }, limits) {
     this.nLayers = nLayers;
     this.nHeads = nHeads;
     this.tokenize = tokenize;
     this.loras = loras;
-    this.mostTokens = Math.min(MAX_TEXT_TOKENS, context);
+    this.limits = limits;
+    this.mostTokens = Math.min(limits.text_tokens, context);
   }
 
   /**
@@ -188,31 +183,32 @@ class Check {
     for (const entry of entries) {
       this.below(name, "layer", entry.layer, this.encoder.nLayers);
       if (entry.head !== undefined) this.below(name, "head", entry.head, this.encoder.nHeads);
-      this.number(name, "factor", entry.factor, FACTORS);
+      this.number(name, "factor", entry.factor, this.encoder.limits.factor);
     }
     this.once(name, entries.map(({ layer, head = 0 }) => `(${layer}, ${head})`));
   }
 
   /** @param {Read.LoraStrength[]} entries */
   loras(entries) {
-    const { loras: loaded } = this.encoder;
+    const { loras: loaded, limits } = this.encoder;
     for (const { name, strength } of entries) {
       if (!loaded.includes(name)) {
         const shown = [...quoted(name)].slice(0, MAX_NAME).join("");
         const there = loaded.length ? `loaded: ${loaded.join(", ")}` : "none is loaded";
         throw this.refused("loras", `there is no adapter ${shown}; ${there}`);
       }
-      this.number("loras", "strength", strength, FACTORS);
+      this.number("loras", "strength", strength, limits.factor);
     }
     this.once("loras", entries.map(({ name }) => name));
   }
 
   /** Return the ids of the two texts of each steer; [] for an empty `away`. @param {Read.Steer[]} steers */
   steers(steers) {
-    this.atMost("steer", steers.length, MAX_STEERS);
+    const { nLayers, limits } = this.encoder;
+    this.atMost("steer", steers.length, limits.steers);
     const texts = steers.map(({ layer, strength, toward, away = "" }) => {
-      this.below("steer", "layer", layer, this.encoder.nLayers);
-      this.number("steer", "strength", strength, STRENGTHS);
+      this.below("steer", "layer", layer, nLayers);
+      this.number("steer", "strength", strength, limits.strength);
       return [this.text("steer", "toward", toward), away ? this.text("steer", "away", away) : []];
     });
     return { toward: texts.map(([toward]) => toward), away: texts.map(([, away]) => away) };
@@ -225,10 +221,11 @@ class Check {
    * @param {number | null} nPrompt
    */
   patches(patches, nPrompt) {
-    this.atMost("patch", patches.length, MAX_PATCHES);
+    const { nLayers, limits } = this.encoder;
+    this.atMost("patch", patches.length, limits.patches);
     this.once("patch", patches.map(({ layer, position }) => `(${layer}, ${position})`));
     return patches.map(({ layer, position, prompt, token }) => {
-      this.below("patch", "layer", layer, this.encoder.nLayers);
+      this.below("patch", "layer", layer, nLayers);
       if (position < 0 || (nPrompt !== null && position >= nPrompt)) {
         const place = nPrompt === null ? "0 or more" : `from 0 to ${nPrompt - 1}`;
         throw this.refused("patch", `position must be ${place}, but got ${position}`);
@@ -246,10 +243,10 @@ class Check {
 
   /** @param {string} name @param {string} field @param {string} text */
   text(name, field, text) {
-    const { mostTokens, tokenize } = this.encoder;
+    const { mostTokens, tokenize, limits } = this.encoder;
     const range = `${field} must have 1 to ${mostTokens} tokens, but it has`;
     const n = countChars(text);
-    if (n > MAX_TEXT_CHARS)
+    if (n > limits.text_chars)
       throw this.refused(
         name,
         `${range} ${n.toLocaleString("en")} characters, too many to tokenise`,
