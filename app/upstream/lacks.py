@@ -18,6 +18,7 @@ WHY_NOT = {
     "schedule": "what each of its steps computed",
     "weights": "its weights",
     "plan": "which dispatches it runs",
+    "lab": "how long each of its steps takes",
     "draw": "how many tokens its sampler kept, nor the number it drew",
     "memory": "how much memory it uses",
     "preview": "what the next token would be drawn from before it has written it",

@@ -31,11 +31,12 @@ INSTRUMENTS = (
     "schedule",
     "weights",
     "plan",
+    "lab",
     "needs",
 )
-FILLED = tuple(name for name in INSTRUMENTS if name != "compare")
-"""Instruments with a table as soon as there is an answer; a comparison must be run first, as
-`test_compare.py` does."""
+FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab"))
+"""Instruments with a table as soon as there is an answer; a comparison and the lab's experiments
+must be run first, as `test_compare.py` and `test_lab.py` do."""
 EXPERTS = 6
 """Experts of the fake model, so that the instrument for experts is there too."""
 

@@ -60,9 +60,10 @@ ROOMS = {
     "look/tokens": "chat look/shared net state ui view",
     "look/weights": "local/gpu look/shared net state ui",
     "look/forward": "interventions look/shared look/weights state ui view",
+    "look/lab": "chat core-sample look/plan look/shared net state turns ui",
     "look/needs": "chat look/plan look/shared net state ui",
     "look": "look/attention look/branches look/cache look/compare look/experts look/filters"
-    " look/forward look/lens look/loss look/needs look/plan look/reach look/schedule"
+    " look/forward look/lab look/lens look/loss look/needs look/plan look/reach look/schedule"
     " look/shared look/timeline look/tokens look/weights state ui",
     "panels": "chat conversations core-sample interventions local/gpu local/hub look look/cache"
     " look/reach look/shared net settings state turns ui view",

@@ -116,6 +116,13 @@ export const INSTRUMENTS = [
     fetch: async () => (await import("./plan/plan.js")).plan,
   },
   {
+    name: "lab",
+    tab: "Lab",
+    title: "Prefill and decode",
+    what: "Experiments that the engine runs: the first token, the KV cache, both phases, several streams.",
+    fetch: async () => (await import("./lab/lab.js")).lab,
+  },
+  {
     name: "needs",
     tab: "Needs",
     title: "What would it take",

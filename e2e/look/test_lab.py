@@ -1,0 +1,145 @@
+"""The lab's experiments: what they have the engine run, and that their numbers are its own."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.look.panel import LookPanel
+from e2e.look.test_looks import open_page, violations
+from e2e.playground import Playground
+from e2e.site import Site
+from e2e.waiting import until
+from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_plan import fake_plan
+
+GIVEN, WRITTEN = 16, 48
+"""Tokens of the text that is written with and without the cache."""
+
+
+def run(play: Playground, name: str) -> LookPanel:
+    """Run an experiment to its end."""
+    look = begin(play, name)
+    expect(look.panel.get_by_role("button", name="Run again")).to_be_visible()
+    return look
+
+
+def begin(play: Playground, name: str) -> LookPanel:
+    look = play.look.open("lab")
+    look.panel.get_by_role("radio", name=name, exact=True).check()
+    look.panel.get_by_role("button", name=re.compile("^Run")).click()
+    return look
+
+
+def asked(play: Playground) -> list[dict[str, Any]]:
+    """Return the requests of the lab's runs, in order."""
+    return [message for message in play.messages.sent if message["type"] == "generate"]
+
+
+def timings(play: Playground) -> list[dict[str, Any]]:
+    return [event["timings"] for event in play.messages.events("done")]
+
+
+def numbers(look: LookPanel) -> list[dict[str, float]]:
+    return [{name: float(value) for name, value in row.items()} for row in look.csv()]
+
+
+def test_the_first_token_by_prompt_length(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.001))
+    look = run(play, "First token")
+    rows, found = numbers(look), timings(play)
+    assert [row["prompt tokens"] for row in rows] == [len(each["ids"]) for each in asked(play)]
+    assert len(rows) == len(found) > 3
+    for row, each in zip(rows, found, strict=True):
+        assert row["first token, ms"] == pytest.approx(each["ttft_ms"] - each["queue_ms"])
+        assert row["each after it, ms"] == each["tpot_ms"]
+        assert each["cache_n"] == 0, "nothing was found in the cache"
+    expect(look.panel.get_by_role("status").last).to_contain_text("times as long a prompt")
+    assert violations(page) == []
+
+
+def test_without_the_cache_all_is_read_again(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.001))
+    look = run(play, "KV cache")
+    cached, *again = asked(play)
+    tokens = play.messages.events("token")
+    assert cached["params"]["max_tokens"] == WRITTEN
+    assert [len(each["ids"]) for each in again] == [GIVEN + i for i in range(1, WRITTEN)]
+    written = [token["id"] for token in tokens[:WRITTEN]]
+    for i, each in enumerate(again, 1):
+        assert each["ids"][1:] == [*cached["ids"][1:], *written[:i]]
+        assert each["params"]["max_tokens"] == 1
+    rows, (_, *found) = numbers(look), timings(play)
+    assert [row["with the cache, ms"] for row in rows] == [
+        token["times"]["interval"] for token in tokens[1:WRITTEN]
+    ]
+    assert [row["without, ms"] for row in rows] == [each["prompt_ms"] for each in found]
+    assert rows[-1]["without, all so far, ms"] == pytest.approx(
+        sum(each["prompt_ms"] for each in found)
+    )
+    assert {each["cache_n"] for each in found} == {0}
+
+
+@pytest.mark.quick
+def test_both_phases_have_the_costs_of_the_plan(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.001))
+    look = run(play, "Phases")
+    read, written = look.csv()
+    (request,) = asked(play)
+    n, n_written = len(request["ids"]), request["params"]["max_tokens"]
+    info = FakeEngine(FakeOptions()).info
+    decode = [fake_plan(info, 1, n + i) for i in range(n_written - 1)]
+    assert float(written["operations"]) == sum(plan["flops"] for plan in decode)
+    assert float(written["bytes"]) == sum(plan["n_bytes"] for plan in decode)
+    gpu = [event["times"]["gpu"] for event in play.messages.events("token")[1:]]
+    assert float(written["time, ms"]) == pytest.approx(sum(gpu))
+    done = [0, *(event["done"] for event in play.messages.events("prefill"))]
+    chunks = [fake_plan(info, b - a, a) for a, b in itertools.pairwise(done)]
+    assert float(read["operations"]) == sum(plan["flops"] for plan in chunks)
+    assert int(read["tokens"]) == n
+    for row in (read, written):
+        intensity = float(row["operations"]) / float(row["bytes"])
+        assert float(row["operations per byte"]) == pytest.approx(intensity)
+        assert row["bound by"] == ("bandwidth" if intensity < 3e11 / 2e10 else "arithmetic")
+
+
+def test_streams_run_at_the_same_time(page: Page, site: Callable[..., Site]) -> None:
+    play = open_page(page, site(delay=0.001))
+    look = run(play, "Streams")
+    rows, found = numbers(look), timings(play)
+    assert [row["streams"] for row in rows] == [1, 2, 4, 8]
+    assert len(found) == 15
+    assert rows[0]["tokens/s, each"] == pytest.approx(1000 / found[0]["tpot_ms"])
+    kinds = [
+        message["event"]["type"] if message["type"] == "event" else ""
+        for message in play.messages.received
+    ]
+    last = kinds[: -kinds[::-1].index("accepted")]
+    assert last[-8:].count("accepted") > 1, "the last eight were asked together"
+
+
+def test_an_experiment_is_stopped_by_its_button_and_by_closing_the_panel(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.02))
+    look = begin(play, "KV cache")
+    until(page, lambda: play.messages.events("token"), "the first token")
+    look.panel.get_by_role("button", name="Stop").click()
+    expect(look.panel.get_by_role("button", name="Run", exact=True)).to_be_enabled()
+    until(page, lambda: play.messages.events("done"), "the end of the run")
+    assert [done["reason"] for done in play.messages.events("done")] == ["cancelled"]
+    assert len(asked(play)) == 1
+    look.panel.get_by_role("button", name="Run", exact=True).click()
+    until(page, lambda: len(asked(play)) == 2, "another run")
+    look.open("schedule")
+    until(page, lambda: play.messages.events("token")[3:], "more tokens beside another instrument")
+    page.keyboard.press("Escape")
+    expect(look.panel).to_be_hidden()
+    until(page, lambda: len(play.messages.events("done")) == 2, "the end of that run")
+    assert play.messages.events("done")[1]["reason"] == "cancelled"
+    assert len(asked(play)) == 2

@@ -1,0 +1,235 @@
+// Experiments of the lab: what each runs, and what its rows show.
+
+import { inspect } from "../../net/inspect.js";
+import { knownPeaks, measurePeaks } from "../plan/roofline-costs.js";
+import { timedSteps } from "../plan/roofline.js";
+import { count, duration, figure } from "../../ui/format.js";
+
+/** @typedef {import("../plan/roofline.js").TimedStep} TimedStep */
+
+/** Tokens written after each prompt of `first`. */
+const AFTER = 8;
+/** Longer prompts than one that takes so long are not tried. */
+const ENOUGH_MS = 5000;
+const LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+/** Prompt and written tokens of `cache`. */
+const GIVEN = 16;
+const WRITTEN = 48;
+/** The same of `phases`, and of each stream of `streams`. */
+const PHASES = { prompt: 256, written: 32 };
+const STREAM = { prompt: 16, written: 32 };
+const STREAMS = [1, 2, 4, 8];
+
+/** @param {LabRow} row @param {string} column */
+const at = (row, column) => Number(row[column]);
+
+/** @type {Experiment} */
+const first = {
+  name: "first",
+  tab: "First token",
+  title: "First token by prompt length",
+  what: "Prompts of 8 tokens and more, each read from the start: the time to the first token, and of each one after it.",
+  columns: ["prompt tokens", "first token, ms", "each after it, ms"],
+  x: "prompt tokens",
+  isLog: true,
+  unit: "ms",
+  lines: [
+    { column: "first token, ms", colour: "lamp" },
+    { column: "each after it, ms", colour: "data" },
+  ],
+  async run({ hello, prompt, run, add }) {
+    for (const n of LENGTHS.filter((length) => length + AFTER <= hello.limits.context)) {
+      const { timings } = await run(prompt(n), AFTER);
+      add({
+        "prompt tokens": n,
+        "first token, ms": timings.ttft_ms - timings.queue_ms,
+        "each after it, ms": timings.tpot_ms,
+      });
+      if (timings.ttft_ms > ENOUGH_MS) break;
+    }
+  },
+  says(rows) {
+    const [short, long] = [rows[0], rows.at(-1)];
+    if (!short || !long || short === long) return "";
+    /** @param {string} column */
+    const grew = (column) => `${figure(at(long, column) / at(short, column))} times`;
+    return (
+      `${figure(at(long, "prompt tokens") / at(short, "prompt tokens"))} times as long a prompt takes ` +
+      `${grew("first token, ms")} as long to its first token, and ${grew("each after it, ms")} for each after it.`
+    );
+  },
+};
+
+/** @type {Experiment} */
+const cache = {
+  name: "cache",
+  tab: "KV cache",
+  title: "With and without the KV cache",
+  what:
+    "A text written with the cache, then each of its tokens again by reading all before it: with another first " +
+    "token, for which the cache holds nothing.",
+  columns: ["token", "with the cache, ms", "without, ms", "without, all so far, ms"],
+  x: "token",
+  isLog: false,
+  unit: "ms",
+  lines: [
+    { column: "without, ms", colour: "lamp" },
+    { column: "with the cache, ms", colour: "data" },
+  ],
+  async run({ prompt, run, add }) {
+    const given = prompt(GIVEN);
+    const cached = await run(given, WRITTEN);
+    let sum = 0;
+    for (let i = 1; i < WRITTEN; i += 1) {
+      const [other] = prompt(1);
+      const { timings } = await run([other, ...given.slice(1), ...cached.ids.slice(0, i)], 1);
+      sum += timings.prompt_ms;
+      add({
+        token: i + 1,
+        "with the cache, ms": cached.answer.tokens[i].times.interval,
+        "without, ms": timings.prompt_ms,
+        "without, all so far, ms": sum,
+      });
+    }
+  },
+  says(rows) {
+    if (rows.length < 2) return "";
+    const kept = rows.reduce((sum, row) => sum + at(row, "with the cache, ms"), 0);
+    const again = at(rows[rows.length - 1], "without, all so far, ms");
+    return (
+      `${count(rows.length)} tokens take ${duration(kept)} with the cache and ${duration(again)} without, ` +
+      `${figure(again / kept)} times as long: token n reads n tokens instead of one, so the sum grows with n².`
+    );
+  },
+};
+
+/** Return the cost of a step by its plan. @param {{rows: number, context: number}} step @returns {Promise<StepCost>} */
+async function costOf({ rows, context }) {
+  const { info } = await inspect({ kind: "plan", n_rows: rows, context });
+  if (!info.flops) throw { code: "no_plan", message: "This engine does not tell what its steps cost." };
+  return { flops: info.flops, bytes: info.n_bytes };
+}
+
+/**
+ * Return the cost of steps: of those of one row, which is linear in the context, from the first and the last.
+ *
+ * @param {TimedStep[]} steps
+ * @returns {Promise<StepCost>}
+ */
+async function costOfAll(steps) {
+  const isDecode = steps.every(({ rows }) => rows === 1);
+  const some = isDecode ? [steps[0], steps[steps.length - 1]] : steps;
+  /** @type {StepCost[]} */
+  const costs = [];
+  for (const step of some) costs.push(await costOf(step));
+  const times = isDecode ? steps.length / 2 : 1;
+  /** @param {keyof StepCost} name */
+  const total = (name) => times * costs.reduce((sum, cost) => sum + cost[name], 0);
+  return { flops: total("flops"), bytes: total("bytes") };
+}
+
+/**
+ * Return the row of a phase, from its timed steps.
+ *
+ * @param {string} phase
+ * @param {TimedStep[]} steps
+ * @param {number} tokens
+ */
+async function phaseRow(phase, steps, tokens) {
+  const { flops: operations, bytes: moved } = await costOfAll(steps);
+  const ms = steps.reduce((sum, step) => sum + step.ms, 0);
+  const peaks = knownPeaks();
+  const ridge = peaks?.flops_per_s ? peaks.flops_per_s / peaks.bytes_per_s : null;
+  const binds = ridge !== null && operations / moved < ridge ? "bandwidth" : "arithmetic";
+  return {
+    phase,
+    tokens,
+    "time, ms": ms,
+    steps: steps.length,
+    "tokens/s": (1000 * tokens) / ms,
+    bytes: moved,
+    operations,
+    "operations per byte": operations / moved,
+    "GB/s": moved / ms / 1e6,
+    "GFLOP/s": operations / ms / 1e6,
+    "bound by": ridge === null ? "" : binds,
+  };
+}
+
+/** @type {Experiment} */
+const phases = {
+  name: "phases",
+  tab: "Phases",
+  title: "Prefill and decode",
+  what: "One prompt of 256 tokens and 32 tokens after it: bytes, operations and time of both phases, and what binds them.",
+  columns: [
+    "phase", "tokens", "steps", "time, ms", "tokens/s", "bytes", "operations", "operations per byte", "GB/s",
+    "GFLOP/s", "bound by",
+  ],
+  x: "",
+  isLog: false,
+  unit: "",
+  lines: [],
+  async run({ hello, prompt, run, add }) {
+    if (knownPeaks() === null) await measurePeaks(); // what binds depends on them
+    const n = Math.min(PHASES.prompt, Math.floor(hello.limits.context / 2));
+    const { answer, segment } = await run(prompt(n), PHASES.written);
+    const steps = timedSteps(segment, answer.tokens);
+    if (!steps.length) throw { code: "untimed", message: "The steps of this device are not timed." };
+    const [read, written] = [steps.filter(({ token }) => token === null), steps.filter(({ token }) => token !== null)];
+    add(await phaseRow("prefill", read, n));
+    add(await phaseRow("decode", written, written.length));
+  },
+  says(rows) {
+    const [read, written] = rows;
+    if (!read || !written) return "";
+    return (
+      `Prefill does ${figure(at(read, "operations per byte"))} operations for each byte, decode ` +
+      `${figure(at(written, "operations per byte"))}: it reads all weights for one token.`
+    );
+  },
+};
+
+/** @type {Experiment} */
+const streams = {
+  name: "streams",
+  tab: "Streams",
+  title: "Streams at once",
+  what: "One, two, four and eight texts written at the same time: tokens per second of all, and of each.",
+  columns: ["streams", "tokens/s, all", "tokens/s, each", "at once"],
+  x: "streams",
+  isLog: false,
+  unit: "tokens/s",
+  lines: [
+    { column: "tokens/s, all", colour: "lamp" },
+    { column: "tokens/s, each", colour: "data" },
+  ],
+  async run({ hello, prompt, run, add }) {
+    for (const n of STREAMS) {
+      const runs = await Promise.all(
+        Array.from({ length: n }, () => run(prompt(STREAM.prompt), STREAM.written)),
+      );
+      const from = Math.min(...runs.map(({ firstAt }) => firstAt));
+      const to = Math.max(...runs.map(({ lastAt }) => lastAt));
+      const each = runs.reduce((sum, { timings }) => sum + 1000 / timings.tpot_ms, 0) / n;
+      add({
+        streams: n,
+        "tokens/s, all": (1000 * (n * STREAM.written - 1)) / (to - from),
+        "tokens/s, each": each,
+        "at once": Math.min(n, hello.limits.active),
+      });
+    }
+  },
+  says(rows) {
+    const [one, most] = [rows[0], rows.at(-1)];
+    if (!one || !most || one === most) return "";
+    const waits = at(most, "at once") < at(most, "streams") ? `, ${count(at(most, "at once"))} at once and the others after them` : "";
+    return (
+      `${count(at(most, "streams"))} streams${waits} write ${figure(at(most, "tokens/s, all") / at(one, "tokens/s, all"))} ` +
+      "times as many tokens per second as one. A step reads the weights once for all of them, which pays where " +
+      "bandwidth binds."
+    );
+  },
+};
+
+export const EXPERIMENTS = [first, cache, phases, streams];

@@ -1,0 +1,126 @@
+// Prefill and decode: measured experiments, each run by a click on the engine, beside whatever else it
+// does, and drawn as it fills.
+
+import { changed, on, ready, state } from "../../state.js";
+import { all, el, inputOf, newButton, setText } from "../../ui/dom.js";
+import { sentence } from "../../ui/format.js";
+import { drawTable } from "../shared/table.js";
+import { STOPPED, openBench, stopBench } from "./bench.js";
+import { drawChart } from "./chart.js";
+import { EXPERIMENTS } from "./experiments.js";
+
+/** Rows of each experiment, by its name, and the model that they were measured on. @type {Map<string, LabRow[]>} */
+const measured = new Map();
+let model = "";
+let selected = EXPERIMENTS[0];
+/** The experiment that runs now, or null. @type {Experiment | null} */
+let running = null;
+let problem = "";
+
+/** Elements. */
+const at = {
+  choices: el("fieldset", "seg"),
+  what: el("p", "lb-what"),
+  go: newButton("Run", onGo, "text"),
+  says: el("p", "lb-says"),
+  canvas: el("canvas", "lb-chart"),
+  numbers: el("div", "lb-numbers"),
+};
+
+/** @type {Instrument} */
+export const lab = {
+  needs: "nothing",
+  asks: true,
+
+  setUp(root) {
+    const bar = root.appendChild(el("div", "lb-bar"));
+    at.choices.append(el("legend", "vh", "Experiment"), ...EXPERIMENTS.map(choiceOf));
+    at.choices.addEventListener("change", (event) => {
+      selected = EXPERIMENTS.find(({ name }) => name === inputOf(event).value) ?? selected;
+      changed("look");
+    });
+    at.canvas.setAttribute("role", "img");
+    at.says.setAttribute("role", "status");
+    const acts = el("p", "lb-acts");
+    acts.append(at.go);
+    bar.append(at.choices, at.what, acts, at.says);
+    root.append(at.canvas, at.numbers);
+    at.numbers.tabIndex = 0;
+    at.numbers.setAttribute("role", "group");
+    on("size", stopIfClosed);
+  },
+
+  show({ hello }) {
+    const name = `${hello.model.name} ${hello.model.dtype} ${hello.device.name}`;
+    if (name !== model) measured.clear();
+    model = name;
+    draw();
+    return "Measured by the runs of this experiment: greedy, without capture, of prompts that no cache holds.";
+  },
+
+  table: () => ({
+    columns: selected.columns,
+    rows: rowsOf(selected).map((row) => selected.columns.map((column) => row[String(column)] ?? null)),
+  }),
+};
+
+/** @param {Experiment} experiment */
+const rowsOf = ({ name }) => measured.get(name) ?? [];
+
+/** @param {Experiment} experiment */
+function choiceOf({ name, tab }) {
+  const choice = el("label", "", tab);
+  const input = Object.assign(el("input"), { type: "radio", name: "lab", value: name });
+  input.checked = name === selected.name;
+  choice.prepend(input);
+  return choice;
+}
+
+/** An experiment goes on while another instrument is looked at, and ends when the panel is closed. */
+function stopIfClosed() {
+  if (running && !document.body.hasAttribute("data-look")) stopBench();
+}
+
+async function onGo() {
+  if (running) {
+    stopBench();
+    return;
+  }
+  const { hello } = state;
+  if (!hello || !ready()) return;
+  const experiment = selected;
+  running = experiment;
+  problem = "";
+  measured.set(experiment.name, []);
+  changed("look");
+  try {
+    const bench = await openBench(hello, (row) => {
+      measured.set(experiment.name, [...rowsOf(experiment), row]);
+      changed("look");
+    });
+    await experiment.run(bench);
+  } catch (error) {
+    if (error !== STOPPED) {
+      stopBench();
+      problem = sentence(/** @type {Problem} */ (error).message);
+    }
+  }
+  running = null;
+  changed("look");
+}
+
+function draw() {
+  const rows = rowsOf(selected);
+  const isRunning = running === selected;
+  at.what.replaceChildren(el("b", "", `${selected.title}.`), ` ${selected.what}`);
+  setText(at.go, running ? "Stop" : rows.length ? "Run again" : "Run");
+  at.go.disabled = !running && !ready();
+  for (const input of all(at.choices, "input")) /** @type {HTMLInputElement} */ (input).disabled = !!running;
+  const says = selected.says(rows);
+  setText(at.says, problem || (isRunning ? `Running … ${says}` : says));
+  at.canvas.hidden = !selected.lines.length || !rows.length;
+  at.canvas.setAttribute("aria-label", `${selected.title}. ${says}`);
+  if (!at.canvas.hidden) drawChart(at.canvas, selected, rows);
+  at.numbers.setAttribute("aria-label", selected.title);
+  at.numbers.replaceChildren(...(rows.length ? [drawTable(lab.table(), selected.title)] : []));
+}

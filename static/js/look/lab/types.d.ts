@@ -1,0 +1,47 @@
+// Shapes of the lab.
+
+/** A measured row: numbers by the name of its column; text where it is not one. */
+type LabRow = Record<string, number | string | null>;
+
+/** What an experiment is given: a way to run prompts, and where its rows go. */
+interface Bench {
+  hello: ToPage.Hello;
+  /** Token ids of a prompt of `n` tokens that no cache holds. */
+  prompt(n: number): number[];
+  /** Write `nTokens` greedily after `ids`. Rejects with {code, message}, or if the lab was stopped. */
+  run(ids: number[], nTokens: number): Promise<LabRun>;
+  add(row: LabRow): void;
+}
+
+/** A finished run. `firstAt`, `lastAt`: when its first and last token came to the page (ms). */
+interface LabRun {
+  answer: Answer;
+  segment: Segment;
+  timings: ToPage.Timings;
+  ids: number[];
+  firstAt: number;
+  lastAt: number;
+}
+
+/** A line of the chart: the name of its column, which has its values, and its colour. */
+interface LabLine {
+  column: string;
+  colour: "data" | "lamp" | "ink-2";
+}
+
+/** `tab`: its name among the others. */
+interface Experiment {
+  name: string;
+  tab: string;
+  title: string;
+  what: string;
+  columns: Column[];
+  x: string;
+  /** Both axes logarithmic. */
+  isLog: boolean;
+  unit: string;
+  lines: LabLine[];
+  run(bench: Bench): Promise<void>;
+  /** What the rows show, in a sentence; "" while there are too few. */
+  says(rows: LabRow[]): string;
+}
