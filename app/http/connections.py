@@ -7,7 +7,7 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from app.http.sockets import READ_BYTES, hang_up
@@ -45,10 +45,14 @@ def max_connections() -> int:
 
 
 class Connections:
-    """Open connections, at most `limit`. Thread-safe."""
+    """Open connections, at most `limit`. A quarter of them is for requests that are answered at
+    once. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self._most_working = limit - limit // 4
+        self._working: set[socket.socket] = set()
+        """Connections whose request may take long."""
         self._lock = threading.Lock()
         self._n_open = 0
         self._waiting: dict[socket.socket, float] = {}
@@ -68,6 +72,15 @@ class Connections:
                 return False
             self._n_open += 1
             self._waiting[sock] = time.monotonic()
+            return True
+
+    def begin_work(self, sock: socket.socket) -> bool:
+        """Note that the request may take long, evicting such a one that waits for its peer if
+        needed. Return False if as many others are at work as may be."""
+        with self._lock:
+            if len(self._working) >= self._most_working and not self._evict(self._working):
+                return False
+            self._working.add(sock)
             return True
 
     def on_request(self, sock: socket.socket) -> None:
@@ -91,6 +104,7 @@ class Connections:
         """Note that the response is sent: the connection only waits for its peer to close."""
         with self._lock:
             self._waiting.pop(sock, None)
+            self._working.discard(sock)
             self._answered[sock] = None
 
     def remove(self, sock: socket.socket) -> None:
@@ -105,14 +119,17 @@ class Connections:
         with self._lock:
             self._evict()
 
-    def _evict(self) -> bool:
-        sock = next(iter(self._answered), None)
+    def _evict(self, among: Set[socket.socket] | None = None) -> bool:
+        """Evict a connection, one of `among` if given. Return False if none can be."""
+        sock = next(iter(self._answered), None) if among is None else None
         if sock is None:
-            sock, since = next(iter(self._waiting.items()), (None, 0.0))
+            waiting = ((s, at) for s, at in self._waiting.items() if among is None or s in among)
+            sock, since = next(waiting, (None, 0.0))
             if sock is None or time.monotonic() - since < MIN_IDLE_SECONDS:
                 return False
         self._answered.pop(sock, None)
         self._waiting.pop(sock, None)
+        self._working.discard(sock)
         hang_up(sock)  # its thread wakes up, ends and calls `remove`
         return True
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from app.http import connections
-from app.http.connections import Connections, ResponseStream, refuse
+from app.http.connections import REFUSAL, Connections, ResponseStream, refuse
 from app.http.request_reader import ChunkedBody, RequestStream, framing_problem
 from app.http.security import MAX_BODY_BYTES
 from app.http.sockets import finish
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SEARCH = "/api/models/search"
+"""The only GET that waits for another server."""
 SEND_SECONDS = 60.0
 """Time that one send to a client may take; then the connection is closed."""
 ACCEPT_SECONDS = 1.0
@@ -67,12 +69,22 @@ class Handler(WSGIRequestHandler):
         if problem is not None:
             self.send_error(400, problem)
             return False
+        if not self._is_quick and not self.server.connections.begin_work(self.connection):
+            self.wfile.write(REFUSAL)
+            self.close_connection = True
+            return False
         chunked = "Transfer-Encoding" in self.headers
         self.rfile.end_head(
             None if chunked else int(self.headers.get("Content-Length", 0)),
             functools.partial(self.server.connections.on_request, self.connection),
         )
         return True
+
+    @property
+    def _is_quick(self) -> bool:
+        """Return whether the request is answered at once: the page, its files, states. It is quick,
+        too, if it opens a WebSocket, of which there is a limit of its own."""
+        return self.command in ("GET", "HEAD") and not self.path.startswith(SEARCH)
 
     def make_environ(self) -> WSGIEnvironment:
         environ = super().make_environ()

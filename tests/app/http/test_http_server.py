@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SEARCH = b"GET /api/models/search?q=a HTTP/1.1\r\nHost: localhost\r\n"
 BODY = b'{"prompt":"Once","max_tokens":2}'
 LONG = b'{"prompt":"Once","max_tokens":400}'
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -235,6 +236,50 @@ def test_connections_at_work_do_not_give_way(
         page.send_message("count", request=1, prompt="Once")
         assert b'"counted"' in next(page.frames())[1]
         page.sock.close()
+
+
+def test_requests_that_take_long_leave_places_to_the_page(start_server: StartServer) -> None:
+    entered, go = threading.Semaphore(0), threading.Event()
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        if environ["REQUEST_METHOD"] == "POST" or environ["PATH_INFO"] == "/api/models/search":
+            entered.release()
+            assert go.wait(PATIENCE_S)
+        start_response("200 OK", [("Content-Length", "0")])
+        return []
+
+    port = start_server(4, app)
+    asking = [connect(port) for _ in range(3)]
+    try:
+        for sock, head in zip(asking, (POST, POST, SEARCH), strict=True):
+            sock.sendall(head + b"\r\n")
+            assert entered.acquire(timeout=PATIENCE_S)
+        for head in (POST, SEARCH):
+            refusal = ask(port, head + b"\r\n")
+            assert status(refusal) == 503
+            assert b"Retry-After: 2\r\n" in refusal
+        assert status(ask(port, HEALTH)) == 200
+    finally:
+        go.set()
+    assert [status(read_all(sock)) for sock in asking] == [200] * 3
+    assert status(ask(port, POST + b"\r\n")) == 200, "their places are free again"
+    for sock in asking:
+        sock.close()
+
+
+def test_half_bodies_give_way_to_requests_that_take_long(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no place among those at work, although others are free."""
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
+    port = start_server(8)
+    halves = [connect(port) for _ in range(6)]
+    for sock in halves:
+        sock.sendall(POST + b"Content-Length: 100\r\n\r\n{")
+    for _ in range(3):
+        assert status(ask(port, POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)) == 200
+    for sock in halves:
+        sock.close()
 
 
 def test_connections_that_do_not_read_give_way(
