@@ -161,7 +161,6 @@ def test_a_refusal_of_the_server_marks_the_control(
     expect(page.locator("body")).to_have_attribute("data-phase", "empty")
 
 
-@pytest.mark.quick
 def test_stop_strings_end_the_text(play: Callable[..., Playground]) -> None:
     here = play()
     here.page.get_by_role("button", name="Greedy").click()
@@ -214,7 +213,6 @@ def test_a_token_shows_its_numbers_on_hover_and_on_focus(
     expect(here.tokens.nth(3)).to_be_focused()
 
 
-@pytest.mark.quick
 def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
     page: Page, play: Callable[..., Playground]
 ) -> None:

@@ -53,7 +53,6 @@ def test_esc_stops_and_keeps_the_text(page: Page, site: Callable[..., Site]) -> 
     assert here.text() == text
 
 
-@pytest.mark.quick
 def test_continue_writes_on_in_the_same_answer(play: Callable[..., Playground]) -> None:
     here = play()
     here.set(max_tokens=12)

@@ -80,7 +80,6 @@ def expect_answered(play: Playground, *said: str) -> None:
     assert play.numbers() == list(range(N))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("lost", [SENT_LOST, ANSWERS_LOST])
 def test_of_a_new_conversation_that_was_left(play: Playground, wire: Wire, lost: str) -> None:
     wire.lost.add(lost)

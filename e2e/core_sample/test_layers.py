@@ -184,7 +184,6 @@ def test_a_layer_keeps_its_place_under_the_pointer(page: Page, site: Callable[..
         )
 
 
-@pytest.mark.quick
 def test_the_cosine_is_a_colour_of_the_core(page: Page, site: Callable[..., Site]) -> None:
     play = Playground(page, site()).open()
     written(play, 20)

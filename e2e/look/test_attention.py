@@ -56,7 +56,6 @@ def test_no_position_is_of_two_places(loaded: Page) -> None:
     ), "a token alone can look at nothing else"
 
 
-@pytest.mark.quick
 def test_heads_are_named_after_where_they_look(loaded: Page) -> None:
     ids = [9, 7, 3, 5, 7, 4, 5, 1, 2, 8, 6, 7]
     rows = {

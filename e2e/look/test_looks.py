@@ -262,7 +262,6 @@ def test_the_transcript_does_not_pull_back_a_reader(page: Page, site: Callable[.
     play.wait_done()
 
 
-@pytest.mark.quick
 def test_everything_with_the_keyboard(page: Page, site: Callable[..., Site]) -> None:
     play = open_page(page, site(delay=0.02))
     expect(play.prompt).to_be_focused()

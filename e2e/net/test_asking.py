@@ -16,8 +16,6 @@ from gpu.inspection.requests import Question
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeOptions, info_of
 
-pytestmark = pytest.mark.quick
-
 LOST_LINE = "WebSocket connection to"
 IDS = [0, 262, 263, 264, 265]
 QUESTIONS: list[dict[str, Any]] = [
@@ -74,6 +72,7 @@ def test_an_answers_numbers_are_views_on_its_frame(
         assert found["offset"] % 8 == 0
 
 
+@pytest.mark.quick
 def test_what_the_server_refuses_is_rejected(page: Page, play: Callable[..., Playground]) -> None:
     play()
     bad = {"kind": "losses", "ids": []}
@@ -99,6 +98,7 @@ LATEST = """async (n) => {
 }"""
 
 
+@pytest.mark.quick
 def test_only_the_newest_question_of_a_slider_is_answered(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -153,6 +153,7 @@ def test_the_newest_question_may_fail(page: Page, play: Callable[..., Playground
     }""") == ["invalid_request", "answer"]
 
 
+@pytest.mark.quick
 def test_a_lost_line_rejects_what_is_under_way(
     page: Page, site: Callable[..., Site], allowed_console: list[str]
 ) -> None:

@@ -6,14 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, WebSocketRoute
 
 from e2e.net.test_connection import LOST_LINE, N, prepare
 from e2e.playground import Playground
 from e2e.site import Site
-
-pytestmark = pytest.mark.quick
 
 
 def test_it_asks_only_for_what_it_has_not(
