@@ -11,7 +11,7 @@ from e2e.local.exports import SMALL, TALE, exported, server_tokens
 from e2e.local.local_engine import LocalEnginePage, ids_of, request, tokens_of
 from gpu import ScheduledUpdate
 
-N = 64
+N = 24
 """Tokens of a greedy text."""
 ALL_SETTINGS = {
     "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 1.1,
