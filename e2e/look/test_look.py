@@ -28,6 +28,7 @@ INSTRUMENTS = (
     "compare",
     "loss",
     "cache",
+    "attribution",
     "schedule",
     "weights",
     "plan",

@@ -53,6 +53,7 @@ ROOMS = {
     " turns ui view",
     "look/lens": "core-sample interventions look/shared state ui view",
     "look/loss": "interventions look/shared net state ui view",
+    "look/attribution": "interventions look/loss look/shared net state turns ui",
     "look/plan": "look/shared net state ui",
     "look/reach": "chat interventions look/lens look/shared net settings state ui view",
     "look/schedule": "look/shared net state ui",
@@ -62,8 +63,9 @@ ROOMS = {
     "look/forward": "interventions look/shared look/weights state ui view",
     "look/lab": "chat core-sample look/plan look/shared net state turns ui",
     "look/needs": "chat look/plan look/shared net state ui",
-    "look": "look/attention look/branches look/cache look/compare look/experts look/filters"
-    " look/forward look/lab look/lens look/loss look/needs look/plan look/reach look/schedule"
+    "look": "look/attention look/attribution look/branches look/cache look/compare look/experts"
+    " look/filters look/forward look/lab look/lens look/loss look/needs look/plan look/reach"
+    " look/schedule"
     " look/shared look/timeline look/tokens look/weights state ui",
     "panels": "chat conversations core-sample interventions local/gpu local/hub look look/cache"
     " look/reach look/shared net settings state turns ui view",

@@ -106,6 +106,7 @@ export const GLOSSARY = [
 
   // ---- changing and explaining
   { word: "LoRA", says: "Two thin matrices whose product is added to a weight: a small file that changes a model.", also: ["adapter", "PEFT"], place: "weights" },
+  { word: "attribution", says: "What an answer owes to each part of its prompt, found by leaving the part out.", also: ["occlusion", "leave-one-out", "feature importance"], place: "attribution" },
   { word: "ablation", says: "Switching a head or a layer off, to see what it was for.", place: "reach" },
   { word: "activation patching", says: "Putting the hidden state of one text into another.", also: ["patch", "causal tracing"], place: "reach" },
   { word: "steering", says: "Adding a direction to the hidden state while the model writes.", also: ["activation steering"], place: "reach" },

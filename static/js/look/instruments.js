@@ -95,6 +95,13 @@ export const INSTRUMENTS = [
     fetch: async () => (await import("./cache/cache.js")).cache,
   },
   {
+    name: "attribution",
+    tab: "Attribution",
+    title: "Attribution",
+    what: "Which words of the prompt mattered: how likely the answer would be without each.",
+    fetch: async () => (await import("./attribution/attribution.js")).attribution,
+  },
+  {
     name: "schedule",
     tab: "Steps",
     title: "Scheduler",

@@ -1,0 +1,115 @@
+"""Attribution: how likely the answer is without each part of the prompt, as the engine says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.bundled import ask_engine
+from e2e.look.panel import LookPanel
+from e2e.playground import Playground
+from e2e.site import Site
+from gpu.inspection.requests import Losses
+
+ASK = "Tell me a story about a fox who finds a lantern"
+COMPLETE_MS = 60_000
+
+
+def measure(look: LookPanel) -> list[dict[str, str]]:
+    """Measure to the end; return the rows of the file."""
+    button = look.panel.locator(".ab-side .send")
+    expect(button).to_have_text("Measure")
+    button.click()
+    expect(button).to_be_hidden(timeout=COMPLETE_MS)
+    return look.csv()
+
+
+def choose(look: LookPanel, name: str) -> None:
+    look.panel.get_by_text(name, exact=True).click()
+
+
+def logprob(site: Site, ids: list[int], first: int) -> float:
+    """Log-probability of ids[first:] after those before, summed in double precision."""
+    answer = ask_engine(site, Losses(ids, top=1, first=first - 1))
+    return float(answer["logprob"].astype(np.float64).sum())
+
+
+@pytest.mark.quick
+def test_each_word_is_left_out_and_the_engine_says_what_that_does(
+    page: Page, bundled: Site
+) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=12, seed=4)
+    play.ask(ASK)
+    play.wait_tokens(12)
+    play.wait_done()
+    prompt = [token["id"] for token in play.messages.events("accepted")[-1]["prompt"]]
+    written = [token["id"] for token in play.messages.events("token")]
+    texts = [token["text"] for token in play.messages.events("accepted")[-1]["prompt"]]
+    look = play.look.open("attribution")
+    choose(look, "Whole answer")
+    rows = measure(look)
+    assert [row["left out"].strip() for row in rows] == ASK.split()
+    start = next(i for i, text in enumerate(texts) if text.strip() == "Tell")
+    whole = logprob(bundled, [*prompt, *written], len(prompt))
+    for i, row in enumerate(rows):
+        assert texts[start + i] == row["left out"], "each word is one token here"
+        left = [*prompt[: start + i], *prompt[start + i + 1 :]]
+        without = logprob(bundled, [*left, *written], len(left))
+        assert float(row["log-probability with it"]) == pytest.approx(whole, abs=1e-4)
+        assert float(row["without it"]) == pytest.approx(without, abs=1e-4)
+        assert float(row["difference"]) == pytest.approx(whole - without, abs=2e-4)
+    best = max(rows, key=lambda row: float(row["difference"]))
+    expect(look.panel.locator(".ab-one")).to_contain_text(f"Without “{best['left out'].strip()}”")
+    choose(look, "This token")
+    rows = measure(look)
+    at = len(prompt) + len(written) - 1
+    whole = logprob(bundled, [*prompt, *written][: at + 1], at)
+    assert float(rows[0]["log-probability with it"]) == pytest.approx(whole, abs=1e-5)
+
+
+def test_what_cannot_be_measured_is_said_and_a_measurement_stops(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site()).open()
+    play.set(max_tokens=8)
+    play.ask(ASK)
+    play.wait_tokens(8)
+    play.wait_done()
+    look = play.look.open("attribution")
+    choose(look, "Tokens")
+    button = look.panel.locator(".ab-side .send")
+    button.evaluate("(button) => { button.click(); button.click(); }")  # and stop at once
+    expect(look.panel.locator(".ab-say")).to_contain_text("How likely would")
+    expect(button).to_have_text("Measure")
+    assert {row["without it"] for row in look.csv()} == {""}
+    assert all(row["without it"] for row in measure(look))
+    page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
+    expect(look.message).to_contain_text("This token is part of the prompt.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("tokens", ["The", " ani", "mal", ".", "Why", "?"]),
+        ("words", ["The", " animal", ".", "Why", "?"]),
+        ("messages", ["The animal.", "Why?"]),
+    ],
+)
+def test_parts_of_a_prompt_are_put_together(
+    call: Callable[..., Any], kind: str, expected: list[str]
+) -> None:
+    texts = [("<|im_start|>", None), ("user", None), ("The", 0), (" ani", 0), ("mal", 0)]
+    texts += [(".", 0), ("<|im_end|>", None), ("Why", 1), ("?", 1)]
+    parts = [
+        {"text": text, "special": text.startswith("<|"), "message": message}
+        for text, message in texts
+    ]
+    units = call("look/attribution/units", "unitsOf", parts, kind)
+    assert [unit["text"] for unit in units] == expected
+    for unit in units:
+        assert "".join(text for text, _ in texts[unit["from"] : unit["to"]]) == unit["text"]

@@ -1,0 +1,56 @@
+// What can be left out of a prompt: its tokens, words or messages. No DOM access.
+
+/**
+ * A part of the prompt: tokens `from` to `to` (exclusive) of the sequence, and its text.
+ *
+ * @typedef {{from: number, to: number, text: string}} Unit
+ */
+/** @typedef {"tokens" | "words" | "messages"} UnitKind */
+/** A token of the prompt. `message`: number of its message; null: of the chat template. @typedef {{text: string, special: boolean, message: number | null}} PromptPart */
+
+const STARTS_WORD = /^\s|^[^\p{L}\p{N}]/u;
+const ENDS_WORD = /\s$|[^\p{L}\p{N}]$/u;
+
+/**
+ * Tokens of the prompt with what is known of them. `cut`: the tokenized request, if it has the same
+ * ids; without it special tokens are told by their text.
+ *
+ * @param {ToPage.TokenText[]} prompt
+ * @param {ToPage.PromptPiece[] | null} cut
+ * @returns {PromptPart[]}
+ */
+export function partsOf(prompt, cut) {
+  const isSame = cut?.length === prompt.length && prompt.every(({ id }, i) => id === cut[i].id);
+  if (!cut || !isSame)
+    return prompt.map(({ text }) => ({ text, special: text === "" || /^<\|.*\|>$/.test(text), message: 0 }));
+  const isChat = cut.some(({ role }) => role);
+  return cut.map(({ text, special, message }) => ({ text, special, message: isChat ? message : 0 }));
+}
+
+/**
+ * Return the units of a prompt. Tokens of the chat template stay where they are.
+ *
+ * @param {PromptPart[]} parts
+ * @param {UnitKind} kind
+ * @returns {Unit[]}
+ */
+export function unitsOf(parts, kind) {
+  /** @type {Unit[]} */
+  const units = [];
+  parts.forEach((part, i) => {
+    const { text, special, message } = part;
+    if (special || message === null) return;
+    const last = units.at(-1);
+    if (last?.to === i && belongs(parts[i - 1], part, kind)) {
+      last.to += 1;
+      last.text += text;
+    } else units.push({ from: i, to: i + 1, text });
+  });
+  return units.filter(({ text }) => text.trim() !== "");
+}
+
+/** Is a token of the same unit as the one before it? @param {PromptPart} before @param {PromptPart} part @param {UnitKind} kind */
+function belongs(before, part, kind) {
+  if (kind === "tokens" || before.message !== part.message) return false;
+  return kind === "messages" || !(STARTS_WORD.test(part.text) || ENDS_WORD.test(before.text));
+}
