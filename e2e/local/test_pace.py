@@ -116,6 +116,38 @@ def test_paused_runs_hold_up_no_other(small: LocalEnginePage) -> None:
         assert timings["cache_n"] + timings["prompt_n"] == len(ids) + 1
 
 
+ROWS = f"""async ({{ paused }}) => {{
+  {START}
+  engine.slots.freeBlocks.push(...kept);
+  const {{ recomputer, questions }} = engine;
+  const most = () => [recomputer.mostRows, questions.isDue(engine.isWriting)];
+  async function* pieces() {{
+    return {{ info: {{ most: most() }}, arrays: {{}} }};
+  }}
+  const {{ info: beside }} = await engine.ask(pieces());
+  const [{{ until, run }}] = runs;
+  const written = new Promise((resolve) => {{
+    const {{ onEvent }} = run;
+    run.onEvent = (event) => {{
+      onEvent(event);
+      if (event.type === "token") resolve(recomputer.mostRows);
+    }};
+  }});
+  run.update({{}}, null, null, {{ pace: null }});
+  await until("done");
+  return {{ beside: beside.most, written: await written }};
+}}"""
+
+
+def test_a_paused_run_takes_no_time_from_questions(small: LocalEnginePage) -> None:
+    """Once its preview is there nothing of it is computed, so pieces are as large as a step."""
+    [run] = [request(SMALL.texts[0].prompt_ids, max_tokens=40)]
+    found = small.page.evaluate(ROWS, {"paused": [run]})
+    most = small.page.evaluate("engine.limits.max_rows")
+    assert found == {"beside": [most, True], "written": 16}
+    assert most > 16
+
+
 def test_paused_runs_give_their_blocks_to_questions_and_steers(small: LocalEnginePage) -> None:
     """Two paused runs have two KV blocks each, and there are no others. The questions need two and
     four; between their pieces the runs do not take them back. Once they are answered, and once a

@@ -130,7 +130,7 @@ export class LocalEngine {
       slots: this.slots,
       texts: () => this.texts(),
       cover: (slot, position) => this.coverBetweenSteps(slot, position),
-      isIdle: () => !this.active.length,
+      isIdle: () => !this.isWriting,
       maxRows: plan.limits.max_rows,
     });
     /** Resolves interventions. */
@@ -205,6 +205,11 @@ export class LocalEngine {
     return this.waiting.toSorted((a, b) => Number(a.paused) - Number(b.paused) || a.order - b.order);
   }
 
+  /** Whether any run has something to compute now or in a while: one that is paused has its preview first. */
+  get isWriting() {
+    return this.active.some(({ finished, paused, held }) => !finished && !(paused && held));
+  }
+
   /** Have an async generator worked off between steps. @param {Pieces<void>} pieces */
   work(pieces) {
     this.background.add(pieces).catch(() => {}); // the device is lost, which every run is told
@@ -249,7 +254,7 @@ export class LocalEngine {
         this.isAsked = false;
         if (this.background.length) await this.advance(this.background);
         this.admit();
-        if (!this.questions.isDue(this.active.length > 0)) await this.submitSteps();
+        if (!this.questions.isDue(this.isWriting)) await this.submitSteps();
         if (this.inFlight.length) await this.collect();
         else if (this.questions.length) await this.advance(this.questions);
         else if (!this.isAsked && !this.background.length) break;
