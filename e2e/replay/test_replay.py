@@ -534,6 +534,7 @@ def test_a_second_file_takes_the_place_of_the_first(
 Path_ = tuple[str | int, ...]
 TURN: Path_ = ("turns", 1, "answers", 0, "segments", 0)
 EVENTS: Path_ = (*TURN, "events")
+CONTINUED_BY: Path_ = (*TURN[:-1], 1, "events", 0, "event")
 
 
 def changed(replay: dict[str, Any], path: Path_, value: object) -> dict[str, Any]:
@@ -589,6 +590,7 @@ BAD_FIELDS: list[tuple[Path_, object, str]] = [
     ((*EVENTS, 3, "event", "times", "interval"), True, "interval is true, but must be a number"),
     ((*EVENTS, 3, "event", "innerHTML"), "<i>", 'has the field "innerHTML"'),
     ((*EVENTS, 3, "event", "__proto__"), {}, 'has the field "__proto__"'),
+    ((*CONTINUED_BY, "texts"), ..., "texts.length is 0, but must be"),
 ]  # fmt: skip
 
 

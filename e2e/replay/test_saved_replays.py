@@ -152,6 +152,21 @@ def test_the_file_is_as_the_old_page_saved_it(saved: Saved) -> None:
     assert saved.replay["version"] == int(saved.name.removeprefix("v"))
 
 
+def test_a_branch_without_its_texts_is_refused(page: Page, site: Callable[..., Site]) -> None:
+    """Its first tokens were given to the run: without their texts there is no answer to play."""
+    replay = saved_file("v3").replay
+    branches = [
+        segment
+        for answer in replay["turns"][-1]["answers"]
+        for segment in answer["segments"]
+        if "branch" in segment
+    ]
+    del branches[0]["events"][0]["event"]["texts"]
+    playing = Playback(Playground(page, site()).open().page)
+    playing.give(playback.as_file(replay))
+    expect(playing.error).to_contain_text("event.texts.length is 0, but must be")
+
+
 def test_every_answer_stands_there_with_its_changes(opened: Playback, saved: Saved) -> None:
     play = Playground(opened.page)
     shown = []

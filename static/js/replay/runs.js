@@ -21,7 +21,9 @@ export function checkTurn(turn, of, path) {
       if (each.edited && each.events)
         throw new BadReplay(`${at} is edited, so it must have a text instead of events.`);
       if (each.branch) integer(0, a - 1)(each.branch.of, `${at}.branch.of`);
-      if (each.events) checkRun(each.events, of, at);
+      if (!each.events) return;
+      checkRun(each.events, of, at);
+      checkTexts(each, `${at}.events[0].event.texts.length`);
     }),
   );
 }
@@ -69,6 +71,18 @@ function checkRun(events, of, path) {
     const stats = "stats" in now ? [now.stats].flat() : [];
     for (const its of stats) if (its) checkStats(its, of.model, `${at}.stats`);
   });
+}
+
+/**
+ * Check that a run that continues tokens says what each of them adds to the text.
+ *
+ * @param {ReplayFile.Segment} segment
+ * @param {string} path
+ */
+function checkTexts({ request: { written }, branch, events = [] }, path) {
+  const { prompt = [], texts = [] } = /** @type {Partial<ReplayFile.Accepted>} */ (events[0].event);
+  if (written !== undefined) oneOf(written)(texts.length, path);
+  if (branch) integer(branch.put.length, prompt.length)(texts.length, path);
 }
 
 /**
