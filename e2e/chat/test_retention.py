@@ -193,6 +193,24 @@ def heap(session: CDPSession) -> float:
     return float(session.send("Runtime.getHeapUsage")["usedSize"])
 
 
+def test_a_mean_is_of_what_was_measured(loaded: Page) -> None:
+    """A head without a number is none that attends to one token alone."""
+    found = loaded.evaluate(
+        """async () => {
+          const { METRICS, meanOfMeasured } = await import("/static/js/turns/metrics.js");
+          const { Retention } = await import("/static/js/turns/retention.js");
+          const retention = new Retention(0, 0);
+          const entropy = [2, null, 4, null];
+          const layer = () => ({ residual: null, attention: 1, mlp: 1, entropy });
+          const stats = { layers: [layer(), { ...layer(), entropy: [null] }] };
+          const shown = METRICS.entropy.value(layer(), 0, 1);
+          retention.record({}, { type: "token", id: 1, stats, candidates: null });
+          return [meanOfMeasured([null]), shown, ...stats.layers.map(({ entropy }) => entropy)];
+        }"""
+    )
+    assert found == [None, 3, [3], [None]]
+
+
 def test_bytes_are_about_what_the_browser_takes(page: Page, site: Callable[..., Site]) -> None:
     """Parsed from JSON, as measurements come; one million numbers of heads and layers."""
     Playground(page, site()).open()

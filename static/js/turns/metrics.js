@@ -130,7 +130,7 @@ export const METRICS = {
      * @param {number} parts
      */
     value: (layer, i, parts) =>
-      parts === layer.entropy.length ? layer.entropy[i] : mean(layer.entropy),
+      parts === layer.entropy.length ? layer.entropy[i] : meanOfMeasured(layer.entropy),
     edge: () => null,
     /** @param {number} value */
     format: (value) => `${value.toFixed(1)} bit`,
@@ -167,8 +167,11 @@ export const METRICS = {
 
 export const METRIC_NAMES = /** @type {MetricName[]} */ (Object.keys(METRICS));
 
-/** @param {Array<number | null>} values */
-const mean = (values) => values.reduce((/** @type {number} */ sum, v) => sum + (v ?? 0), 0) / values.length;
+/** Mean of what was measured; null: nothing was. @param {Array<number | null>} values */
+export function meanOfMeasured(values) {
+  const measured = values.filter((value) => value != null); // older files leave some out
+  return measured.length ? measured.reduce((sum, value) => sum + value, 0) / measured.length : null;
+}
 
 /** Scales for one model and device. */
 export class Scales {

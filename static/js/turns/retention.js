@@ -7,6 +7,8 @@
 // A summary replaces the original in place: `stats.summary` is {heads, tokens}, and each layer's
 // `entropy` holds one number.
 
+import { meanOfMeasured } from "./metrics.js";
+
 const MAX_BYTES = 64e6;
 /** The newest tokens always keep full measurements. */
 const RECENT = 256;
@@ -132,7 +134,7 @@ export class Retention {
     }
     if (stats && !stats.summary) {
       stats.summary = { heads: stats.layers[0].entropy.length, tokens: 1 };
-      for (const layer of stats.layers) layer.entropy = [mean(layer.entropy)];
+      for (const layer of stats.layers) layer.entropy = [meanOfMeasured(layer.entropy)];
     }
     this.#bytes += bytesOf(measured);
     this.#together.push(measured);
@@ -185,12 +187,8 @@ export class Retention {
   }
 }
 
-/** @param {Array<number | null>} values */
-const mean = (values) =>
-  values.reduce((/** @type {number} */ sum, value) => sum + (value ?? 0), 0) / values.length;
-
 /**
- * Mean of several tokens' layers, number by number; null where one was not measured.
+ * Mean of several tokens' layers, number by number; of times null where one was not measured.
  *
  * @param {ToPage.LayerStats[][]} parts
  */
@@ -199,7 +197,7 @@ function meanLayers(parts) {
    * @param {number} i
    * @param {(layer: ToPage.LayerStats) => number | null} pick
    */
-  const over = (i, pick) => mean(parts.map((layers) => pick(layers[i])));
+  const over = (i, pick) => meanOfMeasured(parts.map((layers) => pick(layers[i])));
   return parts[0].map((first, i) => {
     const entropy = [over(i, (each) => each.entropy[0])];
     const layer = /** @type {ToPage.LayerStats} */ ({ entropy });
