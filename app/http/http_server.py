@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SEARCH = "/api/models/search"
-"""The only GET that waits for another server."""
 SEND_SECONDS = 60.0
 """Time that one send to a client may take; then the connection is closed."""
 ACCEPT_SECONDS = 1.0
@@ -82,9 +80,9 @@ class Handler(WSGIRequestHandler):
 
     @property
     def _is_quick(self) -> bool:
-        """Return whether the request is answered at once: the page, its files, states. It is quick,
-        too, if it opens a WebSocket, of which there is a limit of its own."""
-        return self.command in ("GET", "HEAD") and not self.path.startswith(SEARCH)
+        """Return whether the request is answered at once: the page, its files, states. WebSockets
+        and searches of the hub, which are not, have limits of their own."""
+        return self.command in ("GET", "HEAD")
 
     def make_environ(self) -> WSGIEnvironment:
         environ = super().make_environ()

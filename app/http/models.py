@@ -9,7 +9,7 @@ POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to
                      is a path that a page may not name; 503 if the hub cannot be reached. The old
                      model is served until the new one is downloaded and checked.
 GET    /api/models/search?q=…   Names of models on the hub that match and may run here: `{"names":
-                     […]}`. 503 if the hub cannot be reached.
+                     […]}`. 503 if the hub cannot be reached, 429 while others search.
 DELETE /api/models   Cancel the download or the check. 202.
 
 Guarded like every route, see `app.http.security`. The body must be application/json, which a form
@@ -17,6 +17,8 @@ on another site cannot send.
 """
 
 from __future__ import annotations
+
+import threading
 
 import msgspec
 from flask import Flask, Response, request
@@ -27,7 +29,7 @@ from app.http.json_bodies import answer, read_body
 from app.models.hub_errors import HubError
 from app.models.hub_search import search_models
 from app.models.switching import ModelSwitcher
-from gpu import DeviceError, InvalidRequest, ModelError
+from gpu import DeviceError, InvalidRequest, ModelError, QueueFull
 
 
 class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,8 +39,13 @@ class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: AutoDtype | None = None
 
 
+MAX_SEARCHES = 8
+"""Searches under way at once, each of which waits for the hub with a connection."""
+
+
 def register(app: Flask, switching: ModelSwitcher) -> None:
     """Add the routes under `/api/models`."""
+    searches = threading.BoundedSemaphore(MAX_SEARCHES)
 
     @app.get("/api/models")
     def model_offers() -> Response:
@@ -59,10 +66,14 @@ def register(app: Flask, switching: ModelSwitcher) -> None:
         text = request.args.get("q", "").strip()
         if not text:
             raise InvalidRequest("expected a text to search for, such as ?q=smollm", "q")
+        if not searches.acquire(blocking=False):
+            raise QueueFull("the hub is being searched for others; try again in a moment")
         try:
             return answer({"names": search_models(text)})
         except HubError as error:
             raise UnavailableError(str(error)) from error
+        finally:
+            searches.release()
 
     @app.delete("/api/models")
     def cancel_change() -> Response:

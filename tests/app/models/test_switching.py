@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from safetensors.numpy import load, save
 from app import tale
 from app.config import Settings
 from app.engine.client import LocalEngine, ServedModel, UnavailableError
+from app.http.models import MAX_SEARCHES
 from app.models.find_model import Model
 from app.models.free_memory import FreeMemory
 from app.models.known import DEFAULT, known_models
@@ -27,6 +30,7 @@ from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.models.fake_hub import FakeHub, Repo
+from tests.app.page import PATIENCE_S
 from tests.app.prompt.hostile_tokenizers import grows
 from tests.gpu.gguf import gguf_models
 
@@ -389,6 +393,32 @@ def test_the_hub_is_searched_for_what_the_engine_reads(site: Site, hub: FakeHub)
     refused = client.get("/api/models/search?q=story")
     assert refused.status_code == 503
     assert b"the hub answered the search with 500" in refused.data
+
+
+def test_few_searches_of_the_hub_wait_at_once(
+    site: Site, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has one of the server's connections meanwhile."""
+    entered, go = threading.Semaphore(0), threading.Event()
+
+    def search(text: str) -> list[str]:
+        entered.release()
+        assert go.wait(PATIENCE_S)
+        return [text]
+
+    def ask() -> int:
+        return client_of(site).get("/api/models/search?q=story").status_code
+
+    monkeypatch.setattr("app.http.models.search_models", search)
+    with ThreadPoolExecutor(MAX_SEARCHES) as pool:
+        asked = [pool.submit(ask) for _ in range(MAX_SEARCHES)]
+        try:
+            assert all(entered.acquire(timeout=PATIENCE_S) for _ in asked)
+            assert ask() == 429
+        finally:
+            go.set()
+    assert [one.result() for one in asked] == [200] * MAX_SEARCHES
+    assert ask() == 200
 
 
 MALFORMED = (
