@@ -93,6 +93,18 @@ def check_weights(play: Playground) -> None:
     expect(look.panel).to_contain_text("Its values are not shown")
 
 
+def check_lab(play: Playground) -> None:
+    """Both phases are measured here; what binds them is not said, as no peaks are measured."""
+    look = play.look.open("lab")
+    look.panel.get_by_role("radio", name="Phases").check()
+    look.panel.get_by_role("button", name="Run", exact=True).click()
+    expect(look.panel.get_by_role("button", name="Run again")).to_be_visible()
+    rows = look.csv()
+    assert [row["phase"] for row in rows] == ["prefill", "decode"]
+    assert float(rows[0]["operations per byte"]) > float(rows[1]["operations per byte"])
+    assert {row["bound by"] for row in rows} == {""}
+
+
 def open_everything(play: Playground) -> None:
     """Open each instrument and each dialog, none of which may end in an error."""
     for name in play.page.evaluate(INSTRUMENTS):
@@ -172,6 +184,7 @@ def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: 
     assert all(int(row["bytes"]) > 0 for row in rows)
     assert sum(int(row["operations"]) for row in rows) > 0
     check_weights(play)
+    check_lab(play)
     open_everything(play)
     assert not play.messages.sent, "there is no WebSocket"
     assert not files.refused, "the page asks for nothing but files"
