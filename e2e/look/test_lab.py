@@ -123,6 +123,35 @@ def test_streams_run_at_the_same_time(page: Page, site: Callable[..., Site]) -> 
     assert last[-8:].count("accepted") > 1, "the last eight were asked together"
 
 
+def test_a_slot_has_its_next_text_at_once_or_when_the_batch_has_ended(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.004))
+    look = run(play, "Batching")
+    found: dict[str, list[dict[str, float]]] = {"static": [], "continuous": []}
+    for row in look.csv():
+        found[row.pop("batching")].append({name: float(value) for name, value in row.items()})
+    lengths = [request["params"]["max_tokens"] for request in asked(play)]
+    for rows in found.values():
+        rows.sort(key=lambda row: row["text"])
+        assert [row["tokens"] for row in rows] == lengths[:8] == lengths[8:]
+    static, continuous = found.values()
+    slots = int(max(row["slot"] for row in static))
+    assert slots == min(4, play.messages.last("hello")["limits"]["active"])
+    for first in range(slots, 8, slots):
+        ended = max(row["to, ms"] for row in static[first - slots : first])
+        assert all(row["from, ms"] >= ended for row in static[first : first + slots])
+    for row in continuous[slots:]:
+        before = [
+            one for one in continuous if one["slot"] == row["slot"] and one["text"] < row["text"]
+        ]
+        assert row["from, ms"] >= max(one["to, ms"] for one in before)
+    begun = continuous[slots]["from, ms"]
+    assert any(row["from, ms"] < begun < row["to, ms"] for row in continuous), "beside longer ones"
+    expect(look.panel.get_by_role("status").last).to_contain_text("in static batches")
+    assert violations(page) == []
+
+
 def test_an_experiment_is_stopped_by_its_button_and_by_closing_the_panel(
     page: Page, site: Callable[..., Site]
 ) -> None:

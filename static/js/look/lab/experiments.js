@@ -4,6 +4,7 @@ import { inspect } from "../../net/inspect.js";
 import { knownPeaks, measurePeaks } from "../plan/roofline-costs.js";
 import { timedSteps } from "../plan/roofline.js";
 import { count, duration, figure } from "../../ui/format.js";
+import { drawStrips } from "./strips.js";
 
 /** @typedef {import("../plan/roofline.js").TimedStep} TimedStep */
 
@@ -19,6 +20,9 @@ const WRITTEN = 48;
 const PHASES = { prompt: 256, written: 32 };
 const STREAM = { prompt: 16, written: 32 };
 const STREAMS = [1, 2, 4, 8];
+/** Tokens of the texts of `batching`, and how many are written at a time. */
+const TEXTS = [48, 8, 16, 8, 8, 32, 8, 16];
+const SLOTS = 4;
 
 /** @param {LabRow} row @param {string} column */
 const at = (row, column) => Number(row[column]);
@@ -232,4 +236,51 @@ const streams = {
   },
 };
 
-export const EXPERIMENTS = [first, cache, phases, streams];
+/** @type {Experiment} */
+const batching = {
+  name: "batching",
+  tab: "Batching",
+  title: "Static and continuous batching",
+  what:
+    "Eight texts of different lengths, at most four at a time: in batches that begin together, and then with a new " +
+    "text as soon as one has ended. Hatched: a slot without a text.",
+  columns: ["batching", "text", "tokens", "slot", "from, ms", "to, ms"],
+  x: "batching",
+  isLog: false,
+  unit: "ms",
+  lines: [],
+  draw: drawStrips,
+  async run({ hello, prompt, run, add }) {
+    const slots = Math.min(SLOTS, hello.limits.active);
+    /** @param {string} kind @param {number} began */
+    const writer = (kind, began) => async (/** @type {number} */ text, /** @type {number} */ slot) => {
+      const from = performance.now() - began;
+      const { lastAt } = await run(prompt(STREAM.prompt), TEXTS[text]);
+      add({ batching: kind, text: text + 1, tokens: TEXTS[text], slot: slot + 1, "from, ms": from, "to, ms": lastAt - began });
+    };
+    const inBatches = writer("static", performance.now());
+    for (let first = 0; first < TEXTS.length; first += slots)
+      await Promise.all(TEXTS.slice(first, first + slots).map((_, slot) => inBatches(first + slot, slot)));
+    const atOnce = writer("continuous", performance.now());
+    let next = 0;
+    await Promise.all(
+      Array.from({ length: slots }, async (_, slot) => {
+        while (next < TEXTS.length) {
+          next += 1;
+          await atOnce(next - 1, slot);
+        }
+      }),
+    );
+  },
+  says(rows) {
+    /** @param {string} kind */
+    const took = (kind) => Math.max(...rows.filter((row) => row.batching === kind).map((row) => at(row, "to, ms")));
+    if (rows.length < 2 * TEXTS.length) return "";
+    return (
+      `The texts take ${duration(took("static"))} in static batches, which wait for their longest text, and ` +
+      `${duration(took("continuous"))} with continuous batching.`
+    );
+  },
+};
+
+export const EXPERIMENTS = [first, cache, phases, streams, batching];

@@ -118,9 +118,10 @@ function draw() {
   for (const input of all(at.choices, "input")) /** @type {HTMLInputElement} */ (input).disabled = !!running;
   const says = selected.says(rows);
   setText(at.says, problem || (isRunning ? `Running … ${says}` : says));
-  at.canvas.hidden = !selected.lines.length || !rows.length;
+  const draws = selected.draw ?? (selected.lines.length ? drawChart : null);
+  at.canvas.hidden = !draws || !rows.length;
   at.canvas.setAttribute("aria-label", `${selected.title}. ${says}`);
-  if (!at.canvas.hidden) drawChart(at.canvas, selected, rows);
+  if (!at.canvas.hidden) draws?.(at.canvas, selected, rows);
   at.numbers.setAttribute("aria-label", selected.title);
   at.numbers.replaceChildren(...(rows.length ? [drawTable(lab.table(), selected.title)] : []));
 }

@@ -41,6 +41,8 @@ interface Experiment {
   isLog: boolean;
   unit: string;
   lines: LabLine[];
+  /** Draws the rows; without it they are lines, or numbers alone if there are no lines. */
+  draw?(canvas: HTMLCanvasElement, experiment: Experiment, rows: LabRow[]): void;
   run(bench: Bench): Promise<void>;
   /** What the rows show, in a sentence; "" while there are too few. */
   says(rows: LabRow[]): string;
