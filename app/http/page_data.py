@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from app.config import Settings
 from app.ws.protocol import MAX_MESSAGE_BYTES, MAX_QUESTIONS, MESSAGE_BYTES, UPDATE_SECONDS
-from app.ws.replay_format import replay_schema
+from app.ws.replay_format import MAX_FILES, MAX_NAME_CHARS, replay_schema
 from gpu import (
     FACTORS,
     LEAST_PACE,
@@ -85,6 +85,7 @@ def limits_data() -> dict[str, Any]:
             "text_tokens": MAX_INTERVENTION_TOKENS,
             "text_chars": MAX_INTERVENTION_CHARS,
         },
+        "files": {"most": MAX_FILES, "name_chars": MAX_NAME_CHARS},
         "pace": {"rate": (LEAST_PACE, MOST_PACE), "steps": MOST_PACED_STEPS},
         "questions": {
             "at_once": MAX_QUESTIONS,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -77,8 +78,8 @@ class Manifest(msgspec.Struct, frozen=True):
     defaults   sampling settings that the model's makers recommend
     """
 
-    format: str
-    version: int
+    format: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [FORMAT]})]
+    version: Annotated[int, msgspec.Meta(extra_json_schema={"enum": [VERSION]})]
     tokenglass: str
     name: str
     model: ExportedModel

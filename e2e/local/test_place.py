@@ -83,7 +83,8 @@ def test_the_conversation_goes_on_in_the_browser_and_back(
 def test_what_does_not_fit_is_refused_with_what_would(call: Callable[..., Any]) -> None:
     """Browsers tell at most 8 GiB: from there on everything is tried."""
     fit = functools.partial(call, "panels/place-fit")
-    assert [fit("memoryOf", told) for told in (None, 8, 4, 0.5)] == [None, None, 4 * GIB, GIB / 2]
+    memory = functools.partial(call, "local/hub/device-memory", "memoryOf")
+    assert [memory(told) for told in (None, 8, 4, 0.5)] == [None, None, 4 * GIB, GIB / 2]
     assert [o["dtype"] for o in fit("fitting", OFFERS, 4 * GIB)] == ["f16", "q8", "q4"]
     assert len(fit("fitting", OFFERS, None)) == len(OFFERS)
     assert fit("smallerThan", "f16", OFFERS) == ["q8", "q4"]

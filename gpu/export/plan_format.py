@@ -18,7 +18,8 @@ FORMAT = "tokenglass-plan"
 VERSION = 1
 
 
-def _one_of(*values: str) -> msgspec.Meta:
+def _one_of(*values: str | int) -> msgspec.Meta:
+    """Say in a field's schema that it has one of these values, for the types of the page's code."""
     return msgspec.Meta(extra_json_schema={"enum": values})
 
 
@@ -240,8 +241,8 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True):
 class PlanFile(msgspec.Struct, frozen=True):
     """All plans of one model for one profile."""
 
-    format: str
-    version: int
+    format: Annotated[str, _one_of(FORMAT)]
+    version: Annotated[int, _one_of(VERSION)]
     profile: str
     dtype: str
     kv_dtype: str

@@ -57,6 +57,7 @@ interface RequestLimits {
     text_tokens: number;
     text_chars: number;
   };
+  files: { most: number; name_chars: number };
   pace: { rate: [number, number]; steps: number };
   questions: {
     at_once: number;

@@ -5,9 +5,10 @@ import { changed, on, ready, setState, state } from "../state.js";
 import { byId, el } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { newIconButton } from "../ui/icon-button.js";
+import { pageData } from "../ui/page-data.js";
 
-const MAX_FILES = 16;
-const MAX_NAME = 255;
+/** @type {RequestLimits} */
+const { files: LIMITS } = pageData("limits-data");
 
 /**
  * Files that go with the next prompt: {name, block, tokens}. `block` is the text that is put into
@@ -148,7 +149,7 @@ async function readText(file) {
 /** @param {string} name @param {string} text */
 function whyNotAttachable(name, text) {
   if (text.trim() === "") return `“${name}” is empty.`;
-  if (attached.length >= MAX_FILES) return `At most ${MAX_FILES} files can be attached.`;
+  if (attached.length >= LIMITS.most) return `At most ${LIMITS.most} files can be attached.`;
   const limit = state.hello?.limits.message_bytes ?? Infinity;
   const blocks = [...attached.map(({ block }) => block), blockOf(name, text)];
   const size = new TextEncoder().encode(JSON.stringify(blocks)).length;
@@ -172,7 +173,7 @@ const atMost = (limit) => `may have ${kilobytes(limit)} with this model`;
 export function blockOf(name, text) {
   const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
   const fence = "`".repeat(longest + 1);
-  const line = name.replace(/\s+/g, " ").slice(0, MAX_NAME);
+  const line = name.replace(/\s+/g, " ").slice(0, LIMITS.name_chars);
   return `${line}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
 }
 
@@ -186,7 +187,7 @@ export const withFiles = (text, files = attached) =>
  * @param {AttachedText[]} files
  */
 export const fileMarks = (files) =>
-  files.map(({ name, block }) => ({ name: name.slice(0, MAX_NAME), chars: block.length }));
+  files.map(({ name, block }) => ({ name: name.slice(0, LIMITS.name_chars), chars: block.length }));
 
 // ---- counting ----------------------------------------------------------------------------------
 

@@ -1,21 +1,6 @@
 // Whether a model fits into what a browser tells of its device, and what would fit instead. No DOM.
 
-const GIB = 2 ** 30;
-/** Browsers never tell more memory than this. */
-const MOST_TOLD = 8 * GIB;
-
 /** @typedef {{dtype: string, memory: number}} Sized */
-
-/**
- * Return the bytes of memory that a device has at most, or null if the browser does not tell.
- * `deviceMemory` is `navigator.deviceMemory`, in GiB.
- *
- * @param {number | undefined} deviceMemory
- */
-export function memoryOf(deviceMemory) {
-  const told = (deviceMemory ?? 0) * GIB;
-  return told && told < MOST_TOLD ? told : null;
-}
 
 /**
  * Return the offers that fit into `memory` bytes; all if that is not known.

@@ -6,19 +6,24 @@ import { bytes, sentence } from "../ui/format.js";
 import { stop } from "../turns/stop.js";
 import { stopLeft } from "../conversations/left.js";
 import { adapterName, requestAdapter } from "../local/gpu/device.js";
+import { memoryOf } from "../local/hub/device-memory.js";
 import { isModelName } from "../local/hub/model-name.js";
 import { ask } from "../net/ask.js";
 import { absolute, hasServer, isLocal, moveEngine, placeHere } from "../net/connection.js";
 import { on, state } from "../state.js";
 import { drawKept } from "./kept-models.js";
-import { adaptersSaid, memoryOf, smallerThan, whyNotFit } from "./place-fit.js";
+import { adaptersSaid, smallerThan, whyNotFit } from "./place-fit.js";
 
 
 const PATH = "api/local";
 const POLL_MS = 400;
 /** A run that is being stopped ends within a few steps. */
 const STOP_MS = 3000;
-/** How a model of the hub can be stored where the server's own cannot run here. */
+/**
+ * How a model of the hub can be stored where the server's own cannot run here.
+ *
+ * @type {Exported.PlanWeight["dtype"][]}
+ */
 const DTYPES = ["f32", "f16", "q8", "q4"];
 
 const dialog = byId("models");

@@ -2,7 +2,9 @@
 
 import { list, mapOf, nullable, optional, ShapeError, struct, text, whole } from "./shape.js";
 
+/** @type {Exported.Manifest["format"]} */
 const FORMAT = "tokenglass-export";
+/** @type {Exported.Manifest["version"]} */
 const VERSION = 1;
 const MAX_FILE_BYTES = 2 ** 32;
 const MAX_FILES = 2 ** 12;

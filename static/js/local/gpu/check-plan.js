@@ -6,7 +6,9 @@
 import { planShape } from "./plan-shape.js";
 import { ShapeError } from "./shape.js";
 
+/** @type {Exported.PlanFile["format"]} */
 const FORMAT = "tokenglass-plan";
+/** @type {Exported.PlanFile["version"]} */
 const VERSION = 1;
 /** Tensors that every run reads or writes. */
 const TENSORS = ["step", "results", "block_tables", "seen", "counts", "biases"];

@@ -5,6 +5,7 @@ import { ask } from "../../net/ask.js";
 import { inflated, parseJson } from "../gpu/export-files.js";
 import { digest, keepFile, keptFile, keptName } from "../gpu/weight-cache.js";
 import { chatOf } from "./chat.js";
+import { memoryOf } from "./device-memory.js";
 import { isModelName } from "./model-name.js";
 import { rowBytes } from "./pack.js";
 import { weightBytes } from "./recipe.js";
@@ -23,9 +24,6 @@ const MAX_TEMPLATES = 64;
 const MAX_SMALL_BYTES = 64 * 2 ** 20;
 /** Weights are made and kept in pieces of about this size. */
 const PIECE_BYTES = 16 * 2 ** 20;
-const GIB = 2 ** 30;
-/** Browsers never tell more memory than this, in GiB. */
-const MOST_TOLD = 8;
 
 /**
  * A file as a hub lists it.
@@ -266,11 +264,12 @@ function constantBytes(base64, bytes) {
  * @param {string} dtype
  */
 function expectRoom(bytes, name, dtype) {
-  const { deviceMemory: told = MOST_TOLD } = /** @type {Navigator & {deviceMemory?: number}} */ (navigator);
-  if (told >= MOST_TOLD || bytes <= told * GIB) return;
+  const { deviceMemory } = /** @type {Navigator & {deviceMemory?: number}} */ (navigator);
+  const told = memoryOf(deviceMemory);
+  if (told === null || bytes <= told) return;
   const smaller = dtype === "q4" ? "take a smaller model" : "store it as q4, or take a smaller model";
   throw new Error(
-    `${name} as ${dtype} needs ${(bytes / 1e9).toFixed(1)} GB, and this device has ${told} GiB; ${smaller}`,
+    `${name} as ${dtype} needs ${(bytes / 1e9).toFixed(1)} GB, and this device has ${deviceMemory} GiB; ${smaller}`,
   );
 }
 
