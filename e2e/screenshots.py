@@ -157,6 +157,20 @@ def watch_steps(page: Page) -> None:
     page.wait_for_timeout(WARM_MS)
 
 
+def run_batching(page: Page) -> None:
+    """Run the experiment of the lab that has the clearest picture."""
+    look = page.get_by_test_id("look")
+    look.get_by_role("radio", name="Batching").check()
+    look.get_by_role("button", name="Run", exact=True).click()
+    expect(look.get_by_role("button", name="Run again")).to_be_visible(timeout=ANSWER_MS)
+
+
+def size_large_model(page: Page) -> None:
+    look = page.get_by_test_id("look")
+    look.get_by_label("Model", exact=True).select_option("meta-llama/Llama-3.1-70B")
+    expect(look).to_contain_text("70.6 billion parameters")
+
+
 def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
     """Take every tab of “Look closer” at an improbable token."""
     ask(page, url).wait_done()
@@ -178,6 +192,10 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
             compare_settings(page)
         if name == "schedule":
             watch_steps(page)
+        if name == "lab":
+            run_batching(page)
+        if name == "needs":
+            size_large_model(page)
         expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
         message = page.locator("#look-message")
         if message.is_visible():
