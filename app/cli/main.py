@@ -426,7 +426,9 @@ def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
     "repeated. Default: all of the table.",
 )  # fmt: skip
 @settings_options(("adapter",))
-@click.option("--memory", type=click.FloatRange(0), help="GB of a device of your own.")
+@click.option(
+    "--memory", type=click.FloatRange(0.001), help="GB of a device of your own.",
+)  # fmt: skip
 @click.option("--bandwidth", type=click.FloatRange(0, min_open=True), help="Its GB/s.")
 @click.option("--flops", type=click.FloatRange(0, min_open=True), help="Its TFLOPS in f16.")
 @click.option(

@@ -114,7 +114,7 @@ def _own_device(query: SizingQuery) -> tuple[DeviceSpec, ...]:
         return ()
     rates = (query.bytes_per_s, query.flops_per_s, query.bus_bytes_per_s)
     if any(rate is not None and not 0 < rate <= 1e18 for rate in rates) or not (
-        query.memory_bytes is None or 0 <= query.memory_bytes <= 1 << 60
+        query.memory_bytes is None or 0 < query.memory_bytes <= 1 << 60
     ):
         raise InvalidRequest("rates and memory of a device must be positive", "bytes_per_s")
     return (

@@ -66,9 +66,15 @@ def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -
 
 
 def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> None:
+    sized: list[str] = []
+    page.on(
+        "request", lambda request: sized.append(request.url) if "sizing" in request.url else None
+    )
     play.ask("Once")
     play.wait_done()
     written = play.text()
+    play.look.open("needs")
+    page.keyboard.press("Escape")
     dialog = open_models(page)
     dialog.get_by_label("Weight format").select_option("q8")
     dialog.get_by_role("button", name=f"Load {NAME}").click()
@@ -80,6 +86,9 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     play.ask("Once more")
     play.wait_done()
     expect(page.locator("#lrows tr[data-layer]")).to_have_count(3)
+    assert len(sized) == 1
+    play.look.open("needs")
+    assert len(sized) == 2, "what the running model takes is asked again"
 
 
 def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: list[str]) -> None:

@@ -85,6 +85,7 @@ def test_a_well_known_model_needs_no_hub(hub: FakeHub) -> None:
         (("tale", "--device", "H9"), "expected one of H100"),
         (("tale", "--device", "RTX"), "but got 'RTX'"),
         (("tale", "--memory", "3"), "needs --bandwidth"),
+        (("tale", "--memory", "0"), "not in the range"),
         (("tale", "--context", "100000"), "which the model supports"),
         (("nothing-of-the-kind",), "there is no folder or file"),
     ],

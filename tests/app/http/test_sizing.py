@@ -58,6 +58,7 @@ def test_no_path_and_no_other_model_of_the_hub_is_read(http: FlaskClient, name: 
         {"users": "0"},
         {"bytes_per_s": "-1"},
         {"bytes_per_s": "1", "memory_bytes": "-1"},
+        {"bytes_per_s": "1", "memory_bytes": "0"},
         {"dtype": "q5"},
         {"context": "100000000"},
         {"else": "1"},

@@ -4,7 +4,7 @@
 import { tokensPerSecond } from "../../chat/status-line.js";
 import { ask } from "../../net/ask.js";
 import { hasServer } from "../../net/connection.js";
-import { changed } from "../../state.js";
+import { changed, state } from "../../state.js";
 import { el, newButton, setText, setVars } from "../../ui/dom.js";
 import { bytes, count, figure, percent, sentence } from "../../ui/format.js";
 import { costsOf, knownPeaks } from "../plan/roofline-costs.js";
@@ -44,8 +44,10 @@ const at = {
   ladder: el("tbody"),
   ladderWords: el("p", "sub"),
 };
-/** Answers by query. @type {Map<string, Promise<SizingAnswer>>} */
+/** Answers by query, and the `hello` of the running model, which a query need not name. @type {Map<string, Promise<SizingAnswer>>} */
 const answers = new Map();
+/** @type {ToPage.Hello | null} */
+let hello = null;
 /** @type {SizingAnswer | null} */
 let now = null;
 
@@ -92,6 +94,8 @@ export const needs = {
 
 /** @param {string} query @returns {Promise<SizingAnswer>} */
 function answerOf(query) {
+  if (state.hello !== hello) answers.clear();
+  hello = state.hello;
   const known = answers.get(query) ?? ask(`api/sizing?${query}`);
   answers.set(query, known);
   known.catch(() => answers.delete(query));
