@@ -3,8 +3,7 @@ suite that checks the GPU's numbers must not pass without one."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,55 +11,30 @@ import pytest
 from gpu.checkpoint import uploader
 from gpu.checkpoint.packing import pack
 from gpu.text.tokenizer import Tokenizer
-from gpu.tracing.tracer import LIMITS
-from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.golden import Trained, trained_models
 from tests.gpu import other_devices
 from tests.gpu.inexact import WAYS
 from tests.gpu.ops.rig import Rig
+from tests.gpu.shared_device import share, shared_device
 from tests.gpu.text import made_tokenizers
 from tests.gpu.text.tokenizer_families import FAMILIES
 from tests.quick_cases import mark_other_cases_slow
 
-MAX_PIPELINES = 600
-"""A software driver takes 3.5 MB for each; all that a run of the tests compiles would be 5 GB."""
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_device() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        share(patch)
+        yield
 
 
 @pytest.fixture(scope="session")
-def device() -> Iterator[Device]:
+def device() -> Device:
     """The best adapter, opened as users get it: trusted shaders and raw replay, unless
-    TOKENGLASS_CHECKED is set. It compiles each pipeline once, whichever test asks for it: half of
-    the work of a test with a small model is compiling."""
-    device = Device.open(more_limits=LIMITS if Rig.races else {})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Compiler, "_compile", compiles_once(device))
-        yield device
-
-
-def compiles_once(device: Device) -> Callable[..., Any]:
-    """Return what stands in for `Compiler._compile`: it keeps the pipelines of `device` that were
-    used last."""
-    compile, pipelines, lock = Compiler._compile, dict[tuple[Any, ...], Any](), threading.Lock()
-
-    def compile_once(
-        self: Compiler, name: str, source: str, constants: Mapping[str, float], layout: Any
-    ) -> Any:
-        if self._device.wgpu is not device.wgpu:
-            return compile(self, name, source, constants, layout)
-        key = (self._device.checked, source, *sorted(constants.items()))
-        with lock:
-            pipeline = pipelines.pop(key, None)
-        if pipeline is None:
-            pipeline = compile(self, name, source, constants, layout)
-        with lock:
-            pipelines[key] = pipeline
-            if len(pipelines) > MAX_PIPELINES:
-                del pipelines[next(iter(pipelines))]
-        return pipeline
-
-    return compile_once
+    TOKENGLASS_CHECKED is set. The engines of tests have it too."""
+    return shared_device()
 
 
 @pytest.fixture(scope="session")
