@@ -120,7 +120,7 @@ ROWS = f"""async ({{ paused }}) => {{
   {START}
   engine.slots.freeBlocks.push(...kept);
   const {{ recomputer, questions }} = engine;
-  const most = () => [recomputer.mostRows, questions.isDue(engine.isWriting)];
+  const most = () => [recomputer.mostRows, questions.isDue(engine.scheduler.isWriting)];
   async function* pieces() {{
     return {{ info: {{ most: most() }}, arrays: {{}} }};
   }}

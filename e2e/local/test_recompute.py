@@ -90,7 +90,8 @@ RESOLVE = """async () => {
     const { port1, port2 } = new MessageChannel();
     port1.onmessage = () => (found.heard = true);
     port2.postMessage("stop");
-    await LocalEngine.prototype.resolve.call({ activations, active }, sequence).next();
+    const engine = { activations, scheduler: { active } };
+    await LocalEngine.prototype.resolve.call(engine, sequence).next();
     return found;
   };
   const writing = await first([{ paused: true }, { paused: false }]);

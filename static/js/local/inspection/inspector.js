@@ -50,7 +50,7 @@ export class Inspector {
    * @param {{
    *   recomputer: import("../gpu/recompute.js").Recomputer,
    *   activations: import("../interventions/activation-cache.js").ActivationCache,
-   *   engine: Pick<import("../gpu/engine.js").LocalEngine, "slots" | "texts" | "runs" | "steps" | "info">,
+   *   engine: Pick<import("../gpu/engine.js").LocalEngine, "slots" | "scheduler" | "steps" | "info">,
    *   plan: Exported.PlanFile, checks: QuestionChecks, endIds: number[],
    *   limits: RequestLimits["questions"],
    * }} parts
@@ -209,8 +209,8 @@ export class Inspector {
 
   /** @returns {Ask} */
   cache() {
-    const { slots } = this.engine;
-    return () => answered(cacheAnswer(slots, this.engine.texts(), this.engine.runs()));
+    const { slots, scheduler } = this.engine;
+    return () => answered(cacheAnswer(slots, scheduler.texts(), scheduler.runs()));
   }
 
   /** @param {Read.RecentSteps} question @returns {Ask} */
