@@ -26,6 +26,7 @@ from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited
 from tests.app.fake_engine import FakeEngine, FakeOptions
 from tests.app.page import PageClient
+from tests.app.replicas.mortal import wait_until
 
 StartServer = Callable[..., "Server"]
 
@@ -175,13 +176,11 @@ def test_the_server_ends_although_its_engine_is_frozen(
 def test_the_server_ends_although_its_engine_froze_while_loading(start_server: StartServer) -> None:
     server = start_server("--load-seconds", "60")
     server.line("(Loading)")
-    time.sleep(1)
-    engines = engine_pids(server.process.pid)
-    assert len(engines) == 1
-    for engine in engines:
-        os.kill(engine, signal.SIGSTOP)
+    wait_until(lambda: bool(engine_pids(server.process.pid)))
+    (engine,) = engine_pids(server.process.pid)
+    os.kill(engine, signal.SIGSTOP)
     _ends_in_time(server, signal.SIGTERM)
-    assert all(has_exited(engine) for engine in engines)
+    assert has_exited(engine)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
