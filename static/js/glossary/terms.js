@@ -1,10 +1,10 @@
-// Words of the glossary in the texts of the page, as buttons that ask what they mean (words/words.js).
+// Marks words of the glossary in texts of the page: each is a button that looks it up (words/words.js).
 
 import { el } from "../ui/dom.js";
 
 /** Word of the glossary by each of its names, folded. @type {Map<string, string>} */
 const wordByName = new Map();
-/** Finds a name, also with an "s". @type {RegExp | null} */
+/** Finds a name, with or without a plural "s". @type {RegExp | null} */
 let pattern = null;
 
 /** Load the names; the glossary is fetched once. */
@@ -18,7 +18,7 @@ async function load() {
 }
 
 /**
- * Return a text as nodes, in which each word of the glossary is a button the first time that it occurs.
+ * Return a text as nodes, in which the first occurrence of each glossary word is a button.
  *
  * @param {string} text
  * @param {Set<string>} seen  words that have a button already; those of this text are added
@@ -47,18 +47,18 @@ function newTerm(text, word) {
   return button;
 }
 
-/** Which texts of an element are marked: a later call makes earlier ones void. @type {WeakMap<Element, number>} */
+/** Number of calls for each element: an earlier call stops when a later one was made. @type {WeakMap<Element, number>} */
 const calls = new WeakMap();
 
 /**
- * Make buttons of the words of the glossary in the texts of an element, not in the elements inside it.
+ * Turn glossary words in an element's own text into buttons; texts of its child elements stay as they are.
  *
  * @param {Element} node
  */
 export async function markTerms(node) {
   const call = (calls.get(node) ?? 0) + 1;
   calls.set(node, call);
-  if (!pattern) await load().catch(() => {}); // without a server the words stay texts
+  if (!pattern) await load().catch(() => {}); // without a server the words stay plain text
   if (!pattern || calls.get(node) !== call) return;
   /** @type {Set<string>} */
   const seen = new Set();

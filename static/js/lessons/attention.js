@@ -24,11 +24,11 @@ export const scoreStep = {
   text({ before, texts, hello }, { layer, head, at, weight, answer: { arrays, info } }) {
     const key = at - info.first_key;
     return sentences(
-      sentence`Every head makes a query from the vector of ${before} and a key from that of each token so far, of
-        ${count(hello.model.head_dim)} numbers each. Query times key is a score: how well they fit.`,
+      sentence`Every head has a query, made from the vector of ${before}, and a key for each token so far, of
+        ${count(hello.model.head_dim)} numbers each. Their dot product is a score: how well the two match.`,
       sentence`In head ${head} of layer ${layer} the key of ${wordOf(texts[at])} gives
-        ${figure(arrays.dots.values[key])}; divided by the root of ${count(hello.model.head_dim)},
-        ${figure(arrays.scores.values[key])}. Softmax makes ${share(weight)} of it.`,
+        ${figure(arrays.dots.values[key])}; divided by the square root of ${count(hello.model.head_dim)}, this is
+        ${figure(arrays.scores.values[key])}. Softmax turns the scores into weights; this one becomes ${share(weight)}.`,
     );
   },
 
@@ -53,15 +53,15 @@ export const attentionExercise = {
   enter: (_walk, { layer, head }) => chooseHead(layer, head),
 
   text: ({ before, texts }, { layer, head }) =>
-    sentence`Heads with nothing to look for often attend to the first token, here ${wordOf(texts[0])}. Which share does
-      head ${head} of layer ${layer} give it at ${before}, in percent?`,
+    sentence`Heads with nothing to look for often attend to the first token, here ${wordOf(texts[0])}. What share of its
+      attention does head ${head} of layer ${layer} give to it at ${before}, in percent?`,
 
   exercise: (_walk, { first }) => ({
     label: "%",
     measured: 100 * first,
     tolerance: 0.01,
     written: share(first),
-    hint: "Attention writes below each token which share it gets.",
+    hint: "Attention shows the share of each token below it.",
   }),
 
   marks: () => [[...document.querySelectorAll('.aw[data-at="0"]')]],

@@ -13,10 +13,10 @@ export const maskStep = {
 
   text({ before, row, texts }, { shape: [, , n] }) {
     return sentences(
-      sentence`In an encoder every token sees the whole sentence. In a decoder a token sees itself and what stands before
-        it: the causal mask.`,
+      sentence`In an encoder every token sees the whole sentence. In a decoder a token sees only itself and
+        the tokens before it: this is the causal mask.`,
       sentence`At ${before} each head has ${plural(n, "weight")}, one for each token up to it; at ${wordOf(texts[row - 1])}
-        it had ${count(n - 1)}. There is none for a later one.`,
+        it had ${count(n - 1)}. Later tokens have none.`,
     );
   },
 
@@ -25,16 +25,17 @@ export const maskStep = {
 
 /** @type {TourStep} */
 export const onePassStep = {
-  title: "Every place is an exercise",
+  title: "Every position is a prediction",
   open: "loss",
 
   text({ answer, segment }) {
     const n = segment.prompt.length + answer.tokens.length;
     const sure = answer.tokens.filter(({ probability }) => (probability ?? 0) > 0.5).length;
     return sentences(
-      sentence`Because no token sees the next one, the model can be asked at every place at once what comes next: one
-        pass over these ${plural(n, "token")} gives ${plural(n - 1, "prediction")} that the text itself checks.`,
-      sentence`That is why training needs nothing but text. Here the model gave ${count(sure)} of its own
+      sentence`Because no token sees the next one, one pass predicts the next token at every position at once: these
+        ${plural(n, "token")} give ${plural(n - 1, "prediction")}, and the text itself says which were right.`,
+      sentence`So a decoder learns from every token of its training text; an encoder such as BERT predicts only those that
+        were masked, about 15 %. Here the model gave ${count(sure)} of its own
         ${plural(answer.tokens.length, "token")} a probability above one half.`,
     );
   },
@@ -51,9 +52,10 @@ export const decoderExercise = {
   text({ row }) {
     const n = row + 1;
     return sentences(
-      sentence`The price: an encoder compares every token with every other, and a decoder only with earlier ones.`,
+      sentence`The price is context: an encoder compares every token with every other one, a decoder only with earlier ones.
+        But that is only about half of the work.`,
       sentence`Over the first ${plural(n, "token")} of this text, how many pairs of a query and a key does
-        ${plain("one head")} compare, each token with itself included?`,
+        ${plain("one head")} compare? Each token is compared with itself, too.`,
     );
   },
 
@@ -64,8 +66,8 @@ export const decoderExercise = {
       label: "pairs",
       measured: pairs,
       tolerance: 0,
-      written: `1 + 2 + … + ${count(n)} = ${count(pairs)}, of ${count(n * n)} in an encoder`,
-      hint: `The first token compares 1, the second 2, and so on to the last, which compares ${count(n)}.`,
+      written: `1 + 2 + … + ${count(n)} = ${count(pairs)}; an encoder compares ${count(n * n)}`,
+      hint: `The first token has 1 pair, the second 2, and so on up to the last, which has ${count(n)}.`,
     };
   },
 

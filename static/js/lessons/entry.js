@@ -1,4 +1,4 @@
-// Entry of the lessons: their menu, and their start by name. Their steps are loaded on first use.
+// Entry of the lessons: the menu, and the start of one by name. Their steps are loaded on first use.
 
 import { lead } from "../tour/entry.js";
 import { changed } from "../state.js";
@@ -7,7 +7,7 @@ import { LESSONS } from "./list.js";
 
 const KEY = "tokenglass.lessons";
 const dialog = byId("lessons");
-/** Name of the lesson that is given, or "". */
+/** Name of the lesson in progress, or "". */
 let running = "";
 
 export function setUpLessons() {
@@ -21,7 +21,7 @@ export function setUpLessons() {
   });
 }
 
-/** Open the menu, with the focus on the first lesson that was not finished. */
+/** Open the menu, with the focus on the first unfinished lesson. */
 export function openLessons() {
   const done = finished();
   byId("lessons-list").replaceChildren(...LESSONS.map((lesson) => entryOf(lesson, done.has(lesson.name))));
@@ -48,7 +48,7 @@ function entryOf({ name, question, measures }, isDone) {
   return item;
 }
 
-/** Name of the lesson that is given, or "". */
+/** Name of the lesson in progress, or "". */
 export const lessonName = () => running;
 
 /** Start a lesson; false if there is none of this name. @param {string} name */
@@ -75,7 +75,7 @@ function ended(name, isFinished) {
   openLessons();
 }
 
-// ---- which were finished, in this browser -----------------------------------------------------
+// ---- finished lessons, in this browser --------------------------------------------------------
 
 /** @returns {Set<string>} */
 function finished() {
@@ -92,6 +92,6 @@ function keep(names) {
   try {
     localStorage.setItem(KEY, JSON.stringify([...names]));
   } catch {
-    // Storage is off: the menu forgets.
+    // Storage is off: the menu does not mark finished lessons next time.
   }
 }

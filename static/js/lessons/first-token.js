@@ -22,11 +22,11 @@ export const prefillStep = {
   text(walk) {
     const { n, reused, ms } = prefillOf(walk);
     return sentences(
-      sentence`Before the first word the model has to read the prompt: this is the prefill. Its ${plural(n, "token")}
+      sentence`Before it can write a word, the model has to read the prompt: this is the prefill. Its ${plural(n, "token")}
         went through the layers together, in ${duration(ms)}.`,
-      reused ? sentence`${count(reused)} more were in the KV cache from an earlier run, and cost nothing.` : null,
-      sentence`They are all known, so each weight that is read from memory serves all of them: what limits the
-        prefill is arithmetic.`,
+      reused ? sentence`${count(reused)} more were still in the KV cache from an earlier run and did not have to be computed.` : null,
+      sentence`They are all known in advance, so a weight that is read from memory serves all of them. The longer
+        the prompt, the more the prefill is limited by arithmetic.`,
     );
   },
 
@@ -42,10 +42,10 @@ export const decodeStep = {
     const { n, ms } = prefillOf(walk);
     const step = stepOf(walk);
     return sentences(
-      sentence`Each further token took ${duration(step)}: it needs the one before it, so only one goes through the
-        layers at a time.`,
-      sentence`For each token of the prompt it was ${duration(ms / n)}, ${figure((step * n) / ms)} times less.`,
-      sentence`Decoding reads all weights again for every single token: what limits it is memory.`,
+      sentence`Each further token took ${duration(step)}: it depends on the one before it, so only one goes
+        through the layers at a time.`,
+      sentence`A token of the prompt took ${duration(ms / n)} on average; writing one takes ${figure((step * n) / ms)} times as long.`,
+      sentence`Decoding reads the weights again for every single token, so what usually limits it is memory bandwidth.`,
     );
   },
 
@@ -71,7 +71,7 @@ export const prefillExercise = {
       measured: rate,
       tolerance: 0.1,
       written: `${figure(rate)} tokens a second`,
-      hint: `Divide ${count(n)} by the seconds of the prefill, which Timeline’s table has, and Time at the foot of the page.`,
+      hint: `Divide ${count(n)} by the seconds that the prefill took: see Timeline’s table, or Time at the foot of the page.`,
     };
   },
 

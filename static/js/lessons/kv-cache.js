@@ -18,13 +18,13 @@ export const withoutCacheStep = {
     const { length: nPrompt } = segment.prompt;
     const nWritten = answer.tokens.length;
     const withCache = nPrompt + nWritten - 1;
-    // The step of each written token would take all that is before it.
+    // Each step would process all tokens before the one it writes.
     const without = Array.from({ length: nWritten }, (_, i) => nPrompt + i).reduce((sum, n) => sum + n, 0);
     return sentences(
-      sentence`Keys and values of a token never change, because no token sees what comes after it. Without a cache they
-        would be computed again for every step: ${plural(row + 1, "token")} through all layers for ${word} alone.`,
-      sentence`For this whole text that is ${count(without)} times a token through the layers instead of
-        ${count(withCache)}: ${figure(without / withCache)} times the work, and the longer the text, the worse.`,
+      sentence`The keys and values of a token never change, because no token sees what comes after it. Without a cache they
+        would be computed again in every step: ${plural(row + 1, "token")} through all layers for ${word} alone.`,
+      sentence`For the whole text, ${count(without)} tokens would go through the layers instead of ${count(withCache)}:
+        ${figure(without / withCache)} times the work, and the longer the text, the worse it gets.`,
     );
   },
 
@@ -41,11 +41,11 @@ export const sharedHeadsStep = {
     const { perToken, bits, stored } = kvShape(hello);
     return sentences(
       sentence`A token has a key and a value of ${count(width)} numbers for each of ${plural(kvHeads, "KV head")} in
-        ${plural(layers, "layer")}, ${figure(bits)} bits each (${stored}): ${bytes(perToken)}.`,
+        ${plural(layers, "layer")}, at ${figure(bits)} bits each (${stored}): ${bytes(perToken)}.`,
       kvHeads < heads
-        ? sentence`The ${count(heads)} query heads share them, which is called grouped-query attention, GQA: with keys of
-          its own for every head the cache would have ${figure(heads / kvHeads)} times the size.`
-        : sentence`Each of the ${count(heads)} query heads has keys and values of its own; newer models share them.`,
+        ? sentence`The ${count(heads)} query heads share them, which is called grouped-query attention (GQA): if each had its
+          own, the cache would be ${figure(heads / kvHeads)} times as large.`
+        : sentence`Each of the ${count(heads)} query heads has keys and values of its own; in most newer models, several heads share them.`,
     );
   },
 
@@ -58,8 +58,8 @@ export const keptExercise = {
   open: "cache",
 
   text: () =>
-    sentence`How much memory would the cache take for a text of ${count(N_TOKENS)} tokens that is kept whole, in
-      megabytes (a million bytes)?`,
+    sentence`How much memory would the cache take for a text of ${count(N_TOKENS)} tokens if all of them are kept, in
+      megabytes (millions of bytes)?`,
 
   exercise({ hello }) {
     const { perToken } = kvShape(hello);

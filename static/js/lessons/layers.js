@@ -17,15 +17,15 @@ export const layersExercise = {
   at: ({ index }) => ({ index, row: { layer: 0, part: 0 } }),
 
   text: ({ word, hello }) =>
-    sentence`Stopped after its first layer, layer ${0}, the model would rank ${word} somewhere among
-      ${count(hello.model.vocab_size)} tokens. At which rank?`,
+    sentence`If the model stopped after its first layer, layer ${0}, what rank would ${word} have among the
+      ${count(hello.model.vocab_size)} tokens of its vocabulary?`,
 
   exercise: (_walk, { rank }) => ({
     label: "rank",
     measured: rank,
     tolerance: 0,
     written: `rank ${count(rank)}`,
-    hint: "The table of Lens has it in the row of layer 0, as “rank of chosen”.",
+    hint: "See “rank of chosen” in the row of layer 0 in Lens’s table.",
   }),
 
   marks: () => [[...document.querySelectorAll('.ln-grid tr[data-stage="1"]')]],

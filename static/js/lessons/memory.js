@@ -18,9 +18,9 @@ export const countStep = {
 
   text({ hello }, { tensors, parameters: all }) {
     return sentences(
-      sentence`All that the model has learned is in ${count(tensors.length)} tensors with ${count(all)} numbers, its
-        weights or parameters: “${plain(parameters(all))}” in the name of a model is this count.`,
-      sentence`In four bytes each (f32) they would take ${bytes(4 * all)}, in two (f16) ${bytes(2 * all)}. This
+      sentence`All that the model has learned is in ${count(tensors.length)} tensors with ${count(all)} numbers, its weights
+        or parameters. A figure such as “${plain(parameters(all))}” in a model’s name is this count.`,
+      sentence`At four bytes each (f32) they would take ${bytes(4 * all)}, at two (f16) ${bytes(2 * all)}. This
         model is stored as ${hello.model.dtype}.`,
     );
   },
@@ -41,7 +41,7 @@ export const partsStep = {
     return sentences(
       sentence`The MLPs hold ${share(of("mlp"))} of the weights, attention ${share(of("attention"))}, the embedding
         ${share(of("embedding"))}.`,
-      sentence`The larger a model, the smaller the part of its embedding: the vocabulary stays, the layers grow.`,
+      sentence`The larger the model, the smaller the share of the embedding: the layers grow faster than the vocabulary.`,
     );
   },
 
@@ -56,8 +56,8 @@ export const bitsExercise = {
 
   text({ hello }, inventory) {
     return sentences(
-      sentence`Quantisation stores weights with few bits, in blocks that share a scale; the model answers almost the
-        same and is several times smaller.`,
+      sentence`Quantisation stores weights with fewer bits, in blocks that share a scale. The model becomes several times
+        smaller, and down to about four bits its answers change little.`,
       sentence`As ${hello.model.dtype}, this one takes ${bytes(storedOf(inventory))}. How many bits is that for each of
         its ${count(inventory.parameters)} weights?`,
     );
@@ -70,7 +70,7 @@ export const bitsExercise = {
       measured: bits,
       tolerance: 0.04,
       written: `${figure(bits)} bits`,
-      hint: "Eight bits are a byte: divide eight times the bytes by the number of weights.",
+      hint: "A byte has eight bits: multiply the bytes by eight and divide by the number of weights.",
     };
   },
 

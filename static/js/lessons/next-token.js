@@ -14,9 +14,9 @@ export const filtersExercise = {
 
   text: ({ word }) =>
     sentences(
-      sentence`Top-p keeps the likeliest tokens that together reach a probability.`,
-      sentence`Set the temperature to ${OTHERS.temperature} and top-p to ${OTHERS.top_p}, and leave the rest.
-        Filters shows what they would do where ${word} was chosen. How many tokens would be left?`,
+      sentence`Top-p keeps the likeliest tokens, as few as needed for their probabilities to add up to p.`,
+      sentence`Set the temperature to ${OTHERS.temperature} and top-p to ${OTHERS.top_p}, and leave the other
+        settings as they are. Filters shows what they would do where ${word} was chosen. How many tokens are left?`,
     ),
 
   exercise(_walk, { info }) {
@@ -26,7 +26,7 @@ export const filtersExercise = {
       measured: n,
       tolerance: 0,
       written: plural(n, "token"),
-      hint: "The summary of Filters counts the tokens that are left, with the settings of the sliders.",
+      hint: "Filters’ summary gives the number of tokens left with the settings of the sliders.",
     };
   },
 

@@ -1,4 +1,4 @@
-// The routes of the lessons: what each sends, and its steps.
+// The routes of the lessons: prompts and steps of each.
 
 import { attentionStep, headStep, lensStep, mlpStep, residualStep } from "../tour/layers.js";
 import { cacheStep, costStep } from "../tour/engine.js";
@@ -17,7 +17,7 @@ import { decodeStep, prefillExercise, prefillStep } from "./first-token.js";
 import { frameStep, lengthStep, tokensExercise } from "./tokens.js";
 import { lookupStep, vectorsExercise } from "./vectors.js";
 
-/** A text that any model continues. */
+/** A text that any model can continue. */
 const BEGUN = "A fox found a lantern in the wood. She took it home and";
 const STORY = { chat: "Tell me a story about a fox who finds a lantern", completion: BEGUN };
 /** More tokens than a step of decoding has rows, so that reading and writing can be told apart. */
@@ -47,7 +47,7 @@ const ROUTES = {
   decoder: { prompts: { completion: BEGUN }, steps: [maskStep, onePassStep, cacheStep, decoderExercise] },
 };
 
-/** Tokens a second: one can read along. Where time is measured, the text is written at full speed. */
+/** Tokens per second, slow enough to read along; lessons that measure time write at full speed. */
 const PACE = 10;
 const FULL_SPEED = new Set(["first-token", "speed"]);
 const N_TOKENS = 24;

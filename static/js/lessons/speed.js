@@ -22,10 +22,10 @@ export const bytesStep = {
 
   text({ word, hello }, { n_bytes: moved, flops, dispatches }) {
     return sentences(
-      sentence`To choose ${word}, nearly all of the ${count(hello.model.parameters)} weights were read once: with keys
-        and values, ${bytes(moved)} in ${count(dispatches.length)} dispatches.`,
-      sentence`Each weight is then used for one multiplication and one addition: ${plain(amount(flops))} operations, only
-        ${figure(flops / moved)} for each byte. A device can do many more in the time that a byte takes.`,
+      sentence`To choose ${word}, the device moved ${bytes(moved)} in ${count(dispatches.length)} dispatches. Nearly all of it
+        was weights, each read once; the model has ${count(hello.model.parameters)} of them.`,
+      sentence`Each of these weights was used for one multiplication and one addition: ${plain(amount(flops))} operations in all,
+        only ${figure(flops / moved)} per byte. A GPU can do many more in the time that it takes to read a byte.`,
     );
   },
 
@@ -39,8 +39,8 @@ export const bandwidthExercise = {
   find: planOf,
 
   text: () =>
-    sentence`Bytes a token times tokens a second: that much memory bandwidth is needed at least. How much is it for
-      ${`${TOKENS_PER_SECOND} tokens`} a second with this model, in GB/s (a thousand million bytes a second)?`,
+    sentence`Bytes per token times tokens per second is the least memory bandwidth that is needed. How much is that for
+      ${`${TOKENS_PER_SECOND} tokens`} a second with this model, in GB/s (billions of bytes a second)?`,
 
   exercise(_walk, { n_bytes: moved }) {
     const rate = (moved * TOKENS_PER_SECOND) / 1e9;

@@ -19,11 +19,11 @@ export const frameStep = {
       return sentence`No special token was added: the model was given the text as it is, and continues it.`;
     return sentences(
       sentence`Some tokens stand for no text. Of these ${count(tokens.length)}, ${plural(special.length, "token")}
-        ${plain(special.length === 1 ? "is" : "are")} special, the first of them ${wordOf(special[0].text)}.`,
+        ${plain(special.length === 1 ? "is special:" : "are special; the first is")} ${wordOf(special[0].text)}.`,
       tokens.some(({ role }) => role)
-        ? sentence`The chat template puts them around each message. They tell the model who speaks, and where its
-          own turn begins; without them it would go on with your text.`
-        : sentence`It tells the model that a text begins.`,
+        ? sentence`The chat template puts them around each message. They tell the model who is speaking and where
+          its own turn begins; without them it would probably continue your text.`
+        : sentence`It tells the model that a text begins here.`,
     );
   },
 
@@ -40,11 +40,11 @@ export const lengthStep = {
     const byLength = alone.tokens.toSorted((a, b) => a.text.length - b.text.length);
     const [shortest, longest] = [byLength[0], byLength[byLength.length - 1]];
     return sentences(
-      sentence`Frequent words are one token each, rare ones are put together from pieces; the space before a word
-        belongs to it.`,
-      sentence`Here the longest is ${wordOf(longest.text)}, the shortest ${wordOf(shortest.text)}: on average
+      sentence`Frequent words are usually one token each, rare ones are made up of several; in most tokenizers the space
+        before a word is part of its token.`,
+      sentence`Here the longest is ${wordOf(longest.text)} and the shortest ${wordOf(shortest.text)}; the average is
         ${(chars / alone.n_tokens).toFixed(1)} characters.`,
-      sentence`A model’s prices and limits count tokens, not words.`,
+      sentence`Prices and limits of models are given in tokens, not in words.`,
     );
   },
 
@@ -66,15 +66,15 @@ export const tokensExercise = {
   },
 
   text: () =>
-    sentence`Put ${wordOf(WORD)} in the place of the text in Tokens; it is cut while you type. How many tokens is
-      the word alone?`,
+    sentence`Replace the text in Tokens with ${wordOf(WORD)}; it is tokenized as you type. How many tokens is the
+      word alone?`,
 
   exercise: (_walk, { plain: { n_tokens: n } }) => ({
     label: "tokens",
     measured: n,
     tolerance: 0,
     written: plural(n, "token"),
-    hint: "See “tokens, text alone” below the field, with nothing but the word in it.",
+    hint: "Leave nothing but the word in the field, and see “tokens, text alone” below it.",
   }),
 
   marks: () => [[...document.querySelectorAll(".tk-typed")]],

@@ -27,8 +27,8 @@ export const lookupStep = {
     return sentences(
       sentence`The embeddings are the rows of one matrix, W_E. This is the row of ${before}: ${count(row.length)}
         numbers, the first of them ${number(row[0])}.`,
-      sentence`None of them means anything alone. Words that are used alike have rows that point the same way, and
-        the ${count(hello.model.n_layers)} layers work with nothing else.`,
+      sentence`A single one means little by itself, but words that are used alike have rows that point in similar directions.
+        These vectors are all that the ${count(hello.model.n_layers)} layers get to know of the words.`,
     );
   },
 };
@@ -40,7 +40,7 @@ export const vectorsExercise = {
 
   text: ({ before }) =>
     sentence`Each bar of the strip is one number of the row of ${before}; point at it, or move along it with the
-      arrow keys. How large is the largest number of the row?`,
+      arrow keys. What is the largest number in the row?`,
 
   exercise(_walk, answer) {
     const most = Math.max(...rowOf(answer));
@@ -49,7 +49,7 @@ export const vectorsExercise = {
       measured: most,
       tolerance: 0.02,
       written: number(most),
-      hint: "The open line, W_E lookup, says from which number to which the row goes.",
+      hint: "The open line, W_E lookup, gives the smallest and the largest number of the row.",
     };
   },
 };

@@ -130,8 +130,8 @@ export const draw = {
       : sentence`No filter is on, so all ${all} tokens may come.`;
     if (chosen !== token.id)
       return sentences(left, [
-        ...sentence`Asked again, the engine draws another token than the run did, `,
-        ...sentence`so the draw cannot be told.`,
+        ...sentence`Repeating this step, the engine drew a different token, `,
+        ...sentence`so the draw of the run cannot be shown.`,
       ]);
     const { low, high } = rowOf(answer, token.id);
     return sentences(

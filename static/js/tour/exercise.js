@@ -1,4 +1,4 @@
-// The question of a step: a field for the number that the reader measured, and whether it is right.
+// The question at the end of a lesson: a field for the number that the reader measured, and the verdict.
 
 import { byId, setText } from "../ui/dom.js";
 
@@ -64,7 +64,7 @@ export function readNumber(text) {
 function judge(text, { measured, tolerance, written, hint }) {
   const given = readNumber(text);
   if (given === null) return { text: "Type a number, such as 12 or 3.5.", isOver: true };
-  // A number shown with three digits is off by up to half of the last.
+  // Numbers are shown with three digits: what is read off the page is off by up to half of the last.
   if (Math.abs(given - measured) <= tolerance * Math.abs(measured) + 1e-9)
     return { text: `Right: ${written}.`, isOver: true, isRight: true };
   return { text: `Not ${text.trim().slice(0, 20)}. ${hint}`, isOver: false };

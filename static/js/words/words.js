@@ -1,5 +1,5 @@
-// The dialog of words: a search over the glossary, instruments, sampling settings and lessons, and over
-// tensors and conversations by name. A press opens the place on the page that shows what was found.
+// The search dialog (`/`): finds words of the glossary, instruments, sampling settings and lessons, and
+// tensors and conversations by name. A button of each result opens its place on the page.
 
 import { readEntries } from "../conversations/database.js";
 import { nameOf } from "../conversations/drawer-row.js";
@@ -18,22 +18,22 @@ import { fetchCode } from "../ui/fetch-code.js";
 import { count } from "../ui/format.js";
 
 /**
- * What is found: a word of the glossary, or something of the page that has a name.
+ * A result: a word of the glossary, or something on the page that has a name.
  *
- * `lesson`, `tensor`, `chat`: the name or id of the one that it is
+ * `lesson`, `tensor`, `chat`: its name or id if it is one
  *
  * @typedef {import("../glossary/glossary.js").Word & {lesson?: string, tensor?: string, chat?: string}} Word
  */
 
 /** @type {Word[]} */
 let words = [];
-/** Tensors and conversations: of the model and at the time when the dialog was opened. @type {Word[]} */
+/** Tensors and conversations, as they were when the dialog was opened. @type {Word[]} */
 let named = [];
 
 /** Most tensors and conversations that are listed. */
 const MAX_NAMED = 40;
 
-/** Open the dialog with a search. @param {string} [query] */
+/** Open the dialog, with `query` typed in. @param {string} [query] */
 export async function openWords(query = "") {
   if (!words.length) words = await allWords();
   byId("words-search").value = query;
@@ -70,7 +70,7 @@ async function allWords() {
   /** @type {Word[]} */
   const lessons = LESSONS.map(({ name, question, measures }) => ({
     word: question,
-    says: `A lesson, in which you measure ${measures}.`,
+    says: `A lesson: you measure ${measures}.`,
     lesson: name,
   }));
   const others = [...instruments, ...settings].filter(({ word }) => !known.has(fold(word)));
@@ -98,15 +98,15 @@ async function conversations() {
   try {
     return (await readEntries()).map((entry) => ({
       word: nameOf(entry) || "Conversation",
-      says: `A conversation of ${new Date(entry.updated).toLocaleDateString()}.`,
+      says: `A conversation from ${new Date(entry.updated).toLocaleDateString()}.`,
       chat: entry.id,
     }));
   } catch {
-    return []; // the drawer of conversations says why
+    return []; // the list of conversations says why
   }
 }
 
-/** Return what the search finds: words, those first whose name it is, or begins with it, then things. */
+/** Return the results: words, exact names and beginnings first, then tensors and conversations. */
 function found() {
   const query = wordsOf(byId("words-search").value);
   /** @param {Word} one */
@@ -124,7 +124,7 @@ function found() {
   return [...ranked, ...things.slice(0, MAX_NAMED)];
 }
 
-/** Does a name have all parts of the search? @param {string[]} names @param {string[]} query */
+/** Does one of the names contain every word of the search? @param {string[]} names @param {string[]} query */
 const isNamed = (names, query) => names.some((name) => query.every((part) => fold(name).includes(part)));
 
 function draw() {
