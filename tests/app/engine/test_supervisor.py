@@ -266,7 +266,7 @@ def test_descriptors_and_threads_of_a_dead_process_are_freed_at_once(
     gc.collect()  # what tests before this one left open
     engine = start_engine(restart_policy=RestartPolicy(at_once=1000))
     held: list[tuple[int, int]] = []
-    for _ in range(5):
+    for _ in range(3):
         wait_for(engine, "ready")
         held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
         kill(engine)

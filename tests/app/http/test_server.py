@@ -183,7 +183,7 @@ def test_the_server_ends_although_its_engine_froze_while_loading(start_server: S
     assert has_exited(engine)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_server_ends_while_its_engine_restarts(start_server: StartServer, frozen: bool) -> None:
     server = start_server("--load-seconds", "2")
     first = int(server.line("engine process ([0-9]+)"))

@@ -343,6 +343,7 @@ sys.exit("broken")
 """
 
 
+@pytest.mark.slow
 def test_streams_are_measured_in_other_engines_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

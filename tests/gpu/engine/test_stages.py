@@ -72,6 +72,7 @@ def staged(folder: Path, options: LoadOptions) -> Iterator[Engine]:
     engine.close()
 
 
+@pytest.mark.slow
 def test_texts_beside_each_other_are_those_of_one_device(
     one: Engine, staged: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

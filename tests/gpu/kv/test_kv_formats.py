@@ -98,9 +98,13 @@ def test_logits_are_those_of_attention_over_quantised_keys(
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("olmo2_bias", "rotated4"), ("gpt_neox", "q8q4"), ("gemma2_uncapped", "q8q4"),
-     ("gpt2_inner", "rotated4")],
-)  # fmt: skip
+    [
+        ("olmo2_bias", "rotated4"),
+        ("gpt_neox", "q8q4"),
+        pytest.param("gemma2_uncapped", "q8q4", marks=pytest.mark.slow),
+        pytest.param("gpt2_inner", "rotated4", marks=pytest.mark.slow),
+    ],
+)
 def test_logits_of_other_architectures(device: Device, name: str, dtype: str) -> None:
     """QK-norms, no rotary positions, sliding windows, logit caps."""
     runner = driving.load(device, random_models.folder(name), kv_dtype=dtype)
