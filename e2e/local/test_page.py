@@ -17,6 +17,7 @@ from app.prompt.prompts import prompt_ids
 from app.ws.protocol import Message
 from e2e.local.exports import TALE, exported, server_tokens
 from e2e.playground import Playground
+from e2e.waiting import until
 from gpu import Inventory, Tokenizer
 from gpu.interventions.messages import Interventions, LayerFactor
 
@@ -130,7 +131,9 @@ def test_a_browser_without_webgpu_plays_a_recorded_run_by_itself(
     expect(play.notice).to_contain_text("SmolLM2-135M-Instruct")
     expect(play.answer).to_contain_text("The capital of France is Paris.")
     expect(page.locator("#conn")).to_have_text("Replay")
-    assert page.evaluate("history.length") == 2  # going back does not lead to an empty page
+    # Going back does not lead to an empty page; the address is written after the replay is shown.
+    until(page, lambda: "replay=" in page.evaluate("location.hash"), "the address of the replay")
+    assert page.evaluate("history.length") == 2
     page.get_by_role("button", name="Leave replay").click()
     expect(play.notice).to_contain_text("The model does not run in this browser")
     expect(play.answer).to_have_count(0)
