@@ -414,7 +414,7 @@ def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
 @settings_options(("revision", "dtype", "kv_dtype", "context"))
 @click.option(
     "--users", type=click.IntRange(1), default=1, show_default=True,
-    help="Texts that are written at once, each of --context tokens.",
+    help="Number of texts written at once, each of --context tokens.",
 )  # fmt: skip
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), default=20, show_default=True,
@@ -422,25 +422,29 @@ def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
 )  # fmt: skip
 @click.option(
     "--device", "devices", multiple=True, metavar="NAME",
-    help="Device of the table, such as H100, or `this` to measure the GPU of this machine. May be "
-    "repeated. Default: all of the table.",
+    help="A known device, such as H100, or `this` to measure the GPU of this machine. May be "
+    "repeated. Default: all known devices.",
 )  # fmt: skip
 @settings_options(("adapter",))
 @click.option(
-    "--memory", type=click.FloatRange(0.001), help="GB of a device of your own.",
+    "--memory", type=click.FloatRange(0.001), help="Memory of a device that you describe, in GB.",
 )  # fmt: skip
-@click.option("--bandwidth", type=click.FloatRange(0, min_open=True), help="Its GB/s.")
-@click.option("--flops", type=click.FloatRange(0, min_open=True), help="Its TFLOPS in f16.")
+@click.option(
+    "--bandwidth", type=click.FloatRange(0, min_open=True), help="Its bandwidth, in GB/s."
+)
+@click.option(
+    "--flops", type=click.FloatRange(0, min_open=True), help="Its speed in f16, in TFLOPS."
+)
 @click.option(
     "--bus", type=click.FloatRange(0, min_open=True),
-    help="GB/s between it and host memory, one way: 32 for 16 lanes of PCIe 4.",
+    help="GB/s from host memory to it, such as 32 for 16 lanes of PCIe 4.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes and seconds.")
 def plan(model: str | None, devices: tuple[str, ...], as_json: bool, **values: Any) -> None:
-    """Say what MODEL would take, from its config alone: parameters by part, bytes by storage type,
-    the KV cache, and the bounds that devices set: users that fit, time to the first token and
-    tokens per second, and what offloading or splitting it costs. Default: that of the other
-    commands.
+    """Show what MODEL would take, from its config alone: parameters by part, bytes by storage type,
+    the KV cache, and what devices allow: users that fit, time to the first token, tokens per
+    second, and what offloading or splitting the model costs. The default model is that of the
+    other commands.
 
     Nothing is loaded and no weights are downloaded; no GPU is needed.
     """

@@ -19,7 +19,7 @@ from gpu import (
 )
 
 THIS = "this"
-"""Name of the GPU of this machine, which is measured."""
+"""`--device` that measures the GPU of this machine."""
 GB, TFLOPS = 10**9, 10**12
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
@@ -33,9 +33,9 @@ def dtype_of(shape: ModelShape, dtype: str) -> str:
 def chosen_devices(
     names: Sequence[str], adapter: str | None, own: DeviceSpec | None
 ) -> tuple[DeviceSpec, ...]:
-    """Return the named devices and the user's own; all that are known if there are none. The GPU
-    of this machine is measured, which takes half a second. Raises InvalidRequest for a name that
-    is not known or is that of several, DeviceError if the GPU cannot be opened."""
+    """Return the named devices and the user's own; all known ones if there are none. Measuring the
+    GPU of this machine takes half a second. Raises InvalidRequest for an unknown or ambiguous
+    name, DeviceError if the GPU cannot be opened."""
     found = [_this(adapter) if name.lower() == THIS else _known(name) for name in names]
     found += [own] if own else []
     return tuple(found) or KNOWN_DEVICES
@@ -44,12 +44,12 @@ def chosen_devices(
 def own_device(
     memory: float | None, bandwidth: float | None, flops: float | None, bus: float | None
 ) -> DeviceSpec | None:
-    """Return the device that is described by GB, GB/s, TFLOPS and GB/s; None if it is not. Raises
+    """Return the device described by GB, GB/s, TFLOPS and GB/s; None if there is none. Raises
     InvalidRequest without a bandwidth."""
     if bandwidth is None:
         if any(value is not None for value in (memory, flops, bus)):
             raise InvalidRequest(
-                "a device of your own needs --bandwidth, which bounds the tokens per second",
+                "a device of your own needs --bandwidth, which limits the tokens per second",
                 "bandwidth",
             )
         return None
@@ -69,7 +69,7 @@ def _known(name: str) -> DeviceSpec:
         known = ", ".join(device.name for device in KNOWN_DEVICES)
         raise InvalidRequest(
             f"expected one of {known}, or {THIS!r} for the GPU of this machine, but got {name!r}; "
-            "another device is described by --bandwidth, --memory and --flops",
+            "describe another device with --bandwidth, --memory and --flops",
             "device",
         )
     return matches[0]
@@ -84,7 +84,7 @@ def _this(adapter: str | None) -> DeviceSpec:
 
 
 def report_lines(found: Sizing) -> Iterator[str]:
-    """Yield the lines of a sizing."""
+    """Yield the lines that describe a sizing."""
     yield f"{found.model}: {found.model_type}, {found.n_layers} layers, {_parameters(found)}"
     yield ""
     yield from _table(_part_rows(found))
@@ -96,7 +96,7 @@ def report_lines(found: Sizing) -> Iterator[str]:
     yield from _step_lines(found)
     yield ""
     yield from _table([_DEVICE_HEADINGS, *map(_device_row, found.devices)], left=(0, 1, 5, 6))
-    yield "These are bounds that no engine exceeds, and no predictions."
+    yield "These are limits that no engine can beat, not predictions."
     yield ""
     for bounds in found.devices:
         yield f"{bounds.device.name}: {_spec(bounds.device)}"
@@ -164,12 +164,12 @@ def _step_lines(found: Sizing) -> Iterator[str]:
     need, decode, prefill = found.need, found.decode, found.prefill
     users = f"{found.users:,} user{'s' if found.users > 1 else ''}"
     yield (
-        f"Memory for {users} with {found.context:,} tokens each: {amount(need.total, 'B')}: "
+        f"Memory for {users} with {found.context:,} tokens each is {amount(need.total, 'B')}: "
         f"{amount(need.weights, 'B')} of weights, {amount(need.kv_cache, 'B')} of KV cache, "
         "10% for activations and buffers"
     )
     yield (
-        f"A token of each: {amount(decode.weight_bytes, 'B')} of weights and "
+        f"Writing a token for each: {amount(decode.weight_bytes, 'B')} of weights and "
         f"{amount(decode.kv_bytes, 'B')} of keys and values, {amount(decode.flops, 'FLOP')}; "
         f"{decode.intensity:.3g} operations per byte"
     )
@@ -178,7 +178,7 @@ def _step_lines(found: Sizing) -> Iterator[str]:
         f"{amount(found.flops_per_s, 'FLOP/s')}"
     )
     yield (
-        f"A prompt of {found.context:,} tokens: {amount(prefill.n_bytes, 'B')}, "
+        f"Reading a prompt of {found.context:,} tokens: {amount(prefill.n_bytes, 'B')}, "
         f"{amount(prefill.flops, 'FLOP')}; {prefill.intensity:,.0f} operations per byte"
     )
 
@@ -202,7 +202,7 @@ def _device_row(bounds: DeviceBounds) -> tuple[str, ...]:
 
 
 def _otherwise(bounds: DeviceBounds) -> str:
-    """Return what can be done if the model does not fit."""
+    """Return what can be done if the model does not fit, and the speed then."""
     ways = []
     if bounds.split:
         ways.append(
@@ -233,7 +233,7 @@ def _spec(device: DeviceSpec) -> str:
 
 
 def amount(n: float, unit: str) -> str:
-    """Return a number in three digits with a decimal prefix: "2.81 TB/s"."""
+    """Return a number with three digits and a decimal prefix: "2.81 TB/s"."""
     for factor, prefix in UNITS:
         if n >= factor * 0.9995:
             return f"{n / factor:#.3g}".rstrip(".") + f" {prefix}{unit}"
@@ -241,7 +241,7 @@ def amount(n: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in three digits: "12.3 ms"."""
+    """Return a time with three digits: "12.3 ms"."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= factor * 0.9995:
             return f"{seconds / factor:#.3g}".rstrip(".") + f" {unit}"

@@ -1,9 +1,9 @@
 """Limit on the number of runs per client, so that no client fills the queue alone.
 
 A client is a browser session, or an IP address if there is no cookie. It may have one run for each
-slot of the engine, plus half of the queue; the other half stays free for other clients. Runs that
-it has paused take none of these places, as in the engine (`gpu.places`), but of all its runs
-together there may be twice as many.
+slot of the engine, plus half of the queue; the other half stays free for other clients. Paused
+runs take none of these places, as in the engine (`gpu.places`), but running, waiting and paused
+ones together are limited to twice as many.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ClientLimits:
             places = self._places.setdefault(client, set())
             if limit is not None and len(places) >= 2 * limit:
                 raise QueueFull(
-                    f"you already have {len(places)} generations, paused ones among them, the "
+                    f"you already have {len(places)} generations, including paused ones, the "
                     "limit for one browser or program; stop one, or wait until one ends"
                 )
             place = _Place(client, paused)
@@ -86,14 +86,14 @@ class ClientLimits:
             return place
 
     def _pause(self, place: _Place, engine: EngineClient, paused: bool) -> None:
-        """Note that a run is paused now, or goes on. Raises `QueueFull` if it may not."""
+        """Note that a run is paused or resumed. Raises `QueueFull` if it may not resume."""
         with self._lock:
             if place.paused and not paused and place in self._places.get(place.client, ()):
                 self._expect_place(place.client, max_runs(engine))
             place.paused = paused
 
     def _expect_place(self, client: str, limit: int | None) -> None:
-        """Raise `QueueFull` if a client may have no more runs that write or wait."""
+        """Raise `QueueFull` if a client may have no more running or waiting runs."""
         n_runs = sum(not place.paused for place in self._places.get(client, ()))
         if limit is not None and n_runs >= limit:
             raise QueueFull(
@@ -102,7 +102,7 @@ class ClientLimits:
             )
 
     def _release(self, place: _Place) -> None:
-        """Free a place, if that has not happened."""
+        """Free a place, unless it is free already."""
         with self._lock:
             places = self._places.get(place.client, set())
             places.discard(place)
@@ -119,7 +119,7 @@ class _Place:
 
 
 class _CountedRun:
-    """Run of a client. `pause` is called with whether it is to be paused, and may refuse that."""
+    """Run of a client. `pause(paused)` is told when it is to pause or resume, and may refuse."""
 
     def __init__(self, run: Run, place: _Place, pause: Callable[[bool], None]) -> None:
         self._run = run
@@ -127,7 +127,7 @@ class _CountedRun:
         self._pause = pause
 
     def update(self, *, pace: PaceChange | None = None, **changes: Any) -> int:
-        """Call `update` of the run. Raises what that raises, and `QueueFull`."""
+        """Update the run. Raises what its `update` raises, and `QueueFull`."""
         was_paused = self._place.paused
         if pace is not None and pace.rate is not msgspec.UNSET:
             self._pause(pace.rate == 0)
@@ -142,8 +142,7 @@ class _CountedRun:
 
 
 def max_runs(engine: EngineClient) -> int | None:
-    """Return how many runs that are not paused one client may have; None while the engine is not
-    ready."""
+    """Return how many unpaused runs one client may have; None while the engine is not ready."""
     if engine.hello is None:
         return None
     limits = engine.hello.limits

@@ -45,8 +45,8 @@ def max_connections() -> int:
 
 
 class Connections:
-    """Open connections, at most `limit`. A quarter of them is for requests that are answered at
-    once. Thread-safe."""
+    """Open connections, at most `limit`, a quarter of them reserved for requests that are
+    answered at once. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -75,8 +75,8 @@ class Connections:
             return True
 
     def begin_work(self, sock: socket.socket) -> bool:
-        """Note that the request may take long, evicting such a one that waits for its peer if
-        needed. Return False if as many others are at work as may be."""
+        """Note that the request may take long. If there are too many of these, evict one that waits
+        for its peer; return False if there is none."""
         with self._lock:
             if len(self._working) >= self._most_working and not self._evict(self._working):
                 return False

@@ -75,7 +75,7 @@ class RunMetrics:
         return _WatchedRun(self, on_event)
 
     def count_kept(self, kept: Callable[[], tuple[int, int]]) -> None:
-        """Show what `kept` returns: how many generations are kept for pages, and their bytes."""
+        """Export what `kept` returns: the number of generations kept for pages, and their bytes."""
         self._registry.register(KeptMetrics(kept))
 
 
@@ -118,7 +118,7 @@ class KeptMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, as prometheus_client asks for them."""
         n, n_bytes = self._kept()
-        yield _gauge("kept_generations", "Generations of pages that are kept.", n)
+        yield _gauge("kept_generations", "Generations that are kept for pages.", n)
         yield _gauge("kept_generations_bytes", "Bytes of their messages.", n_bytes)
 
 
@@ -139,7 +139,7 @@ class EngineMetrics(Collector):
 def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("num_requests_running", "Runs that have a slot.", stats.n_running)
     yield _gauge("num_requests_waiting", "Runs that wait for a slot.", stats.n_waiting)
-    yield _gauge("num_requests_paused", "Runs that a person has paused.", stats.n_paused)
+    yield _gauge("num_requests_paused", "Runs that are paused.", stats.n_paused)
     yield _gauge(
         "kv_cache_usage_perc",
         "Share of the KV blocks that runs have, from 0 to 1.",

@@ -9,7 +9,7 @@ POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to
                      is a path that a page may not name; 503 if the hub cannot be reached. The old
                      model is served until the new one is downloaded and checked.
 GET    /api/models/search?q=…   Names of models on the hub that match and may run here: `{"names":
-                     […]}`. 503 if the hub cannot be reached, 429 while others search.
+                     […]}`. 503 if the hub cannot be reached, 429 while too many others search.
 DELETE /api/models   Cancel the download or the check. 202.
 
 Guarded like every route, see `app.http.security`. The body must be application/json, which a form
@@ -40,7 +40,7 @@ class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 MAX_SEARCHES = 8
-"""Searches under way at once, each of which waits for the hub with a connection."""
+"""Searches at the same time; each keeps a connection while it waits for the hub."""
 
 
 def register(app: Flask, switching: ModelSwitcher) -> None:
@@ -67,7 +67,7 @@ def register(app: Flask, switching: ModelSwitcher) -> None:
         if not text:
             raise InvalidRequest("expected a text to search for, such as ?q=smollm", "q")
         if not searches.acquire(blocking=False):
-            raise QueueFull("the hub is being searched for others; try again in a moment")
+            raise QueueFull("too many searches of the hub are running; try again in a moment")
         try:
             return answer({"names": search_models(text)})
         except HubError as error:

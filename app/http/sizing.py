@@ -1,12 +1,12 @@
 """`/api/sizing`: what a model would take, from its config alone.
 
 GET /api/sizing?model=…&dtype=…&kv_dtype=…&users=…&context=…&rate=…
-    `SizingAnswer`: the models that can be named, and the sizing of one of them on every known
-    device. `model` is the running one if left out, the others are those of `Workload`. With
-    `bytes_per_s`, and `memory_bytes`, `flops_per_s`, `bus_bytes_per_s` and `device`, which is its
-    name, a device of the page's own comes last.
+    `SizingAnswer`: the models to choose from, and the sizing of one of them on every known
+    device. Without `model` it is the running one; the other parameters are those of `Workload`.
+    `bytes_per_s`, `memory_bytes`, `flops_per_s`, `bus_bytes_per_s` and `device` (its name)
+    describe another device, which comes last.
 
-A page names models of the list, no paths, and the hub is not asked. The engine is not involved.
+Only listed models can be named, not paths, so neither the hub nor the engine is involved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_NAME = 100
 
 
 class SizingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of the request; None: left out."""
+    """Query parameters; None if left out."""
 
     model: str | None = None
     dtype: str | None = None
@@ -89,7 +89,7 @@ def _query() -> SizingQuery:
 
 
 def _running(engine: EngineClient) -> Hello | None:
-    """Return the hello of an engine whose model's files are here; None if there is none."""
+    """Return the running engine's hello; None if there is none, or its model is upstream."""
     try:
         hello = engine.require_ready()
     except EngineError:

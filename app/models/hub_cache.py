@@ -27,7 +27,7 @@ class CachedRepository:
 
 def cached_repositories() -> Iterator[CachedRepository]:
     """Yield the model repositories in the cache, by name; none if there is no cache. Files that a
-    download moves or deletes meanwhile are left out: the client's own scan gives up then."""
+    download moves or deletes meanwhile are left out; huggingface_hub's own scan fails on them."""
     for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
         sizes: dict[tuple[int, int], int] = {}  # snapshots may share files
         snapshots = []
@@ -40,7 +40,7 @@ def cached_repositories() -> Iterator[CachedRepository]:
 
 
 def _files(snapshot: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path in a snapshot, and what the system knows, of each file."""
+    """Yield the path in the snapshot and the stat result of each file."""
     for parent, _, names in os.walk(snapshot):
         for path in (Path(parent, name) for name in sorted(names)):
             with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""What config.json of well-known models says of their sizes, as published on the hub: to tell what
-they take without asking it. Sampling and special tokens are left out."""
+"""Sizes of well-known models, from their config.json on the hub, to size them without a network.
+Sampling and special tokens are left out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ LARGER = {
     "meta-llama/Llama-3.1-70B":
         _config("llama", 80, 8192, (64, 8, 128), 28672, 128256, 131072, **UNTIED),
 }  # fmt: skip
-"""Models that few machines can run, to see what they would take."""
+"""Models that few machines can run, to see what they would need."""
 
 CONFIGS = {**IN_WHEELS, **OFFERED, **LARGER}
 

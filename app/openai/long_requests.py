@@ -1,5 +1,5 @@
-"""Turns of requests with long texts: what is done for each token of them keeps the texts that are
-written waiting, and many at once would take every connection and a gigabyte of memory."""
+"""Turns of requests with long texts. Python code that runs for every token of them slows down all
+generations, and many at once would take every connection and a gigabyte of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.http.client_limits import place
 from gpu import QueueFull
 
 LONG_BYTES = 64 * 1024
-"""Body from which a request takes turns with the others."""
+"""Size of a body from which a request has to wait for its turn."""
 TURN_SECONDS = 10.0
 
 _turns = threading.Lock()
@@ -22,8 +22,7 @@ _turns = threading.Lock()
 
 @contextmanager
 def turn_to_read(engine: EngineClient) -> Iterator[None]:
-    """Let a long request wait for its turn, and count it as a run of its client. Raises
-    QueueFull."""
+    """Let a long request wait its turn, and count it as a run of its client. Raises QueueFull."""
     if len(request.get_data()) < LONG_BYTES:
         yield
         return

@@ -32,8 +32,8 @@ START = (
 KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Environment variables that the interpreter or its libraries need to start on some systems."""
 STARTER = ThreadPoolExecutor(1, "process starter")
-"""Thread that starts these processes and lives as long as the server: Linux ends them with it, not
-with the thread of the request that needed one first."""
+"""Thread that starts these processes and lives as long as the server. Linux kills them when the
+thread that started them ends, which must not be that of the request that first needed one."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"}
 
 

@@ -56,7 +56,7 @@ MAX_TRANSPORT_BYTES = 2 * MAX_MESSAGE_BYTES
 
 
 class PagePlaces:
-    """Places of `most` connections, of which one client may have three quarters. Thread-safe."""
+    """Places for `most` connections; one client may take three quarters. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -64,7 +64,7 @@ class PagePlaces:
         self._n_pages: Counter[str] = Counter()
 
     def take(self, client: str) -> str:
-        """Take a place; return why there is none, "" if one was taken."""
+        """Take a place; return "", or why there is none."""
         share = max(1, 3 * self._most // 4)
         with self._lock:
             if self._n_pages.total() >= self._most:

@@ -98,7 +98,7 @@ export const INSTRUMENTS = [
     name: "attribution",
     tab: "Attribution",
     title: "Attribution",
-    what: "Which words of the prompt mattered: how likely the answer would be without each.",
+    what: "Which words of the prompt mattered: how likely the answer would be without each of them.",
     fetch: async () => (await import("./attribution/attribution.js")).attribution,
   },
   {
@@ -126,14 +126,14 @@ export const INSTRUMENTS = [
     name: "lab",
     tab: "Lab",
     title: "Prefill and decode",
-    what: "Experiments that the engine runs: the first token, the KV cache, both phases, several streams.",
+    what: "Experiments to run: first token, KV cache, both phases, several streams, batching.",
     fetch: async () => (await import("./lab/lab.js")).lab,
   },
   {
     name: "needs",
     tab: "Needs",
     title: "What would it take",
-    what: "Parameters, memory and the speed that a device allows, for any model and number of users.",
+    what: "The memory that a model takes, and the speed that a device allows, for any number of users.",
     fetch: async () => (await import("./needs/needs.js")).needs,
   },
 ];

@@ -1,5 +1,5 @@
-// Attribution instrument: what the focused token, or the whole answer, owes to each word of the prompt,
-// measured by leaving the word out.
+// Attribution instrument: how much each word of the prompt contributed to the focused token, or to the
+// whole answer, measured by leaving the word out.
 
 import { NOT_MEASURED } from "../../turns/answer.js";
 import { tokenize } from "../../net/inspect.js";
@@ -17,7 +17,7 @@ import { partsOf, unitsOf } from "./units.js";
 /** @typedef {"token" | "answer"} TargetKind */
 /** What is shown: the prompt, its units, what is predicted, and its measurement. @typedef {{key: string, segment: Segment, parts: import("./units.js").PromptPart[], measurement: Measurement, word: string, kind: TargetKind}} Shown */
 
-/** Units that the list names. */
+/** Units in the list. */
 const N_LISTED = 12;
 /** Measurements that are kept. */
 const N_KEPT = 12;
@@ -57,7 +57,7 @@ export const attribution = {
     draw();
     const { measurement } = now;
     return measurement.nDone
-      ? `The engine read ${plural(measurement.nDone + 1, "text")}: the prompt as it was, and without each part.`
+      ? `The engine read ${plural(measurement.nDone + 1, "text")}: with the whole prompt, and without each part of it.`
       : "Nothing is computed until you measure.";
   },
 
@@ -86,12 +86,12 @@ const rowOf = (unit, i, measurement) => [
 async function shownFrom(focus) {
   const { token, hello } = focus;
   if (token.prompt !== undefined)
-    throw new Missing("This token is part of the prompt. Select a written one, to see which words it owes to.");
+    throw new Missing("This token is part of the prompt. Select one of the answer to see which words it depends on.");
   const { segment, ids, texts, position } = sequenceOf(focus);
   if (target === "answer" && segment.running) throw new Missing("The answer is still being written.");
   if (segment.edited) throw new Missing(NOT_MEASURED);
   if (spansUpTo(segment, ids.length).reached)
-    throw new Missing("This text was written with interventions, whose positions would move with the words.");
+    throw new Missing("This text was written with interventions, whose positions would shift when words are left out.");
   const parts = partsOf(segment.prompt, await cutOf(segment));
   const { length: first } = segment.prompt;
   const what = target === "token" ? { ids: ids.slice(0, position + 1), first: position } : { ids, first };
@@ -109,7 +109,7 @@ function cutOf(segment) {
     cuts.get(segment) ??
     tokenize(what).then(
       ({ tokens }) => tokens,
-      () => null, // special tokens are told by their text
+      () => null, // special tokens are recognised by their text
     );
   cuts.set(segment, cut);
   return cut;
@@ -188,7 +188,7 @@ function buildText() {
   const box = el("div", "ls-read");
   const words = box.appendChild(el("p", "ls-text"));
   words.setAttribute("role", "group");
-  words.setAttribute("aria-label", "Prompt, by what its parts did");
+  words.setAttribute("aria-label", "Prompt, shaded by the effect of its parts");
   const look = (/** @type {number | null} */ i) => {
     looked = i === null ? null : unitAt(i);
     drawLooked();
@@ -199,13 +199,13 @@ function buildText() {
 
 function buildList() {
   const box = el("div", "ab-list");
-  box.append(at.one, el("h3", "", "Without it, in nats of log-probability"), at.list);
+  box.append(at.one, el("h3", "", "Change of log-probability without it, in nats"), at.list);
   return box;
 }
 
 // ---- drawing ------------------------------------------------------------------------------------
 
-/** Number of the unit of a token of the prompt; null: it is of none. @param {number} i */
+/** Index of the unit that a prompt token belongs to; null: none. @param {number} i */
 function unitAt(i) {
   const found = now?.measurement.units.findIndex(({ from, to }) => from <= i && i < to) ?? -1;
   return found < 0 ? null : found;
@@ -224,7 +224,7 @@ function draw() {
       return { id: segment.prompt[i].id, text: own, special, loss: known, ...NOTHING };
     }),
   );
-  setText(at.go, isRunning ? "Stop" : nDone && !isComplete ? "Go on" : "Measure");
+  setText(at.go, isRunning ? "Stop" : nDone && !isComplete ? "Continue" : "Measure");
   at.go.hidden = isComplete;
   Object.assign(at.bar, { max: Math.max(1, units.length), value: nDone, hidden: !isRunning });
   setText(at.say, sayOf(now));
@@ -245,7 +245,7 @@ function sayOf({ measurement, word, kind }) {
       : `How likely would ${what} be without each of the ${plural(units.length, "part")} of the prompt? ` +
           `The engine reads the text ${plural(units.length + 1, "time")}.`;
   const start = kind === "token" ? `p ${probability(Math.exp(whole))}` : `log-probability ${short(whole)}`;
-  return `With the whole prompt ${what} has ${start}. ${plural(nDone, "part")} of ${units.length} measured.`;
+  return `With the whole prompt, ${what} has ${start}. Measured: ${nDone} of ${plural(units.length, "part")}.`;
 }
 
 /** @param {(number | null)[]} effects */

@@ -20,7 +20,7 @@ async function logprobOf({ ids, first }) {
 }
 
 /**
- * The target without a unit of the prompt; null if nothing would stand before it.
+ * The target without a unit of the prompt; null if nothing would be left before it.
  *
  * @param {Target} target
  * @param {Unit} unit
@@ -31,11 +31,11 @@ export function without({ ids, first }, { from, to }) {
   return { ids: [...ids.slice(0, from), ...ids.slice(to)], first: first - (to - from) };
 }
 
-/** A measurement, which fills as answers come. */
+/** A measurement, filled in as answers arrive. */
 export class Measurement {
   /** With the whole prompt; null until known. @type {number | null} */
   whole = null;
-  /** Without each unit; null: not measured, or nothing would be left. @type {(number | null)[]} */
+  /** Without each unit; null: not measured yet, or nothing would be left. @type {(number | null)[]} */
   left;
   /** Number of units that were asked about. */
   nDone = 0;

@@ -13,7 +13,7 @@ const ENDS_WORD = /\s$|[^\p{L}\p{N}]$/u;
 
 /**
  * Tokens of the prompt with what is known of them. `cut`: the tokenized request, if it has the same
- * ids; without it special tokens are told by their text.
+ * ids; without it, special tokens are recognised by their text.
  *
  * @param {ToPage.TokenText[]} prompt
  * @param {ToPage.PromptPiece[] | null} cut

@@ -1,4 +1,4 @@
-// Runs of the lab: prompts by their token ids, beside the conversation, one after the other or together.
+// Runs of Lab: prompts as token ids, outside the conversation, one after another or together.
 
 import { beginSegment } from "../../chat/generate-message.js";
 import { send } from "../../net/connection.js";
@@ -7,24 +7,24 @@ import { tokenize } from "../../net/inspect.js";
 import { newId } from "../../net/new-id.js";
 import { Answer } from "../../turns/answer.js";
 
-/** Of which prompts are made, repeated as often as needed. */
+/** Text that prompts are made of, repeated as often as needed. */
 const TEXT =
   "The keeper of the lighthouse climbed the stairs every evening, counted the steps aloud, and wrote " +
   "down how many ships had passed, what the wind had said, and which of the gulls had come back. ";
-/** Step between the first tokens of prompts: a prime, so that they come back late. */
+/** Step between the first tokens of prompts; a prime, so that they repeat late. */
 const STEP = 7919;
 
 export const STOPPED = { code: "stopped", message: "Stopped." };
 
-/** Ids of `TEXT`, and the model they are of. @type {{model: string, ids: number[]}} */
+/** Ids of `TEXT`, and the model whose tokenizer made them. @type {{model: string, ids: number[]}} */
 let text = { model: "", ids: [] };
-/** How many prompts were made: the first token of each is another one. */
+/** Number of prompts made so far; each starts with a different token. */
 let made = 0;
 /** Runs that are not over yet. @type {Map<string, (error: Problem) => void>} */
 const open = new Map();
 let isStopped = false;
 
-/** Stop all runs, and what would begin after them. */
+/** Stop all runs, and start no more. */
 export function stopBench() {
   isStopped = true;
   for (const [id, reject] of open) {
@@ -50,8 +50,8 @@ export async function openBench(hello, add) {
 }
 
 /**
- * Ids of a prompt of `n` tokens. Its first token differs from those of others, so that the engine finds
- * nothing of it in its cache.
+ * Ids of a prompt of `n` tokens. Its first token differs from that of the others, so that the engine
+ * finds nothing of it in the prefix cache.
  *
  * @param {number} n
  * @param {number} vocabulary
@@ -86,7 +86,7 @@ function run(ids, nTokens) {
     };
     open.set(segment.id, fail);
     follow(answer, {
-      name: () => "the lab",
+      name: () => "Lab",
       onRefused: (_, error) => fail(error),
       onEvent(_, event) {
         if (event?.type === "token") {

@@ -1,4 +1,4 @@
-// Chart of an experiment: its lines over the column that was varied.
+// Line chart of an experiment, over the column that was varied.
 
 import { grid } from "../../core-sample/grid.js";
 import { fitCanvas } from "../../ui/dom.js";
@@ -7,7 +7,7 @@ import { palette } from "../../ui/palette.js";
 import { label, LabelRow, rule, SANS, ticks } from "../shared/chart.js";
 
 const LEFT = 56;
-/** Between the unit above the numbers and what is beside it. */
+/** Gap to the right of the unit above the axis. */
 const GAP = 10;
 const TOP = 22;
 const FOOT = 34;

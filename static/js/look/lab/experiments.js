@@ -1,4 +1,4 @@
-// Experiments of the lab: what each runs, and what its rows show.
+// Experiments of Lab: what each runs, and what its rows show.
 
 import { inspect } from "../../net/inspect.js";
 import { knownPeaks, measurePeaks } from "../plan/roofline-costs.js";
@@ -10,7 +10,7 @@ import { drawStrips } from "./strips.js";
 
 /** Tokens written after each prompt of `first`. */
 const AFTER = 8;
-/** Longer prompts than one that takes so long are not tried. */
+/** After a prompt that takes so long, no longer ones are tried. */
 const ENOUGH_MS = 5000;
 const LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 /** Prompt and written tokens of `cache`. */
@@ -32,7 +32,7 @@ const first = {
   name: "first",
   tab: "First token",
   title: "First token by prompt length",
-  what: "Prompts of 8 tokens and more, each read from the start: the time to the first token, and of each one after it.",
+  what: "Prompts of 8 tokens and more, none of them cached: time to the first token, and time for each token after it.",
   columns: ["prompt tokens", "first token, ms", "each after it, ms"],
   x: "prompt tokens",
   isLog: true,
@@ -59,7 +59,7 @@ const first = {
     const grew = (column) => `${figure(at(long, column) / at(short, column))} times`;
     return (
       `${figure(at(long, "prompt tokens") / at(short, "prompt tokens"))} times as long a prompt takes ` +
-      `${grew("first token, ms")} as long to its first token, and ${grew("each after it, ms")} for each after it.`
+      `${grew("first token, ms")} as long to the first token, and ${grew("each after it, ms")} as long for each one after it.`
     );
   },
 };
@@ -70,8 +70,8 @@ const cache = {
   tab: "KV cache",
   title: "With and without the KV cache",
   what:
-    "A text written with the cache, then each of its tokens again by reading all before it: with another first " +
-    "token, for which the cache holds nothing.",
+    "A text written with the cache, then each of its tokens again by reading everything before it. The first token " +
+    "is changed every time, so that nothing is found in the cache.",
   columns: ["token", "with the cache, ms", "without, ms", "without, all so far, ms"],
   x: "token",
   isLog: false,
@@ -102,7 +102,7 @@ const cache = {
     const again = at(rows[rows.length - 1], "without, all so far, ms");
     return (
       `${count(rows.length)} tokens take ${duration(kept)} with the cache and ${duration(again)} without, ` +
-      `${figure(again / kept)} times as long: token n reads n tokens instead of one, so the sum grows with n².`
+      `${figure(again / kept)} times as long. Without it, every token means reading all tokens before it, so the total grows with n².`
     );
   },
 };
@@ -110,12 +110,12 @@ const cache = {
 /** Return the cost of a step by its plan. @param {{rows: number, context: number}} step @returns {Promise<StepCost>} */
 async function costOf({ rows, context }) {
   const { info } = await inspect({ kind: "plan", n_rows: rows, context });
-  if (!info.flops) throw { code: "no_plan", message: "This engine does not tell what its steps cost." };
+  if (!info.flops) throw { code: "no_plan", message: "This engine does not report what its steps cost." };
   return { flops: info.flops, bytes: info.n_bytes };
 }
 
 /**
- * Return the cost of steps: of those of one row, which is linear in the context, from the first and the last.
+ * Return the cost of steps. For decoding, where it is linear in the context, the first and last step suffice.
  *
  * @param {TimedStep[]} steps
  * @returns {Promise<StepCost>}
@@ -165,7 +165,7 @@ const phases = {
   name: "phases",
   tab: "Phases",
   title: "Prefill and decode",
-  what: "One prompt of 256 tokens and 32 tokens after it: bytes, operations and time of both phases, and what binds them.",
+  what: "Reading a prompt of 256 tokens and writing 32: bytes, operations and time of both phases, and what limits them.",
   columns: [
     "phase", "tokens", "steps", "time, ms", "tokens/s", "bytes", "operations", "operations per byte", "GB/s",
     "GFLOP/s", "bound by",
@@ -175,11 +175,11 @@ const phases = {
   unit: "",
   lines: [],
   async run({ hello, prompt, run, add }) {
-    if (knownPeaks() === null) await measurePeaks(); // what binds depends on them
+    if (knownPeaks() === null) await measurePeaks(); // they decide what the limit is
     const n = Math.min(PHASES.prompt, Math.floor(hello.limits.context / 2));
     const { answer, segment } = await run(prompt(n), PHASES.written);
     const steps = timedSteps(segment, answer.tokens);
-    if (!steps.length) throw { code: "untimed", message: "The steps of this device are not timed." };
+    if (!steps.length) throw { code: "untimed", message: "This device does not time its steps." };
     const [read, written] = [steps.filter(({ token }) => token === null), steps.filter(({ token }) => token !== null)];
     add(await phaseRow("prefill", read, n));
     add(await phaseRow("decode", written, written.length));
@@ -188,8 +188,8 @@ const phases = {
     const [read, written] = rows;
     if (!read || !written) return "";
     return (
-      `Prefill does ${figure(at(read, "operations per byte"))} operations for each byte, decode ` +
-      `${figure(at(written, "operations per byte"))}: it reads all weights for one token.`
+      `Prefill does ${figure(at(read, "operations per byte"))} operations per byte, decode ` +
+      `${figure(at(written, "operations per byte"))}, because it reads the weights for one token at a time.`
     );
   },
 };
@@ -199,7 +199,7 @@ const streams = {
   name: "streams",
   tab: "Streams",
   title: "Streams at once",
-  what: "One, two, four and eight texts written at the same time: tokens per second of all, and of each.",
+  what: "One, two, four and eight texts written at the same time: tokens per second of all together, and of each.",
   columns: ["streams", "tokens/s, all", "tokens/s, each", "at once"],
   x: "streams",
   isLog: false,
@@ -227,11 +227,11 @@ const streams = {
   says(rows) {
     const [one, most] = [rows[0], rows.at(-1)];
     if (!one || !most || one === most) return "";
-    const waits = at(most, "at once") < at(most, "streams") ? `, ${count(at(most, "at once"))} at once and the others after them` : "";
+    const waits = at(most, "at once") < at(most, "streams") ? `, ${count(at(most, "at once"))} at a time,` : "";
     return (
       `${count(at(most, "streams"))} streams${waits} write ${figure(at(most, "tokens/s, all") / at(one, "tokens/s, all"))} ` +
-      "times as many tokens per second as one. A step reads the weights once for all of them, which pays where " +
-      "bandwidth binds."
+      "times as many tokens per second as one. A step reads the weights once for all of them, which helps most where " +
+      "bandwidth is the limit."
     );
   },
 };
@@ -242,8 +242,8 @@ const batching = {
   tab: "Batching",
   title: "Static and continuous batching",
   what:
-    "Eight texts of different lengths, at most four at a time: in batches that begin together, and then with a new " +
-    "text as soon as one has ended. Hatched: a slot without a text.",
+    "Eight texts of different lengths, at most four at a time: first in batches that start together, then with a " +
+    "new text as soon as one has ended. Hatched: the slot is idle.",
   columns: ["batching", "text", "tokens", "slot", "from, ms", "to, ms"],
   x: "batching",
   isLog: false,
@@ -277,7 +277,7 @@ const batching = {
     const took = (kind) => Math.max(...rows.filter((row) => row.batching === kind).map((row) => at(row, "to, ms")));
     if (rows.length < 2 * TEXTS.length) return "";
     return (
-      `The texts take ${duration(took("static"))} in static batches, which wait for their longest text, and ` +
+      `The texts take ${duration(took("static"))} in static batches, each of which waits for its longest text, and ` +
       `${duration(took("continuous"))} with continuous batching.`
     );
   },

@@ -55,7 +55,7 @@ export const lab = {
     if (name !== model) measured.clear();
     model = name;
     draw();
-    return "Measured by the runs of this experiment: greedy, without capture, of prompts that no cache holds.";
+    return "Measured by the runs of this experiment: greedy, without capture, with prompts that are in no cache.";
   },
 
   table: () => ({
@@ -76,7 +76,7 @@ function choiceOf({ name, tab }) {
   return choice;
 }
 
-/** An experiment goes on while another instrument is looked at, and ends when the panel is closed. */
+/** Stop the experiment when the panel is closed; it goes on while another instrument is open. */
 function stopIfClosed() {
   if (running && !document.body.hasAttribute("data-look")) stopBench();
 }

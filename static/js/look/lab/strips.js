@@ -1,4 +1,4 @@
-// Texts over time, a line for each slot of the batch: when it wrote which text, and when it had none.
+// Chart of texts over time, a row for each slot of the batch: which text it wrote when; hatched: idle.
 
 import { grid } from "../../core-sample/grid.js";
 import { fitCanvas } from "../../ui/dom.js";

@@ -6,7 +6,7 @@ import { bytes, count, duration, figure } from "../../ui/format.js";
 /** @typedef {Answers.DeviceBounds} DeviceBounds */
 /** @typedef {Answers.Bound} Bound */
 
-/** What sets a bound. @type {Record<Bound["by"], string>} */
+/** What limits a step. @type {Record<Bound["by"], string>} */
 export const BOUND_BY = { bytes: "bandwidth", operations: "arithmetic", bus: "the bus" };
 
 /** Operations, as bytes are written: "1.4 TFLOP". @param {number} n */
@@ -26,7 +26,7 @@ export function multiplied(sizing) {
   const which = active < parameters ? "active parameters" : "parameters";
   return {
     product: `${short(active)} ${which} × ${figure(read / active)} bytes × ${count(rate)} tokens/s = ${bytes(read * rate)}/s`,
-    each: `of weights, stored as ${dtype}`,
+    each: `for weights stored as ${dtype}`,
   };
 }
 
@@ -67,18 +67,18 @@ export function kvWords({ kv, context, n_layers: nLayers }) {
   return `${text}; ${bytes(kv.unwindowed_bytes)} without the sliding window of ${count(kv.window ?? 0)} tokens in ${layers}.`;
 }
 
-/** How many of a device the model takes: "1", "2", or "–" if no number is enough. @param {DeviceBounds} bounds */
+/** How many of a device the model needs: "1", "2", or "–" if no number is enough. @param {DeviceBounds} bounds */
 export const howMany = ({ fits, split }) => (fits ? "1" : split ? count(split.n_devices) : "–");
 
-/** What the figures of a device are from, and what can be done where the model does not fit. @param {DeviceBounds} bounds */
+/** Where the figures of a device are from, and what can be done if the model does not fit. @param {DeviceBounds} bounds */
 export function aboutDevice({ fits, split, offload, device: { name, source } }) {
   const from = `${name}: ${source}.`;
   if (fits) return from;
   const ways = [];
-  if (split) ways.push(`with its layers on ${count(split.n_devices)} of them ${perSecond(split.decode)} at most`);
+  if (split) ways.push(`split over ${count(split.n_devices)} of them it writes at most ${perSecond(split.decode)}`);
   if (offload)
-    ways.push(`with ${bytes(offload.host_bytes)} of its weights in host memory ${perSecond(offload.decode)}`);
-  return `${from} ${ways.length ? `The model does not fit: ${ways.join(", ")}.` : "The model is too large for it."}`;
+    ways.push(`with ${bytes(offload.host_bytes)} of its weights in host memory at most ${perSecond(offload.decode)}`);
+  return `${from} ${ways.length ? `The model does not fit: ${ways.join("; ")}.` : "The model is too large for it."}`;
 }
 
 /**
@@ -95,7 +95,7 @@ export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weight
   ];
   if (bus)
     rows.unshift({
-      level: "bus, if all weights waited in host memory",
+      level: "bus, if all weights were in host memory",
       amount: bytes(weights),
       rate: `${bytes(bus)}/s`,
       seconds: weights / bus,
@@ -110,7 +110,7 @@ export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weight
   return rows;
 }
 
-/** All figures as rows: of what, name, value, unit. @param {Sizing} sizing @returns {unknown[][]} */
+/** All figures as rows: subject, name, value, unit. @param {Sizing} sizing @returns {unknown[][]} */
 export function rowsOf(sizing) {
   const { parts, stored, kv, need, decode, prefill, devices } = sizing;
   return [

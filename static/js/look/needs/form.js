@@ -1,4 +1,4 @@
-// Form of "What would it take": the model, how it is stored, what it is to do, and the device.
+// Form of "What would it take": the model, its storage types, the workload and the device.
 
 import { el, newButton } from "../../ui/dom.js";
 import { ready, state } from "../../state.js";
@@ -28,7 +28,7 @@ const DEVICE = [
   ["Arithmetic, TFLOPS", "flops_per_s", "", TFLOPS],
   ["Bus, GB/s", "bus_bytes_per_s", "32", GB],
 ];
-/** Of this machine the rates are measured, and its memory is asked for. */
+/** The rates of this machine are measured; only its memory has to be typed in. */
 const ALSO_THIS = "memory_bytes";
 
 /** @param {string} text @param {HTMLElement} field @param {string} [className] */
@@ -49,7 +49,7 @@ export class NeedsForm {
   #peaks = el("p", "nd-peaks");
   #measure = newButton("Measure peak rates", measurePeaks);
   #why = el("span", "sub");
-  /** What a person chose; until then selects show what the server took. */
+  /** Fields that a person changed; the others show what the server chose. */
   #chosen = new Set();
 
   /** @param {HTMLElement} root @param {() => void} onChange */
@@ -118,7 +118,7 @@ export class NeedsForm {
     return query;
   }
 
-  /** Show what can be chosen, and what the server took. @param {Answers.SizingAnswer} answer */
+  /** Show what can be chosen, and what the server chose. @param {Answers.SizingAnswer} answer */
   draw({ models, sizing }) {
     fill(this.#models, models);
     this.#models.value = sizing.model;
@@ -149,10 +149,10 @@ export class NeedsForm {
     this.#measure.hidden = peaks !== null || isMeasuring();
     this.#measure.disabled = !ready() || !!state.active;
     this.#why.textContent = isMeasuring()
-      ? "Measuring, half a second …"
+      ? "Measuring for half a second …"
       : peaks
         ? "The engine does not run on a GPU."
-        : "takes half a second.";
+        : "Takes half a second.";
   }
 }
 

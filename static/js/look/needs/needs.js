@@ -1,5 +1,5 @@
-// What would it take: parameters, bytes and bounds of a model on a device, from its config alone, and
-// beside the bound what the focused run measures.
+// "What would it take": parameters, bytes and bounds of a model on a device, from its config alone, and
+// beside the bounds what was measured in the focused run.
 
 import { tokensPerSecond } from "../../chat/status-line.js";
 import { ask } from "../../net/ask.js";
@@ -26,7 +26,7 @@ import { NeedsForm, THIS } from "./form.js";
 /** @typedef {Answers.SizingAnswer} SizingAnswer */
 
 const SOURCE =
-  "Computed from the model’s config and the devices’ data sheets: times that no engine can beat, no predictions.";
+  "Computed from the model’s config and the devices’ data sheets: limits that no engine can beat, not predictions.";
 
 /** @type {NeedsForm} */
 let form;
@@ -76,7 +76,7 @@ export const needs = {
 
   async show(context) {
     if (!hasServer)
-      throw new Missing("A server computes this, and this page has none; tokenglass plan prints it, too.");
+      throw new Missing("Only a server computes this, and this page has none. The command tokenglass plan prints the same.");
     try {
       now = await answerOf(form.query.toString());
       setText(at.problem, "");
@@ -218,7 +218,7 @@ function drawDevices({ devices }) {
 function drawLadder(sizing, chosen, context) {
   if (!chosen) {
     at.ladder.replaceChildren();
-    setText(at.ladderWords, `The rates of ${form.device.toLowerCase()} are not known.`);
+    setText(at.ladderWords, `The rates of ${form.device.toLowerCase()} are not known yet.`);
     return;
   }
   const { device } = chosen;
@@ -239,7 +239,7 @@ function wordsOfStep({ users, context, decode, prefill }) {
   const whose = users > 1 ? `a token of each of ${count(users)} users` : "a token";
   return (
     `The step that writes ${whose} after ${count(context)} tokens: ${figure(decode.intensity)} operations per byte. ` +
-    `Reading the prompt: ${figure(prefill.intensity)}. L2 is left out: no vendor publishes its bandwidth.`
+    `Reading the prompt: ${figure(prefill.intensity)}. Caches are left out: data sheets rarely give their bandwidth.`
   );
 }
 
@@ -270,6 +270,6 @@ function wordsOfRun({ ms, clock, index, answer, segment }, rows) {
   const speed = tokensPerSecond(answer, segment);
   const run = speed ? ` The run writes ${figure(speed)} tokens/s; the bound is ${figure(1 / bound)}.` : "";
   return (
-    `The step of token ${count(index + 1)}, ${clock}: ${percent((1000 * bound) / ms)} % of the bound is reached.${run}`
+    `The step of token ${count(index + 1)}, ${clock}: ${percent((1000 * bound) / ms)} % of the bound.${run}`
   );
 }
