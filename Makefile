@@ -44,7 +44,7 @@ collect: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest --collect-only -qq $(QUICK) > build/collected.txt || { cat build/collected.txt; exit 1; }
 
 # All tests of the page. `make test` has those marked `quick`: they compare the page with the engine or
-# give it hostile input; one or two are of each other part.
+# give it hostile input, and there are one or two for each other part.
 test-page: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow" e2e
@@ -78,11 +78,11 @@ test-all: test
 soak: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/soak --soak-seconds 300 --timeout 600
 
-# The tests that docs/reliability.md names, one for each thing that may break.
+# The tests named in docs/reliability.md, at least one for each thing that can break.
 faults: $(VENV)/test.stamp
 	$(PYTEST) -v $$($(BIN)/python -m tests.test_reliability)
 
-# Requests, messages and files with random changes, for as long as `make test` has not.
+# Requests, messages and files with random changes, many more of them than in `make test`.
 fuzz: $(VENV)/test.stamp
 	$(PYTEST) -m slow --timeout 3600 tests/app/test_schema_fuzz.py tests/gpu/test_fuzz.py
 

@@ -75,7 +75,7 @@ def sampling_data() -> dict[str, Any]:
 
 
 def limits_data() -> dict[str, Any]:
-    """Return what bounds requests, for the controls of the page and the engine in the browser."""
+    """Return the limits on requests, for the controls of the page and the engine in the browser."""
     return {
         "interventions": {
             "factor": FACTORS,

@@ -1,4 +1,4 @@
-"""Lessons: each is walked on the bundled model, and asks for what the engine measured."""
+"""Lessons on the bundled model: the right answer of each is what the engine measures."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def of_speed(run: Run) -> float:
 
 
 def of_memory(run: Run) -> float:
-    """Return the bits of a weight: all are f16 on the device but the norms, which are few."""
+    """Return the bits of a weight: on the device all are f16 except the norms, which are few."""
     return 16
 
 

@@ -1,4 +1,4 @@
-"""Attribution: how likely the answer is without each part of the prompt, as the engine says it."""
+"""Attribution: how likely the answer is without each part of the prompt, by the engine itself."""
 
 from __future__ import annotations
 

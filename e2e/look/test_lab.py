@@ -1,4 +1,4 @@
-"""The lab's experiments: what they have the engine run, and that their numbers are its own."""
+"""Experiments of Lab: the runs that they request, and numbers that are the engine's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model would take, on the page: the server's figures, and beside them the run's."""
+"""What a model would take, on the page: figures of the server, and beside them those of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sized(*devices: DeviceSpec, **work: Any) -> Sizing:
 
 
 def figures(look: LookPanel) -> dict[tuple[str, str], float]:
-    """Return the instrument's numbers by what they are of."""
+    """Return the instrument's numbers by subject and name."""
     return {
         (row["of"], row["figure"]): float(row["value"]) for row in look.csv() if row["value"] != ""
     }

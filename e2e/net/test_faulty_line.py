@@ -1,4 +1,4 @@
-"""The page behind a line that breaks at every message, or inside of every one."""
+"""The page behind a connection that breaks at every message, or inside every one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.app.ws.test_faulty_line import EveryEvent, OfRequest
 
 N = 12
 RETRY_AT_ONCE = "setInterval(() => dispatchEvent(new Event('online')), 20)"
-"""As if the network came back: the page tries again at once then."""
+"""As if the network came back, when the page reconnects at once."""
 
 
 @pytest.mark.parametrize("fault", ["cut", "inside", "twice", "bytes"])

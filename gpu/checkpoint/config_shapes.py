@@ -1,4 +1,4 @@
-"""Shapes of a model's tensors, from its config alone: no weight file is needed."""
+"""Shapes of a model's tensors, from its config alone, without a weight file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config_modules(config: ModelConfig, *, stacked: bool = True) -> Iterator[Mod
 
 
 def qkv_rows(config: ModelConfig) -> tuple[int, int, int]:
-    """Return the outputs of the projections to queries, keys and values."""
+    """Return the number of outputs of the Q, K and V projections."""
     kv = config.n_kv_heads * config.head_dim
     return config.n_heads * config.head_dim, kv, kv
 
@@ -64,7 +64,7 @@ def _outside(config: ModelConfig, role: ModuleRole) -> Shape:
 
 
 def _layer(config: ModelConfig, tensors: TensorMap, i: int, stacked: bool) -> Iterator[Module]:
-    """Yield the modules of a layer, without those that are other names of the same matrices."""
+    """Yield the modules of a layer, each matrix under one of its names only."""
     groups: dict[tuple[Kind, str], dict[str, ModuleRole]] = {}
     for module, role in tensors.roles(i).items():
         if not role.routed or stacked == module.endswith(STACKED):

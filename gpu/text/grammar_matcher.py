@@ -43,10 +43,10 @@ to need between 2,000 and 5,000 with SmolLM2's vocabulary. An ambiguous one (`e:
 with each character: at 50,000, llguidance's own limit, a mask took half a second."""
 SECONDS_PER_TOKEN = 0.01
 FREE_SECONDS = 0.5
-"""Most time of the processor that a run's masks may take: SECONDS_PER_TOKEN each, and FREE_SECONDS
-more in all. They are computed between the steps that write everybody's texts."""
+"""Most processor time that a run's masks may take: SECONDS_PER_TOKEN each, and FREE_SECONDS more in
+all. They are computed between steps, so everybody's texts wait for them."""
 SECONDS_PER_PROMPT_TOKEN = 0.001
-"""The same for a token of the prompt, which needs no mask. Other requests wait meanwhile."""
+"""The same for each token of the prompt, which needs no mask. Other requests wait meanwhile."""
 MAX_COMPILED = 16
 MAX_REASON_CHARS = 400
 POSITION = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
@@ -63,7 +63,7 @@ TOO_SLOW = (
 
 
 class TimeBudget:
-    """Time of the processor that the grammar of a text may still take."""
+    """Processor time that the grammar of a text may still take."""
 
     def __init__(self) -> None:
         self._seconds = FREE_SECONDS
@@ -74,7 +74,7 @@ class TimeBudget:
 
     @contextmanager
     def spend(self, earned: float = 0.0) -> Iterator[None]:
-        """Charge the time that this context takes; it may take `earned` seconds."""
+        """Credit `earned` seconds, and charge the processor time of this context."""
         began = time.thread_time()
         yield
         self._seconds += earned - (time.thread_time() - began)

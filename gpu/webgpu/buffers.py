@@ -101,7 +101,7 @@ class Memory:
 
     @contextmanager
     def _allocating(self, name: str, n_bytes: int) -> Iterator[None]:
-        """Name what could not be allocated, and what is held. Raises DeviceError."""
+        """Raise DeviceError that names what could not be allocated and how much is in use."""
         try:
             yield
         except wgpu.GPUError as error:

@@ -35,7 +35,7 @@ interface SamplingSetting {
   slider: { min: number; max: number; step: number } | null;
 }
 
-/** What a server says of all of its sampling settings (app/http/page_data.py). */
+/** What a server says about its sampling settings (app/http/page_data.py). */
 interface SamplingData {
   settings: SamplingSetting[];
   meanings: Record<string, string>;
@@ -47,7 +47,7 @@ interface SamplingData {
   max_bias: number;
 }
 
-/** What bounds requests (app/http/page_data.py). */
+/** Limits on requests (app/http/page_data.py). */
 interface RequestLimits {
   interventions: {
     factor: [number, number];

@@ -23,7 +23,7 @@ TEXTS = (
 )
 SMALL, LARGE = 20, 2**63 - 1
 MOST_OPTIONAL = 3
-"""Most fields of an object that may be left out: with all of them nothing would be served."""
+"""Most optional fields in a generated object: with all of them, no request would be served."""
 
 
 class Document:

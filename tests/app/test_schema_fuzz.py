@@ -1,5 +1,5 @@
-"""Requests and messages that fit their schemas, or nearly, are served or refused as those say, and
-the server goes on."""
+"""Requests and messages that fit their schemas, or nearly do, are served or refused as the schemas
+say, and the server goes on."""
 
 from __future__ import annotations
 

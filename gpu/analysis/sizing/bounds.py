@@ -1,5 +1,5 @@
-"""Bounds that a device sets to a model: users that fit, time to the first token, tokens per second,
-and what offloading to host memory or splitting over several devices costs."""
+"""What a device allows for a model: users that fit, time to the first token, tokens per second, and
+what offloading to host memory or splitting over several devices costs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FootprintOf = Callable[[int, int], Footprint]
 """footprint_of(users, stages) -> Footprint of the largest stage."""
 
 RESIDUAL_BYTES = 4
-"""Bytes of a number of the residual stream, which stages pass on."""
+"""Bytes of each number of the residual stream, which stages pass on."""
 MAX_STAGES = 64
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Least time of a step, and what sets it."""
+    """Least time of a step, and what limits it."""
 
     seconds: float
     by: Literal["bytes", "operations", "bus"]
 
 
 class Offload(msgspec.Struct, frozen=True):
-    """Weights that do not fit, waiting in host memory. `step_bytes`: those that cross the bus in
-    every step; `decode`: the bound with that."""
+    """Weights that do not fit and stay in host memory. `step_bytes`: bytes that cross the bus in
+    every step; `decode`: the bound with offloading."""
 
     host_bytes: int
     step_bytes: int
@@ -38,8 +38,8 @@ class Offload(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """Layers on several devices, one after the other. `step_bytes`: rows of the residual stream
-    that cross the bus in every step; `decode`: the bound with that."""
+    """Layers split over several devices. `step_bytes`: bytes of the residual stream that cross the
+    bus in every step; `decode`: the bound with splitting."""
 
     n_devices: int
     step_bytes: int
@@ -47,10 +47,10 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class DeviceBounds(msgspec.Struct, frozen=True):
-    """Bounds on one device; of speeds, they assume that everything fits.
+    """Bounds on one device. Those on speed assume that everything fits.
 
     users        how many fit; None: the device's memory is unknown
-    first_token  of reading a user's text, which operations bind; None: their rate is unknown
+    first_token  time to read a user's text; None: the device's rate of operations is unknown
     tokens_per_s of each user
     offload, split  None: everything fits, or there is no bus
     """
@@ -90,7 +90,7 @@ def bounds_on(
 
 
 def users_in(memory_bytes: int, footprint_of: FootprintOf) -> int:
-    """Return how many users fit into a memory: each needs as much as the second."""
+    """Return how many users fit into a memory. Each further user needs as much as the second."""
     one, two = (_exact(footprint_of(n, 1)) for n in (1, 2))
     room = math.floor(memory_bytes / (1 + OVERHEAD)) - one
     return 0 if room < 0 else 1 + room // (two - one)
@@ -107,8 +107,8 @@ def _bound(device: DeviceSpec, cost: StepCost) -> Bound:
 
 
 def _offload(device: DeviceSpec, memory: int, need: Footprint, cost: StepCost) -> Offload | None:
-    """Return what it costs to leave in host memory the weights that do not fit; None if keys and
-    values alone do not fit, or the device computes in host memory."""
+    """Return what it costs to leave the weights that do not fit in host memory; None if keys and
+    values alone are too large, or the device computes in host memory."""
     room = math.floor(memory / (1 + OVERHEAD)) - need.kv_cache - need.counts
     if room < 0 or device.bus_bytes_per_s is None:
         return None
@@ -126,11 +126,11 @@ def _split(
     users: int,
     decode: Bound,
 ) -> Split | None:
-    """Return the fewest devices whose stages fit; None if as many as there are layers do not, or
-    there is no bus. A token passes one stage after the other, so the time of a step stays."""
+    """Return the fewest devices over which the model fits; None if one for each layer is too few,
+    or there is no bus. A token passes one stage after another, so a step gets no faster."""
     if device.bus_bytes_per_s is None:
         return None
-    least = max(2, footprint_of(users, 1).total // memory)  # a stage has its share at least
+    least = max(2, footprint_of(users, 1).total // memory)  # a stage needs at least its share
     for n in range(least, min(MAX_STAGES, costs.config.n_layers) + 1):
         if footprint_of(users, n).total <= memory:
             step_bytes = (n - 1) * users * RESIDUAL_BYTES * costs.config.hidden_size

@@ -1,7 +1,7 @@
 """Devices to size a model for, as their vendors' data sheets describe them.
 
-A rate of a data sheet is a peak: matrix units in f16 without sparsity. The engine's own kernels use
-plain arithmetic, of which docs/gpus.md has what was measured.
+Rates of data sheets are peaks, those of matrix units in f16 without sparsity. The engine's own
+kernels use plain arithmetic; docs/gpus.md has measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
 
     memory_bytes   None: unknown
     flops_per_s    f16; None: the vendor does not publish it
-    bus_bytes_per_s  of host memory, one way; None: the device computes in the host's memory
+    bus_bytes_per_s  from host memory, one way; None: the device computes in host memory
     source         where the numbers are from
     """
 

@@ -1,4 +1,4 @@
-"""Config of a model and the shapes of its tensors. Its weights need not be there."""
+"""Config of a model and the shapes of its tensors; its weights are not needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ModelShape:
     config: ModelConfig
     checkpoint: Checkpoint
     inventories: dict[str, Inventory] = field(default_factory=dict, repr=False, compare=False)
-    """Those made so far, by storage type."""
+    """Inventories made so far, by storage type."""
 
     @classmethod
     def from_path(cls, name: str, path: str | Path) -> ModelShape:

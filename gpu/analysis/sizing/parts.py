@@ -33,14 +33,14 @@ ORDER = (
     EMBEDDING, POSITIONS, *QKV, "W_O", ROUTER, *GATE_UP, "W_down", NORMS, BIASES, HEAD, UNUSED,
 )  # fmt: skip
 VECTORS_AND_TABLES = (EMBEDDING, POSITIONS, NORMS, BIASES, UNUSED)
-"""Parts that are no factor of a matrix product."""
+"""Parts that are not multiplied as matrices."""
 
 
 class Part(msgspec.Struct, frozen=True):
     """All tensors of one kind.
 
     parameters   number of weights; 0 for an output head that is the embedding
-    active       those that one token uses: of experts, the share it is routed to
+    active       weights that one token uses: of experts, only those it is routed to
     n_bytes      bytes on the device
     token_bytes  bytes that decoding one token reads
     """

@@ -1,6 +1,6 @@
-"""Sizing of a model: what it needs, and the bounds that devices set to its speed.
+"""Sizing of a model: what it needs, and how fast devices can run it at most.
 
-A bound is no prediction. A step that moves B bytes and does F operations takes at least
+A bound is not a prediction. A step that moves B bytes and does F operations takes at least
 max(B / bytes per second, F / operations per second) (Williams, Waterman and Patterson 2009); what a
 real engine reaches is a share of that.
 """
@@ -31,9 +31,9 @@ MAX_USERS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a model is to do.
+    """What a model has to do.
 
-    users     texts that are written at once
+    users     number of texts written at once
     context   tokens of each text; None: `DEFAULT_CONTEXT`, or the model's own if that is less
     kv_dtype  None: as the engine chooses for `dtype`
     rate      tokens per second wanted for each user
@@ -47,7 +47,7 @@ class Workload:
 
 
 class StoredSize(msgspec.Struct, frozen=True):
-    """Bytes of all weights as one storage type, and those that decoding one token reads."""
+    """Bytes of all weights in one storage type, and of those that decoding one token reads."""
 
     dtype: str
     n_bytes: int
@@ -89,7 +89,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class CostOfStep(msgspec.Struct, frozen=True):
-    """A step's cost, with its sums; see `StepCost`."""
+    """Cost of a step, with its totals; see `StepCost`."""
 
     flops: int
     weight_bytes: int
@@ -131,8 +131,8 @@ class Sizing(msgspec.Struct, frozen=True):
 
 
 def size_model(shape: ModelShape, work: Workload, devices: tuple[DeviceSpec, ...]) -> Sizing:
-    """Size a model. Raises InvalidRequest for storage types that it cannot have, a context that it
-    does not support and a workload that makes no sense."""
+    """Size a model. Raises InvalidRequest for storage types or a context that the model does not
+    support, and for numbers out of range."""
     work = _checked(shape, work)
     context = work.context or 0
     parts = parts_of(shape, work.dtype)
@@ -184,7 +184,7 @@ def footprint(shape: ModelShape, work: Workload, n_stages: int = 1) -> Footprint
 
 
 def _checked(shape: ModelShape, work: Workload) -> Workload:
-    """Return the workload with all that was left open."""
+    """Return the workload with defaults filled in."""
     if not 1 <= work.users <= MAX_USERS:
         raise InvalidRequest(f"users is {work.users}, expected 1 to {MAX_USERS:,}", "users")
     most = shape.config.context

@@ -1,5 +1,5 @@
-"""Operations and bytes of a step of a model, from its config: those of its matrix products and of
-attention. `gpu.plans.cost` counts all that a recorded plan does, which is little more."""
+"""Operations and bytes of the matrix products and of attention in a step, from a model's config.
+`gpu.plans.cost` counts everything that a recorded plan does, which is little more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StepCost(msgspec.Struct, frozen=True):
     """Operations and bytes of a step.
 
     flops         two for a multiply-add
-    weight_bytes  read of the weights, each once however many rows there are
+    weight_bytes  weights read, each once however many rows there are
     kv_bytes      keys and values read and written
     """
 
@@ -50,18 +50,18 @@ class StepCosts:
         self.row_flops = 2 * sum(
             p.active for p in parts if p.name not in (*VECTORS_AND_TABLES, HEAD)
         )
-        """Of the matrix products of a row without the output head."""
+        """Operations of a row's matrix products, without the output head."""
         self.head_flops = 2 * self.config.vocab_size * self.config.hidden_size
         self.kv_token_bytes = token_bytes_by_format(self.config)[kv_dtype]
-        """Keys and values of a token in all layers."""
+        """Bytes of a token's keys and values in all layers."""
         tables = sum(p.token_bytes for p in parts if p.name in (EMBEDDING, POSITIONS))
         self._table_row, self._experts = tables, _expert_bytes(shape, dtype)
         everything = sum(p.token_bytes for p in parts) - tables
         self._dense = everything - round(self._experts * _routed_share(self.config, 1))
 
     def decode(self, n_users: int, context: int) -> StepCost:
-        """Return the cost of a token for each of `n_users` texts of `context` tokens, itself
-        included."""
+        """Return the cost of writing a token for each of `n_users` texts, which is the last of its
+        `context` tokens."""
         n_keys = keys_read(self.config, context)
         rows = n_users * (self.row_flops + self.head_flops)
         layer = self.kv_token_bytes // self.config.n_layers
@@ -72,8 +72,8 @@ class StepCosts:
         )
 
     def prefill(self, n_tokens: int) -> StepCost:
-        """Return the cost of reading a prompt of `n_tokens` tokens at once, up to its first new
-        token."""
+        """Return the cost of reading a prompt of `n_tokens` tokens at once, including the logits of
+        the first new token."""
         n_pairs = sum(
             pairs_seen(self.config.sliding_window_of(i), n_tokens)
             for i in range(self.config.n_layers)
@@ -85,14 +85,14 @@ class StepCosts:
         )
 
     def weight_bytes(self, n_rows: int) -> int:
-        """Return the bytes of weights that a step of `n_rows` rows reads. Of experts, those that at
-        least one row is routed to, if all are chosen alike."""
+        """Return the bytes of weights that a step of `n_rows` rows reads. Experts count if at least
+        one row is routed to them, assuming that all are equally likely."""
         share = _routed_share(self.config, n_rows)
         return self._dense + n_rows * self._table_row + round(self._experts * share)
 
 
 def keys_read(config: ModelConfig, context: int) -> int:
-    """Return the keys that the last of `context` tokens reads, summed over the layers."""
+    """Return how many keys the last of `context` tokens reads, summed over the layers."""
     windows = (config.sliding_window_of(i) for i in range(config.n_layers))
     return sum(min(context, window or context) for window in windows)
 

@@ -138,7 +138,7 @@ const HANDLERS = {
   },
 };
 
-/** Was this request refused because it came before? A faulty line may repeat it. @param {ToPage.Error} message */
+/** Was this request refused because it arrived twice? A proxy may repeat it. @param {ToPage.Error} message */
 const isRepeated = ({ code, param }) => code === "invalid_request" && param === "id";
 
 /** @param {Answer} answer @param {Segment} segment @param {ToPage.Error} message */

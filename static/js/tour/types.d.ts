@@ -38,20 +38,20 @@ interface StagePlan {
 interface Route {
   /** "tour" or "lesson". */
   kind: string;
-  /** Heading of the card; "": none. */
+  /** Heading of the card, or "". */
   title: string;
   steps: TourStep<any>[];
-  /** The prompt that it sends, by mode; it needs the first mode that it has and the model allows. */
+  /** The prompt that it sends, by mode; if the page's mode has none, it switches to the other mode. */
   prompts: Partial<Record<Mode, string>>;
-  /** Most tokens of the answer, of which it follows one. */
+  /** Most tokens of the answer; the guide follows one of them. */
   nTokens: number;
-  /** Tokens a second; null: as fast as it goes. */
+  /** Tokens per second; null: at full speed. */
   pace: number | null;
   /** Does it need its own prompt, in a new conversation? Otherwise an answer on the page will do. */
   needsOwnRun: boolean;
 }
 
-/** A question to the reader, with the number that was measured. */
+/** A question to the reader, and the number that was measured. */
 interface Exercise {
   /** What the number is, as a label: "tokens". */
   label: string;

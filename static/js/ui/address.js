@@ -1,6 +1,6 @@
 // The address of what the page shows, after its hash: `chat`, the id of a kept conversation; `model`;
 // `replay`, a file of the same origin; `look`, the open instrument; `token`, the focused one, counted
-// from 1, or p1 … for those of the prompt; `lesson`, the name of one. No DOM access in this module.
+// from 1, or p1 … for those of the prompt; `lesson`, its name. No DOM access in this module.
 
 const NAMES = /** @type {const} */ (["chat", "model", "replay", "look", "token", "lesson"]);
 const MAX_LENGTH = 2000;

@@ -1,4 +1,4 @@
-"""`tokenglass plan` says what a model would take, by its config alone."""
+"""`tokenglass plan`: what a model would take, from its config alone."""
 
 from __future__ import annotations
 

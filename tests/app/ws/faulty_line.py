@@ -1,4 +1,4 @@
-"""Proxy on loopback in front of a server, which breaks WebSockets where a test says so."""
+"""Loopback proxy that breaks the WebSockets of a server where a test says so."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import BinaryIO, Literal, Self
 
 Fault = Literal["pass", "cut", "inside", "twice", "bytes"]
-"""What becomes of a frame: the line is cut before it or inside of it, or it comes twice or byte by
-byte."""
+"""What happens to a frame: it passes, the connection is cut before or inside it, or it arrives
+twice or byte by byte."""
 Direction = Literal["up", "down"]
 Faults = Callable[[Direction, int, bytes], Fault]
 """Returns the fault of a frame: which way it goes, the number of its WebSocket, and its bytes."""

@@ -1,5 +1,5 @@
-"""A line that breaks at every message, or inside of every one: a page that resumes has each event
-of the server once."""
+"""A connection that breaks at every message, or inside every one: a page that resumes gets each
+event of the server exactly once."""
 
 from __future__ import annotations
 

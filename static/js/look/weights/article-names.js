@@ -1,6 +1,6 @@
-// Names that articles give the tensors of a model, W_Q for model.layers.3.self_attn.q_proj.weight.
+// Names that articles give to the tensors of a model: W_Q for model.layers.3.self_attn.q_proj.weight.
 
-/** By the name of the module in the files of a Llama, or a GPT-2. @type {Record<string, string>} */
+/** Article's name by module name in the files of a Llama or GPT-2. @type {Record<string, string>} */
 const NAMES = {
   "model.embed_tokens": "W_E",
   input_layernorm: "norm1",
