@@ -82,7 +82,7 @@ export function aboutDevice({ fits, split, offload, device: { name, source } }) 
 }
 
 /**
- * Ladder of a step on a device, from the slowest way to the fastest: [level, amount, rate, seconds].
+ * Limits of a step on a device: bus, memory and arithmetic, each with the time that it takes.
  *
  * @param {{flops: number, n_bytes: number, weight_bytes: number}} step
  * @param {Answers.DeviceSpec} device
@@ -102,7 +102,7 @@ export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weight
     });
   if (rate)
     rows.push({
-      level: "registers",
+      level: "arithmetic, in registers",
       amount: flops(operations),
       rate: `${flops(rate)}/s`,
       seconds: operations / rate,

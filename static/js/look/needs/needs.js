@@ -64,10 +64,10 @@ export const needs = {
       at.problem,
       section(
         "Devices",
-        table(["device", "devices", "users that fit", "first token", "tokens/s each", "bound by", ""], at.devices),
+        table(["device", "needed", "users that fit", "first token", "tokens/s each", "bound by", ""], at.devices),
         at.source,
       ),
-      section("A step on the device", table(["way", "moved", "rate", "time", ""], at.ladder), at.ladderWords),
+      section("A step on the device", table(["limit", "amount", "rate", "time", ""], at.ladder), at.ladderWords),
       section("Memory", at.memory, at.memoryWords),
       section("Keys and values of a token", table(["attention", "", "", "bytes"], at.kv), at.kvWords),
       section("Parameters by part", table(["part", "parameters", "", "bytes", "read for a token"], at.parts)),
