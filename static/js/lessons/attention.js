@@ -25,10 +25,10 @@ export const scoreStep = {
     const key = at - info.first_key;
     return sentences(
       sentence`Every head has a query, made from the vector of ${before}, and a key for each token so far, of
-        ${count(hello.model.head_dim)} numbers each. Their dot product is a score: how well the two match.`,
+        ${count(hello.model.head_dim)} numbers each. Their dot product is an attention score: how well the two match.`,
       sentence`In head ${head} of layer ${layer} the key of ${wordOf(texts[at])} gives
         ${figure(arrays.dots.values[key])}; divided by the square root of ${count(hello.model.head_dim)}, this is
-        ${figure(arrays.scores.values[key])}. Softmax turns the scores into weights; this one becomes ${share(weight)}.`,
+        ${figure(arrays.scores.values[key])}. After softmax, its attention weight is ${share(weight)}.`,
     );
   },
 
