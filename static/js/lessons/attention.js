@@ -23,11 +23,16 @@ export const scoreStep = {
 
   text({ before, texts, hello }, { layer, head, at, weight, answer: { arrays, info } }) {
     const key = at - info.first_key;
+    const { head_dim: width } = hello.model;
+    const isRoot = Math.abs(info.scale * Math.sqrt(width) - 1) < 1e-3;
+    const scaled = isRoot
+      ? sentence`divided by the square root of ${count(width)}, this is`
+      : sentence`multiplied by ${figure(info.scale)}, the scale of this model, this is`;
     return sentences(
       sentence`Every head has a query, made from the vector of ${before}, and a key for each token so far, of
-        ${count(hello.model.head_dim)} numbers each. Their dot product is an attention score: how well the two match.`,
+        ${count(width)} numbers each. Their dot product is an attention score: how well the two match.`,
       sentence`In head ${head} of layer ${layer} the key of ${wordOf(texts[at])} gives
-        ${figure(arrays.dots.values[key])}; divided by the square root of ${count(hello.model.head_dim)}, this is
+        ${figure(arrays.dots.values[key])}; ${scaled}
         ${figure(arrays.scores.values[key])}. After softmax, its attention weight is ${share(weight)}.`,
     );
   },

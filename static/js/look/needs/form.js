@@ -66,6 +66,8 @@ export class NeedsForm {
     this.#peaks.append(this.#measure, this.#why);
     form.append(this.#peaks);
     form.addEventListener("submit", (event) => event.preventDefault());
+    // What is being typed is not overwritten by an answer that comes meanwhile.
+    form.addEventListener("input", (event) => this.#chosen.add(event.target));
     form.addEventListener("change", (event) => {
       this.#chosen.add(event.target);
       if (event.target === this.#models)
