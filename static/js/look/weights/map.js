@@ -104,10 +104,20 @@ export class WeightsMap {
     cell.dataset.name = tensor.name;
     cell.setAttribute("aria-label", spoken(tensor));
     setVars(cell, { "--h": height || 0 });
-    cell.append(el("span", "", tensor.tied_to ? TIED : shortOf(tensor)));
+    cell.append(labelOf(tensor));
     this.cells.set(tensor.name, cell);
     return cell;
   }
+}
+
+/** The name in a cell; where there is little room, “gate” for W_gate (weights.css). @param {Answers.TensorEntry} tensor */
+function labelOf(tensor) {
+  const name = tensor.tied_to ? TIED : shortOf(tensor);
+  const label = el("span");
+  const [, letter = "", rest = name] = /^(W_)(\w+)$/.exec(name) ?? [];
+  if (letter) label.append(el("i", "", letter));
+  label.append(rest);
+  return label;
 }
 
 /** @param {Group[]} groups */
