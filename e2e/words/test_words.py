@@ -108,3 +108,5 @@ def test_a_word_met_in_a_text_is_asked_by_keyboard(play: Callable[..., Playgroun
     expect(here.page.locator("#words-search")).to_have_value(asked)
     expect(here.page.locator("#words-list li").first.locator("dfn")).to_have_text(asked)
     assert violations(here.page) == []
+    here.page.keyboard.press("Escape")
+    expect(here.page.locator("#words")).to_be_hidden()

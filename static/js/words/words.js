@@ -39,6 +39,8 @@ export async function openWords(query = "") {
   byId("words-search").value = query;
   draw();
   byId("words").showModal();
+  // In a field with a text Escape would clear it; what was asked for is closed at once.
+  if (query) byId("words-list").focus();
   named = [...(await tensors()), ...(await conversations())];
   if (byId("words-search").value) draw();
 }
