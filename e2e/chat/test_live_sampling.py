@@ -37,6 +37,10 @@ class Shown:
     by_top_p: float
 
 
+SURE = 0.8
+"""A probability from which a token may be kept alone by any setting."""
+
+
 @pytest.mark.quick
 def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled).open()
@@ -116,7 +120,8 @@ def by_mouse(page: Page, name: str, share: float) -> None:
 
 
 def settle(page: Page, play: Playground, messages: MessageLog, **wanted: float) -> None:
-    """Wait until the engine has acknowledged a setting, and some tokens were written with it."""
+    """Wait until the engine has acknowledged a setting, and some tokens were written with it, one
+    of which was not nearly certain: it is chosen from other candidates than before."""
 
     def acknowledged() -> int | None:
         for change in messages.events("updated"):
@@ -125,7 +130,13 @@ def settle(page: Page, play: Playground, messages: MessageLog, **wanted: float) 
         return None
 
     until(page, lambda: acknowledged() is not None, f"the engine to acknowledge {wanted}")
-    play.wait_tokens((acknowledged() or 0) + TOKENS)
+    first = acknowledged() or 0
+    play.wait_tokens(first + TOKENS)
+    until(page, lambda: any(map(is_open, messages.events("token")[first:])), "an open choice")
+
+
+def is_open(token: dict[str, Any]) -> bool:
+    return bool(token["candidates"][0]["before"] < SURE)
 
 
 def last_of(changes: list[dict[str, Any]], name: str) -> dict[str, Any]:
