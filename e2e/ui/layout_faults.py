@@ -118,8 +118,12 @@ FAULTS = """(scope) => {
       texts.push({ owner, text, rect: ink });
       let block = owner;
       while (/^inline|contents/.test(getComputedStyle(block).display)) block = block.parentElement;
-      const own = meet(box, block.getBoundingClientRect());
-      if (own.right - own.left < Math.min(NARROWEST, box.width - 2) &&
+      // All of its text: of that in several nodes the last may be cut, which is no fault.
+      const all = document.createRange();
+      all.selectNodeContents(block);
+      const whole = all.getBoundingClientRect();
+      const own = meet(whole, block.getBoundingClientRect());
+      if (own.right - own.left < Math.min(NARROWEST, whole.width - 2) &&
           getComputedStyle(block).overflowX === "hidden")
         report("narrow", path(owner), text);
       const lines = blocks.get(block) ?? blocks.set(block, new Set()).get(block);
