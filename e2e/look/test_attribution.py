@@ -17,6 +17,10 @@ from gpu.inspection.requests import Losses
 
 ASK = "Tell me a story about a fox who finds a lantern"
 COMPLETE_MS = 60_000
+SMALL_MESSAGES = """async () => {
+  const { state } = await import("/static/js/state.js");
+  state.hello.limits.message_bytes = 10;
+}"""
 
 
 def measure(look: LookPanel) -> list[dict[str, str]]:
@@ -88,6 +92,12 @@ def test_what_cannot_be_measured_is_said_and_a_measurement_stops(
     expect(button).to_have_text("Measure")
     assert {row["without it"] for row in look.csv()} == {""}
     assert all(row["without it"] for row in measure(look))
+    choose(look, "Words")
+    page.evaluate(SMALL_MESSAGES)
+    button.click()
+    expect(look.panel.locator(".ab-say")).to_contain_text("too long for one request")
+    choose(look, "Tokens")
+    expect(look.panel.locator(".ab-say")).to_contain_text("With the whole prompt")
     page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
     expect(look.message).to_contain_text("This token is part of the prompt.")
 

@@ -15,7 +15,13 @@ import { partsOf, unitsOf } from "./units.js";
 /** @typedef {import("./units.js").UnitKind} UnitKind */
 /** @typedef {import("./units.js").Unit} Unit */
 /** @typedef {"token" | "answer"} TargetKind */
-/** What is shown: the prompt, its units, what is predicted, and its measurement. @typedef {{key: string, segment: Segment, parts: import("./units.js").PromptPart[], measurement: Measurement, word: string, kind: TargetKind}} Shown */
+/** @typedef {import("./units.js").PromptPart} PromptPart */
+/**
+ * What is shown: the prompt, what is predicted (`kind`; `word`: the focused token), and its measurement.
+ *
+ * @typedef {{key: string, segment: Segment, parts: PromptPart[], measurement: Measurement, word: string,
+ *   kind: TargetKind}} Shown
+ */
 
 /** Units in the list. */
 const N_LISTED = 12;
@@ -35,10 +41,12 @@ let now = null;
 /** Unit that is pointed at or selected, or null. @type {number | null} */
 let looked = null;
 let leaving = new AbortController();
-/** Why the last measurement ended early, or "". */
-let problem = "";
 
-/** Elements. @type {{go: HTMLButtonElement, bar: HTMLProgressElement, say: HTMLElement, list: HTMLElement, one: HTMLElement}} */
+/**
+ * Elements.
+ *
+ * @type {{go: HTMLButtonElement, bar: HTMLProgressElement, say: HTMLElement, list: HTMLElement, one: HTMLElement}}
+ */
 let at;
 /** @type {LossText} */
 let text;
@@ -61,9 +69,7 @@ export const attribution = {
       : "Nothing is computed until you measure.";
   },
 
-  hide(isClosed) {
-    if (isClosed) leaving.abort();
-  },
+  hide: () => leaving.abort(),
 
   table: () => ({
     columns: ["left out", "tokens", "log-probability with it", "without it", "difference"],
@@ -96,8 +102,9 @@ async function shownFrom(focus) {
   const { length: first } = segment.prompt;
   const what = target === "token" ? { ids: ids.slice(0, position + 1), first: position } : { ids, first };
   const key = [hello.model.name, hello.model.dtype, segment.id, target, unitKind, what.ids.length].join(" ");
-  const known = kept.get(key) ?? new Measurement(what, unitsOf(parts, unitKind));
-  return { key, segment, parts, measurement: known, word: token.eos ? "end of text" : tokenLabel(texts[position], "·"), kind: target };
+  const measurement = kept.get(key) ?? new Measurement(what, unitsOf(parts, unitKind));
+  const word = token.eos ? "end of text" : tokenLabel(texts[position], "·");
+  return { key, segment, parts, measurement, word, kind: target };
 }
 
 /** @param {Segment} segment */
@@ -125,13 +132,7 @@ async function toggle() {
   kept.delete(key);
   kept.set(key, measurement);
   for (const oldest of kept.keys()) if (kept.size > N_KEPT) kept.delete(oldest);
-  problem = "";
-  try {
-    await measurement.run(leaving.signal, () => changed("look"));
-  } catch (error) {
-    problem = /** @type {Error} */ (error).message;
-    changed("look");
-  }
+  await measurement.run(leaving.signal, () => changed("look"));
 }
 
 // ---- layout -------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ const NOTHING = { rank: null, bits: null, top: null, nBytes: null, nCharacters: 
 /** @param {Shown} shown */
 function sayOf({ measurement, word, kind }) {
   const { units, nDone, whole, isRunning } = measurement;
-  if (problem) return problem;
+  if (measurement.problem) return measurement.problem;
   const what = kind === "token" ? `“${word}”` : "the answer";
   if (whole === null || !nDone)
     return isRunning

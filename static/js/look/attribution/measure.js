@@ -40,6 +40,8 @@ export class Measurement {
   /** Number of units that were asked about. */
   nDone = 0;
   isRunning = false;
+  /** Why it ended early, or "". */
+  problem = "";
 
   /** @param {Target} target @param {Unit[]} units */
   constructor(target, units) {
@@ -59,13 +61,14 @@ export class Measurement {
   }
 
   /**
-   * Measure what is not known yet; `onStep` is called after each answer. Rejects as `askOnce` does.
+   * Measure what is not known yet; `onStep` is called after each answer.
    *
    * @param {AbortSignal} signal
    * @param {() => void} onStep
    */
   async run(signal, onStep) {
     this.isRunning = true;
+    this.problem = "";
     try {
       this.whole ??= await logprobOf(this.target);
       onStep();
@@ -75,6 +78,8 @@ export class Measurement {
         this.nDone += 1;
         onStep();
       }
+    } catch (error) {
+      this.problem = /** @type {Problem} */ (error).message;
     } finally {
       this.isRunning = false;
       onStep();

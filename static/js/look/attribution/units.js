@@ -6,7 +6,11 @@
  * @typedef {{from: number, to: number, text: string}} Unit
  */
 /** @typedef {"tokens" | "words" | "messages"} UnitKind */
-/** A token of the prompt. `message`: number of its message; null: of the chat template. @typedef {{text: string, special: boolean, message: number | null}} PromptPart */
+/**
+ * A token of the prompt. `message`: number of its message; null: it is of the chat template.
+ *
+ * @typedef {{text: string, special: boolean, message: number | null}} PromptPart
+ */
 
 const STARTS_WORD = /^\s|^[^\p{L}\p{N}]/u;
 const ENDS_WORD = /\s$|[^\p{L}\p{N}]$/u;
@@ -49,7 +53,13 @@ export function unitsOf(parts, kind) {
   return units.filter(({ text }) => text.trim() !== "");
 }
 
-/** Is a token of the same unit as the one before it? @param {PromptPart} before @param {PromptPart} part @param {UnitKind} kind */
+/**
+ * Is a token of the same unit as the one before it?
+ *
+ * @param {PromptPart} before
+ * @param {PromptPart} part
+ * @param {UnitKind} kind
+ */
 function belongs(before, part, kind) {
   if (kind === "tokens" || before.message !== part.message) return false;
   return kind === "messages" || !(STARTS_WORD.test(part.text) || ENDS_WORD.test(before.text));
