@@ -112,8 +112,7 @@ def of_speed(run: Run) -> float:
 
 
 def of_memory(run: Run) -> float:
-    """Return the bits of a weight: on the device all are f16 except the norms, which are few."""
-    return 16
+    return 8 * run.hello["memory"]["weights"] / run.hello["model"]["parameters"]
 
 
 def of_decoder(run: Run) -> float:

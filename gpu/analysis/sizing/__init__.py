@@ -1,1 +1,1 @@
-"""What a model would take, from its config: parameters, bytes, and bounds on devices."""
+"""Sizing of models from their configs alone: parameters, bytes, and bounds on devices."""

@@ -1,5 +1,5 @@
-"""What a device allows for a model: users that fit, time to the first token, tokens per second, and
-what offloading to host memory or splitting over several devices costs."""
+"""Bounds of a model on a device: users that fit, time to the first token, tokens per second, and
+the cost of offloading to host memory or splitting over several devices."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _pieces(
             parameters * share,
             parameters * used * share,
             n_bytes * share,
-            (token_bytes * share),
+            token_bytes * share,
         )
 
 

@@ -31,7 +31,7 @@ MAX_USERS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a model has to do.
+    """Texts that a model is to write, and the storage types.
 
     users     number of texts written at once
     context   tokens of each text; None: `DEFAULT_CONTEXT`, or the model's own if that is less
@@ -103,7 +103,7 @@ class CostOfStep(msgspec.Struct, frozen=True):
 
 
 class Sizing(msgspec.Struct, frozen=True):
-    """What a model takes.
+    """Size of a model, the memory that a workload needs, and its bounds on devices.
 
     active_parameters  weights that one token uses
     decode   a step that writes a token of every user; prefill: one that reads a user's whole text
@@ -194,7 +194,9 @@ def _checked(shape: ModelShape, work: Workload) -> Workload:
             "context",
         )
     if not 0 < work.rate <= 1e6:
-        raise InvalidRequest(f"rate is {work.rate:g}, expected up to 1,000,000", "rate")
+        raise InvalidRequest(
+            f"rate is {work.rate:g}, expected more than 0 and at most 1,000,000", "rate"
+        )
     if work.dtype not in FORMATS:
         raise InvalidRequest(
             f"dtype {work.dtype!r} is not supported; supported: {', '.join(FORMATS)}", "dtype"

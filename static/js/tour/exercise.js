@@ -64,7 +64,6 @@ export function readNumber(text) {
 function judge(text, { measured, tolerance, written, hint }) {
   const given = readNumber(text);
   if (given === null) return { text: "Type a number, such as 12 or 3.5.", isOver: true };
-  // Numbers are shown with three digits: what is read off the page is off by up to half of the last.
   if (Math.abs(given - measured) <= tolerance * Math.abs(measured) + 1e-9)
     return { text: `Right: ${written}.`, isOver: true, isRight: true };
   return { text: `Not ${text.trim().slice(0, 20)}. ${hint}`, isOver: false };

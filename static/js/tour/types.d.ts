@@ -56,7 +56,7 @@ interface Exercise {
   /** What the number is, as a label: "tokens". */
   label: string;
   measured: number;
-  /** Largest relative error of an answer that is right. */
+  /** Largest relative error of an answer that is right: the page shows few digits. */
   tolerance: number;
   /** The measured number with its unit, as the page writes it. */
   written: string;
