@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
 .PHONY: run site smoke test collect test-page test-all test-late test-slow soak faults fuzz races devices mutants
-.PHONY: lint lint-python lint-page parity bench accuracy screenshots clean
+.PHONY: lint lint-python lint-page parity bench accuracy screenshots lock audit sbom clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/python -m app.cli.software_device
@@ -169,15 +169,44 @@ $(BIN)/python:
 		echo "could not make $(VENV): install Python 3.11 or newer and its venv module," \
 		     "on Debian and Ubuntu with: apt-get install python3-venv"; exit 1; }
 
-$(VENV)/run.stamp: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+# What users run: the versions of requirements.lock, each checked against its hash.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(VENV)/run.stamp: pyproject.toml requirements.lock | $(BIN)/python
+	@$(PIP) --require-hashes --requirement requirements.lock 2> $(VENV)/pip.txt || { \
+		cat $(VENV)/pip.txt >&2; grep -q "No matching distribution" $(VENV)/pip.txt && \
+		echo "The package index lacks a version that requirements.lock names," \
+			"so the newest that pyproject.toml allows are installed." >&2; }
+	$(PIP) --editable .
 	@touch $@
 
 # torch first and pinned, so that nothing else pulls in a larger build of it.
-$(VENV)/test.stamp: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@ $(VENV)/run.stamp
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	$(PIP) torch==2.13.0
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+# Dependencies: `make lock` writes the newest versions that pyproject.toml allows, `make audit` asks
+# PyPI and npm for known vulnerabilities in what users run, `make sbom` writes a list of it in CycloneDX.
+AUDIT := $(VENV)/audit/bin
+
+$(AUDIT)/python: | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)/audit
+	$(AUDIT)/python -m pip install --quiet --disable-pip-version-check uv pip-audit cyclonedx-bom
+
+lock: $(AUDIT)/python
+	$(AUDIT)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-annotate --no-header \
+		--no-emit-index-url --output-file requirements.lock pyproject.toml
+
+audit: $(AUDIT)/python
+	$(AUDIT)/pip-audit --requirement requirements.lock --disable-pip
+	cd tests/js && npm audit --package-lock-only
+
+sbom: $(AUDIT)/python
+	@mkdir -p build
+	$(AUDIT)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
+		--output-reproducible --output-file build/sbom.json
+	cd tests/js && npm sbom --package-lock-only --omit dev --sbom-format cyclonedx > ../../build/sbom-page.json
 
 $(NODE)/install.stamp: tests/js/package-lock.json
 	cd tests/js && npm ci --no-audit --no-fund
