@@ -51,7 +51,7 @@ def create_app(
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, metrics, pages, replicas, security, sizing, weights
+    from app.http import errors, metrics, pages, replicas, request_ids, security, sizing, weights
     from app.http import models as model_routes
     from app.http.cache_salts import CacheSalts
     from app.http.client_limits import EXTENSION, ClientLimits
@@ -66,6 +66,7 @@ def create_app(
 
     app = Flask(__name__, static_folder=assets("static"), template_folder=assets("templates"))
     app.json.sort_keys = False  # type: ignore[attr-defined]
+    request_ids.register(app)
     security.register(app, settings)
     errors.register(app)
     hub = next(iter(settings.hub_url), "")

@@ -8,7 +8,6 @@ module again, and `--help` should not load a GPU library.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from gpu import AutotuneResult, DeviceInfo
 
 INTERRUPTED = 130
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ENGINE_SETTINGS = (
     "model", "revision", "dtype", "kv_dtype", "backend", "adapter", "pipeline_parallel_size",
     "lora", "expert_slots", "activations", "context", "kv_memory", "weight_cache", "draft",
@@ -160,17 +158,12 @@ def run_model(name: str | None, **values: Any) -> None:
 
 
 def _serve(settings: Settings) -> None:
-    from app.http.server import PortError
+    from app.http.server import PortError, log_to_stderr
     from app.http.server import serve as run
 
     with _errors():
         settings.validate()
-        logging.basicConfig(
-            level=settings.log_level.upper(),
-            format=LOG_FORMAT,
-        )
-        if settings.log_level == "info":  # the hub's client logs every request at this level
-            logging.getLogger("httpx2").setLevel(logging.WARNING)
+        log_to_stderr(settings.log_level)
         try:
             failure = run(settings, click.echo)
         except PortError as error:

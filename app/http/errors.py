@@ -10,6 +10,7 @@ from flask import Flask, Response, jsonify
 from werkzeug.exceptions import HTTPException
 
 from app.engine.client import UnavailableError
+from app.http.request_ids import current_request_id
 from gpu import ContextExceeded, DeviceError, EngineClosed, EngineError, InvalidRequest, QueueFull
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ def register(app: Flask) -> None:
     @app.errorhandler(Exception)
     def other_error(error: Exception) -> Response:
         log.exception("unexpected error while answering a request")
-        response = jsonify(body_of("the server made a mistake; see its log", 500))
+        message = f"the server made a mistake; see request {current_request_id()} in its log"
+        response = jsonify(body_of(message, 500))
         response.status_code = 500
         return response

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ from app.engine.heartbeat import Timeouts
 from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import Fetch, SupervisedEngine
 from app.http.http_server import http_server
+from app.http.request_ids import add_request_id
 from app.models.drafts import check_draft, find_draft
 from app.models.find_model import find_model
 from app.models.known import DEFAULT
@@ -47,11 +49,21 @@ from app.upstream.engine import UpstreamEngine
 from app.ws.protocol import Hello, Status
 
 BACKLOG = 128
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
 LOADING = "Loading the model …"
 
 
 class PortError(OSError):
     """The address cannot be listened on; the message says why and what to do."""
+
+
+def log_to_stderr(level: str) -> None:
+    """Log to the standard error; each line that a request causes has the request's id."""
+    handler = logging.StreamHandler()
+    handler.addFilter(add_request_id)
+    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
+    if level == "info":  # the hub's client logs every request at this level
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The server's log at its most talkative has neither texts nor the token."""
+"""The server's log at its most talkative has no text and no token; its lines name the request."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 from app.config import Settings
+from app.http.request_ids import HEADER, add_request_id
 from tests.app.conftest import Site, StartSite
 
 TEXT, TOKEN = "heliotrope", "amaranthine"
@@ -21,6 +22,44 @@ def post(site: Site, route: str, body: str) -> None:
     request = urllib.request.Request(f"{site.url}{route}", body.encode(), headers)
     with contextlib.suppress(urllib.error.HTTPError):
         urllib.request.urlopen(request).read()
+
+
+def get_id(site: Site, route: str, given: str = "") -> str:
+    """Return the id in the response to a request that has the id `given`, if any."""
+    request = urllib.request.Request(f"{site.url}{route}", headers={HEADER: given} if given else {})
+    try:
+        with urllib.request.urlopen(request) as response:
+            return str(response.headers[HEADER])
+    except urllib.error.HTTPError as error:
+        return str(error.headers[HEADER])
+
+
+def test_every_response_has_the_id_of_its_request(site: Site) -> None:
+    ids = {get_id(site, route) for route in ("/", "/health", "/v1/models", "/nowhere", "/nowhere")}
+    assert len(ids - {""}) == 5
+    assert get_id(site, "/health", "proxy-7:a.b") == "proxy-7:a.b"
+    for forged in ("two words", "[x]: forged", "a" * 65):
+        assert len(get_id(site, "/health", forged)) == 16
+
+
+def test_lines_of_the_log_name_the_request(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.handler.addFilter(add_request_id)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of the server")
+
+    monkeypatch.setitem(site.app.view_functions, "health", fail)
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        urllib.request.urlopen(f"{site.url}/health")
+    request_id = failed.value.headers[HEADER]
+    assert f"see request {request_id} in its log" in failed.value.read().decode()
+    lines = [record for record in caplog.records if "unexpected error" in record.getMessage()]
+    assert [getattr(record, "request", None) for record in lines] == [f" [{request_id}]"]
+    logging.getLogger("app").error("of no request")
+    assert getattr(caplog.records[-1], "request", None) == ""
 
 
 def test_no_text_and_no_token_is_logged(
