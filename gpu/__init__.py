@@ -95,6 +95,7 @@ from gpu.text.decode_stream import DecodeStream
 from gpu.text.grammar_matcher import GrammarCompiler, GrammarMatcher
 from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.same_vocabulary import expect_same_vocabulary
+from gpu.text.segmentation import Segmentation
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
@@ -182,6 +183,7 @@ __all__ = [
     "SamplingParams",
     "SamplingSetting",
     "ScheduledUpdate",
+    "Segmentation",
     "ServesStage",
     "Shapes",
     "Sizing",

@@ -25,6 +25,8 @@ from app.prompt.tokenizer_process import (
     Json,
     Load,
     Loaded,
+    Segment,
+    Segmented,
     ToJson,
     TokenizerFailed,
 )
@@ -32,6 +34,7 @@ from gpu import (
     DecodeStream,
     InvalidRequest,
     ModelError,
+    Segmentation,
     TextChunk,
     TextEncoding,
     TokenTable,
@@ -45,6 +48,7 @@ LOAD_SECONDS = 20.0
 ENCODE_SECONDS = 5.0
 MIN_CHARS_PER_SECOND = 100_000
 """Speed from which the time limit of long texts follows; real tokenizers do millions."""
+DAMAGED = "the model's tokenizer is damaged"
 BUSY = "too many texts are being encoded"
 MAX_CACHED_CHARS = 2000
 MAX_CACHED_TEXTS = 256
@@ -53,7 +57,7 @@ MAX_CACHED_TEXTS = 256
 EncodingCache = dict[tuple[TextChunk, bool], TextEncoding]
 """(chunk, with offsets) to its encoding."""
 
-_decoder = msgspec.msgpack.Decoder(Loaded | Encoded | Json | TokenizerFailed)
+_decoder = msgspec.msgpack.Decoder(Loaded | Encoded | Segmented | Json | TokenizerFailed)
 
 
 class TokenizerLimitError(ModelError):
@@ -160,6 +164,16 @@ class LimitedTokenizer:
         results = [known[chunk] for chunk in chunks]
         return [TextEncoding(list(r.ids), list(r.offsets)) for r in results if r is not None]
 
+    def segment(self, text: str) -> Segmentation:
+        """Segment the words of a text, see `gpu.Tokenizer.segment`. Raises as `encode_batch` and
+        that."""
+        expect_unicode(text)
+        reply = self._call(Segment(text), LOAD_SECONDS)  # the first one reads all merges
+        if not isinstance(reply, Segmented):
+            raise InvalidRequest(getattr(reply, "reason", DAMAGED))
+        self._check_ids(reply.segmentation.named_ids)
+        return reply.segmentation
+
     def decode(self, ids: Sequence[int]) -> str:
         stream = DecodeStream(self, ())
         return "".join([stream.push(id) for id in ids]) + stream.flush()
@@ -185,24 +199,30 @@ class LimitedTokenizer:
         for chunk in chunks:
             expect_unicode(chunk.text)
         seconds = ENCODE_SECONDS + sum(len(chunk.text) for chunk in chunks) / MIN_CHARS_PER_SECOND
-        request = msgspec.msgpack.encode(Encode(chunks, offsets))
+        reply = self._call(Encode(chunks, offsets), seconds)
+        if not isinstance(reply, Encoded):
+            raise InvalidRequest(getattr(reply, "reason", DAMAGED))
+        for ids, _ in reply.encodings:
+            self._check_ids(ids)
+        return reply.encodings
+
+    def _call(self, request: Encode | Segment, seconds: float) -> object:
+        """Return the reply of the limited process. Raises TextLimitError and InvalidRequest."""
         try:
-            reply = _decoder.decode(self._pool.call(request, seconds))
+            return _decoder.decode(self._pool.call(msgspec.msgpack.encode(request), seconds))
         except LimitExceeded as error:
             raise TextLimitError(
                 f"the model's tokenizer cannot encode this text: it {error}"
             ) from None
         except ModelError as error:  # its file has changed or is gone
             raise InvalidRequest(f"the model's tokenizer cannot be read again: {error}") from None
-        if not isinstance(reply, Encoded):
-            raise InvalidRequest(getattr(reply, "reason", "the model's tokenizer is damaged"))
-        for ids, _ in reply.encodings:
-            if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
-                raise InvalidRequest(
-                    "the model's tokenizer is damaged: expected ids in "
-                    f"[0, {self.vocab_size}), but got {min(ids)} to {max(ids)}"
-                )
-        return reply.encodings
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise InvalidRequest(
+                f"{DAMAGED}: expected ids in [0, {self.vocab_size}), but got {min(ids)} to "
+                f"{max(ids)}"
+            )
 
     def _add_to_cache(self, encodings: dict[TextChunk, TextEncoding], offsets: bool) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ from app.processes.limited_child import forbid_files
 from gpu import (
     InvalidRequest,
     ModelError,
+    Segmentation,
     TextChunk,
     TextEncoding,
     Tokenizer,
@@ -36,6 +37,12 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, tag=True):
     offsets: bool
 
 
+class Segment(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Request to segment the words of a text step by step. Answered by `Segmented`."""
+
+    text: str
+
+
 class ToJson(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Request for the content of a tokenizer.json. Answered by `Json`."""
 
@@ -58,25 +65,33 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True, tag=True):
     encodings: list[TextEncoding]
 
 
+class Segmented(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Answer to `Segment`."""
+
+    segmentation: Segmentation
+
+
 class TokenizerFailed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The tokenizer cannot be used, or cannot encode the text. The reason names the file."""
 
     reason: str
 
 
-_requests = msgspec.msgpack.Decoder(Load | Encode | ToJson)
+_requests = msgspec.msgpack.Decoder(Load | Encode | Segment | ToJson)
 _loaded: list[Tokenizer] = []
 
 
 def answer(request: bytes) -> bytes:
-    """Answer a `Load`, an `Encode` or a `ToJson`, all in msgpack."""
-    reply: Loaded | Encoded | Json | TokenizerFailed
+    """Answer a request, in msgpack."""
+    reply: Loaded | Encoded | Segmented | Json | TokenizerFailed
     try:
         match _requests.decode(request):
             case Load(path=path):
                 reply = _load(Path(path))
             case Encode(chunks=chunks, offsets=offsets):
                 reply = _encode(chunks, offsets)
+            case Segment(text=text):
+                reply = Segmented(_loaded[0].segment(text))
             case ToJson():
                 reply = Json(_loaded[0].to_json())
         return msgspec.msgpack.encode(reply)

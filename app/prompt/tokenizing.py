@@ -12,7 +12,16 @@ from app.engine.client import EngineClient, Tokenizer
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.prompt.message_spans import find_message_spans
 from app.prompt.prompts import encode_parts, prompt_ids, render_prompt
-from app.ws.protocol import Message, Piece, PromptPiece, Tokenization, Tokenize, Tokenized
+from app.ws.protocol import (
+    Message,
+    Piece,
+    PromptPiece,
+    Segment,
+    Segmented,
+    Tokenization,
+    Tokenize,
+    Tokenized,
+)
 from gpu import InvalidRequest
 
 
@@ -83,7 +92,7 @@ class _TokenizedText(NamedTuple):
 
 
 class TokenizeHandler:
-    """Answers `tokenize` messages, also while the engine is not ready."""
+    """Answers `tokenize` and `segment` messages, also while the engine is not ready."""
 
     def __init__(self, engine: EngineClient, compare: NamedTokenizer) -> None:
         self._engine = engine
@@ -113,6 +122,16 @@ class TokenizeHandler:
                 "" if hello is None else hello.model.name, self._tokenizer, result.plain
             ),
             compare=tokenization(self._compare.name, self._compare.tokenizer, result.plain),
+        )
+
+    def segment(self, message: Segment) -> Segmented:
+        """Return the steps from a message's text to tokens of the model. Raises as
+        `gpu.Tokenizer.segment`."""
+        tokenizer = self._tokenizer
+        found = tokenizer.segment(message.text)
+        pieces = [Piece(*piece_fields(tokenizer, id)) for id in found.named_ids]
+        return Segmented(
+            algorithm=found.algorithm, words=found.words, request=message.request, pieces=pieces
         )
 
     def _tokenize_text(self, message: Tokenize) -> _TokenizedText:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from app.engine.client import Tokenizer, UnavailableError
 from app.upstream.chunks import Alternative, WrittenToken
 from app.ws.protocol import Message
-from gpu import DecodeStream, TextChunk, TextEncoding
+from gpu import DecodeStream, Segmentation, TextChunk, TextEncoding
 
 N_BYTES = 256
 MARKS = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -86,6 +86,12 @@ class WordTokenizer:
             ids, places = self.encode_with_offsets(text, False, specials, inside)
             found.append(TextEncoding(ids, places if offsets else []))
         return found
+
+    def segment(self, text: str) -> Segmentation:
+        raise UnavailableError(
+            "the merges of the upstream's tokenizer are not here; start the server with "
+            "--tokenizer to see them"
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         stream = DecodeStream(self, ())

@@ -39,6 +39,7 @@ from app.ws.protocol import (
     Inspect,
     Message,
     Resume,
+    Segment,
     Stop,
     Tokenize,
     Update,
@@ -169,6 +170,8 @@ class PageConnection:
                 self._questions.inspect(msgspec.structs.replace(message, question=salted(question)))
             case Tokenize():
                 self._questions.answer(lambda: self._tokenize_handler.answer(message))
+            case Segment():
+                self._questions.answer(lambda: self._tokenize_handler.segment(message))
 
     def _update(self, updates: list[Update]) -> None:
         """Apply updates of one generation together. If the engine refuses their interventions,

@@ -28,6 +28,7 @@ from gpu import (
     PaceChange,
     SamplingParams,
     ScheduledUpdate,
+    Segmentation,
 )
 from gpu.events import Accepted, Done, Prefill, Preview, Queued, Token, Updated
 from gpu.inspection.requests import Question
@@ -193,7 +194,15 @@ class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", forbid_unknown_field
     continue_final: bool = False
 
 
-FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize
+class Segment(msgspec.Struct, frozen=True, tag="segment", forbid_unknown_fields=True):
+    """Show how the words of a plain text become tokens, step by step; answered by `segmented` with
+    the same `request`. `text`: at most `gpu.text.tokenizer.MAX_SEGMENTED_CHARS` characters."""
+
+    request: int
+    text: str
+
+
+FromPage = Generate | Update | Stop | Resume | Count | Inspect | Tokenize | Segment
 
 # ---- to the page -----------------------------------------------------------------------------
 
@@ -347,6 +356,13 @@ class Tokenized(msgspec.Struct, frozen=True, tag="tokenized"):
     compare: Tokenization
 
 
+class Segmented(Segmentation, frozen=True, tag="segmented", kw_only=True):
+    """Answer to `segment`. `pieces`: the tokens that the steps name, each once."""
+
+    request: int
+    pieces: list[Piece]
+
+
 class Error(msgspec.Struct, frozen=True, tag="error"):
     """An error. `message` is for people and says what to do. `id`: the generation, `param`: the
     offending field, each "" if none; `request`: number of the request, None if there was none."""
@@ -362,4 +378,4 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
         return cls(error.code, str(error), id, getattr(error, "param", ""), request)
 
 
-ToPage = Hello | Status | Generation | Counted | Tokenized | Error
+ToPage = Hello | Status | Generation | Counted | Tokenized | Segmented | Error

@@ -162,6 +162,8 @@ SCRIPT: list[Step] = [
     ask("tokenize", request=7, text="<|im_start|>user\nÄ 🦊\x85b"),
     ask("tokenize", request=8, text="a", prompt="b"),
     ask("tokenize", request=9, text="a", continue_final=True),
+    ask("segment", request=10, text="Ä 🦊 Once unfolding"),
+    ask("segment", request=11, text=101 * "x"),
 ]  # fmt: skip
 
 

@@ -36,6 +36,9 @@ from tests.gpu.text import test_special_tokens as special_tokens
 
 pytestmark = pytest.mark.quick
 
+UNLIKE = set("\x85\ufeff\u1ac6")
+"""Characters where JavaScript and Rust split words differently, with the same ids: they disagree
+about white space, or have other versions of Unicode."""
 TOKENIZE = """async (given) => {
   const { files, chat, texts } = JSON.parse(given);
   const { LocalTokenizer } = await import("/static/js/local/text/tokenizer.js");
@@ -44,6 +47,13 @@ TOKENIZE = """async (given) => {
   const plain = (text) => {
     try {
       return tokenizer.encode(text, { specials: false });
+    } catch (error) {
+      return error.message;
+    }
+  };
+  const segmented = (text) => {
+    try {
+      return tokenizer.segment(text);
     } catch (error) {
       return error.message;
     }
@@ -59,6 +69,7 @@ TOKENIZE = """async (given) => {
       inside: tokenizer.encode(text, { bos: false, inside: true }),
       pieces: [...pieces, stream.flush()],
       text: tokenizer.decode(ids),
+      steps: segmented(Array.from(text).slice(0, 100).join("")),
     };
   });
   const known = Array.from({ length: tokenizer.vocabSize + 2 }, (_, id) => [
@@ -66,6 +77,18 @@ TOKENIZE = """async (given) => {
   ]);
   return JSON.stringify({ answers, known, size: tokenizer.vocabSize, eos: tokenizer.eosIds });
 }"""
+
+
+def rounded(answer: Any) -> Any:
+    """Return an answer with scores of few digits: Rust reads the last one inexactly."""
+    match answer:
+        case dict():
+            return {name: rounded(value) for name, value in answer.items()}
+        case list():
+            return [rounded(value) for value in answer]
+        case float():
+            return round(answer, 9)
+    return answer
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +104,10 @@ def test_the_tokenizer_is_the_servers(loaded: Page, tmp_path: Path, kind: str) -
     for text, want, found in zip(cases, answers(tokenizer, cases), got["answers"], strict=True):
         if isinstance(want["plain"], str):
             want["plain"] = want["plain"].replace(f"{folder}/", "")
-        assert found == want, text
+        if set(text) & UNLIKE:
+            del found["steps"], want["steps"]
+        assert rounded(found) == rounded(want), text
+    assert sum(isinstance(found.get("steps"), dict) for found in got["answers"]) > 150
 
 
 DECODE = """async ({ tokens, strip }) => {

@@ -81,12 +81,17 @@ def answer(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
         plain: Any = tokenizer.encode(text, specials=False)
     except InvalidRequest as error:
         plain = str(error)
+    try:
+        steps: Any = json.loads(msgspec.json.encode(tokenizer.segment(text[:100])))
+    except InvalidRequest as error:
+        steps = str(error)
     return {
         "ids": tokenizer.encode(text),
         "plain": plain,
         "inside": tokenizer.encode_with_offsets(text, False, True, True)[0],
         "pieces": stream(tokenizer, ids[:cut], ids[cut:]),
         "text": tokenizer.decode(ids),
+        "steps": steps,
     }
 
 

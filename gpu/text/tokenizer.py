@@ -21,11 +21,15 @@ from gpu.gguf.file import is_gguf
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.folder import TokenizerFiles, panic_raises, read_folder
 from gpu.text.gguf_tokenizer import read_tokenizer
+from gpu.text.segmentation import Segmentation, Segmenter
 from gpu.text.token_bytes import TokenBytes
 from gpu.text.token_table import TextChunk, TextEncoding
 
 MAX_VOCAB = 1 << 22
 """Most ids; the largest real vocabularies have some hundred thousand."""
+
+MAX_SEGMENTED_CHARS = 100
+"""Longest text whose segmentation is shown: some words."""
 
 
 class Tokenizer:
@@ -69,6 +73,7 @@ class Tokenizer:
         state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
         self._token_bytes = TokenBytes.from_decoder(state, where)
         self._bytes: dict[int, bytes] = {}
+        self._segmenter: Segmenter | None = None
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -138,6 +143,27 @@ class Tokenizer:
             found.append(TextEncoding(encoding.ids, encoding.offsets if offsets else []))
         return found
 
+    def segment(self, text: str) -> Segmentation:
+        """Return how the words of a plain text become the ids of `encode`, step by step.
+
+        Raises InvalidRequest if `text` has more than `MAX_SEGMENTED_CHARS`, or an added token.
+        """
+        if len(text) > MAX_SEGMENTED_CHARS:
+            raise InvalidRequest(
+                f"expected at most {MAX_SEGMENTED_CHARS} characters, but got {len(text)}", "text"
+            )
+        ids = self.encode(text, bos=False, specials=False)
+        if self._segmenter is None:
+            self._segmenter = Segmenter(json.loads(self.to_json())["model"])
+        words = [self._segmenter.steps(word) for word in self._split_words(text)]
+        if [id for word in words for id in word.ids] != ids:
+            raise InvalidRequest(
+                "this text has a token that was added to the vocabulary, which no merge makes; "
+                "take another text",
+                "text",
+            )
+        return Segmentation(self._segmenter.algorithm, words)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a whole sequence, without special tokens; invalid bytes become
         U+FFFD."""
@@ -195,6 +221,14 @@ class Tokenizer:
         if not specials:
             self._check_plain(encoding.ids)
         return encoding
+
+    def _split_words(self, text: str) -> list[str]:
+        """Return the words of a text as the model of the tokenizer gets them."""
+        normalizer = self._backend.normalizer
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        if self._pre_tokenizer is None:
+            return [normal] if normal else []
+        return [word for word, _ in self._pre_tokenizer.pre_tokenize_str(normal)]
 
     def _missing_prefix(self, ids: list[int]) -> tuple[int, ...]:
         """Return the ids to add before `ids` so that they begin with `prefix`."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpu import TextChunk, TextEncoding
+from gpu import Segmentation, TextChunk, TextEncoding
+from gpu.text.segmentation import WordSteps
 
 BOS, EOS, USER, ASSISTANT, SYSTEM, END = range(6)
 SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
@@ -102,6 +103,13 @@ class FakeTokenizer:
     ) -> list[TextEncoding]:
         found = [self.encode_with_offsets(c.text, False, c.specials, c.inside) for c in chunks]
         return [TextEncoding(ids, places if offsets else []) for ids, places in found]
+
+    def segment(self, text: str) -> Segmentation:
+        words = [
+            WordSteps(text[start:end], [], [], [], [id])
+            for id, (start, end) in self._plain(text, 0, len(text))
+        ]
+        return Segmentation("WordLevel", words)
 
     def _plain(self, text: str, start: int, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
         for match in re.compile(r" ?[A-Za-z]+|\n\n|.", re.DOTALL).finditer(text, start, end):

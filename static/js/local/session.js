@@ -7,7 +7,7 @@ import { toldParams } from "./gpu/sequence.js";
 import { answering, MessageReader } from "./messages.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
 import { promptIds } from "./text/prompts.js";
-import { tokenized } from "./text/tokenizing.js";
+import { segmented, tokenized } from "./text/tokenizing.js";
 import { readConversation } from "./text/truncation.js";
 import { merged, UpdateMerger } from "./updates.js";
 
@@ -102,6 +102,8 @@ export class LocalSession {
         return this.count(message);
       case "tokenize":
         return this.tokenize(message);
+      case "segment":
+        return this.segment(message);
       case "inspect":
         return this.inspect(message);
     }
@@ -177,6 +179,11 @@ export class LocalSession {
   /** @param {Read.Tokenize} message */
   tokenize(message) {
     this.post(tokenized(this.text, this.template, this.hello.model.name, message));
+  }
+
+  /** @param {Read.Segment} message */
+  segment(message) {
+    this.post(segmented(this.text, message));
   }
 
   /** @param {Read.Inspect} message */

@@ -29,10 +29,34 @@ interface TokenizerFiles {
   "added_tokens.json"?: Record<string, number>;
 }
 
+/** `model` of a tokenizer.json, which may be of any kind. */
+interface SegmentedModel {
+  type?: string;
+  vocab: Record<string, number> | [piece: string, score: number][];
+  merges?: (string | [left: string, right: string])[];
+  unk_token?: string | null;
+  unk_id?: number | null;
+  byte_fallback?: boolean;
+  fuse_unk?: boolean;
+  ignore_merges?: boolean;
+  continuing_subword_prefix?: string | null;
+  end_of_word_suffix?: string | null;
+  max_input_chars_per_word?: number;
+}
+
 interface TokenizerFile {
-  model: { vocab: unknown; unk_token?: string | null; byte_fallback?: boolean };
+  model: SegmentedModel;
+  pre_tokenizer?: PreTokenizer | null;
   decoder: TokenDecoder | null;
   added_tokens?: AddedToken[];
+}
+
+/** `pre_tokenizer` of a tokenizer.json: what is read of it here. */
+interface PreTokenizer {
+  type: string;
+  pretokenizers?: PreTokenizer[];
+  replacement?: string;
+  split?: boolean;
 }
 
 /** `decoder` of a tokenizer.json. */

@@ -43,6 +43,15 @@ export const questions = () => ({ ...inspections });
 export const tokenize = (what) => ask("tokenize", what);
 
 /**
+ * Return how the words of a plain text become tokens, as `Segmented` of `app/ws/protocol.py`. Rejects
+ * as `inspect` does.
+ *
+ * @param {{text: string}} what
+ * @returns {Promise<ToPage.Segmented>}
+ */
+export const segment = (what) => ask("segment", what);
+
+/**
  * Return the token count of a `prompt` or of `messages`: {tokens}. Rejects as `inspect` does.
  *
  * @param {Countable} what
@@ -51,7 +60,7 @@ export const tokenize = (what) => ask("tokenize", what);
 export const count = (what) => ask("count", what);
 
 /**
- * @param {"inspect" | "count" | "tokenize"} type
+ * @param {"inspect" | "count" | "tokenize" | "segment"} type
  * @param {object} fields
  * @returns {Promise<any>}
  */
@@ -72,7 +81,7 @@ function lost() {
 /**
  * Settle the question that a message with a `request` answers; false when it is unknown.
  *
- * @param {FrameAnswer | ToPage.Counted | ToPage.Tokenized | ToPage.Error} message
+ * @param {FrameAnswer | ToPage.Counted | ToPage.Tokenized | ToPage.Segmented | ToPage.Error} message
  */
 export function resolveRequest(message) {
   const question = pending.get(message.request ?? 0);

@@ -115,6 +115,7 @@ const HANDLERS = {
   answer: resolveRequest,
   counted: resolveRequest,
   tokenized: resolveRequest,
+  segmented: resolveRequest,
 
   /** @param {ToPage.Error} message */
   error(message) {

@@ -97,6 +97,14 @@ def same(ours: LimitedTokenizer, theirs: Tokenizer) -> None:
                 for inside in (True, False):
                     asked = (text, bos, specials, inside)
                     assert ours.encode_with_offsets(*asked) == theirs.encode_with_offsets(*asked)
+    for text in ("Once upon a time", "", "naïve 🙂 你好\t\r\n", "x" * 101):
+        try:
+            steps = theirs.segment(text)
+        except InvalidRequest as error:
+            with pytest.raises(InvalidRequest, match=re.escape(str(error))):
+                ours.segment(text)
+        else:
+            assert ours.segment(text) == steps
     chunks = [TextChunk("the", True, inside) for inside in (False, True)] + [TextChunk(" cat")]
     for offsets in (True, False):
         assert ours.encode_batch(chunks, offsets) == theirs.encode_batch(chunks, offsets)

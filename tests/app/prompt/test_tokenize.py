@@ -18,7 +18,7 @@ from app.prompt.tokenizing import (
     comparison_tokenizer,
     tokenization,
 )
-from app.ws.protocol import Message, PromptPiece, Tokenize, Tokenized
+from app.ws.protocol import Message, PromptPiece, Segment, Tokenize, Tokenized
 from gpu import InvalidRequest, ModelError, Tokenizer
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
@@ -322,6 +322,42 @@ def test_a_bad_tokenize_request_is_refused_by_its_number(
     assert error["param"].startswith(param)
     page.send_message("tokenize", request=10, text="a")
     page.until("tokenized", request=10)
+
+
+def test_steps_come_with_the_tokens_that_they_name() -> None:
+    tokenizer = Tokenizer.load(TALE)
+    answer = tokenizing(tokenizer).segment(Segment(3, "Once unfolding"))
+    assert (answer.request, answer.algorithm) == (3, "BPE")
+    assert [word.word for word in answer.words] == ["Once", "Ġunfolding"]
+    assert [len(word.symbols) for word in answer.words] == [4, 10]
+    ids = [id for word in answer.words for id in word.ids]
+    assert ids == tokenizer.encode("Once unfolding", bos=False)
+    named = {id for word in answer.words for id in (*word.symbols, *word.ids)}
+    named |= {merge.id for word in answer.words for merge in word.merges}
+    assert {piece.id: piece.text for piece in answer.pieces} == {
+        id: tokenizer.piece(id) for id in named
+    }
+
+
+def test_words_are_segmented_over_the_socket(site: Site) -> None:
+    page = site.page()
+    page.send_message("segment", request=3, text="Once upon")
+    answer = page.until("segmented", request=3)
+    assert [word["word"] for word in answer["words"]] == ["Once", " upon"]
+    assert [piece["text"] for piece in answer["pieces"]] == ["Once", " upon"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"text": 5}, "text"), ({}, ""), ({"text": "a", "bos": True}, "")]
+)
+def test_a_bad_segment_request_is_refused_by_its_number(
+    site: Site, fields: dict[str, Any], param: str
+) -> None:
+    page = site.page()
+    page.send_message("segment", request=9, **fields)
+    error = page.until("error")
+    assert (error["request"], error["code"]) == (9, "bad_message")
+    assert error["param"].startswith(param)
 
 
 def test_without_a_template_messages_are_refused(start_site: StartSite) -> None:

@@ -52,12 +52,14 @@ def test_everything_that_a_page_gets_fits(start_site: StartSite, schemas: dict[s
     page.until("counted")
     page.send_message("tokenize", request=2, text="Once upon")
     page.until("tokenized")
+    page.send_message("segment", request=3, text="Once upon")
+    page.until("segmented")
     page.send_message("generate", id="?", prompt="")
     page.until("error")
     kinds = {message.get("event", message)["type"] for message in page.messages}
     assert kinds >= {
         "hello", "status", "accepted", "prefill", "token", "updated", "done", "counted",
-        "tokenized", "error",
+        "tokenized", "segmented", "error",
     }  # fmt: skip
     for message in page.messages:
         jsonschema.validate(message, schemas["to_page"])

@@ -8,10 +8,13 @@ import { Tokenizer } from "../../../vendor/tokenizers/tokenizers.min.js";
 import { InvalidRequest } from "../shared/errors.js";
 import { AddedTokens } from "./added-tokens.js";
 import { DecodeStream } from "./decode-stream.js";
+import { Segmenter } from "./segmentation.js";
 import { readSpecialTokens, ROLES } from "./special-tokens.js";
 import { TokenBytes } from "./token-bytes.js";
 import { decodeUtf8 } from "./utf8-decoder.js";
 
+/** Longest text whose segmentation is shown (gpu/text/tokenizer.py). */
+const MAX_SEGMENTED_CHARS = 100;
 const NO_BYTES = new Uint8Array();
 const utf8 = new TextEncoder();
 
@@ -39,6 +42,10 @@ export class LocalTokenizer {
     this.eosIds = [...chat.eos_ids];
     const eos = this.eosToken ?? undefined;
     this.library = new Tokenizer({ ...file, added_tokens: [] }, { eos_token: eos });
+    this.model = file.model;
+    this.wordStart = wordStart(file.pre_tokenizer);
+    /** @type {Segmenter | null} */
+    this.segmenter = null;
     this.unknown = file.model.unk_token ?? null;
     this.byteFallback = Array.isArray(file.model.vocab) && file.model.byte_fallback === true;
     this.added = new AddedTokens(file.added_tokens ?? [], (text) => this.normalized(text));
@@ -74,19 +81,54 @@ export class LocalTokenizer {
    */
   encode(text, { bos = true, specials = true, inside = false } = {}) {
     expectUnicode(text);
-    const { model, pre_tokenizer: split } = this.library;
+    const { model } = this.library;
     /** @type {number[]} */
     const ids = [];
     for (const piece of this.added.split(text, specials)) {
       if (piece.token) ids.push(piece.token.id);
-      else {
-        const at = { section_index: piece.first && !inside ? 0 : 1 };
-        const words = split ? split(piece.text, at) : [piece.text];
-        for (const token of model(words)) ids.push(...this.idsOf(token));
-      }
+      else
+        for (const token of model(this.wordsOf(piece.text, piece.first && !inside)))
+          ids.push(...this.idsOf(token));
     }
     if (!specials) this.checkPlain(ids);
     return bos && !this.prefix.every((id, i) => ids[i] === id) ? [...this.prefix, ...ids] : ids;
+  }
+
+  /**
+   * Return how the words of a plain text become the ids of `encode`, step by step. Throws
+   * InvalidRequest for a text that is too long, or has an added token.
+   *
+   * @param {string} text
+   * @returns {Pick<ToPage.Segmented, "algorithm" | "words">}
+   */
+  segment(text) {
+    const nChars = Array.from(text).length;
+    if (nChars > MAX_SEGMENTED_CHARS)
+      throw new InvalidRequest(
+        `expected at most ${MAX_SEGMENTED_CHARS} characters, but got ${nChars}`,
+        "text",
+      );
+    const ids = this.encode(text, { bos: false, specials: false });
+    const segmenter = (this.segmenter ??= new Segmenter(this.model));
+    const pieces = this.added.split(text, false);
+    const words = pieces.flatMap(({ text: part, first, token }) =>
+      token ? [] : this.wordsOf(part, first).map((word) => segmenter.steps(word)),
+    );
+    if (String(words.flatMap((word) => word.ids)) !== String(ids))
+      throw new InvalidRequest(
+        "this text has a token that was added to the vocabulary, which no merge makes; take another " +
+          "text",
+        "text",
+      );
+    return { algorithm: segmenter.algorithm, words };
+  }
+
+  /** Return the words of a normalized text. @param {string} text @param {boolean} isFirst */
+  wordsOf(text, isFirst) {
+    const { pre_tokenizer: split } = this.library;
+    const words = split ? split(text, { section_index: isFirst ? 0 : 1 }) : [text];
+    const { wordStart: start } = this;
+    return start === null ? words : words.flatMap((word) => word.split(start));
   }
 
   /** Return the text of a whole sequence, without special tokens. @param {number[]} ids */
@@ -249,6 +291,19 @@ export class LocalTokenizer {
         );
     }
   }
+}
+
+/**
+ * Return what each word of Metaspace begins with, where the library leaves the words of a text
+ * together; null if there is nothing more to split.
+ *
+ * @param {PreTokenizer | null | undefined} rule
+ * @returns {RegExp | null}
+ */
+function wordStart(rule) {
+  if (rule?.type === "Sequence") return rule.pretokenizers?.map(wordStart).find((one) => one) ?? null;
+  if (rule?.type !== "Metaspace" || rule.split === false) return null;
+  return new RegExp(`(?=${rule.replacement ?? "▁"})`, "u");
 }
 
 /** @param {number} byte */

@@ -1,10 +1,11 @@
-// Answers to `tokenize`: the tokens of a text as the engine gets them, and as bytes
-// (app/prompt/tokenizing.py).
+// Answers to `tokenize`: the tokens of a text as the engine gets them, and as bytes; and to
+// `segment` (app/prompt/tokenizing.py).
 
 import { InvalidRequest } from "../shared/errors.js";
 import { findMessageSpans } from "./message-spans.js";
 import { encodeParts, expectMessages, promptIds, renderPrompt } from "./prompts.js";
 import { countChars, countWords } from "./python-text.js";
+import { namedIds } from "./segmentation.js";
 import { decodeUtf8 } from "./utf8-decoder.js";
 
 /** @typedef {import("./chat-template.js").ChatTemplate} ChatTemplate */
@@ -46,6 +47,19 @@ export function tokenized(tokenizer, template, name, message) {
     plain: tokenization(name, tokenizer, plain),
     compare: tokenization("bytes", BYTES, plain),
   };
+}
+
+/**
+ * Return the `segmented` message for a `segment` message.
+ *
+ * @param {import("./tokenizer.js").LocalTokenizer} tokenizer
+ * @param {FromPage.Segment} message
+ * @returns {ToPage.Segmented}
+ */
+export function segmented(tokenizer, { request, text }) {
+  const { algorithm, words } = tokenizer.segment(text);
+  const pieces = namedIds(words).map((id) => piece(tokenizer, id));
+  return { type: "segmented", algorithm, words, request, pieces };
 }
 
 /** @param {PieceTokenizer} tokenizer @param {ChatTemplate} template @param {FromPage.Tokenize} message */
