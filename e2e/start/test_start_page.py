@@ -81,6 +81,21 @@ def test_a_poem_is_written_slowly_and_then_the_chosen_pace_is_back(
     assert requests(here)[0]["pace"] == 2
 
 
+@pytest.mark.quick
+def test_a_phone_opens_the_panel_that_a_prompt_is_about(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    here = play()
+    sheets = ("next", "core", "sampling")
+    texts = ("The capital of France is", "Tell me a story about a fox", "Write a poem")
+    for sheet, text in zip(sheets, texts, strict=True):
+        example(page, text).click()
+        expect(page.locator(f"[data-sheet={sheet}]")).to_be_visible()
+        here.start_new()
+        expect(page.locator(f"[data-sheet={sheet}]")).to_be_hidden()
+
+
 def test_a_question_is_compared_at_three_temperatures(
     page: Page, play: Callable[..., Playground]
 ) -> None:

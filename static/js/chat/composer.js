@@ -1,5 +1,6 @@
 // Composer: the prompt field, its token count, the context gauge and the chat/completion switch.
 
+import { closeSheet } from "../ui/bottom-sheets.js";
 import { byId, inputOf, setText, setVars } from "../ui/dom.js";
 import { count, plural } from "../ui/format.js";
 import { isComposing, isSendKey } from "../ui/enter-key.js";
@@ -44,15 +45,18 @@ export function setUpComposer() {
   byId("mode").addEventListener("change", (event) => setMode(/** @type {Mode} */ (inputOf(event).value)));
   on("connection hello turns tokens counted settings", draw);
   on("hello connection turns system", countSoon);
-  // Not where a keyboard would come up over the page.
-  if (hasKeyboard.matches && document.activeElement === document.body)
-    field.focus({ preventScroll: true });
+  if (document.activeElement === document.body) focusField({ preventScroll: true });
+}
+
+/** Focus the field, but not where a keyboard would come up over the page. @param {FocusOptions} [options] */
+function focusField(options) {
+  if (hasKeyboard.matches) field.focus(options);
 }
 
 /** Fill the field with a text, as if typed. @param {string} text */
 export function setPrompt(text) {
   field.value = text;
-  field.focus();
+  focusField();
   field.setSelectionRange(text.length, text.length);
   onInput();
 }
@@ -218,5 +222,6 @@ function drawCount(empty) {
 export function startNewChat() {
   if (state.replay) return;
   startNew();
-  field.focus();
+  closeSheet();
+  focusField();
 }

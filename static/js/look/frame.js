@@ -17,6 +17,7 @@
 // A canvas is fitted to its box in every `show`. To redraw after an instrument's own controls
 // changed, call changed("look").
 
+import { closeSheet } from "../ui/bottom-sheets.js";
 import { byId, focusedElement } from "../ui/dom.js";
 import { INSTRUMENTS } from "./instruments.js";
 import { prepare, present, refresh, setUpPanel } from "./shared/panel.js";
@@ -104,9 +105,10 @@ export function closeInstrument() {
   return true;
 }
 
-/** Close the instrument, or open the last one and focus it. */
+/** Close the instrument, or open the last one and focus it. A bottom sheet would cover most of it. */
 export function toggleInstrument() {
   if (closeInstrument()) return;
+  closeSheet();
   opener = focusedElement();
   openInstrument(nextToOpen());
   byId("look").focus({ preventScroll: true });

@@ -13,7 +13,7 @@ export function setUpSheets() {
     button.addEventListener("click", () => toggle(button.dataset.sheetName ?? ""));
   }
   byId("turns").addEventListener("click", (event) => {
-    if (!targetOf(event).closest(".tok")) closeSheet();
+    if (!targetOf(event).closest(".tok, #examples")) closeSheet();
   });
   byId("prompt").addEventListener("focus", closeSheet);
   phone.addEventListener("change", closeSheet);
