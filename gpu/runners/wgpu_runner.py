@@ -369,9 +369,9 @@ class WgpuRunner:
 
     def _is_timed(self, step: Step) -> bool:
         """Return whether this step, if it is captured, takes the GPU times of its layers. A device
-        may stop and start for each timestamp; then only some tokens are timed."""
+        may stop and start for each timestamp; then only prompts and some tokens are timed."""
         timed_every = self.gpu.policy.timed_every
-        if not step.capture or timed_every == 1 or len(step.rows) > self.limits.slots:
+        if not step.capture or timed_every == 1 or len(step.rows) > len(step.samples):
             return True
         self._n_captured += 1
         return self._n_captured % timed_every == 1

@@ -42,7 +42,7 @@ export function whyNoTimes({ features }, inside = true) {
   const feature = inside ? "timestamp-query-inside-passes" : "timestamp-query";
   if (!features.includes(feature))
     return `this device has no timestamps${inside ? " inside a pass" : ""}`;
-  return "the step was not timed, as when experts wait in host memory (--expert-slots)";
+  return "this step was not timed; some devices time only some steps, and with --expert-slots none is";
 }
 
 /** "rounded by the browser to 0.1 ms", of the GPU times of a device; "" where they are exact. */

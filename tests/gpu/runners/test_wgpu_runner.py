@@ -203,7 +203,9 @@ def test_the_layers_of_few_tokens_are_timed_where_timestamps_are_dear(
     if not runner.gpu.has_pass_timestamps or every == 1:
         pytest.skip(f"{runner.device.name} times every token's layers, or none's")
     ids = random_llama.ids(name, 4)
-    driving.captured(runner, ids, chunk=4)
+    for _ in range(2):
+        prompt = driving.captured(runner, ids, chunk=4)
+        assert all(each.layer_ms is not None for each in prompt)
     driving.begin(runner, 0, ids, len(ids) + 2 * every)
     timed = []
     for i in range(2 * every):
