@@ -70,15 +70,9 @@ function drawTurn(turn, i) {
 /** @param {Turn} turn @returns {Drawn} */
 function newTurn(turn) {
   const box = el("article", `turn ${turn.role === "user" ? "you" : "model"}`);
-  const name =
-    turn.role === "user"
-      ? "You"
-      : turn.mode === "completion"
-        ? "Text"
-        : (state.hello?.model.name ?? "Model");
   if (turn.role === "user") {
     const message = new MessageView(turn);
-    box.append(el("h3", "who", name), ...message.nodes);
+    box.append(el("h3", "who", "You"), ...message.nodes);
     return { box, edit: message };
   }
   const text = new AnswerText();
@@ -92,7 +86,8 @@ function newTurn(turn) {
   const edit = new AnswerEdit(turn, box);
   const acts = el("div", "answer-acts");
   acts.append(views.button, edit.button);
-  box.append(el("h3", "who", name), acts, views.page, text.box);
+  // Not the name of the loaded model: another one may have written a kept conversation.
+  box.append(el("h3", "who", turn.mode === "completion" ? "Text" : "Model"), acts, views.page, text.box);
   return { box, text, views, edit };
 }
 
