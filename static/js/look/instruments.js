@@ -77,7 +77,7 @@ export const INSTRUMENTS = [
     name: "compare",
     tab: "Compare",
     title: "Compare",
-    what: "One prompt under two to four settings, or several prompts, side by side, token by token.",
+    what: "One prompt under two to four settings, or several prompts, token by token.",
     fetch: async () => (await import("./compare/compare.js")).compare,
   },
   {
