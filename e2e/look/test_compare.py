@@ -171,7 +171,7 @@ def test_it_can_be_used_by_everyone(
     assert violations(page) == []
     compare.stop_all.click()
     compare.wait_done()
-    expect(compare.reason).to_contain_text("parts from A")
+    expect(compare.reason).to_contain_text("differs from A")
     assert violations(page) == []
     assert play.overflow() == 0
     if width < 768:  # one under the other, none over another

@@ -245,7 +245,7 @@ function drawReason(partings, answers) {
     return;
   }
   const names = ["A", "ABCD"[at]];
-  const where = `${names[1]} parts from A at token ${parting.index + 1}`;
+  const where = `${names[1]} differs from A from token ${parting.index + 1} on`;
   const [a, b] = parting.sides;
   if (!a || !b) {
     setText(reason, `${where}: A has ${quoted(a)}, ${names[1]} has ${quoted(b)}.`);
