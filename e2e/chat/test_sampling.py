@@ -217,7 +217,7 @@ def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
     page: Page, play: Callable[..., Playground]
 ) -> None:
     here = play()
-    expect(page.get_by_test_id("cost")).to_contain_text("without not measured yet")
+    expect(page.get_by_test_id("cost")).to_contain_text("off: not measured yet")
     here.set(max_tokens=40)
     here.ask()
     here.wait_tokens(40)
@@ -230,7 +230,7 @@ def test_capture_off_leaves_the_plate_blank_and_measures_the_difference(
     expect(page.get_by_text("Capture was off, so no layers were measured.")).to_be_visible()
     expect(page.get_by_text("Not measured: capture was off for this token.")).to_be_visible()
     expect(page.get_by_test_id("cost")).to_have_text(
-        re.compile(r"with [\d.,]+ tok/s.*without [\d.,]+ tok/s", re.S)
+        re.compile(r"on: [\d.,]+ tok/s.*off: [\d.,]+ tok/s", re.S)
     )
 
 

@@ -78,6 +78,8 @@ FAULTS = """(scope) => {
       if (soft(at)) return { rect: meet(rect, at.getBoundingClientRect()), cutter: null };
       const edge = at.getBoundingClientRect();
       const part = meet(rect, edge);
+      // A part without room is left out (setParts of dom.js).
+      if (at.matches(".one-line") && !some(part)) return { rect: part, cutter: null };
       if (rect.right - part.right > 2 || part.left - rect.left > 2) {
         const soft = style.textOverflow === "ellipsis" || /auto|scroll/.test(style.overflowX);
         if (!soft) cutter ??= at;

@@ -1,7 +1,7 @@
 // Status line over the composer: progress of the run, and the buttons Stop, Regenerate, Continue,
 // ….
 
-import { byId, setAttr, setText } from "../ui/dom.js";
+import { byId, setAttr, setParts, setText } from "../ui/dom.js";
 import { count, duration, figure, plural } from "../ui/format.js";
 import { continueAnswer, regenerate, showVersion } from "./session.js";
 import { stop } from "../turns/stop.js";
@@ -14,6 +14,7 @@ import { workOf } from "../turns/work.js";
 import { goToEnd } from "../ui/following.js";
 
 const COPIED_MS = 1500;
+const SEPARATOR = " · ";
 let announced = "";
 
 export function setUpStatusLine() {
@@ -93,9 +94,9 @@ function draw() {
   byId("older").disabled = writing || turn?.shown === 0;
   byId("newer").disabled = writing || turn?.shown === versions - 1;
   setText(byId("version"), versions > 1 ? `${(turn?.shown ?? 0) + 1}/${versions}` : "");
-  const described = answer && segment ? describe(answer, segment) : "";
-  setText(byId("stats"), described);
-  setAttr(byId("stats"), "title", withReason(described, segment) || null);
+  const parts = answer && segment ? describe(answer, segment) : [];
+  setParts(byId("stats"), parts, SEPARATOR);
+  setAttr(byId("stats"), "title", withReason(parts.join(SEPARATOR), segment) || null);
   announce(segment);
 }
 
@@ -147,31 +148,34 @@ export const isQueued = (segment) =>
   segment.state === "queued" && (!isPaused(segment) || isPrefilling(segment));
 
 /**
+ * Return what the status line says of a run, the most important first.
+ *
  * @param {Answer} answer
  * @param {Segment} segment
+ * @returns {string[]}
  */
 function describe(answer, segment) {
   if (state.active === answer) {
     if (segment.state === "sent")
-      return state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection";
-    if (isQueued(segment)) return `Queued, position ${segment.position}`;
+      return [state.connection === "open" || state.replay ? "Sent" : "Waiting for the connection"];
+    if (isQueued(segment)) return [`Queued, position ${segment.position}`];
     if (isPrefilling(segment)) {
       const { done, total } = segment.prefill;
-      return `Reading the prompt, ${count(done)} of ${plural(total, "token")}`;
+      return [`Reading the prompt, ${count(done)} of ${plural(total, "token")}`];
     }
   }
-  if (segment.edited) return "edited, not measured";
+  if (segment.edited) return ["edited, not measured"];
   if (segment.textOnly !== null)
-    return answer.empty ? "not answered" : "only the text of this answer is left";
-  const parts = [pauseOf(answer) || plural(answer.tokens.length, "token")];
+    return [answer.empty ? "not answered" : "only the text of this answer is left"];
   const reason = state.active === answer ? "" : reasonOf(segment);
   const ttft = segment.timings?.ttft_ms ?? (answer.tokens[segment.first] && workOf(answer.tokens[segment.first].times));
-  const room = !reason && (lastTurn()?.answers.length ?? 0) < 2;
   const speed = tokensPerSecond(answer, segment);
-  if (speed) parts.push(`${figure(speed)} tok/s`);
-  if (ttft !== undefined && segment.nTokens && room) parts.push(`TTFT ${duration(ttft)}`);
-  if (reason) parts.push(reason);
-  return parts.join(" · ");
+  return [
+    pauseOf(answer) || plural(answer.tokens.length, "token"),
+    reason,
+    speed ? `${figure(speed)} tok/s` : "",
+    ttft !== undefined && segment.nTokens ? `TTFT ${duration(ttft)}` : "",
+  ].filter(Boolean);
 }
 
 /**

@@ -3,7 +3,7 @@
 
 import { byId, el, fitCanvas, setVars } from "../ui/dom.js";
 import { expertChoiceText, expertChoice, loadBalance } from "../turns/expert-use.js";
-import { count, plural } from "../ui/format.js";
+import { count, duration, plural } from "../ui/format.js";
 import { scales, signed } from "../turns/metrics.js";
 import { palette } from "../ui/palette.js";
 import { state } from "../state.js";
@@ -46,7 +46,7 @@ function words(layer, at) {
   const part = (name, size, cosine, ms) => {
     const figures = [`${name} ${((size ?? NaN) / (layer.residual ?? NaN)).toFixed(2)}`];
     if (cosine !== null && cosine !== undefined) figures.push(`cos ${signed(cosine)}`);
-    if (ms !== null && ms !== undefined) figures.push(`${micro(ms)} µs`);
+    if (ms !== null && ms !== undefined) figures.push(ms < 1 ? `${micro(ms)} µs` : duration(ms));
     return el("span", "", figures.join(" "));
   };
   return [

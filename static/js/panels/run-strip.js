@@ -1,6 +1,6 @@
 // Run strip: time and memory of the whole run.
 
-import { byId, fitCanvas, inputOf, one, setAttr, setText, splitBar } from "../ui/dom.js";
+import { byId, fitCanvas, inputOf, one, setAttr, setParts, setText, splitBar } from "../ui/dom.js";
 import { bytes, count, duration, figure, plural } from "../ui/format.js";
 import { speeds } from "./overhead.js";
 import { palette } from "../ui/palette.js";
@@ -71,11 +71,11 @@ function drawTimes(segment, tpot) {
   setText(byId("r-total"), any ? duration(waited + prefill + decode) : "");
   const found = segment ? foundWords(segment.prefill) : "";
   const before = any
-    ? `${waited >= 1 ? `waited ${duration(waited)}, ` : ""}` +
-      `prefill ${plural(segment.prefill.total, "token")}${found}, ${duration(prefill)}`
-    : "prefill";
-  setText(byId("r-pre"), before);
-  setAttr(byId("r-pre"), "title", any ? before : null);
+    ? [`prefill ${plural(segment.prefill.total, "token")}${found}`, duration(prefill)]
+    : ["prefill"];
+  if (any && waited >= 1) before.push(`waited ${duration(waited)}`);
+  setParts(byId("r-pre"), before, ", ");
+  setAttr(byId("r-pre"), "title", any ? before.join(", ") : null);
   setText(byId("r-dec"), any && decode ? `decode ${duration(decode)}` : "decode");
   byId("tl").toggleAttribute("data-any", any);
   splitBar(
@@ -133,9 +133,9 @@ function drawKv() {
   const reused = reusedBlocks(segment?.prefill, limits);
   const size = bytes(limits.kv_block_bytes * used);
   const words = [`${count(used)} of ${count(limits.kv_blocks)} blocks`];
-  if (used) words.push(size);
   if (reused) words.push(`${count(reused)} reused`);
-  setText(byId("r-kv"), words.join(", "));
+  if (used) words.push(size);
+  setParts(byId("r-kv"), words, ", ");
   const perCell = Math.ceil(limits.kv_blocks / (KV_ROWS * KV_COLUMNS));
   const cells = Math.ceil(limits.kv_blocks / perCell);
   const columns = Math.max(Math.ceil(cells / KV_ROWS), KV_COLUMNS);
@@ -210,6 +210,6 @@ function drawCapture() {
     !withIt || !without ? "" : state.capture ? `, costs ${cost}` : `, would cost ${cost}`;
   setText(byId("capture-label"), `${state.capture ? "on" : "off"}${known}`);
   const speed = (/** @type {number | null} */ value) => (value ? `${figure(value)} tok/s` : "not measured yet");
-  setText(byId("cost-on"), state.replay ? "" : `with ${speed(withIt)}`);
-  setText(byId("cost-off"), state.replay ? "" : `without ${speed(without)}`);
+  setText(byId("cost-on"), state.replay ? "" : `on: ${speed(withIt)}`);
+  setText(byId("cost-off"), state.replay ? "" : `off: ${speed(without)}`);
 }

@@ -1,6 +1,6 @@
 // Totals over the layer table: the time of the step that sampled the focused token.
 
-import { byId, el, setText, splitBar } from "../ui/dom.js";
+import { byId, el, setParts, setText, splitBar } from "../ui/dom.js";
 import { clockRounding, count, duration, whyNoTimes } from "../ui/format.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, view } from "../view.js";
@@ -13,26 +13,26 @@ function draw() {
   const token = focusedToken();
   const stats = token?.stats ?? null;
   const times = token && "times" in token ? token.times : null;
-  setText(byId("lay-sub"), token ? aboutStep(times, stats) : "");
+  setParts(byId("lay-sub"), token ? aboutStep(times, stats) : [], ", ");
   drawGpu(token, stats);
   drawHost(times);
 }
 
 /** @param {ToPage.StepTimes | null} times @param {Stats | null} stats */
 function aboutStep(times, stats) {
-  if (stats?.summary && stats.summary.tokens > 1) return `mean of ${stats.summary.tokens} tokens, heads averaged`;
-  if (stats?.summary) return "old token: heads averaged";
+  if (stats?.summary && stats.summary.tokens > 1) return [`mean of ${stats.summary.tokens} tokens`, "heads averaged"];
+  if (stats?.summary) return ["old token: heads averaged"];
   const gpu = times?.gpu ?? null;
   const rows = stats?.n_rows ?? 1;
   const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
   const since = stats?.timed_at == null ? 0 : stats.position - stats.timed_at;
   const at = focused() ?? 0;
   const before = since > 0 && at >= since; // some devices time only a few tokens' layers
-  if (before) parts.push(`layers timed at ${count(at + 1 - since)}`);
+  if (before) parts.push(`layer times of token ${count(at + 1 - since)}`);
   else if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
   else if (times && state.hello?.dispatches_per_token)
     parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
-  return parts.join(", ");
+  return parts;
 }
 
 /**

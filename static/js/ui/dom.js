@@ -98,6 +98,19 @@ export function setText(node, text) {
 }
 
 /**
+ * Set the text of a node of class `one-line` to parts on one line: those that do not fit are left out
+ * (ui/base.css), so the first ones are the most important.
+ *
+ * @param {Element} node
+ * @param {string[]} parts
+ * @param {string} separator
+ */
+export function setParts(node, parts, separator) {
+  const texts = parts.map((part, i) => (i ? separator + part : part));
+  if (node.textContent !== texts.join("")) node.replaceChildren(...texts.map((text) => el("span", "", text)));
+}
+
+/**
  * Set an attribute only when it differs; null removes it.
  *
  * @param {Element} node
