@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from app.config import Settings
-    from app.engine.client import EngineClient
+    from app.engine_client import EngineClient
     from app.models.switching import ModelSwitcher
     from app.prompt.tokenizing import NamedTokenizer
     from app.ws.sessions import Retention

@@ -18,11 +18,11 @@ from typing import Any
 
 from app import tale
 from app.config import Settings
-from app.engine.client import OnEvent, Progress
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import OnEvent, Progress
 from app.models.model_source import ModelSource
-from app.ws.protocol import Hello, Status
+from app.protocol.messages import Hello, Status
 from e2e.site import Site, tokens_of
 from gpu import Engine, Request, SamplingParams, ScheduledUpdate, Tokenizer
 from gpu.events import Event, Token

@@ -13,10 +13,10 @@ from werkzeug.serving import make_server
 from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
-from app.engine.client import EngineClient, LocalEngine
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import EngineClient, LocalEngine
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from app.ws.sessions import Retention
 from e2e.shared_context import StartResponse, WsgiApp, cache_static_files, serve_blank
 from gpu import Request, ScheduledUpdate

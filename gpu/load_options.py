@@ -1,4 +1,4 @@
-"""Settings for loading a model: one struct through engine and runner. `app.engine.options` makes it
+"""Settings for loading a model: one struct through engine and runner. `app.load_options` makes it
 from the settings of the command line."""
 
 from __future__ import annotations

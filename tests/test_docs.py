@@ -15,7 +15,7 @@ from app import create_app
 from app.cli.main import main
 from app.config import Settings, setting_specs
 from app.models.known import known_models
-from app.ws import protocol
+from app.protocol import messages
 from gpu.config import MODEL_TYPES
 from gpu.kv.formats import KV_FORMATS
 from tests.app.fake_engine import FakeEngine, FakeOptions
@@ -134,7 +134,7 @@ def test_api_lists_every_route() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [*get_args(protocol.FromPage), *get_args(protocol.ToPage)], ids=lambda k: k.__name__
+    "kind", [*get_args(messages.FromPage), *get_args(messages.ToPage)], ids=lambda k: k.__name__
 )
 def test_api_lists_every_message(kind: type[msgspec.Struct]) -> None:
     assert f"`{kind.__struct_config__.tag}`" in text_of("docs/api.md")

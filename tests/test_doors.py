@@ -71,34 +71,30 @@ GPU = {
     " pytorch reference request runner runners sampling_params step text tuning webgpu",
 }  # fmt: skip
 
-# room of app: the rooms it may open; "app" is app/__init__.py. Four modules are rooms of their own:
-# engine.client (the engine as the server sees it), engine.options (load options from settings) and
-# ws.protocol (the schema of the messages) are shared by rooms that need nothing else of their
-# packages; http.server assembles the server.
+# room of app: the rooms it may open; "app" is app/__init__.py, which makes the Flask application,
+# and "server" runs it
 APP = {
     "config": "",
+    "protocol": "config",
     "processes": "",
     "tale": "",
-    "ws.protocol": "",
-    "ws.replay_format": "config ws.protocol",
-    "ws.protocol_schema": "ws.protocol ws.replay_format",
-    "engine.client": "ws.protocol",
-    "engine.options": "config",
-    "prompt": "engine.client processes tale ws.protocol",
-    "models": "config engine.client engine.options prompt tale",
-    "engine": "config engine.client engine.options models processes prompt tale ws.protocol",
-    "replicas": "engine.client models ws.protocol",
-    "cluster": "config engine engine.client engine.options models replicas ws.protocol",
-    "upstream": "config engine.client ws.protocol",
-    "http": "config engine.client models tale ws.protocol ws.replay_format",
-    "local": "config engine.client http models processes prompt tale ws.protocol",
-    "ws": "engine.client http prompt ws.protocol",
-    "openai": "engine.client http prompt ws.protocol",
-    "app": "config engine.client http local models openai prompt tale ws ws.protocol",
-    "http.server": "app cluster config engine engine.client http models prompt replicas tale"
-    " upstream ws.protocol",
-    "site": "app config engine.options http local models",
-    "cli": "app config engine engine.client http.server models prompt site tale ws.protocol",
+    "engine_client": "protocol",
+    "load_options": "config",
+    "prompt": "engine_client processes tale protocol",
+    "models": "config engine_client load_options prompt tale",
+    "engine": "config engine_client load_options models processes prompt tale protocol",
+    "replicas": "engine_client models protocol",
+    "cluster": "config engine engine_client load_options models replicas protocol",
+    "upstream": "config engine_client protocol",
+    "http": "config engine_client models tale protocol",
+    "local": "config engine_client http models processes prompt tale protocol",
+    "ws": "engine_client http prompt protocol",
+    "openai": "engine_client http prompt protocol",
+    "app": "config engine_client http local models openai prompt tale ws protocol",
+    "server": "app cluster config engine engine_client http models prompt replicas tale"
+    " upstream protocol",
+    "site": "app config load_options http local models",
+    "cli": "app config engine engine_client server models prompt site tale protocol",
     "__main__": "cli",
 }  # fmt: skip
 
@@ -142,8 +138,8 @@ OUTSIDE = {
     },
     "xllamacpp": {"gpu.bench.peers.scripts.run_llama_cpp_server"},
     "onnxruntime": {"gpu.bench.peers.scripts.run_onnxruntime"},
-    "flask": {"app", "app.http.", "app.local.routes", "app.openai.", "app.ws."},
-    "werkzeug": {"app.http.", "app.ws."},
+    "flask": {"app", "app.server", "app.http.", "app.local.routes", "app.openai.", "app.ws."},
+    "werkzeug": {"app.server", "app.http.", "app.ws."},
     "prometheus_client": {"app.http.metrics"},
     "jinja2": {"app.http.page_data", "app.prompt.sandbox", "app.prompt.template_process"},
     "click": {"app.cli."},
@@ -184,8 +180,6 @@ def _imports(path: Path) -> Iterator[tuple[str, int]]:
 def room_of(module: str) -> str:
     """Return the room of a module; "" is gpu/__init__.py, and "app" is app/__init__.py."""
     package, _, inner = module.partition(".")
-    if package == "app" and inner in APP:
-        return inner
     return inner.partition(".")[0] or ("app" if package == "app" else "")
 
 

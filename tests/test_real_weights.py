@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from app.prompt.limited_tokenizer import LimitedTokenizer, load_tokenizer
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import Engine, SamplingParams
 from gpu.load_options import LoadOptions
 from tests.gpu.ops.rig import compare

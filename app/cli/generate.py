@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from app.config import Settings
-from app.engine.client import Tokenizer
 from app.engine.loading import load_engine
+from app.engine_client import Tokenizer
 from app.models.drafts import check_draft, find_draft
 from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line, find_with_line
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import Interventions, LoraStrength, Request, Run, check_lora
 
 

@@ -158,8 +158,8 @@ def run_model(name: str | None, **values: Any) -> None:
 
 
 def _serve(settings: Settings) -> None:
-    from app.http.server import PortError, log_to_stderr
-    from app.http.server import serve as run
+    from app.server import PortError, log_to_stderr
+    from app.server import serve as run
 
     with _errors():
         settings.validate()

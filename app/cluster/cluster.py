@@ -23,8 +23,8 @@ from ray import serve
 from app.cluster.environment import LOCAL
 from app.cluster.replica import EngineReplica
 from app.config import Settings
-from app.engine.client import Load
-from app.engine.options import load_options
+from app.engine_client import Load
+from app.load_options import load_options
 
 log = logging.getLogger(__name__)
 

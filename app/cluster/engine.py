@@ -8,9 +8,9 @@ from collections.abc import Callable
 from app.cluster.environment import set_environment
 from app.cluster.scaled import ScaledEngine, ScaledReplica
 from app.config import Settings
-from app.engine.client import EngineClient, Load, ServedModel
 from app.engine.heartbeat import Timeouts
 from app.engine.supervisor import Fetch, SupervisedEngine
+from app.engine_client import EngineClient, Load, ServedModel
 
 
 def cluster_engine(

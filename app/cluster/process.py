@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from app.cluster.cluster import Cluster
 from app.cluster.replica import PING_SECONDS, ConnectionOpened
-from app.engine.client import Load
+from app.engine_client import Load
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ import ray
 from ray.serve._private import replica as serve_replica
 
 from app.cluster.stages import StageActors
-from app.engine.client import Engine, EngineRun, Load, OnEvent, Progress
 from app.engine.loading import ReplicaPlace
 from app.engine.main import EngineMain
+from app.engine_client import Engine, EngineRun, Load, OnEvent, Progress
 from gpu import EngineInfo, EngineStats, Request
 from gpu.inspection.requests import Answer, Question
 

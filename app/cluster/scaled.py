@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from app.engine.client import (
+from app.engine_client import (
     EngineClient,
     OnEvent,
     ReplicaStatus,
@@ -16,8 +16,8 @@ from app.engine.client import (
     ServedModel,
     UnavailableError,
 )
+from app.protocol.messages import Status
 from app.replicas.engine import ReplicatedEngine
-from app.ws.protocol import Status
 from gpu import EngineStats, Request
 from gpu.inspection.requests import Answer, Question
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.engine.child import KILL_SECONDS, Child, EngineProcess
-from app.engine.client import Load, LostRun, OnEvent, UnavailableError
 from app.engine.heartbeat import Timeouts, Watchdog
 from app.engine.main import engine_main
 from app.engine.pipe import (
@@ -39,6 +38,7 @@ from app.engine.pipe import (
     error_of,
 )
 from app.engine.pipe_writer import PipeWriter
+from app.engine_client import Load, LostRun, OnEvent, UnavailableError
 from gpu import EngineStats, Interventions, InvalidRequest, PaceChange, Request
 from gpu.events import Done, Event, Prefill, Timings, Token
 from gpu.inspection.requests import Answer, Question

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from app import tale
 from app.config import Settings
-from app.engine.client import Progress
-from app.engine.options import load_options
+from app.engine_client import Progress
+from app.load_options import load_options
 from app.models.drafts import Draft, compatible_draft
 from app.models.known import card_settings
 from app.models.loras import compatible_loras

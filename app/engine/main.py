@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from app.engine.client import Engine, EngineRun, Load
 from app.engine.pipe import (
     CLOSE_SECONDS,
     HEARTBEAT_SECONDS,
@@ -43,6 +42,7 @@ from app.engine.pipe import (
     UpdateRun,
     call_failed,
 )
+from app.engine_client import Engine, EngineRun, Load
 from app.processes.parent import end_with_parent
 from gpu import DeviceError, EngineClosed, EngineError, InvalidRequest
 from gpu.events import Done, Event

@@ -7,7 +7,7 @@ import queue
 import threading
 
 from app.engine.child import Pipe
-from app.engine.client import UnavailableError
+from app.engine_client import UnavailableError
 
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Bytes of messages that the process has not read yet. A running process reads at once."""

@@ -11,12 +11,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from app.engine.backoff import Backoff, RestartPolicy
-from app.engine.client import EngineClient, Load, OnEvent, ServedModel, Tokenizer
 from app.engine.handle import EngineHandle, RemoteRun, StartProcess, start_child
 from app.engine.heartbeat import Timeouts
 from app.engine.pipe import LoadFailed, Loading, Ready
+from app.engine_client import EngineClient, Load, OnEvent, ServedModel, Tokenizer
 from app.models.transfer import Cancelled, OnTransfer, Transfer
-from app.ws.protocol import Hello, Status
+from app.protocol.messages import Hello, Status
 from gpu import EngineError, EngineStats, Request
 from gpu.inspection.requests import Answer, Question
 

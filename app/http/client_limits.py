@@ -19,7 +19,7 @@ import flask
 import msgspec
 from flask import current_app, g
 
-from app.engine.client import EngineClient, OnEvent, Run
+from app.engine_client import EngineClient, OnEvent, Run
 from app.http.cache_salts import Asked, CacheSalts
 from gpu import PaceChange, QueueFull, Request
 from gpu.events import Done, Event

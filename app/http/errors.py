@@ -9,7 +9,7 @@ from typing import Any
 from flask import Flask, Response, jsonify
 from werkzeug.exceptions import HTTPException
 
-from app.engine.client import UnavailableError
+from app.engine_client import UnavailableError
 from app.http.request_ids import current_request_id
 from gpu import ContextExceeded, DeviceError, EngineClosed, EngineError, InvalidRequest, QueueFull
 

@@ -21,7 +21,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from app.engine.client import EngineClient, OnEvent
+from app.engine_client import EngineClient, OnEvent
 from gpu import EngineStats
 from gpu.events import Accepted, Done, Event, Token
 

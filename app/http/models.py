@@ -24,7 +24,7 @@ import msgspec
 from flask import Flask, Response, request
 
 from app.config import AutoDtype
-from app.engine.client import UnavailableError
+from app.engine_client import UnavailableError
 from app.http.json_bodies import answer, read_body
 from app.models.hub_errors import HubError
 from app.models.hub_search import search_models

@@ -9,8 +9,8 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from app.config import Settings
-from app.ws.protocol import MAX_MESSAGE_BYTES, MAX_QUESTIONS, MESSAGE_BYTES, UPDATE_SECONDS
-from app.ws.replay_format import MAX_FILES, MAX_NAME_CHARS, replay_schema
+from app.protocol.messages import MAX_MESSAGE_BYTES, MAX_QUESTIONS, MESSAGE_BYTES, UPDATE_SECONDS
+from app.protocol.replay_format import MAX_FILES, MAX_NAME_CHARS, replay_schema
 from gpu import (
     FACTORS,
     LEAST_PACE,

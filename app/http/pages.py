@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flask import Flask, Response, jsonify, render_template, request
 
-from app.engine.client import EngineClient, describe_unavailable
+from app.engine_client import EngineClient, describe_unavailable
 from app.http.page_data import page_data
 
 STYLE_SHEETS = (

@@ -1,5 +1,5 @@
 """`GET /api/replicas`: state and load of every engine that serves the model, in the order of their
-numbers: `{"replicas": [{"state": …, "stats": …}, …]}` (`app.engine.client.ReplicaStatus`).
+numbers: `{"replicas": [{"state": …, "stats": …}, …]}` (`app.engine_client.ReplicaStatus`).
 
 Pages poll it while they show it. The engines tell their figures once a second.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flask import Flask, Response
 
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.http.json_bodies import answer
 
 

@@ -15,12 +15,12 @@ import msgspec
 from flask import Flask, Response, request
 
 from app import tale
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.http.errors import ModelNotFoundError
 from app.http.json_bodies import answer
 from app.models.known_configs import CONFIGS
 from app.models.shapes import find_shape
-from app.ws.protocol import Hello
+from app.protocol.messages import Hello
 from gpu import (
     KNOWN_DEVICES,
     DeviceSpec,

@@ -10,10 +10,10 @@ import threading
 import msgspec
 from flask import Flask, Response, request
 
-from app.engine.client import EngineClient, UnavailableError
+from app.engine_client import EngineClient, UnavailableError
 from app.http.errors import ModelNotFoundError
 from app.http.json_bodies import answer
-from app.ws.protocol import Hello
+from app.protocol.messages import Hello
 from gpu import Inventory, TensorSummary
 
 

@@ -17,10 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.local.model_files import SLOTS, ChatFormat, ManifestHead, write_model_files
 from app.processes.parent import end_with_parent
-from app.ws.protocol import Hello
+from app.protocol.messages import Hello
 from gpu import DeviceError, Footprint, InvalidRequest, LoadOptions, ModelError
 
 log = logging.getLogger(__name__)

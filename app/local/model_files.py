@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.models.known import card_settings
 from app.prompt.limited_tokenizer import tokenizer_json
 from gpu import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from app import tale
 from app.config import Settings
-from app.engine.client import Tokenizer
-from app.engine.options import load_options
+from app.engine_client import Tokenizer
+from app.load_options import load_options
 from app.models.memory import dtype_of_files
 from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import AUTO_DTYPE, DtypeChoice, Footprint, ModelError, expect_same_vocabulary

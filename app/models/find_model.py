@@ -18,7 +18,7 @@ from pathlib import Path
 
 from app import tale
 from app.config import Settings
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.models.hub import HubFile, Snapshot, look_up
 from app.models.hub_errors import HubError
 from app.models.hub_gguf import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from app.config import Dtype, Settings
-from app.engine.options import load_options
+from app.load_options import load_options
 from app.models.free_memory import FreeMemory, free_memory
 from gpu import (
     AUTO_DTYPE,

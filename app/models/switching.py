@@ -25,7 +25,7 @@ from msgspec.structs import replace as replace_struct
 
 from app import tale
 from app.config import AutoDtype, Settings
-from app.engine.client import EngineClient, Load, ServedModel
+from app.engine_client import EngineClient, Load, ServedModel
 from app.models.cached import cached_models
 from app.models.drafts import Draft, check_draft
 from app.models.find_model import Model, bundled_instead, find_model

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from app.engine.client import OnEvent, Run, UnavailableError
+from app.engine_client import OnEvent, Run, UnavailableError
 from app.http.errors import ClientGoneError
 from app.openai.completion_format import FINISH_REASONS
 from gpu import (

@@ -8,7 +8,7 @@ from functools import partial
 
 from flask import Response, jsonify
 
-from app.engine.client import EngineClient, Tokenizer
+from app.engine_client import EngineClient, Tokenizer
 from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
 from app.openai.answers import stream, whole, whole_answer
@@ -22,7 +22,7 @@ from app.openai.questions import ask_in_turn
 from app.openai.schema import ChatRequest, CompletionRequest, check_changed, check_logprobs
 from app.openai.serving import AnswerOptions, serve
 from app.openai.structured_outputs import Constraint
-from app.ws.protocol import Hello
+from app.protocol.messages import Hello
 from gpu import Interventions, InterventionSpan, Request
 from gpu.events import Done, Timings
 from gpu.inspection.requests import Losses

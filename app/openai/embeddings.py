@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from flask import Flask, Response
 
-from app.engine.client import EngineClient, Tokenizer
+from app.engine_client import EngineClient, Tokenizer
 from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
 from app.openai.body import decode_body
@@ -26,7 +26,7 @@ from app.openai.long_requests import turn_to_read
 from app.openai.questions import ask_in_turn
 from app.openai.schema import CacheSalt, expect_served
 from app.openai.text_routes import TokenId, TokenIds
-from app.ws.protocol import Hello
+from app.protocol.messages import Hello
 from gpu import Interventions, InterventionSpan, InvalidRequest, LoraStrength
 from gpu.inspection.requests import Embedding, Pooling
 

@@ -10,7 +10,7 @@ from app.http.errors import GenerationNotFoundError
 from app.openai.body import decode_body
 from app.openai.choices import Choices
 from app.openai.schema import engine_settings
-from app.ws.protocol import SamplingUpdate
+from app.protocol.messages import SamplingUpdate
 from gpu import InvalidRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.http.errors import CONTEXT_CODE
 from gpu import InvalidRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from gpu import SamplingParams
 from gpu.events import Token
 from gpu.inspection.requests import Answer

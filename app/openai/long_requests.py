@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from flask import request
 
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.http.client_limits import place
 from gpu import QueueFull
 

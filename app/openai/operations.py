@@ -15,7 +15,7 @@ from app.openai.embeddings import EmbeddingRequest
 from app.openai.responses_request import ResponsesRequest
 from app.openai.schema import ChatRequest, CompletionRequest
 from app.openai.text_routes import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
-from app.ws.protocol import SamplingUpdate
+from app.protocol.messages import SamplingUpdate
 
 Schema = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 
-from app.engine.client import ASKER_IDS, EngineClient
+from app.engine_client import ASKER_IDS, EngineClient
 from app.http.errors import ClientGoneError
 from gpu.inspection.requests import Answer, Question
 

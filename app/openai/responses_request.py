@@ -21,7 +21,7 @@ from app.openai.structured_outputs import (
     TextFormat,
     of_schema,
 )
-from app.ws.protocol import Message, Truncation
+from app.protocol.messages import Message, Truncation
 from gpu import Grammar, InvalidRequest, SamplingParams
 
 

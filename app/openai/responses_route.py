@@ -6,7 +6,7 @@ from functools import partial
 
 from flask import Flask, Response
 
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.openai.body import decode_body
 from app.openai.generations import Generations
 from app.openai.long_requests import turn_to_read

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from flask import Flask, Response, jsonify
 
-from app.engine.client import EngineClient, Tokenizer
+from app.engine_client import EngineClient, Tokenizer
 from app.openai import generations as generation_routes
 from app.openai import responses_route
 from app.openai.body import decode_body
@@ -29,7 +29,7 @@ from app.prompt.conversation import Tool
 from app.prompt.prompts import chosen_template, message_ids
 from app.prompt.tool_calls.registry import tool_format
 from app.prompt.truncation import Room, read_conversation
-from app.ws.protocol import Hello
+from app.protocol.messages import Hello
 
 
 def register(app: Flask, engine: EngineClient) -> None:

@@ -27,7 +27,7 @@ from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
 from app.prompt import conversation
 from app.prompt.conversation import Turn
 from app.prompt.truncation import n_keep
-from app.ws.protocol import Truncation
+from app.protocol.messages import Truncation
 from gpu import (
     SAMPLING_SETTINGS,
     Interventions,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from flask import Response, jsonify
 
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.http.client_limits import submitter
 from app.http.disconnect import client_gone
 from app.openai.choices import Choices

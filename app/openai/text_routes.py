@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from flask import Flask, Response, jsonify
 
-from app.engine.client import EngineClient, Tokenizer
+from app.engine_client import EngineClient, Tokenizer
 from app.openai.body import decode_body
 from app.openai.inputs import check_ids
 from app.openai.long_requests import turn_to_read

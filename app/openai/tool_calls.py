@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.prompt.tool_calls.parser import ToolCallParser
 from app.prompt.tool_calls.pieces import CallArguments, CallBegin, Content, Piece
 from app.prompt.tool_calls.tool_format import ToolFormat

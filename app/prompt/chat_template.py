@@ -15,7 +15,7 @@ from app.processes.limited_pool import LimitedPool
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from app.prompt.conversation import Tool, Turn, texts_of
 from app.prompt.template_process import MAX_TEXT_CHARS, Rendered, RenderFailed, Rendering
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest
 
 MAX_TEMPLATE_CHARS = 256 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.processes.limited_pool import LimitedPool
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from app.prompt.grammar_process import GrammarCheck, GrammarChecked

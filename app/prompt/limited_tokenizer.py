@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from app import tale
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.processes.limited_pool import LimitedPool
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from app.prompt.tokenizer_process import (

@@ -13,10 +13,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.prompt.chat_template import NONCHARACTERS
 from app.prompt.prompts import RenderedPrompt, mark_names, render_messages
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest
 
 

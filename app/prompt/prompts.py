@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.prompt.chat_template import apply_chat_template, as_turn, escaped, unused_mark
 from app.prompt.conversation import Tool, Turn, has_calls, map_texts, map_turn, texts_of
 from app.prompt.tool_calls.registry import tool_format
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest, TextChunk, TextEncoding
 
 

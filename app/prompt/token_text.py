@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from gpu.inspection.requests import Answer
 
 ID_ARRAYS = frozenset({"ids", "top_ids", "near_ids", "forbidden_ids"})

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from app import tale
-from app.engine.client import EngineClient, Tokenizer
+from app.engine_client import EngineClient, Tokenizer
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.prompt.message_spans import find_message_spans
 from app.prompt.prompts import encode_parts, prompt_ids, render_prompt
-from app.ws.protocol import (
+from app.protocol.messages import (
     Message,
     Piece,
     PromptPiece,

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 
 from app.prompt.chat_template import as_turn
 from app.prompt.conversation import Turn
-from app.ws.protocol import Message, Truncation
+from app.protocol.messages import Message, Truncation
 from gpu import ATTENTION_SINKS
 
 AnyMessage = TypeVar("AnyMessage", Message, Turn)

@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from app.engine.client import (
+from app.engine_client import (
     EngineClient,
     Load,
     OnEvent,
@@ -28,9 +28,9 @@ from app.engine.client import (
     describe_unavailable,
     one_of,
 )
+from app.protocol.messages import Hello, Status
 from app.replicas.router import PrefixRouter, ReplicaLoad
 from app.replicas.run import Attempt, ReplicaRun
-from app.ws.protocol import Hello, Status
 from gpu import EngineClosed, EngineError, EngineStats, QueueFull, Request
 from gpu.inspection.requests import Answer, Question
 

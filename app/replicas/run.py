@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from app.engine.client import LostRun, OnEvent, Run, UnavailableError
+from app.engine_client import LostRun, OnEvent, Run, UnavailableError
 from gpu import SAMPLING_SETTINGS, Request, ScheduledUpdate
 from gpu.events import Accepted, Done, Event, Queued, Reason, Token, Updated
 
@@ -64,7 +64,7 @@ class ReplicaRun:
     # ---- as its caller uses it ---------------------------------------------------------------
 
     def update(self, **changes: Any) -> int:
-        """Change settings; see `app.engine.client.Run`. Raises UnavailableError while the run is
+        """Change settings; see `app.engine_client.Run`. Raises UnavailableError while the run is
         between two engines."""
         with self._lock:
             remote = None if self._attempt is None else self._attempt.remote

@@ -18,8 +18,8 @@ import msgspec
 
 from app import assets, version
 from app.config import Settings
-from app.engine.options import load_options
 from app.http.static_page import write_page
+from app.load_options import load_options
 from app.local.model_files import (
     FORMAT,
     MANIFEST,

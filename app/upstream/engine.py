@@ -12,7 +12,8 @@ from functools import partial
 import msgspec
 
 from app.config import Settings
-from app.engine.client import EngineClient, OnEvent, Run, Tokenizer, UnavailableError
+from app.engine_client import EngineClient, OnEvent, Run, Tokenizer, UnavailableError
+from app.protocol.messages import Hello, Status, Upstream
 from app.upstream.address import Address
 from app.upstream.dialect import ModelList, ServedModel
 from app.upstream.lacks import lacks_of, why_not
@@ -20,7 +21,6 @@ from app.upstream.request_body import BodyWriter
 from app.upstream.run import UpstreamRun
 from app.upstream.tokenizer import TokenIds, WordTokenizer
 from app.upstream.transport import HttpExchange
-from app.ws.protocol import Hello, Status, Upstream
 from gpu import (
     DeviceInfo,
     EngineError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.ws.protocol import Lack
+from app.protocol.messages import Lack
 
 ATTENTION = "what its attention heads read"
 LAYERS = "what happens inside its layers"

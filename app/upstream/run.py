@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from app.engine.client import OnEvent
+from app.engine_client import OnEvent
 from app.upstream.chunks import Chunk, WrittenToken, tokens_of
 from app.upstream.request_body import BodyWriter
 from app.upstream.transport import HttpExchange, error_message

@@ -7,9 +7,9 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 
-from app.engine.client import Tokenizer, UnavailableError
+from app.engine_client import Tokenizer, UnavailableError
+from app.protocol.messages import Message
 from app.upstream.chunks import Alternative, WrittenToken
-from app.ws.protocol import Message
 from gpu import DecodeStream, Segmentation, TextChunk, TextEncoding
 
 N_BYTES = 256

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.engine.client import UnavailableError
+from app.engine_client import UnavailableError
 from app.upstream.address import Address
 from gpu import EngineError, InvalidRequest, QueueFull
 

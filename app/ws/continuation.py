@@ -3,8 +3,8 @@ of another, with tokens inserted."""
 
 from __future__ import annotations
 
-from app.engine.client import EngineClient, OnEvent, Tokenizer
-from app.ws.protocol import Generate
+from app.engine_client import EngineClient, OnEvent, Tokenizer
+from app.protocol.messages import Generate
 from gpu import DecodeStream, InvalidRequest, Request
 from gpu.events import Accepted, Done, Timings, TokenText
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.prompt.token_text import with_token_text
 from gpu.inspection.requests import Answer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from app.ws.protocol import MESSAGE_BYTES, UPDATE_SECONDS, FromPage, SamplingUpdate, Update
+from app.protocol.messages import MESSAGE_BYTES, UPDATE_SECONDS, FromPage, SamplingUpdate, Update
 from gpu import PaceChange, SamplingParams
 
 ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -17,7 +17,7 @@ from flask_sock import Sock
 from simple_websocket import Server
 from wsproto.frame_protocol import CloseReason
 
-from app.engine.client import EngineClient
+from app.engine_client import EngineClient
 from app.http.client_limits import client, salted
 from app.http.connections import max_connections
 from app.http.security import browser_session
@@ -25,10 +25,7 @@ from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import prompt_ids
 from app.prompt.tokenizing import TokenizeHandler
 from app.prompt.truncation import Room, Truncated, n_keep, read_conversation
-from app.ws import websocket
-from app.ws.continuation import continuation_length
-from app.ws.incoming import BadMessageError, UpdateMerger, decode, given_settings, merge
-from app.ws.protocol import (
+from app.protocol.messages import (
     MAX_MESSAGE_BYTES,
     MESSAGE_BYTES,
     Count,
@@ -44,6 +41,9 @@ from app.ws.protocol import (
     Tokenize,
     Update,
 )
+from app.ws import websocket
+from app.ws.continuation import continuation_length
+from app.ws.incoming import BadMessageError, UpdateMerger, decode, given_settings, merge
 from app.ws.questions import Questions, error_about
 from app.ws.send_queue import SendQueue
 from app.ws.sessions import RequestClock, Sessions

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from app.engine.client import ASKER_IDS, EngineClient
+from app.engine_client import ASKER_IDS, EngineClient
+from app.protocol.messages import MAX_QUESTIONS, Error, Inspect, ToPage
 from app.ws.frames import Frame
-from app.ws.protocol import MAX_QUESTIONS, Error, Inspect, ToPage
 from gpu import EngineError, QueueFull
 from gpu.inspection.requests import Answer
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import msgspec
 from wsproto.frame_protocol import CloseReason
 
+from app.protocol.messages import Hello, Status, ToPage
 from app.ws.frames import Frame
-from app.ws.protocol import Hello, Status, ToPage
 from app.ws.sessions import GenerationLog
 from app.ws.websocket import WebSocket, WebSocketClosed
 from gpu import InvalidRequest

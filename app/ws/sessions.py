@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
-from app.engine.client import EngineClient, Run
+from app.engine_client import EngineClient, Run
 from app.http.client_limits import ClientLimits
+from app.protocol.messages import Generation
 from app.ws.continuation import continuation_texts, has_ended, report_ended
-from app.ws.protocol import Generation
 from gpu import EngineError, Interventions, InvalidRequest, PaceChange, Request
 from gpu.events import Accepted, Done, Event, Prefill, Preview, Queued, Token
 
@@ -261,8 +261,8 @@ class Sessions:
         client: str | None = None,
     ) -> GenerationLog:
         """Begin a generation; `clock` began with the request, or begins now. `n_continued`: see
-        `app.ws.protocol.Generate`. `dropped`: see `gpu.events.Accepted`. `client`: whose share of
-        the engine it takes from, if not its owner's. Raises `InvalidRequest`, and what
+        `app.protocol.messages.Generate`. `dropped`: see `gpu.events.Accepted`. `client`: whose
+        share of the engine it takes from, if not its owner's. Raises `InvalidRequest`, and what
         `ClientLimits.submit` raises."""
         texts = continuation_texts(self._engine.tokenizer, request.ids, n_continued)
         generation = GenerationLog(

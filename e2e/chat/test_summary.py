@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.bundled import engine_tokens
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage
 
 from app import tale
 from app.config import Settings
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from e2e.bundled import load_paced_engine
 from e2e.local.exports import SMALL, exported
 from e2e.local.local_engine import LocalEnginePage

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app import tale
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from e2e.site import Site
 from gpu.engine.validation import RequestValidator
 from gpu.text.tokenizer import Tokenizer

@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from app import tale
 from app.config import Settings
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.local.exports import TALE, server_tokens
 from e2e.local.text_cases import chat_of
 from e2e.playground import Playground

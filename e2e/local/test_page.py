@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from app import tale
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.local.exports import TALE, exported, server_tokens
 from e2e.playground import Playground
 from e2e.waiting import until

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from app import tale
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.bundled import engine_tokens
 from e2e.local.place_dialog import MOVE_MS, PlaceDialog
 from e2e.look.test_looks import violations

@@ -12,8 +12,8 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from app import tale
 from app.http.page_data import limits_data, sampling_data
+from app.protocol.schema import protocol_schema
 from app.ws.incoming import decode
-from app.ws.protocol_schema import protocol_schema
 from e2e.local import session_script as script
 from e2e.local.text_cases import chat_of, files_of
 from e2e.playground import Playground

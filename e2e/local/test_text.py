@@ -15,7 +15,7 @@ from app.prompt import chat_template as chat
 from app.prompt import prompts
 from app.prompt.chat_template import apply_chat_template
 from app.prompt.truncation import Room, read_conversation
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.local.text_cases import (
     KINDS,
     answers,

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.bundled import ask_engine
 from e2e.look.panel import LookPanel
 from e2e.look.test_look import LOOK_AT

@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.replicas.engine import ReplicatedEngine
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app import tale
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.fake_engine import loader

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.engine.backoff import RestartPolicy
 from app.prompt.prompts import prompt_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from e2e.chat.branching import engine_tokens
 from e2e.conversations.drawer import STORAGE_OFF
 from e2e.playground import Playground

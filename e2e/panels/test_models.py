@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app import tale
-from app.engine.client import ServedModel
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import ServedModel
 from app.models.known import known_models
 from e2e.look.test_looks import violations
 from e2e.playground import Playground

@@ -17,12 +17,12 @@ from huggingface_hub.utils import close_session
 
 from app import create_app, tale
 from app.config import Settings
-from app.engine.client import EngineClient, Load, LocalEngine
 from app.engine.supervisor import SupervisedEngine
-from app.http.server import bind, http_server
+from app.engine_client import EngineClient, Load, LocalEngine
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
 from app.prompt.tokenizing import NamedTokenizer
+from app.server import bind, http_server
 from app.ws.sessions import Retention
 from tests.app.engine.processes import start_engine
 from tests.app.fake_engine import loader

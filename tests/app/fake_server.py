@@ -16,12 +16,12 @@ import click
 from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
-from app.engine.client import EngineClient, Load, LocalEngine, Tokenizer
 from app.engine.heartbeat import Timeouts
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
-from app.http.server import address, bind, http_server, run
+from app.engine_client import EngineClient, Load, LocalEngine, Tokenizer
 from app.models.find_model import find_model
+from app.server import address, bind, http_server, run
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 

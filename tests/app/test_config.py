@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import app.http.server
+import app.server
 from app.cli.main import main
 from app.config import Settings, SettingsError, is_loopback, setting_specs
-from app.engine.client import Progress
 from app.engine.loading import load_engine
-from app.engine.options import load_options
-from app.http.server import PortError, address, bind
+from app.engine_client import Progress
+from app.load_options import load_options
 from app.models.model_source import ModelSource
+from app.server import PortError, address, bind
 from gpu import (
     AdapterInfo,
     AutotuneResult,
@@ -51,7 +51,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     def serve(settings: Settings, tell: Any) -> None:
         found.append(settings)
 
-    monkeypatch.setattr(app.http.server, "serve", serve)
+    monkeypatch.setattr(app.server, "serve", serve)
     return found
 
 
@@ -409,7 +409,7 @@ def test_only_a_server_compiles_ahead_of_requests(
     """A single generation would wait for kernels that it does not need."""
     asked: dict[str, Any] = {}
     loads: list[Callable[[Progress], Any]] = []
-    make = app.http.server.SupervisedEngine
+    make = app.server.SupervisedEngine
 
     def noted(load: Callable[[Progress], Any], *others: Any, **named: Any) -> Any:
         loads.append(load)
@@ -418,9 +418,9 @@ def test_only_a_server_compiles_ahead_of_requests(
     monkeypatch.setattr(
         "gpu.Engine.load", lambda folder, options, **_: asked.update(asdict(options))
     )
-    monkeypatch.setattr(app.http.server, "SupervisedEngine", noted)
-    monkeypatch.setattr(app.http.server, "run", lambda server, *_, **__: server.server_close())
-    app.http.server.serve(Settings(port=0), lambda line: None)
+    monkeypatch.setattr(app.server, "SupervisedEngine", noted)
+    monkeypatch.setattr(app.server, "run", lambda server, *_, **__: server.server_close())
+    app.server.serve(Settings(port=0), lambda line: None)
     loads[0](lambda fraction, message: None)
     assert asked["warm_up"] is True
     load_engine(Settings(dtype="f16"), ModelSource(tmp_path), lambda fraction, message: None)
@@ -478,8 +478,8 @@ def test_a_busy_port_says_how_to_take_another(
     monkeypatch.delenv("MAKELEVEL", raising=False)
     if make:
         monkeypatch.setenv("MAKELEVEL", "1")
-    with app.http.server.bind("127.0.0.1", 0) as listener:
+    with app.server.bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(app.http.server.PortError, match=f"port {port} is in use") as told:
-            app.http.server.bind("127.0.0.1", port)
+        with pytest.raises(app.server.PortError, match=f"port {port} is in use") as told:
+            app.server.bind("127.0.0.1", port)
     assert words in str(told.value)

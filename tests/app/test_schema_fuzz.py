@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from app import create_app, tale
 from app.config import Settings
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.openai.openapi import document
 from app.openai.operations import ERROR, OPERATIONS, Operation
-from app.ws.protocol_schema import protocol_schema
+from app.protocol.schema import protocol_schema
 from tests.app.conftest import StartSite, wait_ready
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer

@@ -14,13 +14,13 @@ from html.parser import HTMLParser
 import msgspec
 
 from app import assets
-from app.engine.client import ReplicaStatus
+from app.engine_client import ReplicaStatus
 from app.http.sizing import SizingAnswer
 from app.local.exports import DtypeOffers
 from app.local.model_files import Manifest
 from app.models.switching import ModelOffers
-from app.ws.protocol_schema import protocol_schema
-from app.ws.replay_format import Schema, replay_schema
+from app.protocol.replay_format import Schema, replay_schema
+from app.protocol.schema import protocol_schema
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.tensor_summary import TensorSummary
 from gpu.export.plan_format import PlanFile

@@ -15,10 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from app import create_app
+from app import create_app, server
 from app.config import Settings
 from app.engine.loading import load_engine
-from app.http import server
 from app.ws.sessions import Retention
 from gpu import Engine
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.engine.client import Tokenizer
+from app.engine_client import Tokenizer
 from app.prompt.conversation import Tool
 from gpu import Grammar
 

@@ -1,5 +1,5 @@
 // The `hello` message of an engine in this browser: what the server says of its own
-// (app/ws/protocol.py).
+// (app/protocol/messages.py).
 
 import { WANTED } from "./gpu/device.js";
 import { DEPTH } from "./gpu/step-queue.js";

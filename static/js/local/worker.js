@@ -1,5 +1,5 @@
 // Worker that runs the engine, so that the page is never blocked. It speaks the protocol of the
-// WebSocket (app/ws/protocol.py) in messages; net/worker-socket.js is the other end.
+// WebSocket (app/protocol/messages.py) in messages; net/worker-socket.js is the other end.
 //
 //   {type: "start", base, hub, sampling, limits}   first message: address of the export
 //                             (docs/plan-format.md), or a model of a hub in its place

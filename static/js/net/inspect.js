@@ -34,7 +34,7 @@ export function inspect(question, engine = 0) {
 export const questions = () => ({ ...inspections });
 
 /**
- * Return the tokens of a text, as `Tokenized` of `app/ws/protocol.py`. `what` has `prompt`,
+ * Return the tokens of a text, as `Tokenized` of `app/protocol/messages.py`. `what` has `prompt`,
  * `messages` (and `continue_final`) or `text`. Rejects as `inspect` does.
  *
  * @param {Countable} what
@@ -43,7 +43,7 @@ export const questions = () => ({ ...inspections });
 export const tokenize = (what) => ask("tokenize", what);
 
 /**
- * Return how the words of a plain text become tokens, as `Segmented` of `app/ws/protocol.py`. Rejects
+ * Return how the words of a plain text become tokens, as `Segmented` of `app/protocol/messages.py`. Rejects
  * as `inspect` does.
  *
  * @param {{text: string}} what

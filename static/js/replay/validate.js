@@ -1,5 +1,5 @@
 // The check of a replay file, made from the JSON schema that the server writes into the page
-// (app/ws/replay_format.py) and from the checks across fields in runs.js.
+// (app/protocol/replay_format.py) and from the checks across fields in runs.js.
 
 import {
   BadReplay,

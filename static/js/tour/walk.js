@@ -83,7 +83,7 @@ export class Walk {
     return this.token.stats ?? null;
   }
 
-  /** The tokenized prompt: `Tokenized` of app/ws/protocol.py. */
+  /** The tokenized prompt: `Tokenized` of app/protocol/messages.py. */
   cut() {
     const { messages, prompt, continue_final } = this.segment.originalRequest;
     const what = messages ? { messages, continue_final: !!continue_final } : { prompt };

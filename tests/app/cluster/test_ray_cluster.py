@@ -19,9 +19,9 @@ import pytest
 from app.cluster.engine import cluster_engine
 from app.cluster.scaled import ScaledEngine
 from app.config import Settings
-from app.engine.client import ServedModel
 from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import ServedModel
 from app.models.find_model import find_model
 from app.models.switching import engine_loader
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate

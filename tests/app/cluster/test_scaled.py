@@ -11,8 +11,8 @@ import pytest
 from app.cluster import scaled
 from app.cluster.scaled import ScaledEngine, ScaledReplica, wanted_engines
 from app.config import Settings, SettingsError
-from app.engine.client import EngineClient, ServedModel
-from app.http.server import serve
+from app.engine_client import EngineClient, ServedModel
+from app.server import serve
 from gpu import Request, SamplingParams
 from gpu.events import Token
 from tests.app.replicas.mortal import MortalEngine, Written, wait_until

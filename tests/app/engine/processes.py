@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from app.engine.backoff import RestartPolicy
-from app.engine.client import Engine, Progress
 from app.engine.heartbeat import Timeouts
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import Engine, Progress
 from app.processes.parent import end_with_parent
-from app.ws.protocol import Status
+from app.protocol.messages import Status
 from gpu.events import Done, Event
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer

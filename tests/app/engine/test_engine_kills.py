@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited
-from tests.app.http.test_server import Server
 from tests.app.page import PageClient
+from tests.app.test_server import Server
 
 N_TOKENS = 100
 TOLD_WITHIN_S = 1.0

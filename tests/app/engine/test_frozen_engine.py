@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import app.engine.pipe_writer
-from app.engine.client import ServedModel, UnavailableError
 from app.engine.heartbeat import Timeouts, Watchdog
 from app.engine.pipe import HEARTBEAT_SECONDS
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import ServedModel, UnavailableError
 from gpu import Request, SamplingParams
 from gpu.events import Done, Event, Token
 from gpu.inspection.requests import Losses

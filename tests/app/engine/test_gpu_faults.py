@@ -13,8 +13,8 @@ import pytest
 import wgpu
 
 from app import tale
-from app.engine.client import Progress
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import Progress
 from gpu import Engine, Request, SamplingParams
 from gpu.events import Done, Event, Token
 from tests.app.engine.processes import IDS, StartEngine, collect, pid_of

@@ -17,10 +17,10 @@ import pytest
 
 from app.engine.backoff import Backoff, RestartPolicy
 from app.engine.child import ending
-from app.engine.client import LostRun, ServedModel, UnavailableError
 from app.engine.pipe import CallFailed, call_failed, error_of
 from app.engine.supervisor import SupervisedEngine
-from app.ws.protocol import Hello, Status
+from app.engine_client import LostRun, ServedModel, UnavailableError
+from app.protocol.messages import Hello, Status
 from gpu import (
     ContextExceeded,
     DeviceError,

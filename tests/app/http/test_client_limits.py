@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.client import Run
+from app.engine_client import Run
 from app.http.client_limits import ClientLimits
 from app.ws.sessions import Retention
 from gpu import EngineError, QueueFull, Request, SamplingParams

@@ -20,11 +20,11 @@ from app.http import connections, http_server, request_reader
 from app.http.connections import MAX_CONNECTIONS, MIN_CONNECTIONS, max_connections
 from app.http.http_server import HttpServer
 from app.http.security import MAX_BODY_BYTES
-from app.http.server import bind
+from app.server import bind
 from tests.app.conftest import Site
 from tests.app.http.raw_socket import CLOSE, RawSocket, frame, n_descriptors
-from tests.app.http.test_server import Server
 from tests.app.page import PATIENCE_S
+from tests.app.test_server import Server
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -7,7 +7,7 @@ import time
 
 from flask.testing import FlaskClient
 
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.replicas.engine import ReplicatedEngine
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import loader

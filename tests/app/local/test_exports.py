@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 
 from app import create_app, tale
 from app.config import Settings
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.local import exports as exporting
 from gpu import Footprint, LoadOptions, Tokenizer
 from gpu.export.plan_format import decode_plan

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 
 from app import create_app, tale
 from app.config import Settings
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.local import hub_plans
 from app.local.plan_messages import PlanRefusal, Plans
 from app.local.plan_process import answer

@@ -14,7 +14,7 @@ from app.models.find_model import Model
 from app.models.hub_errors import HubError
 from app.models.progress_line import ProgressLine, fetch_with_line
 from app.models.transfer import Cancelled, Transfer
-from app.ws.protocol import Status
+from app.protocol.messages import Status
 from gpu import DtypeChoice, Tokenizer
 from tests.app.engine.processes import time_limit
 from tests.app.fake_engine import loader

@@ -14,7 +14,7 @@ from app.models.known import DEFAULT
 from app.models.switching import ModelSwitcher
 from app.models.wheels import cached_file
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from app.ws.protocol import Hello, Status
+from app.protocol.messages import Hello, Status
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.models.fake_index import FakeIndex

@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 
 from app import tale
 from app.config import Settings
-from app.engine.client import LocalEngine, ServedModel, UnavailableError
+from app.engine_client import LocalEngine, ServedModel, UnavailableError
 from app.http.models import MAX_SEARCHES
 from app.models.find_model import Model
 from app.models.free_memory import FreeMemory

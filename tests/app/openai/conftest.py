@@ -11,8 +11,8 @@ import pytest
 
 from app import create_app, tale
 from app.config import Settings
-from app.engine.client import LocalEngine
-from app.http.server import bind, http_server
+from app.engine_client import LocalEngine
+from app.server import bind, http_server
 from gpu import Engine, LoadOptions, Tokenizer
 from tests.app.fake_tokenizer import TOOL_TEMPLATE
 

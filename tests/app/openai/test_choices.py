@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from flask.testing import FlaskClient
 
-from app.engine.client import OnEvent, UnavailableError
+from app.engine_client import OnEvent, UnavailableError
 from app.http.errors import ClientGoneError
 from app.openai.choices import MAX_SEED, Choices
 from app.openai.operations import OPERATIONS

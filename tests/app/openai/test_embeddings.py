@@ -11,7 +11,7 @@ import openai
 import pytest
 from flask.testing import FlaskClient
 
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.http.errors import ClientGoneError
 from app.openai.inputs import MAX_INPUTS
 from app.openai.questions import MAX_ASKED, ask_in_turn

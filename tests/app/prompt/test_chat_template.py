@@ -7,7 +7,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from app.prompt.chat_template import MAX_TEMPLATE_CHARS, apply_chat_template, unused_mark
 from app.prompt.template_process import MAX_TEXT_CHARS
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import CHAT_TEMPLATE
 

@@ -19,10 +19,10 @@ import pytest
 
 from app.prompt import chat_template as chat
 from app.prompt.chat_template import apply_chat_template
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest, QueueFull
-from tests.app.http.test_server import Server
 from tests.app.prompt.real_templates import SOURCES, template
+from tests.app.test_server import Server
 
 CONVERSATION = [Message("user", "Hi")]
 ATTACK = [Message("user", "Attack")]
@@ -243,7 +243,7 @@ def _memory(pid: int) -> float:
 KILLED = """
 import sys, threading, time
 from app.prompt import chat_template as chat
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from tests.app.prompt.test_hostile_templates import HOSTILE
 
 chat.POOL.warm()

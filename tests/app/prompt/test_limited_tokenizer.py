@@ -21,8 +21,8 @@ import pytest
 
 from app import create_app, tale
 from app.config import Settings
-from app.engine.client import LocalEngine
 from app.engine.loading import load_engine
+from app.engine_client import LocalEngine
 from app.models.find_model import find_model
 from app.processes.limited_process import LimitedProcess, LimitExceeded, ProcessLimits
 from app.prompt import limited_tokenizer

@@ -14,7 +14,7 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from app.prompt.prompts import message_ids
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import Tokenizer
 from tests.app.prompt.real_templates import FOLDER
 from tests.gpu.text import made_tokenizers as made

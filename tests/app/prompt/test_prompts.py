@@ -9,7 +9,7 @@ import pytest
 from app.prompt.chat_template import apply_chat_template
 from app.prompt.conversation import Tool, Turn
 from app.prompt.prompts import message_ids, prompt_ids, render_messages
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest
 from tests.app.fake_tokenizer import (
     ASSISTANT,

@@ -16,7 +16,7 @@ from app.prompt import chat_template as chat
 from app.prompt.chat_template import apply_chat_template, as_turn
 from app.prompt.conversation import Tool, Turn
 from app.prompt.tool_calls.registry import MENTIONS_TOOLS
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from gpu import InvalidRequest
 from tests.app.prompt.real_templates import FOLDER, SOURCES, template
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app import tale
-from app.engine.client import LocalEngine
+from app.engine_client import LocalEngine
 from app.prompt.prompts import message_ids, prompt_ids
 from app.prompt.tokenizing import (
     BYTE_TOKENIZER,
@@ -18,7 +18,7 @@ from app.prompt.tokenizing import (
     comparison_tokenizer,
     tokenization,
 )
-from app.ws.protocol import Message, PromptPiece, Segment, Tokenize, Tokenized
+from app.protocol.messages import Message, PromptPiece, Segment, Tokenize, Tokenized
 from gpu import InvalidRequest, ModelError, Tokenizer
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader

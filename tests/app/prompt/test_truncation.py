@@ -9,7 +9,7 @@ import pytest
 
 from app.prompt.prompts import message_ids
 from app.prompt.truncation import Room, Truncated, read_conversation, split_turns
-from app.ws.protocol import Message
+from app.protocol.messages import Message
 from tests.app.fake_tokenizer import FakeTokenizer
 
 TOKENIZER = FakeTokenizer()

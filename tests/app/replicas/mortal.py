@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from app.engine.client import EngineClient, LocalEngine, LostRun, OnEvent, Run
-from app.ws.protocol import Status
+from app.engine_client import EngineClient, LocalEngine, LostRun, OnEvent, Run
+from app.protocol.messages import Status
 from gpu import Engine, LoadOptions, Request
 from gpu.events import Done, Event, Timings
 from gpu.inspection.requests import Answer, Question

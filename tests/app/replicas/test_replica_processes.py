@@ -7,14 +7,14 @@ import os
 import signal
 
 from app.config import Settings
-from app.engine.client import ServedModel
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
-from app.http.server import make_engine
+from app.engine_client import ServedModel
 from app.models.find_model import find_model
 from app.models.switching import engine_loader
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
+from app.server import make_engine
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Token, Updated
 from tests.app.replicas.mortal import Written, wait_until

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.engine.client import ServedModel, UnavailableError
+from app.engine_client import ServedModel, UnavailableError
+from app.protocol.messages import Hello, Status
 from app.replicas import engine as replicated
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.run import MAX_ENGINES
-from app.ws.protocol import Hello, Status
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Accepted, Queued, Token, Updated
 from gpu.inspection.requests import CacheBlocks, Losses

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from app.config import UPSTREAM_KEY, Settings, SettingsError
-from app.engine.client import UnavailableError
-from app.http.server import serve
+from app.engine_client import UnavailableError
 from app.prompt.prompts import prompt_ids
+from app.protocol.messages import Message
+from app.server import serve
 from app.upstream import engine as upstream_engine
 from app.upstream.address import Address
 from app.upstream.engine import UpstreamEngine
 from app.upstream.tokenizer import FIRST_WORD, WordTokenizer
-from app.ws.protocol import Message
 from gpu import (
     ENDED_IN_PAUSE,
     Interventions,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.protocol.messages import MESSAGE_BYTES, UPDATE_SECONDS, SamplingUpdate, Stop, Update
 from app.ws import incoming as inbox
 from app.ws.incoming import (
     BadMessageError,
@@ -16,7 +17,6 @@ from app.ws.incoming import (
     given_settings,
     merge,
 )
-from app.ws.protocol import MESSAGE_BYTES, UPDATE_SECONDS, SamplingUpdate, Stop, Update
 from gpu import Interventions, InvalidRequest, LayerFactor, PaceChange
 
 pytestmark = pytest.mark.smoke

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from app.engine.client import Progress
 from app.engine.pipe import InspectRun
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import Progress
+from app.protocol.messages import MAX_QUESTIONS, MESSAGE_BYTES, Inspect
 from app.ws.incoming import decode
-from app.ws.protocol import MAX_QUESTIONS, MESSAGE_BYTES, Inspect
 from gpu import DeviceError, EngineError, InvalidRequest, SamplingParams
 from gpu.inspection.requests import Answer, Array, AttentionFrom, Losses, Question, Waterfall
 from tests.app import fake_inspection

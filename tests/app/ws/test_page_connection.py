@@ -15,7 +15,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Request, TextMessage
 from wsproto.frame_protocol import CloseReason
 
-from app.ws.protocol import MESSAGE_BYTES
+from app.protocol.messages import MESSAGE_BYTES
 from app.ws.send_queue import STATS_BACKLOG
 from app.ws.sessions import Retention
 from tests.app.conftest import Site, StartSite

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.protocol.messages import MAX_QUESTIONS, Inspect
 from app.ws import questions
-from app.ws.protocol import MAX_QUESTIONS, Inspect
 from app.ws.questions import ByteCounter, Questions
 from gpu import InvalidRequest, QueueFull
 from gpu.inspection.requests import Answer, Array, Losses, Question

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.engine.client import LocalEngine
-from app.ws.protocol import Generation
+from app.engine_client import LocalEngine
+from app.protocol.messages import Generation
 from app.ws.sessions import GenerationLog, RequestClock, Retention, Sessions, UnknownGenerationError
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Queued, Timings, Token, Updated

@@ -19,7 +19,7 @@ export const STATES = {
 };
 
 /**
- * {state, stats} of every engine (app/engine/client.py); []: no server, or it did not say; null: not
+ * {state, stats} of every engine (app/engine_client.py); []: no server, or it did not say; null: not
  * known yet.
  *
  * @type {Answers.ReplicaStatus[] | null}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.ws.replay_format import BOUNDS, CHARS, LENGTHS, SETTINGS_OF_VERSION_1, replay_schema
+from app.protocol.replay_format import BOUNDS, CHARS, LENGTHS, SETTINGS_OF_VERSION_1, replay_schema
 
 pytestmark = pytest.mark.smoke
 

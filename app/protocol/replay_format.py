@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.config import KvDtype
-from app.ws.protocol import Generate, Hello, Message
+from app.protocol.messages import Generate, Hello, Message
 from gpu import (
     FACTORS,
     MAX_BIAS,

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from app.config import Settings
-from app.http.server import LOADING, PortError, _StatusPrinter, address, bind, http_server
-from app.ws.protocol import Hello, Status
+from app.protocol.messages import Hello, Status
+from app.server import LOADING, PortError, _StatusPrinter, address, bind, http_server
 from gpu.info import KvGroupInfo
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited

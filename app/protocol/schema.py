@@ -1,7 +1,7 @@
-"""The messages of `app.ws.protocol` as JSON schemas, for whoever speaks them in another language:
-the engine in the browser, and other clients of the WebSocket.
+"""The messages as JSON schemas, for whoever speaks them in another language: the engine in the
+browser, and other clients of the WebSocket.
 
-python -m app.ws.protocol_schema > static/js/net/protocol-schema.json
+python -m app.protocol.schema > static/js/net/protocol-schema.json
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from app.ws.protocol import VERSION, FromPage, ToPage
-from app.ws.replay_format import Schema, object_types, with_null
+from app.protocol.messages import VERSION, FromPage, ToPage
+from app.protocol.replay_format import Schema, object_types, with_null
 
 
 def protocol_schema() -> Schema:

@@ -26,10 +26,10 @@ from werkzeug.serving import BaseWSGIServer
 from app import create_app, tale
 from app.cluster.engine import cluster_engine
 from app.config import Settings, SettingsError
-from app.engine.client import Engine, EngineClient, Load, ServedModel
 from app.engine.heartbeat import Timeouts
 from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import Fetch, SupervisedEngine
+from app.engine_client import Engine, EngineClient, Load, ServedModel
 from app.http.http_server import http_server
 from app.http.request_ids import add_request_id
 from app.models.drafts import check_draft, find_draft
@@ -43,10 +43,10 @@ from app.models.wheels import is_wheel_name
 from app.prompt.chat_template import POOL
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.prompt.tokenizing import BYTE_TOKENIZER, comparison_tokenizer
+from app.protocol.messages import Hello, Status
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
 from app.upstream.engine import UpstreamEngine
-from app.ws.protocol import Hello, Status
 
 BACKLOG = 128
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"

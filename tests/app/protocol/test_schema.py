@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from app import assets
-from app.ws.protocol import FromPage, Hello
-from app.ws.protocol_schema import protocol_schema, schema_text
+from app.protocol.messages import FromPage, Hello
+from app.protocol.schema import protocol_schema, schema_text
 from tests.app.conftest import Site, StartSite
 
 FILE = "js/net/protocol-schema.json"
@@ -29,7 +29,7 @@ def fits(message: Any, schema: dict[str, Any]) -> bool:
 
 @pytest.mark.smoke
 def test_the_file_is_up_to_date() -> None:
-    """If it is not: python -m app.ws.protocol_schema > static/js/net/protocol-schema.json"""
+    """If it is not: python -m app.protocol.schema > static/js/net/protocol-schema.json"""
     assert (assets("static") / FILE).read_text("utf-8") == schema_text()
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from app.ws.protocol import Hello, Status
+from app.protocol.messages import Hello, Status
 from gpu import (
     EngineClosed,
     EngineError,

@@ -1,0 +1,1 @@
+"""What travels between server and page, and what a saved replay holds; their JSON schemas."""
