@@ -4,7 +4,6 @@ machine."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections import deque
 from typing import Any
@@ -14,8 +13,6 @@ from ray.exceptions import RayError
 from app.cluster.cluster import Cluster
 from app.cluster.replica import PING_SECONDS, ConnectionOpened
 from app.engine_client import Load
-
-log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 120.0
 """Longest time until a replica that is started or replaced answers."""
@@ -88,7 +85,6 @@ class ReplicaProcess:
 
     def kill(self, reason: str) -> bool:
         self._killed_because = reason
-        log.error("killing a replica: %s", reason)
         self._cluster.kill(self.pipe.opened.actor)
         return True
 

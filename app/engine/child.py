@@ -62,7 +62,6 @@ class Child:
     def kill(self, reason: str) -> bool:
         """Kill the process. Return False if it does not end: a driver keeps it in the kernel."""
         self._killed_because = reason
-        log.error("killing the engine's process: %s", reason)
         self._process.kill()
         return self._gone(KILL_SECONDS)
 
@@ -71,6 +70,7 @@ class Child:
         killed = bool(self._killed_because)
         gone = self._gone(KILL_SECONDS if killed else CLOSE_SECONDS)
         if not gone and not killed:
+            log.error("killing the engine's process: it closed its pipe but did not end")
             gone = self.kill("it closed its pipe but did not end")
         if gone:
             self._process.join()

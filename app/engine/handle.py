@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.engine.child import KILL_SECONDS, Child, EngineProcess
-from app.engine.heartbeat import Timeouts, Watchdog
+from app.engine.heartbeat import STILL_LOADING, Timeouts, Watchdog
 from app.engine.main import engine_main
 from app.engine.pipe import (
     Acknowledged,
@@ -208,7 +208,8 @@ class EngineHandle:
         self._writer.send(encoded, force=force)
 
     def close(self) -> None:
-        """Ask the process to end; it is killed if it does not. Returns at once."""
+        """Ask the process to end; it is killed if it does not, and at once if it is still loading.
+        Does not wait for its end."""
         self.send(Close(), force=True)
         self._watchdog.closing()
 
@@ -269,6 +270,8 @@ class EngineHandle:
     # ---- the end -----------------------------------------------------------------------------
 
     def _kill(self, reason: str) -> None:
+        level = logging.DEBUG if reason == STILL_LOADING else logging.ERROR
+        log.log(level, "killing the engine's process: %s", reason)
         if not self._child.kill(reason):
             self._reports.put(None)  # nobody waits for a process that cannot be ended
 

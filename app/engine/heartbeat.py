@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from app.engine.pipe import CLOSE_SECONDS, HEARTBEAT_SECONDS
 
+STILL_LOADING = "it is no longer wanted and was still loading"
+"""The reason for which a process is killed that has nothing to finish: no fault of it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeouts:
@@ -22,7 +25,8 @@ class Timeouts:
     loading  without a beat before that: importing and reading files can hold Python's lock
     progress without a word about how far loading is
     step     in one step of the engine; one that compiles kernels or has many rows is slow
-    close    to end after it was asked to; it ends itself after `CLOSE_SECONDS` if it can
+    close    to end after it was asked to, once the engine is ready; it ends itself after
+             `CLOSE_SECONDS` if it can
     """
 
     silent: float = 10.0
@@ -67,7 +71,7 @@ class Watchdog:
     def closing(self) -> None:
         """The process was asked to end."""
         if self._close_by is None:
-            self._close_by = time.monotonic() + self._timeouts.close
+            self._close_by = time.monotonic() + (self._timeouts.close if self._ready else 0.0)
         self._wake.set()
 
     def stop(self) -> None:
@@ -97,6 +101,8 @@ class Watchdog:
         """Return why the process must be killed; None while it need not."""
         timeouts = self._timeouts
         if self._close_by is not None and time.monotonic() >= self._close_by:
+            if not self._ready:
+                return STILL_LOADING
             return f"it did not end within {timeouts.close:g} s"
         silent = timeouts.silent if self._ready else timeouts.loading
         if self._n_silent * HEARTBEAT_SECONDS > silent:
