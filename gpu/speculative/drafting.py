@@ -7,7 +7,7 @@ has the same ids as without drafts, at any temperature.
 
 Drafts are proposed without a random draw: what followed the same n-gram earlier in the text, or the
 most likely tokens of a draft model. For such drafts exact match is rejection sampling: both accept
-one with the probability that the target model gives it (docs/performance.md has what was tried).
+one with the probability that the target model gives it (docs/performance-log.md: Draft models).
 
 The tokens after a rejected draft are discarded. Their keys and values stay behind the end of the
 text until they are overwritten.
