@@ -15,10 +15,18 @@ import numpy as np
 import pytest
 
 from gpu.engine.engine import Engine
-from gpu.engine.inspector import MAX_ANSWER_BYTES, Inspector
+from gpu.engine.questions import model as question_model
 from gpu.errors import InvalidRequest
 from gpu.events import Done, Event, Token
-from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Beam, Losses, StepPlan
+from gpu.inspection.requests import (
+    MAX_ANSWER_BYTES,
+    Answer,
+    AttentionFrom,
+    AttentionTo,
+    Beam,
+    Losses,
+    StepPlan,
+)
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
@@ -143,6 +151,6 @@ def test_answers_that_are_too_large_are_refused(
 ) -> None:
     experts_per_token = 4 * engine.config.n_layers * engine.config.n_heads
     assert experts_per_token * engine.info.limits.context < MAX_ANSWER_BYTES
-    monkeypatch.setattr(f"{Inspector.__module__}.MAX_ANSWER_BYTES", 500 * experts_per_token)
+    monkeypatch.setattr(question_model, "MAX_ANSWER_BYTES", 500 * experts_per_token)
     with pytest.raises(InvalidRequest, match=r"of 600 tokens; ask about 500 tokens or fewer"):
         engine.inspect(question).result(60)
