@@ -17,9 +17,9 @@ from gpu.analysis.perplexity import perplexity as text_perplexity
 from gpu.analysis.reap import ExpertScores, expert_scores, n_dropped
 from gpu.analysis.sizing.bounds import Bound, DeviceBounds
 from gpu.analysis.sizing.devices import DEVICES as KNOWN_DEVICES
-from gpu.analysis.sizing.devices import DeviceSpec
+from gpu.analysis.sizing.devices import GB, TFLOPS, DeviceSpec
 from gpu.analysis.sizing.model_shape import ModelShape
-from gpu.analysis.sizing.sizing import Sizing, Workload, size_model
+from gpu.analysis.sizing.sizing import DEFAULT_RATE, Sizing, Workload, size_model
 from gpu.checkpoint.auto_dtype import AUTO as AUTO_DTYPE
 from gpu.checkpoint.auto_dtype import DtypeChoice, choose_dtype
 from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
@@ -106,8 +106,10 @@ __all__ = [
     "AUTO_DTYPE",
     "BLOCK_TOKENS",
     "CANNOT_FOLLOW",
+    "DEFAULT_RATE",
     "ENDED_IN_PAUSE",
     "FACTORS",
+    "GB",
     "KNOWN_DEVICES",
     "LEAST_PACE",
     "MAX_BIAS",
@@ -125,6 +127,7 @@ __all__ = [
     "NO_INTERVENTIONS",
     "SAMPLING_SETTINGS",
     "STRENGTHS",
+    "TFLOPS",
     "AdapterInfo",
     "AutotuneResult",
     "AutotuneRow",

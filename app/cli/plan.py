@@ -8,7 +8,9 @@ from app.config import Settings
 from app.models.free_memory import free_memory
 from gpu import (
     AUTO_DTYPE,
+    GB,
     KNOWN_DEVICES,
+    TFLOPS,
     Bound,
     DeviceBounds,
     DeviceSpec,
@@ -20,7 +22,6 @@ from gpu import (
 
 THIS = "this"
 """`--device` that measures the GPU of this machine."""
-GB, TFLOPS = 10**9, 10**12
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
 

@@ -22,6 +22,7 @@ from app.models.known_configs import CONFIGS
 from app.models.shapes import find_shape
 from app.protocol.messages import Hello
 from gpu import (
+    DEFAULT_RATE,
     KNOWN_DEVICES,
     DeviceSpec,
     EngineError,
@@ -43,7 +44,7 @@ class SizingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_dtype: str | None = None
     users: int = 1
     context: int | None = None
-    rate: float = 20.0
+    rate: float = DEFAULT_RATE
     device: str = "own device"
     bytes_per_s: float | None = None
     memory_bytes: int | None = None

@@ -7,8 +7,8 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -44,7 +44,7 @@ def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, bits: int = 0)
     return head + bytes(4) + payload  # a mask of zeros changes nothing
 
 
-class RawSocket:
+class RawSocket(AbstractContextManager["RawSocket"]):
     """Connection after the handshake. `early` is sent in the same packet as the handshake."""
 
     def __init__(self, port: int, early: bytes = b"", cookie: str = "") -> None:
@@ -57,15 +57,7 @@ class RawSocket:
         head, _, self._read = self._read.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 "), head
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.sock.close()
 
     def send(self, data: bytes) -> None:

@@ -6,8 +6,8 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import BinaryIO, Literal, Self
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Literal
 
 Fault = Literal["pass", "cut", "inside", "twice", "bytes"]
 """What happens to a frame: it passes, the connection is cut before or inside it, or it arrives
@@ -17,7 +17,7 @@ Faults = Callable[[Direction, int, bytes], Fault]
 """Returns the fault of a frame: which way it goes, the number of its WebSocket, and its bytes."""
 
 
-class FaultyLine:
+class FaultyLine(AbstractContextManager["FaultyLine"]):
     """Proxy to the server at `port`."""
 
     def __init__(self, port: int, faults: Faults) -> None:
@@ -30,15 +30,7 @@ class FaultyLine:
         self.n_broken = 0
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
