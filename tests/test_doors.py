@@ -67,8 +67,10 @@ GPU = {
     "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"
     " load_options lora pace places request runners sampling_params scheduled_updates stage_hosts"
     " text tuning webgpu",
-    "bench": "architectures checkpoint config engine errors events info kv load_options models ops"
-    " pytorch reference request runner runners sampling_params step text tuning webgpu",
+    "checks": "architectures checkpoint config kv load_options models ops reference runners"
+    " sampling_params step webgpu",
+    "bench": "checkpoint checks config engine errors events info kv load_options"
+    " models ops pytorch reference request runner runners sampling_params step text tuning webgpu",
 }  # fmt: skip
 
 # room of app: the rooms it may open; "app" is app/__init__.py, which makes the Flask application,

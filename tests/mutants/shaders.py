@@ -195,7 +195,7 @@ MUTANTS = (
         "sign_of(d) * HADAMARD_SCALE",
         "HADAMARD_SCALE",
         ("tests/gpu/ops/test_op_quantize_kv.py",),
-        "test_queries_get_the_hadamard",
+        "test_outputs_get_the_inverse",
     ),
     Mutant(
         "shift-sign",

@@ -25,7 +25,7 @@ class Architecture:
     torch        whether `gpu.pytorch` can run it
     config_keys  names of config.json that differ from Llama's: its own by Llama's
     tiny_config  config.json, by Llama's names, of the tiny model that `bench --report` checks,
-                 where it differs from `TINY_CONFIG` of gpu/bench/machine/tiny_models.py
+                 where it differs from `TINY_CONFIG` of gpu/checks/tiny_models.py
 
     What config.json means by leaving a key out, as in transformers:
 

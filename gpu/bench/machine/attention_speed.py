@@ -13,9 +13,9 @@ from functools import partial
 from gpu import ops
 from gpu.bench.machine.context import Case, Context, Outcome, left_out, rounded
 from gpu.bench.machine.results import TIME_IS_UP
-from gpu.bench.machine.rig import rows_at
 from gpu.bench.machine.timing import PlanTimer
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
+from gpu.checks.rig import rows_at
 from gpu.config import ModelConfig
 from gpu.kv.blocks import KvShape, block_bytes, blocks_for
 from gpu.kv.pools import KvPools

@@ -16,12 +16,13 @@ from functools import partial
 
 import msgspec
 
-from gpu.bench.machine import attention_speed, model_checks, peers, speed, stress, sweep
-from gpu.bench.machine.checks import CHECKS
+from gpu.bench.machine import attention_speed, peers, speed, stress, sweep
 from gpu.bench.machine.context import Case, Context, Outcome, PartCases, rounded
 from gpu.bench.machine.messages import RESTART, CaseProgress, DeviceReady, Done, Message, PartOrder
 from gpu.bench.machine.results import TIME_IS_UP, Result
-from gpu.bench.machine.rig import Finding, Rig
+from gpu.checks import models, ops
+from gpu.checks.difference import WrongResult
+from gpu.checks.rig import Rig
 from gpu.webgpu.device import Device
 
 SAY_S = 1.0
@@ -79,20 +80,24 @@ def check_cases(checks: dict[str, Callable[[Rig], None]], context: Context) -> I
 
 
 def run_check(check: Callable[[Rig], None], rig: Rig) -> Outcome:
-    """Return the findings of a check."""
-    rig.found = found = Finding()
-    check(rig)
+    """Return what a check finds; it ends at the first wrong result."""
+    rig.found.clear()
+    wrong = ""
+    try:
+        check(rig)
+    except WrongResult as error:
+        wrong = str(error)
     figures = {
-        "numbers": float(found.numbers),
-        "error": rounded(found.error, 2),
-        "of_bound": rounded(found.of_bound, 2),
+        "numbers": float(sum(found.numbers for found in rig.found)),
+        "error": rounded(max((found.error for found in rig.found), default=0.0), 2),
+        "of_bound": rounded(max((found.of_bound for found in rig.found), default=0.0), 2),
     }
-    return Outcome(figures, "wrong" if found.wrong else "ok", found.wrong[:LONGEST_NOTE])
+    return Outcome(figures, "wrong" if wrong else "ok", wrong[:LONGEST_NOTE])
 
 
 PARTS: dict[str, PartCases] = {
-    "ops": partial(check_cases, CHECKS),
-    "models": partial(check_cases, model_checks.CHECKS),
+    "ops": partial(check_cases, ops.CHECKS),
+    "models": partial(check_cases, models.CHECKS),
     "stress": stress.cases,
     "sweep": sweep.cases,
     "attention": attention_speed.cases,

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from gpu import ops
 from gpu.bench.machine.context import Case, Context, Outcome, left_out, rounded
 from gpu.bench.machine.results import TIME_IS_UP
-from gpu.bench.machine.rig import Array, Arrays, plain_rows
 from gpu.bench.machine.timing import PlanTimer
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.packing import pack, row_words
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.checkpoint.weights import WeightLoader
+from gpu.checks.rig import Array, Arrays, plain_rows
 from gpu.config import ModelConfig
 from gpu.webgpu.buffers import Memory, padded
 from gpu.webgpu.plan import Recorder

@@ -15,10 +15,10 @@ from safetensors.numpy import save_file
 import gpu.architectures
 from gpu.architectures import ARCHITECTURES, find_architectures
 from gpu.bench.machine.child import run_check
-from gpu.bench.machine.model_checks import check_model
-from gpu.bench.machine.rig import Rig
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checks.models import check_model
+from gpu.checks.rig import Rig
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.load_options import LoadOptions

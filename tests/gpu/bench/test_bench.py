@@ -21,12 +21,13 @@ from gpu.bench.serving.__main__ import main as serving
 from gpu.bench.serving.streams import StreamsResult
 from gpu.bench.subject import BenchModel
 from gpu.bench.work import kv_bytes, prefill_flops
+from gpu.checks.rig import op_config
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape
 from gpu.kv.pools import KvPools
 from gpu.step import Row, StepResult
 from gpu.webgpu.device import Device
 from gpu.webgpu.plan import Dispatch, Plan
-from tests.gpu.ops.rig import Rig, llama_config
+from tests.gpu.ops.rig import Rig
 
 KEYS = {
     "model", "dtype", "kv_dtype", "device", "prompt", "tokens", "decode_tok_s", "prefill_tok_s",
@@ -189,7 +190,7 @@ def test_touch_kv_reads_every_block_of_the_sequence_once(
     rig: Rig, dtype: str, head_dim: int, position: int
 ) -> None:
     """Each word counts into the sum of exactly one invocation."""
-    config = llama_config(n_layers=1, n_heads=6, n_kv_heads=3, head_dim=head_dim)
+    config = op_config(n_layers=1, n_heads=6, n_kv_heads=3, head_dim=head_dim)
     pools = KvPools(config, KvShape(n_blocks=30, context=256), dtype, 2, rig.memory)
     rng = np.random.default_rng(position)
     words = []
@@ -200,7 +201,7 @@ def test_touch_kv_reads_every_block_of_the_sequence_once(
     table_ = rng.permutation(30)[:16]
     pools.set_blocks(1, table_.tolist())
     batch = rig.batch([Row(1, position, 0)])
-    q, out = rig.input("q", np.full((1, 8), 0.5)), rig.output("out", 4, 128)
+    q, out = rig.input("q", np.full((1, 8), 0.5)), rig.output(4, 128)
     rig.run(lambda rec: touch_kv(rec, batch, "touch", q, pools, 0, 160, out.tensor))
     got = rig.memory.read(out.tensor).reshape(-1)
     n_written = int(np.isfinite(got).sum())

@@ -9,11 +9,11 @@ import pytest
 from gpu.checkpoint import uploader, weights
 from gpu.checkpoint.interleaved import INTERLEAVED_ROWS, deinterleave, interleave, rows_interleaved
 from gpu.checkpoint.packing import FORMATS, row_words
+from gpu.checks.rig import limited, with_info
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.models import random_models
 from tests.gpu.on_device import stored_and_computed
-from tests.gpu.ops.rig import limited, with_info
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

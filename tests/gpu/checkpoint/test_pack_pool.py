@@ -13,13 +13,13 @@ import pytest
 from gpu.checkpoint.pack_pool import MAX_WAITING, WORKERS, PackBuffer, Packed, PackPool
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
+from gpu.checks.rig import Array, Arrays
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu.models import random_models
-from tests.gpu.ops.rig import Array, Arrays
 
 
 def filled(value: int, buffer: PackBuffer) -> Packed:

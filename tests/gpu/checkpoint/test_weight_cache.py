@@ -16,13 +16,13 @@ from gpu.checkpoint import weight_cache as kept
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weight_cache import open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
+from gpu.checks.rig import limited
 from gpu.config import ModelConfig
 from gpu.models.registry import MODELS
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu.models import random_llama
 from tests.gpu.on_device import packed_rows
-from tests.gpu.ops.rig import limited
 
 PLENTY = 1 << 30
 

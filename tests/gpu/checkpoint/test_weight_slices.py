@@ -8,11 +8,11 @@ import pytest
 
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.weights import TensorSlice, WeightLoader, rotary_order
+from gpu.checks.rig import Array, Arrays, limited, op_config
 from gpu.errors import ModelError
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu.on_device import stored_numbers
-from tests.gpu.ops.rig import Array, Arrays, limited, llama_config
 
 WIDTH = 50
 ROW_BYTES = 64 * 4
@@ -47,7 +47,7 @@ def test_query_key_and_value_interleaved_by_head(
 ) -> None:
     """GPT-NeoX: query, key and value of a head, then those of the next."""
     n_heads, d = 4, 12
-    config = llama_config(n_heads=n_heads, n_kv_heads=n_heads, head_dim=d, hidden_size=WIDTH)
+    config = op_config(n_heads=n_heads, n_kv_heads=n_heads, head_dim=d, hidden_size=WIDTH)
     weight = fused(3 * n_heads * d, WIDTH)
     rows = np.arange(len(weight)).reshape(n_heads, 3, d)
     q, k, v = (TensorSlice("fused", rows[:, part].reshape(-1), len(weight)) for part in range(3))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checks.rig import greedy
 from gpu.config import ModelConfig
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
@@ -17,7 +18,6 @@ from gpu.runner import Runner
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import FROM_GPU, Captured, Floats, Row, Sample, Sampled, Step
 from gpu.webgpu.device import Device
-from tests.gpu.ops.rig import greedy
 
 GREEDY = greedy(0)
 

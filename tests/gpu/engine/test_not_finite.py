@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu.bench.machine.rig import poisoned
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checks.rig import greedy, poisoned
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.errors import EngineError
@@ -29,7 +29,6 @@ from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 from tests.gpu.models import random_llama, random_models
-from tests.gpu.ops.rig import greedy
 
 PLACE = NonFinite(1, "attn.qkv", "qkv", 7, 2, 64)
 PENALISED: dict[str, Any] = {"repetition_penalty": 1.2, "frequency_penalty": 0.3}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpu.checks.rig import Array, greedy
 from gpu.errors import InvalidRequest
 from gpu.load_options import LoadOptions
 from gpu.plans import capture_buffers
@@ -22,7 +23,7 @@ from gpu.webgpu.plan import Dispatch
 from tests.golden import Trained
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama
-from tests.gpu.ops.rig import Array, compare, greedy
+from tests.gpu.ops.rig import compare
 from tests.gpu.runners.test_memory import allocated, everything
 
 pytestmark = pytest.mark.parity

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpu.checks.rig import greedy
 from gpu.config import ModelConfig
 from gpu.errors import InvalidRequest
 from gpu.interventions.active import ActiveInterventions, InterventionSchedule
@@ -25,7 +26,7 @@ from tests.golden import Trained
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
-from tests.gpu.ops.rig import compare, greedy
+from tests.gpu.ops.rig import compare
 from tests.gpu.runners.test_memory import allocated, everything
 
 pytestmark = pytest.mark.parity

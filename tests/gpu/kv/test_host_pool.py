@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
+from gpu.checks.kv_cache import pool_words
 from gpu.kv.blocks import KvShape, block_bytes
 from gpu.kv.formats import KV_DTYPES
 from gpu.kv.host_pool import HostPool
 from gpu.kv.pools import KvPools
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
-from tests.gpu.kv.cache import pool_words
 from tests.gpu.kv.test_kv_cache import config_of
 
 pytestmark = pytest.mark.parity

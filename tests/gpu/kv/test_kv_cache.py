@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpu.checks.kv_cache import pool_words
 from gpu.config import ModelConfig, RopeConfig
 from gpu.kv.blocks import KvShape
 from gpu.kv.pools import KvPools
 from gpu.webgpu.buffers import ITEM_BYTES, Memory
 from gpu.webgpu.device import Device
-from tests.gpu.kv.cache import pool_words
 
 pytestmark = pytest.mark.parity
 

@@ -13,6 +13,8 @@ import torch
 from transformers import DynamicCache
 
 from app import tale
+from gpu.checks.kv_cache import pool_words, token_words
+from gpu.checks.rig import greedy
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.errors import ModelError
@@ -31,11 +33,10 @@ from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.golden import Trained
 from tests.gpu.engine import driving
-from tests.gpu.kv.cache import pool_words, token_words
 from tests.gpu.kv.test_prefix_reuse import write
 from tests.gpu.models import random_llama, random_models
 from tests.gpu.models.logit_checks import check_logits
-from tests.gpu.ops.rig import compare, greedy
+from tests.gpu.ops.rig import compare
 
 OF_THE_LARGEST = 2e-4
 """Bound of the error of a logit, relative to the largest."""

@@ -15,6 +15,7 @@ import pytest
 
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checks.rig import greedy
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.engine.kv_copies import submit_copies
@@ -32,7 +33,6 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama
-from tests.gpu.ops.rig import greedy
 from tests.gpu.runners.test_wgpu_runner import live_objects
 
 NAME = "derived_head"

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpu.analysis.footprint import Footprint
+from gpu.checks.rig import greedy
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
 from gpu.inspection.requests import LogitLens
@@ -34,7 +35,6 @@ from tests.gpu.lora.peft_models import WAYS, applied, saved
 from tests.gpu.lora.random_loras import LLAMA
 from tests.gpu.models import random_models
 from tests.gpu.models.logit_checks import check_logits
-from tests.gpu.ops.rig import greedy
 
 MODELS = (LLAMA, "gemma2", "gpt2")
 OTHERS = ("qwen2", "phi3", "qwen3", "gpt_neox")

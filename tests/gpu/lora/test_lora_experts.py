@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpu.analysis.footprint import Footprint
+from gpu.checks.rig import greedy
 from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
 from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
@@ -23,7 +24,6 @@ from tests.gpu.lora.peft_models import OF_EXPERTS, applied, saved
 from tests.gpu.lora.random_loras import base, folder, fused, merged
 from tests.gpu.models import random_models
 from tests.gpu.models.logit_checks import check_logits
-from tests.gpu.ops.rig import greedy
 
 MODELS = ("mixtral_window_odd", "qwen2_moe")
 """One with 33 outputs and 5 experts, of which a token uses 3, by Mixtral's names; one with a layer

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu.checks.rig import greedy
 from gpu.ops.cost import StepSize
 from gpu.ops.rms_norm_split import MIN_SPLIT_ROWS
 from gpu.plans.cost import cost_of
@@ -16,7 +17,7 @@ from gpu.step import Floats, Row, Step
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.models import random_models
-from tests.gpu.ops.rig import compare, greedy
+from tests.gpu.ops.rig import compare
 
 NAME = "qwen2_moe"
 """Ten experts, four for each token, and a shared one; layer 1 has one MLP."""

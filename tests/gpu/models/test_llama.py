@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.checks.rig import limited, with_info
 from gpu.reference.divergence import mean_kl
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE
@@ -14,7 +15,7 @@ from tests.golden import Trained
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama
 from tests.gpu.models.logit_checks import OF_A_DEEP_MODEL, OF_THE_LARGEST_LOGIT, check_logits
-from tests.gpu.ops.rig import as_kind, compare, limited, with_info, without_int64
+from tests.gpu.ops.rig import as_kind, compare, without_int64
 
 pytestmark = pytest.mark.parity
 

@@ -12,6 +12,7 @@ import pytest
 from app.cli.weights_table import weight_lines
 from gpu.checkpoint.auto_dtype import DtypeChoice
 from gpu.checkpoint.inventory import Inventory
+from gpu.checks.rig import greedy
 from gpu.config import MODEL_TYPES
 from gpu.errors import ModelError
 from gpu.interventions.active import ActiveInterventions
@@ -34,7 +35,7 @@ from tests.gpu.models.random_models import (
     Observed,
     Reference,
 )
-from tests.gpu.ops.rig import compare, greedy
+from tests.gpu.ops.rig import compare
 
 N_TOKENS = 45
 AT_ONCE = 8

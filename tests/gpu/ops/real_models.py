@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpu.bench.machine.tiny_models import TINY_CONFIG
 from gpu.checkpoint.config_shapes import config_shapes
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
+from gpu.checks.tiny_models import TINY_CONFIG
 from gpu.config import ModelConfig
 from gpu.export.recording import ShapeLoader
 from gpu.info import AdapterInfo

@@ -8,20 +8,22 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from gpu.kv.formats import KV_FORMATS, pack_block
+from gpu.checks.kv_cache import pool_words
+from gpu.checks.kv_writes import SOMEWHERE
+from gpu.checks.quantize_activations import quantize, unpack_quantized_rows
+from gpu.checks.quantize_kv import store, stored
+from gpu.checks.rig import Array
+from gpu.checks.shift_kv import MovedCache
+from gpu.kv.formats import pack_block
 from gpu.reference import kv as reference
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from tests.gpu.inexact import EXACT, FACTORS, LOGARITHMS, SIGNS, WAYS, called, inexact
-from tests.gpu.kv.cache import pool_words, token_words
-from tests.gpu.ops import test_op_quantize_activations as activations
-from tests.gpu.ops import test_op_quantize_kv as heads_test
-from tests.gpu.ops.rig import Array, Rig, unpack_quantized_rows
-from tests.gpu.ops.test_op_shift_kv import Moved
+from tests.gpu.ops.rig import Rig
 from tests.gpu.other_devices import make_inexact
 
 HEADS = (1, 1, 256)
-N_ROWS = len(heads_test.ROWS.slots)
+N_ROWS = len(SOMEWHERE.slots)
 
 
 @pytest.fixture(params=[None, *WAYS], ids=str)
@@ -63,12 +65,8 @@ def test_a_number_between_two_codes_gets_the_nearer_on_every_device(
         x = np.abs(x)
         x[..., 1::block] = 0
     q = np.zeros((N_ROWS, HEADS[2]), np.float32)
-    found = heads_test.store(inexact_rig, HEADS, dtype, heads_test.ROWS, x, x, q)
-    storage = getattr(KV_FORMATS[dtype], "keys" if name == "q8" else "values")
-    parts = token_words(found.words[name == "q4"], storage, HEADS[2])
-    slots, at = heads_test.ROWS.slots, heads_test.ROWS.positions % 16
-    blocks = found.cache.tables[slots, heads_test.ROWS.positions // 16]
-    words = np.concatenate([part[blocks, :, at] for part in parts], axis=-1)
+    found = store(inexact_rig, HEADS, dtype, SOMEWHERE, x, x, q)
+    words = found.token_words(0 if name == "q8" else 1)
     codes, scale = reference.unpack(name, words, 1, HEADS[2], block)
     want = reference.encode(name, x[..., None, :].astype(np.float64), block, scale)
     assert np.array_equal(codes, want), f"{(codes != want).sum()} of {codes.size} codes"
@@ -89,10 +87,10 @@ def codes(rig: Rig) -> dict[str, Array]:
     """Return int8 rows, and quantised caches after their heads were stored or moved."""
     sizes = np.random.default_rng(1).uniform(0.01, 9, (6, 16)).astype(np.float32)
     rows = np.concatenate([sizes[..., None], between_codes(sizes, 127)[..., 11::25]], axis=-1)
-    words = activations.rounded(rig, rows.reshape(6, 256), None, False)
-    heads = heads_test.stored(rig, (3, 3, 80), "rotated4")
+    words = quantize(rig, rows.reshape(6, 256))
+    heads = stored(rig, (3, 3, 80), "rotated4")
     moved = {
-        dtype: pool_words(rig.memory, Moved(rig, (4, 2, 24), dtype, "factor").pools[0])
+        dtype: pool_words(rig.memory, MovedCache(rig, (4, 2, 24), dtype, "factor").pools[0])
         for dtype in ("q8", "rotated4")
     }
     return {
@@ -112,7 +110,7 @@ def test_results_move_by_most_of_what_wgsl_allows(
         with monkeypatch.context() as patch:
             if way:
                 make_inexact(patch, way)
-            words = activations.rounded(Rig(device, Kernels(device)), x, None, False)
+            words = quantize(Rig(device, Kernels(device)), x)
             scales.append(unpack_quantized_rows(words)[1].astype(np.float32).view(np.int32))
     exact, up, down = scales
     assert {*np.unique(up - exact)} == {*np.unique(exact - down)} == {1, 2}, "last places"

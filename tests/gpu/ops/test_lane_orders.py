@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from gpu import ops
+from gpu.checks.rig import plain_rows
 from gpu.webgpu import kernels as kernels_module
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels, compose
 from gpu.webgpu.plan import Recorder
 from gpu.webgpu.tiling import GPU
 from tests.gpu.ops.lane_orders import ORDERS, renumbered
-from tests.gpu.ops.rig import Rig, as_kind, plain_rows
+from tests.gpu.ops.rig import Rig, as_kind
 
 N, K = 33, 300
 
@@ -41,7 +42,7 @@ def multiply(rig: Rig) -> None:
     rng = np.random.default_rng(3)
     matrix = rig.matrix(rng.normal(size=(N, K)).astype(np.float32), "q8")
     x = rig.input("x", rng.normal(size=(3, K)).astype(np.float32))
-    y = rig.output("y", 3, N)
+    y = rig.output(3, N)
     batch = rig.batch(plain_rows(3), bucket=4)
 
     def record(rec: Recorder) -> None:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gpu import ops
-from gpu.config import ModelConfig
+from gpu.checks.attention import (
+    SOME_ROWS,
+    AttentionCase,
+    attend,
+    check_attention,
+    split_batch,
+)
+from gpu.checks.kv_cache import heads_config
+from gpu.checks.rig import normal, with_info
 from gpu.info import AdapterInfo
-from gpu.ops import Batch, KvSplits
 from gpu.ops.attention_tiling import AttentionTiling
-from gpu.reference import ops as reference
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, DISCRETE_SPLIT_ROWS, SPLIT_ROWS, DevicePolicy
 from gpu.webgpu.kernel_source import workgroup_memory
 from gpu.webgpu.kernels import Kernel, Kernels, compose
-from tests.gpu.kv.cache import LAYER, Cache, Rows
-from tests.gpu.ops.rig import ROUNDING, Array, Rig, as_kind, compare, llama_config, with_info
+from tests.gpu.ops.rig import Rig, as_kind
 
 pytestmark = pytest.mark.parity
-LOG2_E = 1 / np.log(2)
-SHARE = 0.4
 KINDS = ("shuffle", "loading", "gpu", "gpu-shared")
 """A software device with subgroup shuffles, one without, a GPU, and one whose steps of more than
 `split_rows` rows copy keys and values into workgroup memory."""
@@ -46,138 +48,6 @@ def tiled_rig(request: pytest.FixtureRequest, device: Device) -> Rig:
     return Rig(kind, Kernels(kind))
 
 
-@dataclass(frozen=True)
-class Case:
-    """`heads`: n_heads, n_kv_heads, head_dim; `rows`: (slot, position) of each; least `splits` of
-    the plan; `sharpness`: how large scores get."""
-
-    heads: tuple[int, int, int]
-    rows: tuple[tuple[int, int], ...]
-    dtype: str = "f32"
-    bucket: int = 0
-    apart: bool = False
-    splits: int = 1
-    capture: bool = True
-    sharpness: float = 1.0
-    window: int | None = None
-    cap: float | None = None
-    scale: float | None = None
-    seed: int = 0
-
-    def __str__(self) -> str:
-        n_heads, n_kv_heads, head_dim = self.heads
-        cut = f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}-{self.splits} splits"
-        cut += f"-window {self.window}-cap {self.cap}"
-        return f"{cut}-{self.rows}-×{self.sharpness:g}"
-
-    @property
-    def config(self) -> ModelConfig:
-        return replace(
-            config_of(self.heads),
-            sliding_windows=(None, self.window),
-            attn_logit_softcap=self.cap,
-            attn_scale=self.scale,
-        )
-
-
-def split_batch(rig: Rig, case: Case) -> Batch:
-    """Write the step of a case and return its batch, with poisoned partial results if it has
-    splits."""
-    batch = rig.batch(Rows.of(*case.rows).step, bucket=case.bucket or len(case.rows))
-    batch = replace(batch, apart=case.apart)
-    if case.splits == 1:
-        return batch
-    last = max(position for _, position in case.rows)
-    least = last // rig.device.policy.kv_split_size + 1
-    splits = KvSplits.make(case.config, max(case.splits, least), rig.memory)
-    rig.poison(splits.values)
-    rig.poison(splits.states)
-    splits.clear_counts(rig.memory)
-    return replace(batch, splits=splits)
-
-
-def attend(
-    rig: Rig, case: Case, cache: Cache, q: Array, batch: Batch | None = None
-) -> tuple[Array, Array | None]:
-    """Return the device's attention of `q` (n_rows, width), and its entropy (n_rows, n_heads)."""
-    n_heads, _, head_dim = case.heads
-    n_rows = len(case.rows)
-    batch = batch or split_batch(rig, case)
-    queries, out = rig.input("q", q), rig.output("out", n_rows, n_heads * head_dim)
-    entropy = rig.output("entropy", n_rows, n_heads, stride=n_heads) if case.capture else None
-    into = entropy.tensor if entropy else None
-    rig.run(
-        lambda rec: ops.attention(
-            rec, batch, "attention", case.config, queries, cache.pools, LAYER, out.tensor, into
-        )
-    )
-    return out.read(), entropy.read() if entropy else None
-
-
-def config_of(heads: tuple[int, int, int]) -> ModelConfig:
-    n_heads, n_kv_heads, head_dim = heads
-    return llama_config(n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
-
-
-def check(rig: Rig, case: Case) -> None:
-    n_heads, _, head_dim = case.heads
-    config = config_of(case.heads)
-    rng = np.random.default_rng(case.seed)
-    lengths: dict[int, int] = {}
-    for slot, position in case.rows:  # keys after the longest row's own position stay NaN
-        lengths[slot] = max(lengths.get(slot, 0), position + 1)
-    n_tokens = max(lengths.values())
-    cache = Cache.scattered(rig, config, case.dtype, max(lengths) + 1, n_tokens, case.seed)
-    cache.fill(rig, lengths, rng)
-    q = rng.normal(size=(len(case.rows), n_heads * head_dim)).astype(np.float32)
-    q *= np.float32(case.sharpness)
-    got, entropy = attend(rig, case, cache, q)
-    want, want_entropy = expected(case, cache, q)
-    bound, entropy_bound = bounds(case, cache, q)
-    compare(f"attention.{case.dtype}", case, got, want.reshape(got.shape), bound, case.seed)
-    if entropy is not None:
-        compare("attention.entropy_bits", case, entropy, want_entropy, entropy_bound, case.seed)
-
-
-def expected(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
-    rows = Rows.of(*case.rows)
-    n_heads, _, head_dim = case.heads
-    heads = q.astype(np.float64).reshape(-1, n_heads, head_dim)
-    scoring = reference.AttentionScoring(case.scale, case.cap, case.window)
-    out, entropy = reference.attention(heads, rows.on(cache), cache.arrays(), scoring)
-    return out @ cache.hadamard, entropy
-
-
-def bounds(case: Case, cache: Cache, q: Array) -> tuple[Array, Array]:
-    """Return the error bounds of float32. A score is off by 8 roundings of ‖q‖‖k‖/√d, which moves
-    its weight p by that and by the error of exp (3 + 2t roundings at distance t below the top).
-    Errors of many roundings seldom add up: `SHARE` of that is three times the largest on two
-    drivers."""
-    n_heads, n_kv_heads, head_dim = case.heads
-    group = n_heads // n_kv_heads
-    out = np.empty((len(q), n_heads, head_dim))
-    entropy = np.empty((len(q), n_heads))
-    for row, (slot, position) in enumerate(case.rows):
-        pools = (cache.keys.astype(np.float64), cache.values.astype(np.float64))
-        k, v = (reference.gather(pool, cache.tables[slot], position + 1) for pool in pools)
-        for head in range(n_heads):
-            scale = head_dim**-0.5 if case.scale is None else case.scale
-            query = q[row].astype(np.float64).reshape(n_heads, head_dim)[head]
-            first = max(0, position + 1 - case.window) if case.window else 0
-            keys, values = k[first:, head // group], v[first:, head // group]
-            scores = reference.scores(query, keys, reference.AttentionScoring(scale, case.cap))
-            off = 8 * scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
-            off += 4 * (case.cap or 0)  # 1 − e of the cap cancels where scores are small
-            p, below = reference.softmax(scores), scores.max() - scores
-            weight = p * (2 * off + 8 + 4 * below)
-            out[row, head] = (weight + 8 * p) @ np.abs(values)
-            spread = np.log(len(p)) + p @ below
-            entropy[row, head] = LOG2_E * ((2 * off + 16) * (1 + spread) + (weight @ below))
-    if cache.pools.format.hadamard:  # every number of a head is a sum of those rotated with it
-        out = 2 * np.sqrt(np.square(out) @ np.square(cache.hadamard))
-    return (SHARE * ROUNDING * out).reshape(len(q), -1), SHARE * ROUNDING * entropy
-
-
 # Blocks hold 16 keys, tiles 32 or more, splits 128 or 512.
 POSITIONS = [
     (1,), (14, 15, 16), (33, 47, 48), (200, 0, 7), (254, 255, 256), (510, 511, 512),
@@ -197,7 +67,9 @@ def test_positions_around_rounds_blocks_and_splits(
 ) -> None:
     rows = tuple((slot, position) for slot, position in enumerate(positions))
     for dtype, splits in (("f32", 1), ("f16", 16)):
-        check(tiled_rig, Case((8, 4, 8), rows, dtype, splits=splits, seed=sum(positions)))
+        check_attention(
+            tiled_rig, AttentionCase((8, 4, 8), rows, dtype, splits=splits, seed=sum(positions))
+        )
 
 
 HEADS = [
@@ -210,14 +82,13 @@ HEADS = [
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 def test_heads_in_groups_of_every_width(rig: Rig, heads: tuple[int, int, int], dtype: str) -> None:
     rows = ((0, 70), (1, 3), (0, 71), (2, 32))
-    check(rig, Case(heads, rows, dtype, bucket=8, capture=heads[2] != 12, seed=heads[2]))
-
-
-SOME_ROWS = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32), (3, 15), (3, 16))
+    check_attention(
+        rig, AttentionCase(heads, rows, dtype, bucket=8, capture=heads[2] != 12, seed=heads[2])
+    )
 
 
 def test_a_quantised_cache_in_every_tiling(tiled_rig: Rig) -> None:
-    check(tiled_rig, Case((9, 3, 64), SOME_ROWS, "q8q4", bucket=MANY_ROWS))
+    check_attention(tiled_rig, AttentionCase((9, 3, 64), SOME_ROWS, "q8q4", bucket=MANY_ROWS))
 
 
 @pytest.mark.parametrize(
@@ -226,25 +97,25 @@ def test_a_quantised_cache_in_every_tiling(tiled_rig: Rig) -> None:
     ids=str,
 )
 def test_quantised_caches(rig: Rig, heads: tuple[int, int, int], dtype: str) -> None:
-    check(rig, Case(heads, SOME_ROWS, dtype, bucket=MANY_ROWS, seed=heads[2]))
+    check_attention(rig, AttentionCase(heads, SOME_ROWS, dtype, bucket=MANY_ROWS, seed=heads[2]))
 
 
 @pytest.mark.parametrize("dtype", ["q8", "rotated4"])
 def test_splits_and_windows_of_quantised_caches(rig: Rig, dtype: str) -> None:
     rows = ((0, 600), (1, 255), (2, 256))
-    check(rig, Case((2, 1, 64), rows, dtype, splits=4, window=300, cap=30.0))
+    check_attention(rig, AttentionCase((2, 1, 64), rows, dtype, splits=4, window=300, cap=30.0))
 
 
 @pytest.mark.parametrize("heads", [(9, 3, 64), (13, 1, 8), (3, 3, 80)], ids=str)
 def test_groups_in_every_tiling(tiled_rig: Rig, heads: tuple[int, int, int]) -> None:
     rows = ((0, 70), (0, 71), (0, 72), (1, 3), (2, 32))
-    check(tiled_rig, Case(heads, rows, "f16", bucket=MANY_ROWS, seed=heads[2]))
+    check_attention(tiled_rig, AttentionCase(heads, rows, "f16", bucket=MANY_ROWS, seed=heads[2]))
 
 
 def test_tilings_fit_every_device() -> None:
     """16 KiB of workgroup memory and 256 lanes; whole tiles in a split, whole loads in a key."""
     for n_heads, n_kv_heads, head_dim in (*HEADS, (32, 8, 64), (64, 1, 256), (8, 1, 512)):
-        config = config_of((n_heads, n_kv_heads, head_dim))
+        config = heads_config((n_heads, n_kv_heads, head_dim))
         for dtype in ("f32", "f16", *(("q8", "q8q4") if head_dim % 8 == 0 else ())):
             for software, features in ((True, ("subgroup",)), (True, ()), (False, ())):
                 policy = DevicePolicy.of(AdapterInfo("", "", "", "", software, features))
@@ -273,7 +144,7 @@ def test_a_split_is_shared_at_once_where_there_is_room() -> None:
     def rounds(heads: tuple[int, int, int], dtype: str, kib: int) -> tuple[int, int]:
         limits = {"max-compute-workgroup-storage-size": kib << 10}
         info = AdapterInfo("", "", "", DISCRETE, software=False, features=(), limits=limits)
-        tiling = AttentionTiling.of(config_of(heads), dtype, 1, DevicePolicy.of(info))
+        tiling = AttentionTiling.of(heads_config(heads), dtype, 1, DevicePolicy.of(info))
         sizes = {name.removeprefix("const "): size for name, size in tiling.prelude.items()}
         loaded, scored, added = (
             int(sizes[name].rstrip("u"))
@@ -294,7 +165,7 @@ def test_a_split_is_shared_at_once_where_there_is_room() -> None:
 def test_only_many_rows_of_a_gpu_copy_keys_and_values() -> None:
     def loads(heads: tuple[int, int, int], n_rows: int, kind: str = DISCRETE, **info: bool) -> str:
         policy = DevicePolicy.of(AdapterInfo("", "", "", kind, info.get("software", False), ()))
-        return AttentionTiling.of(config_of(heads), "f16", n_rows, policy).loads
+        return AttentionTiling.of(heads_config(heads), "f16", n_rows, policy).loads
 
     assert loads((32, 8, 64), 40) == "shared", "5 tiles of 8 rows of each of 8 groups"
     assert loads((32, 8, 64), 32) == "coalesced", "splits have workgroups"
@@ -322,13 +193,10 @@ def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
     tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     rows = tuple((slot, 3 + 7 * slot % 60 + slot) for slot in range(11))
-    case = Case(heads, rows, dtype, bucket=MANY_ROWS, apart=True)
-    check(tiled_rig, case)
+    case = AttentionCase(heads, rows, dtype, bucket=MANY_ROWS, apart=True)
+    check_attention(tiled_rig, case)
     rng = np.random.default_rng(0)
-    config = config_of(heads)
-    cache = Cache.scattered(tiled_rig, config, dtype, len(rows) + 1, 80, 0)
-    cache.fill(tiled_rig, {slot: position + 1 for slot, position in rows}, rng)
-    q = rng.normal(size=(len(rows), heads[0] * heads[2])).astype(np.float32)
+    cache, q = case.filled(tiled_rig, 0, rng), normal(rng, len(rows), case.width)
     apart, _ = attend(tiled_rig, case, cache, q)
     together, _ = attend(tiled_rig, replace(case, apart=False), cache, q)
     assert apart.tobytes() == together.tobytes()
@@ -344,17 +212,16 @@ def test_the_last_workgroup_merges_with_the_bits_of_a_second_dispatch(
     """Rows of unlike numbers of splits, step after step: counts begin at 0 each time."""
     posing = with_info(device, software=False, kind=DISCRETE)
     rows = tuple((slot, position) for slot, position in enumerate((900, 127, 128, 640, 3)))
-    case = Case(heads, rows, dtype, splits=8, window=700)
+    case = AttentionCase(heads, rows, dtype, splits=8, window=700)
     found = []
     for merged_splits in (0, 16):
         kind = replace(posing, policy=replace(posing.policy, merged_splits=merged_splits))
         rig = Rig(kind, Kernels(kind))
-        cache = Cache.scattered(rig, case.config, dtype, len(rows), 901, seed=0)
-        cache.fill(rig, {slot: position + 1 for slot, position in rows}, np.random.default_rng(0))
-        q = np.random.default_rng(1).normal(size=(len(rows), heads[0] * heads[2]))
+        cache = case.filled(rig, 0, np.random.default_rng(0))
+        q = normal(np.random.default_rng(1), len(rows), case.width)
         batch = split_batch(rig, case)
         for _ in range(3):
-            out, entropy = attend(rig, case, cache, q.astype(np.float32), batch)
+            out, entropy = attend(rig, case, cache, q, batch)
             assert entropy is not None
             found.append(out.tobytes() + entropy.tobytes())
     assert len(set(found)) == 1
@@ -365,11 +232,10 @@ def test_as_many_rows_as_a_discrete_gpu_splits_have_the_bits_of_one_pass(device:
     posing = with_info(device, software=False, kind=DISCRETE)
     rig = Rig(posing, Kernels(posing))
     rows = tuple((slot, 300 - 9 * slot) for slot in range(DISCRETE_SPLIT_ROWS))
-    case = Case((6, 2, 16), rows, "f16", splits=4)
-    check(rig, case)
-    cache = Cache.scattered(rig, case.config, "f16", len(rows), 301, seed=0)
-    cache.fill(rig, {slot: position + 1 for slot, position in rows}, np.random.default_rng(0))
-    q = np.random.default_rng(1).normal(size=(len(rows), 96)).astype(np.float32)
+    case = AttentionCase((6, 2, 16), rows, "f16", splits=4)
+    check_attention(rig, case)
+    cache = case.filled(rig, 0, np.random.default_rng(0))
+    q = normal(np.random.default_rng(1), len(rows), case.width)
     split, in_one_pass = (
         attend(rig, replace(case, splits=splits, apart=splits == 1), cache, q) for splits in (4, 1)
     )
@@ -380,7 +246,7 @@ def test_as_many_rows_as_a_discrete_gpu_splits_have_the_bits_of_one_pass(device:
 
 @pytest.mark.parametrize("sharpness", [0.0, 1e-3, 30.0, 1e4])
 def test_from_uniform_attention_to_one_key(rig: Rig, sharpness: float) -> None:
-    check(rig, Case((4, 2, 16), ((0, 99), (1, 5), (0, 40)), sharpness=sharpness))
+    check_attention(rig, AttentionCase((4, 2, 16), ((0, 99), (1, 5), (0, 40)), sharpness=sharpness))
 
 
 # Tiles hold 32 or more keys, splits 128 or 512: windows begin at every offset in them.
@@ -388,8 +254,9 @@ def test_from_uniform_attention_to_one_key(rig: Rig, sharpness: float) -> None:
 @pytest.mark.parametrize("window", [1, 7, 33, 256, 600])
 def test_a_sliding_window_of_keys(tiled_rig: Rig, window: int, splits: int) -> None:
     rows = ((0, 0), (1, 31), (2, 300), (3, 599), (4, 600), (5, 1023), (6, window - 1), (7, window))
-    check(
-        tiled_rig, Case((6, 2, 12), rows, "f16", splits=splits, window=window, capture=window != 7)
+    check_attention(
+        tiled_rig,
+        AttentionCase((6, 2, 12), rows, "f16", splits=splits, window=window, capture=window != 7),
     )
 
 
@@ -397,22 +264,21 @@ def test_a_sliding_window_of_keys(tiled_rig: Rig, window: int, splits: int) -> N
 def test_sliding_windows_of_consecutive_rows(tiled_rig: Rig, window: int) -> None:
     """Workgroups of several rows, whose windows begin at different keys."""
     rows = (*((0, position) for position in range(480, 540)), (1, 3), (2, 700), (0, 10))
-    check(tiled_rig, Case((6, 3, 8), rows, bucket=64, window=window))
+    check_attention(tiled_rig, AttentionCase((6, 3, 8), rows, bucket=64, window=window))
 
 
 @pytest.mark.bits
 def test_a_rows_bits_do_not_depend_on_the_windows_of_other_rows(tiled_rig: Rig) -> None:
     """A row at an early position makes its workgroup walk tiles that other rows do not see."""
     heads, rows = (4, 1, 16), ((0, 700), (0, 701), (0, 90), (0, 702), (0, 5))
-    case = Case(heads, rows, "f16", 16, window=50)
-    cache = Cache.scattered(tiled_rig, case.config, "f16", 1, 703, seed=0)
-    cache.fill(tiled_rig, {0: 703}, np.random.default_rng(1))
-    q = np.random.default_rng(2).normal(size=(5, 64)).astype(np.float32)
+    case = AttentionCase(heads, rows, "f16", 16, window=50)
+    cache = case.filled(tiled_rig, 0, np.random.default_rng(1))
+    q = normal(np.random.default_rng(2), 5, case.width)
     together, entropy = attend(tiled_rig, case, cache, q)
     assert entropy is not None
     for i, row in enumerate(rows):
         for splits in (1, 8):
-            alone = replace(case, rows=(row,), bucket=0, splits=splits)
+            alone = replace(case, at=(row,), bucket=0, splits=splits)
             out, own = attend(tiled_rig, alone, cache, q[i : i + 1])
             assert own is not None
             assert np.array_equal(out.view("u4")[0], together.view("u4")[i])
@@ -422,45 +288,48 @@ def test_a_rows_bits_do_not_depend_on_the_windows_of_other_rows(tiled_rig: Rig) 
 @pytest.mark.parametrize(("cap", "sharpness"), [(50.0, 1.0), (5.0, 30.0), (1.0, 1e4)])
 def test_scores_that_are_capped_and_scaled(rig: Rig, cap: float, sharpness: float) -> None:
     rows = ((0, 99), (1, 5), (0, 40))
-    check(rig, Case((4, 2, 12), rows, sharpness=sharpness, cap=cap, scale=0.1, window=64))
+    check_attention(
+        rig, AttentionCase((4, 2, 12), rows, sharpness=sharpness, cap=cap, scale=0.1, window=64)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_a_long_context(rig: Rig, dtype: str) -> None:
-    check(rig, Case((8, 4, 8), ((0, 2047), (1, 1500)), dtype, splits=8))
+    check_attention(rig, AttentionCase((8, 4, 8), ((0, 2047), (1, 1500)), dtype, splits=8))
     for splits in (1, 32):
-        check(rig, Case((9, 3, 64), ((0, 8190),), dtype, splits=splits))
+        check_attention(rig, AttentionCase((9, 3, 64), ((0, 8190),), dtype, splits=splits))
 
 
 def test_a_very_long_context(rig: Rig) -> None:
     """A device that ends loops early, as Mesa's software device does, would show."""
-    check(rig, Case((1, 1, 64), ((0, 32_767),)))
+    check_attention(rig, AttentionCase((1, 1, 64), ((0, 32_767),)))
 
 
 @pytest.mark.parametrize("heads", [(2, 1, 8), (8, 1, 16)], ids=str)
 def test_a_prompt_attends_only_to_what_came_before(
     tiled_rig: Rig, heads: tuple[int, int, int]
 ) -> None:
-    check(tiled_rig, Case(heads, tuple((0, position) for position in range(100)), bucket=128))
+    check_attention(
+        tiled_rig, AttentionCase(heads, tuple((0, position) for position in range(100)), bucket=128)
+    )
 
 
 def test_a_prompt_that_crosses_the_edge_of_a_split(tiled_rig: Rig) -> None:
     edge = tiled_rig.device.policy.kv_split_size
     rows = tuple((0, position) for position in range(edge - 20, edge + 20))
-    check(tiled_rig, Case((6, 2, 16), rows, "f16", bucket=64))
+    check_attention(tiled_rig, AttentionCase((6, 2, 16), rows, "f16", bucket=64))
 
 
 def test_prompts_and_decoding_sequences_in_one_step(tiled_rig: Rig) -> None:
     """Workgroups of several rows serve several sequences."""
     rows = ((2, 40), *((0, i) for i in range(33, 42)), (1, 0), (3, 700), *((1, i) for i in (5, 3)))
-    check(tiled_rig, Case((6, 3, 32), rows, "f16", bucket=32))
+    check_attention(tiled_rig, AttentionCase((6, 3, 32), rows, "f16", bucket=32))
 
 
 @pytest.mark.smoke
 def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
-    case = Case((1, 1, 8), ((0, 63),))
-    cache = Cache.scattered(rig, config_of((1, 1, 8)), "f32", 1, 64, seed=0)
-    cache.fill(rig, {0: 64}, np.random.default_rng(0))
+    case = AttentionCase((1, 1, 8), ((0, 63),))
+    cache = case.filled(rig, 0, np.random.default_rng(0))
     _, entropy = attend(rig, case, cache, np.zeros((1, 8), np.float32))
     assert entropy == pytest.approx(6.0, abs=1e-6)
 
@@ -480,24 +349,20 @@ def test_a_rows_bits_do_not_depend_on_its_block_numbers_its_plan_or_the_rows_bes
     tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     n_heads, _, head_dim = heads
-    config = config_of(heads)
-    lengths = {0: 1100, 1: 33}
     rows = ((0, 1099), (1, 32), (0, 517), (0, 518), (0, 17), (1, 31), (0, 255), (0, 511), (0, 1097))
-    q = np.random.default_rng(5).normal(size=(len(rows), n_heads * head_dim)).astype(np.float32)
+    q = normal(np.random.default_rng(5), len(rows), n_heads * head_dim)
     seen = []
     for seed in range(2):  # the same contents in other blocks
-        cache = Cache.scattered(tiled_rig, config, dtype, 2, 1100, seed=seed)
-        cache.fill(tiled_rig, lengths, np.random.default_rng(9))
+        together = AttentionCase(heads, rows, dtype, 16)
+        cache = together.filled(tiled_rig, seed, np.random.default_rng(9))
         for capture in (False, True):
-            out, entropy = attend(
-                tiled_rig, Case(heads, rows, dtype, 16, capture=capture), cache, q
-            )
+            out, entropy = attend(tiled_rig, replace(together, capture=capture), cache, q)
             seen.append((out, entropy))
             for splits in (1, 16):
                 alone = [
                     attend(
                         tiled_rig,
-                        Case(heads, (row,), dtype, 0, splits, capture),
+                        replace(together, at=(row,), bucket=0, splits=splits, capture=capture),
                         cache,
                         q[i : i + 1],
                     )

@@ -6,56 +6,25 @@ import numpy as np
 import pytest
 
 from gpu import ops
+from gpu.checks.rig import ROUNDING, rows_at
+from gpu.checks.rows import N_SLOTS, SLOTS, LoraCase, check_lora_expand
 from gpu.config import MoeConfig
 from gpu.reference import ops as reference
-from tests.gpu.ops.rig import ROUNDING, Rig, compare, rows_at
+from tests.gpu.ops.rig import Rig
 
 pytestmark = [pytest.mark.parity, pytest.mark.smoke]
-
-SLOTS = [0, 3, 1, 0, 2]
-N_SLOTS = 4
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("n", "n_modules", "ranks"),
-    [(4, 1, [1]), (20, 2, [3, 0, 5]), (257 * 4, 3, [16, 1]), (576, 1, [2, 2, 64, 7])],
+    [(4, 1, (1,)), (20, 2, (3, 0, 5)), (257 * 4, 3, (16, 1)), (576, 1, (2, 2, 64, 7))],
     ids=str,
 )
 def test_lora_deltas_are_scaled_by_the_strengths_of_the_rows_slot(
-    rig: Rig, n: int, n_modules: int, ranks: list[int], bias: bool
+    rig: Rig, n: int, n_modules: int, ranks: tuple[int, ...], bias: bool
 ) -> None:
-    rng, ends = np.random.default_rng(n), np.cumsum(ranks)
-    strengths = rng.normal(size=(N_SLOTS, len(ranks))).astype(np.float32)
-    strengths[1], strengths[2, 0] = 0, 0
-    b = rng.normal(size=(ends[-1], n)).astype(np.float32)
-    first = (rng.integers(0, n_modules, n) * ends[-1]).astype(np.uint32)
-    lora_a_out = rng.normal(size=(len(SLOTS), n_modules * ends[-1])).astype(np.float32)
-    added = rng.normal(size=n).astype(np.float32)
-    off = np.array(SLOTS) == 1
-    poisoned = lora_a_out.copy()
-    poisoned[off] = np.nan  # adapters of strength 0 are not read
-    out = rig.output("y", len(SLOTS), n, n)
-    batch = rig.batch(rows_at([0] * len(SLOTS), SLOTS), bucket=8)
-    upload = rig.memory.upload
-    tensors = (
-        rig.input("lora_a_out", poisoned), upload("b", b), upload("first", first),
-        upload("ends", ends.astype(np.uint32)), upload("strengths", strengths),
-        upload("bias", added) if bias else None,
-    )  # fmt: skip
-    rig.run(lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, out.tensor))
-    got = out.read()
-    doubles = [a.astype(np.float64) for a in (lora_a_out, b, strengths, added)]
-
-    def twin(x: np.ndarray, b: np.ndarray, s: np.ndarray, to: np.ndarray) -> np.ndarray:
-        places = first.astype(int), ends, s, np.array(SLOTS)
-        return reference.lora_expand(x, b, *places, to if bias else None)
-
-    size = twin(*(np.abs(a) for a in doubles))
-    bound = (max(ranks) + 2 * len(ranks) + 2) * ROUNDING * size
-    compare("lora_expand", (n, n_modules, ranks), got, twin(*doubles), bound, n)
-    kept = added if bias else np.zeros(n, np.float32)
-    assert np.array_equal(got[off].view("u4"), np.broadcast_to(kept, got[off].shape).view("u4"))
+    check_lora_expand(rig, LoraCase(n, n_modules, ranks, bias))
 
 
 def test_assignments_use_the_adapters_of_their_experts(rig: Rig) -> None:
@@ -72,16 +41,14 @@ def test_assignments_use_the_adapters_of_their_experts(rig: Rig) -> None:
     lora_a_out = rng.normal(size=(n_assignments, 14)).astype(np.float32)
     off = np.repeat(np.array(SLOTS) == 1, of.experts_per_token)
     poisoned = np.where(off[:, None], np.float32(np.nan), lora_a_out)
-    out = rig.output("y", n_assignments, n, n)
+    out = rig.output(n_assignments, n, n)
     batch, upload = rig.batch(rows_at([0] * len(SLOTS), SLOTS), bucket=8), rig.memory.upload
     tensors = (
         rig.input("lora_a_out", poisoned), upload("b", b), upload("first", first),
         upload("ends", ends.astype(np.uint32)), upload("strengths", strengths), None, out.tensor,
     )  # fmt: skip
     given = upload("chosen", chosen.astype(np.uint32))
-    rig.run(
-        lambda rec: ops.lora_expand(rec, batch, "expand", *tensors, experts=of, expert_ids=given)
-    )
+    rig.run_op(ops.lora_expand, batch, "expand", *tensors, experts=of, expert_ids=given)
     slots = np.repeat(SLOTS, of.experts_per_token)
 
     def twin(*per_assignment: np.ndarray) -> np.ndarray:
@@ -90,4 +57,4 @@ def test_assignments_use_the_adapters_of_their_experts(rig: Rig) -> None:
 
     size = twin(np.abs(lora_a_out), np.abs(b), np.abs(strengths))
     want = twin(lora_a_out, b, strengths)
-    compare("lora_expand", "pairs", out.read(), want, 13 * ROUNDING * size, 3)
+    rig.compare("lora_expand", "pairs", out.read(), want, 13 * ROUNDING * size)

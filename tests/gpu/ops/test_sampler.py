@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from gpu.checks.rig import Array, plain_rows
+from gpu.checks.sampler import Family, check_draw, check_settings, normal_logits
+from gpu.checks.sampler_rig import SamplerRig, settings
 from gpu.errors import DeviceError
 from gpu.info import AdapterInfo
 from gpu.ops.sampling import sample_lanes
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.sampling_params import TokenBias
-from gpu.step import MAX_TIMES_WRITTEN, Sample
+from gpu.step import MAX_TIMES_WRITTEN
 from gpu.webgpu.device_policy import SHARED_TILE_BYTES, DevicePolicy
 from gpu.webgpu.kernel_source import workgroup_memory
 from gpu.webgpu.plan import Recorder
-from tests.gpu.ops.rig import Array, Rig, as_kind, plain_rows
-from tests.gpu.ops.sampler_checks import check
-from tests.gpu.ops.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Rig, as_kind
 
 pytestmark = pytest.mark.parity
 
@@ -66,10 +67,6 @@ SETTINGS = [
 ]
 
 
-def normal(rng: np.random.Generator, n: int) -> Array:
-    return rng.normal(0, 3, n)
-
-
 def peaked(rng: np.random.Generator, n: int) -> Array:
     return np.where(np.arange(n) == n // 2, 20.0, rng.normal(0, 1, n))
 
@@ -87,29 +84,12 @@ def extreme(rng: np.random.Generator, n: int) -> Array:
     return rng.choice([-1e4, -50.0, 0.0, 50.0, 9999.0, 1e4], n) + rng.normal(0, 2, n)
 
 
-Family = Callable[[np.random.Generator, int], Array]
 # Least share of draws that rounding must not be able to change. With thousands of equally likely
 # tokens, the interval of a token is about as small as the error of a sum.
-FAMILIES = {normal: 0.8, peaked: 0.8, tied: 0.6, equal: 0.75, extreme: 0.6}
+FAMILIES = {normal_logits: 0.8, peaked: 0.8, tied: 0.6, equal: 0.75, extreme: 0.6}
 LEAST_DECIDED = 0.5
 """The same for any selection of settings and any vocabulary."""
 TOO_FEW = "too few of the cases could have failed"
-
-
-def check_settings(
-    sampler: SamplerRig, family: Family, chosen: Sequence[Sample], rng: np.random.Generator
-) -> list[bool]:
-    vocab, decided = sampler.vocab_size, []
-    for start in range(0, len(chosen), MAX_SAMPLES):
-        samples = [
-            replace(s, seed=int(rng.integers(2**64, dtype=np.uint64)), index=7 * (start + i))
-            for i, s in enumerate(chosen[start : start + MAX_SAMPLES])
-        ]
-        logits = np.stack([family(rng, vocab) for _ in samples]).astype(np.float32)
-        seen = [rng.integers(0, vocab, vocab // 3).tolist() for _ in samples]
-        for i, got in enumerate(sampler.choose(logits, samples, seen)):
-            decided.append(check(got, logits[i], seen[i], samples[i]))
-    return decided
 
 
 @pytest.mark.parametrize(
@@ -127,7 +107,7 @@ def test_every_setting_equals_the_reference(
 
 
 @pytest.mark.parametrize("vocab", [128_256, 151_936, 262_144])
-@pytest.mark.parametrize("family", [normal, tied, equal], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("family", [normal_logits, tied, equal], ids=lambda f: f.__name__)
 def test_the_largest_vocabularies(sampler: SamplerFor, vocab: int, family: Family) -> None:
     """Here a device that ends loops early, as Mesa's software device does, would show."""
     rng = np.random.default_rng(vocab)
@@ -152,7 +132,7 @@ def test_a_software_device_has_eight_lanes_or_those_that_exact_sums_need() -> No
 @pytest.mark.parametrize("vocab", [20, 512, 4096])
 def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, vocab: int, lanes: int) -> None:
     on_gpu = SamplerRig(gpu_rig(rig, lanes), vocab)
-    for family in (normal, tied):
+    for family in (normal_logits, tied):
         decided = check_settings(on_gpu, family, SETTINGS, np.random.default_rng(vocab))
         assert np.mean(decided) >= FAMILIES[family], TOO_FEW
 
@@ -161,7 +141,7 @@ def gpu_rig(rig: Rig, lanes: int) -> Rig:
     """Return a rig that samples as a GPU does, with this many lanes."""
     device = as_kind(rig.device, software=False)
     assert device.policy.sum_parts > 1
-    return Rig(replace(device, policy=replace(device.policy, sample_lanes=lanes)), rig.kernels)
+    return rig.on(replace(device, policy=replace(device.policy, sample_lanes=lanes)))
 
 
 @pytest.mark.parametrize(("lanes", "most_bytes"), [(128, 16 << 10), (256, SHARED_TILE_BYTES)])
@@ -233,12 +213,12 @@ def test_the_chosen_token_is_penalised_from_then_on(sampler: SamplerFor) -> None
 
 @pytest.mark.parametrize("vocab", [7, 97, 4096])
 def test_drafts_are_penalised_and_what_verifies_them_leaves_no_trace(
-    sampler: SamplerFor, vocab: int
+    rig: Rig, sampler: SamplerFor, vocab: int
 ) -> None:
     """`SamplerRig` checks what is left. The draft after a row is none of its own."""
     rng = np.random.default_rng(vocab)
     drafts = [int(id) for id in rng.integers(0, vocab, 7)]
-    logits = normal(rng, 8 * vocab).astype(np.float32).reshape(8, vocab)
+    logits = normal_logits(rng, 8 * vocab).astype(np.float32).reshape(8, vocab)
     drafts[5] = drafts[2]
     context = [1, 4, drafts[2]]
     sample = settings(
@@ -247,7 +227,7 @@ def test_drafts_are_penalised_and_what_verifies_them_leaves_no_trace(
     )  # fmt: skip
     sampled = sampler(vocab).verify(logits, sample, context, drafts)
     for i, found in enumerate(sampled):
-        check(found, logits[i], [*context, *drafts[:i]], replace(sample, index=2 + i))
+        check_draw(rig, found, logits[i], [*context, *drafts[:i]], replace(sample, index=2 + i))
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-30, 2e-38, 1e-45])

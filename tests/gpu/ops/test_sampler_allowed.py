@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.checks.rig import ROUNDING, Array
+from gpu.checks.sampler import check_draw
+from gpu.checks.sampler_rig import SamplerRig, settings
 from gpu.reference import sampler as reference
 from gpu.step import Sample, Sampled
-from tests.gpu.ops.rig import ROUNDING, Array, Rig, compare
-from tests.gpu.ops.sampler_checks import check
-from tests.gpu.ops.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Rig
 
 pytestmark = pytest.mark.parity
 
@@ -30,7 +31,7 @@ SHARES = (0.0, 0.002, 0.3, 1.0)
 
 
 def check_allowed(
-    got: Sampled, logits: Array, seen: Sequence[int], sample: Sample, ids: Array
+    rig: Rig, got: Sampled, logits: Array, seen: Sequence[int], sample: Sample, ids: Array
 ) -> bool:
     """Check a draw as one from a vocabulary of the allowed `ids` alone; what is the model's own is
     of the whole one. Return whether rounding leaves only one answer."""
@@ -39,16 +40,16 @@ def check_allowed(
     size = np.abs(logits).max() + np.log(len(logits)) + 1
     case = f"{len(ids)} of {len(logits)} tokens allowed, {sample}"
     bound = 64 * ROUNDING * size
-    compare("sample.logprob", case, np.array([got.logprob]), own[[got.id]], bound, 0)
+    rig.compare("sample.logprob", case, np.array([got.logprob]), own[[got.id]], bound)
     share = np.exp(own[ids]).sum()
-    compare("sample.allowed", case, np.array([got.allowed]), np.array([share]), 2 * bound, 0)
+    rig.compare("sample.allowed", case, np.array([got.allowed]), np.array([share]), 2 * bound)
     there = replace(
         got,
         id=place[got.id],
         logprob=float(reference.log_softmax(logits[ids].astype(np.float64))[place[got.id]]),
         candidates=tuple(c._replace(id=place[c.id]) for c in got.candidates),
     )
-    return check(there, logits[ids], [place[id] for id in seen if id in place], sample)
+    return check_draw(rig, there, logits[ids], [place[id] for id in seen if id in place], sample)
 
 
 @pytest.mark.parametrize("vocab", [1, 33, 257, 4096, 49_152])
@@ -64,7 +65,7 @@ def test_forbidden_tokens_do_not_exist(rig: Rig, vocab: int, ties: bool) -> None
         allowed = [np.sort(rng.permutation(vocab)[:n]) for _ in samples]
         got = sampler.choose(logits, samples, seen, [ids.tolist() for ids in allowed])
         for i, sample in enumerate(samples):
-            decided.append(check_allowed(got[i], logits[i], seen[i], sample, allowed[i]))
+            decided.append(check_allowed(rig, got[i], logits[i], seen[i], sample, allowed[i]))
             assert reference_of(logits[i], seen[i], sample, allowed[i]).id in allowed[i]
     assert np.mean(decided) >= 0.6, "too few of the cases could have failed"
 

@@ -8,14 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpu.checks.rig import Array
+from gpu.checks.sampler import check_draw
+from gpu.checks.sampler_rig import SamplerRig, settings
+from gpu.checks.sort_keys import with_bins
 from gpu.info import AdapterInfo
 from gpu.ops import sampling
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.step import Sample, Sampled
 from gpu.webgpu.device_policy import DevicePolicy
-from tests.gpu.ops.rig import Array, Rig, as_kind
-from tests.gpu.ops.sampler_checks import check
-from tests.gpu.ops.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Rig, as_kind
 from tests.gpu.ops.test_sampler_allowed import check_allowed
 
 pytestmark = pytest.mark.parity
@@ -38,8 +40,7 @@ SETTINGS = [
 
 def binned(rig: Rig) -> Rig:
     """Return a rig that samples as a GPU does from a large vocabulary."""
-    device = as_kind(rig.device, software=False)
-    return Rig(replace(device, policy=replace(device.policy, bins_from=1)), rig.kernels)
+    return with_bins(rig.on(as_kind(rig.device, software=False)))
 
 
 def normal(spread: float) -> Callable[[np.random.Generator, int], Array]:
@@ -85,7 +86,7 @@ def test_draws_from_bins_equal_the_reference(rig: Rig, vocab: int, family: str) 
     logits = FAMILIES[family](rng, vocab).astype(np.float32)
     found = choose(SamplerRig(binned(rig), vocab), logits, SETTINGS)
     decided = [
-        check(got, logits, [], replace(sample, seed=5, index=i))
+        check_draw(rig, got, logits, [], replace(sample, seed=5, index=i))
         for i, (got, sample) in enumerate(zip(found, SETTINGS, strict=True))
     ]
     least = LEAST_DECIDED.get(family, 0.3)
@@ -115,7 +116,7 @@ def test_tokens_of_mass_zero_are_not_drawn_from_bins(rig: Rig, n_finite: int) ->
     assert {one.id for one in found} <= set(ids.tolist())
     finite = np.where(np.isinf(logits), np.float32(-1e4), logits)
     for i, (got, sample) in enumerate(zip(found, SETTINGS, strict=True)):
-        check(got, finite, [], replace(sample, seed=5, index=i))
+        check_draw(rig, got, finite, [], replace(sample, seed=5, index=i))
 
 
 def test_bins_hold_the_tokens_that_a_grammar_allows(rig: Rig) -> None:
@@ -125,7 +126,7 @@ def test_bins_hold_the_tokens_that_a_grammar_allows(rig: Rig) -> None:
     samples = [settings(seed=1), settings(seed=1, top_p=0.9)]
     found = SamplerRig(binned(rig), 4099).choose(logits, samples, [], [allowed.tolist()] * 2)
     for got, row, sample in zip(found, logits, samples, strict=True):
-        check_allowed(got, row, [], sample, allowed)
+        check_allowed(rig, got, row, [], sample, allowed)
 
 
 @pytest.mark.parametrize("odd", [np.nan, -np.nan, np.inf])

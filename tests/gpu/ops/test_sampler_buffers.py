@@ -10,12 +10,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from gpu.checks.rig import Array
+from gpu.checks.sampler import check_draw
+from gpu.checks.sampler_rig import SamplerRig, settings
 from gpu.ops.sampling import SLICE_LANES, strip_quads
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.step import Sample, Sampled
-from tests.gpu.ops.rig import Array, Rig
-from tests.gpu.ops.sampler_checks import check
-from tests.gpu.ops.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Rig
 
 pytestmark = pytest.mark.parity
 
@@ -46,7 +47,7 @@ def check_all(sampler: SamplerRig, logits: Array, samples: Sequence[Sample]) -> 
     found = choose(sampler, logits, samples)
     finite = np.where(np.isinf(logits), np.float32(MASKED), logits)
     return [
-        check(got, finite, [], replace(sample, seed=2026, index=i))
+        check_draw(sampler.rig, got, finite, [], replace(sample, seed=2026, index=i))
         for i, (got, sample) in enumerate(zip(found, samples, strict=True))
     ]
 

@@ -12,12 +12,13 @@ import pytest
 import wgpu
 from scipy import stats
 
+from gpu.checks.rig import Array
+from gpu.checks.sampler_rig import SamplerRig, settings
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.step import Sample
 from gpu.webgpu.kernels import read_shader
-from tests.gpu.ops.rig import Array, Rig
-from tests.gpu.ops.sampler_rig import SamplerRig, settings
+from tests.gpu.ops.rig import Rig
 
 pytestmark = pytest.mark.parity
 

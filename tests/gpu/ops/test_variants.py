@@ -13,10 +13,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from gpu.bench.machine.checks import CHECKS, attention, matmul
-from gpu.bench.machine.kv_cache import LayerCache
-from gpu.bench.machine.rig import Finding, Rig
 from gpu.checkpoint.packing import FORMATS
+from gpu.checks import attention, kv_writes, matmul, quantize_kv
+from gpu.checks import ops as op_checks
+from gpu.checks.difference import WrongResult
+from gpu.checks.kv_cache import LayerCache
+from gpu.checks.rig import Rig
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Kernels
@@ -60,7 +62,7 @@ class RecordingRig(Rig):
 
     def compare(self, *_: object) -> None: ...
 
-    def expect(self, *_: object) -> None: ...
+    def expect(self, what: str, is_right: object) -> None: ...
 
 
 def is_too_large(use: Use) -> bool:
@@ -81,7 +83,7 @@ def checks(kind: str) -> dict[Variant, tuple[Use, Check]]:
 @pytest.fixture
 def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let checks be recorded with zeros: drawing numbers takes longer than recording."""
-    for module in (attention, matmul):
+    for module in (attention, kv_writes, matmul, quantize_kv):
         monkeypatch.setattr(module, "normal", lambda rng, *shape: np.zeros(shape, np.float32))
     monkeypatch.setattr(LayerCache, "fill", lambda *_: None)
 
@@ -110,7 +112,7 @@ def test_the_others_are_variants_of_the_checks_of_every_device() -> None:
     rig = RecordingRig(open_null_device(ADAPTERS["discrete"]), ends=False)
     used = {v: use for v, use in variants("discrete").items() if v[0] in OTHERS}
     for name in {check_name(use) for use in used.values()}:
-        CHECKS[name](rig)
+        op_checks.CHECKS[name](rig)
     assert {v[0] for v in used} == set(OTHERS)
     missing = [str(use) for variant, use in used.items() if variant not in rig.recorded]
     assert not missing, missing
@@ -149,11 +151,12 @@ def is_quick(use: Use) -> bool:
 def run(rig: Rig, found: dict[Variant, tuple[Use, Check]]) -> None:
     wrong = []
     for use, check in found.values():
-        rig.found = Finding()
-        check(rig)
-        assert rig.found.numbers
-        if rig.found.wrong:
-            wrong.append(f"{use}: {rig.found.wrong}")
+        rig.found.clear()
+        try:
+            check(rig)
+        except WrongResult as error:
+            wrong.append(f"{use}: {error}")
+        assert sum(found.numbers for found in rig.found)
     assert not wrong, "\n".join(wrong[:8])
 
 

@@ -7,27 +7,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from gpu.bench.machine.checks.attention import (
+from gpu.checkpoint.packing import FORMATS
+from gpu.checks.attention import (
     AttentionCase,
     MergeCase,
-    QkvCase,
-    check_attention_case,
-    check_merge_case,
-    check_qk_norm_rope,
-    check_qkv_case,
-    check_quantize_kv,
+    check_attention,
+    check_attention_merge,
 )
-from gpu.bench.machine.checks.matmul import MatmulCase, check_case, check_rms_norm_split
-from gpu.bench.machine.checks.sampler import check_sample
-from gpu.bench.machine.rig import Rig
-from gpu.checkpoint.packing import FORMATS
+from gpu.checks.kv_cache import RowPlaces
+from gpu.checks.kv_writes import (
+    SOMEWHERE,
+    QkNormCase,
+    QkvCase,
+    check_qk_norm_rope,
+    check_qkv,
+)
+from gpu.checks.matmul import MatmulCase, check_matmul
+from gpu.checks.quantize_activations import check_rms_norm_split
+from gpu.checks.quantize_kv import check_quantize_kv
+from gpu.checks.rig import Rig
+from gpu.checks.sampler import check_sample
 from gpu.ops.attention_tiling import AttentionTiling
 from gpu.ops.matmul import ACTIVATION_CODES
 from gpu.webgpu.device_policy import SPLIT_ROWS, DevicePolicy
 from gpu.webgpu.tiling import Tile
 from tests.gpu.ops.real_models import CONTEXT, Use
 
-Check = Callable[[Rig], None]
+Check = Callable[[Rig], object]
 
 MOST_ROWS = 90
 """Rows of a check in a plan for more: they fill tiles, and leave the last one partly empty."""
@@ -84,21 +90,24 @@ def _matmul(use: Use, policy: DevicePolicy) -> Check:
     dtype = FORMATS[use.dtype].vocabulary if gathered else use.dtype
     sizes = (34, 66, 130, 258, 1026, 2050, 4098, 8194)
     n, k = _small(use, policy, n_rows, sizes, dtype)
-    return partial(check_case, dtype=dtype, case=replace(case, n=n, k=k))
+    return partial(check_matmul, case=replace(case, n=n, k=k, dtype=dtype))
 
 
 def _qkv(use: Use, policy: DevicePolicy) -> Check:
     config, d = use.config, use.config.head_dim
     sizes = [(heads + 2) * d for heads in range(1, config.n_heads + 2 * config.n_kv_heads)]
     n, k = _small(use, policy, use.n_rows, sizes, use.dtype, in_quads=True)
+    n_rows = max(1, min(use.n_rows - 1, 250))
     case = QkvCase(
         (n // d - 2, 1, d),
-        k,
-        bucket=use.n_rows,
-        bias=bool(use.dispatch.kernel.constants["BIAS"]),
+        SOMEWHERE if use.n_rows == 8 else RowPlaces.of(*((i % 3, i // 3) for i in range(n_rows))),
         kv_dtype="f16" if use.kv_dtype == "f16" else "f32",
+        dtype=use.dtype,
+        width=k,
+        bias=bool(use.dispatch.kernel.constants["BIAS"]),
+        bucket=use.n_rows,
     )
-    return partial(check_qkv_case, dtype=use.dtype, case=case)
+    return partial(check_qkv, case=case)
 
 
 def _attention(use: Use, policy: DevicePolicy) -> Check:
@@ -118,41 +127,42 @@ def _attention(use: Use, policy: DevicePolicy) -> Check:
     case = AttentionCase(
         (group * n_kv, n_kv, config.head_dim),
         tuple(at[::-1]),
+        use.kv_dtype,
         bucket=use.n_rows,
         splits=n_splits,
         window=2 * policy.kv_split_size - 9 if c["WINDOW"] else None,
         cap=30.0 if c["CAP"] else None,
         capture=bool(c["CAPTURE"]),
     )
-    return partial(check_attention_case, dtype=use.kv_dtype, case=case)
+    return partial(check_attention, case=case)
 
 
 def _merge(use: Use, policy: DevicePolicy) -> Check:
     c, split = use.dispatch.kernel.constants, policy.kv_split_size
     case = MergeCase(CONTEXT // split, 3, use.config.head_dim, split, bool(c["CAPTURE"]))
-    return partial(check_merge_case, case=case)
+    return partial(check_attention_merge, case=case)
 
 
 def _qk_norm_rope(use: Use, policy: DevicePolicy) -> Check:
     whole = bool(use.dispatch.kernel.constants["WHOLE"])
     kv_dtype = "f16" if use.kv_dtype == "f16" else "f32"
-    cases = (((3, 1, use.config.head_dim), kv_dtype, whole, None),)
-    return partial(check_qk_norm_rope, cases=cases)
+    case = QkNormCase((3, 1, use.config.head_dim), kv_dtype, whole)
+    return partial(check_qk_norm_rope, case=case)
 
 
 def _quantize_kv(use: Use, policy: DevicePolicy) -> Check:
-    return partial(check_quantize_kv, dtype=use.kv_dtype, shapes=((3, 1, use.config.head_dim),))
+    return partial(check_quantize_kv, dtype=use.kv_dtype, heads=(3, 1, use.config.head_dim))
 
 
 def _rms_norm_split(use: Use, policy: DevicePolicy) -> Check:
     blocks = int(use.dispatch.kernel.constants["BLOCKS"])
     chains = policy.tuning.norm_chains(blocks)
     few = next(n for n in _blocks(blocks) if policy.tuning.norm_chains(n) == chains)
-    return partial(check_rms_norm_split, widths=(32 * few - 3,))
+    return partial(check_rms_norm_split, k=32 * few - 3)
 
 
 def _sample(use: Use, policy: DevicePolicy) -> Check:
-    return partial(check_sample, vocabs=(use.config.vocab_size,))
+    return partial(check_sample, vocab=use.config.vocab_size)
 
 
 def _rows(use: Use) -> int:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from gpu import ops
+from gpu.checks.rig import limited, op_config, plain_rows
 from gpu.errors import DeviceError
 from gpu.ops.step_buffer import STEP_BYTES
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Grid, Plan, Recorder
-from tests.gpu.ops.rig import Rig, limited, llama_config, plain_rows
+from tests.gpu.ops.rig import Rig
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_ops_refuse_tensors_of_the_wrong_width(rig: Rig) -> None:
     x, y = rig.memory.zeros("x", (1, 32)), rig.memory.zeros("y", (1, 32))
     texts, keys = ops.SlotTexts.make(rig.memory, 1, 99), ops.SortKeys(y, None)
     wide = rig.memory.zeros("wide", (1, 16))
-    config = llama_config(n_layers=1)
+    config = op_config(n_layers=1)
     wrong = [
         lambda rec: ops.matmul(rec, batch, "layer03.attn.qkv", wide, matrix, y),
         lambda rec: ops.matmul(rec, batch, "layer03.attn.qkv", x, matrix, wide),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gpu.checkpoint.inventory import Inventory
+from gpu.checks.rig import limited, with_info
 from gpu.errors import InvalidRequest
 from gpu.ops.cost import COSTS, Cost, StepSize
 from gpu.ops.rms_norm_split import MIN_SPLIT_ROWS
@@ -29,7 +30,7 @@ from gpu.webgpu.kernels import Kernel
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY
 from tests.gpu.models import random_llama
-from tests.gpu.ops.rig import Rig, limited, with_info
+from tests.gpu.ops.rig import Rig
 
 MODELS = (("gqa8", "f32"), ("odd100_tied", "f16"), ("head100_all_bias", "q8"), ("odd36", "q4"))
 

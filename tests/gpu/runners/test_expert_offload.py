@@ -12,6 +12,7 @@ import pytest
 
 from gpu import Engine, Footprint, SamplingParams
 from gpu.checkpoint.weights import WeightLoader
+from gpu.checks.rig import Arrays, limited
 from gpu.errors import ModelError
 from gpu.events import Done, Event, Prefill, Token
 from gpu.load_options import LoadOptions
@@ -23,7 +24,7 @@ from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.models import random_models
 from tests.gpu.on_device import stored_numbers
-from tests.gpu.ops.rig import Arrays, Rig, limited
+from tests.gpu.ops.rig import Rig
 
 N_TOKENS = 21
 CHUNK = 8

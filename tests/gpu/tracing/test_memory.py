@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpu.bench.machine.rig import normal
 from gpu.checkpoint.random_checkpoint import RandomCheckpoint
+from gpu.checks.rig import normal
 from gpu.load_options import LoadOptions
 from gpu.plans.capture_buffers import ROW_BUCKETS
 from gpu.plans.plan_cache import LEAST_ROWS, RecordedPlan

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu.checks.rig import with_info
 from gpu.engine.engine import Engine
 from gpu.files.cache_folder import cache_folder
 from gpu.load_options import LoadOptions
@@ -33,7 +34,6 @@ from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
 from tests.gpu.models import random_llama
-from tests.gpu.ops.rig import with_info
 
 DEFAULTS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 

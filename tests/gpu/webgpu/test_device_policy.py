@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from gpu.checks.rig import op_config
 from gpu.info import AdapterInfo
 from gpu.plans.capture_buffers import captured_rows
 from gpu.step import MAX_ROWS
@@ -16,7 +17,6 @@ from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE, NARROW, NARROW_VENDORS, DevicePolicy
 from gpu.webgpu.tiling import GPU, SOFTWARE, candidates
 from gpu.webgpu.vendors import vendor_of
-from tests.gpu.ops.rig import llama_config
 
 
 def policy(
@@ -56,7 +56,7 @@ def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
     [(30, 576, 270 << 20), (16, 2048, 2500 << 20), (32, 4096, 4500 << 20)],
 )
 def test_a_discrete_gpu_captures_its_longest_chunks(layers: int, width: int, weights: int) -> None:
-    config = llama_config(n_layers=layers, hidden_size=width)
+    config = op_config(n_layers=layers, hidden_size=width)
 
     def rows(policy: DevicePolicy) -> int:
         device = SimpleNamespace(policy=policy, max_binding_bytes=2**31 - 1)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import wgpu
 
+from gpu.checks.rig import POISON
 from gpu.errors import DeviceError
 from gpu.webgpu import peaks
 from gpu.webgpu.buffers import Memory, Tensor
@@ -25,7 +26,6 @@ from gpu.webgpu.peaks import (
     measure_peaks,
     plausible,
 )
-from tests.gpu.ops.rig import POISON
 
 
 @pytest.mark.parity

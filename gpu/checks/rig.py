@@ -1,112 +1,94 @@
 """Runs single ops with poisoned buffers and compares them with their NumPy twins.
 
 Inputs hold NaN wherever an op must not read, outputs hold NaN wherever it must write, and the guard
-rows after them must keep every bit. A comparison is noted, not raised: one wrong op should not hide
-the others.
+rows after them must keep every bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.weights import WeightLoader
+from gpu.checks.difference import Difference, WrongResult, difference
 from gpu.config import ModelConfig, RopeConfig
 from gpu.ops import Batch, RmsNormSplit
-from gpu.ops.quantize_activations import quantized_row_words
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
 from gpu.step import MAX_ROWS, Row, Sample, Step
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import StepCommands
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Recorder
 
 ROUNDING = 2.0**-24
 """Relative rounding error of one float32 operation."""
-DENORMAL = 1e-36
-"""Smallest normal float32; devices may flush smaller numbers to zero."""
 POISON = 0x7FC0BEEF
 """A float32 NaN with a recognisable payload."""
 GUARD_ROWS = 3
-WIDEST = 1024
+WIDEST = 4096
 """Widest row that is normalised before a matmul."""
-WIDEST_ASSIGNMENTS = 2048
-"""Rows of int8 activations that a check may need: rows times experts of each."""
+QUANTIZED_WORDS = 1 << 18
+"""Words of all int8 activations of a check."""
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(slots=True)
-class Finding:
-    """Outcome of the comparisons of one check.
+class Rig:
+    """Buffers, batches, recording and replay of single ops on one device.
 
-    error     largest |device - reference|, relative to the largest number of the reference or 1
-    of_bound  largest error relative to its bound; more than 1 is wrong
-    numbers   how many numbers were compared
-    wrong     what is wrong; "" if nothing is
+    found     what the comparisons found
     """
 
-    error: float = 0.0
-    of_bound: float = 0.0
-    numbers: int = 0
-    wrong: str = ""
-
-
-class Rig:
-    """Buffers, batches, recording and replay of single ops on one device."""
-
-    def __init__(self, device: Device, kernels: Kernels | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        kernels: Kernels | None = None,
+        found: list[Difference] | None = None,
+    ) -> None:
         self.device = device
         self.kernels = kernels or Kernels(device)
         self.calls = open_calls(device)
         self.memory = Memory(device)
-        self.found = Finding()
+        self.found = [] if found is None else found
         self._step = self.memory.zeros("step", (STEP_BYTES // 4,), "u32", uniform=True)
         self._rms_norm_split = RmsNormSplit.make(WIDEST, MAX_ROWS, self.memory)
         self.quantized_rows: Tensor | None = None
         if device.tuning.q8_activations:
-            n_words = WIDEST_ASSIGNMENTS * quantized_row_words(128)
-            self.quantized_rows = self.memory.zeros("quantized_rows", (n_words,), "u32")
+            self.quantized_rows = self.memory.zeros("quantized_rows", (QUANTIZED_WORDS,), "u32")
+
+    def on(self, device: Device) -> Self:
+        """Return a rig with the same kernels for the same device with another policy."""
+        return type(self)(device, self.kernels, self.found)
 
     # ---- comparing --------------------------------------------------------------------------
 
-    def compare(self, what: str, got: Array, want: Array, bound: Array | float) -> None:
-        """Compare |got - want| with `bound`. A NaN is wrong unless both are."""
-        want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
-        if got.shape != want.shape:
-            self.fail(f"{what}: shape {got.shape} instead of {want.shape}")
-            return
-        error = np.abs(got - want)
-        bounds = np.broadcast_to(bound, want.shape) + DENORMAL
-        found, ratio = self.found, error / bounds
-        found.numbers += error.size
-        found.error = max(found.error, _largest(error) / max(np.abs(want).max(), 1.0))
-        found.of_bound = max(found.of_bound, _largest(ratio))
-        wrong = ~(error <= bounds)
-        if wrong.any():
-            size = np.where(np.isnan(ratio), np.inf, ratio)
-            at = tuple(int(i) for i in np.unravel_index(np.argmax(size), size.shape))
-            self.fail(
-                f"{what}: {wrong.sum()} of {wrong.size} numbers are wrong, the worst at {at}: "
-                f"{got[at]:g} instead of {want[at]:g} (bound {bounds[at]:.2g})"
-            )
+    def compare(
+        self, result: str, case: object, got: Array, want: Array, bound: Array | float
+    ) -> None:
+        """Raise WrongResult unless |got - want| <= bound everywhere. `result` names what is
+        compared, `case` of which numbers."""
+        found = difference(got, want, bound)
+        self.note(result, found)
+        if found.wrong:
+            raise WrongResult(f"{result}, {case}: {found.wrong}")
+
+    def note(self, result: str, found: Difference) -> None:
+        """Keep what a comparison found."""
+        self.found.append(found)
 
     def expect(self, what: str, is_right: bool | np.bool_) -> None:
-        """Note a statement that has to be true."""
-        self.found.numbers += 1
+        """Raise WrongResult(what) unless a statement is true."""
+        self.note(what, Difference(numbers=1))
         if not is_right:
-            self.fail(what)
-
-    def fail(self, wrong: str) -> None:
-        """Note what is wrong; of several findings the first is kept."""
-        self.found.wrong = self.found.wrong or wrong
+            raise WrongResult(what)
 
     # ---- running ----------------------------------------------------------------------------
 
@@ -134,8 +116,12 @@ class Rig:
             batch, rms_norm_split=self._rms_norm_split, quantized_rows=self.quantized_rows
         )
 
+    def run_op(self, op: Callable[..., None], *args: object, **named: object) -> None:
+        """Record `op` with these arguments and run it."""
+        self.run(lambda rec: op(rec, *args, **named))
+
     def run(self, record: Callable[[Recorder], None]) -> None:
-        """Record and submit; reading a result waits for it."""
+        """Record and run; return once the device is done."""
         rec = Recorder(self.device, self.kernels)
         record(rec)
         commands = self.calls.prepare(StepCommands(rec.plan.segments()))
@@ -148,14 +134,14 @@ class Rig:
         self.memory.write(tensor, np.full(tensor.n_bytes // 4, POISON, np.uint32))
         return tensor
 
+    def unwritten(self, array: Array) -> Array:
+        """Return what a cache that should hold `array` holds: NaN where nothing was written."""
+        return array
+
     def input(self, name: str, rows: Array) -> Tensor:
         """Upload an activation (n_rows, width): zeros in columns past the width, NaN in rows past
         the last."""
-        n_rows, width = rows.shape
-        whole = poisoned(n_rows + GUARD_ROWS, padded(width))
-        whole[:n_rows] = 0
-        whole[:n_rows, :width] = rows
-        return self.memory.upload(name, whole)
+        return self.memory.upload(name, with_guard(rows))
 
     def gain(self, gain: Array) -> Tensor:
         """Upload a vector, padded with zeros to whole blocks."""
@@ -167,9 +153,21 @@ class Rig:
         before[:, width:] = 0
         return Output(self, self.memory.upload("out", before), before, n_rows, width)
 
-    def matrix(self, weight: Array, dtype: str) -> Matrix:
+    def in_place(self, rows: Array) -> Output:
+        """Upload an activation that is also the result; nothing around it may change."""
+        before = with_guard(rows)
+        return Output(self, self.memory.upload("in_place", before), before, *rows.shape)
+
+    def loader(
+        self, arrays: Mapping[str, Array], dtype: str, shard_bytes: int | None = None
+    ) -> WeightLoader:
+        """Return a loader of these arrays that cuts matrices into shards of `shard_bytes`."""
+        device = limited(self.device, shard_bytes) if shard_bytes else self.device
+        return WeightLoader(Arrays(arrays), Memory(device), dtype)
+
+    def matrix(self, weight: Array, dtype: str, shard_bytes: int | None = None) -> Matrix:
         """Upload `weight` (n, k) as a loader does."""
-        loader = WeightLoader(Arrays({"w": weight}), self.memory, dtype)
+        loader = self.loader({"w": weight}, dtype, shard_bytes)
         return loader.matrix("weight", "w", *weight.shape)
 
 
@@ -184,15 +182,16 @@ class Output:
     width: int
 
     def read(self) -> Array:
-        """Return the result; note if anything outside its rows and columns changed."""
+        """Return the result; raise WrongResult if anything outside its rows and columns changed."""
         after = self.rig.memory.read(self.tensor)
         untouched = after.view(np.uint32) == self.before.view(np.uint32)
         untouched[: self.n_rows, : self.width] = True
         if not untouched.all():
             row, column = np.argwhere(~untouched)[0]
-            self.rig.fail(
-                f"wrote to row {row}, column {column}, outside the result of {self.n_rows} rows of "
-                f"{self.width}"
+            self.rig.expect(
+                f"{self.tensor!r}: wrote {after[row, column]} to row {row}, column {column}, "
+                f"outside the result of {self.n_rows} rows of {self.width}",
+                False,
             )
         result: Array = after[: self.n_rows, : self.width]
         return result
@@ -221,6 +220,18 @@ class Arrays:
         self, out: Array, name: str, rows: slice | None = None, columns: slice | None = None
     ) -> None:
         out[...] = self.read_f32(name, rows, columns)
+
+
+def with_info(device: Device, **changes: Any) -> Device:
+    """Return the same device with a changed adapter description, and the policy for it."""
+    info = replace(device.info, **changes)
+    return replace(device, info=info, policy=DevicePolicy.of(info))
+
+
+def limited(device: Device, max_binding_bytes: int) -> Device:
+    """Return the same device with a lower binding limit, so that matrices are cut into shards."""
+    limits = {**device.info.limits, "max-storage-buffer-binding-size": max_binding_bytes}
+    return with_info(device, limits=limits)
 
 
 def op_config(**changes: Any) -> ModelConfig:
@@ -257,6 +268,11 @@ def plain_rows(n: int) -> list[Row]:
     return rows_at(range(n))
 
 
+def greedy(row: int, slot: int = 0) -> Sample:
+    """Return a greedy sample of a slot after `row`."""
+    return Sample(row, slot, 0, 0, 0.0)
+
+
 def normal(rng: np.random.Generator, *shape: int) -> Array:
     return rng.normal(size=shape).astype(np.float32)
 
@@ -267,18 +283,26 @@ def f64(*arrays: Array) -> Any:
     return found if len(found) > 1 else found[0]
 
 
-def recording(
-    op: Callable[..., None], *args: object, **named: object
-) -> Callable[[Recorder], None]:
-    """Return a function that records `op` with these arguments."""
-    return lambda rec: op(rec, *args, **named)
-
-
 def poisoned(*shape: int) -> Array:
     return np.full(shape, POISON, np.uint32).view(np.float32)
 
 
-def _largest(values: Array) -> float:
-    """Return the largest of the numbers that are finite."""
-    finite = values[np.isfinite(values)]
-    return float(finite.max()) if finite.size else 0.0
+def check_each(check: Callable[..., object], *cases: object) -> Callable[[Rig], None]:
+    """Return a function that calls `check` with a rig and each case: one argument, or a tuple of
+    them."""
+
+    def check_all(rig: Rig) -> None:
+        for case in cases:
+            check(rig, *(case if isinstance(case, tuple) else (case,)))
+
+    return check_all
+
+
+def with_guard(rows: Array) -> Array:
+    """Return rows (n_rows, width) with zeros in columns past the width, NaN in rows past the
+    last."""
+    n_rows, width = rows.shape
+    whole = poisoned(n_rows + GUARD_ROWS, padded(width))
+    whole[:n_rows] = 0
+    whole[:n_rows, :width] = rows
+    return whole

@@ -1,22 +1,25 @@
-"""Checks a sampler's choices against `gpu.reference.sampler`.
+"""Checks of a sampler's choices.
 
 Float32 may put a token on the other side of a threshold only when it lies within rounding of it.
-`check` works out how many tokens can survive then, nearly always one number, and holds the device
-to it; as survivors are always the most likely tokens, their number says which they are.
+`check_draw` works out how many tokens can survive then, nearly always one number, and holds the
+device to it; as survivors are always the most likely tokens, their number says which they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from gpu.checks.rig import ROUNDING, Array, Rig, check_each
+from gpu.checks.sampler_rig import SamplerRig, settings
+from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
 from gpu.sampling_params import TokenBias
-from gpu.step import N_CANDIDATES, Sample, Sampled
-from tests.gpu.ops.rig import ROUNDING, Array, compare
+from gpu.step import CUTS, N_CANDIDATES, Sample, Sampled
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Expected:
         added = self.added()
         scaling = 16 if s.temperature not in (0, 1) or s.repetition_penalty != 1 else 0
         scaled = scaling * (np.abs(d.scaled) + added) + 4 * added
-        return ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaled)
+        error: Array = ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaled)
+        return error
 
     def added(self) -> Array:
         """Sizes of what biases and the penalties that count add to each scaled logit."""
@@ -69,7 +73,7 @@ class Expected:
         added = reference.scale_logits(np.zeros(len(self.logits)), self.context, sizes)
         return added * max(s.repetition_penalty, 1 / s.repetition_penalty)
 
-    def distribution(self, **changes: float) -> reference.Distribution:
+    def distribution(self, **changes: Any) -> reference.Distribution:
         sample = replace(self.sample, **changes)
         return reference.distribution(self.logits, self.context, sample)
 
@@ -104,49 +108,104 @@ def is_flat(d: reference.Distribution) -> bool:
     return bool(np.ptp(d.scaled) == 0)
 
 
-def check(got: Sampled, logits: Array, context: Sequence[int], sample: Sample) -> bool:
-    """Check one draw against the reference; return whether rounding leaves only one answer."""
+def check_draw(
+    rig: Rig, got: Sampled, logits: Array, context: Sequence[int], sample: Sample
+) -> bool:
+    """Compare one draw with the reference; return whether rounding leaves only one answer."""
     e = Expected(logits.astype(np.float64), context, sample)
     d = e.distribution()
-    kept = e.may_be_kept(d)
-    assert got.n_kept in kept, f"{e.case}: {got.n_kept} kept, not {np.count_nonzero(d.kept)}"
-    check_candidates(got, e, d, decided=len(kept) == 1)
-    check_logprob(got, e)
-    assert got.rank == np.count_nonzero(d.scaled > d.scaled[got.id]), f"{e.case}: rank"
-    if got.n_kept != np.count_nonzero(d.kept):
+    kept, n_kept = e.may_be_kept(d), np.count_nonzero(d.kept)
+    rig.expect(f"{e.case}: kept {got.n_kept}, not {n_kept}", got.n_kept in kept)
+    _check_candidates(rig, got, e, d, decided=len(kept) == 1)
+    _check_logprob(rig, got, e)
+    rank = np.count_nonzero(d.scaled > d.scaled[got.id])
+    rig.expect(f"{e.case}: rank {got.rank} instead of {rank}", got.rank == rank)
+    if got.n_kept != n_kept:
         return False
     error = float(d.before @ e.mass_error(d)) + e.sum_error(d)
-    compare(e.result("mass"), e.case, np.array(got.mass), np.array(d.mass), 4 * error, sample.seed)
+    rig.compare(e.result("mass"), e.case, np.array(got.mass), np.array(d.mass), 4 * error)
     u = 0.0 if sample.temperature == 0 else reference.uniform(sample.seed, sample.index)
-    assert got.draw == u, f"{e.case}: the draw was {got.draw}, not {u}"
+    rig.expect(f"{e.case}: the draw was {got.draw}, not {u}", got.draw == u)
     drawn = e.may_be_drawn(d, u)
-    assert got.id in drawn, f"{e.case}: chose {got.id}, not {reference.draw(d, u)}"
+    rig.expect(f"{e.case}: chose {got.id}, not {reference.draw(d, u)}", got.id in drawn)
     probability = d.after[[got.id]]
     bound = (e.mass_error(d)[got.id] + 2 * error) * probability
-    compare(e.result("after"), e.case, np.array([got.probability]), probability, bound, sample.seed)
+    rig.compare(e.result("after"), e.case, np.array([got.probability]), probability, bound)
     return len(kept) == len(drawn) == 1
 
 
-def check_candidates(got: Sampled, e: Expected, d: reference.Distribution, decided: bool) -> None:
-    """The most likely tokens, ties by id, with the effect of the filters on each."""
+def _check_candidates(
+    rig: Rig, got: Sampled, e: Expected, d: reference.Distribution, decided: bool
+) -> None:
+    """Compare the most likely tokens, ties by id, with the effect of the filters on each."""
     ids = d.order[:N_CANDIDATES]
-    assert [c.id for c in got.candidates] == ids.tolist(), f"{e.case}: candidates"
+    found = [c.id for c in got.candidates]
+    rig.expect(f"{e.case}: candidates {found}", found == ids.tolist())
     bound = e.mass_error(d)[ids] + float(d.before @ e.mass_error(d)) + e.sum_error(d)
     before = np.array([c.before for c in got.candidates])
-    compare(e.result("before"), e.case, before, d.before[ids], bound * d.before[ids], e.sample.seed)
+    rig.compare(e.result("before"), e.case, before, d.before[ids], bound * d.before[ids])
     if decided:
-        cuts = [reference.CUTS[i] for i in d.cut[ids]]
-        assert [c.cut for c in got.candidates] == cuts, f"{e.case}: cuts"
+        cuts = [CUTS[i] for i in d.cut[ids]]
+        rig.expect(f"{e.case}: cuts", [c.cut for c in got.candidates] == cuts)
         after = np.array([c.after for c in got.candidates])
-        compare(
-            e.result("after"), e.case, after, d.after[ids], 2 * bound * d.after[ids], e.sample.seed
-        )
+        rig.compare(e.result("after"), e.case, after, d.after[ids], 2 * bound * d.after[ids])
 
 
-def check_logprob(got: Sampled, e: Expected) -> None:
-    """The raw logit is won back from the scaled one; log Σ exp is as good as its terms."""
+def _check_logprob(rig: Rig, got: Sampled, e: Expected) -> None:
+    """Compare the log-probability. The raw logit is won back from the scaled one; log Σ exp is as
+    good as its terms."""
     top = e.logits.max()
     want = e.logits[got.id] - top - np.log(np.exp(e.logits - top).sum())
     size = np.abs(e.logits).max() + math.log(len(e.logits)) + 1
     bound = 16 * ROUNDING * size + e.error_of_sums
-    compare(e.result("logprob"), e.case, np.array([got.logprob]), np.array([want]), bound, 0)
+    rig.compare(e.result("logprob"), e.case, np.array([got.logprob]), np.array([want]), bound)
+
+
+Family = Callable[[np.random.Generator, int], Array]
+"""Makes logits of a kind for a vocabulary."""
+
+
+def normal_logits(rng: np.random.Generator, n: int) -> Array:
+    return rng.normal(0, 3, n)
+
+
+def check_settings(
+    sampler: SamplerRig, family: Family, chosen: Sequence[Sample], rng: np.random.Generator
+) -> list[bool]:
+    """Compare draws with these settings with the reference; return which have only one answer."""
+    vocab, decided = sampler.vocab_size, []
+    for start in range(0, len(chosen), MAX_SAMPLES):
+        samples = [
+            replace(s, seed=int(rng.integers(2**64, dtype=np.uint64)), index=7 * (start + i))
+            for i, s in enumerate(chosen[start : start + MAX_SAMPLES])
+        ]
+        logits = np.stack([family(rng, vocab) for _ in samples]).astype(np.float32)
+        seen = [rng.integers(0, vocab, vocab // 3).tolist() for _ in samples]
+        for i, got in enumerate(sampler.choose(logits, samples, seen)):
+            decided.append(check_draw(sampler.rig, got, logits[i], seen[i], samples[i]))
+    return decided
+
+
+# ---- of a report -----------------------------------------------------------------------------
+
+VOCABS = (31, 257, 4099, 49152)
+SETTINGS = (
+    settings(),
+    settings(temperature=0.0),
+    settings(temperature=0.5, repetition_penalty=1.3),
+    settings(frequency_penalty=0.75, presence_penalty=-0.5, logit_bias=(TokenBias(30, 1.5),)),
+    settings(top_k=5),
+    settings(top_p=0.75),
+    settings(min_p=0.05),
+    settings(temperature=0.75, top_k=40, top_p=0.875, min_p=0.03125),
+    settings(temperature=2.5, top_k=7),
+)
+
+
+def check_sample(rig: Rig, vocab: int) -> None:
+    """Compare a draw with each of `SETTINGS` with the reference."""
+    rng = np.random.default_rng(vocab)
+    check_settings(SamplerRig(rig, vocab), normal_logits, SETTINGS, rng)
+
+
+CHECKS: dict[str, Callable[[Rig], None]] = {"sample": check_each(check_sample, *VOCABS)}

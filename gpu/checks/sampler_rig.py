@@ -9,20 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu import ops
+from gpu.checks.rig import POISON, Array, Rig, plain_rows
 from gpu.ops import Batch
-from gpu.ops.sampling import RESULT_WORDS
+from gpu.ops.sampling import N_BINS, RESULT_WORDS, bin_groups
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.results import parse_samples
 from gpu.step import MAX_TIMES_WRITTEN, Row, Sample, Sampled
 from gpu.webgpu.buffers import padded
 from gpu.webgpu.plan import Recorder
-from tests.gpu.ops.rig import Array, Rig, plain_rows
 
 N_SLOTS = MAX_SAMPLES + 1
 """One slot more than a step uses: its context and its choice must not change."""
 UNCHOSEN = 0xDEAD
-POISON = 0x7FC00000
-"""Id and number of biases behind those of a sample: a NaN, and no token."""
 
 
 class Text(NamedTuple):
@@ -34,7 +32,9 @@ class Text(NamedTuple):
 
 def settings(**changes: Any) -> Sample:
     """Settings of one draw, as the device stores them; by default nothing is filtered."""
-    stored = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in changes.items()}
+    stored: dict[str, Any] = {
+        k: float(np.float32(v)) if isinstance(v, float) else v for k, v in changes.items()
+    }
     return replace(Sample(row=0, slot=0, seed=0, index=0), **stored)
 
 
@@ -104,18 +104,27 @@ class SamplerRig:
         for sample in samples:
             self._texts.set_biases(memory, sample.slot, sample.logit_bias)
         batch = self.rig.batch(rows, samples)
+        before = memory.read(self._results)
         self.rig.run(lambda rec: self.record(rec, batch))
         results = memory.read(self._results)
-        untouched = results.view(np.float32)[n:]
-        np.testing.assert_array_equal(untouched, self.rig.leftover, "wrote past the step's samples")
-        sampled = parse_samples(results.tobytes(), n)
+        same = np.array_equal(results[n:], before[n:])
+        self.rig.expect("the sampler wrote past the step's samples", same)
         left = memory.read(self._logits)[:n, : self.vocab_size].view(np.uint32)
-        assert np.array_equal(left, logits.view(np.uint32)), "the raw logits changed"
-        return sampled
+        same = np.array_equal(left, logits.view(np.uint32))
+        self.rig.expect("the sampler changed the raw logits", same)
+        return parse_samples(results.tobytes(), n)
 
     def keys(self) -> Array:
         """Result of the first half of the sampler, (MAX_SAMPLES, keys and summaries)."""
         return self.rig.memory.read(self._keys.keys)
+
+    def bins(self, row: int) -> tuple[Array, Array, Array]:
+        """Return the bins of a row: counts and masses (groups, 2, bins), spans (bins, 4), ids."""
+        assert self._keys.bins is not None
+        words = self.rig.memory.read(self._keys.bins)[row]
+        n = 2 * N_BINS * bin_groups(self.vocab_size, self.rig.device.policy)
+        counts, spans, ids = np.split(words, [n, n + 4 * N_BINS])
+        return counts.reshape(-1, 2, N_BINS), spans.reshape(-1, 4), ids
 
     def record(self, rec: Recorder, batch: Batch) -> None:
         """Record both halves of the sampler."""
@@ -151,10 +160,12 @@ class SamplerRig:
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
     def _check_left(self, ids: Sequence[int], texts: Sequence[Text]) -> None:
-        """The next step reads the choice `ids` of each slot; the next penalty counts it."""
-        memory = self.rig.memory
+        """Raise WrongResult unless the buffers are as the next step needs them: it reads the choice
+        `ids` of each slot, and the next penalty counts it."""
+        memory, expect = self.rig.memory, self.rig.expect
         chosen = memory.read(self._chosen).tolist()
-        assert chosen == [*ids, *[UNCHOSEN] * (N_SLOTS - len(ids))]
+        same = chosen == [*ids, *[UNCHOSEN] * (N_SLOTS - len(ids))]
+        expect("the next step would read another choice", same)
         seen = np.zeros((N_SLOTS, 32 * self._texts.seen.shape[1]), np.uint8)
         counts = np.zeros((N_SLOTS, 2 * self._texts.counts.shape[1]), np.int64)
         for slot, text in enumerate(texts):
@@ -166,5 +177,7 @@ class SamplerRig:
             counts[slot, id] += 1
         bits = np.packbits(seen, axis=1, bitorder="little").view(np.uint32)
         packed = np.minimum(counts, MAX_TIMES_WRITTEN).astype(np.uint16).view(np.uint32)
-        assert np.array_equal(memory.read(self._texts.seen), bits)
-        assert np.array_equal(memory.read(self._texts.counts), packed)
+        same = np.array_equal(memory.read(self._texts.seen), bits)
+        expect("the seen tokens are wrong", same)
+        same = np.array_equal(memory.read(self._texts.counts), packed)
+        expect("the counts of written tokens are wrong", same)

@@ -1,4 +1,4 @@
-"""Paged caches for checks of single ops: blocks in a random order, poison wherever nothing was
+"""Paged caches for checks of single ops: blocks in a random order, poison where nothing was
 written."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu.bench.machine.rig import POISON, Array, Rig, rows_at
+from gpu.checks.rig import POISON, Array, Rig, op_config, rows_at
 from gpu.config import ModelConfig
 from gpu.kv.blocks import BLOCK_TOKENS, KvShape, blocks_for
 from gpu.kv.formats import KvStorage, hadamard_size, pack_block
@@ -16,11 +16,22 @@ from gpu.kv.pools import KvPools
 from gpu.reference import kv as reference
 from gpu.reference.ops import KvArrays, StepRows
 from gpu.step import Row
-from gpu.webgpu.buffers import Tensor
+from gpu.webgpu.buffers import Memory, Tensor
 
 LAYER = 1
 """Layer that the ops work on; the configurations of checks have two."""
 NUMPY = {"f32": np.float32, "f16": np.float16}
+
+Heads = tuple[int, int, int]
+"""n_heads, n_kv_heads, head_dim"""
+
+
+def heads_config(heads: Heads, **changes: object) -> ModelConfig:
+    """Return a configuration of two layers with these heads."""
+    n_heads, n_kv_heads, head_dim = heads
+    return op_config(
+        n_layers=2, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, **changes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,7 @@ class LayerCache:
 
     @classmethod
     def scattered(
-        cls, rig: Rig, config: ModelConfig, dtype: str, n_slots: int, n_tokens: int
+        cls, rig: Rig, config: ModelConfig, dtype: str, n_slots: int, n_tokens: int, seed: int = 0
     ) -> LayerCache:
         """Return a cache of slots of up to `n_tokens` tokens with randomly assigned blocks, two of
         them unused; all poisoned."""
@@ -73,7 +84,7 @@ class LayerCache:
         n_blocks = n_slots * per_slot + 2
         shape = KvShape(n_blocks, per_slot * BLOCK_TOKENS)
         pools = KvPools(config, shape, dtype, n_slots, rig.memory)
-        deal = np.random.default_rng(n_tokens).permutation(n_blocks)
+        deal = np.random.default_rng(seed).permutation(n_blocks)
         tables = deal[: n_slots * per_slot].reshape(n_slots, per_slot)
         for slot in range(n_slots):
             pools.set_blocks(slot, tables[slot].tolist())
@@ -86,7 +97,7 @@ class LayerCache:
             kv_heads = (n_blocks, config.n_kv_heads, -1)
             stored = (first.reshape(kv_heads), second.reshape(kv_heads))
         cache = cls(pools, tables, keys, values, stored)
-        cache.upload(rig)
+        cache.upload(rig, *stored)
         return cache
 
     @property
@@ -118,11 +129,15 @@ class LayerCache:
                 if storage.packed:
                     made = _store(made, storage, words, (blocks, at % BLOCK_TOKENS))
                 pool[blocks, :, at % BLOCK_TOKENS] = made
-        self.upload(rig)
+        self.upload(rig, *(self.stored if format.packed else map(rig.unwritten, self.stored)))
 
-    def upload(self, rig: Rig) -> None:
-        rig.memory.write(self.pools.keys[LAYER], self.stored[0])
-        rig.memory.write(self.pools.values[LAYER], self.stored[1])
+    def upload(self, rig: Rig, keys: Array, values: Array) -> None:
+        rig.memory.write(self.pools.keys[LAYER], keys)
+        rig.memory.write(self.pools.values[LAYER], values)
+
+    def places(self, at: RowPlaces) -> tuple[Array, Array]:
+        """Return the blocks of rows, and their places in these."""
+        return self.tables[at.slots, at.positions // BLOCK_TOKENS], at.positions % BLOCK_TOKENS
 
 
 def _store(made: Array, storage: KvStorage, words: Array, at: Sequence[Array]) -> Array:
@@ -147,7 +162,30 @@ def token_words(words: Array, storage: KvStorage, head_dim: int) -> tuple[Array,
     return words[..., :n_data].reshape(shape), words[..., n_data:].reshape(shape)
 
 
-def pool_words(rig: Rig, pool: Tensor) -> Array:
+def pool_words(memory: Memory, pool: Tensor) -> Array:
     """Return a pool's contents, (n_blocks, n_kv_heads, words)."""
     flat = replace(pool, shape=(pool.n_bytes // 4,), dtype="u32")
-    return rig.memory.read(flat).reshape(*pool.shape[:2], -1)
+    return memory.read(flat).reshape(*pool.shape[:2], -1)
+
+
+def compare_written(
+    rig: Rig,
+    result: str,
+    case: object,
+    cache: LayerCache,
+    want: KvArrays,
+    bounds: tuple[float, float],
+) -> None:
+    """Compare what an op wrote to a cache that is not quantised, and where. `bounds`: of keys and
+    values before they are rounded to the format of the cache."""
+    rounding, tiny = (2.0**-11, 2.0**-25) if cache.pools.dtype == "f16" else (0.0, 0.0)
+    for name, pool, numbers, bound in (
+        ("keys", cache.pools.keys[LAYER], want.keys, bounds[0]),
+        ("values", cache.pools.values[LAYER], want.values, bounds[1]),
+    ):
+        after = rig.memory.read(pool)
+        same = np.array_equal(np.isnan(after), np.isnan(numbers))
+        rig.expect(f"{result}, {case}: wrote {name} in the wrong places", same)
+        got, exact = after[~np.isnan(after)], numbers[~np.isnan(numbers)]
+        room = bound + rounding * np.abs(exact) + tiny
+        rig.compare(f"{result}.{name}.{cache.pools.dtype}", case, got, exact, room)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from gpu.architectures import ARCHITECTURES
-from gpu.bench.machine.rig import Array, Arrays
 from gpu.checkpoint.config_shapes import config_modules
 from gpu.checkpoint.tensor_names import has_biases
+from gpu.checks.rig import Array, Arrays
 from gpu.config import ModelConfig
 
 VOCAB = 300

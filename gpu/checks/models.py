@@ -9,11 +9,10 @@ from functools import partial
 import numpy as np
 
 from gpu.architectures import ARCHITECTURES
-from gpu.bench.contestants import greedy
-from gpu.bench.machine.numpy_model import NumpyModel
-from gpu.bench.machine.rig import Array, Rig
-from gpu.bench.machine.tiny_models import VOCAB, tiny_model
 from gpu.checkpoint.packing import FORMATS
+from gpu.checks.numpy_model import NumpyModel
+from gpu.checks.rig import Array, Rig, greedy
+from gpu.checks.tiny_models import VOCAB, tiny_model
 from gpu.kv.blocks import blocks_for
 from gpu.kv.formats import KV_FORMATS
 from gpu.load_options import LoadOptions
@@ -34,7 +33,7 @@ def check_model(rig: Rig, model_type: str, dtype: str = "f32", kv_dtype: str | N
     got = _device_logits(runner, ids)
     want = NumpyModel(runner).logits(ids)[-len(got) :]
     bound = BOUNDS[runner.pools.dtype] * np.abs(want).max()
-    rig.compare("logits", got, want, bound)
+    rig.compare("logits", f"{model_type} {dtype}", got, want, bound)
 
 
 def _device_logits(runner: WgpuRunner, ids: Sequence[int]) -> Array:
@@ -48,7 +47,7 @@ def _device_logits(runner: WgpuRunner, ids: Sequence[int]) -> Array:
     steps = [rows[n_prefill + i : n_prefill + i + 1] for i in range(4)]
     steps.append(rows[n_prefill + 4 :])
     parts = [
-        runner.logits(Step(tuple(some), tuple(greedy(i, 0) for i in range(len(some)))))
+        runner.logits(Step(tuple(some), tuple(greedy(i) for i in range(len(some)))))
         for some in steps
     ]
     return np.concatenate(parts)

@@ -5,14 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu.bench.machine.checks import attention, matmul, moe, rows, sampler, shift_kv
-from gpu.bench.machine.rig import Rig
+from gpu.checks import (
+    attention,
+    attention_weights,
+    kv_writes,
+    matmul,
+    moe,
+    quantize_activations,
+    quantize_kv,
+    rows,
+    sampler,
+    shift_kv,
+    sort_keys,
+)
+from gpu.checks.rig import Rig
 
 CHECKS: dict[str, Callable[[Rig], None]] = {
     **matmul.CHECKS,
+    **quantize_activations.CHECKS,
+    **kv_writes.CHECKS,
     **attention.CHECKS,
+    **attention_weights.CHECKS,
+    **quantize_kv.CHECKS,
     **shift_kv.CHECKS,
     **rows.CHECKS,
     **moe.CHECKS,
+    **sort_keys.CHECKS,
     **sampler.CHECKS,
 }

@@ -1,41 +1,36 @@
 """The checks of a report cover every op, weight format and KV format, find no fault where there is
-none, and find one that is."""
+none, and find one that is. The cases themselves are compared with more of their kind in
+tests/gpu/ops."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpu import ops
-from gpu.bench.machine import model_checks
-from gpu.bench.machine.checks import CHECKS
 from gpu.bench.machine.child import run_check
-from gpu.bench.machine.rig import POISON, Rig, plain_rows
 from gpu.checkpoint.packing import FORMATS
+from gpu.checks import models
+from gpu.checks.difference import WrongResult
+from gpu.checks.ops import CHECKS
+from gpu.checks.rig import POISON, Rig, plain_rows
 from gpu.config import MODEL_TYPES
 from gpu.kv.formats import KV_FORMATS
 from gpu.webgpu import kernels as kernels_module
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
 
-QUICK = {
-    "matmul q4 with int8 activations", "embed f16", "quantize_activations", "rms_norm_split",
-    "qk_norm_rope", "attention rotated4", "attention_merge", "attention_weights q8",
-    "quantize_kv q8q4", "inverse_hadamard", "shift_quantized_kv q8q4", "norm",
-    "position_embedding", "scale_heads",
-    "scale_residual", "steer", "layer_stats", "lora_expand", "moe_topk", "moe_permute",
-    "moe_matmul q8", "moe_combine", "moe_expert_norms", "sample",
-}  # fmt: skip
-"""Checks in every run of the tests; the others are slow, as they compile many kernels."""
-QUICK_MODELS = {"gpt2 f32", "llama q4, f16 cache"}
+QUICK = {"qk_norm_rope", "attention_merge", "steer", "moe_topk", "lora_expand", "sample"}
+"""Checks in every run of the tests: an op of each kind, with little to compile. In the others a
+case differs from those of tests/gpu/ops only in its sizes."""
+QUICK_MODELS = {"gpt2 f32"}
 
 
-@pytest.fixture
-def own_rig(device: Device) -> Rig:
-    return Rig(device)
+@pytest.fixture(scope="module")
+def own_rig(device: Device, kernels: Kernels) -> Rig:
+    return Rig(device, kernels)
 
 
 def some_slow(names: object, quick: set[str]) -> list[object]:
@@ -55,9 +50,9 @@ def test_every_op_is_right_here(own_rig: Rig, name: str) -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", some_slow(model_checks.CHECKS, QUICK_MODELS))
+@pytest.mark.parametrize("name", some_slow(models.CHECKS, QUICK_MODELS))
 def test_every_tiny_model_is_right_here(own_rig: Rig, name: str) -> None:
-    found = run_check(model_checks.CHECKS[name], own_rig)
+    found = run_check(models.CHECKS[name], own_rig)
     assert (found.status, found.note) == ("ok", "")
     assert found.figures["numbers"] > 0
 
@@ -79,8 +74,8 @@ def test_every_format_and_every_architecture_has_a_check() -> None:
     for op in ("attention", "attention_weights"):
         assert set(CHECKS) >= {f"{op} {dtype}" for dtype in KV_FORMATS}
     assert {name.split()[1] for name in CHECKS if name.startswith("shift_")} == set(KV_FORMATS)
-    assert set(model_checks.CHECKS) >= {f"{name} f32" for name in MODEL_TYPES}
-    names = " ".join(model_checks.CHECKS)
+    assert set(models.CHECKS) >= {f"{name} f32" for name in MODEL_TYPES}
+    names = " ".join(models.CHECKS)
     assert all(f"{dtype}, " in names for dtype in FORMATS)
     assert all(f", {dtype} cache" in names for dtype in KV_FORMATS if dtype != "f32")
 
@@ -99,7 +94,22 @@ FAULTS = {
 def test_a_wrong_shader_is_reported(
     device: Device, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    shader, right, wrong = FAULTS[name]
+    replace_in_shader(monkeypatch, *FAULTS[name])
+    found = run_check(CHECKS[name], Rig(device, Kernels(device)))
+    assert found.status == "wrong"
+    assert found.note
+
+
+def test_a_model_whose_attention_is_wrong_is_reported(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_in_shader(monkeypatch, "attention", "exp2(", "exp(")
+    found = run_check(models.CHECKS["gpt2 f32"], Rig(device))
+    assert found.status == "wrong"
+    assert found.figures["of_bound"] > 10
+
+
+def replace_in_shader(monkeypatch: pytest.MonkeyPatch, shader: str, right: str, wrong: str) -> None:
     whole = kernels_module.compose
 
     def compose(of: str, *rest: object) -> str:
@@ -110,43 +120,24 @@ def test_a_wrong_shader_is_reported(
         return source.replace(right, wrong)
 
     monkeypatch.setattr(kernels_module, "compose", compose)
-    found = run_check(CHECKS[name], Rig(device, Kernels(device)))
-    assert found.status == "wrong"
-    assert found.note
 
 
-def test_a_model_whose_attention_is_wrong_is_reported(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = kernels_module.compose
-
-    def compose(of: str, *rest: object) -> str:
-        source: str = whole(of, *rest)  # type: ignore[arg-type]
-        return source.replace("exp2(", "exp(") if of == "attention" else source
-
-    monkeypatch.setattr(kernels_module, "compose", compose)
-    found = run_check(model_checks.CHECKS["gpt2 f32"], Rig(device))
-    assert found.status == "wrong"
-    assert found.figures["of_bound"] > 10
-
-
-def test_a_number_outside_its_bound_or_missing_is_noted(own_rig: Rig) -> None:
+def test_a_number_outside_its_bound_or_missing_is_wrong(own_rig: Rig) -> None:
     want = np.ones(4)
     for wrong in (1.1, np.nan, np.inf):
-        own_rig.found = replace(own_rig.found, wrong="")
-        own_rig.compare("x", np.array([1, 1, wrong, 1]), want, 1e-3)
-        assert own_rig.found.wrong.startswith("x: 1 of 4 numbers are wrong, the worst at (2,)")
-    own_rig.found = replace(own_rig.found, wrong="")
-    own_rig.compare("x", np.array([1, 1, 1.0005, 1]), want, 1e-3)
-    assert not own_rig.found.wrong
+        with pytest.raises(WrongResult, match=r"x, 2: 1 of 4 numbers are wrong, .* at \(2,\)"):
+            own_rig.compare("x", 2, np.array([1, 1, wrong, 1]), want, 1e-3)
+    with pytest.raises(WrongResult, match=r"x, 2: shape \(3,\) instead of \(4,\)"):
+        own_rig.compare("x", 2, want[1:], want, 1e-3)
+    own_rig.compare("x", 2, np.array([1, 1, 1.0005, 1]), want, 1e-3)
 
 
-def test_a_write_beside_the_result_is_noted(own_rig: Rig) -> None:
+def test_a_write_outside_the_result_is_wrong(own_rig: Rig) -> None:
     out = own_rig.output(2, 5)
     own_rig.batch(plain_rows(2))
     changed = out.before.copy()
     changed[3, 1] = 7
     own_rig.memory.write(out.tensor, changed)
-    out.read()
-    assert own_rig.found.wrong.startswith("wrote to row 3, column 1, outside the result")
+    with pytest.raises(WrongResult, match="to row 3, column 1, outside the result"):
+        out.read()
     assert np.isnan(np.uint32(POISON).view(np.float32))

@@ -1,0 +1,111 @@
+"""Checks of the attention weights of a range of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpu import ops
+from gpu.checks.kv_cache import LAYER, Heads, LayerCache, RowPlaces, heads_config
+from gpu.checks.rig import ROUNDING, Array, Rig, check_each, f64, normal
+from gpu.config import ModelConfig
+from gpu.kv.formats import KV_FORMATS
+from gpu.reference import ops as reference
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsCase:
+    """`at`: (slot, position) of each row; `keys`: first, number; `bucket`: rows of the plan, 0 for
+    as many; `sharpness`: how large scores get."""
+
+    heads: Heads
+    at: tuple[tuple[int, int], ...]
+    keys: tuple[int, int]
+    dtype: str = "f32"
+    bucket: int = 0
+    sharpness: float = 1.0
+    window: int | None = None
+    cap: float | None = None
+    seed: int = 0
+
+    @property
+    def config(self) -> ModelConfig:
+        return heads_config(
+            self.heads, sliding_windows=(None, self.window), attn_logit_softcap=self.cap
+        )
+
+    def filled(self, rig: Rig, seed: int, rng: np.random.Generator) -> LayerCache:
+        """Return a cache with random keys up to the last row of each slot. `seed`: of the
+        assignment of blocks."""
+        lengths = RowPlaces.of(*self.at).lengths
+        sizes = max(lengths) + 1, max(lengths.values())
+        cache = LayerCache.scattered(rig, self.config, self.dtype, *sizes, seed)
+        cache.fill(rig, lengths, rng)
+        return cache
+
+
+def check_attention_weights(rig: Rig, case: WeightsCase) -> Array:
+    """Compare weights with their twin; return them, (n_rows, n_heads, n)."""
+    cache = case.filled(rig, case.seed, np.random.default_rng(case.seed))
+    rng = np.random.default_rng(case.seed + 1)
+    q = normal(rng, len(case.at), case.heads[0] * case.heads[2]) * np.float32(case.sharpness)
+    got, want = attention_weights(rig, case, cache, q), _expected(case, cache, q)
+    bound = _bounds(case, cache, q, want)
+    rig.compare(f"attention_weights.{case.dtype}", case, got, want, bound)
+    return got
+
+
+def attention_weights(rig: Rig, case: WeightsCase, cache: LayerCache, q: Array) -> Array:
+    """Return the device's weights of `q` (n_rows, width): (n_rows, n_heads, n)."""
+    n_rows, n_heads, (first, n) = len(case.at), case.heads[0], case.keys
+    batch = rig.batch(RowPlaces.of(*case.at).rows, bucket=case.bucket or n_rows)
+    keys = rig.memory.zeros("keys", (2,), "u32", uniform=True)
+    rig.memory.write(keys, np.array([first, n], np.uint32))
+    queries, out = rig.input("q", q), rig.output(n_rows, n_heads * n, n_heads * n)
+    rig.run_op(
+        ops.attention_weights, batch, "weights", case.config, queries, cache.pools, LAYER, keys,
+        out.tensor,
+    )  # fmt: skip
+    return out.read().reshape(n_rows, n_heads, n)
+
+
+def _expected(case: WeightsCase, cache: LayerCache, q: Array) -> Array:
+    return reference.attention_weights(
+        f64(q).reshape(len(q), case.heads[0], -1),
+        cache.rows(RowPlaces.of(*case.at)),
+        f64(cache.keys),
+        *case.keys,
+        reference.AttentionScoring(cap=case.cap, window=case.window),
+    )
+
+
+def _bounds(case: WeightsCase, cache: LayerCache, q: Array, want: Array) -> Array:
+    """Return the error bounds of float32. A score is off by 8 roundings of ‖q‖‖k‖/√d, which moves
+    its weight and the sum by that; exp is off by 3 + 2t roundings at distance t below the top, and
+    the sum by what 12 merges leave."""
+    n_heads, n_kv_heads, head_dim = case.heads
+    whole = replace(case, keys=(0, max(position for _, position in case.at) + 1))
+    shares, bound = _expected(whole, cache, q), np.empty_like(want)
+    for row, (slot, position) in enumerate(case.at):
+        keys = reference.gather(f64(cache.keys), cache.tables[slot], position + 1)
+        for head in range(n_heads):
+            query = f64(q[row]).reshape(n_heads, head_dim)[head] / np.sqrt(head_dim)
+            longest = np.linalg.norm(keys[:, head * n_kv_heads // n_heads], axis=1).max()
+            off = 8 * np.linalg.norm(query) * longest
+            off += 4 * (case.cap or 0)  # 1 - e of the cap cancels where scores are small
+            greatest = shares[row, head].max()
+            below = np.log(greatest / np.maximum(want[row, head], 1e-300))
+            bound[row, head] = want[row, head] * (2 * off + 32 + 4 * below)
+    return ROUNDING * bound
+
+
+# ---- of a report -----------------------------------------------------------------------------
+
+WEIGHTS = WeightsCase((6, 3, 16), ((0, 299), (1, 300), (0, 20)), (5, 290), bucket=4)
+
+CHECKS: dict[str, Callable[[Rig], None]] = {
+    f"attention_weights {dtype}": check_each(check_attention_weights, replace(WEIGHTS, dtype=dtype))
+    for dtype in KV_FORMATS
+}
