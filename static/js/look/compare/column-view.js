@@ -160,7 +160,7 @@ export class ColumnView {
 /** @param {string} letter */
 function newPrompt(letter) {
   const field = el("textarea", "cmp-prompt");
-  Object.assign(field, { rows: 1, placeholder: "the same prompt", spellcheck: true });
+  Object.assign(field, { rows: 1, placeholder: "same prompt", spellcheck: true });
   field.setAttribute("aria-label", `Prompt of column ${letter}`);
   return field;
 }
