@@ -80,7 +80,8 @@ export class FlowFigures {
       const { n_kept: n, removed, entropy } = flow.stages[column];
       const short = n >= 10_000 ? `${count(Math.round(n / 1000))}k` : "";
       left[column].replaceChildren(...twice(count(n), short));
-      const loss = removed > 0 ? `−${percent(removed)}` : "0";
+      const lost = percent(Math.max(0, removed));
+      const loss = /^[1-9]|^0\../.test(lost) ? `−${lost}` : lost; // not of "0" and "<0.1"
       setText(cut[column], column > BEFORE_FILTERS ? loss : "");
       setText(bits[column], entropy.toFixed(2));
     }

@@ -3,7 +3,7 @@
 // the sliders differ from the run's settings, it previews them on the same logits.
 
 import { el } from "../../ui/dom.js";
-import { count, percent, tokenLabel } from "../../ui/format.js";
+import { count, duration, percent, tokenLabel } from "../../ui/format.js";
 import { SLIDERS } from "../../settings/sampling-settings.js";
 import { changed, state } from "../../state.js";
 import { numberOf, view } from "../../view.js";
@@ -232,7 +232,7 @@ function describeRun({ flow, token }, drawn) {
  * @param {FlowNow} now
  */
 function provenance({ info }, { token, real, nameOf: name }) {
-  const time = info.ms === undefined ? "" : ` in ${info.ms.toFixed(1)} ms`;
+  const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
   const again = `Computed by the engine${time} from this token's logits`;
   const right = info.chosen === token.id && Math.abs(info.draw - (token.draw ?? NaN)) < 1e-6;
   const same = `${again}: the same random number and token as in the run.`;
