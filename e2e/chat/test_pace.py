@@ -50,7 +50,7 @@ def test_a_slider_moved_in_a_pause_acts_on_the_next_press(
 
 def test_keys_pause_step_and_go_on(page: Page, play: Callable[..., Playground]) -> None:
     here = play(delay=0.02)
-    here.set(max_tokens=80)
+    here.set(max_tokens=400)
     here.ask()
     here.wait_tokens(3)
     page.locator("#turns").focus()
@@ -69,6 +69,8 @@ def test_keys_pause_step_and_go_on(page: Page, play: Callable[..., Playground]) 
     expect(here.tokens).to_have_count(n + 1)
     page.locator("#turns").focus()
     page.keyboard.press("p")
+    here.wait_tokens(n + 3)
+    here.stop.click()
     here.wait_done()
 
 
