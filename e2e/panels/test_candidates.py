@@ -43,6 +43,19 @@ def test_rows_and_draw_are_those_of_the_engine(page: Page, site: Callable[..., S
         assert float(shown_cuts[name].removesuffix(" %")) == pytest.approx(100 * share, abs=0.06)
 
 
+def test_a_share_that_greedy_choice_makes_impossible_is_noted(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    """It is the share before, which does not add up to 100 with the 100 of the chosen token."""
+    here = play()
+    here.set(temperature=0, top_k=0, top_p=1, min_p=0, max_tokens=2)
+    here.ask()
+    here.wait_done()
+    expect(page.locator("#tok-no")).to_have_text("2")
+    drawn, *others = page.get_by_test_id("candidates").locator("li .c").all_inner_texts()
+    assert (drawn, set(others)) == ("drawn", {"greedy"})
+
+
 @pytest.mark.parametrize(
     ("penalty", "value"), [("repetition_penalty", 0.7), ("frequency_penalty", -2.0)]
 )

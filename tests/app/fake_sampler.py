@@ -51,12 +51,9 @@ def draw(
         scaled /= params.temperature
     before = softmax(scaled)
     order = np.argsort(-scaled, kind="stable")
-    cut = removed_by(before, order, params, greedy)
-    kept = np.array([name == "" for name in cut])
-    mass = tuple(
-        float(sum(before[id] for id, name in zip(order, cut, strict=True) if name == which))
-        for which in ("", "top_k", "top_p", "min_p")
-    )
+    cut = [""] * len(order) if greedy else removed_by(before, order, params)
+    kept = np.arange(len(order)) == 0 if greedy else np.array([name == "" for name in cut])
+    mass = (1.0, 0.0, 0.0, 0.0) if greedy else masses(before[order], cut)
     after = np.where(kept, before[order], 0.0)
     after /= after.sum()
     uniform = 0.0 if greedy else float(np.random.default_rng([seed % 2**63, index]).random())
@@ -84,12 +81,16 @@ def softmax(values: Floats) -> Floats:
     return np.asarray(exps / exps.sum())
 
 
-def removed_by(
-    before: Floats, order: npt.NDArray[np.intp], params: SamplingParams, greedy: bool
-) -> list[str]:
+def masses(before: Floats, cut: list[str]) -> tuple[float, ...]:
+    """Return the share of the tokens that are kept, and of those that each filter removes."""
+    return tuple(
+        float(sum(share for share, name in zip(before, cut, strict=True) if name == which))
+        for which in ("", "top_k", "top_p", "min_p")
+    )
+
+
+def removed_by(before: Floats, order: npt.NDArray[np.intp], params: SamplingParams) -> list[str]:
     """Return for each token in `order` the filter that removes it; "" if none does."""
-    if greedy:
-        return [""] + ["top_k"] * (len(order) - 1)
     names: list[str] = []
     total = 0.0
     for at, id in enumerate(order):

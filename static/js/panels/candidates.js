@@ -176,7 +176,8 @@ function drawLine({ row, word, bar, before, after, number, note }, candidate, to
   const share = candidate?.after || candidate?.before || 0;
   setText(number, candidate && !Number.isNaN(share) ? inColumn(percent(share)) : "");
   const own = candidate && token ? noteOf(candidate, token) : "";
-  setText(note, own || cut || (again ? "penalty" : ""));
+  const never = token?.n_kept === 1 && candidate?.after === 0 && !own; // its share is that before
+  setText(note, own || cut || (again ? "penalty" : never ? "greedy" : ""));
   word.disabled = !candidate || !free;
   setAttr(word, "aria-hidden", String(!candidate)); // an empty row is not a button yet
   const act = word.disabled ? null : drawn ? "write on from here" : "write this instead";
