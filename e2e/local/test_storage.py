@@ -73,6 +73,18 @@ def test_quantised_keys_and_values_with_weights_in_shards(
     assert ids_of(again) == ids_of(first)
 
 
+def test_statistics_of_few_rows_fit(
+    local: LocalEnginePage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a model with large layers, or with a short context."""
+    monkeypatch.setattr("gpu.plans.capture_buffers.captured_rows", lambda config, memory: 8)
+    assert local.load(exported(SMALL, tmp_path, "f32"))["limits"]["max_captured_rows"] == 8
+    ids = SMALL.texts[0].ids[:20]
+    asked = {"capture": True, "temperature": 0, "max_tokens": 4}
+    [run] = local.run(request(ids, **asked))
+    assert ids_of(run) == [token.id for token in server_tokens(SMALL, "f32", ids, **asked)]
+
+
 def bind_at_most(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
     """Record plans for devices whose buffers and bindings have at most `n_bytes`."""
     sizes = {"max-buffer-size": n_bytes, "max-storage-buffer-binding-size": n_bytes}

@@ -319,6 +319,7 @@ const refusalOf = (error) =>
  * @param {Acting} [acting]
  */
 function firstPlans(lookup, limits, kind, acting = {}) {
-  const chunk = Math.min(FIRST_CHUNK, limits.max_rows);
+  const most = kind === "captured" ? limits.max_captured_rows : limits.max_rows;
+  const chunk = Math.min(FIRST_CHUNK, most);
   return [chunk, 1].map((rows) => lookup.find({ kind, rows, samples: 1, context: 1, ...acting }));
 }
