@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import wgpu
 
+from gpu.checks.sampler_rig import settings
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling_params import TokenBias
 from gpu.step import FROM_GPU, Row, Step
@@ -19,7 +20,6 @@ from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
-from tests.gpu.ops.sampler_rig import settings
 
 SEEDED = settings(
     temperature=0.9, top_k=50, top_p=0.95, repetition_penalty=1.1, frequency_penalty=0.25,

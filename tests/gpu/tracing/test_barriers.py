@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from gpu.checks.sampler_rig import SamplerRig
 from gpu.kv.formats import KV_FORMATS
 from gpu.step import Row, Step
 from gpu.tracing.races import races
@@ -21,7 +22,6 @@ from gpu.webgpu.plan import Dispatch, Plan
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama, random_models
 from tests.gpu.ops.rig import Rig, as_kind
-from tests.gpu.ops.sampler_rig import SamplerRig
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import wgpu.backends.wgpu_native as wgpu_native
 
+from gpu.checks.sampler_rig import settings
 from gpu.errors import DeviceError
 from gpu.step import Sampled
 from gpu.webgpu import buffers, native
@@ -25,7 +26,6 @@ from gpu.webgpu.native import NativeReadback
 from gpu.webgpu.timestamps import Timestamps
 from tests.gpu.engine import driving
 from tests.gpu.models import random_llama
-from tests.gpu.ops.sampler_rig import settings
 
 ROOT = Path(__file__).parents[3]
 
