@@ -58,7 +58,7 @@ ROOMS = {
     "look/reach": "chat interventions look/lens look/shared net settings state ui view",
     "look/schedule": "look/shared net state ui",
     "look/timeline": "core-sample look/plan look/shared turns ui view",
-    "look/tokens": "chat look/shared net state ui view",
+    "look/tokens": "chat local/text look/shared net state ui view",
     "look/weights": "local/gpu look/shared net state ui",
     "look/forward": "interventions look/shared look/weights state ui view",
     "look/lab": "chat core-sample look/plan look/shared net state turns ui",

@@ -13,7 +13,7 @@ export const INSTRUMENTS = [
     name: "tokens",
     tab: "Tokens",
     title: "Tokens",
-    what: "The prompt with its chat template, split into the tokens the model reads.",
+    what: "The prompt split into tokens, the steps from a word to its tokens, and several tokenizers.",
     fetch: async () => (await import("./tokens/tokens.js")).tokens,
   },
   {

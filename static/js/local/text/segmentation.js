@@ -13,20 +13,14 @@ export class Segmenter {
   constructor(model) {
     this.model = model;
     this.algorithm = model.type ?? (Array.isArray(model.vocab) ? "Unigram" : "BPE");
-    /** Piece → log-probability, of Unigram. @type {number[]} */
-    this.scores = Array.isArray(model.vocab) ? model.vocab.map(([, score]) => score) : [];
-    /** @type {Map<string, number>} */
-    this.vocab = Array.isArray(model.vocab)
-      ? new Map(model.vocab.map(([piece], id) => [piece, id]))
-      : new Map(Object.entries(model.vocab));
-    const named = model.unk_token == null ? null : (this.vocab.get(model.unk_token) ?? null);
-    /** @type {number | null} */
-    this.unknown = this.algorithm === "Unigram" ? (model.unk_id ?? null) : named;
     this.prefix = model.continuing_subword_prefix ?? "";
-    this.ranks = ranksOf(model, this.vocab, this.prefix);
-    this.lowest = this.scores.reduce((least, score) => Math.min(least, score), Infinity);
-    this.longest = 0;
-    for (const piece of this.vocab.keys()) this.longest = Math.max(this.longest, piece.length);
+    /** @type {ReturnType<typeof tablesOf> | null} */
+    this.made = null;
+  }
+
+  /** Tables of the vocabulary, which are made when they are first needed. */
+  get tables() {
+    return (this.made ??= tablesOf(this.model));
   }
 
   /** Return the segmentation of one word. @param {string} word @returns {WordSteps} */
@@ -39,11 +33,11 @@ export class Segmenter {
       case "WordPiece":
         return this.longestMatches(word);
     }
-    return { ...EMPTY, word, ids: this.knownOrUnknown(this.vocab.get(word)) };
+    return { ...EMPTY, word, ids: this.knownOrUnknown(this.tables.vocab.get(word)) };
   }
 
   /** @param {number | undefined} [id] */
-  knownOrUnknown(id = this.unknown ?? undefined) {
+  knownOrUnknown(id = this.tables.unknown ?? undefined) {
     return id === undefined ? [] : [id];
   }
 
@@ -51,7 +45,7 @@ export class Segmenter {
   byteIds(text) {
     if (!this.model.byte_fallback) return [];
     const bytes = [...utf8.encode(text)];
-    const ids = bytes.flatMap((byte) => this.vocab.get(byteToken(byte)) ?? []);
+    const ids = bytes.flatMap((byte) => this.tables.vocab.get(byteToken(byte)) ?? []);
     return ids.length === bytes.length ? ids : [];
   }
 
@@ -59,7 +53,7 @@ export class Segmenter {
 
   /** @param {string} word @returns {WordSteps} */
   merge(word) {
-    const whole = this.model.ignore_merges ? this.vocab.get(word) : undefined;
+    const whole = this.model.ignore_merges ? this.tables.vocab.get(word) : undefined;
     const symbols = whole === undefined ? this.symbols(word) : [whole];
     const ids = [...symbols];
     /** @type {ToPage.Merge[]} */
@@ -68,7 +62,7 @@ export class Segmenter {
       /** @type {ToPage.Merge | null} */
       let first = null;
       for (let at = 0; at + 1 < ids.length; at += 1) {
-        const known = this.ranks.get(pairOf(ids[at], ids[at + 1]));
+        const known = this.tables.ranks.get(pairOf(ids[at], ids[at + 1]));
         if (known && (!first || known.rank < first.rank)) first = { rank: known.rank, at, id: known.id };
       }
       if (!first) return { ...EMPTY, word, symbols, merges, ids };
@@ -87,7 +81,7 @@ export class Segmenter {
     chars.forEach((char, i) => {
       const end = i === chars.length - 1 ? (suffix ?? "") : "";
       const piece = `${i ? this.prefix : ""}${char}${end}`;
-      const id = this.vocab.get(piece);
+      const id = this.tables.vocab.get(piece);
       const found = id === undefined ? this.byteIds(piece) : [id];
       if (!found.length && !(wasUnknown && fuse)) ids.push(...this.knownOrUnknown());
       wasUnknown = !found.length;
@@ -123,13 +117,13 @@ export class Segmenter {
     chars.forEach((_, first) => {
       const nBefore = lattice.length;
       let piece = "";
-      for (let end = first + 1; end <= chars.length && piece.length < this.longest; end += 1) {
+      for (let end = first + 1; end <= chars.length && piece.length < this.tables.longest; end += 1) {
         piece += chars[end - 1];
-        const id = this.vocab.get(piece);
-        if (id !== undefined) lattice.push({ first, end, id, score: this.scores[id] });
+        const id = this.tables.vocab.get(piece);
+        if (id !== undefined) lattice.push({ first, end, id, score: this.tables.scores[id] });
       }
       if (lattice[nBefore]?.end !== first + 1)
-        lattice.push({ first, end: first + 1, id: this.unknown, score: this.lowest - UNKNOWN_PENALTY });
+        lattice.push({ first, end: first + 1, id: this.tables.unknown, score: this.tables.lowest - UNKNOWN_PENALTY });
     });
     return lattice;
   }
@@ -149,13 +143,13 @@ export class Segmenter {
     const closeUnknown = (end) => {
       if (unknownFrom === null) return;
       const text = chars.slice(unknownFrom, end).join("");
-      const known = this.vocab.get(text);
+      const known = this.tables.vocab.get(text);
       const bytes = known === undefined ? this.byteIds(text) : [];
       ids.push(...(bytes.length ? bytes : this.knownOrUnknown(known)));
       unknownFrom = null;
     };
     for (const { first, id } of path) {
-      if (id === this.unknown || id === null) unknownFrom ??= first;
+      if (id === this.tables.unknown || id === null) unknownFrom ??= first;
       else {
         closeUnknown(first);
         ids.push(id);
@@ -178,7 +172,7 @@ export class Segmenter {
       let end = chars.length;
       let id;
       for (; end > first; end -= 1) {
-        id = this.vocab.get((first ? this.prefix : "") + chars.slice(first, end).join(""));
+        id = this.tables.vocab.get((first ? this.prefix : "") + chars.slice(first, end).join(""));
         candidates.push({ first, end, id: id ?? null, score: null, best: id !== undefined });
         if (id !== undefined) break;
       }
@@ -195,6 +189,26 @@ export class Segmenter {
 /** @type {Omit<WordSteps, "word" | "ids">} */
 const EMPTY = { symbols: [], merges: [], candidates: [] };
 
+/** @param {SegmentedModel} model */
+function tablesOf(model) {
+  const { vocab: given } = model;
+  const isUnigram = Array.isArray(given);
+  /** @type {[string, number][]} */
+  const entries = isUnigram ? given.map(([piece], id) => [piece, id]) : Object.entries(given);
+  const vocab = new Map(entries);
+  /** Log-probability of each id. */
+  const scores = isUnigram ? given.map(([, score]) => score) : [];
+  const named = model.unk_token == null ? null : (vocab.get(model.unk_token) ?? null);
+  return {
+    vocab,
+    scores,
+    unknown: isUnigram ? (model.unk_id ?? null) : named,
+    ranks: ranksOf(model, vocab),
+    lowest: scores.reduce((least, score) => Math.min(least, score), Infinity),
+    longest: entries.reduce((most, [piece]) => Math.max(most, piece.length), 0),
+  };
+}
+
 /** @param {number} byte */
 const byteToken = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
 
@@ -206,15 +220,14 @@ const pairOf = (left, right) => left * 2 ** 22 + right;
  *
  * @param {SegmentedModel} model
  * @param {Map<string, number>} vocab
- * @param {string} prefix
  */
-function ranksOf({ merges = [] }, vocab, prefix) {
+function ranksOf({ merges = [], continuing_subword_prefix: prefix }, vocab) {
   /** @type {Map<number, {rank: number, id: number}>} */
   const ranks = new Map();
   merges.forEach((merge, rank) => {
     const [left, right] = typeof merge === "string" ? merge.split(" ") : merge; // files of either kind
     const [a, b] = [vocab.get(left), vocab.get(right)];
-    const id = vocab.get(left + right.slice(prefix.length));
+    const id = vocab.get(left + right.slice(prefix?.length ?? 0));
     if (a !== undefined && b !== undefined && id !== undefined) ranks.set(pairOf(a, b), { rank, id });
   });
   return ranks;

@@ -42,10 +42,8 @@ export class LocalTokenizer {
     this.eosIds = [...chat.eos_ids];
     const eos = this.eosToken ?? undefined;
     this.library = new Tokenizer({ ...file, added_tokens: [] }, { eos_token: eos });
-    this.model = file.model;
     this.wordStart = wordStart(file.pre_tokenizer);
-    /** @type {Segmenter | null} */
-    this.segmenter = null;
+    this.segmenter = new Segmenter(file.model);
     this.unknown = file.model.unk_token ?? null;
     this.byteFallback = Array.isArray(file.model.vocab) && file.model.byte_fallback === true;
     this.added = new AddedTokens(file.added_tokens ?? [], (text) => this.normalized(text));
@@ -109,18 +107,42 @@ export class LocalTokenizer {
         "text",
       );
     const ids = this.encode(text, { bos: false, specials: false });
-    const segmenter = (this.segmenter ??= new Segmenter(this.model));
-    const pieces = this.added.split(text, false);
-    const words = pieces.flatMap(({ text: part, first, token }) =>
-      token ? [] : this.wordsOf(part, first).map((word) => segmenter.steps(word)),
-    );
+    const words = this.steps(text);
     if (String(words.flatMap((word) => word.ids)) !== String(ids))
       throw new InvalidRequest(
         "this text has a token that was added to the vocabulary, which no merge makes; take another " +
           "text",
         "text",
       );
-    return { algorithm: segmenter.algorithm, words };
+    return { algorithm: this.segmenter.algorithm, words };
+  }
+
+  /** Return the steps of all words of a text; added tokens have none. @param {string} text */
+  steps(text) {
+    const pieces = this.added.split(text, false);
+    return pieces.flatMap(({ text: part, first, token }) =>
+      token ? [] : this.wordsOf(part, first).map((word) => this.segmenter.steps(word)),
+    );
+  }
+
+  /**
+   * Return [size of the vocabulary, tokens of the texts] of this BPE with fewer and fewer merges, from none
+   * to all of them. A merge needs only merges of lower rank, so those of a word that are left are the
+   * steps that its shorter list would make.
+   *
+   * @param {string[]} texts
+   * @returns {[vocabSize: number, nTokens: number][]}
+   */
+  countsByVocabulary(texts) {
+    const words = texts.flatMap((text) => this.steps(text));
+    const nMerges = this.segmenter.tables.ranks.size;
+    const uses = new Uint32Array(nMerges);
+    for (const { merges } of words) for (const { rank } of merges) uses[rank] += 1;
+    const nSymbols = words.reduce((sum, { symbols }) => sum + symbols.length, 0);
+    /** @type {[number, number][]} */
+    const counts = [[this.vocabSize - nMerges, nSymbols]];
+    uses.forEach((n, rank) => counts.push([this.vocabSize - nMerges + rank + 1, counts[rank][1] - n]));
+    return counts;
   }
 
   /** Return the words of a normalized text. @param {string} text @param {boolean} isFirst */

@@ -145,7 +145,7 @@ const UNSEEN = { "\n": "↵", "\t": "⇥", "\r": "␍", " ": "·" };
  *
  * @param {AnyPiece} piece
  */
-function face({ text, bytes }) {
+export function face({ text, bytes }) {
   const node = el("span", "t");
   if (text.includes("\uFFFD") && bytes) {
     node.className = "t raw";
