@@ -271,3 +271,39 @@ def test_the_lens_fits_small_windows(page: Page, site: Callable[..., Site], widt
     assert rank is not None
     assert table["x"] + table["width"] <= rank["x"] + 1
     assert rank["width"] >= 100
+
+
+# ---- a whole text ----------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_the_ranks_of_a_whole_text_are_those_of_the_engine(
+    page: Page, bundled: Site, bundled_engine: Engine
+) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=6, seed=11)
+    play.ask("Tell me a story")
+    play.wait_tokens(6)
+    play.wait_done()
+    messages = play.messages
+    prompt = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
+    ids = prompt + [token["id"] for token in messages.events("token")]
+    look = play.look.open("lens")
+    look.panel.get_by_role("radio", name="Whole text").check()
+    expect(look.panel.locator(".ln-says")).to_contain_text(f"Measure {len(ids) - 1} tokens")
+    assert look.csv() == [], "nothing is computed unasked"
+    look.panel.locator(".ln-text-bar button").click()
+    expect(look.panel.locator(".ln-says")).to_contain_text(f"of {len(ids) - 1} are the top")
+    rows = look.csv()
+    assert [int(row["id"]) for row in rows] == ids[1:]
+    for at, row in enumerate(rows):
+        want = bundled_engine.inspect(LogitLens(ids[: at + 1], at, ids[at + 1])).result()["rank"]
+        stages = ["embed", *(f"layer {i}" for i in range(len(want) - 1))]
+        assert [int(row[f"rank at {stage}"]) for stage in stages] == [int(r) + 1 for r in want]
+        top = [stage for stage, rank in zip(stages, want, strict=True) if rank == 0]
+        assert row["first on top at"] == (top[0] if top else "")
+        assert (row["on top from"] != "") == (want[-1] == 0)
+        if row["on top from"]:
+            assert not want[stages.index(row["on top from"]) :].any()
+    expect(look.panel.locator(".ln-text-bar button")).to_be_disabled()
+    assert violations(page) == []

@@ -59,6 +59,16 @@ interface InstrumentParts {
   table(): Numbers;
 }
 
+/** One view of an instrument that has several (look/shared/views.js). */
+interface InstrumentView<F extends Focus> {
+  name: string;
+  label: string;
+  setUp(root: HTMLElement): void;
+  show(focus: F): Source;
+  hide?(isClosed: boolean): void;
+  table(): Numbers;
+}
+
 /** A column of an instrument's numbers; `format`: of its numbers in the table on the page. */
 type Column = string | { name: string; format(value: number): string };
 

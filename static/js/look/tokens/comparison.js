@@ -5,7 +5,7 @@ import { tokenize } from "../../net/inspect.js";
 import { changed } from "../../state.js";
 import { byId, el, setVars } from "../../ui/dom.js";
 import { bytes, count } from "../../ui/format.js";
-import { FAMILIES, loadFamily } from "./families.js";
+import { FAMILIES, loadFamily, VOCAB_SIZE } from "./families.js";
 import { SAMPLES } from "./samples.js";
 import { drawTradeOff } from "./trade-off.js";
 
@@ -39,7 +39,7 @@ const at = {
   chart: el("canvas", "tk-chart"),
 };
 
-/** @type {TokensView} */
+/** @type {InstrumentView<Focus>} */
 export const comparison = {
   name: "comparison",
   label: "Tokenizers",
@@ -50,8 +50,8 @@ export const comparison = {
       el(
         "p",
         "tk-how",
-        "One short text in five languages, and some code. Four small tokenizers, one of each family, were trained " +
-          "on other texts in these languages, each to 2,000 tokens.",
+        "One short text in five languages, and some code. Four small tokenizers, one of each family, were " +
+          "trained on other texts in these languages, each to 2,000 tokens.",
       ),
     );
     const label = el("label", "tk-field", "Price per million tokens");
@@ -121,7 +121,7 @@ async function compare(model, texts) {
   /** @type {ComparedTokenizer[]} */
   const compared = [
     { name: model.name, vocabSize: model.vocab_size, counts: [] },
-    ...FAMILIES.map(({ title, vocabSize }) => ({ name: title, vocabSize, counts: [] })),
+    ...FAMILIES.map(({ title }) => ({ name: title, vocabSize: VOCAB_SIZE, counts: [] })),
     { name: BYTES_NAME, vocabSize: 256, counts: [] },
   ];
   for (const { text } of texts) {

@@ -2,15 +2,17 @@
 // same size (tests/tokenizers/train.py). They run in the page.
 
 /** @typedef {import("../../local/text/tokenizer.js").LocalTokenizer} LocalTokenizer */
-/** @typedef {{name: string, title: string, like: string, vocabSize: number}} Family */
+/** @typedef {{name: string, title: string, like: string}} Family */
 
-const VOCAB_SIZE = 2000;
+/** Tokens of each of them. */
+export const VOCAB_SIZE = 2000;
+
 /** @type {Family[]} */
 export const FAMILIES = [
-  { name: "byte-level-bpe", title: "Byte-level BPE", like: "as in GPT-2, Llama 3 and Qwen", vocabSize: VOCAB_SIZE },
-  { name: "sentencepiece-bpe", title: "SentencePiece BPE", like: "as in Llama 2 and Mistral", vocabSize: VOCAB_SIZE },
-  { name: "unigram", title: "Unigram", like: "as in T5 and XLM-R", vocabSize: VOCAB_SIZE },
-  { name: "wordpiece", title: "WordPiece", like: "as in BERT", vocabSize: VOCAB_SIZE },
+  { name: "byte-level-bpe", title: "Byte-level BPE", like: "as in GPT-2, Llama 3 and Qwen" },
+  { name: "sentencepiece-bpe", title: "SentencePiece BPE", like: "as in Llama 2 and Mistral" },
+  { name: "unigram", title: "Unigram", like: "as in T5 and XLM-R" },
+  { name: "wordpiece", title: "WordPiece", like: "as in BERT" },
 ];
 
 /** @type {Map<string, Promise<LocalTokenizer>>} */

@@ -43,7 +43,7 @@ let pieces;
 /** @type {HTMLFieldSetElement} */
 let choices;
 
-/** @type {TokensView} */
+/** @type {InstrumentView<Focus>} */
 export const prompt = {
   name: "prompt",
   label: "Prompt",

@@ -16,14 +16,15 @@ const MAX_CHARS = 100;
 /** What an algorithm does, in a sentence. @type {Record<string, string>} */
 const HOW = {
   BPE:
-    "BPE begins with characters or bytes. In each step, the pair of neighbours that is first in the list of " +
-    "merges becomes one token. The rank is the place in that list: pairs that were frequent in training come first.",
+    "BPE begins with characters or bytes. In each step, the pair of neighbours that is first in the list " +
+    "of merges becomes one token. The rank is the place in that list: pairs that were frequent in " +
+    "training come first.",
   Unigram:
     "Every piece has a log-probability. Of all ways to cut the word into pieces, Unigram takes the one with " +
     "the greatest sum: the most likely one.",
   WordPiece:
-    "WordPiece takes the longest piece of its vocabulary that the word begins with, then goes on with the rest. " +
-    "Pieces inside a word are written with “##”.",
+    "WordPiece takes the longest piece of its vocabulary that the word begins with, then goes on with the " +
+    "rest. Pieces inside a word are written with “##”.",
   WordLevel: "Every word of the vocabulary is a token, and any other word is unknown.",
 };
 
@@ -42,7 +43,7 @@ const at = {
   list: el("div", "tk-list tk-steps"),
 };
 
-/** @type {TokensView} */
+/** @type {InstrumentView<Focus>} */
 export const word = {
   name: "word",
   label: "Word",
@@ -50,8 +51,8 @@ export const word = {
   setUp(root) {
     const side = root.appendChild(el("div", "tk-typed"));
     Object.assign(at.field, { value: EXAMPLE, maxLength: MAX_CHARS, spellcheck: false, id: "tk-word" });
-    const options = [new Option("this model", OWN), ...FAMILIES.map(({ title, name }) => new Option(title, name))];
-    at.by.append(...options);
+    at.by.append(new Option("this model", OWN));
+    at.by.append(...FAMILIES.map(({ title, name }) => new Option(title, name)));
     at.by.id = "tk-by";
     side.append(labelled("Word", at.field), labelled("Tokenizer", at.by), at.how, at.counts);
     root.append(at.list);
@@ -73,7 +74,8 @@ export const word = {
     }
     const family = FAMILIES.find(({ name }) => name === by);
     return family
-      ? `${family.title}, ${family.like}: computed in this page by a tokenizer of 2,000 tokens, trained on 31 kB of text.`
+      ? `${family.title}, ${family.like}: computed in this page by a tokenizer of 2,000 tokens, trained on ` +
+          "31 kB of text."
       : "Computed from this model’s tokenizer. The last step is what it gives for this text.";
   },
 
@@ -94,7 +96,9 @@ function draw({ algorithm, words, pieces }) {
   const nIds = words.reduce((sum, { ids }) => sum + ids.length, 0);
   const nMerges = words.reduce((sum, { merges }) => sum + merges.length, 0);
   const merged = algorithm === "BPE" ? ` after ${plural(nMerges, "merge")}` : "";
-  at.counts.textContent = words.length ? `${plural(nIds, "token")}${merged}.` : "Type a word to see its tokens.";
+  at.counts.textContent = words.length
+    ? `${plural(nIds, "token")}${merged}.`
+    : "Type a word to see its tokens.";
   at.list.replaceChildren(...words.map((one) => drawWord(one, byId)));
 }
 
@@ -105,7 +109,8 @@ function drawWord(steps, byId) {
   if (steps.candidates.length) box.append(lattice(steps), line("tokens", steps.ids, byId));
   else {
     const rows = rowsOfMerges(steps);
-    rows.forEach(({ rank, ids, made }) => box.append(line(rank === null ? "start" : count(rank), ids, byId, made)));
+    for (const { rank, ids, made } of rows)
+      box.append(line(rank === null ? "start" : count(rank), ids, byId, made));
   }
   return box;
 }
