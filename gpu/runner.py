@@ -125,6 +125,12 @@ class Runner(Protocol):
         InvalidRequest for a size that no step can have."""
         ...
 
+    def weight_digest(self, number: int) -> tuple[bytes, int] | None:
+        """Return SHA-256 and bytes of tensor `number` of the weights as it is on the device; None
+        if there are fewer, or no device. No steps may be in flight. Raises InvalidRequest if
+        experts are copied to the device as they are needed, so that its weights change."""
+        ...
+
     def peaks(self) -> dict[str, float] | None:
         """Return the peaks of the device (`gpu.webgpu.peaks.Peaks`) as a dict, measured at the
         first call; None if there is no device. No steps may be in flight."""

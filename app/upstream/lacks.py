@@ -35,6 +35,7 @@ INSTRUMENT_OF_QUESTION = {
     "steps": "schedule",
     "profile": "plan",
     "peaks": "plan",
+    "digest": "weights",
 }
 
 

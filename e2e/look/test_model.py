@@ -16,8 +16,8 @@ from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
-from gpu import Inventory, TensorSummary
-from gpu.inspection.requests import Profile, StepPlan
+from gpu import Engine, Inventory, TensorSummary
+from gpu.inspection.requests import Profile, StepPlan, WeightsDigest
 from tests.app import fake_inspection
 from tests.app.fake_engine import FakeOptions, info_of
 from tests.serving import serving
@@ -50,6 +50,31 @@ def figures(look: LookPanel, name: str) -> dict[str, str]:
 
 
 # ---- the weights -----------------------------------------------------------------------------
+
+
+@pytest.mark.quick
+def test_a_run_leaves_the_digest_of_the_weights(
+    page: Page, bundled: Site, bundled_engine: Engine
+) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=5)
+    look = play.look.open("weights")
+    box = look.panel.locator(".wt-digest")
+    expect(box).to_contain_text("Inference changes no weight")
+    box.get_by_role("button").click()
+    expect(box.locator("li")).to_have_count(1)
+    page.keyboard.press("Escape")
+    play.ask()
+    play.wait_tokens(5)
+    play.wait_done()
+    look.open("weights")
+    box.get_by_role("button").click()
+    expect(box.locator("li")).to_have_count(2)
+    expect(box.get_by_role("status")).to_contain_text("the same each time")
+    info = bundled_engine.inspect(WeightsDigest()).result().info
+    assert box.locator("code").all_inner_texts() == [info["sha256"]] * 2
+    expect(box.get_by_role("status")).to_contain_text(f"SHA-256 of {info['n_tensors']} tensors")
+    assert violations(page) == []
 
 
 def test_a_closed_panel_reads_no_weights(page: Page, site: Callable[..., Site]) -> None:

@@ -23,7 +23,12 @@ from gpu.engine.questions.model import AnswerSteps, QuestionedModel
 from gpu.engine.questions.waterfall import AllowedTokens, Waterfalls, checked_sample
 from gpu.engine.recompute import Recomputer
 from gpu.engine.scheduler import Scheduler
-from gpu.inspection.plan_questions import peaks_answer, plan_answer, profile_answer
+from gpu.inspection.plan_questions import (
+    digest_answer,
+    peaks_answer,
+    plan_answer,
+    profile_answer,
+)
 from gpu.inspection.readings import kv_reading
 from gpu.inspection.requests import (
     AboutText,
@@ -42,6 +47,7 @@ from gpu.inspection.requests import (
     Routing,
     StepPlan,
     Waterfall,
+    WeightsDigest,
 )
 from gpu.inspection.steps import step_reading
 from gpu.interventions.active import InterventionSchedule
@@ -110,6 +116,8 @@ class Inspector:
                 return self._recent_steps(after)
             case DevicePeaks():
                 return peaks_answer(self._runner)
+            case WeightsDigest():
+                return digest_answer(self._runner)
             case Waterfall():
                 sample = checked_sample(question, self._model)
                 answer = partial(self._waterfalls.answer, question, sample, allowed)
@@ -183,6 +191,6 @@ def question_blocks(question: Question, blocks_for: Callable[[int], int]) -> int
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
         case Profile(context=context):
             return blocks_for(context)
-        case StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks():
+        case StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks() | WeightsDigest():
             return 0
     return blocks_for(len(question.ids))

@@ -1,7 +1,9 @@
-"""Answers about the plan of a step: its dispatches, their GPU times, and the device's peaks."""
+"""Answers about the plan of a step: its dispatches, their GPU times, the device's peaks, and a
+digest of its weights."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 
@@ -49,6 +51,22 @@ def peaks_answer(runner: Runner) -> AnswerSteps:
     """Return the device's peaks, in one piece."""
     yield from ()
     return Answer(dict(runner.peaks() or {}), ())
+
+
+def digest_answer(runner: Runner) -> AnswerSteps:
+    """Digest the weights, one tensor a piece. Raises InvalidRequest where they change by design."""
+    whole = hashlib.sha256()
+    n_tensors = n_bytes = 0
+    while (found := runner.weight_digest(n_tensors)) is not None:
+        digest, size = found
+        whole.update(digest)
+        n_tensors += 1
+        n_bytes += size
+        yield
+    if not n_tensors:
+        return Answer({}, ())
+    info = {"sha256": whole.hexdigest(), "n_tensors": n_tensors, "n_bytes": n_bytes}
+    return Answer(info, ())
 
 
 def _step(slot: int, question: Profile) -> Step:

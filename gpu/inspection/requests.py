@@ -285,6 +285,15 @@ class DevicePeaks(_Question, frozen=True, tag="peaks"):
     """
 
 
+class WeightsDigest(_Question, frozen=True, tag="digest"):
+    """SHA-256 of all weights as they are on the device, adapters included: a digest of the digests
+    of their tensors, in the order in which those were loaded. They are read back one by one,
+    between the steps of runs. No arrays.
+
+    info  "sha256" in hexadecimal, "n_tensors" and "n_bytes"; {} for an engine without a GPU
+    """
+
+
 AboutText = (
     AttentionFrom
     | AttentionTo
@@ -298,7 +307,7 @@ AboutText = (
 )
 """Questions about a text, tokens of which are computed again to answer them."""
 
-Question = AboutText | StepPlan | Profile | CacheBlocks | RecentSteps | DevicePeaks
+Question = AboutText | StepPlan | Profile | CacheBlocks | RecentSteps | DevicePeaks | WeightsDigest
 
 
 class Array(msgspec.Struct, frozen=True):

@@ -206,6 +206,9 @@ class TorchRunner:
     def list_plan(self, n_rows: int, context: int) -> None:
         """Return None: there is no plan."""
 
+    def weight_digest(self, number: int) -> None:
+        """Return None: there is no device to read."""
+
     def peaks(self) -> None:
         """Return None: there is no device to measure."""
 

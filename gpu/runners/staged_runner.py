@@ -265,6 +265,15 @@ class StagedRunner:
         plan: dict[str, Any] = msgspec.to_builtins(join_reports(reports))
         return plan
 
+    def weight_digest(self, number: int) -> tuple[bytes, int] | None:
+        for worker in self._workers:
+            n = worker.call(attrgetter("n_weight_tensors"))
+            if number < n:
+                found: tuple[bytes, int] | None = worker.call(methodcaller("weight_digest", number))
+                return found
+            number -= n
+        return None
+
     def peaks(self) -> dict[str, float]:
         """Return the speed of the slowest device in each respect."""
         found = [worker.call(methodcaller("peaks")) for worker in self._workers]

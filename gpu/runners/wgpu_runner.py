@@ -7,6 +7,7 @@ is matched to its plan, and the bytes that come back become a result.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -284,6 +285,23 @@ class WgpuRunner:
         size = step_size(n_rows, context, self.limits)
         recorded = self.plan_for(size.n_rows, size.n_samples, False, size.n_keys)
         return plan_report(recorded, size)
+
+    @property
+    def n_weight_tensors(self) -> int:
+        return len(self._memory.weight_tensors)
+
+    def weight_digest(self, number: int) -> tuple[bytes, int] | None:
+        assert not self._queue, "collect the steps in flight first"
+        if self._offloads:
+            raise InvalidRequest(
+                "experts are copied to the device as they are needed, so its weights change; start "
+                "the server without --expert-slots",
+                "kind",
+            )
+        if number >= self.n_weight_tensors:
+            return None
+        data = self._memory.read(self._memory.weight_tensors[number]).tobytes()
+        return hashlib.sha256(data).digest(), len(data)
 
     def peaks(self) -> dict[str, float]:
         assert not self._queue, "collect the steps in flight first"

@@ -66,6 +66,8 @@ class Memory:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.n_bytes: Counter[Purpose] = Counter()
+        self.weight_tensors: list[Tensor] = []
+        """Weights in the order of their allocation."""
         self._n_staged = 0
         self._calls: Calls | None = None
         self._submitted: Any = None
@@ -97,7 +99,10 @@ class Memory:
         with self._allocating(name, n_bytes):
             buffer = self.device.wgpu.create_buffer(size=n_bytes, usage=usage, label=name)
         self.n_bytes[purpose] += n_bytes
-        return Tensor(name, buffer, shape, dtype, n_bytes)
+        tensor = Tensor(name, buffer, shape, dtype, n_bytes)
+        if purpose == "weights":
+            self.weight_tensors.append(tensor)
+        return tensor
 
     @contextmanager
     def _allocating(self, name: str, n_bytes: int) -> Iterator[None]:
@@ -127,7 +132,9 @@ class Memory:
                 label=name, size=size, format=wgpu.TextureFormat.rgba32uint, usage=TEXTURE_USAGE
             )
         self.n_bytes["weights"] += n_bytes
-        return Tensor(name, texture, (n, words), "u32", n_bytes, view=texture.create_view())
+        view = texture.create_view()
+        self.weight_tensors.append(Tensor(name, texture, (n, words), "u32", n_bytes, view=view))
+        return self.weight_tensors[-1]
 
     def upload(self, name: str, array: npt.NDArray[Any], *, purpose: Purpose = "weights") -> Tensor:
         """Allocate a buffer that holds `array` (float32, float16 or uint32)."""

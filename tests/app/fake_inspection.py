@@ -31,6 +31,7 @@ from gpu.inspection.requests import (
     Routing,
     StepPlan,
     Waterfall,
+    WeightsDigest,
 )
 from gpu.inspection.waterfall import waterfall
 from gpu.kv.state import KvState
@@ -107,6 +108,8 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return Answer({"dispatches": dispatches}, (Array.of("ms", ms),))
         case DevicePeaks():
             return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11, "read_bytes": 1 << 30}, ())
+        case WeightsDigest():
+            return Answer({"sha256": "3fa9" * 16, "n_tensors": 57, "n_bytes": 1 << 20}, ())
         case Routing() if not info.model.n_experts:
             raise InvalidRequest("this model has no experts; ask one that has", "kind")
     raise AssertionError(f"no answer is made up for {question}")

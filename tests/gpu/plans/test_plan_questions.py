@@ -12,7 +12,13 @@ import pytest
 
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
-from gpu.inspection.plan_questions import AnswerSteps, peaks_answer, plan_answer, profile_answer
+from gpu.inspection.plan_questions import (
+    AnswerSteps,
+    digest_answer,
+    peaks_answer,
+    plan_answer,
+    profile_answer,
+)
 from gpu.inspection.requests import Answer, Profile, StepPlan
 from gpu.load_options import LoadOptions
 from gpu.runners import wgpu_runner
@@ -106,6 +112,7 @@ def test_an_engine_without_a_plan() -> None:
     runner = TorchRunner.load(random_llama.folder("tiny"), LoadOptions(dtype="f32"))
     assert answer(plan_answer(runner, StepPlan()))[0] == Answer({}, ())
     assert answer(peaks_answer(runner))[0] == Answer({}, ())
+    assert answer(digest_answer(runner))[0] == Answer({}, ())
 
     @contextmanager
     def reserve(n_tokens: int) -> Iterator[int]:
@@ -125,6 +132,20 @@ def test_the_peaks_of_a_device_are_measured_once(
     assert all(math.isfinite(peak) and peak > 0 for peak in peaks)
     monkeypatch.setattr(wgpu_runner, "measure_peaks", None)
     assert answer(peaks_answer(runner))[0] == found
+
+
+def test_a_run_changes_no_weight_and_a_changed_one_shows(device: Device) -> None:
+    runner = driving.load(device, random_llama.folder("tiny"))
+    tensors = runner._memory.weight_tensors
+    before, n_pieces = answer(digest_answer(runner))
+    assert before.info["n_tensors"] == len(tensors) == n_pieces
+    assert before.info["n_bytes"] == runner.memory.weights
+    driving.all_logits(runner, [3, 5, 7])
+    assert answer(digest_answer(runner))[0] == before
+    changed = runner._memory.read(tensors[-1])
+    changed.reshape(-1).view(np.uint8)[-1] ^= 1
+    runner._memory.write(tensors[-1], changed)
+    assert answer(digest_answer(runner))[0].info["sha256"] != before.info["sha256"]
 
 
 def test_a_real_plan_and_its_times(device: Device) -> None:

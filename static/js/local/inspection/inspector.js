@@ -17,9 +17,10 @@ const PIECE_ROWS = 16;
 /**
  * Questions that only the server answers, as the subject of a sentence.
  *
- * @type {Record<"embedding" | "forward" | "peaks", string>}
+ * @type {Record<"digest" | "embedding" | "forward" | "peaks", string>}
  */
 const REFUSED = {
+  digest: "digests of the weights are",
   embedding: "embeddings are",
   forward: "the vectors inside a layer are",
   peaks: "the speed of the device is",

@@ -5,6 +5,7 @@ import { count } from "../../ui/format.js";
 import { changed } from "../../state.js";
 import { articleName } from "./article-names.js";
 import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
+import { WeightsDigest } from "./digest.js";
 import { WeightsKinds } from "./kinds.js";
 import { WeightsMap } from "./map.js";
 import { Rotary, ropeScale } from "./rotary.js";
@@ -27,6 +28,8 @@ let readout;
 let choices;
 /** @type {{tensors: WeightsKinds, values: WeightsValues, rotary: Rotary}} */
 let panes;
+/** Below the kinds of tensors. @type {WeightsDigest} */
+let digest;
 /** @type {PaneName} */
 let pane = "tensors";
 /** @type {string | null} */
@@ -56,6 +59,7 @@ export const weights = {
       values: new WeightsValues(right),
       rotary: new Rotary(right),
     };
+    digest = new WeightsDigest(panes.tensors.root);
   },
 
   show({ hello, row }) {
@@ -85,6 +89,7 @@ export function showTensor(hello, name) {
 /** Start over for another model, device or storage type. @param {string} id */
 function begin(id) {
   if (known) forgetAnswers();
+  digest?.clear();
   known = id;
   chosen = null;
   pane = "tensors";
@@ -141,6 +146,7 @@ function draw(inventory, summary, row) {
   map.mark(chosen, row?.layer ?? null);
   say(null);
   if (pane === "tensors") panes.tensors.draw(inventory);
+  digest.draw();
   const tensor = tensorOf(chosen);
   if (pane === "values" && tensor) panes.values.draw(tensor, summary, whyNoSummaries());
   if (pane === "rotary") panes.rotary.draw(inventory.rope);
