@@ -62,14 +62,14 @@ def test_a_run_leaves_the_digest_of_the_weights(
     box = look.panel.locator(".wt-digest")
     expect(box).to_contain_text("Inference changes no weight")
     box.get_by_role("button").click()
-    expect(box.locator("li")).to_have_count(1)
+    expect(box.locator("code")).to_have_count(1)
     page.keyboard.press("Escape")
     play.ask()
     play.wait_tokens(5)
     play.wait_done()
     look.open("weights")
     box.get_by_role("button").click()
-    expect(box.locator("li")).to_have_count(2)
+    expect(box.locator("code")).to_have_count(2)
     expect(box.get_by_role("status")).to_contain_text("the same each time")
     info = bundled_engine.inspect(WeightsDigest()).result().info
     assert box.locator("code").all_inner_texts() == [info["sha256"]] * 2

@@ -63,9 +63,11 @@ export function drawTradeOff(canvas, tokenizers, curve) {
     let beside = y - 8;
     while (taken.some((other) => Math.abs(other - beside) < 14)) beside += 14;
     taken.push(beside);
-    label(context, `${point.name}, ${count(point.tokens)}`, x - 8, beside, {
+    const text = `${point.name}, ${count(point.tokens)}`;
+    const fits = context.measureText(text).width < x - 8 - LEFT;
+    label(context, text, fits ? x - 8 : x + 8, beside, {
       colour: i === 0 ? "ink" : "ink-2",
-      align: "end",
+      align: fits ? "end" : "start",
     });
   }
   const said = tokenizers.map(({ name, tokens, bytes: n }) => `${name}: ${count(tokens)} tokens, ${bytes(n)}`);

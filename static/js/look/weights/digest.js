@@ -19,7 +19,7 @@ export class WeightsDigest {
     this.button = newButton("Digest of the weights", () => this.#measure(), "text");
     this.says = el("p");
     this.says.setAttribute("role", "status");
-    this.list = el("ol");
+    this.list = el("div");
     box.append(this.button, this.says, this.list);
     /** Of the loaded model, oldest first. @type {Digest[]} */
     this.taken = [];
@@ -38,7 +38,7 @@ export class WeightsDigest {
     setText(this.says, this.problem || (this.isMeasuring ? "Reading the weights back …" : this.#summary()));
     this.list.replaceChildren(
       ...this.taken.map(({ sha256, time }) => {
-        const row = el("li", "", `${clock.format(time)} `);
+        const row = el("p", "", `${clock.format(time)} `);
         row.append(el("code", "", sha256));
         return row;
       }),
