@@ -146,7 +146,7 @@ def test_a_tensor_is_chosen_and_its_values_are_those_of_the_file(look: LookPanel
     close(said["max"], summary.max)
     close(said["kurtosis"], summary.kurtosis)
     assert (said["values"], said["not finite"]) == ("73,728", "none")
-    first = values.locator(".wt-largest tr").first.locator("td").all_inner_texts()
+    first = values.locator(".wt-largest tbody tr").first.locator("th, td").all_inner_texts()
     assert first[0] == str(list(summary.outliers[0].index))
     close(first[1], summary.outliers[0].value)
     assert values.locator("canvas").evaluate(DRAWN) > 2000

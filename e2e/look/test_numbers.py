@@ -219,7 +219,7 @@ def test_the_list_of_the_cache_says_what_its_table_says(
 ) -> None:
     _, look, _ = run
     look.open("cache")
-    seen = look.panel.locator(".kv-ways li").evaluate_all(
+    seen = look.panel.locator(".kv-ways tr").evaluate_all(
         "(rows) => rows.map((row) => [...row.children].map((c) => c.innerText))"
     )
     table = look.table()

@@ -72,14 +72,14 @@ function newTurn(turn) {
   const box = el("article", `turn ${turn.role === "user" ? "you" : "model"}`);
   if (turn.role === "user") {
     const message = new MessageView(turn);
-    box.append(el("h3", "who", "You"), ...message.nodes);
+    box.append(el("h3", "ellipsis who", "You"), ...message.nodes);
     return { box, edit: message };
   }
   const text = new AnswerText();
   if (turn.summary) {
     const views = new SummaryView(turn, text.box);
     box.classList.add("summary");
-    box.append(el("h3", "who", "Summary"), views.box);
+    box.append(el("h3", "ellipsis who", "Summary"), views.box);
     return { box, text, views };
   }
   const views = new MarkdownView(turn, text.box);
@@ -87,7 +87,7 @@ function newTurn(turn) {
   const acts = el("div", "answer-acts");
   acts.append(views.button, edit.button);
   // Not the name of the loaded model: another one may have written a kept conversation.
-  box.append(el("h3", "who", turn.mode === "completion" ? "Text" : "Model"), acts, views.page, text.box);
+  box.append(el("h3", "ellipsis who", turn.mode === "completion" ? "Text" : "Model"), acts, views.page, text.box);
   return { box, text, views, edit };
 }
 

@@ -46,7 +46,7 @@ function newButton(entry, words, current, actions) {
   const button = el("button", "kept-open");
   button.type = "button";
   if (current) button.setAttribute("aria-current", "true");
-  const title = el("span", "kept-title");
+  const title = el("span", "ellipsis kept-title");
   title.append(el("i", "kept-mark"), nameOf(entry));
   button.append(title, newFacts(entry, words));
   button.addEventListener("click", () => actions.open(entry));
@@ -60,7 +60,7 @@ function newButton(entry, words, current, actions) {
  * @param {string[]} words
  */
 function newFacts({ text, updated, model, nTokens, branchedFrom }, words) {
-  const facts = el("span", "kept-facts");
+  const facts = el("span", "ellipsis kept-facts");
   facts.append(el("span", "kept-phase"));
   const found = words.length ? excerpt(text, words) : null;
   if (found) facts.append(found.before, el("mark", "", found.hit), found.after);

@@ -1,6 +1,6 @@
 // Names of the model and the device, and the dialog with their details.
 
-import { byId, el, setText } from "../ui/dom.js";
+import { byId, drawPairs, setText } from "../ui/dom.js";
 import { bytes, count, parameters, plural } from "../ui/format.js";
 import { kvShape } from "../look/cache/kv-size.js";
 import { on, state } from "../state.js";
@@ -23,13 +23,7 @@ function draw() {
   setText(byId("model-name"), [model.name, model.dtype].filter(Boolean).join(" · "));
   setText(byId("device-name"), `${device.name} · ${device.backend}`);
   setText(byId("device-note"), device.software ? "software device" : "");
-  return byId("facts").replaceChildren(
-    ...facts(hello).map(([name, value]) => {
-      const row = el("div");
-      row.append(el("dt", "", name), el("dd", "", value));
-      return row;
-    }),
-  );
+  return drawPairs(byId("facts"), facts(hello));
 }
 
 /** Clear the names, as after leaving a replay without an engine. */

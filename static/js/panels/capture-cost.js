@@ -1,7 +1,7 @@
 // Dialog with the cost of measuring: speed without capture, with capture, and while an instrument
 // queries the engine; and the memory of the measurements the page keeps.
 
-import { byId, el } from "../ui/dom.js";
+import { byId, drawPairs } from "../ui/dom.js";
 import { leftSegments } from "../conversations/left.js";
 import { bytes, count, figure, plural } from "../ui/format.js";
 import { retention } from "../turns/retention.js";
@@ -29,13 +29,7 @@ function forgetRemovedRuns() {
 }
 
 function draw() {
-  byId("costs-facts").replaceChildren(
-    ...[...rowsOfSpeed(), ...rowsOfMemory()].map(([name, value]) => {
-      const row = el("div");
-      row.append(el("dt", "", name), el("dd", "", value));
-      return row;
-    }),
-  );
+  drawPairs(byId("costs-facts"), [...rowsOfSpeed(), ...rowsOfMemory()]);
 }
 
 function rowsOfSpeed() {

@@ -48,7 +48,7 @@ function newExample(example) {
   const button = el("button");
   button.type = "button";
   button.title = example.title;
-  button.append(el("span", "example-title", example.title), el("span", "example-text", example.text));
+  button.append(el("span", "example-title", example.title), el("span", "ellipsis example-text", example.text));
   button.addEventListener("click", () => begin(example));
   const item = el("li");
   item.append(button);

@@ -199,6 +199,23 @@ export function fitCanvas(canvas) {
 }
 
 /**
+ * Show pairs of a name and a value in a list, whose rows are kept while their number is the same.
+ *
+ * @param {HTMLElement} list a `dl`
+ * @param {string[][]} pairs
+ */
+export function drawPairs(list, pairs) {
+  while (list.children.length > pairs.length) list.lastElementChild?.remove();
+  while (list.children.length < pairs.length)
+    list.appendChild(el("div")).append(el("dt"), el("dd"));
+  pairs.forEach(([name, value], i) => {
+    const [term, text] = list.children[i].children;
+    setText(term, name);
+    setText(text, value);
+  });
+}
+
+/**
  * Divide a `.split` bar in proportion to three numbers.
  *
  * @param {HTMLElement} node

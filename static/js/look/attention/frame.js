@@ -1,7 +1,8 @@
 // Controls and text around the map of heads and the words.
 
-import { el, inputOf, setText } from "../../ui/dom.js";
+import { el, setText } from "../../ui/dom.js";
 import { count, duration, percent, plural, tokenLabel } from "../../ui/format.js";
+import { newSegmented } from "../../ui/segmented.js";
 import { backOf } from "./ask.js";
 import { MAX_TOKENS } from "./measure.js";
 import { NAMED_FROM, NAMED_TIMES, namedBy, nameOf } from "./scores.js";
@@ -46,7 +47,15 @@ export class AttentionFrame {
   constructor(root, act) {
     const left = root.appendChild(el("div", "at-heads"));
     const bar = left.appendChild(el("div", "at-bar"));
-    bar.append(modes(act.onMode));
+    bar.append(
+      newSegmented({
+        legend: "Colour shows",
+        name: "at-mode",
+        options: Object.entries(MODES).map(([mode, [label]]) => [/** @type {AttentionMode} */ (mode), label]),
+        value: "weights",
+        onChange: act.onMode,
+      }),
+    );
     this.over = bar.appendChild(el("button", "text"));
     this.over.type = "button";
     this.over.title = `Show mean scores over the last ${MAX_TOKENS} tokens`;
@@ -109,21 +118,6 @@ export class AttentionFrame {
     const text = over && total ? `${done} of ${total}` : `Mean over ${MAX_TOKENS}`;
     setText(this.over, text);
   }
-}
-
-/** @param {(mode: AttentionMode) => void} onMode */
-function modes(onMode) {
-  const set = el("fieldset", "seg");
-  set.append(el("legend", "vh", "Colour shows"));
-  for (const [value, [name]] of Object.entries(MODES)) {
-    const choice = el("label", "", name);
-    const input = Object.assign(el("input"), { type: "radio", name: "at-mode", value });
-    input.checked = value === "weights";
-    choice.prepend(input);
-    set.append(choice);
-  }
-  set.addEventListener("change", (event) => onMode(/** @type {AttentionMode} */ (inputOf(event).value)));
-  return set;
 }
 
 // ---- text ------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ import { NOT_MEASURED } from "../../turns/answer.js";
 import { tokenize } from "../../net/inspect.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
-import { el, inputOf, newButton, setText, setVars } from "../../ui/dom.js";
+import { el, newButton, setText } from "../../ui/dom.js";
 import { percent, plural, probability, tokenLabel } from "../../ui/format.js";
+import { newSegmented } from "../../ui/segmented.js";
 import { Missing, sequenceOf } from "../shared/context.js";
+import { shareBar } from "../shared/table.js";
 import { LossText } from "../loss/text.js";
 import { Measurement } from "./measure.js";
 import { partsOf, unitsOf } from "./units.js";
@@ -138,7 +140,7 @@ async function toggle() {
 // ---- layout -------------------------------------------------------------------------------------
 
 function buildSide() {
-  const side = el("div", "ab-side");
+  const side = el("div", "column ab-side");
   const go = newButton("Measure", toggle, "send");
   const bar = el("progress");
   bar.setAttribute("aria-label", "Measured");
@@ -148,11 +150,32 @@ function buildSide() {
   const list = el("ol");
   at = { go, bar, say, one, list };
   side.append(
-    choice("What", "ab-target", [["token", "This token"], ["answer", "Whole answer"]], (value) => {
-      target = /** @type {TargetKind} */ (value);
+    newSegmented({
+      legend: "What",
+      name: "ab-target",
+      options: [
+        ["token", "This token"],
+        ["answer", "Whole answer"],
+      ],
+      value: target,
+      onChange(value) {
+        target = value;
+        restart();
+      },
     }),
-    choice("Left out", "ab-unit", [["words", "Words"], ["tokens", "Tokens"], ["messages", "Messages"]], (value) => {
-      unitKind = /** @type {UnitKind} */ (value);
+    newSegmented({
+      legend: "Left out",
+      name: "ab-unit",
+      options: [
+        ["words", "Words"],
+        ["tokens", "Tokens"],
+        ["messages", "Messages"],
+      ],
+      value: unitKind,
+      onChange(value) {
+        unitKind = value;
+        restart();
+      },
     }),
     say,
     go,
@@ -161,28 +184,11 @@ function buildSide() {
   return side;
 }
 
-/**
- * @param {string} legend
- * @param {string} name
- * @param {[value: string, text: string][]} options
- * @param {(value: string) => void} choose
- */
-function choice(legend, name, options, choose) {
-  const box = el("fieldset", "seg");
-  box.append(el("legend", "vh", legend));
-  options.forEach(([value, label], i) => {
-    const part = box.appendChild(el("label", "", label));
-    const input = el("input");
-    Object.assign(input, { type: "radio", name, value, checked: i === 0 });
-    part.prepend(input);
-  });
-  box.addEventListener("change", (event) => {
-    leaving.abort();
-    choose(inputOf(event).value);
-    looked = null;
-    changed("look");
-  });
-  return box;
+/** Before another choice is measured, what is measured stops. */
+function restart() {
+  leaving.abort();
+  looked = null;
+  changed("look");
 }
 
 function buildText() {
@@ -258,10 +264,8 @@ function drawList(effects) {
   const most = Math.abs(known[0]?.effect ?? 1) || 1;
   at.list.replaceChildren(
     ...known.slice(0, N_LISTED).map(({ i, effect }) => {
-      const item = el("li", effect < 0 ? "against" : "");
-      const bar = el("span", "ab-bar");
-      bar.append(el("i"));
-      setVars(item, { "--g": Math.abs(effect) / most });
+      const item = el("li");
+      const bar = shareBar(Math.abs(effect) / most, effect < 0 ? "lamp" : "");
       item.append(el("span", "w", units[i].text.trim()), bar, el("span", "n", signed(effect)));
       return item;
     }),

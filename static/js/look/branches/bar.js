@@ -1,7 +1,9 @@
 // Controls over the tree: which tree is shown, the beam's settings, and a summary.
 
-import { clamp, el, inputOf, setText } from "../../ui/dom.js";
+import { clamp, el, setText } from "../../ui/dom.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 
+/** @type {[mode: TreeMode, label: string][]} */
 const MODES = [
   ["versions", "Versions"],
   ["beam", "Beam search"],
@@ -21,11 +23,10 @@ export class BranchBar {
    * @param {{onMode: (mode: TreeMode) => void, onSearch: () => void}} on
    */
   constructor(root, search, { onMode, onSearch }) {
-    const bar = root.appendChild(el("div", "br-bar"));
-    this.modes = bar.appendChild(el("fieldset", "seg"));
-    this.modes.append(el("legend", "vh", "Tree"), ...MODES.map(choice));
-    this.modes.addEventListener("change", (event) => onMode(/** @type {TreeMode} */ (inputOf(event).value)));
-    this.search = bar.appendChild(el("div", "br-search"));
+    const bar = root.appendChild(el("div", "controls br-bar"));
+    this.modes = newSegmented({ legend: "Tree", name: "look-branches", options: MODES, onChange: onMode });
+    bar.append(this.modes);
+    this.search = bar.appendChild(el("div", "controls br-search"));
     /** @param {Partial<BeamSettings>} changed */
     const keep = (changed) => {
       Object.assign(search, changed);
@@ -35,12 +36,12 @@ export class BranchBar {
       ...NUMBERS.map((spec) => number(spec, search, keep)),
       check("length-normalised", (perToken) => keep({ perToken })),
     );
-    this.summary = bar.appendChild(el("p", "br-summary"));
+    this.summary = bar.appendChild(el("p", "readout br-summary"));
   }
 
   /** @param {TreeMode} mode */
   draw(mode) {
-    for (const input of this.modes.querySelectorAll("input")) input.checked = input.value === mode;
+    drawSegmented(this.modes, mode);
     this.search.hidden = mode !== "beam";
   }
 
@@ -48,13 +49,6 @@ export class BranchBar {
   say(words) {
     setText(this.summary, words);
   }
-}
-
-/** @param {string[]} mode */
-function choice([value, name]) {
-  const box = el("label", "", name);
-  box.prepend(Object.assign(el("input"), { type: "radio", name: "look-branches", value }));
-  return box;
 }
 
 /**

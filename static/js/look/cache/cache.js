@@ -1,6 +1,7 @@
 // KV cache instrument with two views: the cache of one run, and all blocks.
 
-import { el, inputOf } from "../../ui/dom.js";
+import { el } from "../../ui/dom.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
 import { cachePool } from "./pool.js";
 import { cacheRun } from "./run.js";
@@ -20,10 +21,10 @@ const VIEWS = {
 
 /** @type {ViewName} */
 let wanted = "run";
-/** Root element and radio button of each view, by name. @type {Map<string, HTMLElement>} */
+/** Root element of each view, by name. @type {Map<string, HTMLElement>} */
 const panes = new Map();
-/** @type {Map<string, HTMLInputElement>} */
-const inputs = new Map();
+/** @type {HTMLElement} */
+let choices;
 
 const view = () => VIEWS[wanted].view;
 
@@ -38,7 +39,15 @@ export const cache = {
 
   /** @param {HTMLElement} root */
   setUp(root) {
-    root.append(buildChoice());
+    choices = newSegmented({
+      legend: "View",
+      name: "look-cache",
+      options: Object.entries(VIEWS).map(([name, { text }]) => [/** @type {ViewName} */ (name), text]),
+      value: wanted,
+      onChange: choose,
+    });
+    choices.classList.add("kv-views");
+    root.append(choices);
     for (const [name, { view }] of Object.entries(VIEWS)) {
       const pane = root.appendChild(el("div", "kv-pane"));
       panes.set(name, pane);
@@ -55,21 +64,6 @@ export const cache = {
   table: () => view().table(),
 };
 
-function buildChoice() {
-  const choices = el("fieldset", "seg kv-views");
-  choices.append(el("legend", "vh", "View"));
-  for (const [value, { text }] of Object.entries(VIEWS)) {
-    const choice = el("label", "", text);
-    const input = el("input");
-    Object.assign(input, { type: "radio", name: "look-cache", value, checked: value === wanted });
-    choice.prepend(input);
-    choices.append(choice);
-    inputs.set(value, input);
-  }
-  choices.addEventListener("change", (event) => choose(/** @type {ViewName} */ (inputOf(event).value)));
-  return choices;
-}
-
 /** @param {ViewName} name */
 function choose(name) {
   view().hide?.();
@@ -82,10 +76,8 @@ function choose(name) {
 export function showCacheView(name) {
   if (wanted === name) return null;
   const before = wanted;
-  /** @param {string} other */
   const turnTo = (/** @type {ViewName} */ other) => {
-    const input = inputs.get(other);
-    if (input) input.checked = true;
+    drawSegmented(choices, other);
     choose(other);
   };
   turnTo(name);

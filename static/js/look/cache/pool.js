@@ -9,6 +9,7 @@ import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { describeBlock, describeGroup, ownersOf, readPool, recencyOf, STATES } from "./blocks.js";
 import { EngineChoice, engineInWords, engineShown, followEngines, leaveEngines } from "../shared/engines.js";
 import { runNames } from "../shared/run-names.js";
+import { addRow, newTable } from "../shared/table.js";
 import { BlockGrid } from "./grid.js";
 
 /**
@@ -55,7 +56,7 @@ export const cachePool = {
   asks: true,
 
   setUp(root) {
-    summary = root.appendChild(el("p", "kv-summary"));
+    summary = root.appendChild(el("p", "ellipsis readout kv-summary"));
     grid = new BlockGrid(root, drawSummary);
     buildSide(root);
   },
@@ -224,39 +225,25 @@ function buildSide(root) {
   const side = root.appendChild(el("div", "kv-side"));
   choice = new EngineChoice(side);
   head = side.appendChild(el("p", "kv-head"));
-  const table = side.appendChild(el("table", "kv-states"));
-  table.append(el("caption", "vh", "Blocks by state"));
-  const names = table.createTHead().insertRow();
-  for (const name of ["state", "blocks", "bytes"]) {
-    const cell = names.appendChild(el("th", name === "state" ? "" : "n", name));
-    cell.scope = "col";
-  }
-  const body = table.createTBody();
+  const table = newTable("kv-states", "Blocks by state", ["state", ["blocks", "n"], ["bytes", "n"]]);
+  side.append(table);
   rows = STATES.map(({ key, name, what }) => {
-    const row = body.insertRow();
-    const first = row.appendChild(el("th"));
-    first.scope = "row";
+    const first = el("span", "kv-state");
     const swatch = first.appendChild(el("i", "kv-swatch"));
     swatch.dataset.state = key;
     const both = first.appendChild(el("span", "kv-name"));
     both.append(el("b", "", name));
     const words = both.appendChild(el("small", "", what));
-    return { words, n: cell(row), size: cell(row) };
+    const [, n, size] = addRow(table, [first, "", ""]).cells;
+    return { words, n, size };
   });
-  const list = side.appendChild(el("dl", "kv-figures"));
+  const list = side.appendChild(el("dl", "pairs kv-figures"));
   figures = FIGURES.map((name) => {
     const row = list.appendChild(el("div"));
     const term = row.appendChild(el("dt", "kv-name"));
     term.append(el("b", "", name));
     return { row, words: term.appendChild(el("small")), value: row.appendChild(el("dd")) };
   });
-}
-
-/** @param {HTMLTableRowElement} row */
-function cell(row) {
-  const made = row.insertCell();
-  made.className = "n";
-  return made;
 }
 
 /** @param {Pool} pool */

@@ -6,6 +6,7 @@ import { palette } from "../../ui/palette.js";
 import { numberOf, pin, point } from "../../view.js";
 import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
 import { indexAt, requireTokens, sequenceOf } from "../shared/context.js";
+import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
 import { capacityOf, kvLayouts, kvShape, windowsOf } from "./kv-size.js";
 
 /** @typedef {ReturnType<typeof measure>} Measured */
@@ -23,7 +24,7 @@ const MIN_SCALE = 64;
 
 /** @type {HTMLCanvasElement} */
 let canvas;
-/** @type {HTMLElement} */
+/** @type {HTMLTableElement} */
 let list;
 /** @type {HTMLElement} */
 let head;
@@ -44,7 +45,8 @@ export const cacheRun = {
     canvas.addEventListener("click", ({ offsetX }) => pin(tokenAt(offsetX)));
     const ways = root.appendChild(el("div", "kv-ways"));
     head = ways.appendChild(el("p", "kv-head"));
-    list = ways.appendChild(el("ul"));
+    list = newTable("", "Size in other layouts", ["layout", "", ...numeric(["now", "full"])]);
+    ways.append(list);
   },
 
   show(context) {
@@ -331,7 +333,10 @@ function drawWays() {
   const perEach = `${bytes(perLayer)} in each of ${plural(windows.length, "layer")}`;
   const each = `${bytes(perToken)} per token: ${perEach}.`;
   setText(head, `${each} ${cachedNow(tokens, windows)}`);
-  if (rows.length !== ways.length) buildRows(ways);
+  if (rows.length !== ways.length) {
+    clearRows(list);
+    rows = ways.map(newRow);
+  }
   const largest = Math.max(...ways.map((way) => way.bytes(capacity)));
   ways.forEach(({ name, what, bytes: size }, i) => {
     const row = rows[i];
@@ -360,22 +365,13 @@ function cachedNow(tokens, windows) {
   return `${plural(tokens, "token")} so far: ${parts.join(", ")}.`;
 }
 
-/** @param {KvLayout[]} ways */
-function buildRows(ways) {
-  const head = el("li");
-  const names = [el("span", "kv-name", "layout"), el("span", "kv-bar")];
-  head.append(...names, el("span", "n", "now"), el("span", "n", "full"));
-  list.replaceChildren(head);
-  rows = ways.map(newRow);
-}
-
 /** @param {KvLayout} way */
 function newRow(way) {
-  const row = list.appendChild(el("li", way.name === "current" ? "here" : ""));
-  const head = row.appendChild(el("span", "kv-name"));
-  const name = head.appendChild(el("b"));
-  const what = head.appendChild(el("small"));
-  const bar = row.appendChild(el("span", "kv-bar")).appendChild(el("i"));
-  const now = row.appendChild(el("span", "n"));
-  return { name, what, bar, now, full: row.appendChild(el("span", "n")) };
+  const head = el("span", "kv-name");
+  const [name, what] = [head.appendChild(el("b")), head.appendChild(el("small"))];
+  const bar = shareBar(0, "kv-bar");
+  const row = addRow(list, [head, bar, "", ""]);
+  row.classList.toggle("here", way.name === "current");
+  const [, , now, full] = row.cells;
+  return { name, what, bar, now, full };
 }

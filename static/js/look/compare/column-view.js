@@ -60,7 +60,7 @@ export class ColumnView {
     /** Of its own prompt; null: the first column shows that of all. */
     this.field = number ? newPrompt(letter) : null;
     this.prompt = this.node.appendChild(this.field ?? el("p", "cmp-prompt"));
-    this.status = this.node.appendChild(el("p", "cmp-status"));
+    this.status = this.node.appendChild(el("p", "ellipsis cmp-status"));
     this.scroller = this.node.appendChild(el("div", "cmp-text"));
     this.scroller.tabIndex = 0;
     this.scroller.setAttribute("role", "region");

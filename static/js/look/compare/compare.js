@@ -13,6 +13,7 @@ import { changed, ready, state } from "../../state.js";
 import { focused, point, view } from "../../view.js";
 import { closePanel } from "../shared/panel.js";
 import { Missing } from "../shared/context.js";
+import { addRow, newTable, numeric } from "../shared/table.js";
 import { firstDifference, groupsAt, longestOf } from "./alignment.js";
 import { ColumnView } from "./column-view.js";
 import {
@@ -284,21 +285,15 @@ const earliest = (partings) =>
  * @param {string[]} names
  */
 function tableOf(rows, names) {
-  const table = el("table", "cmp-moves");
-  const head = table.createTHead().insertRow();
-  const titles = ["token", ...names.map((name) => `logit ${name}`), "moved", ...names.map((n) => `% ${n}`)];
-  for (const title of titles) head.append(Object.assign(el("th", "", title), { scope: "col" }));
-  const body = table.createTBody();
-  for (const { token, logits, shares } of rows) {
-    const line = body.insertRow();
-    line.append(Object.assign(el("th", "", quoted(token)), { scope: "row" }));
-    const cells = [
+  const columns = [...names.map((name) => `logit ${name}`), "moved", ...names.map((name) => `% ${name}`)];
+  const table = newTable("cmp-moves", "Why they differ", ["token", ...numeric(columns)]);
+  for (const { token, logits, shares } of rows)
+    addRow(table, [
+      quoted(token),
       ...logits.map((logit) => logit.toFixed(2)),
       logits[0] === logits[1] ? "0" : signed(logits[1] - logits[0]),
       ...shares.map(percent),
-    ];
-    for (const cell of cells) line.insertCell().textContent = cell;
-  }
+    ]);
   return table;
 }
 

@@ -1,8 +1,9 @@
 // Experts instrument: the experts chosen in every layer, by the run so far or by the focused token.
 
 import { expertChoice } from "../../turns/expert-use.js";
-import { el, inputOf } from "../../ui/dom.js";
+import { el } from "../../ui/dom.js";
 import { count, percent, plural, tokenLabel } from "../../ui/format.js";
+import { newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
 import { focusRow, numberOf, view } from "../../view.js";
 import { Missing } from "../shared/context.js";
@@ -12,7 +13,11 @@ import { ExpertSide } from "./side.js";
 import { LoadLegend, ShareLegend } from "../shared/share-colours.js";
 
 /** What the colours show, and their scales. */
-const MODES = { run: "This run", token: "This token" };
+/** @type {[mode: ExpertMode, label: string][]} */
+const MODES = [
+  ["run", "This run"],
+  ["token", "This token"],
+];
 const legends = { run: new LoadLegend(), token: new ShareLegend() };
 
 /** @type {HTMLElement} */
@@ -41,7 +46,7 @@ export const experts = {
   setUp(root) {
     const bar = root.appendChild(el("div", "ex-bar"));
     bar.append(buildModes());
-    summary = bar.appendChild(el("p", "ex-summary"));
+    summary = bar.appendChild(el("p", "ellipsis readout ex-summary"));
     bar.append(...Object.values(legends).map(({ node }) => node));
     map = new ExpertMap(root, { hover, choose, key: onKey });
     side = new ExpertSide(root);
@@ -60,22 +65,17 @@ export const experts = {
   table: () => numbersOf(now.layers, now.stats),
 };
 
-function buildModes() {
-  const set = el("fieldset", "seg");
-  set.append(el("legend", "vh", "Colour shows"));
-  for (const [value, name] of Object.entries(MODES)) {
-    const choice = el("label", "", name);
-    const input = Object.assign(el("input"), { type: "radio", name: "ex-mode", value });
-    input.checked = value === mode;
-    choice.prepend(input);
-    set.append(choice);
-  }
-  set.addEventListener("change", (event) => {
-    mode = /** @type {ExpertMode} */ (inputOf(event).value);
-    changed("look");
+const buildModes = () =>
+  newSegmented({
+    legend: "Colour shows",
+    name: "ex-mode",
+    options: MODES,
+    value: mode,
+    onChange(value) {
+      mode = value;
+      changed("look");
+    },
   });
-  return set;
-}
 
 /**
  * Return the data to draw:

@@ -1,10 +1,11 @@
 // Side of the experts instrument: load balance of one layer and of all layers.
 
 import { expertChoice } from "../../turns/expert-use.js";
-import { el, fitCanvas, setText } from "../../ui/dom.js";
+import { el, fitCanvas, one, setText } from "../../ui/dom.js";
 import { count, plural } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { label, rule } from "../shared/chart.js";
+import { addRow, newTable } from "../shared/table.js";
 
 const TOP = 18;
 /** Bars at least this wide (px) have gaps. */
@@ -20,26 +21,21 @@ const ROWS = {
 export class ExpertSide {
   /** @param {HTMLElement} root */
   constructor(root) {
-    const side = root.appendChild(el("div", "ex-side"));
+    const side = root.appendChild(el("div", "column ex-side"));
     this.head = side.appendChild(el("p", "ex-head"));
     this.canvas = side.appendChild(el("canvas", "ex-spread"));
     this.canvas.setAttribute("aria-hidden", "true");
-    const table = side.appendChild(el("table", "ex-figures"));
-    table.append(el("caption", "vh", "How evenly experts were used"));
-    const names = table.createTHead().insertRow();
-    names.insertCell();
-    this.name = newHead(names, "col");
-    newHead(names, "col", "all layers");
-    const body = table.createTBody();
+    const table = newTable("ex-figures", "How evenly experts were used", ["", "layer", "all layers"]);
+    side.append(table);
+    this.name = one(table, "thead th");
     this.rows = Object.entries(ROWS).map(([name, what]) => {
-      const row = body.insertRow();
-      newHead(row, "row", name).title = what;
-      const cells = [row.insertCell(), row.insertCell()].map((cell) => {
+      const [head, ...cells] = addRow(table, [name, "", ""]).cells;
+      head.title = what;
+      return cells.map((cell) => {
         const [figure, words] = [el("b"), el("small")];
         cell.append(figure, " ", words);
         return [figure, words];
       });
-      return cells;
     });
   }
 
@@ -59,13 +55,6 @@ export class ExpertSide {
       pair.forEach((texts, j) => texts.forEach((text, k) => setText(this.rows[i][j][k], text))),
     );
   }
-}
-
-/** @param {HTMLTableRowElement} row @param {string} scope @param {string} [text] */
-function newHead(row, scope, text = "") {
-  const cell = row.appendChild(el("th", "", text));
-  cell.scope = scope;
-  return cell;
 }
 
 /** @param {ExpertLayer} layer */

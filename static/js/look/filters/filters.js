@@ -43,7 +43,7 @@ export const filters = {
   asks: true,
 
   setUp(root) {
-    summary = root.appendChild(el("p", "wf-summary"));
+    summary = root.appendChild(el("p", "readout wf-summary"));
     figures = new FlowFigures(root);
     plot = new FlowPlot(figures.canvas, () => now && figures.draw(now, plot.lit));
     new ResizeObserver(() => changed("look")).observe(figures.canvas);

@@ -80,7 +80,7 @@ export const forward = {
 // ---- controls --------------------------------------------------------------------------------
 
 function controls() {
-  const box = el("div", "fw-controls");
+  const box = el("div", "controls");
   at.beside.type = "checkbox";
   const beside = el("label", "fw-beside");
   beside.append(at.beside, "beside the token before");

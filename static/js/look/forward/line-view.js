@@ -26,7 +26,7 @@ export class LineView {
     this.button = newButton("", onToggle, "fw-head");
     this.button.setAttribute("aria-controls", `forward-${key}`);
     this.name = this.button.appendChild(el("b"));
-    this.what = this.button.appendChild(el("span", "fw-what"));
+    this.what = this.button.appendChild(el("span", "ellipsis fw-what"));
     this.canvas = this.button.appendChild(el("canvas", "fw-mini"));
     this.canvas.setAttribute("aria-hidden", "true");
     this.figures = this.button.appendChild(el("span", "fw-figures"));

@@ -1,8 +1,9 @@
 // What stands below the vectors of a line: the keys that the head compares, the parts of the heads, the
 // MLP units that fire most, the nearest tokens, and the draw.
 
-import { el, newButton, setVars } from "../../ui/dom.js";
+import { el, newButton } from "../../ui/dom.js";
 import { percent, tokenLabel } from "../../ui/format.js";
+import { addRow, newTable, shareBar } from "../shared/table.js";
 import { largest, number, products, rowOf } from "./vectors.js";
 
 /** @typedef {import("./vectors.js").Arrays} Arrays */
@@ -41,36 +42,21 @@ export function tableOf(part, shown) {
  * @param {(row: (string | number | null)[], i: number) => {share?: number, onClick?: () => void, on?: boolean}} [mark]
  */
 function drawRows(caption, { columns, rows }, mark = () => ({})) {
-  const table = el("table", "fw-table");
-  table.append(el("caption", "", caption));
-  const head = table.createTHead().insertRow();
-  for (const column of columns) {
-    const cell = el("th", "", column);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const body = table.createTBody();
+  const isNumber = (/** @type {number} */ i) => rows.some((row) => typeof row[i] === "number");
+  const heads = columns.map((name, i) => /** @type {[string, string]} */ ([name, isNumber(i) ? "n" : ""]));
+  const table = newTable("fw-table", caption, heads, "");
   rows.forEach((row, i) => {
     const { share, onClick, on } = mark(row, i);
-    const line = body.insertRow();
+    const texts = row.map((value) => (typeof value === "number" ? written(value) : (value ?? "")));
+    const line = addRow(table, texts);
     line.classList.toggle("on", !!on);
-    row.forEach((value, j) => {
-      const cell = line.insertCell();
-      const text = typeof value === "number" ? written(value) : (value ?? "");
-      if (typeof value === "number") cell.className = "n";
-      if (j === 0 && onClick) {
-        const button = newButton(text, onClick, "text");
-        button.setAttribute("aria-pressed", String(!!on));
-        cell.append(button);
-      } else cell.textContent = text;
-    });
-    if (share !== undefined) {
-      const bar = line.insertCell();
-      bar.className = "fw-bar";
-      bar.append(setVars(el("i"), { "--p": share }));
+    if (onClick) {
+      const button = newButton(texts[0], onClick, "text");
+      button.setAttribute("aria-pressed", String(!!on));
+      line.cells[0].replaceChildren(button);
     }
+    if (share !== undefined) line.insertCell().append(shareBar(share));
   });
-  if (rows.length && mark(rows[0], 0).share !== undefined) head.append(el("td"));
   return table;
 }
 

@@ -2,8 +2,9 @@
 // does, and drawn as it fills.
 
 import { changed, on, ready, state } from "../../state.js";
-import { all, el, inputOf, newButton, setText } from "../../ui/dom.js";
+import { el, newButton, setText } from "../../ui/dom.js";
 import { sentence } from "../../ui/format.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { drawTable } from "../shared/table.js";
 import { STOPPED, openBench, stopBench } from "./bench.js";
 import { drawChart } from "./chart.js";
@@ -19,7 +20,16 @@ let problem = "";
 
 /** Elements. */
 const at = {
-  choices: el("fieldset", "seg"),
+  choices: newSegmented({
+    legend: "Experiment",
+    name: "lab",
+    options: EXPERIMENTS.map(({ name, tab }) => [name, tab]),
+    value: selected.name,
+    onChange(wanted) {
+      selected = EXPERIMENTS.find(({ name }) => name === wanted) ?? selected;
+      changed("look");
+    },
+  }),
   what: el("p", "lb-what"),
   go: newButton("Run", onGo, "text"),
   says: el("p", "lb-says"),
@@ -34,11 +44,6 @@ export const lab = {
 
   setUp(root) {
     const bar = root.appendChild(el("div", "lb-bar"));
-    at.choices.append(el("legend", "vh", "Experiment"), ...EXPERIMENTS.map(choiceOf));
-    at.choices.addEventListener("change", (event) => {
-      selected = EXPERIMENTS.find(({ name }) => name === inputOf(event).value) ?? selected;
-      changed("look");
-    });
     at.canvas.setAttribute("role", "img");
     at.says.setAttribute("role", "status");
     const acts = el("p", "lb-acts");
@@ -66,15 +71,6 @@ export const lab = {
 
 /** @param {Experiment} experiment */
 const rowsOf = ({ name }) => measured.get(name) ?? [];
-
-/** @param {Experiment} experiment */
-function choiceOf({ name, tab }) {
-  const choice = el("label", "", tab);
-  const input = Object.assign(el("input"), { type: "radio", name: "lab", value: name });
-  input.checked = name === selected.name;
-  choice.prepend(input);
-  return choice;
-}
 
 /** Stop the experiment when the panel is closed; it goes on while another instrument is open. */
 function stopIfClosed() {
@@ -115,7 +111,7 @@ function draw() {
   at.what.replaceChildren(el("b", "", `${selected.title}.`), ` ${selected.what}`);
   setText(at.go, running ? "Stop" : rows.length ? "Run again" : "Run");
   at.go.disabled = !running && !ready();
-  for (const input of all(at.choices, "input")) /** @type {HTMLInputElement} */ (input).disabled = !!running;
+  drawSegmented(at.choices, selected.name, () => !!running);
   const says = selected.says(rows);
   setText(at.says, problem || (isRunning ? `Running … ${says}` : says));
   const draws = selected.draw ?? (selected.lines.length ? drawChart : null);

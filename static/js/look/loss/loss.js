@@ -1,10 +1,12 @@
 // Loss instrument: a text under teacher forcing, with the loss of each token given those before it.
 
-import { el, inputOf, setText } from "../../ui/dom.js";
+import { el, setText } from "../../ui/dom.js";
 import { count, duration, figure, plural } from "../../ui/format.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
 import { pin, point } from "../../view.js";
 import { indexAt } from "../shared/context.js";
+import { addRow, newTable, numeric } from "../shared/table.js";
 import { drawHistogram } from "./chart.js";
 import { figuresOf, hardest } from "./reading.js";
 import { readAnswer, readText, Unreadable } from "./source.js";
@@ -133,10 +135,7 @@ async function readOwn() {
 
 /** @param {boolean} own */
 function drawChoice(own) {
-  for (const input of choices.querySelectorAll("input")) {
-    input.checked = input.value === (own ? "own" : "answer");
-    input.disabled = input.value === "answer" && !hasAnswer();
-  }
+  drawSegmented(choices, own ? "own" : "answer", (value) => value === "answer" && !hasAnswer());
   field.hidden = !own;
 }
 
@@ -158,28 +157,26 @@ function provenance({ tokens, info, segment, cut, from }) {
 // ---- layout ----------------------------------------------------------------------------------
 
 function buildSide() {
-  const box = el("div", "ls-side");
-  choices = box.appendChild(el("fieldset", "seg"));
-  choices.append(el("legend", "vh", "Text"));
-  for (const [value, name] of [
-    ["answer", "This answer"],
-    ["own", "Any text"],
-  ]) {
-    const choice = choices.appendChild(el("label", "", name));
-    const input = el("input");
-    Object.assign(input, { type: "radio", name: "look-loss", value });
-    choice.prepend(input);
-  }
-  choices.addEventListener("change", (event) => {
-    wanted = inputOf(event).value;
-    changed("look");
+  const box = el("div", "column ls-side");
+  choices = newSegmented({
+    legend: "Text",
+    name: "look-loss",
+    options: [
+      ["answer", "This answer"],
+      ["own", "Any text"],
+    ],
+    onChange(value) {
+      wanted = value;
+      changed("look");
+    },
   });
+  box.append(choices);
   field = box.appendChild(el("textarea"));
   field.id = "loss-text";
   field.setAttribute("aria-label", "Text");
   field.placeholder = "Type or paste a text";
   field.addEventListener("input", () => changed("look"));
-  figures = box.appendChild(el("table", "ls-figures"));
+  figures = box.appendChild(el("table"));
   canvas = box.appendChild(el("canvas", "ls-chart"));
   canvas.setAttribute("role", "img");
   new ResizeObserver(() => changed("look")).observe(canvas);
@@ -295,21 +292,9 @@ function drawFigures() {
   const columns = Object.entries(parts)
     .map(([name, some]) => ({ name, found: figuresOf(some) }))
     .filter(({ name, found }) => (reading?.info ? found.tokens : !from || name === "answer"));
-  figures.replaceChildren();
-  const head = figures.createTHead().insertRow();
-  head.append(el("td"), ...columns.map(({ name }) => header("col", name)));
-  const body = figures.createTBody();
-  for (const [name, value] of FIGURES) {
-    const row = body.insertRow();
-    row.append(header("row", name));
-    for (const { found } of columns)
-      row.insertCell().textContent = found.tokens ? value(found) : "–";
-  }
-}
-
-/** @param {string} scope @param {string} name */
-function header(scope, name) {
-  const cell = el("th", "", name);
-  cell.scope = scope;
-  return cell;
+  const table = newTable("ls-figures", "Loss by part", ["", ...numeric(columns.map(({ name }) => name))]);
+  for (const [name, value] of FIGURES)
+    addRow(table, [name, ...columns.map(({ found }) => (found.tokens ? value(found) : "–"))]);
+  figures.replaceWith(table);
+  figures = table;
 }

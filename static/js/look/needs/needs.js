@@ -9,6 +9,7 @@ import { el, newButton, setText, setVars } from "../../ui/dom.js";
 import { bytes, count, figure, percent, sentence } from "../../ui/format.js";
 import { costsOf, knownPeaks } from "../plan/roofline-costs.js";
 import { Missing } from "../shared/context.js";
+import { addRow, clearRows, newTable, shareBar } from "../shared/table.js";
 import {
   BOUND_BY,
   aboutDevice,
@@ -34,14 +35,14 @@ let form;
 const at = {
   head: el("p", "nd-head"),
   problem: el("p", "nd-problem"),
-  parts: el("tbody"),
+  parts: table("Parameters by part", ["part", "parameters", "", "bytes", "read for a token"]),
   memory: el("div", "nd-bar"),
   memoryWords: el("p", "sub"),
-  kv: el("tbody"),
+  kv: table("Keys and values of a token", ["attention", "", "", "bytes"]),
   kvWords: el("p", "sub"),
-  devices: el("tbody"),
+  devices: table("Devices", ["device", "needed", "users that fit", "first token", "tokens/s each", "bound by", ""]),
   source: el("p", "sub"),
-  ladder: el("tbody"),
+  ladder: table("A step on the device", ["limit", "amount", "rate", "time", ""]),
   ladderWords: el("p", "sub"),
 };
 /** Answers by query, and the `hello` of the running model, which a query need not name. @type {Map<string, Promise<SizingAnswer>>} */
@@ -62,15 +63,11 @@ export const needs = {
     page.append(
       at.head,
       at.problem,
-      section(
-        "Devices",
-        table(["device", "needed", "users that fit", "first token", "tokens/s each", "bound by", ""], at.devices),
-        at.source,
-      ),
-      section("A step on the device", table(["limit", "amount", "rate", "time", ""], at.ladder), at.ladderWords),
+      section("Devices", at.devices, at.source),
+      section("A step on the device", at.ladder, at.ladderWords),
       section("Memory", at.memory, at.memoryWords),
-      section("Keys and values of a token", table(["attention", "", "", "bytes"], at.kv), at.kvWords),
-      section("Parameters by part", table(["part", "parameters", "", "bytes", "read for a token"], at.parts)),
+      section("Keys and values of a token", at.kv, at.kvWords),
+      section("Parameters by part", at.parts),
     );
   },
 
@@ -109,28 +106,21 @@ function section(title, ...inside) {
   return box;
 }
 
-/** @param {string[]} names @param {HTMLTableSectionElement} body */
-function table(names, body) {
-  const found = el("table", "nd-table");
-  const head = found.createTHead().insertRow();
-  for (const name of names) {
-    const cell = head.appendChild(name ? el("th", "", name) : el("td"));
-    if (name) cell.setAttribute("scope", "col");
-  }
-  found.append(body);
-  return found;
+/** @param {string} caption @param {string[]} columns */
+function table(caption, columns) {
+  return newTable("nd-table", caption, columns);
 }
 
-/** A row; a number is drawn as a bar. @param {(string | number | HTMLElement)[]} cells @param {boolean} [here] */
-function row(cells, here = false) {
-  const line = el("tr", here ? "here" : "");
-  cells.forEach((cell, i) => {
-    const box = line.appendChild(el(i ? "td" : "th"));
-    if (!i) box.setAttribute("scope", "row");
-    if (typeof cell === "number") box.append(setVars(el("i", "nd-share"), { "--p": cell }));
-    else box.append(cell);
-  });
-  return line;
+/**
+ * Add a row; a number is drawn as a bar.
+ *
+ * @param {HTMLTableElement} to
+ * @param {(string | number | HTMLElement)[]} cells
+ * @param {boolean} [here]
+ */
+function row(to, cells, here = false) {
+  const line = addRow(to, cells.map((cell) => (typeof cell === "number" ? shareBar(cell) : cell)));
+  line.classList.toggle("here", here);
 }
 
 /** @param {SizingAnswer} answer @param {Focus} context */
@@ -143,9 +133,8 @@ function draw(answer, context) {
   drawParts(sizing);
   drawMemory(sizing, chosen);
   const most = Math.max(...kvRows(sizing).map(({ n }) => n));
-  at.kv.replaceChildren(
-    ...kvRows(sizing).map(({ name, what, n, here }) => row([name, what, n / most, bytes(n)], here)),
-  );
+  clearRows(at.kv);
+  for (const { name, what, n, here } of kvRows(sizing)) row(at.kv, [name, what, n / most, bytes(n)], here);
   setText(at.kvWords, kvWords(sizing));
   drawDevices(sizing);
   setText(at.source, chosen ? aboutDevice(chosen) : "");
@@ -155,17 +144,15 @@ function draw(answer, context) {
 /** @param {Answers.Sizing} sizing */
 function drawParts({ parts }) {
   const most = Math.max(...parts.map(({ n_bytes }) => n_bytes));
-  at.parts.replaceChildren(
-    ...parts.map(({ name, parameters, n_bytes, token_bytes }) =>
-      row([
-        name,
-        parameters || !token_bytes ? count(parameters) : "= W_E",
-        n_bytes / most,
-        bytes(n_bytes),
-        bytes(token_bytes),
-      ]),
-    ),
-  );
+  clearRows(at.parts);
+  for (const { name, parameters, n_bytes, token_bytes } of parts)
+    row(at.parts, [
+      name,
+      parameters || !token_bytes ? count(parameters) : "= W_E",
+      n_bytes / most,
+      bytes(n_bytes),
+      bytes(token_bytes),
+    ]);
 }
 
 /** @param {Answers.Sizing} sizing @param {Answers.DeviceBounds | undefined} chosen */
@@ -188,36 +175,34 @@ function drawMemory(sizing, chosen) {
 /** @param {Answers.Sizing} sizing */
 function drawDevices({ devices }) {
   const most = Math.max(...devices.map(({ tokens_per_s }) => tokens_per_s));
-  at.devices.replaceChildren(
-    ...devices.map((bounds) => {
-      const { device, users, first_token: first, decode, tokens_per_s: rate } = bounds;
-      const choose = newButton(device.name, () => {
-        form.device = device.name;
-        changed("look");
-      });
-      choose.setAttribute("aria-pressed", String(device.name === form.device));
-      return row(
-        [
-          choose,
-          howMany(bounds),
-          users === null ? "unknown" : count(users),
-          first ? time(first.seconds) : "unknown",
-          figure(rate),
-          BOUND_BY[decode.by],
-          rate / most,
-        ],
-        device.name === form.device,
-      );
-    }),
-  );
+  clearRows(at.devices);
+  for (const bounds of devices) {
+    const { device, users, first_token: first, decode, tokens_per_s: rate } = bounds;
+    const isChosen = device.name === form.device;
+    const choose = newButton(device.name, () => {
+      form.device = device.name;
+      changed("look");
+    });
+    choose.setAttribute("aria-pressed", String(isChosen));
+    const cells = [
+      choose,
+      howMany(bounds),
+      users === null ? "unknown" : count(users),
+      first ? time(first.seconds) : "unknown",
+      figure(rate),
+      BOUND_BY[decode.by],
+      rate / most,
+    ];
+    row(at.devices, cells, isChosen);
+  }
 }
 
 // ---- a step ----------------------------------------------------------------------------------
 
 /** @param {Answers.Sizing} sizing @param {Answers.DeviceBounds | undefined} chosen @param {Focus} context */
 function drawLadder(sizing, chosen, context) {
+  clearRows(at.ladder);
   if (!chosen) {
-    at.ladder.replaceChildren();
     setText(at.ladderWords, `The rates of ${form.device.toLowerCase()} are not known yet.`);
     return;
   }
@@ -227,10 +212,9 @@ function drawLadder(sizing, chosen, context) {
   const rows = ladder(step, device);
   const measured = focused?.ms ?? 0;
   const most = Math.max(...rows.map(({ seconds }) => seconds), measured / 1000);
-  at.ladder.replaceChildren(
-    ...rows.map(({ level, amount, rate, seconds }) => row([level, amount, rate, time(seconds), seconds / most])),
-  );
-  if (measured) at.ladder.append(row(["measured", "", "", time(measured / 1000), measured / 1000 / most], true));
+  for (const { level, amount, rate, seconds } of rows)
+    row(at.ladder, [level, amount, rate, time(seconds), seconds / most]);
+  if (measured) row(at.ladder, ["measured", "", "", time(measured / 1000), measured / 1000 / most], true);
   setText(at.ladderWords, focused ? wordsOfRun(focused, rows) : wordsOfStep(sizing));
 }
 

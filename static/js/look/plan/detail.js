@@ -1,7 +1,8 @@
 // Details of one dispatch: its cost, its bindings, and the compiled shader.
 
-import { el, setText } from "../../ui/dom.js";
+import { drawPairs, el, setText } from "../../ui/dom.js";
 import { bytes, count, figure } from "../../ui/format.js";
+import { addRow, clearRows, newTable } from "../shared/table.js";
 import { short } from "./graph.js";
 
 /** @typedef {[name: string, value: string]} Figure */
@@ -17,8 +18,10 @@ export class PlanDetail {
     this.root.setAttribute("aria-label", "Selected dispatch");
     this.name = this.root.appendChild(el("h3"));
     this.what = this.root.appendChild(el("p", "pl-what"));
-    this.figures = this.root.appendChild(el("dl", "pl-figures"));
-    this.bound = this.root.appendChild(el("table", "pl-bound"));
+    this.figures = this.root.appendChild(el("dl", "figures pl-figures"));
+    const columns = ["binding", "tensor", "type and shape", "bytes", "use"];
+    this.bound = newTable("pl-bound", "Buffers", columns.map((name) => [name, name === "bytes" ? "n" : ""]));
+    this.root.append(this.bound);
     this.constants = this.root.appendChild(el("p", "pl-what"));
     /** @type {{plan: Answers.PlanReport, number: number, ms: number | null} | null} */
     this.drawn = null;
@@ -42,13 +45,7 @@ export class PlanDetail {
     setText(this.name, dispatch.label);
     const place = `kernel ${dispatch.kernel + 1} of ${plan.kernels.length}`;
     setText(this.what, `${kernel.op}.wgsl, ${place}`);
-    this.figures.replaceChildren(
-      ...figuresOf(dispatch, kernel, plan, ms, total).map(([name, value]) => {
-        const row = el("div");
-        row.append(el("dt", "", name), el("dd", "", value));
-        return row;
-      }),
-    );
+    drawPairs(this.figures, figuresOf(dispatch, kernel, plan, ms, total));
     this.#bindings(dispatch.bindings);
     const values = Object.entries(kernel.constants).map(([name, value]) => `${name} ${value}`);
     setText(this.constants, `Constants: ${values.join(", ")}.`);
@@ -57,23 +54,9 @@ export class PlanDetail {
 
   /** @param {Answers.PlanBinding[]} bindings */
   #bindings(bindings) {
-    this.bound.replaceChildren(el("caption", "vh", "Buffers"));
-    const head = this.bound.createTHead().insertRow();
-    for (const name of ["binding", "tensor", "type and shape", "bytes", "use"]) {
-      const cell = el("th", name === "bytes" ? "n" : "", name);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    const body = this.bound.createTBody();
-    for (const { name, tensor, dtype, shape, n_bytes: n, access } of bindings) {
-      const row = body.insertRow();
-      for (const text of [name, tensor, `${dtype} ${shape.join(" × ")}`])
-        row.insertCell().textContent = text;
-      const size = row.insertCell();
-      size.className = "n";
-      size.textContent = bytes(n);
-      row.insertCell().textContent = ACCESS[access];
-    }
+    clearRows(this.bound);
+    for (const { name, tensor, dtype, shape, n_bytes: n, access } of bindings)
+      addRow(this.bound, [name, tensor, `${dtype} ${shape.join(" × ")}`, bytes(n), ACCESS[access]]);
   }
 }
 

@@ -1,7 +1,8 @@
 // Plan instrument: every dispatch of a step with its cost, GPU time and shader.
 
-import { clamp, el, inputOf, setText } from "../../ui/dom.js";
+import { clamp, el, newButton, setText } from "../../ui/dom.js";
 import { bytes, clockRounding, count, plural, whyNoTimes } from "../../ui/format.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { inspect } from "../../net/inspect.js";
 import { changed } from "../../state.js";
 import { Missing, sequenceOf } from "../shared/context.js";
@@ -10,6 +11,7 @@ import { PlanGraph, short } from "./graph.js";
 
 const PREFILL_ROWS = 64;
 const REPEAT = 7;
+/** @type {[size: string, label: string][]} */
 const SIZES = [
   ["decode", "Decode"],
   ["prefill", "Prefill"],
@@ -51,7 +53,7 @@ export const plan = {
   asks: true,
 
   setUp(root) {
-    const left = root.appendChild(el("div", "pl-left"));
+    const left = root.appendChild(el("div", "column pl-left"));
     left.append(buildControls());
     graph = new PlanGraph(left, choose);
     detail = new PlanDetail(root);
@@ -172,17 +174,9 @@ function provenance(device) {
 // ---- controls --------------------------------------------------------------------------------
 
 function buildControls() {
-  const box = el("div", "pl-controls");
-  choices = el("fieldset", "seg");
-  choices.append(el("legend", "vh", "Step"));
-  for (const [value, text] of SIZES) {
-    const choice = el("label", "", text);
-    const input = el("input");
-    Object.assign(input, { type: "radio", name: "look-plan", value });
-    choice.prepend(input);
-    choices.append(choice);
-  }
-  choices.addEventListener("change", (event) => again(() => (size = inputOf(event).value)));
+  const box = el("div", "controls pl-controls");
+  const onChange = (/** @type {string} */ value) => again(() => (size = value));
+  choices = newSegmented({ legend: "Step", name: "look-plan", options: SIZES, onChange });
   const after = el("label", "pl-after", "after");
   field = after.appendChild(el("input"));
   Object.assign(field, { type: "number", min: 0, id: "look-context", inputMode: "numeric" });
@@ -190,9 +184,7 @@ function buildControls() {
     again(() => (before = field.value === "" ? null : Number(field.value))),
   );
   after.append("tokens");
-  measure = el("button", "text", "Measure GPU times");
-  measure.type = "button";
-  measure.addEventListener("click", () => again(() => (timing = true)));
+  measure = newButton("Measure GPU times", () => again(() => (timing = true)));
   sums = el("span");
   const line = el("p", "pl-sums");
   line.append(sums, el("i", "time"), "time", el("i", "size"), "bytes");
@@ -214,7 +206,7 @@ const choose = (number) => again(() => (chosen = number));
 /** @param {Focus} focus */
 function draw({ row }) {
   const { plan: listed, times } = now;
-  for (const input of choices.querySelectorAll("input")) input.checked = input.value === size;
+  drawSegmented(choices, size);
   if (document.activeElement !== field) field.value = String(listed.context);
   const total = times?.reduce((a, b) => a + b, 0) ?? null;
   const parts = [

@@ -137,7 +137,7 @@ export class FactorBar {
     this.range.input.addEventListener("change", () => (gesture = null));
     this.box = newNumber("Factor", FACTOR, (value) => on.scale(value));
     this.box.addEventListener("taken", on.toGrid);
-    this.status = el("p", "rc-status");
+    this.status = el("p", "ellipsis rc-status");
     this.status.setAttribute("role", "status");
     this.undo = newButton("Undo", on.undo);
     this.redo = newButton("Redo", on.redo);

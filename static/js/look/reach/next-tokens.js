@@ -9,9 +9,9 @@ const ROWS = 7;
 export class NextTokens {
   /** @param {HTMLElement} root */
   constructor(root) {
-    this.head = root.appendChild(el("h3", "rc-head", "Next token"));
+    this.head = root.appendChild(el("h3", "ellipsis rc-head", "Next token"));
     this.summary = root.appendChild(el("p", "rc-effect-summary"));
-    this.key = root.appendChild(el("p", "rc-key"));
+    this.key = root.appendChild(el("p", "key"));
     this.names = [["k-out"], ["k-in"]].map(([name]) => {
       const span = this.key.appendChild(el("span"));
       span.append(el("i", name));

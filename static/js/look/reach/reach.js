@@ -2,8 +2,9 @@
 // attention, MLPs and layers, steer and patch the residual stream, during generation; and show the
 // effect on one token.
 
-import { el, inputOf, setText } from "../../ui/dom.js";
+import { all, el, setText } from "../../ui/dom.js";
 import { tokenLabel } from "../../ui/format.js";
+import { newSegmented } from "../../ui/segmented.js";
 import { sameInterventions } from "../../interventions/interventions.js";
 import * as store from "../../interventions/intervention-store.js";
 import { factorOf, isSettingEmpty } from "../../interventions/intervention-wire.js";
@@ -21,7 +22,11 @@ import { TextEnd } from "./text-end.js";
 import { NextTokens } from "./next-tokens.js";
 
 const IN_GENERAL = "1 means unchanged, bit for bit. A change acts within a few tokens.";
-const VIEWS = { steer: "Steer", patch: "Patch" };
+/** @type {[view: "steer" | "patch", label: string][]} */
+const VIEWS = [
+  ["steer", "Steer"],
+  ["patch", "Patch"],
+];
 
 /** @type {FactorBar} */
 let bar;
@@ -37,12 +42,12 @@ let tokens;
 let text;
 /** @type {HTMLElement} */
 let make;
-/** @type {keyof typeof VIEWS} */
+/** @type {"steer" | "patch"} */
 let wanted = "steer";
 /** Panes of VIEWS, and how many of each act. @type {HTMLElement[]} */
 let panes = [];
 /** @type {HTMLElement[]} */
-const counts = [];
+let counts = [];
 /** Selected place of the grid. */
 let chosen = "head 0.0";
 /** Effect drawn by the last `show`: `readEffect`, or null. @type {EffectFound | null} */
@@ -136,20 +141,18 @@ function choose(place) {
 // ---- steering and patching ---------------------------------------------------------------------
 
 function buildMake() {
-  const choices = el("fieldset", "seg rc-views");
-  choices.append(el("legend", "vh", "Steering or patching"));
-  for (const [value, name] of Object.entries(VIEWS)) {
-    const choice = el("label", "", name);
-    const input = Object.assign(el("input"), { type: "radio", name: "look-reach", value });
-    input.checked = value === wanted;
-    choice.prepend(input);
-    counts.push(choice.appendChild(el("b")));
-    choices.append(choice);
-  }
-  choices.addEventListener("change", (event) => {
-    wanted = /** @type {keyof typeof VIEWS} */ (inputOf(event).value);
-    changed("look");
+  const choices = newSegmented({
+    legend: "Steering or patching",
+    name: "look-reach",
+    options: VIEWS,
+    value: wanted,
+    onChange(value) {
+      wanted = value;
+      changed("look");
+    },
   });
+  choices.classList.add("rc-views");
+  counts = all(choices, "label").map((choice) => choice.appendChild(el("b")));
   make.append(choices);
   panes = [make.appendChild(el("div", "rc-pane")), make.appendChild(el("div", "rc-pane"))];
   steer = new SteerPanel(panes[0]);
@@ -159,7 +162,7 @@ function buildMake() {
 /** @param {Focus} context @param {{setting: Setting, model: ToPage.PageModelInfo, free: boolean}} now */
 function drawMake(context, { setting, model, free }) {
   [setting.steer, setting.patch].forEach(({ length }, i) => {
-    panes[i].hidden = Object.keys(VIEWS)[i] !== wanted;
+    panes[i].hidden = VIEWS[i][0] !== wanted;
     setText(counts[i], length ? String(length) : "");
   });
   steer.draw({ setting, model, free });

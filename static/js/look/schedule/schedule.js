@@ -51,7 +51,7 @@ export const schedule = {
 
   setUp(root) {
     choice = new EngineChoice(root);
-    summary = root.appendChild(el("p", "st-summary"));
+    summary = root.appendChild(el("p", "readout st-summary"));
     field = root.appendChild(el("div", "st-field"));
     Object.assign(field, { tabIndex: 0 });
     field.setAttribute("role", "slider");
@@ -112,7 +112,7 @@ const COLUMNS = [
 ];
 
 function buildKey() {
-  const key = el("p", "st-key");
+  const key = el("p", "key st-key");
   key.setAttribute("aria-hidden", "true");
   for (const [kind, words] of [
     ["prefill", "rows of a prompt"],

@@ -1,6 +1,6 @@
-// HTML table of an instrument's numbers.
+// Tables of the instruments.
 
-import { el } from "../../ui/dom.js";
+import { el, one, setVars } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 
 /** Maximum number of rows; files contain all. */
@@ -11,31 +11,68 @@ const exact = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 export const nameOf = (column) => (typeof column === "string" ? column : column.name);
 
 /**
+ * Create an empty table. `columns`: names, with the class of their cells where they have one, such as "n" for
+ * numbers; "" has no name. A visible caption is one without the class "vh".
+ *
+ * @param {string} className
+ * @param {string} caption
+ * @param {(string | [name: string, className: string])[]} columns
+ * @param {string} [captionClass]
+ */
+export function newTable(className, caption, columns, captionClass = "vh") {
+  const table = el("table", `table ${className}`);
+  table.append(el("caption", captionClass, caption));
+  const head = table.createTHead().insertRow();
+  for (const column of columns) {
+    const [name, kind] = typeof column === "string" ? [column, ""] : column;
+    const cell = head.appendChild(el(name ? "th" : "td", kind, name));
+    if (name) cell.setAttribute("scope", "col");
+  }
+  table.createTBody();
+  return table;
+}
+
+/**
+ * Add a row to a table of `newTable`; its first cell names it. Cells have the classes of their columns.
+ *
+ * @param {HTMLTableElement} table
+ * @param {(string | Node)[]} cells
+ */
+export function addRow(table, cells) {
+  const heads = one(table, "thead tr").children;
+  const row = table.tBodies[0].insertRow();
+  cells.forEach((content, i) => {
+    const isName = !i && content !== "";
+    const cell = row.appendChild(el(isName ? "th" : "td", heads[i]?.className));
+    if (isName) cell.setAttribute("scope", "row");
+    cell.append(content);
+  });
+  return row;
+}
+
+/** Columns of numbers. @param {string[]} names @returns {[name: string, className: string][]} */
+export const numeric = (names) => names.map((name) => [name, "n"]);
+
+/** Create a bar of this share of its cell's width. @param {number} share @param {string} [className] */
+export const shareBar = (share, className = "") => setVars(el("i", `share ${className}`), { "--p": share });
+
+/** Remove the rows of a table of `newTable`. @param {HTMLTableElement} table */
+export const clearRows = (table) => table.tBodies[0].replaceChildren();
+
+/**
  * Build the table of `numbers`, captioned with the instrument's title.
  *
  * @param {Numbers} numbers
  * @param {string} caption
  */
 export function drawTable({ columns, rows }, caption) {
-  const table = el("table", "numbers");
-  const foot = el("caption", "vh", caption);
-  const head = table.createTHead().insertRow();
-  const numeric = columns.map((_, i) => rows.some((row) => typeof row[i] === "number"));
-  columns.forEach((column, i) => {
-    const cell = el("th", numeric[i] ? "n" : "", nameOf(column));
-    cell.scope = "col";
-    head.append(cell);
-  });
-  const body = table.createTBody();
-  for (const row of rows.slice(0, MAX_ROWS)) {
-    const line = body.insertRow();
-    columns.forEach((column, i) => {
-      const cell = line.insertCell();
-      cell.textContent = written(row[i], column);
-      if (numeric[i]) cell.className = "n";
-    });
-  }
-  table.prepend(foot);
+  const table = newTable(
+    "numbers",
+    caption,
+    columns.map((column, i) => [nameOf(column), rows.some((row) => typeof row[i] === "number") ? "n" : ""]),
+  );
+  for (const row of rows.slice(0, MAX_ROWS))
+    addRow(table, columns.map((column, i) => written(row[i], column)));
   const box = document.createDocumentFragment();
   box.append(table);
   if (rows.length > MAX_ROWS) {

@@ -1,7 +1,8 @@
 // Instruments of several views, of which one is shown.
 
 import { changed } from "../../state.js";
-import { el, inputOf } from "../../ui/dom.js";
+import { el } from "../../ui/dom.js";
+import { newSegmented } from "../../ui/segmented.js";
 
 /** @template {Focus} F */
 export class Views {
@@ -21,23 +22,24 @@ export class Views {
 
   /** @param {HTMLElement} root */
   setUp(root) {
-    const choices = root.appendChild(el("fieldset", "seg look-views"));
-    choices.append(el("legend", "vh", "View"));
+    const choices = newSegmented({
+      legend: "View",
+      name: this.name,
+      options: this.views.map(({ name, label }) => [name, label]),
+      value: this.shown.name,
+      onChange: (wanted) => {
+        this.shown.hide?.(false);
+        this.shown = this.views.find(({ name }) => name === wanted) ?? this.shown;
+        changed("look");
+      },
+    });
+    choices.classList.add("look-views");
+    root.append(choices);
     for (const view of this.views) {
-      const choice = el("label", "", view.label);
-      const input = Object.assign(el("input"), { type: "radio", name: this.name, value: view.name });
-      input.checked = view === this.shown;
-      choice.prepend(input);
-      choices.append(choice);
       const box = root.appendChild(el("div", `look-view view-${view.name}`));
       this.boxes.set(view, box);
       view.setUp(box);
     }
-    choices.addEventListener("change", (event) => {
-      this.shown.hide?.(false);
-      this.shown = this.views.find(({ name }) => name === inputOf(event).value) ?? this.shown;
-      changed("look");
-    });
   }
 
   /** @param {F} focus */

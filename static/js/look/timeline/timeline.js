@@ -1,7 +1,7 @@
 // Timeline instrument: what host, GPU, network and page did during a request.
 
 import { moveFocus } from "../../core-sample/controls.js";
-import { el, setText } from "../../ui/dom.js";
+import { drawPairs, el, setText } from "../../ui/dom.js";
 import { count, duration, plural, tokenLabel } from "../../ui/format.js";
 import { numberOf, pin, point } from "../../view.js";
 import { requireTokens } from "../shared/context.js";
@@ -37,10 +37,10 @@ export const timeline = {
   needs: "run",
 
   setUp(root) {
-    readout = root.appendChild(el("p", "tl-readout"));
+    readout = root.appendChild(el("p", "readout tl-readout"));
     chart = new StepChart(root, { look, choose, move });
     const below = root.appendChild(el("div", "tl-below"));
-    figures = below.appendChild(el("dl", "tl-figures"));
+    figures = below.appendChild(el("dl", "figures tl-figures"));
     bars = new Histogram(below);
     roof = new Roofline(below);
   },
@@ -214,17 +214,5 @@ function drawFigures(segment, tokens, { steps }, sorted) {
     ["draw, p50", ms(median("page"))],
     ...draftFigures(segment.timings, tokens),
   ];
-  if (figures.children.length !== rows.length)
-    figures.replaceChildren(
-      ...rows.map(() => {
-        const row = el("div");
-        row.append(el("dt"), el("dd"));
-        return row;
-      }),
-    );
-  rows.forEach(([name, value], i) => {
-    const [term, text] = figures.children[i].children;
-    setText(term, name);
-    setText(text, value);
-  });
+  drawPairs(figures, rows);
 }

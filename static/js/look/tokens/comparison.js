@@ -45,7 +45,7 @@ export const comparison = {
   label: "Tokenizers",
 
   setUp(root) {
-    const side = root.appendChild(el("div", "tk-typed"));
+    const side = root.appendChild(el("div", "column tk-typed"));
     side.append(
       el(
         "p",

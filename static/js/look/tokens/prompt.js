@@ -1,8 +1,9 @@
 // View of Tokens: the prompt as tokenized for the model, and by another tokenizer.
 
-import { byId, el, inputOf } from "../../ui/dom.js";
+import { byId, drawPairs, el } from "../../ui/dom.js";
 import { isSendKey } from "../../ui/enter-key.js";
 import { count } from "../../ui/format.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { latest, tokenize } from "../../net/inspect.js";
 import { withFiles } from "../../chat/attachments.js";
 import { messagesBefore } from "../../chat/session.js";
@@ -160,29 +161,25 @@ function provenance(source, answer) {
 // ---- text ------------------------------------------------------------------------------------
 
 function buildTyped() {
-  const box = el("div", "tk-typed");
-  choices = el("fieldset", "seg");
-  choices.append(el("legend", "vh", "Prompt"));
-  for (const [value, text] of [
-    ["draft", "Draft"],
-    ["last", "Last request"],
-  ]) {
-    const choice = el("label", "", text);
-    const input = el("input");
-    Object.assign(input, { type: "radio", name: "look-prompt", value });
-    choice.prepend(input);
-    choices.append(choice);
-  }
-  choices.addEventListener("change", (event) => {
-    wanted = inputOf(event).value;
-    changed("look");
+  const box = el("div", "column tk-typed");
+  choices = newSegmented({
+    legend: "Prompt",
+    name: "look-prompt",
+    options: [
+      ["draft", "Draft"],
+      ["last", "Last request"],
+    ],
+    onChange(value) {
+      wanted = value;
+      changed("look");
+    },
   });
   field = el("textarea");
   field.id = "look-draft";
   field.setAttribute("aria-label", "Prompt");
   field.addEventListener("input", onType);
   field.addEventListener("keydown", onKey);
-  counts = el("dl", "tk-counts");
+  counts = el("dl", "pairs tk-counts");
   box.append(choices, field, counts);
   return box;
 }
@@ -203,10 +200,7 @@ function onKey(event) {
 
 /** @param {Source} source */
 function drawTyped({ draft, text }) {
-  for (const input of choices.querySelectorAll("input")) {
-    input.checked = input.value === (draft ? "draft" : "last");
-    input.disabled = input.value === "last" && !requestOf(lastTurn());
-  }
+  drawSegmented(choices, draft ? "draft" : "last", (value) => value === "last" && !requestOf(lastTurn()));
   if (field.value !== text) field.value = text;
   field.readOnly = !draft && composer.value !== "";
   field.placeholder = byId("prompt").placeholder;
@@ -217,7 +211,7 @@ function drawTyped({ draft, text }) {
 function buildCut() {
   const box = el("div", "tk-cut");
   const list = box.appendChild(el("div", "tk-list"));
-  const detail = box.appendChild(el("p", "tk-detail"));
+  const detail = box.appendChild(el("p", "readout tk-detail"));
   pieces = new Pieces(list, detail, onHover);
   return box;
 }
@@ -230,14 +224,7 @@ function onHover(i) {
 /** @param {ToPage.Tokenized | null} cut */
 function drawCut(cut) {
   pieces.draw(cut);
-  const rows = cut ? figures(cut) : [];
-  counts.replaceChildren(
-    ...rows.map(([name, value]) => {
-      const row = el("div");
-      row.append(el("dt", "", name), el("dd", "", value));
-      return row;
-    }),
-  );
+  drawPairs(counts, cut ? figures(cut) : []);
 }
 
 /** @param {ToPage.Tokenized} tokenized @returns {[name: string, value: string][]} */

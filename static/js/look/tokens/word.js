@@ -49,7 +49,7 @@ export const word = {
   label: "Word",
 
   setUp(root) {
-    const side = root.appendChild(el("div", "tk-typed"));
+    const side = root.appendChild(el("div", "column tk-typed"));
     Object.assign(at.field, { value: EXAMPLE, maxLength: MAX_CHARS, spellcheck: false, id: "tk-word" });
     at.by.append(new Option("this model", OWN));
     at.by.append(...FAMILIES.map(({ title, name }) => new Option(title, name)));

@@ -1,7 +1,8 @@
 // Weights by kind: parameters, bytes on the device, bytes read per token.
 
-import { el, setText, setVars } from "../../ui/dom.js";
+import { el, setText } from "../../ui/dom.js";
 import { bytes, count, parameters, percent } from "../../ui/format.js";
+import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
 
 const KINDS = [
   ["embedding", "embedding"],
@@ -40,7 +41,9 @@ export class WeightsKinds {
   constructor(root) {
     this.root = root.appendChild(el("div", "wt-kinds"));
     this.head = this.root.appendChild(el("p", "wt-what"));
-    this.list = this.root.appendChild(el("ul"));
+    const columns = numeric(["parameters", "%", "read per token"]);
+    this.list = newTable("", "Parameters by kind of tensor", ["", "", ...columns]);
+    this.root.append(this.list);
     /** @type {Answers.Inventory | null} */
     this.drawn = null;
     this.root.append(el("p", "wt-hint", "Select a tensor to see its values."));
@@ -53,23 +56,13 @@ export class WeightsKinds {
     setText(this.head, describe(inventory));
     const kinds = kindsOf(inventory);
     const largest = Math.max(...kinds.map(({ share }) => share));
-    const rows = [rowOf("", "", ["parameters", "%", "read per token"])];
+    clearRows(this.list);
     for (const { kind, name, share, tied, token, parameters: n } of kinds) {
       const read = inventory.dtype ? bytes(token) : "";
       const figures = tied ? ["tied", "", ""] : [parameters(n), percent(share), read];
-      rows.push(rowOf(kind, name, figures, share / largest));
+      addRow(this.list, [name, shareBar(share / largest, kind), ...figures]);
     }
-    this.list.replaceChildren(...rows);
   }
-}
-
-/** @param {string} kind @param {string} name @param {string[]} figures @param {number} [share] */
-function rowOf(kind, name, figures, share = 0) {
-  const row = el("li", kind ? "" : "wt-heads");
-  const bar = el("span", "wt-bar");
-  if (kind) bar.append(setVars(el("i", kind), { "--p": share }));
-  row.append(el("span", "", name), bar, ...figures.map((text) => el("span", "n", text)));
-  return row;
 }
 
 /** @param {Answers.Inventory} inventory */

@@ -1,9 +1,10 @@
 // Values of one tensor: description, histogram and largest values.
 
-import { el, fitCanvas, setText } from "../../ui/dom.js";
+import { drawPairs, el, fitCanvas, setText } from "../../ui/dom.js";
 import { bytes, count, percent } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { label, rule } from "../shared/chart.js";
+import { addRow, clearRows, newTable, numeric } from "../shared/table.js";
 
 const FOOT = 18;
 const TOP = 24;
@@ -34,10 +35,11 @@ export class WeightsValues {
     this.missing = this.root.appendChild(el("p", "wt-hint"));
     this.bars = this.root.appendChild(el("canvas", "wt-bars"));
     this.bars.setAttribute("aria-hidden", "true");
-    this.figures = this.root.appendChild(el("dl", "wt-figures"));
+    this.figures = this.root.appendChild(el("dl", "figures wt-figures"));
     /** @type {Answers.TensorSummary | null} */
     this.drawn = null;
-    this.largest = this.root.appendChild(el("table", "wt-largest"));
+    this.largest = newTable("wt-largest", "Largest values, with distance from the mean", ["", ...numeric(["", ""])], "");
+    this.root.append(this.largest);
   }
 
   /**
@@ -64,7 +66,7 @@ export class WeightsValues {
   /** @param {Answers.TensorSummary} summary */
   #figures(summary) {
     const { n, n_nan: nan, n_inf: inf, zeros } = summary;
-    const rows = [
+    drawPairs(this.figures, [
       ["mean", number(summary.mean)],
       ["std", number(summary.std)],
       ["min", number(summary.min)],
@@ -73,26 +75,15 @@ export class WeightsValues {
       ["zeros", zeros === null ? "–" : `${percent(zeros)} %`],
       ["values", count(n)],
       ["not finite", nan + inf ? `${count(nan)} NaN, ${count(inf)} infinite` : "none"],
-    ];
-    this.figures.replaceChildren(
-      ...rows.map(([name, value]) => {
-        const row = el("div");
-        row.append(el("dt", "", name), el("dd", "", value));
-        return row;
-      }),
-    );
+    ]);
   }
 
   /** @param {Answers.TensorSummary} summary */
   #largest({ outliers }) {
-    const caption = "Largest values, with distance from the mean";
-    this.largest.replaceChildren(el("caption", "", caption));
+    clearRows(this.largest);
     for (const { index, value, deviations } of outliers.slice(0, SHOWN_OUTLIERS)) {
-      const row = this.largest.insertRow();
-      row.insertCell().textContent = `[${index.join(", ")}]`;
-      row.insertCell().textContent = number(value);
       const sigmas = deviations?.toFixed(1).replace("-", "−");
-      row.insertCell().textContent = deviations === null ? "" : `${sigmas} σ`;
+      addRow(this.largest, [`[${index.join(", ")}]`, number(value), deviations === null ? "" : `${sigmas} σ`]);
     }
   }
 }

@@ -1,7 +1,8 @@
 // Weights instrument: every tensor by size, the values of one, and the rotary positions.
 
-import { el, inputOf } from "../../ui/dom.js";
+import { el } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
 import { articleName } from "./article-names.js";
 import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
@@ -49,10 +50,10 @@ export const weights = {
   asks: true,
 
   setUp(root) {
-    const left = root.appendChild(el("div", "wt-left"));
+    const left = root.appendChild(el("div", "column wt-left"));
     map = new WeightsMap(left, { onChoose: choose, onPoint: say });
-    readout = left.appendChild(el("p", "wt-readout"));
-    const right = root.appendChild(el("div", "wt-right"));
+    readout = left.appendChild(el("p", "readout wt-readout"));
+    const right = root.appendChild(el("div", "column wt-right"));
     right.append(buildChoices());
     panes = {
       tensors: new WeightsKinds(right),
@@ -114,18 +115,14 @@ function choose(name) {
 }
 
 function buildChoices() {
-  choices = el("fieldset", "seg");
-  choices.append(el("legend", "vh", "View"));
-  for (const [value, text] of PANES) {
-    const choice = el("label", "", text);
-    const input = el("input");
-    Object.assign(input, { type: "radio", name: "look-weights", value });
-    choice.prepend(input);
-    choices.append(choice);
-  }
-  choices.addEventListener("change", (event) => {
-    pane = /** @type {PaneName} */ (inputOf(event).value);
-    changed("look");
+  choices = newSegmented({
+    legend: "View",
+    name: "look-weights",
+    options: PANES,
+    onChange(value) {
+      pane = value;
+      changed("look");
+    },
   });
   return choices;
 }
@@ -138,10 +135,7 @@ function buildChoices() {
 function draw(inventory, summary, row) {
   if (now?.inventory !== inventory) map.draw(inventory.tensors);
   now = { inventory, summary };
-  for (const input of choices.querySelectorAll("input")) {
-    input.checked = input.value === pane;
-    input.disabled = input.value === "values" && !chosen;
-  }
+  drawSegmented(choices, pane, (value) => value === "values" && !chosen);
   for (const [name, { root }] of Object.entries(panes)) root.hidden = name !== pane;
   map.mark(chosen, row?.layer ?? null);
   say(null);
