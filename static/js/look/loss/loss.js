@@ -188,7 +188,7 @@ function buildText() {
   const words = box.appendChild(el("p", "ls-text"));
   words.setAttribute("role", "group");
   words.setAttribute("aria-label", "Tokens by loss");
-  problem = box.appendChild(el("p", "ls-problem"));
+  problem = box.appendChild(el("p", "ls-problem optional"));
   problem.setAttribute("role", "status");
   text = new LossText(words, look, choose);
   return box;

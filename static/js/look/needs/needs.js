@@ -34,7 +34,7 @@ let form;
 /** Elements of the sections. */
 const at = {
   head: el("p", "nd-head"),
-  problem: el("p", "nd-problem"),
+  problem: el("p", "nd-problem optional"),
   parts: table("Parameters by part", ["part", "parameters", "", "bytes", "read for a token"]),
   memory: el("div", "nd-bar"),
   memoryWords: el("p", "sub"),

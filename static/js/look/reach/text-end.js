@@ -15,7 +15,7 @@ export class TextEnd {
   constructor(root) {
     const line = root.appendChild(el("div", "rc-end"));
     this.text = line.appendChild(el("p", "rc-end-text"));
-    this.comparison = line.appendChild(el("p", "ellipsis rc-comparison"));
+    this.comparison = line.appendChild(el("p", "ellipsis rc-comparison optional"));
     /** @type {unknown[]} */
     this.drawn = [];
     this.text.addEventListener("click", (event) => {
