@@ -24,6 +24,7 @@ from gpu.inspection.requests import (
     Embedding,
     ForwardPass,
     Question,
+    WeightsDigest,
 )
 from gpu.text.tokenizer import Tokenizer
 
@@ -202,7 +203,7 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Embedding, ForwardPass, DevicePeaks)
+REFUSED = (Embedding, ForwardPass, DevicePeaks, WeightsDigest)
 """Questions that only the server answers."""
 
 
