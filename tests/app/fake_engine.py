@@ -419,7 +419,9 @@ class FakeEngine:
                 time.sleep(self.options.delay)
 
     def _has_work(self) -> bool:
-        return self.closed or bool(self.asked) or any(not run.waits for run in self.active)
+        cancelled = any(run.cancelled for run in self.waiting)  # beside one that is paused
+        writing = any(not run.waits for run in self.active)
+        return self.closed or bool(self.asked) or cancelled or writing
 
     def _record_step(self) -> None:
         """Record what the next step has of every run, as `gpu.engine.step_log` does."""
