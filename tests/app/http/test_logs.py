@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 import urllib.error
 import urllib.request
 
@@ -58,7 +59,9 @@ def test_lines_of_the_log_name_the_request(
     assert f"see request {request_id} in its log" in failed.value.read().decode()
     lines = [record for record in caplog.records if "unexpected error" in record.getMessage()]
     assert [getattr(record, "request", None) for record in lines] == [f" [{request_id}]"]
-    logging.getLogger("app").error("of no request")
+    other = threading.Thread(target=logging.getLogger("app").error, args=("of no request",))
+    other.start()
+    other.join()
     assert getattr(caplog.records[-1], "request", None) == ""
 
 
