@@ -14,9 +14,9 @@ from app.protocol.messages import Status
 from gpu import Engine, LoadOptions, Request
 from gpu.events import Done, Event, Timings
 from gpu.inspection.requests import Answer, Question
+from tests.app.page import PATIENCE_S
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 
-WAIT_SECONDS = 20.0
 NO_TIMINGS = Timings(0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -95,7 +95,7 @@ class Written:
 
     def until(self, enough: Callable[[Event], bool]) -> Event:
         """Return the next event that is `enough`."""
-        while not enough(event := self._new.get(timeout=WAIT_SECONDS)):
+        while not enough(event := self._new.get(timeout=PATIENCE_S)):
             self.events.append(event)
         self.events.append(event)
         return event
@@ -109,7 +109,7 @@ class Written:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come to hold"
