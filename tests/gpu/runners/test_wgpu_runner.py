@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling_params import TokenBias
 from gpu.step import FROM_GPU, Row, Step
 from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernel
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
@@ -285,6 +287,8 @@ def test_warming_up_compiles_all_that_a_conversation_needs_kernel_by_kernel(
 def live_objects() -> dict[str, int]:
     """GPU objects by kind: those wgpu-py holds, and those alive in the native library."""
     gc.collect()  # those of earlier tests
+    kernels = [thing for thing in gc.get_objects() if isinstance(thing, Kernel)]
+    wait([kernel._compiled for kernel in kernels])  # in the background, and not all are used yet
     counts = {k: int(v["count"]) for k, v in wgpu.diagnostics.object_counts.get_dict().items()}
     native = wgpu.diagnostics.wgpu_native_counts.get_dict()
     return counts | {f"native {k}": int(v["count"]) for k, v in native.items()}
