@@ -263,14 +263,26 @@ class Timings(msgspec.Struct, frozen=True):
     paced_ms: float = 0.0
 
 
+class CalledTool(msgspec.Struct, frozen=True):
+    """A call of a tool that a run wrote; `arguments` is JSON, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The run ended. `reason` "error" comes with `message`."""
+    """The run ended. `reason` "error" comes with `message`.
+    Filled in outside of the engine, for a request with tools: `tool_calls` in the text, and
+    `content`, the text outside of them."""
 
     reason: Reason
     prompt_tokens: int
     completion_tokens: int
     timings: Timings
     message: str = ""
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: tuple[CalledTool, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 Event = Accepted | Queued | Prefill | Preview | Token | Updated | Done

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app.openai.logprobs import ChatLogprobs, TextLogprobs, joined
-from app.openai.tool_calls import ToolCallWriter
+from app.prompt.tool_calls.writer import ToolCallWriter
 from gpu.events import Done, Token
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}

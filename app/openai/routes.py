@@ -23,11 +23,10 @@ from app.openai.schema import (
     expect_served,
 )
 from app.openai.structured_outputs import Constraint
-from app.openai.tool_calls import ToolCallWriter
-from app.openai.tools import required_tools
 from app.prompt.conversation import Tool
-from app.prompt.prompts import chosen_template, message_ids
-from app.prompt.tool_calls.registry import tool_format
+from app.prompt.prompts import message_ids
+from app.prompt.tool_calls.writer import ToolCallWriter
+from app.prompt.tools import call_grammar, call_writer, required_tools
 from app.prompt.truncation import Room, read_conversation
 from app.protocol.messages import Hello
 
@@ -106,17 +105,13 @@ def _required_calls(
     required = required_tools(tools, body.tool_choice)
     if not required:
         return None
-    template = chosen_template(tokenizer, with_tools=True) or ""
     parallel = body.parallel_tool_calls is not False and body.tool_choice == "required"
-    pattern = tool_format(template).pattern(template)
-    return Constraint(pattern.grammar(tokenizer, required, parallel), "tool_choice")
+    return Constraint(call_grammar(tokenizer, required, parallel), "tool_choice")
 
 
 def _tool_call_writers(
     tokenizer: Tokenizer, tools: list[Tool], body: ChatRequest
 ) -> list[ToolCallWriter]:
-    """Return a writer for each choice, of the form in which this model calls tools."""
-    form = tool_format(chosen_template(tokenizer, with_tools=True) or "")
-    names = {tool["function"]["name"] for tool in tools}
+    """Return a writer for each choice."""
     parallel = body.parallel_tool_calls is not False
-    return [ToolCallWriter(tokenizer, form, names, parallel) for _ in range(body.n_runs)]
+    return [call_writer(tokenizer, tools, parallel) for _ in range(body.n_runs)]

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from app.http.errors import ModelNotFoundError
-from app.openai.messages import ChatMessage, conversation_turns
+from app.openai.messages import ChatMessage, turns_of
 from app.openai.structured_outputs import Constraint, StructuredFields
-from app.openai.tools import MAX_TOOLS, Tool, ToolChoice, offered_tools
 from app.prompt import conversation
 from app.prompt.conversation import Turn
+from app.prompt.tools import offered_tools
 from app.prompt.truncation import n_keep
 from app.protocol.messages import Truncation
+from app.protocol.tools import MAX_TOOLS, Tool, ToolChoice
 from gpu import (
     SAMPLING_SETTINGS,
     Interventions,
@@ -318,7 +319,7 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def turns(self) -> list[Turn]:
         """Return the conversation; raises `InvalidRequest` for messages that are wrong."""
-        return conversation_turns(self.messages)
+        return turns_of(self.messages)
 
     def offered_tools(self) -> list[conversation.Tool]:
         """Return the tools that the model gets to see; raises `InvalidRequest`."""

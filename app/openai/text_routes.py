@@ -16,9 +16,10 @@ from app.engine_client import EngineClient, Tokenizer
 from app.openai.body import decode_body
 from app.openai.inputs import check_ids
 from app.openai.long_requests import turn_to_read
-from app.openai.messages import ChatMessage, conversation_turns
-from app.openai.tools import Tool, offered_tools
+from app.openai.messages import ChatMessage, turns_of
 from app.prompt.prompts import message_ids, render_prompt
+from app.prompt.tools import offered_tools
+from app.protocol.tools import Tool
 from gpu import InvalidRequest
 
 MAX_IDS = 1 << 20
@@ -63,7 +64,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_template_fields(self.add_generation_prompt, self.continue_final_message)
             return message_ids(
                 tokenizer,
-                conversation_turns(self.messages),
+                turns_of(self.messages),
                 self.continue_final_message,
                 offered_tools(self.tools or (), None),
             )
@@ -127,7 +128,7 @@ def register(app: Flask, engine: EngineClient) -> None:
         with turn_to_read(engine):
             rendered = render_prompt(
                 engine.tokenizer,
-                conversation_turns(body.messages),
+                turns_of(body.messages),
                 body.continue_final_message,
                 offered_tools(body.tools or (), None),
             )

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from app.engine_client import Tokenizer
 from app.prompt.chat_template import NONCHARACTERS
+from app.prompt.conversation import Tool, Turn, map_texts, map_turn, texts_of
 from app.prompt.prompts import RenderedPrompt, mark_names, render_messages
-from app.protocol.messages import Message
 from gpu import InvalidRequest
 
 
@@ -40,35 +40,39 @@ class MessageSpans(NamedTuple):
 
 def find_message_spans(
     tokenizer: Tokenizer,
-    messages: Sequence[Message],
+    turns: Sequence[Turn],
     continue_final: bool,
     parts: RenderedPrompt,
-    whole: str,
+    tools: Sequence[Tool] = (),
 ) -> MessageSpans:
-    """Return the spans of `messages` in `whole`, the joined text of `parts`.
-
-    `parts` is the result of `render_prompt(tokenizer, messages, continue_final)`.
-    """
-    used = set().union(parts.mark, *(set(message.content) for message in messages))
+    """Return the spans of the contents of `turns` in the text of `parts`, which is the result of
+    `render_prompt(tokenizer, turns, continue_final, tools)`."""
+    used = set().union(parts.mark, *map(set, texts_of(turns, tools)))
     free = [mark for mark in NONCHARACTERS if mark not in used]
     if len(free) < 3:  # two for the spans and one for `continue_final`
-        return MessageSpans([], list(range(len(messages))))
-    texts = [mark_names(message.content, parts.names, parts.mark) for message in messages]
+        return MessageSpans([], list(range(len(turns))))
+
+    def marked(text: str) -> str:
+        return mark_names(text, parts.names, parts.mark)
+
+    marked_turns = [map_turn(turn, marked) for turn in turns]
+    marked_tools = [map_texts(tool, marked) for tool in tools]
+    texts = [turn["content"] for turn in marked_turns]
     for enclose in (_enclosed, _enclosed_core):
         marks = [f"{free[0]}{i}{free[1]}" for i in range(len(texts))]
         enclosed = [
-            Message(message.role, enclose(text, mark))
-            for message, text, mark in zip(messages, texts, marks, strict=True)
+            {**turn, "content": enclose(turn["content"], mark)}
+            for turn, mark in zip(marked_turns, marks, strict=True)
         ]
         try:
-            text = render_messages(tokenizer, enclosed, continue_final)
+            text = render_messages(tokenizer, enclosed, continue_final, marked_tools)
         except InvalidRequest:  # the template does not accept the marks
             continue
         text = text.replace(parts.mark, "") if parts.mark else text
         plain, places = _without_marks(text, re.compile(f"{free[0]}(\\d+){free[1]}"))
-        if plain == whole:
+        if plain == parts.whole:
             return _spans_between(texts, places)
-    return MessageSpans([], list(range(len(messages))))
+    return MessageSpans([], list(range(len(turns))))
 
 
 def _spans_between(texts: Sequence[str], places: dict[int, list[int]]) -> MessageSpans:

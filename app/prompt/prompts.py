@@ -23,8 +23,9 @@ def prompt_ids(
     ids: list[int] | None = None,
     *,
     continue_final: bool = False,
+    tools: Sequence[Tool] = (),
 ) -> list[int]:
-    """Return the token ids of exactly one of `prompt`, `messages` and `ids`.
+    """Return the token ids of exactly one of `prompt`, `messages` (with `tools`) and `ids`.
 
     Names of special tokens are special tokens in a prompt, but plain text in messages and tools, so
     that the content of a message cannot end its turn or begin another one. Raises InvalidRequest.
@@ -37,7 +38,7 @@ def prompt_ids(
             "continue_final",
         )
     if messages is not None:
-        return message_ids(tokenizer, messages, continue_final)
+        return message_ids(tokenizer, messages, continue_final, tools)
     result = tokenizer.encode(prompt) if prompt is not None else list(ids or ())
     if not result:
         raise InvalidRequest(
@@ -79,6 +80,11 @@ class RenderedPrompt(NamedTuple):
     parts: list[PromptPart]
     names: set[str]
     mark: str
+
+    @property
+    def whole(self) -> str:
+        """The joined text of the parts."""
+        return "".join(part.text for part in self.parts)
 
 
 def encode_parts(
@@ -143,7 +149,7 @@ def render_messages(
         )
     if with_tools:
         form = tool_format(template)
-        turns = [form.turn(turn, template) for turn in turns]
+        turns = form.conversation(turns, tools, template)
     named: dict[str, Any] = {**tokenizer.special_tokens}
     text = apply_chat_template(
         template,

@@ -9,11 +9,13 @@ from typing import NamedTuple, Protocol
 
 from app import tale
 from app.engine_client import EngineClient, Tokenizer
+from app.prompt.conversation import Tool, Turn
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.prompt.message_spans import find_message_spans
 from app.prompt.prompts import encode_parts, prompt_ids, render_prompt
+from app.prompt.tools import offered_tools
+from app.prompt.turns import conversation_turns
 from app.protocol.messages import (
-    Message,
     Piece,
     PromptPiece,
     Segment,
@@ -144,7 +146,8 @@ class TokenizeHandler:
                 "continue_final",
             )
         if messages is not None:
-            return self._conversation(messages, message.continue_final)
+            tools = offered_tools(message.tools or (), None)
+            return self._conversation(conversation_turns(messages), message.continue_final, tools)
         if prompt is not None:
             tokens = self._pieces(prompt_ids(self._tokenizer, prompt))
             return _TokenizedText(prompt, tokens, [], prompt)
@@ -155,21 +158,22 @@ class TokenizeHandler:
     def _pieces(self, ids: Sequence[int]) -> list[PromptPiece]:
         return [PromptPiece(*piece_fields(self._tokenizer, id)) for id in ids]
 
-    def _conversation(self, messages: Sequence[Message], continue_final: bool) -> _TokenizedText:
-        parts = render_prompt(self._tokenizer, messages, continue_final)
-        whole = "".join(part.text for part in parts.parts)
-        spans = find_message_spans(self._tokenizer, messages, continue_final, parts, whole)
+    def _conversation(
+        self, turns: Sequence[Turn], continue_final: bool, tools: Sequence[Tool]
+    ) -> _TokenizedText:
+        parts = render_prompt(self._tokenizer, turns, continue_final, tools)
+        spans = find_message_spans(self._tokenizer, turns, continue_final, parts, tools)
         tokens: list[PromptPiece] = []
         start = 0
         encodings = encode_parts(self._tokenizer, parts.parts, offsets=True)
         for (text, _), (ids, offsets) in zip(parts.parts, encodings, strict=True):
             for id, (first, end) in zip(ids, offsets, strict=True):
                 message_index = spans.message_at(start + first, start + end)
-                role = "" if message_index is None else messages[message_index].role
+                role = "" if message_index is None else turns[message_index]["role"]
                 tokens.append(PromptPiece(*piece_fields(self._tokenizer, id), role, message_index))
             start += len(text)
-        plain = "\n".join(message.content for message in messages)
-        return _TokenizedText(whole, tokens, spans.unplaced, plain)
+        plain = "\n".join(turn["content"] for turn in turns)
+        return _TokenizedText(parts.whole, tokens, spans.unplaced, plain)
 
 
 def piece_fields(tokenizer: MinimalTokenizer, id: int) -> tuple[int, str, str, bool]:

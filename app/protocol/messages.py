@@ -9,10 +9,11 @@ answer carries a number of the page's choice, `request`. The answer to `inspect`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from app.protocol.tools import MAX_TOOLS, Tool, ToolCall, ToolNeed
 from gpu import (
     NO_INTERVENTIONS,
     SAMPLING_SETTINGS,
@@ -53,11 +54,19 @@ def message_bytes(context: int) -> int:
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["system", "user", "assistant"]
+    """Message of a conversation, as in OpenAI's API. `tool_calls`, of the assistant: calls that it
+    wrote beside `content`. Of a tool: `tool_call_id`, of the call that it answers, and `name`, by
+    default that of the called function."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
 
 
 Truncation = Literal["disabled", "auto", "slide"]
+Tools = Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)]
 
 
 class Generate(
@@ -84,6 +93,10 @@ class Generate(
     `spans`: interventions under which all of `ids` but the last were computed, if they continue a
     text; `interventions` then acts from the last on.
     `grammar`: what the text must follow (`gpu.grammar`).
+    `tools`: functions that the model may call in its answer, for the chat template of `messages`;
+    with `ids`, which contain it already, they say which names are those of functions. `done` lists
+    the calls. `tool_choice`: as in OpenAI's API; a call that it requires follows the function's
+    schema.
     `cache_reuse`: as in `gpu.request`; absent: as the server was started.
     `pace`: tokens a second; 0: paused before the first; None: as fast as it goes. While it is
     paused, `preview` events say what the next token will be drawn from.
@@ -104,6 +117,8 @@ class Generate(
     grammar: Grammar | None = None
     cache_reuse: int | None = None
     pace: float | None = None
+    tools: Tools | None = None
+    tool_choice: ToolNeed | None = None
 
 
 if TYPE_CHECKING:
@@ -167,6 +182,7 @@ class Count(msgspec.Struct, frozen=True, tag="count", forbid_unknown_fields=True
     request: int
     prompt: str | None = None
     messages: list[Message] | None = None
+    tools: Tools | None = None
 
 
 class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=True):
@@ -183,8 +199,8 @@ class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=
 class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", forbid_unknown_fields=True):
     """Split a text into tokens; answered by `tokenized` with the same `request`.
 
-    Exactly one of `prompt` and `messages` (as `generate` would read them) and `text` (plain: no
-    token is added, and names of special tokens are text).
+    Exactly one of `prompt` and `messages` (as `generate` would read them, with `tools`) and `text`
+    (plain: no token is added, and names of special tokens are text).
     """
 
     request: int
@@ -192,6 +208,7 @@ class Tokenize(msgspec.Struct, frozen=True, tag="tokenize", forbid_unknown_field
     messages: list[Message] | None = None
     text: str | None = None
     continue_final: bool = False
+    tools: Tools | None = None
 
 
 class Segment(msgspec.Struct, frozen=True, tag="segment", forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.config import KvDtype
 from app.protocol.messages import Generate, Hello, Message
+from app.protocol.tools import CalledFunction, Function, Tool, ToolCall
 from gpu import (
     FACTORS,
     MAX_BIAS,
@@ -208,6 +209,18 @@ ABSENT_FROM_OLD_FILES = {
 }  # fmt: skip
 """Fields that later pages added to files of a version."""
 
+SENT_BY_PAGE = (
+    Generate,
+    Message,
+    Tool,
+    Function,
+    ToolCall,
+    CalledFunction,
+    Grammar,
+    ScheduledUpdate,
+)
+"""Types of what the page sends, which leaves out fields that have their default."""
+
 SETTINGS_OF_VERSION_1 = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens",
 )  # fmt: skip
@@ -357,11 +370,7 @@ def _set_presence(definition: Schema, owner: Any) -> None:
     """
     properties: dict[str, Schema] = definition["properties"]
     config = getattr(owner, "__struct_config__", None)  # dataclasses have none
-    omits = (config is not None and config.omit_defaults) or owner in (
-        Generate,
-        Grammar,
-        ScheduledUpdate,
-    )
+    omits = (config is not None and config.omit_defaults) or owner in SENT_BY_PAGE
     for name, value in properties.items():
         has_default = "default" in value
         default = value.pop("default", None)

@@ -42,10 +42,7 @@ class WordTokenizer:
 
     eos_ids: tuple[int, ...] = (END,)
     chat_template: str | None = (
-        "{% for message in messages %}"
-        "{% if message.role not in ('system', 'user', 'assistant') %}"
-        "{{ raise_exception('messages of tools are not passed on; ask the upstream itself') }}"
-        "{% endif %}<|{{ message.role }}|>{{ message.content }}<|end|>"
+        "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>"
         "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     tool_template: str | None = None

@@ -21,10 +21,14 @@ from app.engine_client import EngineClient
 from app.http.client_limits import client, salted
 from app.http.connections import max_connections
 from app.http.security import browser_session
+from app.prompt.conversation import Tool, Turn
 from app.prompt.grammar_check import check_grammar
 from app.prompt.prompts import prompt_ids
 from app.prompt.tokenizing import TokenizeHandler
+from app.prompt.tool_calls.writer import AnswerReader
+from app.prompt.tools import call_grammar, call_writer, offered_tools, required_tools
 from app.prompt.truncation import Room, Truncated, n_keep, read_conversation
+from app.prompt.turns import conversation_turns
 from app.protocol.messages import (
     MAX_MESSAGE_BYTES,
     MESSAGE_BYTES,
@@ -34,7 +38,6 @@ from app.protocol.messages import (
     FromPage,
     Generate,
     Inspect,
-    Message,
     Resume,
     Segment,
     Stop,
@@ -163,8 +166,7 @@ class PageConnection:
             case Resume(id=id, after=after):
                 self._send_queue.follow(self._sessions.get(self._owner, id), after)
             case Count(request=number):
-                ids = prompt_ids(self._engine.tokenizer, message.prompt, message.messages)
-                self._send_queue.reply(Counted(number, len(ids)))
+                self._send_queue.reply(Counted(number, self._count(message)))
             case Inspect(question=question):
                 self._check_grammar(getattr(question, "grammar", None))
                 self._questions.inspect(msgspec.structs.replace(message, question=salted(question)))
@@ -188,10 +190,17 @@ class PageConnection:
             for one in updates:
                 self._reply_on_error(one, functools.partial(self._update, [one]))
 
+    def _count(self, message: Count) -> int:
+        messages = None if message.messages is None else conversation_turns(message.messages)
+        tools = offered_tools(message.tools or (), None)
+        return len(prompt_ids(self._engine.tokenizer, message.prompt, messages, tools=tools))
+
     def _generate(self, message: Generate) -> None:
         clock = RequestClock()
-        ids, dropped = self._read_prompt(message)
-        self._check_grammar(message.grammar)
+        tools = offered_tools(message.tools or (), message.tool_choice)
+        ids, dropped = self._read_prompt(message, tools)
+        grammar = self._grammar_of(message, tools)
+        self._check_grammar(grammar)
         if message.spans and message.ids is None:
             raise InvalidRequest(
                 "reached names the interventions that ids were computed with; send ids, or leave "
@@ -202,36 +211,58 @@ class PageConnection:
         generation = self._sessions.start(
             self._owner,
             message.id,
-            request_of(message, ids),
+            request_of(message, ids, grammar),
             clock=clock,
             n_continued=continuation_length(message),
             dropped=dropped,
+            reader=self._answer_reader(tools),
             client=self._client,
         )
         self._send_queue.follow(generation, after=0)
+
+    def _grammar_of(self, message: Generate, tools: Sequence[Tool]) -> Grammar | None:
+        """Return what the text must follow: the message's grammar, or that of the calls that it
+        requires, of which the `written` ids are a part."""
+        required = required_tools(tools, message.tool_choice)
+        if message.grammar is not None and tools:
+            raise InvalidRequest(
+                "an answer that follows a grammar cannot call tools; leave tools out, or send "
+                'tool_choice: "none"',
+                "grammar",
+            )
+        if not required:
+            return message.grammar
+        return call_grammar(self._engine.tokenizer, required, parallel=False).after(message.written)
+
+    def _answer_reader(self, tools: Sequence[Tool]) -> AnswerReader | None:
+        if not tools:
+            return None
+        return AnswerReader(call_writer(self._engine.tokenizer, tools, parallel=True))
 
     def _check_grammar(self, grammar: Grammar | None) -> None:
         if grammar is not None:
             vocab_size = self._engine.require_ready().model.vocab_size
             check_grammar(grammar, self._engine.tokenizer, vocab_size)
 
-    def _read_prompt(self, message: Generate) -> Truncated:
+    def _read_prompt(self, message: Generate, tools: Sequence[Tool]) -> Truncated:
         """Return the prompt of a generation, without the turns that are too much for the context
         if the message says so."""
         hello = self._engine.require_ready()
 
-        def encode(messages: Sequence[Message] | None) -> list[int]:
+        def encode(messages: Sequence[Turn] | None) -> list[int]:
             return prompt_ids(
                 self._engine.tokenizer,
                 message.prompt,
                 messages,
                 message.ids,
                 continue_final=message.continue_final,
+                tools=tools,
             )
 
         if message.messages is not None:
             room = Room(hello.limits.context, message.params.max_tokens)
-            return read_conversation(message.messages, encode, room, message.truncation)
+            turns = conversation_turns(message.messages)
+            return read_conversation(turns, encode, room, message.truncation)
         if message.truncation == "auto":
             raise InvalidRequest(
                 "truncation auto applies to messages only; leave it out, or send messages",
@@ -240,7 +271,7 @@ class PageConnection:
         return Truncated(encode(None))
 
 
-def request_of(message: Generate, ids: list[int]) -> Request:
+def request_of(message: Generate, ids: list[int], grammar: Grammar | None) -> Request:
     """Return the engine's request for a message whose prompt is `ids`."""
     return Request(
         ids,
@@ -249,7 +280,7 @@ def request_of(message: Generate, ids: list[int]) -> Request:
         message.changes,
         message.interventions,
         message.spans,
-        grammar=message.grammar,
+        grammar=grammar,
         cache_reuse=message.cache_reuse,
         n_keep=n_keep(message.truncation),
         pace=message.pace,

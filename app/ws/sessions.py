@@ -22,6 +22,7 @@ import msgspec
 
 from app.engine_client import EngineClient, Run
 from app.http.client_limits import ClientLimits
+from app.prompt.tool_calls.writer import AnswerReader
 from app.protocol.messages import Generation
 from app.ws.continuation import continuation_texts, has_ended, report_ended
 from gpu import EngineError, Interventions, InvalidRequest, PaceChange, Request
@@ -96,13 +97,16 @@ class GenerationLog:
         on_done: Callable[[], None],
         texts: tuple[str, ...] = (),
         dropped: tuple[int, ...] = (),
+        reader: AnswerReader | None = None,
     ) -> None:
-        """`texts` and `dropped`: see `gpu.events.Accepted`."""
+        """`texts` and `dropped`: see `gpu.events.Accepted`. `reader`: of the calls of tools in the
+        text, if the model has any tools."""
         self.owner = owner
         self.id = id
         self._clock = clock
         self._texts = texts
         self._dropped = dropped
+        self._reader = reader
         self.finished_at: float | None = None
         self._retention = retention
         self._on_done = on_done
@@ -140,6 +144,8 @@ class GenerationLog:
                 self._queued = event.position > 0
             elif isinstance(event, Prefill | Token):
                 self._queued = False
+            if self._reader is not None:
+                event = _with_calls(self._reader, event)
             seq = len(self._log) + 1
             entry = LogEntry(Generation(self.id, seq, event, self._clock.now(), prepared))
             self._log.append(entry)
@@ -150,6 +156,7 @@ class GenerationLog:
             done = isinstance(event, Done)
             if done:
                 self.finished_at = time.monotonic()
+                self._reader = None
                 self._run = None  # it holds this log: a cycle would keep the bytes of dropped ones
                 self._stop_away_timer()
         for follower in followers:
@@ -258,13 +265,20 @@ class Sessions:
         clock: RequestClock | None = None,
         n_continued: int = 0,
         dropped: tuple[int, ...] = (),
+        reader: AnswerReader | None = None,
         client: str | None = None,
     ) -> GenerationLog:
         """Begin a generation; `clock` began with the request, or begins now. `n_continued`: see
-        `app.protocol.messages.Generate`. `dropped`: see `gpu.events.Accepted`. `client`: whose
+        `app.protocol.messages.Generate`. `dropped`: see `gpu.events.Accepted`. `reader`: see
+        `GenerationLog`. `client`: whose
         share of the engine it takes from, if not its owner's. Raises `InvalidRequest`, and what
         `ClientLimits.submit` raises."""
         texts = continuation_texts(self._engine.tokenizer, request.ids, n_continued)
+        if reader is not None:
+            for token, text in zip(
+                request.ids[len(request.ids) - len(texts) :], texts, strict=True
+            ):
+                reader.push(token, text)
         generation = GenerationLog(
             owner,
             id,
@@ -273,6 +287,7 @@ class Sessions:
             self._evict_finished,
             texts,
             dropped,
+            reader,
         )
         with self._lock:
             if (owner, id) in self._generations:
@@ -329,6 +344,16 @@ class Sessions:
                     break
                 n_left -= 1
                 bytes_left -= self._generations.pop(key).n_bytes
+
+
+def _with_calls(reader: AnswerReader, event: Event) -> Event:
+    """Read the calls in an event of a run; return it with them if it is the last one."""
+    match event:
+        case Token(id=id, text=text, eos=False):
+            reader.push(id, text)
+        case Done():
+            return reader.finish(event)
+    return event
 
 
 def without_stats(event: Event) -> Event:

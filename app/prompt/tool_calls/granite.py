@@ -4,8 +4,9 @@ answers are the array alone."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from app.prompt.conversation import Turn
+from app.prompt.conversation import Tool, Turn
 from app.prompt.tool_calls.required import CallPattern, array_of_calls
 from app.prompt.tool_calls.tool_format import ToolFormat
 
@@ -21,13 +22,18 @@ class Granite(ToolFormat):
     def pattern(self, template: str) -> CallPattern:
         return array_of_calls(self.openers[0])
 
-    def turn(self, turn: Turn, template: str) -> Turn:
+    def conversation(
+        self, turns: Sequence[Turn], tools: Sequence[Tool], template: str
+    ) -> list[Turn]:
         """Write calls into the content, because these templates do not read `tool_calls`.
 
         Granite 3.0 has roles of its own for calls and results, and puts the opener in front itself.
         """
         if "tool_calls" in template:
-            return turn
+            return [*turns]
+        return [self._turn(turn, template) for turn in turns]
+
+    def _turn(self, turn: Turn, template: str) -> Turn:
         own_roles = "assistant_tool_call" in template
         if own_roles and turn["role"] == "tool":
             return {**turn, "role": "tool_response"}

@@ -1,5 +1,5 @@
 """The form of tool calls that a chat template writes, told from its text. There is no option for it
-as vLLM's `--tool-call-parser`."""
+as vLLM's `--tool-call-parser`. A template without tools gets them in the system message."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from app.prompt.tool_calls.granite import Granite
 from app.prompt.tool_calls.hermes import Hermes
 from app.prompt.tool_calls.llama import Llama
 from app.prompt.tool_calls.mistral import Mistral
+from app.prompt.tool_calls.system_message import SystemMessage
 from app.prompt.tool_calls.tool_format import ToolFormat
 from gpu import InvalidRequest
 
 FORMATS: tuple[ToolFormat, ...] = (Mistral(), Granite(), Hermes(), Llama())
+SYSTEM_MESSAGE = SystemMessage()
 MENTIONS_TOOLS = re.compile(r"\btools\b")
 
 
 def tool_format(template: str) -> ToolFormat:
     """Return the form in which models with this chat template call tools.
 
-    Raises InvalidRequest if the template has no tools, or if its form is none of those known.
+    Raises InvalidRequest if the template has tools in a form that is none of those known.
     """
     if not MENTIONS_TOOLS.search(template):
-        raise InvalidRequest(
-            "this model's chat template has no tools, so the model would not see them; leave out "
-            "tools and messages with tool calls or their results, or load a model whose template "
-            "has tools",
-            "tools",
-        )
+        return SYSTEM_MESSAGE
     for form in FORMATS:
         if form.writes_like(template):
             return form

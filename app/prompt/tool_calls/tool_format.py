@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
-from app.prompt.conversation import Turn
+from app.prompt.conversation import Tool, Turn
 from app.prompt.tool_calls.reader import Steps, ToolCallReader
 from app.prompt.tool_calls.required import CallPattern
 
@@ -58,6 +59,9 @@ class ToolFormat:
         """Return an id for a call, as the family's templates want them."""
         return f"call_{secrets.token_hex(12)}"
 
-    def turn(self, turn: Turn, template: str) -> Turn:
-        """Return a turn with calls or results of calls as this template reads it."""
-        return turn
+    def conversation(
+        self, turns: Sequence[Turn], tools: Sequence[Tool], template: str
+    ) -> list[Turn]:
+        """Return the turns, with their calls and results, as this template reads them. It gets
+        `tools` itself."""
+        return [*turns]

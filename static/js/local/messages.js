@@ -163,14 +163,15 @@ export class MessageReader {
   }
 
   /** @param {JsonSchema} schema @param {unknown} value @param {string} path @param {string} [or] */
-  object({ properties = {}, required = [], additionalProperties: others }, value, path, or = "") {
+  object({ properties, required = [], additionalProperties: others }, value, path, or = "") {
     const given = expectObject(value, path, `object${or}`);
+    if (!properties && !others) return given; // any JSON, such as the schema of a tool
     /** @type {Record<string, unknown>} */
     const found = {};
-    for (const [name, { default: initial }] of Object.entries(properties))
+    for (const [name, { default: initial }] of Object.entries(properties ?? {}))
       if (initial !== undefined) found[name] = structuredClone(initial);
     for (const [name, each] of Object.entries(given)) {
-      if (Object.hasOwn(properties, name))
+      if (properties && Object.hasOwn(properties, name))
         found[name] = this.value(properties[name], each, `${path}.${name}`);
       else if (others) found[name] = this.value(others, each, `${path}[...]`);
       else fail(`Object contains unknown field \`${name}\``, path);

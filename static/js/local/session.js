@@ -118,6 +118,7 @@ export class LocalSession {
     if (message.grammar) throw new NotInBrowser("grammars are", "grammar");
     if (message.truncation === "slide")
       throw new NotInBrowser("texts that slide through a full context are", "truncation");
+    refuseTools(message);
     if (message.cache_reuse) throw new NotInBrowser("moved chunks of the cache are", "cache_reuse");
     this.checks.checkPace(message);
     const { ids, dropped } = this.readPrompt(message);
@@ -171,13 +172,16 @@ export class LocalSession {
   }
 
   /** @param {Read.Count} message */
-  count({ request, prompt, messages }) {
+  count(message) {
+    refuseTools(message);
+    const { request, prompt, messages } = message;
     const tokens = promptIds(this.text, this.template, { prompt, messages }).length;
     this.post({ type: "counted", request, tokens });
   }
 
   /** @param {Read.Tokenize} message */
   tokenize(message) {
+    refuseTools(message);
     this.post(tokenized(this.text, this.template, this.hello.model.name, message));
   }
 
@@ -257,7 +261,7 @@ export class LocalSession {
 
   /** @param {Read.Generate} message */
   readPrompt({ prompt, messages, ids, continue_final: continueFinal, params, truncation }) {
-    /** @param {Read.Message[] | null} some */
+    /** @param {FromPage.Message[] | null} some */
     const encode = (some) =>
       promptIds(this.text, this.template, { prompt, messages: some, ids, continueFinal });
     if (messages !== null) {
@@ -325,6 +329,16 @@ export class LocalSession {
       if (finished.length - i > MAX_FINISHED || at < oldest) this.generations.delete(id);
     });
   }
+}
+
+/**
+ * Throw for tools, their calls and their results: no chat template is given any here.
+ *
+ * @param {Read.Generate | Read.Count | Read.Tokenize} message
+ */
+function refuseTools({ tools, messages }) {
+  const hasCalls = messages?.some(({ role, tool_calls: calls }) => role === "tool" || calls?.length);
+  if (tools?.length || hasCalls) throw new NotInBrowser("tools are", "tools");
 }
 
 /**

@@ -100,6 +100,17 @@ export const boolean = (value, path) =>
   typeof value === "boolean" ? value : refuse(path, "true or false", value);
 
 /**
+ * Check an object with any fields.
+ *
+ * @param {unknown} value
+ * @param {string} path
+ */
+export const anyObject = (value, path) =>
+  typeof value === "object" && value !== null && !Array.isArray(value)
+    ? value
+    : refuse(path, "an object", value);
+
+/**
  * @param {unknown[]} values
  * @returns {Check}
  */

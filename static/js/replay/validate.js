@@ -2,6 +2,7 @@
 // (app/protocol/replay_format.py) and from the checks across fields in runs.js.
 
 import {
+  anyObject,
   BadReplay,
   boolean,
   integer,
@@ -78,8 +79,9 @@ function compile(schema) {
   }
 }
 
-/** @param {JsonSchema} schema */
-function compileObject({ properties = {}, required = [] }) {
+/** Make the check of an object; one without named properties, such as a tool's schema, is any JSON. @param {JsonSchema} schema */
+function compileObject({ properties, required = [] }) {
+  if (!properties) return anyObject;
   /** @type {[Record<string, Check>, Record<string, Check>, Record<string, unknown>]} */
   const [fields, optional, defaults] = [{}, {}, {}];
   for (const [name, schema] of Object.entries(properties)) {

@@ -101,7 +101,8 @@ def test_the_template_is_applied(http: FlaskClient) -> None:
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]", "Expected `int`"),
         ("/apply-template", {"messages": []}, "messages", ""),
         ("/tokenize", {"content": "a", "tools": TOOLS}, "tools", "belong to messages"),
-        ("/apply-template", {"messages": HELLO, "tools": TOOLS}, "tools", "has no tools"),
+        ("/apply-template", {"messages": HELLO, "tools": TOOLS * 2},
+         "tools[1].function.name", "give each its own"),
         ("/apply-template", {"messages": HELLO, "documents": []}, "documents", "unknown field"),
     ],
 )  # fmt: skip

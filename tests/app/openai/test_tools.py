@@ -9,12 +9,11 @@ from typing import Any
 
 import openai
 import pytest
-from flask.testing import FlaskClient
 from openai.types.chat import ChatCompletionMessage, ChatCompletionToolParam
 from openai.types.chat.chat_completion import Choice
 
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_tokenizer import TOOL_TEMPLATE, FakeTokenizer
+from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, FakeTokenizer
 from tests.app.prompt.real_templates import template
 from tests.serving import ROOT
 
@@ -371,13 +370,12 @@ def test_bad_input_is_typed_and_names_the_field(writing: Writing) -> None:
         assert (caught.value.param, caught.value.type) == (param, "invalid_request_error"), what
 
 
-def test_a_model_whose_template_has_no_tools_says_so(http: FlaskClient) -> None:
-    for messages, tools in ((ASKED, TOOLS), ([*ASKED, called("a"), RESULT], None)):
-        body = {"messages": messages, "tools": tools}
-        response = http.post("/v1/chat/completions", json=body)
-        assert response.status_code == 400
-        assert response.json is not None
-        assert response.json["error"]["param"] == "tools"
-        assert "chat template has no tools" in response.json["error"]["message"]
-    body = {"messages": ASKED, "tools": TOOLS, "tool_choice": "none", "max_tokens": 1}
-    assert http.post("/v1/chat/completions", json=body).status_code == 200
+def test_a_model_whose_template_has_no_tools_calls_them(writing: Writing) -> None:
+    client = writing(TWO, CHAT_TEMPLATE)
+    for get in (ask, streamed):
+        choice = get(client)
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "Let me see."
+        assert calls_of(choice.message) == [("get_weather", CITY), ("add", '{"a": 1}')]
+    answer = ask(client, messages=[*ASKED, called("a"), RESULT])
+    assert calls_of(answer.message)

@@ -164,12 +164,67 @@ def written(tokenizer: FakeTokenizer, ids: list[int]) -> str:
     return b"".join(data).decode()
 
 
-def test_a_template_without_tools_refuses_them_by_name() -> None:
+IN_SYSTEM_MESSAGE = """\
+<|system|>Be brief.
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|end|>\
+<|user|>2 + 3, 4 + 5?<|end|>\
+<|assistant|>Let me see.
+<tool_call>
+{"name": "add", "arguments": {"a": 2, "b": 3}}
+</tool_call>
+<tool_call>
+{"name": "add", "arguments": "4 and 5"}
+</tool_call><|end|>\
+<|user|><tool_response>
+5
+</tool_response>
+<tool_response>
+numbers, please
+</tool_response><|end|>\
+<|assistant|>"""
+
+
+def test_a_template_without_tools_gets_them_in_the_system_message() -> None:
+    described = {"name": "add", "parameters": {"type": "object"}}
+    calls = [
+        {"id": id, "type": "function", "function": {"name": "add", "arguments": arguments}}
+        for id, arguments in (("a", {"a": 2, "b": 3}), ("b", "4 and 5"))
+    ]
+    turns: list[Turn] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2 + 3, 4 + 5?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "name": "add", "content": "5"},
+        {"role": "tool", "tool_call_id": "b", "name": "add", "content": "numbers, please"},
+    ]
+    tools: list[Tool] = [{"type": "function", "function": described}]
+    ids = message_ids(TOKENIZER, turns, tools=tools)
+    assert written(TOKENIZER, ids).replace("\n<|", "<|").strip() == IN_SYSTEM_MESSAGE
+    alone = written(TOKENIZER, message_ids(TOKENIZER, turns[1:2], tools=tools))
+    assert alone.strip().startswith("<|system|># Tools\n")
+
+
+def test_nobody_writes_control_tokens_in_the_system_message() -> None:
     turns, tools = with_tools("x")
-    for given in ({"messages": turns[:1], "tools": tools}, {"messages": turns}):
-        with pytest.raises(InvalidRequest, match="chat template has no tools") as refused:
-            message_ids(TOKENIZER, **given)  # type: ignore[arg-type]
-        assert refused.value.param == "tools"
+    harmless = specials(message_ids(TOKENIZER, turns, tools=tools))
+    assert harmless == [SYSTEM, END, USER, END, ASSISTANT, END, USER, END, ASSISTANT]
+    for attack in TOOL_ATTACKS:
+        turns, tools = with_tools(attack)
+        assert specials(message_ids(TOKENIZER, turns, tools=tools)) == harmless, attack
 
 
 def test_a_template_for_tools_is_used_for_them_alone() -> None:

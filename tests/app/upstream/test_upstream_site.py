@@ -168,10 +168,12 @@ def test_openai_clients_are_served(client: openai.OpenAI) -> None:
     assert answer.usage.completion_tokens == 16
 
 
-def test_tools_are_refused_in_words(client: openai.OpenAI) -> None:
+def test_tools_are_described_in_the_system_message(client: openai.OpenAI) -> None:
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    with pytest.raises(openai.BadRequestError, match="tools"):
-        client.chat.completions.create(model="fake-story", messages=HELLO, tools=[tool])  # type: ignore[call-overload]
+    given = {"model": "fake-story", "messages": HELLO, "max_tokens": 4}
+    plain = client.chat.completions.create(**given)  # type: ignore[call-overload]
+    told = client.chat.completions.create(**given, tools=[tool])  # type: ignore[call-overload]
+    assert told.usage.prompt_tokens > plain.usage.prompt_tokens + 50
 
 
 def test_the_end_of_a_text_is_its_end(start_site: StartSite, front: Front) -> None:

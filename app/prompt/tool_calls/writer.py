@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
+import msgspec
+
 from app.engine_client import Tokenizer
 from app.prompt.tool_calls.parser import ToolCallParser
 from app.prompt.tool_calls.pieces import CallArguments, CallBegin, Content, Piece
 from app.prompt.tool_calls.tool_format import ToolFormat
-from gpu.events import Token
+from gpu.events import CalledTool, Done, Token
 
 Delta = dict[str, Any]
 
@@ -38,9 +40,12 @@ class ToolCallWriter:
 
         Special tokens have no text, but some are part of the form of calls.
         """
-        text = token.text
-        if self._tokenizer.is_special(token.id):
-            piece = self._tokenizer.piece(token.id)
+        return self.push_text(token.id, token.text)
+
+    def push_text(self, id: int, text: str) -> Delta:
+        """Return what the token `id` adds, whose text is `text`."""
+        if self._tokenizer.is_special(id):
+            piece = self._tokenizer.piece(id)
             text += piece if piece in self._form.tokens else ""
         return self._delta(self._parser.push(text))
 
@@ -50,18 +55,12 @@ class ToolCallWriter:
 
     def message(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """Return the whole message of all tokens: what its deltas add up to."""
-        text = ""
-        calls: list[dict[str, Any]] = []
+        whole = WholeMessage()
         for delta in (*map(self.push, tokens), self.finish()):
-            text += delta.get("content", "")
-            for call in delta.get("tool_calls", []):
-                if call["index"] == len(calls):
-                    calls.append(
-                        {"id": call["id"], "type": call["type"], "function": {**call["function"]}}
-                    )
-                else:
-                    calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-        message = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
+            whole.add(delta)
+        calls = whole.calls
+        content = whole.content or (None if calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None}
         return message | ({"tool_calls": calls} if calls else {})
 
     def _delta(self, pieces: Sequence[Piece]) -> Delta:
@@ -87,3 +86,44 @@ class ToolCallWriter:
             calls[-1]["function"]["arguments"] += text
         else:
             calls.append({"index": call, "function": {"arguments": text}})
+
+
+class WholeMessage:
+    """What deltas add up to: the text outside of the calls, and the calls as OpenAI's
+    `tool_calls`."""
+
+    def __init__(self) -> None:
+        self.content = ""
+        self.calls: list[dict[str, Any]] = []
+
+    def add(self, delta: Delta) -> None:
+        """Add the next delta."""
+        self.content += delta.get("content", "")
+        for call in delta.get("tool_calls", []):
+            function = call["function"]
+            if call["index"] == len(self.calls):
+                begun = {"id": call["id"], "type": call["type"], "function": {**function}}
+                self.calls.append(begun)
+            else:
+                self.calls[call["index"]]["function"]["arguments"] += function["arguments"]
+
+
+class AnswerReader:
+    """Reads the calls in a run's text for the page, whatever token it was cut into."""
+
+    def __init__(self, writer: ToolCallWriter) -> None:
+        self._writer = writer
+        self._whole = WholeMessage()
+
+    def push(self, id: int, text: str) -> None:
+        """Read the next token."""
+        self._whole.add(self._writer.push_text(id, text))
+
+    def finish(self, done: Done) -> Done:
+        """Return the end of the run with the calls."""
+        self._whole.add(self._writer.finish())
+        calls = [
+            CalledTool(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in self._whole.calls
+        ]
+        return msgspec.structs.replace(done, content=self._whole.content, tool_calls=tuple(calls))

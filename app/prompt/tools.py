@@ -1,62 +1,20 @@
-"""Tools of chat requests: the functions that the model may call, and whether it may."""
+"""Tools of a chat: which of them the model gets to see, which it must call, and how it does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
-
+from app.engine_client import Tokenizer
 from app.prompt import conversation
-from gpu import InvalidRequest
-
-MAX_TOOLS = 128
-"""As many as OpenAI takes."""
+from app.prompt.prompts import chosen_template
+from app.prompt.tool_calls.registry import tool_format
+from app.prompt.tool_calls.writer import ToolCallWriter
+from app.protocol.tools import ChosenTool, Tool, ToolChoice
+from gpu import Grammar, InvalidRequest
 
 MAX_DEPTH = 64
 """Most objects and lists within each other in a schema or in arguments."""
-
-FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")]
-"""In Python, unlike in JSON schemas, `$` also stands before a newline at the end."""
-
-
-class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Function that the model may call.
-
-    parameters  JSON schema of an object; without it, the function has no parameters
-    strict      accepted; but only calls that `tool_choice` requires are held to the schema
-    """
-
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["function"]
-    function: Function
-
-    def described(self) -> conversation.Tool:
-        """Return the tool as chat templates read it."""
-        function: dict[str, Any] = {"name": self.function.name}
-        if self.function.description is not None:
-            function["description"] = self.function.description
-        no_parameters = {"type": "object", "properties": {}}
-        function["parameters"] = self.function.parameters or no_parameters
-        return {"type": "function", "function": function}
-
-
-class ChosenFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-
-
-class ChosenTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["function"]
-    function: ChosenFunction
-
-
-ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
 def offered_tools(tools: Sequence[Tool], choice: ToolChoice | None) -> list[conversation.Tool]:
@@ -89,6 +47,24 @@ def required_tools(
         what = "any function" if chosen is None else f"the function {chosen!r:.80}"
         raise InvalidRequest(f"tool_choice asks for {what}, but it is not in tools", "tool_choice")
     return required
+
+
+def call_grammar(
+    tokenizer: Tokenizer, required: Sequence[conversation.Tool], parallel: bool
+) -> Grammar:
+    """Return the grammar of calls of `required`, of only one unless `parallel`."""
+    template = chosen_template(tokenizer, with_tools=True) or ""
+    pattern = tool_format(template).pattern(template)
+    return pattern.grammar(tokenizer, required, parallel)
+
+
+def call_writer(
+    tokenizer: Tokenizer, tools: Sequence[conversation.Tool], parallel: bool
+) -> ToolCallWriter:
+    """Return a writer of one answer, for the form in which this model calls tools."""
+    form = tool_format(chosen_template(tokenizer, with_tools=True) or "")
+    names = {tool["function"]["name"] for tool in tools}
+    return ToolCallWriter(tokenizer, form, names, parallel)
 
 
 def _check_parameters(schema: dict[str, Any], path: str) -> None:
