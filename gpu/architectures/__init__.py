@@ -1,14 +1,16 @@
 """Architectures that can be run: one data file each, named after the `model_type` of config.json.
 
 The files are found, not listed. Each holds `ARCHITECTURE`; `gpu.models.registry` has the forward
-pass.
+pass. Encoders, which give vectors of texts, are apart from the architectures that write texts.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from types import ModuleType
 
+from gpu.architectures import encoders
 from gpu.architectures.common.architecture import Architecture
 from gpu.architectures.common.gguf_format import GgufFormat
 from gpu.architectures.common.gguf_readers import MAX_EXPERTS
@@ -18,16 +20,19 @@ from gpu.gguf.file import GgufFile
 from gpu.gguf.metadata import Metadata
 
 
-def find_architectures() -> dict[str, Architecture]:
-    """Return the architectures of this package's files by `model_type`, in alphabetical order."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
-    found = {name: import_module(f"{__name__}.{name}").ARCHITECTURE for name in names}
+def find_architectures(package: ModuleType | None = None) -> dict[str, Architecture]:
+    """Return the architectures of a package's files by `model_type`, in alphabetical order; None:
+    of this package."""
+    path, prefix = (package.__path__, package.__name__) if package else (__path__, __name__)
+    names = sorted(module.name for module in pkgutil.iter_modules(path) if not module.ispkg)
+    found = {name: import_module(f"{prefix}.{name}").ARCHITECTURE for name in names}
     for name, architecture in found.items():
         assert architecture.model_type == name, f"{name}.py must be named after its model_type"
     return found
 
 
 ARCHITECTURES = find_architectures()
+ENCODERS = find_architectures(encoders)
 
 
 def gguf_architecture(file: GgufFile) -> tuple[Architecture, GgufFormat]:
@@ -47,4 +52,4 @@ def gguf_architecture(file: GgufFile) -> tuple[Architecture, GgufFormat]:
     return named[0]
 
 
-__all__ = ["ARCHITECTURES", "Architecture", "find_architectures", "gguf_architecture"]
+__all__ = ["ARCHITECTURES", "ENCODERS", "Architecture", "find_architectures", "gguf_architecture"]

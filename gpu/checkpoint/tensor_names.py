@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from gpu.architectures import ARCHITECTURES
+from gpu.architectures import ARCHITECTURES, ENCODERS
 from gpu.architectures.common.tensor_map import ModuleRole, TensorMap
 from gpu.config import ModelConfig
 
@@ -14,7 +14,8 @@ def tensor_map_of(config: ModelConfig, tensors: Container[object]) -> TensorMap:
     """Return the map of a checkpoint with these tensors. A model saved without its head (the
     published GPT-2) lacks the first word of every name."""
     layers = frozenset(i for i in range(config.n_layers) if config.moe_of(i))
-    found = replace(ARCHITECTURES[config.model_type].tensors, sparse_layers=layers)
+    architecture = (ARCHITECTURES | ENCODERS)[config.model_type]
+    found = replace(architecture.tensors, sparse_layers=layers)
     return found if found.embedding in tensors else found.without_first_word
 
 

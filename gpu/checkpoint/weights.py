@@ -198,13 +198,28 @@ class WeightLoader(MatrixUploader):
         parts = [self._vector(source, n) for source, n in sources]
         return self._upload_vector(name, parts, sum(part.n for part in parts), plus=plus)
 
-    def table(self, name: str, source: str, n: int, k: int) -> Tensor:
-        """Load a matrix (n, k) of vectors to add, as float32 with rows padded to whole blocks."""
+    def table(self, name: str, source: str, n: int, k: int, plus: str | None = None) -> Tensor:
+        """Load a matrix (n, k) of vectors to add, as float32 with rows padded to whole blocks.
+        `plus`: a tensor (any number, k) whose first row is added to every row."""
         self._expect(source, (n, k))
-        part = RowSource(source, n, self._rows_of(source), range(n))
+        rows = self._rows_of(source)
+        part = RowSource(source, n, rows if plus is None else self._plus(rows, plus, k), range(n))
         table = self._upload_f32(Recipe(name, "f32", n, k, parts_of([part], STACKED)), [part])
         self._on_weights(n * k)
         return table
+
+    def _plus(self, rows: ReadRows, plus: str, k: int) -> ReadRows:
+        """Return `rows` with the first row of the tensor `plus` added to each."""
+        n_all = self.checkpoint.shape(plus)[0] if plus in self.checkpoint else 1
+        self._expect(plus, (n_all, k))
+        first = self.checkpoint.read_f32(plus)[0]
+        self._on_weights(n_all * k)
+
+        def read(wanted: slice, out: npt.NDArray[Any]) -> None:
+            rows(wanted, out)
+            out += first
+
+        return read
 
     def _vector(self, source: Source, n: int) -> RowSource:
         """Return a vector as rows of one number."""

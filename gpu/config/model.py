@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from gpu.architectures import ARCHITECTURES, Architecture
+from gpu.architectures import ARCHITECTURES, ENCODERS, Architecture
 from gpu.architectures.common.hyperparameters import Hyperparameters
 from gpu.architectures.common.readers import Sizes
 from gpu.architectures.common.rope import MAX_CONTEXT
@@ -66,9 +67,21 @@ class ModelConfig(Hyperparameters):
         return cls.of(*_read(Path(folder)))
 
     @classmethod
-    def of(cls, config: JsonObject, generation: JsonObject) -> ModelConfig:
-        """Check a configuration that has been read: config.json and generation_config.json."""
-        architecture = _architecture(config)
+    def of_encoder(cls, folder: str | Path) -> ModelConfig:
+        """Read and check the configuration of an encoder's folder. Raises ModelError for what
+        cannot be run."""
+        return cls.of(*_read(Path(folder)), ENCODERS)
+
+    @classmethod
+    def of(
+        cls,
+        config: JsonObject,
+        generation: JsonObject,
+        known: Mapping[str, Architecture] = ARCHITECTURES,
+    ) -> ModelConfig:
+        """Check a configuration that has been read: config.json and generation_config.json.
+        `known`: the architectures that it may be of."""
+        architecture = _architecture(config, known)
         config = config.renamed(architecture.config_keys)
         hidden_size = config.integer("hidden_size", 1, MAX_WIDTH)
         n_heads = config.integer("num_attention_heads", 1, MAX_HEADS)
@@ -139,20 +152,27 @@ def _read(path: Path) -> tuple[JsonObject, JsonObject]:
     return JsonObject.read(path / "config.json"), generation
 
 
-def _architecture(config: JsonObject) -> Architecture:
+def _architecture(config: JsonObject, known: Mapping[str, Architecture]) -> Architecture:
     """Return the architecture; raises ModelError for one that cannot be run."""
     model_type = config.string("model_type")
-    if model_type not in ARCHITECTURES:
-        raise ModelError(
-            f"{config.where}: model_type {shown(model_type)} is not supported; "
-            f"supported: {', '.join(ARCHITECTURES)}"
-        )
+    if model_type not in known:
+        raise ModelError(f"{config.where}: {_describe_unknown(model_type, known)}")
     if "quantization_config" in config:
         raise ModelError(
             f"{config.where}: the weights are quantised (quantization_config), which is not "
             "supported; use the original float32, float16 or bfloat16 weights of the model"
         )
-    return ARCHITECTURES[model_type]
+    return known[model_type]
+
+
+def _describe_unknown(model_type: str, known: Mapping[str, Architecture]) -> str:
+    """Return why a model of another architecture cannot be run, and what to do."""
+    if model_type in ENCODERS.keys() - known.keys():
+        return (
+            f"model_type {shown(model_type)} is an encoder: it gives vectors of texts and writes "
+            "none; serve it beside a model with --embedding-model"
+        )
+    return f"model_type {shown(model_type)} is not supported; supported: {', '.join(known)}"
 
 
 def _n_kv_heads(config: JsonObject, n_heads: int, default: int) -> int:

@@ -43,12 +43,20 @@ class LayerLoader:
         return self.load.vocab_matrix(name, source, self.config.vocab_size, self.config.hidden_size)
 
     def positions(self) -> Tensor | None:
-        """Learned positions (context, hidden_size), None if the architecture has none."""
-        for module, role in self.tensors.before.items():
-            if role.layout == "table":
-                n, width = self.config.context, self.config.hidden_size
-                return self.load.table("positions", f"{module}.weight", n, width)
-        return None
+        """Learned positions (context, hidden_size), None if the architecture has none. Those of an
+        encoder include the vector of the first token type, which all tokens of one text have."""
+        roles = self.tensors.before.items()
+        tables = [f"{module}.weight" for module, role in roles if role.layout == "table"]
+        if not tables:
+            return None
+        n, width = self.config.context, self.config.hidden_size
+        return self.load.table("positions", tables[0], n, width, plus=(*tables, None)[1])
+
+    def embedding_norm(self) -> Norm:
+        """Norm of the embeddings, which encoders have."""
+        roles = self.tensors.before.items()
+        module, role = next((m, role) for m, role in roles if role.kind == "norm")
+        return self._norm("embed.norm", module, role)
 
     def final_norm(self) -> Norm:
         module = self.tensors.module_after("norm")

@@ -61,21 +61,20 @@ ITEM_BYTES = {"f32": 4, "u32": 4, "f16": 2}
 
 
 class Memory:
-    """Allocates buffers and textures on one device and counts their bytes by purpose."""
+    """Allocates buffers and textures on one device and counts their bytes by purpose.
 
-    def __init__(self, device: Device) -> None:
+    max_rows  most rows of a step; None: those of the device's policy
+    """
+
+    def __init__(self, device: Device, max_rows: int | None = None) -> None:
         self.device = device
+        self.max_rows = device.policy.max_rows if max_rows is None else max_rows
         self.n_bytes: Counter[Purpose] = Counter()
         self.weight_tensors: list[Tensor] = []
         """Weights in the order of their allocation."""
         self._n_staged = 0
         self._calls: Calls | None = None
         self._submitted: Any = None
-
-    @property
-    def max_rows(self) -> int:
-        """Most rows of a step on this device."""
-        return self.device.policy.max_rows
 
     def zeros(
         self,

@@ -433,3 +433,14 @@ def test_windows_are_those_of_transformers(kind: str, window: str) -> None:
 
 def test_there_are_architectures_with_windows() -> None:
     assert {"mistral", "qwen2", "gemma2", "phi3", "smollm3"} <= set(WITH_WINDOWS)
+
+
+def test_an_encoder_is_not_run_as_a_model_that_writes(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"model_type": "bert", "layer_norm_eps": 1e-12})
+    with pytest.raises(ModelError, match=r"is an encoder: .* --embedding-model"):
+        ModelConfig.from_folder(folder)
+    assert ModelConfig.of_encoder(folder).attention_bias
+    for other in ("roberta", "mpnet", "modernbert", "llama"):
+        write(tmp_path, {"model_type": other})
+        with pytest.raises(ModelError, match=rf"'{other}' is not supported; supported: bert$"):
+            ModelConfig.of_encoder(folder)

@@ -1,0 +1,1 @@
+"""Encoders: architectures that give vectors of texts and write none."""

@@ -1,0 +1,110 @@
+"""Settings of a sentence-transformers folder: how an encoder's states become the vector of a text.
+
+The folder is that of the encoder with modules.json, which lists what follows it, and a config.json
+in the folder of each module. Only what can be done exactly is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gpu.errors import ModelError
+from gpu.files.json_object import JsonObject, read_json, shown
+from gpu.files.regular_file import expect_inside, is_there
+
+Pool = Literal["mean", "cls"]
+POOLS: dict[str, Pool] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+MAX_SEQ_LENGTH = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceConfig:
+    """From the states of an encoder to the vector of a text.
+
+    pooling         "mean" of all tokens' last states, or that of the first one, "cls"
+    normalize       scale vectors to length 1
+    max_seq_length  tokens of a text, the rest is cut off; None: as many as there are positions
+    prompts         texts to put in front, by name, such as "query"
+    default_prompt  name of the one that a text gets if none is named; None: none
+    """
+
+    pooling: Pool = "mean"
+    normalize: bool = False
+    max_seq_length: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> SentenceConfig:
+        """Read a folder; one without modules.json is pooled by the mean, as sentence-transformers
+        does. Raises ModelError for what is not supported."""
+        folder = Path(folder)
+        sentence = JsonObject.read_optional(folder / "sentence_bert_config.json")
+        texts = JsonObject.read_optional(folder / "config_sentence_transformers.json")
+        length = None
+        if "max_seq_length" in sentence:
+            length = sentence.integer("max_seq_length", 1, MAX_SEQ_LENGTH)
+        prompts, default = _read_prompts(texts)
+        pooling: Pool = "mean"
+        modules = _read_modules(folder)
+        if "Pooling" in modules:
+            pooling = _read_pooling(JsonObject.read(modules["Pooling"] / "config.json"))
+        return cls(
+            pooling=pooling,
+            normalize="Normalize" in modules,
+            max_seq_length=length,
+            prompts=prompts,
+            default_prompt=default,
+        )
+
+
+def _read_modules(folder: Path) -> dict[str, Path]:
+    """Return the folders of the modules by their types, without their packages."""
+    path = folder / "modules.json"
+    if not is_there(path):
+        return {}
+    listed = read_json(path)
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise ModelError(f"{path}: expected a list of modules, but got {shown(listed)}")
+    found: dict[str, Path] = {}
+    for one in listed:
+        entry = JsonObject(str(path), one)
+        inside = folder / entry.string("path", "")
+        expect_inside(inside)
+        if not inside.resolve().is_relative_to(folder.resolve()):
+            raise entry.error("path", "a folder inside the model's")
+        found[entry.string("type").rpartition(".")[2]] = inside
+    kinds = tuple(found)
+    if kinds not in (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")):
+        raise ModelError(
+            f"{path}: expected Transformer, Pooling and perhaps Normalize, but got "
+            f"{', '.join(kinds) or 'no modules'}; other modules are not supported"
+        )
+    return found
+
+
+def _read_pooling(config: JsonObject) -> Pool:
+    modes = [key for key in config.values if key.startswith("pooling_mode_")]
+    chosen = [key for key in modes if config.boolean(key, False)]
+    if len(chosen) != 1 or chosen[0] not in POOLS:
+        names = ", ".join(chosen) or "none"
+        raise ModelError(
+            f"{config.where}: expected one of {' and '.join(POOLS)} to be true, but it is {names}"
+        )
+    if not config.boolean("include_prompt", True):
+        raise config.error("include_prompt", "true, the only value supported")
+    return POOLS[chosen[0]]
+
+
+def _read_prompts(config: JsonObject) -> tuple[dict[str, str], str | None]:
+    named: dict[str, Any] = config.object("prompts").values
+    for name, text in named.items():
+        if not isinstance(text, str):
+            raise config.error("prompts", f"an object of texts, but {name!r} is {shown(text)}")
+    default = config.string("default_prompt_name", "") or None
+    if default is not None and default not in named:
+        raise config.error("default_prompt_name", f"one of prompts ({', '.join(named) or 'none'})")
+    return named, default

@@ -1,0 +1,192 @@
+"""An encoder on a GPU: texts as token ids in, their vectors out.
+
+All tokens of a text are rows of one pass, as each attends to all others, and a pass has as many
+texts as fit. It can run one dispatch at a time, so that whoever shares the device waits for no
+more. Keys and values are in a paged cache, as those of other models, until the pass ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
+from gpu.checkpoint.weights import WeightLoader
+from gpu.config import ModelConfig
+from gpu.config.sentence_transformers import SentenceConfig
+from gpu.errors import ModelError
+from gpu.kv.blocks import KvShape, blocks_for
+from gpu.kv.pools import KvPools
+from gpu.models.bert import Bert
+from gpu.models.forward_pass import Pass
+from gpu.models.workspace import Workspace
+from gpu.ops import Batch
+from gpu.ops.step_buffer import STEP_BYTES, pack_step
+from gpu.plans.capture_buffers import ROW_BUCKETS, slice_of
+from gpu.step import MAX_ROWS, Floats, Row, Step
+from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.calls import open_calls
+from gpu.webgpu.commands import StepCommands
+from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernels
+from gpu.webgpu.plan import Recorder
+
+DTYPE = "f32"
+"""Storage type of weights, keys and values: encoders are small, and texts are compared by small
+differences."""
+MAX_TEXTS = 32
+"""Most texts of a pass."""
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPlan:
+    """Recorded pass of up to a number of rows: prepared commands of the whole pass, those of each
+    dispatch, and the last states, (rows, padded hidden_size)."""
+
+    whole: Any
+    dispatches: tuple[Any, ...]
+    states: Tensor
+
+
+class Encoder:
+    """An encoder and its pooling. Used by one thread, with no other steps in flight on the device.
+
+    max_tokens  tokens of a text
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        sentence: SentenceConfig,
+        on_weights: Callable[[int], None] = lambda n: None,
+    ) -> None:
+        self.config, self.sentence = config, sentence
+        self._device = device
+        self._memory = memory = Memory(device, MAX_ROWS)
+        with WeightLoader(checkpoint, memory, DTYPE, on_weights) as load:
+            self._model = Bert(config, load)
+        self.max_tokens = min(sentence.max_seq_length or config.context, MAX_ROWS)
+        shape = KvShape(blocks_for(MAX_ROWS) + MAX_TEXTS, MAX_ROWS)
+        self._pools = KvPools(config, shape, DTYPE, MAX_TEXTS, memory)
+        self._work = Workspace.make(config, memory, {"normed": config.hidden_size})
+        self._steps = [
+            memory.zeros(name, (STEP_BYTES // 4,), "u32", uniform=True)
+            for name in ("encoder.step", "encoder.step_from_end")
+        ]
+        self._chosen = memory.zeros("encoder.chosen", (MAX_TEXTS,), "u32")  # bound, never read
+        self._kernels = Kernels(device)
+        self._calls = open_calls(device)
+        self._plans: dict[int, EncoderPlan] = {}
+        self._busy = False
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        device: Device,
+        progress: Progress = lambda fraction, message: None,
+    ) -> Encoder:
+        """Load a folder as sentence-transformers and transformers save it. Raises ModelError and
+        DeviceError."""
+        config, sentence = ModelConfig.of_encoder(folder), SentenceConfig.from_folder(folder)
+        if (length := sentence.max_seq_length or 0) > config.context:
+            raise ModelError(
+                f"{folder}: max_seq_length is {length}, but the encoder has positions for "
+                f"{config.context} tokens"
+            )
+        checkpoint = Checkpoint.open(folder)
+        on_weights = weight_progress(progress, checkpoint, config.tie_embeddings)
+        return cls(device, config, checkpoint, sentence, on_weights)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on the device."""
+        return sum(self._memory.n_bytes.values())
+
+    def vectors(
+        self, texts: Sequence[Ids], *, in_pieces: bool = False
+    ) -> Generator[None, None, Floats]:
+        """Return the vectors (n, hidden_size) of texts of 1 to `max_tokens` ids, which must fit
+        into one pass (`n_fitting`). Yields after it; with `in_pieces` after each dispatch."""
+        while self._busy:  # another pass has the buffers
+            yield
+        with self._pass(texts) as rows:
+            plan = self._plan(len(rows))
+            for commands in plan.dispatches if in_pieces else (plan.whole,):
+                self._calls.submit(self._calls.encode(commands))
+                self._calls.wait(self._calls.flush())
+                yield
+            shape = (len(rows), plan.states.shape[1])
+            states = self._memory.read(slice_of(plan.states, 0, shape))
+        return self._pool(states[:, : self.config.hidden_size], [len(ids) for ids in texts])
+
+    def n_fitting(self, lengths: Sequence[int], most_rows: int) -> int:
+        """Return how many of the first texts with these lengths to compute in one pass of about
+        `most_rows` rows: at least one."""
+        ends = np.cumsum(lengths[:MAX_TEXTS])
+        return max(1, int(np.searchsorted(ends, min(most_rows, MAX_ROWS), side="right")))
+
+    # ---- inside -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _pass(self, texts: Sequence[Ids]) -> Any:
+        """Write the step of a pass, and yield its rows; until it ends no other may begin."""
+        self._busy = True
+        try:
+            self._device.submissions.settle()
+            first = 0
+            for slot, ids in enumerate(texts):
+                n_blocks = blocks_for(len(ids))
+                self._pools.set_blocks(slot, list(range(first, first + n_blocks)))
+                first += n_blocks
+            rows = [Row(slot, i, id) for slot, ids in enumerate(texts) for i, id in enumerate(ids)]
+            from_end = [replace(row, position=len(texts[row.slot]) - 1) for row in rows]
+            for tensor, some in zip(self._steps, (rows, from_end), strict=True):
+                data = bytearray(STEP_BYTES)
+                n_bytes = pack_step(Step(tuple(some)), data, self._pools.blocks[0])
+                self._memory.write(tensor, np.frombuffer(data, np.uint8)[:n_bytes])
+            yield rows
+        finally:
+            self._busy = False
+
+    def _plan(self, n_rows: int) -> EncoderPlan:
+        """Return the plan of a pass of so many rows, recorded now if it is the first."""
+        bucket = next(size for size in ROW_BUCKETS if size >= n_rows)
+        if bucket not in self._plans:
+            rec = Recorder(self._device, self._kernels)
+            run, from_end = (
+                Pass(
+                    rec, Batch(step, bucket, 0), self.config, self._work, self._pools, self._chosen
+                )
+                for step in self._steps
+            )
+            states = self._model.forward(run, from_end)
+            each = [dispatch.in_pass for dispatch in rec.plan.dispatches]
+            self._plans[bucket] = EncoderPlan(
+                self._calls.prepare(StepCommands((tuple(each),))),
+                tuple(self._calls.prepare(StepCommands(((one,),))) for one in each),
+                states,
+            )
+        return self._plans[bucket]
+
+    def _pool(self, states: Floats, lengths: Sequence[int]) -> Floats:
+        """Return the vectors of texts whose states are one below the other."""
+        starts = np.cumsum([0, *lengths[:-1]])
+        if self.sentence.pooling == "cls":
+            found = states[starts].astype(np.float64)
+        else:
+            sums = np.add.reduceat(states, starts, axis=0, dtype=np.float64)
+            found = sums / np.array(lengths)[:, None]
+        if self.sentence.normalize:
+            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        vectors: Floats = found.astype(np.float32)
+        return vectors

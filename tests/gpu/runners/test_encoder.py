@@ -1,0 +1,124 @@
+"""Encoders against transformers' BertModel, texts of many lengths in one pass."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpu.errors import ModelError
+from gpu.runners.encoder import MAX_TEXTS, Encoder
+from gpu.step import MAX_ROWS, Floats
+from gpu.webgpu.device import Device
+from tests.gpu.models import random_bert
+
+BOUND = 1e-4
+"""Largest error of a number of a vector."""
+LENGTHS = (1, 2, 15, 16, 17, 33, 64, 131)
+"""Tokens of texts: parts of a KV block, whole ones, and more than a split of attention."""
+
+
+def texts_of(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, random_bert.SIZES["vocab_size"], n).tolist() for n in lengths]
+
+
+def finish(pieces: Generator[None, None, Floats]) -> tuple[Floats, int]:
+    """Return the vectors, and in how many pieces they came."""
+    n = 0
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            return done.value, n
+        n += 1
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("pooling", "normalize", "sizes"),
+    [
+        ("mean", True, {}),
+        ("cls", False, {"hidden_size": 36, "num_attention_heads": 3, "prefix": "bert."}),
+        ("mean", False, {"hidden_act": "gelu_new", "num_hidden_layers": 1, "type_vocab_size": 1}),
+    ],
+    ids=["mean", "cls", "one layer"],
+)
+def test_vectors_are_those_of_transformers(
+    device: Device, tmp_path: Path, pooling: str, normalize: bool, sizes: dict[str, object]
+) -> None:
+    how = {"pooling": pooling, "normalize": normalize}
+    encoder = Encoder.load(random_bert.write(tmp_path, **how, **sizes), device)  # type: ignore[arg-type]
+    texts = texts_of(LENGTHS)
+    found, n_pieces = finish(encoder.vectors(texts))
+    assert n_pieces == 1
+    wanted = random_bert.reference(tmp_path, texts, **how)  # type: ignore[arg-type]
+    assert np.abs(wanted).max() > 0.1
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=BOUND)
+
+
+def test_a_text_has_the_same_bits_alone_and_among_others(device: Device, tmp_path: Path) -> None:
+    """Also after another pass left its keys and values, and one dispatch at a time."""
+    encoder = Encoder.load(random_bert.write(tmp_path), device)
+    texts = texts_of(LENGTHS)
+    together, _ = finish(encoder.vectors(texts))
+    again, n_pieces = finish(encoder.vectors(texts, in_pieces=True))
+    assert n_pieces > 6 * random_bert.SIZES["num_hidden_layers"]
+    np.testing.assert_array_equal(again, together)
+    for i in (3, 0, 7):
+        alone, _ = finish(encoder.vectors(texts[i : i + 1]))
+        np.testing.assert_array_equal(alone[0], together[i])
+
+
+def test_two_passes_at_once_do_not_mix(device: Device, tmp_path: Path) -> None:
+    encoder = Encoder.load(random_bert.write(tmp_path), device)
+    first, second = texts_of((9, 20), seed=1), texts_of((30,), seed=2)
+    wanted = [finish(encoder.vectors(texts))[0] for texts in (first, second)]
+    turns = [encoder.vectors(texts, in_pieces=True) for texts in (first, second)]
+    for pieces in turns:
+        next(pieces)
+    for pieces, vectors in zip(turns, wanted, strict=True):
+        np.testing.assert_array_equal(finish(pieces)[0], vectors)
+    given_up = encoder.vectors(first, in_pieces=True)
+    next(given_up)
+    given_up.close()
+    np.testing.assert_array_equal(finish(encoder.vectors(second))[0], wanted[1])
+
+
+def test_as_many_texts_as_fit_are_in_a_pass(device: Device, tmp_path: Path) -> None:
+    encoder = Encoder.load(random_bert.write(tmp_path, max_seq_length=140), device)
+    assert encoder.max_tokens == 140
+    assert encoder.n_fitting([140, 140, 140, 140], MAX_ROWS) == 3
+    assert encoder.n_fitting([1] * 100, MAX_ROWS) == MAX_TEXTS
+    assert encoder.n_fitting([140, 1], 16) == 1
+    assert encoder.n_fitting([8, 8, 1], 16) == 2
+    full = texts_of([16] * MAX_TEXTS)
+    found, _ = finish(encoder.vectors(full))
+    np.testing.assert_allclose(found, random_bert.reference(tmp_path, full), rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 151}, "max_seq_length is 151, but the encoder has positions for 150"),
+        ({"is_decoder": True}, "is_decoder must be false, as in an encoder"),
+        ({"hidden_act": "relu"}, "hidden_act must be one of gelu_new"),
+    ],
+)
+def test_what_would_give_other_vectors_is_refused(
+    device: Device, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    folder = random_bert.write(tmp_path, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=message):
+        Encoder.load(folder, device)
+
+
+def test_a_missing_tensor_is_named(device: Device, tmp_path: Path) -> None:
+    deeper = random_bert.write(tmp_path / "deeper", num_hidden_layers=4)
+    folder = random_bert.write(tmp_path / "encoder")
+    shutil.copy(deeper / "config.json", folder)
+    with pytest.raises(ModelError, match=r"has no tensor encoder\.layer\.3\.attention"):
+        Encoder.load(folder, device)
