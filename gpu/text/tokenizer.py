@@ -41,6 +41,7 @@ class Tokenizer:
     chat_template         Jinja source of the default template; None if there is none
     tool_template         that of the template for conversations with tools; None if it is the same
     prefix                ids that every text begins with
+    suffix                ids that an encoder's text ends with; `encode` leaves them out
     vocab_size            greatest id plus one; the model's own may be larger (padding)
     """
 
@@ -65,7 +66,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._specials = frozenset(id for id, token in added.items() if token.special)
         self._added = frozenset(added)
-        self.prefix = self._find_prefix()
+        self.prefix, self.suffix = self._find_added()
         self._pre_tokenizer = backend.pre_tokenizer
         self._pre_tokenizer_inside = _without_prefix(backend.pre_tokenizer)
         self._post_processor = backend.post_processor
@@ -237,8 +238,8 @@ class Tokenizer:
     def _token(self, id: int) -> str | None:
         return self._backend.id_to_token(id) if 0 <= id < self.vocab_size else None
 
-    def _find_prefix(self) -> tuple[int, ...]:
-        """Return the ids that begin every text, by the post-processor."""
+    def _find_added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids that begin and end every text, by the post-processor."""
         added = self._backend.get_added_tokens_decoder()
         for text in ("a", *(added[id].content for id in sorted(added, reverse=True))):
             with panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
@@ -246,8 +247,8 @@ class Tokenizer:
                 whole = self._backend.encode(text).ids
             for n in range(len(whole) - len(plain) + 1) if plain else ():
                 if whole[n : n + len(plain)] == plain:
-                    return tuple(whole[:n])
-        return ()
+                    return tuple(whole[:n]), tuple(whole[n + len(plain) :])
+        return (), ()
 
     def _check_plain(self, ids: list[int]) -> None:
         """Raise InvalidRequest for special tokens in plain text: some models of `tokenizers` match

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from app.cli.main import main
 from app.models import wheels
-from app.models.known import DEFAULT, known_models
+from app.models.known import DEFAULT, known_embedding_models, known_models
 from tests.app.models.fake_hub import FakeHub
 
 
@@ -29,7 +29,7 @@ def test_every_model_has_its_place_size_licence_and_use() -> None:
     head, *lines = run()
     assert head.split() == ["model", "where", "size", "licence", "good", "for"]
     rows = {line.split()[0]: line for line in lines if line}
-    for model in known_models():
+    for model in (*known_models(), *known_embedding_models()):
         place = "package index" if model.source == "index" else "hub"
         for fact in (place, model.licence, model.good_for):
             assert fact in rows[model.name]

