@@ -115,7 +115,7 @@ def read(reader: PromptReader, prompt: AgentPrompt) -> tuple[Floats, ReuseResult
     sequence = reader.begin(prompt.ids)
     logits = [reader.last_logits(sequence)]
     ms = 1e3 * (time.perf_counter() - began)
-    moved = sum(chunk.end - chunk.first for chunk in sequence.moved)
+    moved = sum(chunk.end - chunk.first for chunk in sequence.prefill.moved)
     figures = ReuseResult("", len(prompt.ids), reader.computed - n_before, moved, ms, None)
     for i, id in enumerate(prompt.reply[:-1]):
         logits.append(reader.next_logits(sequence, id, len(prompt.ids) + i))

@@ -121,9 +121,9 @@ class DraftModel:
         step_ms  time of the large model's step; None: it is unknown, or nobody writes
         """
         drafted = {
-            sequence: sequence.drafting
+            sequence: sequence.decoding.drafting
             for sequence in active
-            if isinstance(sequence.drafting, ModelDrafting) and not sequence.finished
+            if isinstance(sequence.decoding.drafting, ModelDrafting) and not sequence.finished
         }
         self._n_drafting = max(1, len(drafted))
         self._give_up(drafted)
@@ -185,7 +185,7 @@ class DraftModel:
         text = DraftText(sequence.slot, blocks, match.n_tokens, len(ids))
         text.block_hashes = hashes
         self._texts[sequence] = text
-        n_counted = sequence.n_counted
+        n_counted = sequence.text.n_counted
         self.runner.begin_slot(text.slot, np.array(ids, np.uint32), n_counted)
         self.runner.set_blocks(text.slot, text.blocks)
 
@@ -243,8 +243,8 @@ class DraftModel:
         text.agree_with(ids)
         if not self._can_read(text, ids, len(ids), n):
             return False
-        if sequence.params.has_penalty:
-            self.runner.set_text(text.slot, np.array(ids, np.uint32), sequence.n_counted)
+        if sequence.text.params.has_penalty:
+            self.runner.set_text(text.slot, np.array(ids, np.uint32), sequence.text.n_counted)
         return True
 
     def _fitting(self, counts: dict[Sequence, int]) -> dict[Sequence, int]:
@@ -281,8 +281,8 @@ class DraftModel:
         text = self._texts[sequence]
         text.drafts = ids
         known = list(takewhile(lambda id: id < self._vocab_size, ids))
-        assert isinstance(sequence.drafting, ModelDrafting)
-        sequence.drafting.set_proposed(known, ms)
+        assert isinstance(sequence.decoding.drafting, ModelDrafting)
+        sequence.decoding.drafting.set_proposed(known, ms)
 
     def _learn(self, kind: str, n: int, ms: float) -> None:
         """Record the time of a step. The first of a shape does not count: it compiles."""
@@ -294,8 +294,8 @@ class DraftModel:
 
 def _most_likely(sequence: Sequence, row: int, i: int) -> Sample:
     """Return the greedy draw of draft `i` after rows[row], with the penalties of its run."""
-    index = sequence.n_submitted + i
-    sample = Sample.of(sequence.params, row=row, slot=sequence.slot, index=index)
+    index = sequence.decoding.n_submitted + i
+    sample = Sample.of(sequence.text.params, row=row, slot=sequence.slot, index=index)
     return replace(sample, temperature=0.0)
 
 

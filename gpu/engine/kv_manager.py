@@ -94,7 +94,7 @@ class KvManager:
             return False
         self._running[sequence] = None
         if not sequence.n_preemptions:
-            self.n_prompt += sequence.n_known
+            self.n_prompt += sequence.prefill.n_known
         self._attach(sequence, match)
         return True
 
@@ -102,20 +102,21 @@ class KvManager:
         """Match the prefix again before the first token of a prompt is computed: a prompt that
         begins the same may have entered the cache meanwhile."""
         match = self._match_prefix(sequence)
-        if match.n_tokens > sequence.n_matched:
+        if match.n_tokens > sequence.prefill.n_matched:
             self._free_all(sequence)
             self._attach(sequence, match)
 
     def reuse_chunks(self, sequence: Sequence) -> None:
         """Move chunks of a prompt that are cached after another text to their new positions, if the
         sequence wants that and enough blocks are free. To be called before its first row."""
-        least = sequence.cache_reuse
-        if not (least and self.reuses_prefixes) or sequence.n_preemptions:
+        prefill = sequence.prefill
+        least = prefill.cache_reuse
+        if not (least and self.reuses_prefixes):
             return
-        if sequence.n_known > sequence.context:
+        if prefill.n_known > sequence.context:
             return  # positions will change while it is read
-        first = sequence.n_prefilled
-        end = first + sequence.n_to_prefill - 1  # the last token is computed: its logits are needed
+        first = prefill.n_done
+        end = first + prefill.n_left - 1  # the last token is computed: its logits are needed
         hashes = sequence.block_hashes
         if hashes.plain_ids(sequence.ids, first, end) is None:
             return
@@ -127,7 +128,8 @@ class KvManager:
                 moves = tuple(_moves(chunks, table.blocks, group))
                 self.copies.append(TokenMoves(moves, group))
             self.n_moved += sum(len(chunk.places) for chunk in chunks)
-            sequence.reuse_chunks(chunks)
+            prefill.reuse_chunks(chunks)
+            hashes.begin_approximate(chunks[0].first)
             self._note_changed(sequence)
         self.pool.free(sources)
 
@@ -339,7 +341,7 @@ class KvManager:
         if not self.reuses_prefixes:
             return self._match_most(sequence, 0)
         self._enter_running()
-        return self._match_most(sequence, min(sequence.n_known - 1, sequence.context))
+        return self._match_most(sequence, min(sequence.prefill.n_known - 1, sequence.context))
 
     def _match_most(self, sequence: Sequence, most: int) -> PrefixMatches:
         windows = self._windows_of(sequence)
@@ -360,9 +362,9 @@ class KvManager:
         n_parts = blocks_for(match.n_tokens) - match.n_full
         sequence.tables = self._take(match, [n_parts] * len(self.windows))
         if not sequence.n_preemptions:
-            self.n_reused += match.n_tokens - sequence.n_matched
+            self.n_reused += match.n_tokens - sequence.prefill.n_matched
             self.n_loaded += len(match.in_host) * BLOCK_TOKENS
-        sequence.reuse_prefix(match.n_tokens, len(match.blocks) + len(match.in_host))
+        sequence.prefill.reuse_prefix(match.n_tokens, len(match.blocks) + len(match.in_host))
         self._note_changed(sequence)
 
     def _loadable(self, sequence: Sequence, match: PrefixMatches) -> PrefixMatches:
@@ -425,7 +427,7 @@ class KvManager:
 
     def _most_at_once(self, sequence: Sequence) -> int:
         """Return the blocks that a sequence needs for the rest of its prompt and the next token."""
-        n = sequence.blocks_to_start
+        n = blocks_for(min(sequence.context, sequence.prefill.n_known + 1))
         return sum(min(n, self._most_held(window)) for window in self.windows)
 
     def _most_held(self, window: int | None) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 
 from gpu.engine.sequence import Repeated, Sequence
 from gpu.engine.step_builder import Scheduled
+from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.runner import Runner
-from gpu.step import FROM_GPU, StepResult
+from gpu.step import FROM_GPU, Row, Sample, StepResult
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ def not_finite(scheduled: Scheduled, result: StepResult) -> list[Sequence]:
     return [
         sequence
         for sequence, samples in scheduled.samples()
-        if not (sequence.finished or sequence.discards_next)
+        if not (sequence.finished or sequence.decoding.n_discarded)
         and not all(math.isfinite(result.samples[i].logprob) for i in samples)
     ]
 
@@ -45,12 +46,12 @@ def repeat(runner: Runner, scheduled: Scheduled, sequence: Sequence) -> Repeated
         for sample in before.samples
         if sample.slot == slot
     )
-    if not sequence.is_as_before(rows, samples[0]):
+    if not _is_as_before(sequence, rows, samples[0]):
         return None
     index = rows[-1].position + sequence.n_shifted  # in the text
     if (active := sequence.interventions.move_to(index)) is not None:
         runner.set_interventions(slot, active)
-    runner.set_text(slot, np.array(sequence.ids, np.uint32), sequence.n_counted)
+    runner.set_text(slot, np.array(sequence.ids, np.uint32), sequence.text.n_counted)
     result, place = runner.run_checked(replace(before, rows=rows, samples=samples), before)
     if place is not None:
         place = replace(place, position=place.position + sequence.n_shifted)
@@ -65,3 +66,19 @@ def repeat(runner: Runner, scheduled: Scheduled, sequence: Sequence) -> Repeated
         outcome,
     )
     return Repeated(result, [sample.row for sample in samples], place)
+
+
+def _is_as_before(sequence: Sequence, rows: tuple[Row, ...], sample: Sample) -> bool:
+    """Return whether rows that were run for `sample`, the next to be read, would be the same now:
+    by their places in the cache and by the settings."""
+    first, last = rows[0].position, rows[-1].position - (len(rows) - 1 - sample.row)
+    text = sequence.text
+    own = Sample.of(text.params, row=sample.row, slot=sequence.slot, index=text.n_written)
+    return (
+        last + sequence.n_shifted == len(sequence.ids) - 1
+        and replace(sample, n_drafts=0, verifies=False, n_allowed=0) == own
+        and all(
+            window is None or table.n_freed * BLOCK_TOKENS <= max(0, first + 1 - window)
+            for window, table in zip(sequence.windows, sequence.tables, strict=True)
+        )
+    )

@@ -81,8 +81,8 @@ class Scheduler:
         """Queue a sequence, and send its place in the queue."""
         self._n_added += 1
         sequence.order = (sequence.order[0], self._n_added)
-        if self._make_drafting is not None and sequence.grammar is None:
-            sequence.drafting = self._make_drafting(self.decode_cost)
+        if self._make_drafting is not None and sequence.text.grammar is None:
+            sequence.decoding.drafting = self._make_drafting(self.decode_cost)
         insort(self.waiting, sequence, key=_order)
         sequence.accepted(self._place(sorted(self.waiting, key=_turn).index(sequence) + 1))
         self._tell_places()
@@ -166,7 +166,7 @@ class Scheduler:
         left = self._draft_rows(decoding)
         counts: dict[Sequence, int] = {}
         for sequence in decoding:
-            drafting = sequence.drafting
+            drafting = sequence.decoding.drafting
             if not isinstance(drafting, ModelDrafting) or drafting.has_proposed:
                 continue
             n_beside = len(decoding) - 1 + sum(counts.values())
@@ -252,7 +252,7 @@ class Scheduler:
         if first is None or not self._free_slots:
             return None
         hopeless = first is self._lacks_blocks and (first.paused or bool(self.active))
-        return first if first.settled and not hopeless else None
+        return first if first.decoding.settled and not hopeless else None
 
     @property
     def _next_waiting(self) -> Sequence | None:
@@ -281,7 +281,7 @@ class Scheduler:
 
     def _tell_places(self) -> None:
         for n, sequence in enumerate(sorted(self.waiting, key=_turn), 1):
-            sequence.queue_moved(self._place(n))
+            sequence.text.events.moved_to(self._place(n))
 
     def _apply_scheduled_updates(self, samplers: tuple[Sequence, ...]) -> None:
         """Apply due updates now, not when the next token is wanted: without a change there may be
@@ -313,7 +313,7 @@ class Scheduler:
         if n_stages == 1:
             return sequences
         n_writing = sum(not (s.prefilling or s.finished) for s in self.active)
-        return [s for s in sequences if s.settled][: -(-n_writing // n_stages)]
+        return [s for s in sequences if s.decoding.settled][: -(-n_writing // n_stages)]
 
     def _share_rows(self, prompts: list[Sequence], decoding: list[Sequence]) -> dict[Sequence, int]:
         """Return how many rows each prompt gets beside one row for each of `decoding`. A prompt
@@ -328,11 +328,11 @@ class Scheduler:
             if (prompt.capture and not capture) or self._waits_for_prefix(prompt, shares):
                 continue
             n = self._piece_rows(prompt, left)
-            if n == prompt.n_to_prefill and n_samples < self.limits.max_samples:
+            if n == prompt.prefill.n_left and n_samples < self.limits.max_samples:
                 n_samples += 1
-            elif n == prompt.n_to_prefill and decoding and prompt.served <= decoding[-1].served:
+            elif n == prompt.prefill.n_left and decoding and prompt.served <= decoding[-1].served:
                 decoding.pop()
-            elif n == prompt.n_to_prefill:
+            elif n == prompt.prefill.n_left:
                 n -= 1  # the last token waits for a step that can sample it
             if n:
                 shares[prompt] = n
@@ -344,26 +344,28 @@ class Scheduler:
     def chunk_rows(self, prompts: list[Sequence], decoding: list[Sequence], most: int) -> int:
         """Return how many rows the chunks of `prompts` have together beside `decoding`."""
         if decoding and _arrived_together(prompts, decoding):
-            n_left = sum(prompt.n_to_prefill for prompt in prompts)
+            n_left = sum(prompt.prefill.n_left for prompt in prompts)
             if (n := self._chunks.rows_together(n_left, most)) is not None:
                 return n
         return self._chunks.rows(len(decoding), len(prompts), most)
 
     def _piece_rows(self, prompt: Sequence, most: int) -> int:
         """Return the rows of the next chunk of `prompt`."""
-        if prompt.n_prefilled == prompt.n_matched and not prompt.moved:
+        prefill = prompt.prefill
+        if prefill.n_done == prefill.n_matched and not prefill.moved:
             self.kv.match_again(prompt)
             self.kv.reuse_chunks(prompt)
-        first = prompt.n_prefilled
-        n = min(prompt.next_found - first, prompt.n_until_full, most)
+        first = prefill.n_done
+        n = min(prefill.next_found - first, prompt.n_until_full, most)
         return prompt.interventions.schedule.next_change(first, first + n) - first
 
     def _waits_for_prefix(self, prompt: Sequence, shares: dict[Sequence, int]) -> bool:
         """Return whether a prompt of this step computes the next block of `prompt`, so that it can
         be found instead."""
-        end = prompt.n_prefilled + BLOCK_TOKENS
+        end = prompt.prefill.n_done + BLOCK_TOKENS
         return self.kv.reuses_prefixes and any(
-            end < min(prompt.n_known, other.n_known) and prompt.ids[:end] == other.ids[:end]
+            end < min(prompt.prefill.n_known, other.prefill.n_known)
+            and prompt.ids[:end] == other.ids[:end]
             for other in shares
         )
 
@@ -417,7 +419,7 @@ class Scheduler:
         """Return how many of the next `n` rows of `prompt` have blocks now."""
         if not self._shift_context(prompt):
             return 0
-        first = prompt.prefill_position
+        first = prompt.next_position
         if not self._cover(prompt, first + n - 1, n):
             n = min(n, self.kv.room(prompt) - first)
             if n > 0:
@@ -468,9 +470,10 @@ class Scheduler:
 
 def _arrived_together(prompts: list[Sequence], decoding: list[Sequence]) -> bool:
     """Return whether all prompts arrived before any of `decoding` had its first token."""
-    latest = max(prompt.asked_at for prompt in prompts)
-    earliest = min(sequence.first_token_at for sequence in decoding)
-    return latest < earliest and not any(prompt.n_preemptions for prompt in prompts)
+    latest = max(prompt.text.events.clock.asked for prompt in prompts)
+    firsts = (sequence.text.events.clock.first for sequence in decoding)
+    before = all(first is None or latest < first for first in firsts)
+    return before and not any(prompt.n_preemptions for prompt in prompts)
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

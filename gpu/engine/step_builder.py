@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from gpu.engine.decoding import Draws
 from gpu.engine.sequence import Repeated, Sequence
 from gpu.interventions.active import ActiveInterventions
 from gpu.step import Row, Sample, Step, StepResult
@@ -64,7 +65,7 @@ class Scheduled:
             if not chunk.sequence.finished:
                 again = repeated.get(chunk.sequence)
                 at, of = (chunk.row, result) if again is None else (0, again.result)
-                chunk.sequence.chunk_read(chunk.first, chunk.n, at, of)
+                chunk.sequence.chunk_read(range(chunk.first, chunk.first + chunk.n), at, of)
         for sequence, samples in self.samples():
             if sequence.finished:
                 continue
@@ -72,7 +73,8 @@ class Scheduled:
                 sequence.repeated_read(again)
             else:
                 rows = [self.step.samples[i].row for i in samples]
-                sequence.samples_read([result.samples[i] for i in samples], rows, result)
+                drawn = [result.samples[i] for i in samples]
+                sequence.samples_read(Draws(drawn, rows, result))
             if sequence.finished:
                 yield sequence
 
@@ -91,14 +93,14 @@ class StepBuilder:
     def decode(self, sequence: Sequence, n_drafts: int = 0, n_beside: int = 0) -> None:
         """Add the row that feeds the next sample of a sequence, and the sample; then its next
         `n_drafts` drafts alike. `n_beside`: rows of other sequences that decode."""
-        drafts = sequence.take_drafts(n_drafts, n_beside)
+        drafts = sequence.decoding.take_drafts(n_drafts, n_beside)
         first = len(self._rows)
         self._rows += sequence.decode_rows(drafts)
         self._sample(sequence, range(first, len(self._rows)), drafts)
 
     def prefill(self, sequence: Sequence, n: int) -> None:
         """Add the next `n` rows of a prompt, and a sample if they are its last."""
-        self._chunks.append(Chunk(sequence, sequence.n_prefilled, n, len(self._rows)))
+        self._chunks.append(Chunk(sequence, sequence.prefill.n_done, n, len(self._rows)))
         self._rows += sequence.prefill_rows(n)
         if not sequence.prefilling:
             last = len(self._rows) - 1
@@ -124,15 +126,15 @@ class StepBuilder:
             interventions=any(active.acts_on_base for active in acting),
             loras=any(active.acts_on_loras for active in acting),
         )
-        stale = [s for s in self.samplers if s.needs_text]
+        stale = [s for s in self.samplers if s.decoding.needs_text]
         return Scheduled(
             step,
             tuple(self.samplers),
             tuple(self._drafts),
             tuple(self._chunks),
             tuple(changed),
-            tuple(sequence.tell_text() for sequence in stale),
-            tuple((s.slot, s.grammar.bitmask) for s in self.samplers if s.grammar is not None),
+            tuple((s.slot, *s.decoding.sync_text()) for s in stale),
+            tuple((s.slot, g.bitmask) for s in self.samplers if (g := s.text.grammar) is not None),
         )
 
     def _sample(self, sequence: Sequence, rows: range, drafts: list[int]) -> None:

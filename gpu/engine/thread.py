@@ -284,7 +284,7 @@ class EngineThread:
 
     def _update(self, update: Update, resolved: ResolvedInterventions | None) -> int:
         sequence = update.sequence
-        while sequence.drafting is not None and sequence.drafting.in_flight:
+        while sequence.decoding.has_drafts:
             self._collect(self.runner)  # only then it is known which token is the next
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
@@ -306,7 +306,7 @@ class EngineThread:
             self._background.add(self._resolve_interventions(head), Future())
         for sequence in self._scheduler.admit():
             ids = np.array(sequence.ids, np.uint32)
-            runner.begin_slot(sequence.slot, ids, sequence.n_counted)
+            runner.begin_slot(sequence.slot, ids, sequence.text.n_counted)
             sequence.started()
         self._apply_kv_changes(runner)
         while len(self._in_flight) < runner.in_flight and self._submit(runner):

@@ -157,13 +157,13 @@ def test_a_long_prompt_slows_a_stream_down_by_less_than_two(
         ms = step_ms(len(scheduled.step.rows), 2.0, 0.1)
         hand.scheduler.learn(scheduled, ms)
         now += ms
-        before = writer.n_written
+        before = writer.text.n_written
         hand.collect()
-        if writer.n_written > before:
+        if writer.text.n_written > before:
             token_times.append(now)
 
     writer = hand.start([1, 2, 3], 400)
-    while writer.n_written < 50:
+    while writer.text.n_written < 50:
         advance()
     prompt = hand.start([7] * 1000, 1)
     began = len(token_times)

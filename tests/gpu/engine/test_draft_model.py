@@ -128,7 +128,7 @@ def test_no_interleaving_changes_a_text(hand: Callable[..., ManualEngine], seed:
         elif action < 0.2 and alive:
             one.cancel(draw.choice(alive))
         elif action < 0.25 and alive:
-            running = [s for s in alive if s.drafting and not s.drafting.in_flight]
+            running = [s for s in alive if s.decoding.drafting and not s.decoding.has_drafts]
             if running:
                 one.resize(draw.choice(running), draw.randint(1, 40))
         elif action < 0.28 and one.scheduler.active:

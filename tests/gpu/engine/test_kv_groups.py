@@ -53,7 +53,7 @@ def test_only_groups_that_read_all_grow_over_ten_windows(hand: Hand) -> None:
     run = one.start([1] * 5, 10 * WINDOW)
     held = set()
     while not run.finished:
-        one.until(lambda n=run.n_written: run.finished or run.n_written > n)
+        one.until(lambda n=run.text.n_written: run.finished or run.text.n_written > n)
         one.check_owners()
         if run.tables:
             full, windowed = (len(table.owned) for table in run.tables)
@@ -66,7 +66,7 @@ def test_only_groups_that_read_all_grow_over_ten_windows(hand: Hand) -> None:
 def test_the_map_of_blocks_names_the_owners_of_every_group(hand: Hand) -> None:
     one = hand(n_slots=1, n_blocks=80)
     run = one.start([1] * 5, 200)
-    one.until(lambda: run.n_written == 100)
+    one.until(lambda: run.text.n_written == 100)
     state = one.scheduler.kv_state()
     ((number, blocks),) = state.tables
     assert number == run.number
@@ -119,7 +119,7 @@ def prefills(one: ManualEngine, prompt: list[int]) -> list[Prefill]:
     """Run a prompt for one token; return its events."""
     heard: list[Event] = []
     run = one.start(prompt, 1)
-    run._events.send = heard.append
+    run.text.events.send = heard.append
     one.finish(run)
     return [event for event in heard if isinstance(event, Prefill)]
 
@@ -155,8 +155,8 @@ def test_a_prefix_of_which_a_group_lost_its_blocks_is_computed_again(
     run = one.run([1 + i % 50 for i in range(200)], 10)
     evict_group(one, group)
     again = one.run(run.ids[:205], 5)
-    assert again.n_reused == 0
-    assert one.run(run.ids[:205], 5).n_reused > 190
+    assert again.prefill.n_reused == 0
+    assert one.run(run.ids[:205], 5).prefill.n_reused > 190
 
 
 def test_a_prefix_is_found_without_what_its_window_left(hand: Hand) -> None:
@@ -167,7 +167,7 @@ def test_a_prefix_is_found_without_what_its_window_left(hand: Hand) -> None:
     taken = pool.allocate(len(pool._uncached) + 4)
     assert taken is not None
     pool.free(taken)
-    assert one.run(run.ids[:355], 5).n_reused >= 352
+    assert one.run(run.ids[:355], 5).prefill.n_reused >= 352
 
 
 def test_blocks_behind_the_window_go_before_those_of_other_texts(hand: Hand) -> None:
@@ -175,7 +175,7 @@ def test_blocks_behind_the_window_go_before_those_of_other_texts(hand: Hand) -> 
     short = one.run([1 + i % 50 for i in range(90)], 5)
     one.run([7] * 5, 500)
     assert one.scheduler.kv.pool.n_evicted > 0
-    assert one.run(short.ids[:92], 3).n_reused > 85
+    assert one.run(short.ids[:92], 3).prefill.n_reused > 85
 
 
 @pytest.mark.parametrize(

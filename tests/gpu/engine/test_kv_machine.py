@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gpu.engine.decoding import Draws
 from gpu.engine.kv_manager import KvManager
 from gpu.engine.sequence import Sequence
 from gpu.info import RunnerLimits
@@ -178,10 +179,10 @@ class BlockMachine(RuleBasedStateMachine):
         """Start a run whose prompt branches off an earlier text."""
         self._start(one)
 
-    @precondition(lambda self: any(s.settled for s in self.waiting))
+    @precondition(lambda self: any(s.decoding.settled for s in self.waiting))
     @rule(which=number)
     def resume(self, which: int) -> None:
-        able = [sequence for sequence in self.waiting if sequence.settled]
+        able = [sequence for sequence in self.waiting if sequence.decoding.settled]
         self._admit(able[which % len(able)])
 
     @precondition(lambda self: self.running)
@@ -276,7 +277,7 @@ class BlockMachine(RuleBasedStateMachine):
         params = SamplingParams(max_tokens=CONTEXT - 3 * one.early, seed=0)
         sequence = Sequence(Request(prompt, params), tokenizer(), (), CONTEXT)
         if one.kind % 3 == 0:
-            sequence.drafting = NgramDrafting(lambda n: None)
+            sequence.decoding.drafting = NgramDrafting(lambda n: None)
         self.acts[sequence] = one.kind if one.kind % 4 == 0 else CONTEXT
         sequence.block_hashes = BlockHashes(lambda at: self._key(sequence, at))
         self.waiting.append(sequence)
@@ -287,7 +288,9 @@ class BlockMachine(RuleBasedStateMachine):
         if self.kv.admit(sequence):
             self.waiting.remove(sequence)
             self.running.append(sequence)
-            assert sequence.n_prefilled < sequence.n_known, "no row is left to sample from"
+            assert sequence.prefill.n_done < sequence.prefill.n_known, (
+                "no row is left to sample from"
+            )
         else:
             assert self.running, "the only run does not start"
 
@@ -313,7 +316,7 @@ class BlockMachine(RuleBasedStateMachine):
             sequence, ids = self.in_flight.popleft()
             if not sequence.finished:
                 samples = [sampled(id) for id in ids]
-                sequence.samples_read(samples, list(range(len(ids))), StepResult(()))
+                sequence.samples_read(Draws(samples, list(range(len(ids))), StepResult(())))
                 if sequence.finished:
                     self._end(sequence)
 
@@ -322,13 +325,13 @@ class BlockMachine(RuleBasedStateMachine):
         if sequence.finished:
             return 0
         if sequence.prefilling:
-            if sequence.n_prefilled == sequence.n_matched:
+            if sequence.prefill.n_done == sequence.prefill.n_matched:
                 self.kv.match_again(sequence)
-            return min(n, sequence.n_to_prefill)
+            return min(n, sequence.prefill.n_left)
         return 1 + sequence.drafts_wanted(n % 4, 0) if sequence.wants_decode else 0
 
     def _cover(self, sequence: Sequence, n: int) -> bool:
-        first = sequence.n_prefilled if sequence.prefilling else sequence.next_position
+        first = sequence.next_position
         n_free, n_before = self.kv.n_free, len(sequence.tables[0].blocks)
         room = self.kv.room(sequence)
         if self.kv.cover(sequence, first + n - 1, n):
@@ -349,7 +352,7 @@ class BlockMachine(RuleBasedStateMachine):
                 return
             sequence.sample(0)
         else:
-            rows = sequence.decode_rows(sequence.take_drafts(n - 1, 0))
+            rows = sequence.decode_rows(sequence.decoding.take_drafts(n - 1, 0))
             texts = [self._write(sequence, row) for row in rows]
             for i in range(n):
                 sequence.sample(i, i, verifies=n > 1)

@@ -41,7 +41,7 @@ def test_all_but_the_last_token_of_a_known_prompt_is_found(
         first = one.run(TEXT[:n_prompt], 5)
         before = n_rows(one)
         again = one.run(TEXT[:n_prompt], 5)
-        assert (first.n_reused, again.n_reused) == (0, n_prompt - 1)
+        assert (first.prefill.n_reused, again.prefill.n_reused) == (0, n_prompt - 1)
         assert n_rows(one) - before == 1 + 4
         assert again.ids == first.ids
 
@@ -50,7 +50,7 @@ def test_the_next_turn_begins_with_all_that_was_written(hand: Callable[..., Manu
     one = hand()
     first = one.run(TEXT[:20], 20)
     second = one.run([*first.ids, 7, 7, 7], 5)
-    assert second.n_reused == 39, "the last token written was never fed"
+    assert second.prefill.n_reused == 39, "the last token written was never fed"
     assert len(one.runner.copied) == 1
 
 
@@ -58,22 +58,22 @@ def test_an_edited_turn_is_computed_from_the_edit_on(hand: Callable[..., ManualE
     one = hand()
     first = one.run(TEXT[:20], 20)
     edited = [*first.ids[:25], 250, *first.ids[26:]]
-    assert one.run(edited, 5).n_reused == 25
-    assert one.run(edited, 5).n_reused == len(edited) - 1
-    assert one.run(first.ids, 5).n_reused == 39, "the branch left the first text as it was"
+    assert one.run(edited, 5).prefill.n_reused == 25
+    assert one.run(edited, 5).prefill.n_reused == len(edited) - 1
+    assert one.run(first.ids, 5).prefill.n_reused == 39, "the branch left the first text as it was"
 
 
 def test_tokens_past_a_stop_are_not_found(hand: Callable[..., ManualEngine]) -> None:
     """Steps submitted ahead computed these tokens, but they are not part of the text."""
     one = hand()
     sequence = one.start(TEXT[:20], 30)
-    one.until(lambda: sequence.n_written == 2)
+    one.until(lambda: sequence.text.n_written == 2)
     while len(one.in_flight) < one.runner.in_flight:
         one.advance()
     one.cancel(sequence)
-    assert (sequence.n_submitted, sequence.n_computed) == (5, 22)
+    assert (sequence.decoding.n_submitted, sequence.n_computed) == (5, 22)
     longer = [*TEXT[:20], *expected(TEXT[:20], 8)]
-    assert one.run(longer, 5).n_reused == 22
+    assert one.run(longer, 5).prefill.n_reused == 22
 
 
 def test_runs_that_start_together_compute_their_common_prompt_once(
@@ -84,7 +84,7 @@ def test_runs_that_start_together_compute_their_common_prompt_once(
     one = hand(n_slots=3, n_blocks=12)
     runs = [one.start(TEXT[:40], 8) for _ in range(3)]
     one.finish(*runs)
-    assert [run.n_reused for run in runs] == [0, 39, 39]
+    assert [run.prefill.n_reused for run in runs] == [0, 39, 39]
     assert n_rows(one) == 40 + 2 + 3 * 7
     one.check_owners()
 
@@ -94,10 +94,10 @@ def test_a_run_that_shares_outlives_the_one_it_shares_with(
 ) -> None:
     one = hand()
     first = one.start(TEXT[:40], 20)
-    one.until(lambda: first.n_written == 3)
+    one.until(lambda: first.text.n_written == 3)
     second = one.start(TEXT[:36], 20)
     one.advance()
-    assert second.n_reused == 35
+    assert second.prefill.n_reused == 35
     assert one.scheduler.kv.pool.ref_counts.count(2) == 2
     one.cancel(first)
     one.check_owners()
@@ -111,7 +111,7 @@ def test_shared_blocks_are_counted_once(hand: Callable[..., ManualEngine]) -> No
     first = one.start(TEXT[:40], 20)
     one.until(lambda: not first.prefilling)
     second = one.start(TEXT[:40], 20)
-    one.until(lambda: second.n_reused > 0)
+    one.until(lambda: second.prefill.n_reused > 0)
     assert one.scheduler.active == [first, second]
     one.check_owners()
     one.finish(first, second)
@@ -123,9 +123,9 @@ def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., ManualEngi
     for text in texts:
         one.run(text, 4)
     assert one.scheduler.kv.pool.n_evicted == 1
-    assert one.run(texts[0], 4).n_reused == 32, "the end of the oldest text went first"
-    assert one.run(texts[1], 4).n_reused == 32
-    assert one.run(texts[0], 4).n_reused == 39
+    assert one.run(texts[0], 4).prefill.n_reused == 32, "the end of the oldest text went first"
+    assert one.run(texts[1], 4).prefill.n_reused == 32
+    assert one.run(texts[0], 4).prefill.n_reused == 39
 
 
 def test_what_was_evicted_to_host_memory_comes_back(hand: Callable[..., ManualEngine]) -> None:
@@ -133,9 +133,9 @@ def test_what_was_evicted_to_host_memory_comes_back(hand: Callable[..., ManualEn
     one = hand(n_blocks=4, n_host_blocks=6)
     texts = [[i] * 40 for i in (1, 2, 3)]
     first = [one.run(text, 4) for text in texts]
-    assert [run.n_reused for run in first] == [0, 0, 0]
+    assert [run.prefill.n_reused for run in first] == [0, 0, 0]
     again = [one.run(text, 4) for text in texts]
-    assert [run.n_reused for run in again] == [32, 32, 32], "the partial block is not kept"
+    assert [run.prefill.n_reused for run in again] == [32, 32, 32], "the partial block is not kept"
     assert [run.ids for run in again] == [run.ids for run in first]
     stats = one.scheduler.stats()
     assert (stats.prompt_tokens, stats.reused_tokens, stats.loaded_tokens) == (240, 96, 96)
@@ -147,8 +147,8 @@ def test_host_memory_loses_what_was_used_least(hand: Callable[..., ManualEngine]
     one = hand(n_blocks=4, n_host_blocks=2)
     for token in (1, 2, 3):
         one.run([token] * 40, 4)
-    assert one.run([2] * 40, 4).n_reused == 32
-    assert one.run([1] * 40, 4).n_reused == 0
+    assert one.run([2] * 40, 4).prefill.n_reused == 32
+    assert one.run([1] * 40, 4).prefill.n_reused == 0
 
 
 def test_a_preempted_run_gets_its_blocks_back_from_host_memory(
@@ -168,7 +168,7 @@ def test_the_last_free_block_may_be_the_one_to_copy(hand: Callable[..., ManualEn
     one = hand(n_slots=1, n_blocks=4)
     one.run(TEXT[:50], 13)
     again = one.run([*TEXT[:50], 250, 250], 11)
-    assert again.n_reused == 50
+    assert again.prefill.n_reused == 50
     assert one.runner.copied == []
     assert again.tables == []
 
@@ -178,7 +178,7 @@ def test_without_the_cache_every_prompt_is_computed_whole(
 ) -> None:
     one = hand(prefix_cache=False)
     texts = [one.run(TEXT[:40], 8) for _ in range(2)]
-    assert [text.n_reused for text in texts] == [0, 0]
+    assert [text.prefill.n_reused for text in texts] == [0, 0]
     assert texts[0].ids == texts[1].ids
     state = one.scheduler.kv_state()
     assert (state.prompt_tokens, state.reused_tokens, state.copies) == (80, 0, 0)
@@ -217,7 +217,7 @@ def test_blocks_that_a_question_finds_are_not_counted_as_free_for_the_rest(
     one = hand(n_slots=1, n_blocks=4)
     one.run(TEXT[:40], 3)
     run = one.start([9] * 20, 20)
-    one.until(lambda: run.n_written == 2)
+    one.until(lambda: run.text.n_written == 2)
     assert one.scheduler.borrow([*TEXT[:40], *[8] * 10], 49) is None, "two found, and two others"
     one.check_owners()
     one.finish(run)
@@ -228,12 +228,12 @@ def test_inspections_have_a_slot_while_all_others_are_taken(
 ) -> None:
     one = hand(n_slots=1, n_blocks=6)
     run = one.start(TEXT[:20], 40)
-    one.until(lambda: run.n_written == 20)
+    one.until(lambda: run.text.n_written == 20)
     one.recompute(run.ids, len(run.ids) - 1, keep=False)
     one.recompute([9] * 30, 0, keep=True)
     one.check_owners()
     one.finish(run)
-    assert one.run([9] * 30, 3).n_reused == 29
+    assert one.run([9] * 30, 3).prefill.n_reused == 29
 
 
 @pytest.mark.parametrize("n_blocks", [4, 6, 9, 16, 40])

@@ -56,7 +56,7 @@ def test_a_prompt_waits_for_the_prefix_that_another_computes(
     one.advance()
     assert rows_by_slot(one, 0) == {first.slot: 22, other.slot: 22}
     one.advance()
-    assert second.n_reused == 20
+    assert second.prefill.n_reused == 20
     one.finish(first, second, other)
 
 
@@ -109,7 +109,7 @@ def test_sixteen_prompts_that_come_together_all_write_after_six_steps(timed: Man
 
 def test_prompts_that_come_later_leave_a_run_that_writes_its_time(timed: ManualEngine) -> None:
     decoding = [timed.start([i + 1] * 32, 200) for i in range(8)]
-    run_with_clock(timed, decoding, lambda run: run.n_written > 20)
+    run_with_clock(timed, decoding, lambda run: run.text.n_written > 20)
     alone = 2.0 + 0.3 * 8
     later = [timed.start([i + 1] * 32, 1) for i in range(3)]
     times = run_with_clock(timed, later, lambda run: not run.prefilling)

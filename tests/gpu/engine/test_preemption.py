@@ -69,9 +69,9 @@ def test_what_the_prefix_cache_still_has_is_not_computed_again(
     preempted(one, first, second)
     one.finish(first)
     one.until(lambda: not second.prefilling)
-    assert 0 < second.n_matched < second.n_known
-    assert second.n_known > len(second.prompt)
-    assert second.n_reused == 0, "reports are about its start"
+    assert 0 < second.prefill.n_matched < second.prefill.n_known
+    assert second.prefill.n_known > len(second.prompt)
+    assert second.prefill.n_reused == 0, "reports are about its start"
     one.finish(second)
 
 
@@ -80,7 +80,7 @@ def test_a_run_waits_until_its_prompt_fits_beside_those_that_run(
 ) -> None:
     one = hand(n_slots=2, n_blocks=5)
     first, second = one.start([1] * 40, 5), one.start([2] * 40, 5)
-    one.until(lambda: first.n_written > 0)
+    one.until(lambda: first.text.n_written > 0)
     assert one.scheduler.waiting == [second], "2 blocks are free, and it needs 3"
     one.finish(first)
     one.finish(second)
@@ -90,9 +90,9 @@ def test_a_prompt_gives_way_too(hand: Callable[..., ManualEngine]) -> None:
     """It is admitted while the first is short, and is not done when that one needs its blocks."""
     one = hand(n_slots=2, n_blocks=5, max_rows=4)
     first = one.start([1] * 3, 60)
-    one.until(lambda: first.n_written > 5)
+    one.until(lambda: first.text.n_written > 5)
     second = one.start([2] * 40, 5)
-    one.until(lambda: second.n_prefilled > 0)
+    one.until(lambda: second.prefill.n_done > 0)
     one.finish(first, second)
     assert len(second.ids) == 45
 
@@ -103,7 +103,7 @@ def test_a_run_that_ends_while_it_gives_way_does_not_come_back(
     """All its tokens were submitted when its blocks were taken, and are read afterwards."""
     one = hand(n_slots=2, n_blocks=4)
     first, second = one.start([1] * 16, 40), one.start([2] * 16, 15)
-    one.until(lambda: second.n_submitted == 15 and second.n_written < 15)
+    one.until(lambda: second.decoding.n_submitted == 15 and second.text.n_written < 15)
     one.scheduler._preempt(second)
     assert one.scheduler.waiting == [second]
     one.until(lambda: second.finished)
@@ -125,7 +125,7 @@ def test_a_run_that_gave_way_can_be_cancelled(hand: Callable[..., ManualEngine])
 def test_runs_are_served_by_priority_and_then_in_order(hand: Callable[..., ManualEngine]) -> None:
     one = hand(n_slots=1, n_blocks=8)
     first = one.start([9], 20)
-    one.until(lambda: first.n_written > 2)
+    one.until(lambda: first.text.n_written > 2)
     started = [one.start([i + 1], 3, priority=p) for i, p in enumerate((1, 0, 1, -5, 0))]
     places = [one.scheduler.waiting.index(sequence) for sequence in started]
     assert places == [3, 1, 4, 0, 2]

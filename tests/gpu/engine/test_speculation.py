@@ -75,7 +75,7 @@ def test_no_interleaving_changes_a_text(hand: Callable[..., ManualEngine], seed:
         elif action < 0.2 and alive:
             one.cancel(draw.choice(alive))
         elif action < 0.25 and alive:
-            running = [s for s in alive if s.drafting and not s.drafting.in_flight]
+            running = [s for s in alive if s.decoding.drafting and not s.decoding.has_drafts]
             if running:
                 one.resize(draw.choice(running), draw.randint(1, 40))
         elif (len(one.in_flight) == one.runner.in_flight or not one.advance()) and one.in_flight:
@@ -103,7 +103,7 @@ def test_the_penalty_is_for_the_tokens_of_the_text_alone(
         if len(one.in_flight) == one.runner.in_flight or not one.advance():
             one.collect()
         run = draw.choice(runs)
-        if not (run.finished or run.drafting is None or run.drafting.in_flight):
+        if not (run.finished or run.decoding.drafting is None or run.decoding.has_drafts):
             run.update({"frequency_penalty": draw.choice([0.0, 0.3])}, None)
     for step in one.runner.steps:
         penalised += sum(s.frequency_penalty != 0 and s.verifies for s in step.samples)

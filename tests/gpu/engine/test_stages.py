@@ -139,9 +139,9 @@ def test_every_stage_gets_a_share_of_the_texts(tmp_path: Path) -> None:
     runner = ScriptedRunner(n_slots=5, n_blocks=40, n_stages=2)
     hand = ManualEngine(runner, tokenizer)
     runs = [hand.start([i + 1] * 3, 12) for i in range(5)]
-    hand.until(lambda: all(run.n_written for run in runs))
+    hand.until(lambda: all(run.text.n_written for run in runs))
     n_before = len(runner.steps)
-    hand.until(lambda: all(run.n_written > 4 for run in runs))
+    hand.until(lambda: all(run.text.n_written > 4 for run in runs))
     steps = runner.steps[n_before:]
     assert {len(step.rows) for step in steps[:4]} == {2, 3}
     assert all(row.token != FROM_GPU for step in steps for row in step.rows)

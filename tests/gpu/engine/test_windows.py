@@ -49,7 +49,7 @@ def test_memory_stays_flat_over_ten_windows(hand: Callable[..., ManualEngine]) -
     run = one.start([1] * 5, 10 * WINDOW)
     held = set()
     while not run.finished:
-        one.until(lambda n=run.n_written: run.finished or run.n_written > n)
+        one.until(lambda n=run.text.n_written: run.finished or run.text.n_written > n)
         one.check_owners()
         held.add(len(run.owned_blocks))
     assert max(held) <= blocks_for(WINDOW) + 1
@@ -69,7 +69,7 @@ def test_the_state_names_the_place_of_blocks_in_their_text(
 ) -> None:
     one = hand(n_slots=1, n_blocks=40)
     run = one.start([1] * 5, 200)
-    one.until(lambda: run.n_written == 100)
+    one.until(lambda: run.text.n_written == 100)
     state = one.scheduler.kv_state()
     firsts = [first for first, owners in zip(state.first, state.owners, strict=True) if owners]
     assert min(firsts) >= 100 + 5 - 2 * WINDOW

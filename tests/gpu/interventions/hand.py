@@ -67,7 +67,7 @@ class ManualEngine:
         """Admit runs and submit a step; return False if there was none."""
         for sequence in self.scheduler.admit():
             ids = np.array(sequence.ids, np.uint32)
-            self.runner.begin_slot(sequence.slot, ids, sequence.n_counted)
+            self.runner.begin_slot(sequence.slot, ids, sequence.text.n_counted)
         self.settle()
         if self.draft_model is not None:
             self.draft_model.advance(self.scheduler)
