@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpu.architectures.common.tensor_map import Kind, Layout, TensorMap, TensorMatch
+from gpu.checkpoint.article_names import article_name
 from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
@@ -32,6 +33,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
     parameters    number of weights; 0 if they belong to another tensor or are computed
     share         share of all parameters
     kind, layer   part of the model; "unused": the engine does not read it
+    article       its name in papers, as in `gpu.checkpoint.article_names`; "" without one
     tied_to       tensor whose numbers are used instead of its own
     read_by       labels of the dispatches that read it
     device_dtype, device_bytes  storage on the device; None without a storage type
@@ -46,6 +48,7 @@ class TensorEntry(msgspec.Struct, frozen=True):
     parameters: int
     share: float
     kind: Kind
+    article: str = ""
     layer: int | None = None
     tied_to: str | None = None
     read_by: tuple[str, ...] = ()
@@ -171,6 +174,7 @@ def _entry(
         parameters=parameters,
         share=parameters / total if total else 0.0,
         kind=role.kind,
+        article=role.article,
         layer=role.layer,
         tied_to=role.tied_to,
         read_by=role.read_by,
@@ -198,6 +202,7 @@ class _Role:
     tied_to: str | None = None
     layout: Layout = "padded"
     used: Fraction = ALL
+    article: str = ""
 
     @property
     def is_stored(self) -> bool:
@@ -209,11 +214,13 @@ _UNUSED = _Role("unused")
 
 def _role(config: ModelConfig, tensors: TensorMap, name: str) -> _Role:
     """Return how the architecture in `gpu.models` uses the tensor called `name`."""
-    if config.tie_embeddings and name == tensors.head:
-        return _Role("head", (3, 0, 0, 0, False), tied_to=tensors.embedding, read_by=("head",))
     found = tensors.find(name)
     if found is None:
         return _UNUSED
+    article = article_name(tensors, found)
+    if config.tie_embeddings and name == tensors.head:
+        place, source = (3, 0, 0, 0, False), tensors.embedding
+        return _Role("head", place, tied_to=source, read_by=("head",), article=article)
     layer, role = found.layer, found.role
     if (found.is_bias and not has_biases(config, role)) or (layer or 0) >= config.n_layers:
         return _UNUSED
@@ -225,11 +232,12 @@ def _role(config: ModelConfig, tensors: TensorMap, name: str) -> _Role:
         read_by = role.ops
         if config.tie_embeddings and name == tensors.embedding:
             read_by = (role.op, "head")
-        return _Role(role.kind, _outside(tensors, found), None, read_by, layout=layout)
+        place = _outside(tensors, found)
+        return _Role(role.kind, place, None, read_by, layout=layout, article=article)
     place = 1, layer, list(tensors.roles(layer)).index(found.module), found.expert, found.is_bias
     read_by = tuple(f"layer{layer:02}.{op}" for op in role.ops)
     used = Fraction(experts.experts_per_token, experts.n_experts) if experts else ALL
-    return _Role(role.kind, place, layer, read_by, layout=layout, used=used)
+    return _Role(role.kind, place, layer, read_by, None, layout, used, article)
 
 
 def _outside(tensors: TensorMap, found: TensorMatch) -> tuple[int, int, int, int, bool]:

@@ -1,5 +1,4 @@
-"""Parameters and bytes of a model by part, under the names that papers give its matrices: W_E, W_Q,
-W_K, W_V, W_O, W_gate, W_up, W_down, W_unembed."""
+"""Parameters and bytes of a model by part, under the names that papers give its matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +8,8 @@ from fractions import Fraction
 import msgspec
 
 from gpu.analysis.sizing.model_shape import ModelShape
-from gpu.architectures.common.tensor_map import STACKED, TensorMap, TensorMatch
+from gpu.architectures.common.tensor_map import TensorMap, TensorMatch
+from gpu.checkpoint.article_names import GATE_UP, QKV, matrix_names
 from gpu.checkpoint.config_shapes import qkv_rows
 from gpu.checkpoint.inventory import TensorEntry
 from gpu.checkpoint.tensor_names import tensor_map_of
@@ -17,18 +17,6 @@ from gpu.config import ModelConfig
 
 EMBEDDING, POSITIONS, HEAD = "W_E", "W_pos", "W_unembed"
 ROUTER, NORMS, BIASES, UNUSED = "W_router", "norms", "biases", "not read"
-QKV, GATE_UP = ("W_Q", "W_K", "W_V"), ("W_gate", "W_up")
-NAME_BY_OP = {
-    "embed": EMBEDDING,
-    "positions": POSITIONS,
-    "head": HEAD,
-    "attn.out": "W_O",
-    "mlp.router": ROUTER,
-    "mlp.up": "W_up",
-    "mlp.down": "W_down",
-    "mlp.experts.down": "W_down",
-    "mlp.shared.down": "W_down",
-}
 ORDER = (
     EMBEDDING, POSITIONS, *QKV, "W_O", ROUTER, *GATE_UP, "W_down", NORMS, BIASES, HEAD, UNUSED,
 )  # fmt: skip
@@ -94,19 +82,10 @@ def _shares(
 ) -> list[tuple[str, Fraction]]:
     """Return the parts that a tensor holds and the share of each: a file may have several
     projections in one tensor."""
-    op, role, whole = found.role.op, found.role, Fraction(1)
     if found.is_bias:
-        return [(BIASES, whole)]
-    if role.kind == "norm":
-        return [(NORMS, whole)]
-    if op in NAME_BY_OP:
-        return [(NAME_BY_OP[op], whole)]
-    names, sizes = (QKV, qkv_rows(config)) if op == "attn.qkv" else (GATE_UP, (1, 1))
-    modules = [
-        module
-        for module, other in tensors.roles(found.layer).items()
-        if (other.kind, other.op) == (role.kind, op) and not module.endswith(STACKED)
-    ]
-    if found.module in modules and len(modules) == len(names):
-        return [(names[modules.index(found.module)], whole)]
+        return [(BIASES, Fraction(1))]
+    if found.role.kind == "norm":
+        return [(NORMS, Fraction(1))]
+    names = matrix_names(tensors, found)
+    sizes = qkv_rows(config) if names == QKV else (1,) * len(names)
     return [(name, Fraction(n, sum(sizes))) for name, n in zip(names, sizes, strict=True)]

@@ -9,7 +9,6 @@ import { startLesson } from "../lessons/entry.js";
 import { LESSONS } from "../lessons/list.js";
 import { openByName } from "../look/frame.js";
 import { INSTRUMENTS } from "../look/instruments.js";
-import { articleName } from "../look/weights/article-names.js";
 import { askInventory } from "../look/weights/data.js";
 import { SETTINGS, SETTING_BY_NAME } from "../settings/sampling-settings.js";
 import { state } from "../state.js";
@@ -84,10 +83,10 @@ async function tensors() {
   const model = state.hello?.model.name;
   if (!model) return [];
   try {
-    return (await askInventory(model)).tensors.map(({ name, shape, kind }) => ({
+    return (await askInventory(model)).tensors.map(({ name, article, shape, kind }) => ({
       word: name,
       says: `A tensor of ${model}: ${kind}, ${shape.join(" × ")}.`,
-      also: [articleName(name)].filter(Boolean),
+      also: [article].filter(Boolean),
       tensor: name,
     }));
   } catch {

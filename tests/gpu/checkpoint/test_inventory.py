@@ -228,6 +228,36 @@ def test_a_folder_and_its_opened_checkpoint_give_the_same_inventory() -> None:
     assert Inventory.of(config, checkpoint, "f32") == Inventory.from_folder(folder, "f32")
 
 
+ARTICLES = {
+    "qwen2": ["norm1", "W_Q", "W_K", "W_V", "W_O", "norm2", "W_gate", "W_up", "W_down"],
+    "phi3": ["norm1", "W_Q W_K W_V", "W_O", "norm2", "W_gate W_up", "W_down"],
+    "olmo2": ["W_Q", "W_K", "W_V", "", "", "W_O", "", "W_gate", "W_up", "W_down", ""],
+    "gemma2": ["norm1", "W_Q", "W_K", "W_V", "W_O", "", "norm2", "W_gate", "W_up", "W_down", ""],
+    "gpt_neox": ["norm1", "W_Q W_K W_V", "W_O", "norm2", "W_up", "W_down"],
+}
+"""Names in papers of the tensors of a layer but biases. Norms after attention and MLP have none."""
+
+
+@pytest.mark.parametrize("name", ARTICLES)
+def test_tensors_have_their_names_in_papers(name: str) -> None:
+    """By what reads a tensor, whatever the file calls it."""
+    tensors = Inventory.from_folder(random_models.folder(name)).tensors
+    weights = [tensor for tensor in tensors if not tensor.name.endswith(".bias")]
+    assert [tensor.article for tensor in weights if tensor.layer == 0] == ARTICLES[name]
+    assert weights[0].article == "W_E"
+    assert [tensor.article for tensor in weights[-2:]] == ["final norm", "W_unembed"]
+
+
+def test_positions_biases_and_tied_heads_have_names_in_papers() -> None:
+    tensors = Inventory.from_folder(random_models.folder("gpt2")).tensors
+    names = [tensor.article for tensor in tensors if not tensor.layer]
+    assert names == [
+        "W_E", "W_pos", "norm1", "norm1 bias", "W_Q W_K W_V", "W_Q W_K W_V bias", "W_O", "W_O bias",
+        "norm2", "norm2 bias", "W_up", "W_up bias", "W_down", "W_down bias",
+        "final norm", "final norm bias", "W_unembed",
+    ]  # fmt: skip
+
+
 def test_no_weight_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_args: object) -> None:
         raise AssertionError("an inventory reads no weights")

@@ -3,7 +3,6 @@
 import { el, setVars, targetOf } from "../../ui/dom.js";
 import { count, percent } from "../../ui/format.js";
 import { RovingTabindex } from "../shared/roving.js";
-import { articleName, moduleOf } from "./article-names.js";
 
 /** @typedef {{title: string, layer: number | null, tensors: Answers.TensorEntry[], share: number}} Group */
 
@@ -13,8 +12,12 @@ const MIN_NAMED = 0.03;
 /** What the cell of a tied output head says. */
 const TIED = "W_unembed = W_E";
 
-/** Name of a tensor in its cell: that of articles, or of its module. @param {Pick<Answers.TensorEntry, "name">} tensor */
-export const shortOf = ({ name }) => articleName(name) || moduleOf(name);
+/** "self_attn.q_norm" of model.layers.3.self_attn.q_norm.weight. @param {string} name */
+const moduleOf = (name) =>
+  name.replace(/^(transformer\.)?(model\.layers|h)\.\d+\.|^transformer\./, "").replace(/\.(weight|bias)$/, "");
+
+/** Name of a tensor in its cell: that of articles, or of its module. @param {Answers.TensorEntry} tensor */
+const shortOf = ({ article, name }) => article || moduleOf(name);
 
 /** Columns of tensors outside the layers, by kind. @type {Map<string, string>} */
 const OUTSIDE = new Map([["norm", "head"], ["embedding", "embed"]]);
@@ -124,11 +127,9 @@ function labelOf(tensor) {
 const layerShares = (groups) => groups.filter((g) => g.layer !== null).map((g) => g.share);
 
 /** @param {Answers.TensorEntry} tensor */
-function spoken({ name, parameters, share, tied_to: tied }) {
-  const article = articleName(name) && `${tied ? TIED : articleName(name)}, `;
-  return tied
-    ? `${article}${name}: tied to ${tied}`
-    : `${article}${name}: ${count(parameters)} parameters, ${percent(share)} %`;
+function spoken({ name, article, parameters, share, tied_to: tied }) {
+  if (tied) return `${TIED}, ${name}: tied to ${tied}`;
+  return `${article && `${article}, `}${name}: ${count(parameters)} parameters, ${percent(share)} %`;
 }
 
 /**

@@ -4,7 +4,6 @@ import { el } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
-import { articleName } from "./article-names.js";
 import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
 import { WeightsDigest } from "./digest.js";
 import { WeightsKinds } from "./kinds.js";
@@ -167,9 +166,9 @@ function say(tensor) {
 }
 
 /** @param {Answers.TensorEntry} tensor */
-function line({ name, shape, parameters, tied_to: tied }) {
+function line({ name, article, shape, parameters, tied_to: tied }) {
   if (tied) return `${name} = ${tied}`;
-  return `${articleName(name)}  ${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
+  return `${article}  ${name}  ${shape.join(" × ")}  ${count(parameters)} parameters`;
 }
 
 // ---- tables ----------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ const whole = (name) => ({ name, format: count });
 /** @type {[column: Column, value: (tensor: Answers.TensorEntry) => unknown][]} */
 const TENSOR_COLUMNS = [
   ["tensor", ({ name }) => name],
-  ["in articles", ({ name }) => articleName(name)],
+  ["in articles", ({ article }) => article],
   ["kind", ({ kind }) => kind],
   [whole("layer"), ({ layer }) => layer],
   ["shape", (tensor) => tensor.shape.join(" × ")],
