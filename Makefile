@@ -15,8 +15,7 @@ SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 .PHONY: run site smoke test collect test-page test-all test-late test-slow soak faults fuzz races devices mutants
 .PHONY: lint lint-python lint-page parity bench accuracy screenshots lock audit sbom clean
 
-run: $(VENV)/run.stamp
-	$(BIN)/python -m app.cli.software_device
+run: $(VENV)/run.stamp $(VENV)/device.stamp
 	$(BIN)/tokenglass serve --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
 
 # The bundled model as a static site, which any file server hosts: python -m http.server -d site
@@ -178,6 +177,11 @@ $(VENV)/run.stamp: pyproject.toml requirements.lock | $(BIN)/python
 		echo "The package index lacks a version that requirements.lock names," \
 			"so the newest that pyproject.toml allows are installed." >&2; }
 	$(PIP) --editable .
+	@touch $@
+
+# Once: it takes a second to look for a device, and a server without one names the packages to install.
+$(VENV)/device.stamp: $(VENV)/run.stamp
+	$(BIN)/python -m app.cli.software_device
 	@touch $@
 
 # torch first and pinned, so that nothing else pulls in a larger build of it.

@@ -26,8 +26,9 @@ from werkzeug.serving import BaseWSGIServer
 from app import create_app, tale
 from app.cluster.engine import cluster_engine
 from app.config import Settings, SettingsError
+from app.engine.handle import EarlyChild
 from app.engine.heartbeat import Timeouts
-from app.engine.loading import ReplicaPlace, load_engine
+from app.engine.loading import ReplicaPlace, import_engine, load_engine
 from app.engine.supervisor import Fetch, SupervisedEngine
 from app.engine_client import Engine, EngineClient, Load, ServedModel
 from app.http.http_server import http_server
@@ -192,6 +193,9 @@ def make_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> Engine
             served.path,
             fetch,
             timeouts=Timeouts(step=settings.engine_timeout),
+            start_process=EarlyChild(
+                settings.log_level, functools.partial(import_engine, settings.backend)
+            ),
         )
         for number in range(settings.data_parallel_size)
     ]

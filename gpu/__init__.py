@@ -26,7 +26,7 @@ from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
-from gpu.engine.backends import recommended_settings
+from gpu.engine.backends import import_backend, recommended_settings
 from gpu.engine.engine import Engine
 from gpu.engine.run import Run
 from gpu.errors import (
@@ -216,6 +216,7 @@ __all__ = [
     "expert_scores",
     "export_model",
     "gguf_part",
+    "import_backend",
     "is_tuned",
     "measured_device",
     "n_dropped",

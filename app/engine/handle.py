@@ -116,7 +116,51 @@ Raises OSError or RuntimeError."""
 
 def start_child(load: Load, log_level: str) -> Child:
     """Start an engine in a process of this machine."""
-    return Child(engine_main, load, log_level)
+    return _give(Child(engine_main, log_level), load)
+
+
+class EarlyChild:
+    """Starts engines as `start_child` does, the first of them early: its process imports what the
+    engine needs while the files of its model are fetched and checked."""
+
+    def __init__(self, log_level: str, prepare: Callable[[], None]) -> None:
+        """`prepare`: runs in the process that is started early, and does the imports."""
+        self._log_level = log_level
+        self._prepare = prepare
+        self._child: Child | None = None
+
+    def begin(self) -> None:
+        """Start the process, which then waits for a model. Without one, as when no more can be
+        started, the engine only starts later."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._child = Child(engine_main, self._log_level, self._prepare)
+
+    def __call__(self, load: Load, log_level: str) -> Child:
+        child, self._child = self._child, None
+        return start_child(load, log_level) if child is None else _give(child, load)
+
+    def close(self) -> None:
+        """End a process that was given no model."""
+        child, self._child = self._child, None
+        if child is not None:
+            _end(child, "no model was loaded")
+
+
+def _give(child: Child, load: Load) -> Child:
+    """Send a process what it shall load. Raises OSError if it has ended."""
+    try:
+        child.pipe.send(load)
+    except BaseException:
+        _end(child, "it could not be told what to load")
+        raise
+    return child
+
+
+def _end(child: Child, reason: str) -> None:
+    child.kill(reason)
+    child.wait_exit()
+    child.release()
+    child.pipe.close()
 
 
 class EngineHandle:

@@ -17,7 +17,7 @@ from app.models.loras import compatible_loras
 from app.models.memory import dtype_of_files
 from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import AUTO_DTYPE, DtypeChoice, Engine, StageHosts, Tokenizer
+from gpu import AUTO_DTYPE, DtypeChoice, Engine, StageHosts, Tokenizer, import_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class ReplicaPlace:
 
 
 ONLY_ENGINE = ReplicaPlace()
+
+
+def import_engine(backend: str) -> None:
+    """Do the imports of `load_engine`; those of this module come with it."""
+    import_backend(backend)
 
 
 def load_engine(

@@ -68,13 +68,18 @@ Command = Submit | UpdateRun | Cancel | InspectRun | RunEnded | CheckFailure
 """Command that the main thread of the engine process carries out."""
 
 
-def engine_main(pipe: Connection, load: Load, log_level: str) -> None:
-    """The main function of the engine's process: load, then serve the pipe until it ends."""
+def engine_main(
+    pipe: Connection, log_level: str, prepare: Callable[[], None] = lambda: None
+) -> None:
+    """The main function of the engine's process: `prepare`, receive the function that loads the
+    engine, load it, then serve the pipe until it ends."""
     end_with_parent()  # it was started by the thread of `SupervisedEngine`
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are for the server, which then tells us
     logging.basicConfig(level=log_level.upper(), format="%(name)s: %(message)s")
-    EngineMain(pipe).serve(load)
+    prepare()
+    with contextlib.suppress(EOFError):  # no model is wanted any more
+        EngineMain(pipe).serve(pipe.recv())
 
 
 def end_soon() -> None:

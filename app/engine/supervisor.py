@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from app.engine.backoff import Backoff, RestartPolicy
-from app.engine.handle import EngineHandle, RemoteRun, StartProcess, start_child
+from app.engine.handle import EarlyChild, EngineHandle, RemoteRun, StartProcess, start_child
 from app.engine.heartbeat import Timeouts
 from app.engine.pipe import LoadFailed, Loading, Ready
 from app.engine_client import EngineClient, Load, OnEvent, ServedModel, Tokenizer
@@ -49,13 +49,15 @@ class SupervisedEngine(EngineClient):
         *,
         timeouts: Timeouts | None = None,
         restart_policy: RestartPolicy | None = None,
-        start_process: StartProcess = start_child,
+        start_process: StartProcess | EarlyChild = start_child,
     ) -> None:
+        """`start_process`: with an `EarlyChild`, the first process starts while `fetch` runs."""
         super().__init__(tokenizer, path)
         self._load = load
         self._fetch = fetch
         self._log_level = log_level
         self._start_process = start_process
+        self._early = start_process if isinstance(start_process, EarlyChild) else None
         self._timeouts = timeouts or Timeouts()
         self._backoff = Backoff(restart_policy or RestartPolicy())
         self._handle: EngineHandle | None = None
@@ -120,12 +122,16 @@ class SupervisedEngine(EngineClient):
             # The process inherits this: a signal to the whole group (Ctrl+C in a terminal, a
             # service manager) ends the server alone, which then ends the process.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        if self._early is not None and self._fetch is not None:
+            self._early.begin()
         ready = self._fetch is None or self._run_fetch(self._fetch)
         while not self._closing.is_set():
             self._switch_to_next()
             if not (ready and self._run_once()):
                 self._wake.wait()
             ready = True
+        if self._early is not None:
+            self._early.close()
 
     def _switch_to_next(self) -> None:
         """Switch to the next model, if there is one."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -171,8 +172,10 @@ def _find_local_model(name: str, check_fit: CheckFit) -> Model:
 
 def _open(name: str, path: Path, check_fit: CheckFit) -> Model:
     ModelConfig.from_folder(path)
-    tokenizer = load_tokenizer(path)
-    return Model(name, path, tokenizer, check_fit(name, path))
+    with ThreadPoolExecutor(1, "tokenizer") as thread:  # its process reads it meanwhile
+        tokenizer = thread.submit(load_tokenizer, path)
+        dtype = check_fit(name, path)
+    return Model(name, path, tokenizer.result(), dtype)
 
 
 def _display_name(file_name: str) -> str:

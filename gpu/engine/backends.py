@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +23,9 @@ from gpu.runner import Runner
 from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
 
-BACKENDS = ("wgpu", "torch")
+RUNNERS = {"wgpu": "gpu.runners.wgpu_runner", "torch": "gpu.pytorch.runner"}
+"""The module of each backend's runner."""
+BACKENDS = tuple(RUNNERS)
 ACTIVATIONS = ("auto", "f32", "q8")
 DTYPES = tuple(FORMATS)
 
@@ -29,6 +33,13 @@ UNRECOMMENDED = SamplingParams(temperature=0.7, top_p=0.95, min_p=0.05)
 """Settings of a model whose makers recommend none. Small models write no sense without a filter."""
 
 Progress = Callable[[float, str], None]
+
+
+def import_backend(backend: str) -> None:
+    """Import the packages of a backend, so that `open_runner` need not. One that is missing is left
+    to `open_runner`, which says so."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module(RUNNERS[backend])
 
 
 def open_runner(
