@@ -7,14 +7,60 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import click
+
 from app import version
 from app.cli.doctor import package_versions
+from app.cli.errors import INTERRUPTED, BadInput, errors
+from app.cli.options import settings_options
 from app.models.free_memory import card_bytes, host_bytes
 from gpu import AdapterInfo, DeviceError, devices
-from gpu.bench.machine import Machine, Report, default_policy, engine_digest, make_report, page_path
+from gpu.bench.machine import (
+    Machine,
+    Report,
+    ReportFileError,
+    default_policy,
+    engine_digest,
+    make_report,
+    page_path,
+)
 
 
-def bench(
+@click.command()
+@click.option(
+    "--report", "file", type=click.Path(path_type=Path), metavar="FILE",
+    help="File of the report, JSON; a page to read gets the same name with .md. "
+    "Default: named after the GPU, in this folder.",
+)  # fmt: skip
+@click.option(
+    "--minutes", type=click.FloatRange(0.5, 600), default=10, show_default=True,
+    help="Time limit. What does not fit is left out, and the report says so.",
+)  # fmt: skip
+@settings_options(("adapter",))
+def bench(file: Path | None, minutes: float, adapter: str | None) -> None:
+    """Check and measure a GPU, and write a report to send in an issue.
+
+    Every operation is compared with NumPy, tiny models of every architecture too; the same step is
+    repeated 500 times; then come matrix products, attention, whole models with random weights, and
+    other engines if they are installed. No model is needed and nothing is downloaded or sent.
+
+    The file is written as it goes: Ctrl+C, a crash of the driver or the end of the time lose
+    nothing, and the same command run again goes on where it ended.
+    """
+    with errors():
+        try:
+            path, report = report_machine(file, adapter, minutes, click.echo)
+        except ReportFileError as error:
+            raise BadInput(str(error)) from None
+        except KeyboardInterrupt:
+            where = "" if file is None else f"; see {page_path(file)}"
+            click.echo(f"stopped{where}; run the same command again to go on", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        for line in last_lines(path, report):
+            click.echo(line)
+
+
+def report_machine(
     path: Path | None, wanted: str | None, minutes: float, tell: Callable[[str], None]
 ) -> tuple[Path, Report]:
     """Make or continue the report of the adapter `wanted` (as --adapter takes it); return its file

@@ -7,12 +7,23 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 
+import click
+
 from app import version
+from app.cli.errors import errors
 from app.models.free_memory import host_bytes
 from gpu import AdapterInfo, DeviceError, devices, policy_choices, wgpu_versions
 
 PACKAGES = ("numpy", "safetensors", "tokenizers", "torch")
 GIB = 1 << 30
+
+
+@click.command()
+def doctor() -> None:
+    """Report versions, memory, adapters and how the engine uses them, to paste into an issue."""
+    with errors():
+        for line in report():
+            click.echo(line)
 
 
 def report() -> Iterator[str]:

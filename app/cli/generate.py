@@ -8,6 +8,8 @@ from typing import Any
 import click
 import msgspec
 
+from app.cli.errors import INTERRUPTED, errors
+from app.cli.options import ENGINE_SETTINGS, settings_options
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.engine_client import Tokenizer
@@ -16,7 +18,35 @@ from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line, find_with_line
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
-from gpu import Interventions, LoraStrength, Request, Run, check_lora
+from gpu import SAMPLING_SETTINGS, Interventions, LoraStrength, Request, Run, check_lora
+
+
+def sampling_options(function: Any) -> Any:
+    """Add an option for each sampling setting."""
+    for setting in reversed(SAMPLING_SETTINGS):
+        if setting.name != "first_index":
+            flag = f"--{setting.name.replace('_', '-')}"
+            function = click.option(flag, type=setting.type, help=setting.declared.help)(function)
+    return function
+
+
+@click.command()
+@click.argument("prompt")
+@settings_options(ENGINE_SETTINGS)
+@click.option("--chat", is_flag=True, help="Use PROMPT as a chat message and let the model answer.")
+@click.option("--stop", multiple=True, help="Text that ends the run; may be repeated.")
+@sampling_options
+def generate(prompt: str, chat: bool, **values: Any) -> None:
+    """Write a continuation of PROMPT to the terminal.
+
+    Sampling settings default to those that the model's makers recommend. Adapters have strength 1.
+    """
+    settings = Settings(**{name: values.pop(name) for name in ENGINE_SETTINGS})
+    params = {name: value for name, value in values.items() if value not in (None, ())}
+    with errors():
+        finished = write(settings, prompt, params, chat=chat)
+    if not finished:
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
 def write(settings: Settings, prompt: str, params: dict[str, Any], *, chat: bool) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import click
+
 from app import tale
+from app.cli.errors import errors
 from app.models.cached import cached_models
 from app.models.known import (
     DEFAULT,
@@ -20,6 +23,20 @@ HEADINGS = ("model", "where", "size", "licence", "good for")
 SIZE = 2
 """Index of the column of sizes, which is aligned on the right."""
 BUNDLED_GOOD_FOR = "children's stories, and a first look without a network"
+
+
+@click.command()
+@click.option(
+    "--remove", multiple=True, metavar="MODEL",
+    help="Delete the files of a model that came from the package index. May be repeated.",
+)  # fmt: skip
+def models(remove: tuple[str, ...]) -> None:
+    """List the models that can be run by name: bundled, downloaded and on offer, with size, licence
+    and what they are good for.
+    """
+    with errors():
+        for line in removal_lines(remove) if remove else model_lines():
+            click.echo(line)
 
 
 def model_lines() -> list[str]:

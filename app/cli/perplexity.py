@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, cast, get_args
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
+import click
+
+from app.cli.errors import errors, read_text
+from app.cli.options import settings_options, span_option
 from app.config import Dtype, KvDtype, Settings
 from app.engine.loading import load_engine
 from app.models.find_model import Model
@@ -24,6 +29,47 @@ from gpu import (
 
 KV_REFERENCE: Literal["f16"] = "f16"
 """Storage type of the KV cache that others are compared with, and of the weights meanwhile."""
+
+
+@click.command()
+@settings_options(("model", "revision", "backend", "adapter", "expert_slots", "activations"))
+@click.option(
+    "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(get_args(Dtype)),
+    help="Storage type of the weights to compare with f32. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--kv-dtype", "kv_dtypes", multiple=True, type=click.Choice(get_args(KvDtype)),
+    help="Storage type of the KV cache to compare with f16, with f16 weights. May be repeated.",
+)  # fmt: skip
+@span_option
+@click.option(
+    "--tokens", type=click.IntRange(2), default=2048, show_default=True,
+    help="Maximum tokens of the text. Their logits are kept in a temporary file.",
+)  # fmt: skip
+def perplexity(
+    file: Path,
+    dtypes: tuple[str, ...],
+    kv_dtypes: tuple[str, ...],
+    span: int,
+    tokens: int,
+    **values: Any,
+) -> None:
+    """Measure the loss of quality of each storage type of the weights and of the KV cache on a
+    text: perplexity, KL divergence from f32 weights or an f16 cache, and how often the likeliest
+    token is the same. For caches, also the bytes per token, and all figures by position (0 to 127,
+    128 to 511, … if --span is long enough). Without --dtype and --kv-dtype, all are measured.
+
+    With --activations q8, the rows of q8 and q4 are measured with activations quantised to 8 bits.
+
+    The text (UTF-8) is read in spans that do not overlap.
+    """
+    text = read_text(file)
+    with errors():
+        for line in report_lines(Settings(**values), text, dtypes, kv_dtypes, span, tokens):
+            click.echo(line)
 
 
 def report_lines(

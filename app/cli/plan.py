@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import click
+import msgspec
+
+from app.cli.errors import errors
+from app.cli.options import settings_options
 from app.config import Settings
 from app.models.free_memory import free_memory
+from app.models.shapes import find_shape
 from gpu import (
     AUTO_DTYPE,
+    DEFAULT_RATE,
     GB,
     KNOWN_DEVICES,
     TFLOPS,
@@ -17,13 +25,70 @@ from gpu import (
     InvalidRequest,
     ModelShape,
     Sizing,
+    Workload,
     measured_device,
+    size_model,
 )
 
 THIS = "this"
 """`--device` that measures the GPU of this machine."""
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
+
+
+@click.command()
+@click.argument("model", required=False, envvar="TOKENGLASS_MODEL")
+@settings_options(("revision", "dtype", "kv_dtype", "context"))
+@click.option(
+    "--users", type=click.IntRange(1), default=1, show_default=True,
+    help="Number of texts written at once, each of --context tokens.",
+)  # fmt: skip
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), default=DEFAULT_RATE, show_default=True,
+    help="Tokens per second that each user should get.",
+)  # fmt: skip
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME",
+    help="A known device, such as H100, or `this` to measure the GPU of this machine. May be "
+    "repeated. Default: all known devices.",
+)  # fmt: skip
+@settings_options(("adapter",))
+@click.option(
+    "--memory", type=click.FloatRange(0.001), help="Memory of a device that you describe, in GB.",
+)  # fmt: skip
+@click.option(
+    "--bandwidth", type=click.FloatRange(0, min_open=True), help="Its bandwidth, in GB/s."
+)
+@click.option(
+    "--flops", type=click.FloatRange(0, min_open=True), help="Its speed in f16, in TFLOPS."
+)
+@click.option(
+    "--bus", type=click.FloatRange(0, min_open=True),
+    help="GB/s from host memory to it, such as 32 for 16 lanes of PCIe 4.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes and seconds.")
+def plan(model: str | None, devices: tuple[str, ...], as_json: bool, **values: Any) -> None:
+    """Show what MODEL would take, from its config alone: parameters by part, bytes by storage type,
+    the KV cache, and what devices allow: users that fit, time to the first token, tokens per
+    second, and what offloading or splitting the model costs. The default model is that of the
+    other commands.
+
+    Nothing is loaded and no weights are downloaded; no GPU is needed.
+    """
+    with errors():
+        own = own_device(*(values[name] for name in ("memory", "bandwidth", "flops", "bus")))
+        chosen = chosen_devices(devices, values["adapter"], own)
+        shape = find_shape(model, values["revision"])
+        work = Workload(
+            dtype_of(shape, values["dtype"]),
+            *(values[name] for name in ("kv_dtype", "users", "context", "rate")),
+        )
+        found = size_model(shape, work, chosen)
+        if as_json:
+            click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+            return
+        for line in report_lines(found):
+            click.echo(line)
 
 
 def dtype_of(shape: ModelShape, dtype: str) -> str:

@@ -6,8 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import click
 
 from app import version
+from app.cli.errors import errors, read_text
+from app.cli.options import settings_options, span_option
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.models.model_source import ModelSource
@@ -27,6 +32,53 @@ from gpu import (
 
 REPORT_FILE = "reap.json"
 """File in the written folder with the scores of all experts and the experts that were kept."""
+
+
+@click.command()
+@settings_options(("model", "revision", "dtype", "backend", "adapter", "expert_slots"))
+@click.option(
+    "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Text (UTF-8) on which experts are scored; it should resemble the intended use.",
+)  # fmt: skip
+@click.option(
+    "--test", "test_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Text on which perplexities are measured. Default: that of --text, which looks better.",
+)  # fmt: skip
+@click.option(
+    "--share", type=click.FloatRange(0, 1), default=0.25, show_default=True,
+    help="Share of each layer's experts to prune.",
+)  # fmt: skip
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path),
+    help="Folder to write the smaller model to; it must be new or empty.",
+)  # fmt: skip
+@span_option
+@click.option(
+    "--tokens", type=click.IntRange(2), default=8192, show_default=True,
+    help="Maximum tokens of each text.",
+)  # fmt: skip
+def reap(
+    file: Path,
+    test_file: Path | None,
+    share: float,
+    out: Path,
+    span: int,
+    tokens: int,
+    **values: Any,
+) -> None:
+    """Prune the experts that matter least on a text from a mixture-of-experts model (REAP,
+    arXiv 2510.13999), and write the rest as a smaller model.
+
+    An expert's score is the mean of gate weight x norm of its output over the tokens routed to it.
+    The weights are copied as they were saved; --dtype applies to scoring and to the perplexities.
+    """
+    text = read_text(file)
+    test = text if test_file is None else read_text(test_file)
+    with errors():
+        for line in report_lines(
+            Settings(**values), PruneOptions(text, test, share, out, span, tokens)
+        ):
+            click.echo(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 
 from app import create_app, tale
 from app.cli.main import main
-from app.cli.weights_table import HEADINGS, weight_lines
+from app.cli.weights import HEADINGS, weight_lines
 from app.config import Settings
 from app.models.memory import dtype_of_files
 from gpu import DtypeChoice, Inventory, TensorSummary

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli.weights_table import weight_lines
+from app.cli.weights import weight_lines
 from gpu.checkpoint.auto_dtype import DtypeChoice
 from gpu.checkpoint.inventory import Inventory
 from gpu.checks.rig import greedy

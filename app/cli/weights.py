@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import click
+
+from app.cli.errors import errors
+from app.cli.options import settings_options
+from app.config import AutoDtype, Settings
+from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import DtypeChoice, Inventory, RopeTable, TensorEntry
 
 HEADINGS = ("tensor", "shape", "saved", "parameters", "share", "bytes", "stored", "read by")
 RIGHT_ALIGNED = (3, 4, 5)
 """Indices of columns."""
+
+
+@click.command()
+@click.argument("model", required=False, envvar="TOKENGLASS_MODEL")
+@settings_options(("revision", "dtype"))
+def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
+    """List the tensors of MODEL, named as --model is. Default: that of the other commands.
+
+    Only headers are read, and no GPU is needed. Sizes on the device are those of loading the model
+    with this --dtype.
+    """
+    with errors():
+        found = find_with_line(
+            Settings(model=model, revision=revision, dtype=dtype), must_fit=False
+        )
+        fetch_with_line(found)
+        for line in weight_lines(Inventory.from_folder(found.path, found.dtype.dtype), found.dtype):
+            click.echo(line)
 
 
 def weight_lines(inventory: Inventory, dtype: DtypeChoice) -> list[str]:

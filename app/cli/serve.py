@@ -1,0 +1,48 @@
+"""`tokenglass serve` and `tokenglass run`. The server is imported when it starts, so that `--help`
+loads neither Flask nor the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from app.cli.errors import Failure, errors
+from app.cli.options import settings_options
+from app.config import Settings, setting_specs
+
+
+@click.command()
+@settings_options()
+def serve(**values: Any) -> None:
+    """Serve the playground and the API."""
+    _serve(Settings(**values))
+
+
+@click.command()
+@click.argument("name", required=False, envvar="TOKENGLASS_MODEL")
+@settings_options(tuple(spec.name for spec in setting_specs() if spec.name != "model"))
+def run(name: str | None, **values: Any) -> None:
+    """Serve the model NAME: one that `tokenglass models` lists, a folder, a GGUF file, or
+    OWNER/MODEL on the Hugging Face hub, such as HuggingFaceTB/SmolLM2-135M-Instruct; for GGUF files
+    on the hub OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE. Default: that of `tokenglass serve`.
+
+    Files that are not in the hub's local cache are downloaded first, after a check that the model
+    can be run and fits in memory.
+    """
+    _serve(Settings(model=name, **values))
+
+
+def _serve(settings: Settings) -> None:
+    from app.server import PortError, log_to_stderr
+    from app.server import serve as run_server
+
+    with errors():
+        settings.validate()
+        log_to_stderr(settings.log_level)
+        try:
+            failure = run_server(settings, click.echo)
+        except PortError as error:
+            raise Failure(str(error)) from None
+    if failure is not None:
+        raise Failure(failure)
