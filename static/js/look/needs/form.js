@@ -11,17 +11,17 @@ const KV_DTYPES = ["f32", "f16", "q8", "q8q4", "rotated4"];
 const GB = 1e9;
 const TFLOPS = 1e12;
 
+/** Number fields of the work, which show what the server takes: name of the parameter and label. @type {["users" | "context" | "rate", string][]} */
+const WORK = [
+  ["users", "Users"],
+  ["context", "Tokens each"],
+  ["rate", "Tokens/s wanted"],
+];
 /**
- * Number fields: label, name of the parameter, start value, unit of the parameter.
+ * Number fields of the device: label, name of the parameter, start value, unit of the parameter.
  *
  * @type {[label: string, name: string, value: string, unit: number][]}
  */
-const WORK = [
-  ["Users", "users", "1", 1],
-  ["Tokens each", "context", "", 1],
-  ["Tokens/s wanted", "rate", "20", 1],
-];
-/** @type {typeof WORK} */
 const DEVICE = [
   ["Memory, GB", "memory_bytes", "", GB],
   ["Bandwidth, GB/s", "bytes_per_s", "1000", GB],
@@ -60,9 +60,9 @@ export class NeedsForm {
     form.append(labelled("Weights as", this.#dtype, "nd-kind"), labelled("Keys, values as", this.#kvDtype, "nd-kind"));
     for (const [name, select] of [[DTYPES, this.#dtype], [KV_DTYPES, this.#kvDtype]])
       fill(/** @type {HTMLSelectElement} */ (select), /** @type {string[]} */ (name));
-    for (const work of WORK) form.append(this.#number(work));
+    for (const [name, text] of WORK) form.append(this.#number(text, name));
     form.append(labelled("Device", this.#device));
-    for (const field of DEVICE) form.append(this.#number(field));
+    for (const field of DEVICE) form.append(this.#number(...field));
     this.#peaks.append(this.#measure, this.#why);
     form.append(this.#peaks);
     form.addEventListener("submit", (event) => event.preventDefault());
@@ -71,14 +71,14 @@ export class NeedsForm {
     form.addEventListener("change", (event) => {
       this.#chosen.add(event.target);
       if (event.target === this.#models)
-        [this.#dtype, this.#kvDtype, this.#context].forEach((field) => this.#chosen.delete(field));
+        [this.#dtype, this.#kvDtype, this.#fieldOf("context")].forEach((field) => this.#chosen.delete(field));
       onChange();
     });
     this.#drawDevice();
   }
 
-  /** @param {typeof WORK[number]} parts */
-  #number([text, name, value, unit]) {
+  /** @param {string} text @param {string} name */
+  #number(text, name, value = "", unit = 1) {
     const field = el("input");
     Object.assign(field, { type: "number", min: "0", step: "any", value });
     const label = labelled(text, field);
@@ -107,10 +107,9 @@ export class NeedsForm {
     const isOwn = this.device === OWN;
     const measured = this.device === THIS ? knownPeaks() : null;
     for (const [name, { field, unit }] of this.#numbers) {
-      const isWork = WORK.some(([, work]) => work === name);
-      const isAsked = isWork || isOwn || (measured?.bytes_per_s && name === ALSO_THIS);
-      const isLeft = field === this.#context && !this.#chosen.has(field);
-      if (isAsked && field.value && !isLeft) query.set(name, String(Number(field.value) * unit));
+      const isWork = WORK.some(([work]) => work === name);
+      const isAsked = isWork ? this.#chosen.has(field) : isOwn || (measured?.bytes_per_s && name === ALSO_THIS);
+      if (isAsked && field.value) query.set(name, String(Number(field.value) * unit));
     }
     if (measured?.bytes_per_s) {
       query.set("bytes_per_s", String(measured.bytes_per_s));
@@ -127,7 +126,10 @@ export class NeedsForm {
     this.#dtype.value = sizing.dtype;
     this.#kvDtype.value = sizing.kv.dtype;
     for (const option of this.#kvDtype.options) option.disabled = !(option.value in sizing.kv.token_bytes);
-    if (!this.#chosen.has(this.#context)) this.#context.value = String(sizing.context);
+    for (const [name] of WORK) {
+      const field = this.#fieldOf(name);
+      if (!this.#chosen.has(field)) field.value = String(sizing[name]);
+    }
     const own = new Set([THIS, OWN]);
     const known = sizing.devices.map(({ device }) => device.name).filter((name) => !own.has(name));
     const { device } = this;
@@ -136,8 +138,9 @@ export class NeedsForm {
     this.#drawDevice();
   }
 
-  get #context() {
-    return /** @type {{field: HTMLInputElement}} */ (this.#numbers.get("context")).field;
+  /** @param {string} name */
+  #fieldOf(name) {
+    return /** @type {{field: HTMLInputElement}} */ (this.#numbers.get(name)).field;
   }
 
   #drawDevice() {
