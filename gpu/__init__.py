@@ -26,6 +26,7 @@ from gpu.checkpoint.inventory import Inventory, RopeTable, TensorEntry
 from gpu.checkpoint.pruning import expect_empty, write_pruned
 from gpu.checkpoint.tensor_summary import Outlier, TensorSummary
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig
+from gpu.config.sentence_transformers import SentenceConfig
 from gpu.engine.backends import import_backend, recommended_settings
 from gpu.engine.engine import Engine
 from gpu.engine.run import Run
@@ -47,6 +48,7 @@ from gpu.grammar import CANNOT_FOLLOW, MAX_GRAMMAR_CHARS, Grammar
 from gpu.info import (
     AdapterInfo,
     DeviceInfo,
+    EmbeddingInfo,
     EngineInfo,
     EngineLimits,
     EngineStats,
@@ -140,6 +142,7 @@ __all__ = [
     "DeviceInfo",
     "DeviceSpec",
     "DtypeChoice",
+    "EmbeddingInfo",
     "Engine",
     "EngineClosed",
     "EngineError",
@@ -187,6 +190,7 @@ __all__ = [
     "SamplingSetting",
     "ScheduledUpdate",
     "Segmentation",
+    "SentenceConfig",
     "ServesStage",
     "Shapes",
     "Sizing",

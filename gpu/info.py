@@ -172,6 +172,25 @@ class DraftInfo(msgspec.Struct, frozen=True):
     n_bytes: int
 
 
+class EmbeddingInfo(msgspec.Struct, frozen=True):
+    """The embedding model beside the loaded one.
+
+    max_tokens  tokens of a text, special ones included; what a text has more is left out
+    pooling     "mean" of the last states of all tokens, or that of the first one, "cls"
+    normalize   its vectors have length 1
+    n_bytes     all that it takes on the device
+    """
+
+    name: str
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_tokens: int
+    pooling: str
+    normalize: bool
+    n_bytes: int
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Counts of runs, KV blocks and tokens: those now, and totals since the engine was loaded.
 
@@ -205,7 +224,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Description of a running engine. `defaults`: the sampling settings that the model's makers
     recommend, or ours if not `recommended`. `dispatches_per_token`: those of a decode step of one
     sequence. `activations`: input of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None
-    without a draft model. `stages`: those of a model that runs on several devices; () on one."""
+    without a draft model. `stages`: those of a model that runs on several devices; () on one.
+    `embedding`: None without an embedding model."""
 
     model: ModelInfo
     device: DeviceInfo
@@ -217,3 +237,4 @@ class EngineInfo(msgspec.Struct, frozen=True):
     draft: DraftInfo | None = None
     stages: tuple[StageInfo, ...] = ()
     recommended: bool = True
+    embedding: EmbeddingInfo | None = None

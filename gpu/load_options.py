@@ -55,6 +55,8 @@ class LoadOptions:
     draft               folder or GGUF file of a draft model, whose tokens are verified instead of
                         those of `spec_type`; it has the tokenizer of the model; None: there is none
     draft_dtype         how the draft model's weights are stored; None: as those of the model
+    embedding_model     folder of an encoder beside the model, for vectors of texts; None: there is
+                        none
     warm_up             compile the kernels of the first requests while the engine is idle
     autotune            on devices whose policy says so, use the kernels that are fastest on this
                         adapter; measured now, in a few seconds, if they never were
@@ -83,6 +85,7 @@ class LoadOptions:
     spec_type: str = "none"
     draft: Path | None = None
     draft_dtype: str | None = None
+    embedding_model: Path | None = None
     warm_up: bool = False
     autotune: bool = False
 

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replace_struct
 
@@ -22,6 +23,9 @@ from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Runner
 from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
+
+if TYPE_CHECKING:
+    from gpu.runners.encoder import Encoder
 
 RUNNERS = {"wgpu": "gpu.runners.wgpu_runner", "torch": "gpu.pytorch.runner"}
 """The module of each backend's runner."""
@@ -98,6 +102,23 @@ def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Pro
     return WgpuRunner.load(folder, draft, progress=progress, beside=target)
 
 
+def open_encoder(options: LoadOptions) -> Callable[[Runner], Encoder] | None:
+    """Return what opens the embedding model of `options` on the device of a runner; None if they
+    name none. It raises ModelError and DeviceError."""
+    folder = options.embedding_model
+    if folder is None:
+        return None
+
+    def open_beside(target: Runner) -> Encoder:
+        from gpu.runners.encoder import Encoder
+        from gpu.runners.wgpu_runner import WgpuRunner
+
+        assert isinstance(target, WgpuRunner)
+        return Encoder.load(folder, target.gpu)
+
+    return open_beside
+
+
 def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
     """Return the settings that the model's makers recommend; `UNRECOMMENDED` if they do not say how
     to draw."""
@@ -138,6 +159,10 @@ def check_options(options: LoadOptions) -> None:
     _check_stages(options)
     if options.backend != "torch":
         return
+    if options.embedding_model is not None:
+        raise ModelError(
+            "--embedding-model is for --backend wgpu: encoders run in WGSL; leave it out"
+        )
     if options.expert_slots is not None:
         raise ModelError(
             "--expert-slots is for --backend wgpu: PyTorch keeps all experts in host memory; "
@@ -160,6 +185,7 @@ def _check_stages(options: LoadOptions) -> None:
         ("--backend torch", options.backend == "torch", "PyTorch runs on one device"),
         ("--lora", bool(options.loras), "adapters are not cut into stages yet"),
         ("--draft", options.draft is not None, "a draft model needs the model's device"),
+        ("--embedding-model", options.embedding_model is not None, "it needs the model's device"),
     ):
         if is_set:
             raise ModelError(

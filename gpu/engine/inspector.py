@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.questions import (
     attention,
     beam,
     embedding,
+    encode,
     forward_pass,
     logit_lens,
     losses,
@@ -38,6 +40,7 @@ from gpu.inspection.requests import (
     CacheBlocks,
     DevicePeaks,
     Embedding,
+    Encode,
     ForwardPass,
     LogitLens,
     Losses,
@@ -53,7 +56,6 @@ from gpu.inspection.steps import step_reading
 from gpu.interventions.active import InterventionSchedule
 from gpu.interventions.messages import (
     MAX_TEXT_TOKENS,
-    Encode,
     EncodedInterventions,
     EncodedSpans,
     Interventions,
@@ -61,8 +63,12 @@ from gpu.interventions.messages import (
     encode_interventions,
     encode_spans,
 )
+from gpu.interventions.messages import Encode as Tokenize
 from gpu.runner import Runner
 from gpu.step import Floats
+
+if TYPE_CHECKING:
+    from gpu.runners.encoder import Encoder
 
 ABOUT_TEXTS: dict[type[AboutText], tuple[Callable[..., None], Callable[..., AnswerSteps]]] = {
     AttentionFrom: (attention.check_from, attention.answer_from),
@@ -81,8 +87,9 @@ a grammar, and keeps its logits."""
 class Inspector:
     """Answers questions; the caller decides when each piece runs.
 
-    encode   tokenizes the texts in interventions
-    end_ids  ids that end a text, in addition to those of the model's config
+    tokenize  gives the ids of texts in interventions
+    end_ids   ids that end a text, in addition to those of the model's config
+    encoder   the embedding model; None: there is none
     """
 
     def __init__(
@@ -91,13 +98,15 @@ class Inspector:
         scheduler: Scheduler,
         recomputer: Recomputer,
         activations: ActivationCache,
-        encode: Encode,
+        tokenize: Tokenize,
         end_ids: tuple[int, ...] = (),
+        encoder: Encoder | None = None,
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
         self._activations = activations
-        self._encode = encode
+        self._tokenize = tokenize
+        self._encoder = encoder
         self._model = QuestionedModel(runner, recomputer, (*runner.config.eos_ids, *end_ids))
         self._waterfalls = Waterfalls(self._model)
 
@@ -118,6 +127,9 @@ class Inspector:
                 return peaks_answer(self._runner)
             case WeightsDigest():
                 return digest_answer(self._runner)
+            case Encode():
+                encoder = encode.check(question, self._encoder)
+                return encode.answer(question, encoder, self._model.recomputer.budget)
             case Waterfall():
                 sample = checked_sample(question, self._model)
                 answer = partial(self._waterfalls.answer, question, sample, allowed)
@@ -166,12 +178,17 @@ class Inspector:
         most = min(MAX_TEXT_TOKENS, runner.limits.context)
         loras = [lora.name for lora in runner.loras]
 
-        def encode(interventions: Interventions) -> EncodedInterventions:
+        def encoded(interventions: Interventions) -> EncodedInterventions:
             return encode_interventions(
-                interventions, runner.config, self._encode, param="reached", most=most, loras=loras
+                interventions,
+                runner.config,
+                self._tokenize,
+                param="reached",
+                most=most,
+                loras=loras,
             )
 
-        return encode_spans(spans, encode)
+        return encode_spans(spans, encoded)
 
     def _schedule(
         self, encoded: EncodedSpans, cache_salt: str = ""
@@ -191,6 +208,8 @@ def question_blocks(question: Question, blocks_for: Callable[[int], int]) -> int
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
         case Profile(context=context):
             return blocks_for(context)
-        case StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks() | WeightsDigest():
+        case Encode() | StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks():
+            return 0
+        case WeightsDigest():
             return 0
     return blocks_for(len(question.ids))

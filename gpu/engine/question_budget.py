@@ -33,6 +33,7 @@ class QuestionBudget:
         self._steps: deque[float] = deque(maxlen=LATEST)
         self._costs = RowCosts(FORGET)  # seconds of a piece
         self._asked: tuple[str, int] | None = None
+        self._share = SHARE  # of the current piece
 
     def tick(self, writing: bool, *, stepped: bool) -> None:
         """Record that the runs had the time since the last tick or piece. `writing`: a run is
@@ -54,13 +55,17 @@ class QuestionBudget:
     @contextmanager
     def piece(self) -> Iterator[None]:
         """Time a piece of a question."""
-        self._asked, began = None, self._clock()
+        self._asked, self._share, began = None, SHARE, self._clock()
         self._repay(began - self._since)
         try:
             yield
         finally:
             self._since = self._clock()
             self._learn(self._since - began)
+
+    def set_share(self, share: float) -> None:
+        """Let the current piece have `share` of the time of the runs instead of `SHARE`."""
+        self._share = share
 
     def rows(self, kind: str, most: int) -> int:
         """Return how many rows the current piece may compute: a power of two, or `most`. Pieces of
@@ -79,7 +84,7 @@ class QuestionBudget:
 
     def _learn(self, seconds: float) -> None:
         if self.writing:
-            self._debt += seconds
+            self._debt += seconds * SHARE / self._share
         if self._asked is None:
             return
         kind, n = self._asked

@@ -56,7 +56,7 @@ class Recomputer:
         self._runner = runner
         self._scheduler = scheduler
         self._knows_runs = budget is not None
-        self._budget = budget or QuestionBudget()
+        self.budget = budget or QuestionBudget()
 
     @property
     def max_samples(self) -> int:
@@ -66,12 +66,12 @@ class Recomputer:
     def most_rows(self) -> int:
         """Return the most rows of a piece that takes a step: as many as a step may have while no
         run writes, as for the prompt of a run."""
-        idle = self._knows_runs and not self._budget.writing
+        idle = self._knows_runs and not self.budget.writing
         return self._runner.limits.max_rows if idle else PIECE_ROWS
 
     def piece_rows(self, kind: str, most: int = PIECE_ROWS) -> int:
         """Return the most rows of the current piece (`QuestionBudget.rows`)."""
-        return self._budget.rows(kind, most)
+        return self.budget.rows(kind, most)
 
     def inspect(
         self,
@@ -155,7 +155,7 @@ class Recomputer:
                 piece = self.piece_rows("fill", self.most_rows)
                 n_filled = min(first, max(borrowed_slot.n_computed, n_filled) + piece)
                 self._fill(borrowed_slot, n_filled, schedule)
-                if n_filled == first and (lost or not self._budget.writing):
+                if n_filled == first and (lost or not self.budget.writing):
                     answer = ask(borrowed_slot.slot)
                     borrowed_slot.n_computed = len(ids)
                     return answer

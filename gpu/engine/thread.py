@@ -16,10 +16,11 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
@@ -45,6 +46,9 @@ from gpu.runner import Runner
 from gpu.speculative.draft_length import Cost
 from gpu.speculative.drafting import Drafting, NgramDrafting
 from gpu.step import StepResult
+
+if TYPE_CHECKING:
+    from gpu.runners.encoder import Encoder
 
 PREFILL_IN_FLIGHT = 2
 """Most steps with a prompt chunk in flight: few, so that a cancel acts soon. Every further stage of
@@ -108,16 +112,23 @@ Describe = Callable[[Runner, Runner | None], EngineInfo]
 MakeDraft = Callable[[Runner], Runner]
 """Opens the runner of the draft model of an engine with this runner."""
 
+MakeEncoder = Callable[[Runner], "Encoder"]
+"""Opens the embedding model beside this runner, on its device."""
+
+OpenModels = tuple[Runner, Runner | None, "Encoder | None", EngineInfo]
+"""A runner, what is open beside it, and what they report."""
+
 Command = Start | Update | Cancel | EndPaused | Logits | Inspect | CancelQuestions | Close
 
 
 class EngineThread:
     """Thread of one engine. It ends when it is closed or the device fails.
 
-    describe    returns `info` of the runners; called on the thread, because it may record a plan
-    encode      tokenizes the texts of interventions
-    make_draft  opens the runner of the draft model, beside the other; None: there is none
-    end_ids     tokens with which the tokenizer ends a text
+    describe      returns `info` of the runners; called on the thread, because it may record a plan
+    encode        tokenizes the texts of interventions
+    make_draft    opens the runner of the draft model, beside the other; None: there is none
+    make_encoder  the same for the embedding model
+    end_ids       tokens with which the tokenizer ends a text
     """
 
     def __init__(
@@ -128,6 +139,7 @@ class EngineThread:
         options: LoadOptions = DEFAULT_OPTIONS,
         *,
         make_draft: MakeDraft | None = None,
+        make_encoder: MakeEncoder | None = None,
         end_ids: tuple[int, ...] = (),
     ) -> None:
         self._options = options
@@ -145,7 +157,7 @@ class EngineThread:
         ready: Future[tuple[Runner, EngineInfo]] = Future()
         self._thread = threading.Thread(
             target=self._main,
-            args=(lambda: _open_runners(make_runner, make_draft, describe), ready),
+            args=(lambda: _open_models(make_runner, make_draft, make_encoder, describe), ready),
             name="tokenglass engine",
             daemon=True,
         )
@@ -177,11 +189,11 @@ class EngineThread:
 
     def _main(
         self,
-        open_runners: Callable[[], tuple[Runner, Runner | None, EngineInfo]],
+        open_models: Callable[[], OpenModels],
         ready: Future[tuple[Runner, EngineInfo]],
     ) -> None:
         try:
-            runner, draft, info = open_runners()
+            runner, draft, encoder, info = open_models()
         except BaseException as error:
             ready.set_exception(error)
             return
@@ -203,7 +215,7 @@ class EngineThread:
             unpaced, runner.config, warm_interventions
         )
         self._inspector = Inspector(
-            runner, self._scheduler, recomputer, activations, self._encode, self._end_ids
+            runner, self._scheduler, recomputer, activations, self._encode, self._end_ids, encoder
         )
         self._updates = UpdateQueue(activations, self._update)
         if options.warm_up:
@@ -424,14 +436,21 @@ class EngineThread:
             future.set_exception(EngineClosed(message))
 
 
-def _open_runners(
-    make_runner: Callable[[], Runner], make_draft: MakeDraft | None, describe: Describe
-) -> tuple[Runner, Runner | None, EngineInfo]:
-    """Open the runner, and that of the draft model if there is one."""
+def _open_models(
+    make_runner: Callable[[], Runner],
+    make_draft: MakeDraft | None,
+    make_encoder: MakeEncoder | None,
+    describe: Describe,
+) -> OpenModels:
+    """Open the runner, that of the draft model and the embedding model if there are any."""
     runner, draft = make_runner(), None
     try:
         draft = make_draft(runner) if make_draft is not None else None
-        return runner, draft, describe(runner, draft)
+        encoder = make_encoder(runner) if make_encoder is not None else None
+        info = describe(runner, draft)
+        if encoder is not None:
+            info = replace(info, embedding=encoder.info)
+        return runner, draft, encoder, info
     except BaseException:
         if draft is not None:
             draft.close()

@@ -24,6 +24,8 @@ Pooling = Literal["last", "mean"]
 MAX_TOP = 100
 MAX_ANSWER_BYTES = 64 << 20
 """Largest answer about the attention of a text."""
+MAX_ENCODED = 64
+"""Most texts of one `Encode`."""
 MAX_REPEAT = 100
 MAX_BEAM_WIDTH = 16
 MAX_BEAM_DEPTH = 128
@@ -213,6 +215,17 @@ class Embedding(_Question, frozen=True, tag="embedding"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
+class Encode(_Question, frozen=True, tag="encode"):
+    """Vectors of texts by the embedding model beside the loaded one: at most `MAX_ENCODED` lists of
+    its token ids, each with the special tokens at both ends and of `EmbeddingInfo.max_tokens` ids
+    or fewer.
+
+    vectors  f32 (len(texts), hidden_size): pooled, and of length 1 if that model normalises
+    """
+
+    texts: list[list[int]]
+
+
 class StepPlan(_Question, frozen=True, tag="plan"):
     """Dispatches of a step of `n_rows` tokens after `context` others. No arrays.
 
@@ -307,7 +320,16 @@ AboutText = (
 )
 """Questions about a text, tokens of which are computed again to answer them."""
 
-Question = AboutText | StepPlan | Profile | CacheBlocks | RecentSteps | DevicePeaks | WeightsDigest
+Question = (
+    AboutText
+    | Encode
+    | StepPlan
+    | Profile
+    | CacheBlocks
+    | RecentSteps
+    | DevicePeaks
+    | WeightsDigest
+)
 
 
 class Array(msgspec.Struct, frozen=True):

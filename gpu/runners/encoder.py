@@ -7,7 +7,7 @@ more. Keys and values are in a paged cache, as those of other models, until the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from gpu.checkpoint.reader import Checkpoint, Progress, weight_progress
+from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.config.sentence_transformers import SentenceConfig
 from gpu.errors import ModelError
+from gpu.info import EmbeddingInfo
 from gpu.kv.blocks import KvShape, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.models.bert import Bert
@@ -67,12 +68,12 @@ class Encoder:
         config: ModelConfig,
         checkpoint: Checkpoint,
         sentence: SentenceConfig,
-        on_weights: Callable[[int], None] = lambda n: None,
+        name: str,
     ) -> None:
-        self.config, self.sentence = config, sentence
+        self.name, self.config, self.sentence = name, config, sentence
         self._device = device
         self._memory = memory = Memory(device, MAX_ROWS)
-        with WeightLoader(checkpoint, memory, DTYPE, on_weights) as load:
+        with WeightLoader(checkpoint, memory, DTYPE) as load:
             self._model = Bert(config, load)
         self.max_tokens = min(sentence.max_seq_length or config.context, MAX_ROWS)
         shape = KvShape(blocks_for(MAX_ROWS) + MAX_TEXTS, MAX_ROWS)
@@ -89,12 +90,7 @@ class Encoder:
         self._busy = False
 
     @classmethod
-    def load(
-        cls,
-        folder: Path,
-        device: Device,
-        progress: Progress = lambda fraction, message: None,
-    ) -> Encoder:
+    def load(cls, folder: Path, device: Device) -> Encoder:
         """Load a folder as sentence-transformers and transformers save it. Raises ModelError and
         DeviceError."""
         config, sentence = ModelConfig.of_encoder(folder), SentenceConfig.from_folder(folder)
@@ -103,24 +99,32 @@ class Encoder:
                 f"{folder}: max_seq_length is {length}, but the encoder has positions for "
                 f"{config.context} tokens"
             )
-        checkpoint = Checkpoint.open(folder)
-        on_weights = weight_progress(progress, checkpoint, config.tie_embeddings)
-        return cls(device, config, checkpoint, sentence, on_weights)
+        return cls(device, config, Checkpoint.open(folder), sentence, folder.resolve().name)
 
     @property
-    def n_bytes(self) -> int:
-        """Bytes on the device."""
-        return sum(self._memory.n_bytes.values())
+    def info(self) -> EmbeddingInfo:
+        return EmbeddingInfo(
+            name=self.name,
+            n_layers=self.config.n_layers,
+            hidden_size=self.config.hidden_size,
+            vocab_size=self.config.vocab_size,
+            max_tokens=self.max_tokens,
+            pooling=self.sentence.pooling,
+            normalize=self.sentence.normalize,
+            n_bytes=sum(self._memory.n_bytes.values()),
+        )
 
     def vectors(
         self, texts: Sequence[Ids], *, in_pieces: bool = False
     ) -> Generator[None, None, Floats]:
         """Return the vectors (n, hidden_size) of texts of 1 to `max_tokens` ids, which must fit
-        into one pass (`n_fitting`). Yields after it; with `in_pieces` after each dispatch."""
+        into one pass (`n_fitting`). Yields after it; with `in_pieces` after each dispatch, as on
+        software devices, which take long for a pass."""
         while self._busy:  # another pass has the buffers
             yield
         with self._pass(texts) as rows:
             plan = self._plan(len(rows))
+            in_pieces = in_pieces or self._device.info.software
             for commands in plan.dispatches if in_pieces else (plan.whole,):
                 self._calls.submit(self._calls.encode(commands))
                 self._calls.wait(self._calls.flush())
@@ -138,7 +142,7 @@ class Encoder:
     # ---- inside -----------------------------------------------------------------------------
 
     @contextmanager
-    def _pass(self, texts: Sequence[Ids]) -> Any:
+    def _pass(self, texts: Sequence[Ids]) -> Iterator[list[Row]]:
         """Write the step of a pass, and yield its rows; until it ends no other may begin."""
         self._busy = True
         try:

@@ -141,3 +141,23 @@ def test_a_size_that_takes_too_long_is_not_tried_often() -> None:
             clock.now += tokens[sizes[-1]] * STEP
     assert set(sizes[50:]) == {2, 4}
     assert sizes[50:].count(4) < 0.05 * 350
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.008, 0.3])
+def test_a_smaller_share_takes_at_most_so_much(seconds: float) -> None:
+    budget, clock = writing()
+    streams = questions = 0.0
+    while streams + questions < 200 * max(STEP, seconds):
+        if budget.may_work:
+            with budget.piece():
+                budget.set_share(0.2)
+                clock.now += seconds
+            questions += seconds
+        stream(budget, clock)
+        streams += STEP
+    assert questions <= 0.2 * streams + seconds
+    with budget.piece():  # one that says nothing has the usual share again
+        clock.now += STEP
+    for _ in range(1 + round(5 * seconds / STEP) + 1):
+        stream(budget, clock)
+    assert budget.may_work
