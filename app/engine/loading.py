@@ -54,14 +54,16 @@ def load_engine(
     *,
     loras: Mapping[str, Path] | None = None,
     draft: Draft | None = None,
+    embedding_model: Path | None = None,
     warm_up: bool = False,
     place: ReplicaPlace = ONLY_ENGINE,
 ) -> Engine:
     """Load the model of `source`.
 
-    loras    folders of adapters by name; those that do not fit the model are left out
-    draft    draft model; left out if it does not fit the model
-    warm_up  compile the kernels of the first requests while the engine is idle
+    loras            folders of adapters by name; those that do not fit the model are left out
+    draft            draft model; left out if it does not fit the model
+    embedding_model  folder of an encoder
+    warm_up          compile the kernels of the first requests while the engine is idle
     """
     path = source.path
     tokenizer: LimitedTokenizer | Tokenizer | None = source.tokenizer
@@ -75,6 +77,7 @@ def load_engine(
         ),
         draft=draft_path,
         draft_dtype=draft.dtype.dtype if draft is not None else None,
+        embedding_model=embedding_model,
         warm_up=warm_up,
     )
     return Engine.load(

@@ -30,7 +30,7 @@ from app.models.hub_gguf import (
     split_name,
     write_outlines,
 )
-from app.models.known import DEFAULT, WHEELS
+from app.models.known import DEFAULT, EMBEDDING_WHEELS, WHEELS
 from app.models.memory import dtype_of_files, expect_weights_fit, fitting_dtype
 from app.models.model_source import ModelSource
 from app.models.transfer import OnTransfer, Transfer
@@ -160,6 +160,11 @@ def bundled_instead(
 
 def _find_local_model(name: str, check_fit: CheckFit) -> Model:
     path = tale.model_dir() if name in tale.NAMES else Path(name)
+    if name in EMBEDDING_WHEELS and not path.exists():
+        raise ModelError(
+            f"{name} is an embedding model and writes no text; serve it beside a model with "
+            f"--embedding-model {name}"
+        )
     if not path.exists():
         raise ModelError(
             f"there is no folder or file {name!r}; expected a path, a name that `tokenglass "

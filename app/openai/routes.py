@@ -44,7 +44,8 @@ def register(app: Flask, engine: EngineClient) -> None:
     @app.get("/v1/models/<path:name>")
     def model(name: str) -> Response:
         hello = engine.require_ready()
-        expect_served(name, hello.model)
+        if hello.embedding is None or name != hello.embedding.name:
+            expect_served(name, hello.model)
         return jsonify(next(model for model in _models(hello) if model["id"] == name))
 
     @app.post("/v1/completions")
@@ -57,13 +58,19 @@ def register(app: Flask, engine: EngineClient) -> None:
 
 
 def _models(hello: Hello) -> list[dict[str, Any]]:
-    """Return the model objects of the base model and its adapters. `max_model_len` is vLLM's."""
-    model, context = hello.model, hello.limits.context
+    """Return the model objects of the base model, its adapters and the embedding model.
+    `max_model_len` is vLLM's."""
+    model, context, embedding = hello.model, hello.limits.context, hello.embedding
+    encoders = [embedding] if embedding is not None else []
     return [
         _model_object(model.name, max_model_len=context, meta=msgspec.to_builtins(model)),
         *(
             _model_object(lora.name, max_model_len=context, parent=model.name)
             for lora in model.loras
+        ),
+        *(
+            _model_object(one.name, max_model_len=one.max_tokens, meta=msgspec.to_builtins(one))
+            for one in encoders
         ),
     ]
 

@@ -18,6 +18,7 @@ from gpu import (
     NO_INTERVENTIONS,
     SAMPLING_SETTINGS,
     DeviceInfo,
+    EmbeddingInfo,
     EngineError,
     EngineInfo,
     EngineLimits,
@@ -255,7 +256,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of every connection once the engine is ready, and again after a restart: the
     parts of `gpu.EngineInfo`. With an `upstream`, what that does not tell is 0 or empty. `note`:
     a sentence about the model for the page to show, such as why it is not the default one.
-    `recommended`: the model's makers recommend `defaults`."""
+    `recommended`: the model's makers recommend `defaults`. `embedding`: the embedding model beside
+    it, if there is one."""
 
     version: int
     model: PageModelInfo
@@ -267,6 +269,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     upstream: Upstream | None = None
     note: str = ""
     recommended: bool = True
+    embedding: EmbeddingInfo | None = None
 
     @property
     def api_defaults(self) -> SamplingParams:
@@ -290,6 +293,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
             info.dispatches_per_token,
             note=note,
             recommended=info.recommended,
+            embedding=info.embedding,
         )
 
 

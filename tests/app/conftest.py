@@ -21,6 +21,7 @@ from app.engine.supervisor import SupervisedEngine
 from app.engine_client import EngineClient, Load, LocalEngine
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
+from app.prompt.encoder_texts import EncoderTexts
 from app.prompt.tokenizing import NamedTokenizer
 from app.server import bind, http_server
 from app.ws.sessions import Retention
@@ -70,6 +71,7 @@ class SiteOptions:
     switch         how another model is loaded, for servers whose model can be changed
     wait           until the engine is ready
     supervision    `timeouts` and `restart_policy` of `SupervisedEngine`
+    encoder_texts  of the embedding model of an engine that has one
     """
 
     load: Load | None = None
@@ -82,6 +84,7 @@ class SiteOptions:
     switch: Callable[[Settings, Model], Load] | None = None
     wait: bool = True
     supervision: dict[str, Any] = field(default_factory=dict)
+    encoder_texts: EncoderTexts | None = None
 
     def client_of(self, fake: dict[str, Any]) -> EngineClient:
         """Return the client of an engine with these `FakeOptions`."""
@@ -112,7 +115,10 @@ def start_site() -> Iterator[StartSite]:
         engine = options.client_of(keywords)
         settings, switch = options.settings, options.switch
         switching = ModelSwitcher(engine, settings, switch) if switch else None
-        app = create_app(settings, engine, options.retention, options.compare, switching)
+        app = create_app(
+            settings, engine, options.retention, options.compare, switching,
+            encoder_texts=options.encoder_texts,
+        )  # fmt: skip
         engine.start()
         listener = bind("127.0.0.1", 0)
         server = http_server(listener, app)

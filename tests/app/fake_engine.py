@@ -56,6 +56,7 @@ from gpu.events import (
 )
 from gpu.info import (
     DeviceInfo,
+    EmbeddingInfo,
     EngineLimits,
     EngineStats,
     KvGroupInfo,
@@ -105,6 +106,7 @@ class FakeOptions:
     kv_groups     groups of layers with blocks of their own
     name          name of the model
     hangs_with    seed of runs that hang forever before token `HANGS_AT`
+    embedding     embedding model beside it
     """
 
     delay: float = 0.01
@@ -133,6 +135,7 @@ class FakeOptions:
     kv_groups: tuple[KvGroupInfo, ...] = ()
     name: str = "fake-story"
     hangs_with: int | None = None
+    embedding: EmbeddingInfo | None = None
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -638,6 +641,7 @@ def info_of(options: FakeOptions) -> EngineInfo:
         memory=MemoryInfo(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
         dispatches_per_token=8 * options.n_layers + 5,
         defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
+        embedding=options.embedding,
     )
 
 

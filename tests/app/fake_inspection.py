@@ -23,6 +23,7 @@ from gpu.inspection.requests import (
     CacheBlocks,
     DevicePeaks,
     Embedding,
+    Encode,
     ForwardPass,
     LogitLens,
     Losses,
@@ -100,6 +101,9 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return _beam(question, info)
         case Embedding(ids=ids, pooling=pooling):
             return Answer({}, (Array.of("vector", fake_vector(ids, pooling, info)),))
+        case Encode(texts=texts):
+            vectors = np.array([fake_encoded(ids, info) for ids in texts])
+            return Answer({}, (Array.of("vectors", vectors),))
         case StepPlan(n_rows=n_rows, context=context):
             return Answer(fake_plan(info, n_rows, context), ())
         case Profile(n_rows=n_rows, context=context):
@@ -119,6 +123,13 @@ def fake_vector(ids: list[int], pooling: str, info: EngineInfo) -> npt.NDArray[n
     """Return the vector of a text: random for each text and pooling."""
     seed = [*ids, pooling == "mean"]
     return np.random.default_rng(seed).normal(0.0, 3.0, info.model.hidden_size)
+
+
+def fake_encoded(ids: list[int], info: EngineInfo) -> npt.NDArray[np.float64]:
+    """Return the vector of a text by the embedding model: random for each text, of length 1."""
+    assert info.embedding is not None
+    vector = np.random.default_rng(ids).normal(size=info.embedding.hidden_size)
+    return vector / np.linalg.norm(vector)
 
 
 def _kv_state(info: EngineInfo, run: int = 1) -> KvState:

@@ -98,6 +98,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "cache_reuse": (["256"], 256),
     "spec_type": (["ngram"], "ngram"),
     "draft": (["bundled"], "bundled"),
+    "embedding_model": (["folder"], "folder"),
     "switching": (["false"], False),
     "model_paths": (["false"], False),
     "queue": (["0"], 0),

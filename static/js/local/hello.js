@@ -38,6 +38,7 @@ export function helloOf({ plan, manifest, adapter, features, clockMs }, version,
     dispatches_per_token: dispatchesPerToken(plan),
     upstream: null,
     note: "",
+    embedding: null,
   };
 }
 

