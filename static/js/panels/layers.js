@@ -92,7 +92,14 @@ function build() {
   body.replaceChildren(line("out", "out", "end"), ...layers, line("emb", "emb", "end"));
   dense = isDense(rowHeight());
   table.classList.toggle("dense", dense);
+  if (dense) for (const row of layers) leaveToScreenReaders(row);
   places = null;
+}
+
+/** Hide the words of a dense row, but for the number of every few layers. @param {HTMLElement} row */
+function leaveToScreenReaders(row) {
+  const spans = row.querySelectorAll(row.classList.contains("named") ? "td span" : "span");
+  for (const span of spans) span.classList.add("vh");
 }
 
 /** Measure the cells once per change of size: measuring in every frame would force a layout. */

@@ -10,6 +10,7 @@ import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 import { drawRanks } from "./rank.js";
 import { inWords, ofStage, stageName, whenTop } from "./reading.js";
 import { shareColour, ShareLegend } from "../shared/share-colours.js";
+import { addHead } from "../shared/table.js";
 
 /**
  * A query: its question, and what is said of its answer.
@@ -187,19 +188,10 @@ function sourceOf({ logprob, name }, { probability }, info) {
 /** @param {number} nStages */
 function build(nStages) {
   rows = Array.from({ length: nStages }, (_, stage) => newRow(stage));
-  const head = el("tr");
   const nth = Array.from({ length: TOP }, (_, i) => `top ${i + 1}`);
-  const names = ["after", ...nth, "entropy", "chosen"];
-  for (const name of names) {
-    const cell = el("th", "", name);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const section = el("thead");
-  section.append(head);
-  const body = el("tbody");
-  body.append(...rows.map(({ row }) => row).reverse());
-  grid.replaceChildren(section, body);
+  grid.replaceChildren();
+  addHead(grid, ["after", ...nth, "entropy", "chosen"]);
+  grid.createTBody().append(...rows.map(({ row }) => row).reverse());
 }
 
 /** @param {number} stage */

@@ -6,6 +6,7 @@ import { percent } from "../../ui/format.js";
 import { factorWords } from "../../interventions/interventions.js";
 import { factorOf } from "../../interventions/intervention-wire.js";
 import { RovingTabindex } from "../shared/roving.js";
+import { addHead } from "../shared/table.js";
 
 /**
  * What the page does at a place; `factor` returns its value, which may be newer than the drawn one.
@@ -126,19 +127,11 @@ export class FactorGrid {
   /** @param {ToPage.PageModelInfo} model @param {string} shape */
   #build({ n_layers: nLayers, n_heads: nHeads }, shape) {
     this.shape = shape;
-    const head = el("tr");
     const heads = Array.from({ length: nHeads }, (_, i) => String(i));
-    for (const name of ["head", ...heads, "attention", "MLP", "layer"]) {
-      const cell = head.appendChild(el("th", "", name));
-      cell.scope = "col";
-    }
-    head.append(this.word);
-    const section = el("thead");
-    section.append(head);
+    this.table.replaceChildren();
+    addHead(this.table, ["head", ...heads, "attention", "MLP", "layer"]).append(this.word);
     this.rows = Array.from({ length: nLayers }, (_, i) => newRow(nLayers - 1 - i, nHeads));
-    const body = el("tbody");
-    body.append(...this.rows.map(({ node }) => node));
-    this.table.replaceChildren(section, body);
+    this.table.createTBody().append(...this.rows.map(({ node }) => node));
     this.table.classList.toggle("small", nHeads >= MANY_HEADS);
     this.roving.reset();
   }

@@ -10,24 +10,31 @@ const exact = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 /** @param {Column} column */
 export const nameOf = (column) => (typeof column === "string" ? column : column.name);
 
-/**
- * Create an empty table. `columns`: names, with the class of their cells where they have one, such as "n" for
- * numbers; "" has no name. A visible caption is one without the class "vh".
- *
- * @param {string} className
- * @param {string} caption
- * @param {(string | [name: string, className: string])[]} columns
- * @param {string} [captionClass]
- */
-export function newTable(className, caption, columns, captionClass = "vh") {
-  const table = el("table", `table ${className}`);
-  table.append(el("caption", captionClass, caption));
+/** Name of a column, with the class of its cells if they have one, such as "n" for numbers; "" has no name. @typedef {string | [name: string, className: string]} ColumnName */
+
+/** Add the row of column names to a table, and return it. @param {HTMLTableElement} table @param {ColumnName[]} columns */
+export function addHead(table, columns) {
   const head = table.createTHead().insertRow();
   for (const column of columns) {
     const [name, kind] = typeof column === "string" ? [column, ""] : column;
     const cell = head.appendChild(el(name ? "th" : "td", kind, name));
     if (name) cell.setAttribute("scope", "col");
   }
+  return head;
+}
+
+/**
+ * Create an empty table. A visible caption is one without the class "vh".
+ *
+ * @param {string} className
+ * @param {string} caption
+ * @param {ColumnName[]} columns
+ * @param {string} [captionClass]
+ */
+export function newTable(className, caption, columns, captionClass = "vh") {
+  const table = el("table", `table ${className}`);
+  table.append(el("caption", captionClass, caption));
+  addHead(table, columns);
   table.createTBody();
   return table;
 }

@@ -5,6 +5,7 @@ import { tokenize } from "../../net/inspect.js";
 import { changed } from "../../state.js";
 import { byId, el, setVars } from "../../ui/dom.js";
 import { bytes, count } from "../../ui/format.js";
+import { addRow, newTable } from "../shared/table.js";
 import { FAMILIES, loadFamily, VOCAB_SIZE } from "./families.js";
 import { SAMPLES } from "./samples.js";
 import { drawTradeOff } from "./trade-off.js";
@@ -162,27 +163,26 @@ const pointOf = ({ name, vocabSize, counts }, dModel) => ({
 
 /** @param {NonNullable<typeof found>} all */
 function draw({ texts, tokenizers, dModel }) {
-  const table = el("table");
-  table.append(el("caption", "vh", "Tokens per word"));
-  const head = table.createTHead().insertRow();
-  for (const name of ["Tokenizer", ...texts.map((text) => text.name), "Vocabulary", "Embedding table"])
-    head.append(Object.assign(el("th", "", name), { scope: "col" }));
-  const body = table.createTBody();
+  const table = newTable("", "Tokens per word", [
+    "Tokenizer",
+    ...texts.map(({ name }) => /** @type {[string, string]} */ ([name, "tk-bar"])),
+    "Vocabulary",
+    "Embedding table",
+  ]);
   const words = texts.map(({ text }) => wordsOf(text));
   const most = Math.max(...tokenizers.slice(0, -1).flatMap(({ counts }) => counts.map((n, i) => n / words[i])));
   for (const { name, vocabSize, counts } of tokenizers) {
-    const row = body.insertRow();
-    row.append(Object.assign(el("th", "", name), { scope: "row" }));
-    counts.forEach((n, i) => row.append(cell(n / words[i], most)));
-    row.append(el("td", "", count(vocabSize)), el("td", "", bytes(tableBytes(vocabSize, dModel))));
+    const perWord = counts.map((n, i) => n / words[i]);
+    const stored = [count(vocabSize), bytes(tableBytes(vocabSize, dModel))];
+    const row = addRow(table, [name, ...perWord.map(written), ...stored]);
+    perWord.forEach((n, i) => setVars(row.cells[i + 1], { "--share": Math.min(1, n / most) }));
   }
   at.matrix.replaceChildren(table);
 }
 
-/** @param {number} perWord @param {number} most */
-function cell(perWord, most) {
-  const node = el("td", "tk-bar", perWord.toFixed(2));
-  setVars(node, { "--share": Math.min(1, perWord / most) });
+/** Tokens per word, and their price if one is known. @param {number} perWord */
+function written(perWord) {
+  const node = el("span", "", perWord.toFixed(2));
   const price = priceOf(perWord);
   if (price !== null) node.append(el("small", "", `${price.toFixed(2)} per M words`));
   return node;
