@@ -81,6 +81,11 @@ class Runner(Protocol):
 
     def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None: ...
 
+    def set_rope(self, *, rotates: bool, n_positions: int) -> None:
+        """Have the rotary positions below `n_positions` turn queries and keys by no angle, or again
+        by their own, in the steps submitted from now on. No steps may be in flight."""
+        ...
+
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions and adapters on a slot's rows, for steps submitted from now on that
         ask for them (`Step.interventions`, `Step.loras`). None: nothing, as after `begin_slot`.

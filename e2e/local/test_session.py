@@ -222,11 +222,13 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
         {"type": "generate", "id": "a", "ids": [5, 6], name: value}
         for name, value in fields.items()
     ]
-    found = local.evaluate(ASK, [*questions, *runs])
+    unplaced = {"kind": "losses", "ids": [5, 6], "rope": False}
+    asked = {"type": "inspect", "request": len(REFUSED), "question": unplaced}
+    found = local.evaluate(ASK, [*questions, *runs, asked])
     assert not [each for each in found if each["code"] != "not_in_browser"]
     assert all("not available while the model runs in this browser" in m["message"] for m in found)
     assert [each["request"] for each in found[: len(REFUSED)]] == list(range(len(REFUSED)))
-    assert [each["param"] for each in found[len(REFUSED) :]] == list(fields)
+    assert [each["param"] for each in found[len(REFUSED) :]] == [*fields, "rope"]
 
 
 def test_an_answer_is_the_message_that_the_servers_frame_holds(local: Page) -> None:

@@ -76,6 +76,47 @@ def test_each_word_is_left_out_and_the_engine_says_what_that_does(
     assert float(rows[0]["log-probability with it"]) == pytest.approx(whole, abs=1e-5)
 
 
+@pytest.mark.quick
+def test_words_are_swapped_and_positions_switched_off_for_a_typed_answer(
+    page: Page, bundled: Site
+) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=4, seed=4)
+    play.ask("The fox saw the owl")
+    play.wait_tokens(4)
+    play.wait_done()
+    accepted = play.messages.events("accepted")[-1]["prompt"]
+    prompt, texts = [token["id"] for token in accepted], [token["text"] for token in accepted]
+    look = play.look.open("attribution")
+    choose(look, "Typed")
+    expect(look.panel.locator(".ab-say")).to_contain_text("Type an answer of your own")
+    look.panel.get_by_label("Answer to measure").fill("The owl was")
+    look.panel.get_by_label("Answer to measure").press("Enter")
+    choose(look, "Swapped with the next")
+    *rows, off = measure(look)
+    typed = bundled.engine.tokenizer.encode("The owl was", bos=False, specials=False)
+    whole = logprob(bundled, [*prompt, *typed], len(prompt))
+    assert float(rows[0]["log-probability before"]) == pytest.approx(whole, abs=1e-4)
+    start = texts.index("The")
+    for i, row in enumerate(rows[:-1]):
+        a, b = start + i, start + i + 1
+        assert texts[a] == row["swapped with the next"], "each word is one token here"
+        order = [*prompt[:a], prompt[b], prompt[a], *prompt[b + 1 :]]
+        after = logprob(bundled, [*order, *typed], len(prompt))
+        assert float(row["after"]) == pytest.approx(after, abs=1e-4)
+    assert rows[-1]["after"] == "", "nothing comes after the last word"
+    question = Losses([*prompt, *typed], top=5, first=len(prompt) - 1, rope=False)
+    answered = ask_engine(bundled, question)
+    unplaced = float(answered["logprob"].astype(np.float64).sum())
+    assert off["swapped with the next"] == "rotary positions off"
+    assert float(off["after"]) == pytest.approx(unplaced, abs=1e-4)
+    expect(look.panel.locator(".ab-one")).to_contain_text("With rotary positions switched off")
+    shares = look.panel.locator(".ab-likely tbody tr td:nth-child(4)").all_inner_texts()
+    assert [float(share) for share in shares] == pytest.approx(
+        100 * np.exp(answered["top_logprobs"][0].astype(np.float64)), abs=0.06
+    )
+
+
 def test_what_cannot_be_measured_is_said_and_a_measurement_stops(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -30,6 +30,9 @@ PIECE_ROWS = 16
 EMPTY_SCHEDULE = InterventionSchedule()
 """No interventions. Shared, so it must not be changed."""
 
+NO_ROPE_SALT = "without rotary positions\0"
+"""Salt of blocks computed without them; those of requests are printable."""
+
 T = TypeVar("T")
 
 
@@ -89,13 +92,20 @@ class Recomputer:
         return self._computed(ids, first, ask, schedule)
 
     def logits(
-        self, ids: list[int], first: int, schedule: InterventionSchedule = EMPTY_SCHEDULE
+        self,
+        ids: list[int],
+        first: int,
+        schedule: InterventionSchedule = EMPTY_SCHEDULE,
+        *,
+        rope: bool = True,
     ) -> Generator[None, None, Floats]:
         """Return the logits after each of ids[first:], at most `max_samples`, as (len(ids) − first,
-        vocab_size)."""
-        return self._computed(
-            ids, first, lambda slot: self._ask_logits(slot, ids, first, schedule), schedule
-        )
+        vocab_size). `rope` False: computed without rotary positions."""
+
+        def ask(slot: int) -> Floats:
+            return self._ask_logits(slot, ids, first, schedule)
+
+        return self._computed(ids, first, ask, schedule, rope=rope)
 
     def all_logits(self, ids: list[int], schedule: InterventionSchedule) -> Floats:
         """Return the logits after every id as (len(ids), vocab_size), all computed in one piece."""
@@ -139,14 +149,20 @@ class Recomputer:
         return self._runner.logits(self._step(slot, ids, first, schedule, samples))
 
     def _computed(
-        self, ids: list[int], first: int, ask: Callable[[int], T], schedule: InterventionSchedule
+        self,
+        ids: list[int],
+        first: int,
+        ask: Callable[[int], T],
+        schedule: InterventionSchedule,
+        *,
+        rope: bool = True,
     ) -> Generator[None, None, T]:
         """Fill a slot with ids[:first] piece by piece, then return `ask(slot)`, which computes the
         rest. If the cache has dropped an earlier piece, the next one computes it again and more.
         """
         n_filled = 0
         while True:
-            with self._borrow(ids, first, schedule) as borrowed_slot:
+            with self._borrow(ids, first, schedule, rope=rope) as borrowed_slot:
                 if borrowed_slot.n_computed == first:
                     answer = ask(borrowed_slot.slot)
                     borrowed_slot.n_computed = len(ids)
@@ -176,9 +192,12 @@ class Recomputer:
 
     @contextmanager
     def _borrow(
-        self, ids: list[int], first: int, schedule: InterventionSchedule
+        self, ids: list[int], first: int, schedule: InterventionSchedule, *, rope: bool = True
     ) -> Iterator[BorrowedSlot]:
-        hashes = BlockHashes(schedule.digest_at, schedule.cache_salt)
+        """Lend a slot for ids, of which those from `first` on will be computed. `rope` False: what
+        is computed in it has no rotary positions, and its blocks are those of other texts."""
+        salt = schedule.cache_salt if rope else NO_ROPE_SALT + schedule.cache_salt
+        hashes = BlockHashes(schedule.digest_at, salt)
         borrowed = self._scheduler.borrow(ids, first, hashes)
         if borrowed is None:
             raise QueueFull(
@@ -190,8 +209,12 @@ class Recomputer:
             submit_copies(self._runner, borrowed.copies)
             for group, blocks in enumerate(borrowed.tables):
                 self._runner.set_blocks(borrowed_slot.slot, blocks, group)
+            if not rope:
+                self._runner.set_rope(rotates=False, n_positions=len(ids))
             yield borrowed_slot
         finally:
+            if not rope:
+                self._runner.set_rope(rotates=True, n_positions=len(ids))
             self._scheduler.give_back(borrowed, borrowed_slot.n_computed)
 
 

@@ -153,6 +153,8 @@ class Losses(_Question, frozen=True, tag="losses"):
     """Loss of each token, given those before it (teacher forcing).
 
     `first`: only the tokens after ids[first] count; n is the number of ids from there on.
+    `rope` False: queries and keys are not rotated by their positions, so that the model sees which
+    tokens there are, and hardly in which order.
 
     logprob        f32 (n − 1,): natural log of the probability of ids[i + 1] after ids[: i + 1]
     rank           u32 (n − 1,): tokens more likely than it
@@ -164,6 +166,7 @@ class Losses(_Question, frozen=True, tag="losses"):
     ids: list[int]
     top: int = 5
     first: int = 0
+    rope: bool = True
     spans: tuple[InterventionSpan, ...] = ()
 
 

@@ -12,7 +12,7 @@ from gpu.config import ModelConfig, Stage
 from gpu.models.forward_pass import Pass
 from gpu.models.layer import Moe
 from gpu.models.loading import LayerLoader
-from gpu.models.rope import upload_rope_cos_sin
+from gpu.models.rope import rope_cos_sin, upload_rope_cos_sin
 from gpu.ops import Norm
 from gpu.webgpu.buffers import Memory, Tensor
 
@@ -81,6 +81,12 @@ class Decoder(ABC):
         """Return cosine and sine of the rotary positions of layer i; None if it has none."""
         rope = self.config.rope_of(i)
         return self._rope_cos_sin[rope] if rope else None
+
+    def set_rope(self, memory: Memory, context: int, n_positions: int, *, rotates: bool) -> None:
+        """See `Runner.set_rope`. `context`: that which the model was loaded for."""
+        for rope, table in self._rope_cos_sin.items():
+            cos_sin = rope_cos_sin(self.config, context, rope, n_positions, rotates=rotates)
+            memory.write(table, cos_sin)
 
     @property
     def scratch(self) -> Mapping[str, int]:

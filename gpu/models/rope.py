@@ -11,14 +11,25 @@ from gpu.webgpu.buffers import Memory, Tensor
 
 
 def rope_cos_sin(
-    config: ModelConfig, context: int, rope: RopeConfig | None = None
+    config: ModelConfig,
+    context: int,
+    rope: RopeConfig | None = None,
+    n_positions: int | None = None,
+    *,
+    rotates: bool = True,
 ) -> npt.NDArray[np.float32]:
     """Return (context, rotary_dim / 2, 2) float32: cosine and sine of position × frequency, times
     the attention factor. Computed in double precision, so that long positions keep their accuracy
-    on any GPU. `rope`: one of the configuration's, None: that of layers without a window."""
+    on any GPU.
+
+    rope         one of the configuration's; None: that of layers without a window
+    n_positions  only the first of them; None: all of the context
+    rotates      False: every angle is 0
+    """
     rope = rope or config.rope
     inv_freq = rope.inv_freq(config.rope_dim, context)
-    angles = np.outer(np.arange(context, dtype=np.float64), inv_freq)
+    n_positions = context if n_positions is None else n_positions
+    angles = np.outer(np.arange(n_positions, dtype=np.float64), inv_freq * rotates)
     table, values = np.empty((*angles.shape, 2), np.float32), np.empty_like(angles)
     for i, function in enumerate((np.cos, np.sin)):
         function(angles, out=values)

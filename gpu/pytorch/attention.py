@@ -30,9 +30,11 @@ class Rotary:
 
 
 class RotaryEmbeddings:
-    """Rotary positions of a model, for texts of `context` tokens."""
+    """Rotary positions of a model, for texts of `context` tokens; `rotates` False: all turn by no
+    angle."""
 
     def __init__(self, config: ModelConfig, context: int) -> None:
+        self.rotates = True
         self._of_layers = [config.rope_of(i) for i in range(config.n_layers)]
         self._inv_freq = {
             rope: torch.from_numpy(rope.inv_freq(config.head_dim, context))
@@ -43,6 +45,7 @@ class RotaryEmbeddings:
     def at(self, positions: torch.Tensor, *, scaled: bool = True) -> list[Rotary | None]:
         """Return the rotation of each layer; None: it has no positions. `scaled` False: without the
         factor of rotated vectors."""
+        positions = positions if self.rotates else torch.zeros_like(positions)
         found: dict[RopeConfig | None, Rotary | None] = {
             rope: Rotary.of(positions, inv_freq, rope.attention_factor if scaled else 1.0)
             for rope, inv_freq in self._inv_freq.items()

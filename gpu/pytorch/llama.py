@@ -158,6 +158,10 @@ class TorchLlama:
             pool[:, destination] = pool[:, source]
 
     @torch.inference_mode()
+    def set_rope(self, rotates: bool) -> None:
+        """See `Runner.set_rope`: all positions are switched together."""
+        self._ropes.rotates = rotates
+
     def shift_kv(self, moves: Sequence[TokenMove]) -> None:
         """Move tokens to other positions: rotate their keys by the difference, copy their
         values."""

@@ -171,6 +171,9 @@ class TorchRunner:
     def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         self._thread.submit(self.model.shift_kv, moves)
 
+    def set_rope(self, *, rotates: bool, n_positions: int) -> None:
+        self._thread.submit(self.model.set_rope, rotates)
+
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         active = active or NONE_ACTIVE
         active.validate(self.config)

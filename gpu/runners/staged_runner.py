@@ -265,6 +265,11 @@ class StagedRunner:
         plan: dict[str, Any] = msgspec.to_builtins(join_reports(reports))
         return plan
 
+    def set_rope(self, *, rotates: bool, n_positions: int) -> None:
+        set_rope = methodcaller("set_rope", rotates=rotates, n_positions=n_positions)
+        for worker in self._workers:
+            worker.call(set_rope)
+
     def weight_digest(self, number: int) -> tuple[bytes, int] | None:
         for worker in self._workers:
             n = worker.call(attrgetter("n_weight_tensors"))

@@ -218,6 +218,11 @@ class WgpuRunner:
     def shift_kv(self, moves: Sequence[TokenMove], group: int = 0) -> None:
         self.kv_shift.submit(moves, group)
 
+    def set_rope(self, *, rotates: bool, n_positions: int) -> None:
+        assert not self._queue, "collect the steps in flight first"
+        self.gpu.submissions.settle()
+        self.model.set_rope(self._memory, self.limits.context, n_positions, rotates=rotates)
+
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         self._loras.set(slot, active.loras if active else {})
         self.plans.intervention_buffers.set(slot, active)

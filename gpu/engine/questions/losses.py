@@ -15,12 +15,18 @@ def check(question: Losses, model: QuestionedModel) -> None:
     if len(question.ids) < 2:
         raise InvalidRequest("one token has nothing before it; give two ids", "ids")
     model.check_place(question.ids[:-1], question.first, "first")
+    if not question.rope and model.runner.config.rotary_dim == 0:
+        raise InvalidRequest(
+            "rope can be switched off only in a model that has rotary positions (RoPE), and this "
+            "one has none; leave it out",
+            "rope",
+        )
 
 
 def answer(question: Losses, model: QuestionedModel, schedule: InterventionSchedule) -> AnswerSteps:
     ids, reading, most = question.ids, LossReading(question.top), model.recomputer.max_samples
     for first, end in model.pieces(question.first, len(ids) - 1, schedule, "losses", most):
-        logits = yield from model.recomputer.logits(ids[:end], first, schedule)
+        logits = yield from model.recomputer.logits(ids[:end], first, schedule, rope=question.rope)
         reading.add(logits, ids[first + 1 : end + 1])
         yield
     return reading.answer()

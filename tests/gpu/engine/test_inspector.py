@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from gpu.engine.engine import Engine
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
@@ -28,6 +30,7 @@ from gpu.inspection.requests import (
 from gpu.load_options import LoadOptions
 from gpu.sampling_params import SamplingParams
 from gpu.webgpu.device_policy import ROWS
+from tests.gpu.models import random_models
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 PARAMS = SamplingParams(
@@ -154,6 +157,33 @@ def test_losses_are_those_of_the_run(
     own = answer["logprob"][len(prompt) - 1 :]
     np.testing.assert_allclose(own, [token.logprob for token in written], atol=1e-5)
     assert answer.info["perplexity"] == pytest.approx(np.exp(-answer["logprob"].mean()), rel=1e-5)
+
+
+@torch.no_grad()
+def test_losses_without_rotary_positions_equal_transformers(engine: Engine, ids: list[int]) -> None:
+    """Nor do they leave keys, or tables of angles, to texts that have positions."""
+    before = engine.inspect(Losses(ids)).result()["logprob"]
+    got = engine.inspect(Losses(ids, rope=False)).result()["logprob"]
+    reference = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    rotary = reference.model.rotary_emb
+    rotated = rotary.forward
+    rotary.forward = lambda x, position_ids: rotated(x, 0 * position_ids)
+    logs = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+    want = logs[:-1].gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+    np.testing.assert_allclose(got, want, atol=2e-2 if engine.info.model.dtype == "f16" else 1e-4)
+    assert np.abs(got - before).max() > 1
+    np.testing.assert_array_equal(engine.inspect(Losses(ids)).result()["logprob"], before)
+    np.testing.assert_array_equal(engine.inspect(Losses(ids, rope=False)).result()["logprob"], got)
+
+
+def test_a_model_without_rotary_positions_says_so() -> None:
+    learned = Engine.load(random_models.folder("gpt2"), LoadOptions(dtype="f32", slots=1))
+    try:
+        with pytest.raises(InvalidRequest, match="has none; leave it out") as refused:
+            learned.inspect(Losses([1, 2, 3], rope=False)).result()
+        assert refused.value.param == "rope"
+    finally:
+        learned.close()
 
 
 def test_a_long_text_that_nobody_wrote_is_worked_through_in_pieces(engine: Engine) -> None:

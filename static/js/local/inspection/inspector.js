@@ -168,7 +168,8 @@ export class Inspector {
   }
 
   /** @param {Read.Losses} question @returns {Ask} */
-  losses({ ids, first, top }) {
+  losses({ ids, first, top, rope }) {
+    if (!rope) throw new NotInBrowser("texts without rotary positions are", "rope");
     this.checkPlace(ids, 0);
     this.checkTop(top);
     if (ids.length < 2)

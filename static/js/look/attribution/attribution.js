@@ -1,5 +1,6 @@
-// Attribution instrument: how much each word of the prompt contributed to the focused token, or to the
-// whole answer, measured by leaving the word out.
+// Attribution instrument: how much each word of the prompt contributed to the focused token, to the whole
+// answer or to an answer that the user types, measured by leaving the word out; and how much the order of the
+// words did, measured by swapping them and by switching rotary positions off.
 
 import { NOT_MEASURED } from "../../turns/answer.js";
 import { tokenize } from "../../net/inspect.js";
@@ -9,24 +10,24 @@ import { el, newButton, setText } from "../../ui/dom.js";
 import { percent, plural, probability, tokenLabel } from "../../ui/format.js";
 import { newSegmented } from "../../ui/segmented.js";
 import { Missing, sequenceOf } from "../shared/context.js";
-import { shareBar } from "../shared/table.js";
 import { LossText } from "../loss/text.js";
+import { LikelyTable } from "./likely.js";
+import { newList } from "./list.js";
 import { Measurement } from "./measure.js";
 import { partsOf, unitsOf } from "./units.js";
 
 /** @typedef {import("./units.js").UnitKind} UnitKind */
 /** @typedef {import("./units.js").Unit} Unit */
-/** @typedef {"token" | "answer"} TargetKind */
+/** @typedef {"token" | "answer" | "typed"} TargetKind */
+/** @typedef {import("./measure.js").Change} Change */
 /** @typedef {import("./units.js").PromptPart} PromptPart */
 /**
- * What is shown: the prompt, what is predicted (`kind`; `word`: the focused token), and its measurement.
+ * What is shown: the prompt, what is predicted (`what`: in words; `isToken`: one token), and its measurement.
  *
- * @typedef {{key: string, segment: Segment, parts: PromptPart[], measurement: Measurement, word: string,
- *   kind: TargetKind}} Shown
+ * @typedef {{key: string, segment: Segment, parts: PromptPart[], measurement: Measurement, what: string,
+ *   isToken: boolean}} Shown
  */
 
-/** Units in the list. */
-const N_LISTED = 12;
 /** Measurements that are kept. */
 const N_KEPT = 12;
 
@@ -36,20 +37,31 @@ const kept = new Map();
 const cuts = new WeakMap();
 /** @type {TargetKind} */
 let target = "token";
+/** The answer that the user typed. */
+let typed = "";
+/** @type {Change} */
+let change = "out";
 /** @type {UnitKind} */
 let unitKind = "words";
 /** @type {Shown | null} */
 let now = null;
-/** Unit that is pointed at or selected, or null. @type {number | null} */
+/** Unit that is pointed at or selected, ORDER, or null. @type {number | null} */
 let looked = null;
+/** `looked` at what switching positions off does. */
+const ORDER = -1;
 let leaving = new AbortController();
 
 /**
  * Elements.
  *
- * @type {{go: HTMLButtonElement, bar: HTMLProgressElement, say: HTMLElement, list: HTMLElement, one: HTMLElement}}
+ * @type {{go: HTMLButtonElement, bar: HTMLProgressElement, say: HTMLElement, typed: HTMLInputElement,
+ *   one: HTMLElement}}
  */
 let at;
+/** @type {ReturnType<typeof newList>} */
+let list;
+/** @type {LikelyTable} */
+let likely;
 /** @type {LossText} */
 let text;
 
@@ -67,26 +79,38 @@ export const attribution = {
     draw();
     const { measurement } = now;
     return measurement.nDone
-      ? `The engine read ${plural(measurement.nDone + 1, "text")}: with the whole prompt, and without each part of it.`
+      ? `The engine read ${plural(measurement.nDone + 1, "text")}: with the prompt as it is, and with each part of it changed.`
       : "Nothing is computed until you measure.";
   },
 
   hide: () => leaving.abort(),
 
   table: () => ({
-    columns: ["left out", "tokens", "log-probability with it", "without it", "difference"],
-    rows: now ? now.measurement.units.map((unit, i) => rowOf(unit, i, /** @type {Shown} */ (now).measurement)) : [],
+    columns:
+      change === "out"
+        ? ["left out", "tokens", "log-probability with it", "without it", "difference"]
+        : ["swapped with the next", "tokens", "log-probability before", "after", "difference"],
+    rows: now ? rowsOf(now.measurement) : [],
   }),
 };
 
-/** @param {Unit} unit @param {number} i @param {Measurement} measurement */
-const rowOf = (unit, i, measurement) => [
-  unit.text,
-  unit.to - unit.from,
-  measurement.whole,
-  measurement.left[i],
-  measurement.effect(i),
-];
+/** @param {Measurement} measurement */
+function rowsOf(measurement) {
+  const { units, whole, readings, unplaced } = measurement;
+  /** @type {(string | number | null)[][]} */
+  const rows = units.map((unit, i) => [
+    unit.text,
+    unit.to - unit.from,
+    whole && whole.logprob,
+    readings[i]?.logprob ?? null,
+    measurement.effect(i),
+  ]);
+  if (whole && unplaced && typeof unplaced !== "string")
+    rows.push([POSITIONS_OFF, null, whole.logprob, unplaced.logprob, whole.logprob - unplaced.logprob]);
+  return rows;
+}
+
+const POSITIONS_OFF = "rotary positions off";
 
 // ---- what is measured ---------------------------------------------------------------------------
 
@@ -101,12 +125,29 @@ async function shownFrom(focus) {
   if (spansUpTo(segment, ids.length).reached)
     throw new Missing("This text was written with interventions, whose positions would shift when words are left out.");
   const parts = partsOf(segment.prompt, await cutOf(segment));
-  const { length: first } = segment.prompt;
-  const what = target === "token" ? { ids: ids.slice(0, position + 1), first: position } : { ids, first };
-  const key = [hello.model.name, hello.model.dtype, segment.id, target, unitKind, what.ids.length].join(" ");
-  const measurement = kept.get(key) ?? new Measurement(what, unitsOf(parts, unitKind));
   const word = token.eos ? "end of text" : tokenLabel(texts[position], "·");
-  return { key, segment, parts, measurement, word, kind: target };
+  const predicted = await predictedFrom({ ids, position, first: segment.prompt.length, word });
+  const { ids: asked } = predicted.target;
+  const choice = [target, target === "typed" && typed, change, unitKind, asked.length];
+  const key = [hello.model.name, hello.model.dtype, segment.id, ...choice].join(" ");
+  const units = predicted.what ? unitsOf(parts, unitKind) : [];
+  const measurement = kept.get(key) ?? new Measurement(predicted.target, units, change);
+  return { key, segment, parts, measurement, what: predicted.what, isToken: asked.length === predicted.target.first + 1 };
+}
+
+/**
+ * What is predicted: its ids after those of the prompt, and in words, "" if none was typed. `first`: the place
+ * of the answer.
+ *
+ * @param {{ids: number[], position: number, first: number, word: string}} focused
+ */
+async function predictedFrom({ ids, position, first, word }) {
+  if (target === "token") return { target: { ids: ids.slice(0, position + 1), first: position }, what: `“${word}”` };
+  if (target === "answer") return { target: { ids, first }, what: "the answer" };
+  if (!typed) return { target: { ids, first }, what: "" };
+  const { tokens } = await tokenize({ text: typed });
+  const own = { ids: [...ids.slice(0, first), ...tokens.map(({ id }) => id)], first };
+  return { target: own, what: `“${typed.trim()}”` };
 }
 
 /** @param {Segment} segment */
@@ -139,6 +180,17 @@ async function toggle() {
 
 // ---- layout -------------------------------------------------------------------------------------
 
+/**
+ * @template {string} Value
+ * @param {string} legend
+ * @param {string} name
+ * @param {[value: Value, label: string][]} options
+ * @param {Value} value
+ * @param {(value: Value) => void} choose
+ */
+const newChoice = (legend, name, options, value, choose) =>
+  newSegmented({ legend, name, options, value, onChange: (chosen) => (choose(chosen), restart()) });
+
 function buildSide() {
   const side = el("div", "column ab-side");
   const go = newButton("Measure", toggle, "send");
@@ -147,41 +199,46 @@ function buildSide() {
   const say = el("p", "ab-say");
   const one = el("p", "ab-one");
   one.setAttribute("role", "status");
-  const list = el("ol");
-  at = { go, bar, say, one, list };
+  at = { go, bar, say, one, typed: newTyped() };
   side.append(
-    newSegmented({
-      legend: "What",
-      name: "ab-target",
-      options: [
-        ["token", "This token"],
-        ["answer", "Whole answer"],
-      ],
-      value: target,
-      onChange(value) {
-        target = value;
-        restart();
-      },
-    }),
-    newSegmented({
-      legend: "Left out",
-      name: "ab-unit",
-      options: [
-        ["words", "Words"],
-        ["tokens", "Tokens"],
-        ["messages", "Messages"],
-      ],
-      value: unitKind,
-      onChange(value) {
-        unitKind = value;
-        restart();
-      },
-    }),
+    newChoice("What", "ab-target", TARGETS, target, (value) => (target = value)),
+    at.typed,
+    newChoice("Change", "ab-change", CHANGES, change, (value) => (change = value)),
+    newChoice("Part", "ab-unit", UNITS, unitKind, (value) => (unitKind = value)),
     say,
     go,
     bar,
   );
   return side;
+}
+
+/** @type {[TargetKind, string][]} */
+const TARGETS = [
+  ["token", "This token"],
+  ["answer", "Whole answer"],
+  ["typed", "Typed"],
+];
+/** @type {[Change, string][]} */
+const CHANGES = [
+  ["out", "Left out"],
+  ["swap", "Swapped with the next"],
+];
+/** @type {[UnitKind, string][]} */
+const UNITS = [
+  ["words", "Words"],
+  ["tokens", "Tokens"],
+  ["messages", "Messages"],
+];
+
+function newTyped() {
+  const input = el("input", "ab-typed");
+  Object.assign(input, { type: "text", placeholder: "An answer, such as Paris", maxLength: 400 });
+  input.setAttribute("aria-label", "Answer to measure");
+  input.addEventListener("change", () => {
+    typed = input.value.trimEnd();
+    restart();
+  });
+  return input;
 }
 
 /** Before another choice is measured, what is measured stops. */
@@ -206,7 +263,12 @@ function buildText() {
 
 function buildList() {
   const box = el("div", "ab-list");
-  box.append(at.one, el("h3", "", "Change of log-probability without it, in nats"), at.list);
+  likely = new LikelyTable();
+  list = newList((i) => {
+    looked = i;
+    drawLooked();
+  });
+  box.append(at.one, likely.box, list.box);
   return box;
 }
 
@@ -219,6 +281,7 @@ function unitAt(i) {
 }
 
 function draw() {
+  at.typed.hidden = target !== "typed";
   if (!now) return;
   const { measurement, parts, segment } = now;
   const { units, nDone, isRunning, isComplete } = measurement;
@@ -235,61 +298,65 @@ function draw() {
   at.go.hidden = isComplete;
   Object.assign(at.bar, { max: Math.max(1, units.length), value: nDone, hidden: !isRunning });
   setText(at.say, sayOf(now));
-  drawList(effects);
+  list.draw(listed(measurement), change);
   drawLooked();
+}
+
+/** What was measured, for the list. @param {Measurement} measurement */
+function listed(measurement) {
+  const { units, whole, unplaced } = measurement;
+  const known = units.flatMap(({ text: own }, i) => {
+    const effect = measurement.effect(i);
+    return effect === null ? [] : [{ i, text: own, effect }];
+  });
+  if (whole && unplaced && typeof unplaced !== "string")
+    known.push({ i: ORDER, text: POSITIONS_OFF, effect: whole.logprob - unplaced.logprob });
+  return known;
 }
 
 const NOTHING = { rank: null, bits: null, top: null, nBytes: null, nCharacters: null };
 
 /** @param {Shown} shown */
-function sayOf({ measurement, word, kind }) {
+function sayOf({ measurement, what, isToken }) {
   const { units, nDone, whole, isRunning } = measurement;
+  if (!what) return "Type an answer of your own, and see how likely the model finds it.";
   if (measurement.problem) return measurement.problem;
-  const what = kind === "token" ? `“${word}”` : "the answer";
-  if (whole === null || !nDone)
-    return isRunning
-      ? "Reading the whole prompt …"
-      : `How likely would ${what} be without each of the ${plural(units.length, "part")} of the prompt? ` +
-          `The engine reads the text ${plural(units.length + 1, "time")}.`;
-  const start = kind === "token" ? `p ${probability(Math.exp(whole))}` : `log-probability ${short(whole)}`;
+  if (!whole || !nDone) {
+    if (isRunning) return "Reading the whole prompt …";
+    const changed =
+      change === "out"
+        ? `without each of the ${plural(units.length, "part")} of the prompt`
+        : `with each two of the ${plural(units.length, "part")} of the prompt swapped, and without rotary positions`;
+    return `How likely would ${what} be ${changed}? The engine reads the text ${plural(units.length + 1, "time")}.`;
+  }
+  const start = isToken ? `p ${probability(Math.exp(whole.logprob))}` : `log-probability ${short(whole.logprob)}`;
   return `With the whole prompt, ${what} has ${start}. Measured: ${nDone} of ${plural(units.length, "part")}.`;
-}
-
-/** @param {(number | null)[]} effects */
-function drawList(effects) {
-  if (!now) return;
-  const { units } = now.measurement;
-  const known = effects.flatMap((effect, i) => (effect === null ? [] : [{ i, effect }]));
-  known.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
-  const most = Math.abs(known[0]?.effect ?? 1) || 1;
-  at.list.replaceChildren(
-    ...known.slice(0, N_LISTED).map(({ i, effect }) => {
-      const item = el("li");
-      const bar = shareBar(Math.abs(effect) / most, effect < 0 ? "lamp" : "");
-      item.append(el("span", "w", units[i].text.trim()), bar, el("span", "n", signed(effect)));
-      return item;
-    }),
-  );
 }
 
 /** @param {number} nats */
 const short = (nats) => nats.toFixed(2).replace("-", "−");
-/** How the log-probability changes without a part. @param {number} effect */
-const signed = (effect) => (effect < 0 ? `+${short(-effect)}` : short(-effect));
 
+/** Draw what the unit that is looked at changes, or else the one that changes most. */
 function drawLooked() {
   if (!now) return;
-  const { measurement, kind, word } = now;
-  const { units, whole, left } = measurement;
+  const { measurement, what, isToken } = now;
+  const { units, whole, readings, unplaced } = measurement;
   const effects = units.map((_, unit) => measurement.effect(unit) ?? -Infinity);
   const i = looked ?? (measurement.nDone ? effects.indexOf(Math.max(...effects)) : -1);
-  const rest = left[i];
-  text.mark(units[i]?.from ?? -1);
-  if (whole === null || rest === null || rest === undefined) return setText(at.one, "");
-  const what = kind === "token" ? `“${word}”` : "the answer";
-  const [before, after] =
-    kind === "token"
-      ? [`${percent(Math.exp(whole))} %`, `${percent(Math.exp(rest))} %`]
-      : [`log-probability ${short(whole)}`, short(rest)];
-  return setText(at.one, `Without “${units[i].text.trim()}”, ${what} goes from ${before} to ${after}.`);
+  const isOrder = looked === ORDER || (looked === null && change === "swap");
+  const reading = isOrder ? unplaced : readings[i];
+  text.mark(isOrder ? -1 : (units[i]?.from ?? -1));
+  likely.draw(whole, reading && typeof reading !== "string" ? reading : null);
+  if (typeof reading === "string") return setText(at.one, reading);
+  if (!whole || !reading) return setText(at.one, "");
+  const [before, after] = isToken
+    ? [`${percent(Math.exp(whole.logprob))} %`, `${percent(Math.exp(reading.logprob))} %`]
+    : [`log-probability ${short(whole.logprob)}`, short(reading.logprob)];
+  const name = units[i]?.text.trim();
+  const how = isOrder
+    ? "With rotary positions switched off"
+    : change === "out"
+      ? `Without “${name}”`
+      : `With “${units[i + 1].text.trim()}” before “${name}”`;
+  return setText(at.one, `${how}, ${what} goes from ${before} to ${after}.`);
 }

@@ -1,5 +1,6 @@
-// Leave-one-out: the log-probability of a token, or of the whole answer, with and without each part of
-// the prompt (Zeiler & Fergus 2014, "occlusion"; Captum's feature ablation).
+// The log-probability of a token, or of a whole answer, for the prompt as it is and for one that is changed:
+// without one of its parts (leave-one-out; Zeiler & Fergus 2014, "occlusion"; Captum's feature ablation), or
+// in another order.
 
 import { askOnce } from "../shared/answer-cache.js";
 
@@ -11,12 +12,33 @@ import { askOnce } from "../shared/answer-cache.js";
  * @typedef {{ids: number[], first: number}} Target
  */
 
-/** Sum of the log-probabilities of a target, in nats. @param {Target} target */
-async function logprobOf({ ids, first }) {
+/** What is done to a part of the prompt: left out, or swapped with the next one. @typedef {"out" | "swap"} Change */
+
+/** A token with its probability. @typedef {{text: string, share: number}} Likely */
+
+/**
+ * What the engine says of a target.
+ *
+ * @typedef {{logprob: number, likely: Likely[]}} Reading `logprob`: sum over its tokens, in nats; `likely`:
+ *   the most likely tokens in the place of the first, best first
+ */
+
+/** Tokens in `Reading.likely`. */
+const N_LIKELY = 5;
+
+/** @param {Target} target @param {boolean} [rope] with rotary positions @returns {Promise<Reading>} */
+async function read({ ids, first }, rope = true) {
   /** @type {FromPage.Losses} */
-  const question = { kind: "losses", ids, first: first - 1, top: 1 };
-  const { arrays } = await askOnce(question);
-  return [...arrays.logprob.values].reduce((sum, value) => sum + value, 0);
+  const question = { kind: "losses", ids, first: first - 1, top: N_LIKELY, ...(!rope && { rope }) };
+  const { info, arrays } = await askOnce(question);
+  const shares = [...arrays.top_logprobs.values.slice(0, N_LIKELY)].map(Math.exp);
+  return {
+    logprob: [...arrays.logprob.values].reduce((sum, value) => sum + value, 0),
+    likely: shares.map((share, i) => {
+      const id = arrays.top_ids.values[i];
+      return { text: info.pieces?.[id] ?? String(id), share };
+    }),
+  };
 }
 
 /**
@@ -31,33 +53,69 @@ export function without({ ids, first }, { from, to }) {
   return { ids: [...ids.slice(0, from), ...ids.slice(to)], first: first - (to - from) };
 }
 
+/**
+ * The target with a unit of the prompt after the next one. What is between them, such as tokens of the chat
+ * template, stays there.
+ *
+ * @param {Target} target
+ * @param {Unit} unit
+ * @param {Unit} next
+ * @returns {Target}
+ */
+export function swapped({ ids, first }, { from, to }, next) {
+  const part = (/** @type {number} */ start, /** @type {number} */ end) => ids.slice(start, end);
+  const order = [part(0, from), part(next.from, next.to), part(to, next.from), part(from, to)];
+  return { ids: [...order.flat(), ...ids.slice(next.to)], first };
+}
+
 /** A measurement, filled in as answers arrive. */
 export class Measurement {
-  /** With the whole prompt; null until known. @type {number | null} */
+  /** With the prompt as it is; null until known. @type {Reading | null} */
   whole = null;
-  /** Without each unit; null: not measured yet, or nothing would be left. @type {(number | null)[]} */
-  left;
+  /**
+   * With each unit changed; null: not measured yet, or it cannot be changed. @type {(Reading | null)[]}
+   */
+  readings;
+  /** In the order of a swap only: without rotary positions, or why the engine cannot. @type {Reading | string | null} */
+  unplaced = null;
   /** Number of units that were asked about. */
   nDone = 0;
   isRunning = false;
   /** Why it ended early, or "". */
   problem = "";
 
-  /** @param {Target} target @param {Unit[]} units */
-  constructor(target, units) {
+  /** @param {Target} target @param {Unit[]} units @param {Change} change */
+  constructor(target, units, change) {
     this.target = target;
     this.units = units;
-    this.left = units.map(() => null);
+    this.change = change;
+    this.readings = units.map(() => null);
   }
 
   get isComplete() {
     return this.nDone === this.units.length;
   }
 
-  /** By how much the log-probability falls without a unit, in nats; null: unknown. @param {number} i */
+  /** By how much the log-probability falls with unit i changed, in nats; null: unknown. @param {number} i */
   effect(i) {
-    const left = this.left[i];
-    return this.whole === null || left === null ? null : this.whole - left;
+    const reading = this.readings[i];
+    return this.whole && reading && this.whole.logprob - reading.logprob;
+  }
+
+  /** The target with unit i changed; null: it cannot be. @param {number} i */
+  #changed(i) {
+    const unit = this.units[i];
+    if (this.change === "out") return without(this.target, unit);
+    const next = this.units[i + 1];
+    return next ? swapped(this.target, unit, next) : null;
+  }
+
+  async #readUnplaced() {
+    try {
+      return await read(this.target, false);
+    } catch (error) {
+      return /** @type {Problem} */ (error).message;
+    }
   }
 
   /**
@@ -70,11 +128,12 @@ export class Measurement {
     this.isRunning = true;
     this.problem = "";
     try {
-      this.whole ??= await logprobOf(this.target);
+      this.whole ??= await read(this.target);
       onStep();
+      if (this.change === "swap") this.unplaced ??= await this.#readUnplaced();
       while (!this.isComplete && !signal.aborted) {
-        const rest = without(this.target, this.units[this.nDone]);
-        this.left[this.nDone] = rest && (await logprobOf(rest));
+        const target = this.#changed(this.nDone);
+        this.readings[this.nDone] = target && (await read(target));
         this.nDone += 1;
         onStep();
       }

@@ -1,0 +1,51 @@
+// The parts of the prompt that change most, as bars; pointing at one shows it.
+
+import { el, newButton, setText } from "../../ui/dom.js";
+import { shareBar } from "../shared/table.js";
+
+/** @typedef {import("./measure.js").Change} Change */
+
+/** Parts in the list. */
+const N_LISTED = 12;
+
+/** @type {Record<Change, string>} */
+const HEADINGS = {
+  out: "Change of log-probability without it, in nats",
+  swap: "Change of log-probability when it is swapped with the next, in nats",
+};
+
+/** An entry: part `i` of the prompt, its text, and by how much the log-probability falls. @typedef {{i: number, text: string, effect: number}} Changed */
+
+/** @param {(i: number) => void} look called with the part to show */
+export function newList(look) {
+  const box = el("div");
+  const heading = box.appendChild(el("h3"));
+  const list = box.appendChild(el("ol"));
+
+  /** @param {Changed} changed @param {number} most */
+  function itemOf({ i, text, effect }, most) {
+    const item = el("li");
+    const word = newButton(text.trim(), () => look(i), "w");
+    item.append(word, shareBar(Math.abs(effect) / most, effect < 0 ? "lamp" : ""), el("span", "n", signed(effect)));
+    return item;
+  }
+
+  return {
+    box,
+
+    /** @param {Changed[]} known @param {Change} change */
+    draw(known, change) {
+      setText(heading, HEADINGS[change]);
+      heading.hidden = !known.length;
+      const sorted = known.toSorted((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
+      const most = Math.abs(sorted[0]?.effect ?? 1) || 1;
+      list.replaceChildren(...sorted.slice(0, N_LISTED).map((changed) => itemOf(changed, most)));
+    },
+  };
+}
+
+/** How the log-probability changes. @param {number} effect */
+function signed(effect) {
+  const nats = Math.abs(effect).toFixed(2);
+  return effect < 0 ? `+${nats}` : `−${nats}`;
+}
