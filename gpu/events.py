@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gpu.grammar import Grammar
 from gpu.interventions.messages import Interventions
 from gpu.sampling_params import SamplingParams
 from gpu.step import CUTS, ExpertUse
@@ -92,7 +93,8 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     number of the run in the answers of instruments.
     Filled in outside of the engine: `texts`, for a continued text, what each of the prompt's last
     tokens adds to it, as `Token.text`; `dropped`, the indexes of the request's messages that were
-    left out because the conversation was too long; `engine`, the number of the engine that has the
+    left out because the conversation was too long; `grammar`, what the text must follow because the
+    request requires a call of a tool; `engine`, the number of the engine that has the
     run, from 1, where there are several."""
 
     prompt: tuple[TokenText, ...]
@@ -103,6 +105,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     texts: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()
     run: int = 0
+    grammar: Grammar | msgspec.UnsetType = msgspec.UNSET
     engine: int | msgspec.UnsetType = msgspec.UNSET
 
 

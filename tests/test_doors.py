@@ -38,7 +38,7 @@ GPU = {
     "interventions": "config errors step",
     "scheduled_updates": "errors interventions sampling_params",
     "request": "grammar interventions sampling_params scheduled_updates",
-    "events": "interventions sampling_params step",
+    "events": "grammar interventions sampling_params step",
     "places": "errors",
     "speculative": "events",
     "reference": "step",

@@ -11,12 +11,12 @@ from app.http.page_data import page_data
 
 STYLE_SHEETS = (
     "ui/tokens", "ui/base", "ui/bench", "ui/divider", "chat/conversation", "chat/system-prompt",
-    "chat/markdown", "chat/summary", "chat/message", "chat/composer", "panels/sampling",
-    "panels/presets", "panels/candidates", "core-sample/core-sample", "panels/layers",
-    "panels/run-strip", "look/panel", "look/parts", "look/tokens", "look/forward", "look/attention",
-    "look/lens", "look/experts", "look/filters", "look/reach", "look/branches", "look/compare",
-    "look/loss", "look/attribution", "look/timeline", "look/cache", "look/schedule", "look/weights",
-    "look/plan", "look/lab", "look/needs", "tour/tour", "lessons", "panels/models",
+    "chat/markdown", "chat/summary", "chat/message", "chat/composer", "chat/tools",
+    "panels/sampling", "panels/presets", "panels/candidates", "core-sample/core-sample",
+    "panels/layers", "panels/run-strip", "look/panel", "look/parts", "look/tokens", "look/forward",
+    "look/attention", "look/lens", "look/experts", "look/filters", "look/reach", "look/branches",
+    "look/compare", "look/loss", "look/attribution", "look/timeline", "look/cache", "look/schedule",
+    "look/weights", "look/plan", "look/lab", "look/needs", "tour/tour", "lessons", "panels/models",
     "conversations/drawer", "words", "ui/lacks", "ui/states", "ui/widths", "ui/phone",
     "replay/replay",
 )  # fmt: skip

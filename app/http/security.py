@@ -37,6 +37,8 @@ HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 ARRIVED = '<!doctype html><script src="static/js/reload-first.js"></script>'
 """Page for a link from another site. A reload keeps what the address says after the hash, which a
 Refresh would drop; that is for a visitor without a session, who may not load the script."""
+LOOPBACK = ("http://127.0.0.1:*", "http://localhost:*")
+"""Where the page calls tools of the person's own (static/js/tools/own-tool.js)."""
 OPEN_PATHS = frozenset({"/health"})
 
 CSP = (
@@ -100,7 +102,8 @@ class Guard:
         """Return the Content-Security-Policy of a page under this host."""
         sockets = [f"ws://{host}"] if self.allows_host(host) else []
         sockets += [re.sub("^http", "ws", origin) for origin in sorted(self._origins)]
-        return CSP.format(connect=" ".join(["'self'", *sockets, *self._settings.hub_url]))
+        allowed = ["'self'", *sockets, *self._settings.hub_url, *LOOPBACK]
+        return CSP.format(connect=" ".join(allowed))
 
     # ---- token and cookie --------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from app.config import KvDtype
 from app.protocol.messages import Generate, Hello, Message
-from app.protocol.tools import CalledFunction, Function, Tool, ToolCall
+from app.protocol.tools import MAX_TOOLS, CalledFunction, Function, Tool, ToolCall
 from gpu import (
     FACTORS,
     MAX_BIAS,
@@ -149,14 +149,34 @@ class Summary(msgspec.Struct):
     edited: EditedText | UnsetType = UNSET
 
 
+class ToolResult(msgspec.Struct):
+    """Call of a tool, and what it returned in `ms`; `failed`: an error, in words."""
+
+    id: str
+    name: str
+    arguments: str
+    content: str
+    ms: float
+    failed: bool
+
+
+class ToolUse(msgspec.Struct):
+    """Calls in the shown answer of a turn, with their results, and the text outside of them."""
+
+    content: str
+    results: Annotated[tuple[ToolResult, ...], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
 class ModelTurn(msgspec.Struct, tag_field="role", tag="model"):
-    """Turn of the model. `summary`: it is not an answer but stands for the oldest turns."""
+    """Turn of the model. `summary`: it is not an answer but stands for the oldest turns.
+    `tool_use`: it called tools, and the next turn goes on with their results."""
 
     mode: Mode
     given: str
     shown: int
     answers: Annotated[tuple[Answer, ...], Meta(min_length=1, max_length=MAX_TURNS)]
     summary: Summary | UnsetType = UNSET
+    tool_use: ToolUse | UnsetType = UNSET
 
 
 class BranchOrigin(msgspec.Struct):

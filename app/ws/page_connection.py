@@ -49,7 +49,7 @@ from app.ws.continuation import continuation_length
 from app.ws.incoming import BadMessageError, UpdateMerger, decode, given_settings, merge
 from app.ws.questions import Questions, error_about
 from app.ws.send_queue import SendQueue
-from app.ws.sessions import RequestClock, Sessions
+from app.ws.sessions import Additions, RequestClock, Sessions
 from app.ws.websocket import WebSocket, WebSocketClosed
 from gpu import Grammar, InvalidRequest, Request
 
@@ -214,8 +214,11 @@ class PageConnection:
             request_of(message, ids, grammar),
             clock=clock,
             n_continued=continuation_length(message),
-            dropped=dropped,
-            reader=self._answer_reader(tools),
+            additions=Additions(
+                dropped=dropped,
+                grammar=grammar if message.grammar is None else None,
+                reader=self._answer_reader(tools),
+            ),
             client=self._client,
         )
         self._send_queue.follow(generation, after=0)

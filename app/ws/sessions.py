@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from app.http.client_limits import ClientLimits
 from app.prompt.tool_calls.writer import AnswerReader
 from app.protocol.messages import Generation
 from app.ws.continuation import continuation_texts, has_ended, report_ended
-from gpu import EngineError, Interventions, InvalidRequest, PaceChange, Request
+from gpu import EngineError, Grammar, Interventions, InvalidRequest, PaceChange, Request
 from gpu.events import Accepted, Done, Event, Prefill, Preview, Queued, Token
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,41 @@ class RequestClock:
         return (time.perf_counter() - self._began) * 1e3
 
 
+@dataclass(frozen=True)
+class Additions:
+    """What the server adds to the events of a run: see `gpu.events.Accepted` and `Done`. `reader`
+    finds the calls in its text, if the model was given tools."""
+
+    texts: tuple[str, ...] = ()
+    dropped: tuple[int, ...] = ()
+    grammar: Grammar | None = None
+    reader: AnswerReader | None = None
+
+    def after(self, ids: Sequence[int], texts: tuple[str, ...]) -> Additions:
+        """Return the additions of a run that continues an answer of these tokens."""
+        if self.reader is not None:
+            for id, text in zip(ids, texts, strict=True):
+                self.reader.push(id, text)
+        return replace(self, texts=texts)
+
+    def added_to(self, event: Event) -> Event:
+        """Return the next event of the run with what belongs to it."""
+        match event:
+            case Accepted():
+                grammar = msgspec.UNSET if self.grammar is None else self.grammar
+                return msgspec.structs.replace(
+                    event, texts=self.texts, dropped=self.dropped, grammar=grammar
+                )
+            case Token(id=id, text=text, eos=False) if self.reader is not None:
+                self.reader.push(id, text)
+            case Done() if self.reader is not None:
+                return self.reader.finish(event)
+        return event
+
+
+NO_ADDITIONS = Additions()
+
+
 class LogEntry:
     """One message: `full` with statistics (None when it has none, or they were dropped)."""
 
@@ -95,18 +130,12 @@ class GenerationLog:
         clock: RequestClock,
         retention: Retention,
         on_done: Callable[[], None],
-        texts: tuple[str, ...] = (),
-        dropped: tuple[int, ...] = (),
-        reader: AnswerReader | None = None,
+        additions: Additions = NO_ADDITIONS,
     ) -> None:
-        """`texts` and `dropped`: see `gpu.events.Accepted`. `reader`: of the calls of tools in the
-        text, if the model has any tools."""
         self.owner = owner
         self.id = id
         self._clock = clock
-        self._texts = texts
-        self._dropped = dropped
-        self._reader = reader
+        self._additions = additions
         self.finished_at: float | None = None
         self._retention = retention
         self._on_done = on_done
@@ -138,14 +167,11 @@ class GenerationLog:
         """Take an event of the engine; never blocks for long."""
         with self._lock:
             prepared = None if self._log else self._clock.prepared
-            if isinstance(event, Accepted):
-                event = msgspec.structs.replace(event, texts=self._texts, dropped=self._dropped)
+            event = self._additions.added_to(event)
             if isinstance(event, Accepted | Queued):
                 self._queued = event.position > 0
             elif isinstance(event, Prefill | Token):
                 self._queued = False
-            if self._reader is not None:
-                event = _with_calls(self._reader, event)
             seq = len(self._log) + 1
             entry = LogEntry(Generation(self.id, seq, event, self._clock.now(), prepared))
             self._log.append(entry)
@@ -156,7 +182,6 @@ class GenerationLog:
             done = isinstance(event, Done)
             if done:
                 self.finished_at = time.monotonic()
-                self._reader = None
                 self._run = None  # it holds this log: a cycle would keep the bytes of dropped ones
                 self._stop_away_timer()
         for follower in followers:
@@ -264,30 +289,20 @@ class Sessions:
         *,
         clock: RequestClock | None = None,
         n_continued: int = 0,
-        dropped: tuple[int, ...] = (),
-        reader: AnswerReader | None = None,
+        additions: Additions = NO_ADDITIONS,
         client: str | None = None,
     ) -> GenerationLog:
         """Begin a generation; `clock` began with the request, or begins now. `n_continued`: see
-        `app.protocol.messages.Generate`. `dropped`: see `gpu.events.Accepted`. `reader`: see
-        `GenerationLog`. `client`: whose
-        share of the engine it takes from, if not its owner's. Raises `InvalidRequest`, and what
-        `ClientLimits.submit` raises."""
+        `app.protocol.messages.Generate`. `client`: whose share of the engine it takes from, if not
+        its owner's. Raises `InvalidRequest`, and what `ClientLimits.submit` raises."""
         texts = continuation_texts(self._engine.tokenizer, request.ids, n_continued)
-        if reader is not None:
-            for token, text in zip(
-                request.ids[len(request.ids) - len(texts) :], texts, strict=True
-            ):
-                reader.push(token, text)
         generation = GenerationLog(
             owner,
             id,
             clock or RequestClock(),
             self._retention,
             self._evict_finished,
-            texts,
-            dropped,
-            reader,
+            additions.after(request.ids[len(request.ids) - len(texts) :], texts),
         )
         with self._lock:
             if (owner, id) in self._generations:
@@ -344,16 +359,6 @@ class Sessions:
                     break
                 n_left -= 1
                 bytes_left -= self._generations.pop(key).n_bytes
-
-
-def _with_calls(reader: AnswerReader, event: Event) -> Event:
-    """Read the calls in an event of a run; return it with them if it is the last one."""
-    match event:
-        case Token(id=id, text=text, eos=False):
-            reader.push(id, text)
-        case Done():
-            return reader.finish(event)
-    return event
 
 
 def without_stats(event: Event) -> Event:

@@ -217,6 +217,7 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
         "grammar": {"kind": "regex", "text": "a"},
         "cache_reuse": 16,
         "truncation": "slide",
+        "tools": [{"type": "function", "function": {"name": "add", "parameters": {"a": [{}]}}}],
     }
     runs = [
         {"type": "generate", "id": "a", "ids": [5, 6], name: value}

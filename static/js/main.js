@@ -1,5 +1,6 @@
 // Entry point of the page: sets up every part in order.
 
+import { setUpAnswerOptions } from "./chat/answer-options.js";
 import { setUpAbout } from "./panels/about.js";
 import { setUpCacheReuse } from "./chat/cache-reuse.js";
 import { setUpCandidates } from "./panels/candidates.js";
@@ -48,6 +49,7 @@ import { setUpStatusLine } from "./chat/status-line.js";
 import { setUpSummarize } from "./chat/summarize.js";
 import { setUpSystemPrompt } from "./chat/system-prompt.js";
 import { setUpTheme } from "./ui/theme.js";
+import { setUpToolRuns } from "./chat/tool-run.js";
 import { setUpTotals } from "./panels/step-totals.js";
 import { setUpLessons } from "./lessons/entry.js";
 import { setUpTour } from "./tour/entry.js";
@@ -64,6 +66,8 @@ beginState({
   truncation: saved?.truncation ?? "disabled",
   cacheReuse: saved?.cacheReuse ?? null,
   pace: saved?.pace ?? null,
+  format: saved?.format ?? state.format,
+  tools: { ...state.tools, ...saved?.tools },
   interventions: newStore(),
   conversation: newConversation(),
 });
@@ -87,6 +91,8 @@ setUpSampling();
 setUpTruncation();
 setUpSummarize();
 setUpCacheReuse();
+setUpAnswerOptions();
+setUpToolRuns();
 setUpSheets();
 setUpAbout();
 setUpLacks();

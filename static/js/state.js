@@ -81,6 +81,18 @@ const values = {
    */
   truncation: "disabled",
   /**
+   * What answers must follow (chat/answer-fields.js).
+   *
+   * @type {AnswerFormat}
+   */
+  format: { kind: "", text: "" },
+  /**
+   * The tools that the model may call (tools/tools.js).
+   *
+   * @type {ToolSettings}
+   */
+  tools: { on: [], own: [], texts: [], auto: false, must: true, rounds: 4 },
+  /**
    * Fewest tokens of a chunk that is moved, see chat/cache-reuse.js; null: as the server says.
    *
    * @type {number | null}
@@ -137,6 +149,8 @@ const TOPICS = {
   settings: "settings",
   capture: "settings",
   pace: "settings",
+  format: "settings",
+  tools: "settings",
   truncation: "settings",
   cacheReuse: "settings",
   interventions: "interventions",

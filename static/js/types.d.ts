@@ -154,6 +154,7 @@ interface UserTurn {
   answers?: undefined;
   shown?: undefined;
   summary?: undefined;
+  tool_use?: undefined;
 }
 
 /** The model's turn: the versions of its answer, and the number of the one that is shown. */
@@ -164,6 +165,7 @@ interface ModelTurn {
   answers: Answer[];
   shown: number;
   summary?: ReplayFile.Summary;
+  tool_use?: ReplayFile.ToolUse;
   text?: undefined;
   files?: undefined;
 }
@@ -171,7 +173,7 @@ interface ModelTurn {
 type Turn = UserTurn | ModelTurn;
 
 /** Messages, a prompt or ids: what a request asks about. */
-type Asked = Pick<FromPage.Generate, "messages" | "prompt" | "continue_final">;
+type Asked = Pick<FromPage.Generate, "messages" | "prompt" | "continue_final" | "tools">;
 
 /** Changes of one setting: by numbers or interventions, or in `words`. */
 interface Change {
@@ -233,6 +235,34 @@ interface Conversation {
 type State = typeof import("./state.js").state;
 type View = typeof import("./view.js").view;
 type MetricName = keyof typeof import("./turns/metrics.js").METRICS;
+
+/** What answers must follow; `kind` "": nothing. A choice has one text a line. */
+interface AnswerFormat {
+  kind: "" | "json_schema" | "choice" | "regex";
+  text: string;
+}
+
+/** A tool of the person's own, a program on this computer (tools/own-tool.js). */
+interface OwnTool {
+  name: string;
+  description: string;
+  parameters: object;
+  url: string;
+}
+
+/**
+ * Tools of the page: names of those that are `on`, the person's `own`, the `texts` that are searched;
+ * `auto`: calls run by themselves; `must`: the answer to a message must call one; `rounds`: most
+ * answers with calls to one message.
+ */
+interface ToolSettings {
+  on: string[];
+  own: OwnTool[];
+  texts: { name: string; text: string }[];
+  auto: boolean;
+  must: boolean;
+  rounds: number;
+}
 
 /** What becomes of a chat that is too long (chat/truncation.js). */
 type Truncation = "disabled" | "auto" | "summarize" | "slide";

@@ -125,7 +125,7 @@ const BINARY = /[\u0000-\u0008\u000e-\u001a\u001c-\u001f]/;
  * @param {File} file
  * @returns {Promise<{text: string} | {problem: string}>}
  */
-async function readText(file) {
+export async function readText(file) {
   const limit = state.hello?.limits.message_bytes ?? Infinity;
   if (file.size > limit)
     return { problem: `“${file.name}” has ${kilobytes(file.size)}, but a request ${atMost(limit)}.` };

@@ -13,6 +13,7 @@ import {
   setUpAttachments,
   withFiles,
 } from "./attachments.js";
+import { toolsField } from "./answer-fields.js";
 import { partsOf } from "../turns/message-parts.js";
 import { saveDraft, savedDraft, saveSettings } from "../turns/persist.js";
 import { submitPrompt, messagesBefore } from "./session.js";
@@ -167,7 +168,7 @@ function askCount() {
   /** @type {Countable} */
   const what =
     state.mode === "chat"
-      ? { messages: [...messagesBefore(), { role: "user", content: text }] }
+      ? { messages: [...messagesBefore(), { role: "user", content: text }], ...toolsField() }
       : { prompt: text };
   if (JSON.stringify(what).length * 1.02 >= (state.hello?.limits.message_bytes ?? 0)) return;
   latest("count", what, countTokens).then(onCounted, onNotCounted);

@@ -3,10 +3,11 @@
 import { Answer } from "../turns/answer.js";
 import { partsOf } from "../turns/message-parts.js";
 import { continuationRequest } from "../turns/continuation.js";
-import { grammarAfter } from "../turns/grammar.js";
+import { rulesAfter } from "../turns/answer-rules.js";
 import { send } from "../net/connection.js";
 import { keepSoon } from "../conversations/keeper.js";
 import { save } from "../turns/persist.js";
+import { answerFields } from "./answer-fields.js";
 import { beginSegment, newMessage, whyTooLong } from "./generate-message.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { clearPatches } from "../interventions/intervention-store.js";
@@ -52,12 +53,29 @@ export function submitPrompt(text, overrides = {}, capture = state.capture, file
   /** @type {Request} */
   const request =
     mode === "chat"
-      ? { messages: [...messagesBefore(), { role: "user", content: text }] }
-      : { prompt: text };
+      ? { messages: [...messagesBefore(), { role: "user", content: text }], ...answerFields(true) }
+      : { prompt: text, ...answerFields(true) };
   if (mode === "chat")
     appendTurns({ role: "user", text, mode, ...(files.length ? { files } : {}) });
   const turn = addTurn(mode, mode === "chat" ? "" : text);
   if (startRun(turn, request, overrides, capture)) return true;
+  removeTurn();
+  return false;
+}
+
+/**
+ * Have the model go on after the calls of the last answer. Returns false and sets `state.problem` when
+ * that cannot be sent.
+ *
+ * @param {ReplayFile.ToolUse} use the text outside of the calls, and the calls with their results
+ */
+export function sendResults(use) {
+  const called = lastTurn();
+  if (!called || !ready() || state.active) return false;
+  called.tool_use = use;
+  clearPatches();
+  const turn = addTurn("chat", "");
+  if (startRun(turn, { messages: messagesBefore(state.turns.length - 1), ...answerFields(false) })) return true;
   removeTurn();
   return false;
 }
@@ -103,7 +121,7 @@ export function regenerate(overrides = {}) {
   if (!turn || !ready() || state.active) return;
   turn.answers.push(new Answer());
   turn.shown = turn.answers.length - 1;
-  if (!startRun(turn, requestOf(turn), overrides)) removeVersion(turn);
+  if (!startRun(turn, withFields(turn), overrides)) removeVersion(turn);
 }
 
 /** Return the request that the last turn answers. @param {ModelTurn} turn @returns {Request} */
@@ -114,13 +132,19 @@ function requestOf({ mode, given, summary, answers }) {
   return { messages, truncation };
 }
 
+/** Return the request that the last turn answers, with the page's format and tools. @param {ModelTurn} turn */
+const withFields = (turn) =>
+  turn.summary
+    ? requestOf(turn)
+    : { ...requestOf(turn), ...answerFields(state.turns.at(-2)?.role !== "model") };
+
 /** Send what was refused while its conversation was left (conversations/left.js) again. */
 export function sendAgain() {
   const turn = lastTurn();
   const answer = shownAnswer(turn);
   if (!turn || !answer || !ready() || state.active) return;
   if (!answer.empty) return void continueAnswer();
-  const [request, overrides] = [requestOf(turn), ownSettings(turn)];
+  const [request, overrides] = [withFields(turn), ownSettings(turn)];
   answer.segments = [];
   answer.edition += 1;
   startRun(turn, request, overrides);
@@ -187,7 +211,7 @@ export function startBranch(answer, at, put) {
   const request = {
     ids: [...segment.prompt, ...lead, ...put].map((token) => token.id),
     written: lead.length + put.length,
-    ...grammarAfter(segment.request?.grammar, lead.length + put.length),
+    ...rulesAfter(segment.request, lead.length + put.length),
   };
   const seed = String(segment.request?.params.seed ?? segment.params?.seed);
   const overrides = { seed, first_index: number + put.length };
@@ -218,6 +242,7 @@ function startRun(
   branch = null,
   before = null,
 ) {
+  delete turn.tool_use; // it is of another version
   const answer = turn.answers[turn.shown];
   const nTokens = request.ids?.length ?? turn.answers[0].segments[0]?.prompt.length ?? 0;
   const { settings, interventions } = state;
@@ -306,7 +331,8 @@ function removeVersion(turn, shown = turn.answers.length - 2) {
 
 function removeTurn() {
   const turn = popTurn();
-  if (turn?.mode === "chat" && !turn.summary) popTurn();
+  const isAnswer = state.turns.at(-1)?.role === "user"; // not the text after a call
+  if (turn?.mode === "chat" && !turn.summary && isAnswer) popTurn();
   showAnswer(shownAnswer(lastTurn()));
   changed("tokens");
 }

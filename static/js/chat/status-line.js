@@ -115,9 +115,9 @@ const REASONS = {
  *
  * @param {Segment} segment
  */
-export function reasonOf({ reason, request, message }) {
+export function reasonOf({ reason, grammar, message }) {
   if (reason === "cancelled" && message) return "ended while paused";
-  return reason === "stop" && request?.grammar ? "grammar complete" : REASONS[reason];
+  return reason === "stop" && grammar ? "grammar complete" : REASONS[reason];
 }
 
 /**

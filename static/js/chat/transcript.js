@@ -9,6 +9,7 @@ import { lastTurn, on, state } from "../state.js";
 import { MarkdownView } from "./markdown-view.js";
 import { MessageView } from "./message-view.js";
 import { nCovered } from "../turns/summary.js";
+import { ToolCards } from "./tool-cards.js";
 import { SummaryView } from "./summary-view.js";
 import { indexOfPlace } from "../turns/turn-place.js";
 import { focused, pin, point, showAnswer, view } from "../view.js";
@@ -20,7 +21,7 @@ const log = byId("log");
  * from summaries.
  *
  * @typedef {{box: HTMLElement, text?: AnswerText, views?: MarkdownView | SummaryView,
- *   edit?: MessageView | AnswerEdit}} Drawn
+ *   edit?: MessageView | AnswerEdit, tools?: ToolCards}} Drawn
  * @typedef {Drawn & {turn: Turn}} DrawnTurn
  * @type {DrawnTurn[]}
  */
@@ -29,7 +30,7 @@ const caret = el("span", "caret");
 
 /** @param {() => void} openNext */
 export function setUpTranscript(openNext) {
-  on("turns tokens hello", draw);
+  on("turns tokens hello settings", draw);
   on("turns connection hello", () => drawn.forEach(({ edit }) => edit?.drawEditor()));
   on("focus tokens", drawFocus);
   on("size", () => drawn.forEach(({ text }) => text?.refit()));
@@ -87,8 +88,10 @@ function newTurn(turn) {
   const acts = el("div", "answer-acts");
   acts.append(views.button, edit.button);
   // Not the name of the loaded model: another one may have written a kept conversation.
-  box.append(el("h3", "ellipsis who", turn.mode === "completion" ? "Text" : "Model"), acts, views.page, text.box);
-  return { box, text, views, edit };
+  const tools = new ToolCards(turn);
+  const who = el("h3", "ellipsis who", turn.mode === "completion" ? "Text" : "Model");
+  box.append(who, acts, views.page, text.box, tools.box);
+  return { box, text, views, edit, tools };
 }
 
 /** Say where a branch comes from, before the turn that was edited. */
@@ -114,11 +117,12 @@ function drawCovered() {
 }
 
 /** @param {Drawn} drawn @param {ModelTurn} turn */
-function drawAnswer({ text, box, views }, turn) {
+function drawAnswer({ text, box, views, tools }, turn) {
   const answer = turn.answers[turn.shown];
   box.setAttribute("aria-busy", String(answer.running && state.active === answer));
   text?.draw(answer, turn.given);
   views?.draw(answer);
+  tools?.draw();
 }
 
 // ---- focus -----------------------------------------------------------------------------------

@@ -82,8 +82,8 @@ function* piecesOf(conversation, mostBytes) {
  * @param {ToPage.Hello | null} hello
  * @param {Set<RunEvent>} measured
  */
-function* piecesOfTurn({ role, mode, given, shown, summary, answers }, hello, measured) {
-  yield `${JSON.stringify({ role, mode, given, shown, summary }).slice(0, -1)},"answers":[`;
+function* piecesOfTurn({ role, mode, given, shown, summary, tool_use, answers }, hello, measured) {
+  yield `${JSON.stringify({ role, mode, given, shown, summary, tool_use }).slice(0, -1)},"answers":[`;
   for (const [i, answer] of answers.entries()) {
     yield `${i ? "," : ""}{"segments":[`;
     for (const [k, segment] of ownSegments(answer).entries()) {

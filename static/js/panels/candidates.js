@@ -1,6 +1,7 @@
 // The panel of one token: its candidates before and after the filters, and the draw.
 
 import { byId, clamp, el, setAttr, setText, setVars } from "../ui/dom.js";
+import { maskedCandidates } from "./masked-candidates.js";
 import { previewOf } from "../chat/pace.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
@@ -13,7 +14,7 @@ import { focused, focusedToken, numberOf, promptLength, step, view, written } fr
 /**
  * A row: a candidate, or the drawn token where it is not among them.
  *
- * @typedef {Omit<ToPage.CandidateText, "before"> & {before: number | null}} Candidate
+ * @typedef {Omit<ToPage.CandidateText, "before"> & {before: number | null, masked?: boolean}} Candidate
  */
 
 /**
@@ -32,6 +33,8 @@ const list = byId("cands");
 const MAX_ROWS = 20;
 const MIN_ROWS = 6;
 const ROW = 20;
+/** Share from which a token that a grammar masked is shown. */
+const MIN_MASKED = 0.0005;
 const FIGURE_SPACE = "\u2007"; // as wide as a digit
 let nRows = 12;
 /** Candidates of the rows, and whether one of them can replace the token. @type {Candidate[]} */
@@ -130,7 +133,23 @@ function rowsOf(token) {
     };
     most.splice(nRows - 1, 1, chosen);
   }
-  return most;
+  return token.id === null ? most : withMasked(most, token);
+}
+
+/**
+ * Put the most likely tokens that a grammar masked before the rows. Their shares are those of the whole
+ * vocabulary, and the others' of the allowed tokens.
+ *
+ * @param {Candidate[]} rows
+ * @param {Token} token
+ */
+function withMasked(rows, token) {
+  /** @type {Candidate[]} */
+  const masked = maskedCandidates(token).filter(({ before }) => before >= MIN_MASKED);
+  const shown = rows.slice(0, Math.max(1, nRows - masked.length));
+  const drawn = rows.find(({ id }) => id === token.id);
+  if (drawn && !shown.includes(drawn)) shown.splice(shown.length - 1, 1, drawn);
+  return [...masked, ...shown];
 }
 
 /** @param {Drawn | null} token */
@@ -168,7 +187,9 @@ function drawLine({ row, word, bar, before, after, number, note }, candidate, to
   const cut = SETTING_BY_NAME[candidate?.cut ?? ""]?.label ?? "";
   const again = !!candidate && !!token && !cut && penalised(candidate, token);
   row.classList.toggle("pick-row", drawn);
-  row.classList.toggle("cut", cut !== "");
+  const masked = !!candidate?.masked;
+  row.classList.toggle("cut", cut !== "" || masked);
+  setAttr(row, "title", masked ? `The answer’s format does not allow this token here. The model alone gives it ${percent(candidate?.before ?? 0)} %.` : null);
   row.classList.toggle("again", again);
   bar.hidden = !candidate && focusedToken() !== null;
   const text = drawn && token.eos ? "end of text" : candidate?.text;
@@ -177,8 +198,8 @@ function drawLine({ row, word, bar, before, after, number, note }, candidate, to
   setText(number, candidate && !Number.isNaN(share) ? inColumn(percent(share)) : "");
   const own = candidate && token ? noteOf(candidate, token) : "";
   const never = token?.n_kept === 1 && candidate?.after === 0 && !own; // its share is that before
-  setText(note, own || cut || (again ? "penalty" : never ? "greedy" : ""));
-  word.disabled = !candidate || !free;
+  setText(note, masked ? "masked" : own || cut || (again ? "penalty" : never ? "greedy" : ""));
+  word.disabled = !candidate || !free || masked;
   setAttr(word, "aria-hidden", String(!candidate)); // an empty row is not a button yet
   const act = word.disabled ? null : drawn ? "write on from here" : "write this instead";
   setAttr(row, "data-act", act);

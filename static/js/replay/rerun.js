@@ -127,7 +127,7 @@ function begin(rerun) {
  * @param {Recording} recording
  */
 export function requestOf({ saved }) {
-  const { reach, reached, grammar } = saved.request;
+  const { reach, reached, grammar, tools, tool_choice: choice } = saved.request;
   const { events = [] } = saved;
   const accepted = /** @type {ReplayFile.Accepted} */ (events[0].event);
   const done = events[events.length - 1].event;
@@ -142,6 +142,8 @@ export function requestOf({ saved }) {
     ...(reach && { reach }),
     ...(reached && { reached }),
     ...(grammar && { grammar }),
+    ...(tools && { tools }),
+    ...(choice && { tool_choice: choice }),
     changes: changesOf(saved, limited),
     cache_reuse: 0,
     ...(saved.request.truncation === "slide" && { truncation: "slide" }),

@@ -47,6 +47,11 @@ export class Segment {
     this.dropped = [];
     this.promptIds = new Set();
     this.context = 0;
+    /** What its text must follow; of a required call, as the server made it. @type {FromPage.Grammar | null} */
+    this.grammar = request?.grammar ?? null;
+    /** Calls of tools in its text, and the text outside of them. @type {ToPage.CalledTool[]} */
+    this.toolCalls = [];
+    this.content = "";
     /** @type {ToPage.SamplingParams | null} */
     this.params = null;
     this.capture = request?.capture ?? true;
@@ -362,6 +367,7 @@ const HANDLERS = {
    */
   accepted(answer, segment, event) {
     segment.accepted = true;
+    segment.grammar = event.grammar ?? segment.grammar;
     segment.unanswered = false;
     noteEngine(segment, event);
     if (segment.branch) applyBranchAccepted(answer, segment, event);
@@ -489,6 +495,8 @@ const HANDLERS = {
     segment.reason = event.reason;
     segment.message = event.message ?? "";
     segment.timings = event.timings;
+    segment.toolCalls = event.tool_calls ?? [];
+    segment.content = event.content ?? "";
   },
 };
 

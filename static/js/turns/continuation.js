@@ -5,7 +5,7 @@
 // again may give other tokens, and a fresh run draws other random numbers.
 
 import { settingChanges } from "./setting-marks.js";
-import { grammarAfter } from "./grammar.js";
+import { rulesAfter } from "./answer-rules.js";
 import { spansUpTo } from "../interventions/interventions.js";
 
 /**
@@ -30,7 +30,7 @@ export function continuationRequest(answer, segment, model, limit) {
   const ids = [...prompt, ...tokens].map(({ id }) => id);
   const counted = countSoFar(segment, limit);
   return {
-    request: { ids, written: tokens.length, ...grammarOf(segment, tokens.length) },
+    request: { ids, written: tokens.length, ...rulesOf(segment, tokens.length) },
     overrides: {
       seed: String(request?.params.seed ?? params.seed),
       first_index: (params.first_index ?? 0) + nDrawn,
@@ -47,8 +47,8 @@ export function continuationRequest(answer, segment, model, limit) {
  * @param {Segment} segment
  * @param {number} n
  */
-const grammarOf = ({ reason, request }, n) =>
-  reason === "stop" ? {} : grammarAfter(request?.grammar, n);
+const rulesOf = ({ reason, request }, n) =>
+  reason === "stop" ? {} : rulesAfter(request, n);
 
 /**
  * A segment's tokens without the end-of-text token: nothing can follow that.

@@ -50,8 +50,9 @@ export const savedSettings = () => read(local, SETTINGS);
 export function saveSettings() {
   const { capture, mode } = liveState();
   const { settings } = state.own ?? liveState();
-  const { truncation, cacheReuse, pace } = state;
-  write(local, SETTINGS, { settings, capture, mode, truncation, cacheReuse, pace });
+  const { truncation, cacheReuse, pace, format } = state;
+  const tools = { ...state.tools, texts: [] }; // they are as large as files may be
+  write(local, SETTINGS, { settings, capture, mode, truncation, cacheReuse, pace, format, tools });
 }
 
 // ---- conversation ----------------------------------------------------------------------------

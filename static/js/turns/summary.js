@@ -11,6 +11,7 @@
 
 import { plural } from "../ui/format.js";
 import { shownAnswer } from "../state.js";
+import { answerMessages } from "./tool-calls.js";
 
 /** What the person says in place of the covered turns; the summary is the answer. */
 export const ASKED = "Summarise our conversation so far.";
@@ -130,10 +131,8 @@ const standIn = (text) => [
 const said = (turns) =>
   turns
     .filter(({ mode, summary }) => mode !== "completion" && !summary)
-    .map((turn) =>
-      turn.role === "user"
-        ? { role: "user", content: turn.text }
-        : { role: "assistant", content: shownAnswer(turn)?.text ?? "" },
+    .flatMap((turn) =>
+      turn.role === "user" ? [{ role: "user", content: turn.text }] : answerMessages(turn),
     );
 
 /**

@@ -46,6 +46,21 @@ def test_the_end_of_a_run_names_its_calls(start_site: StartSite, chat_template: 
     assert "5" in prompt[prompt.index(ARGUMENTS) + len(ARGUMENTS) :]
 
 
+def test_a_required_call_has_a_grammar(start_site: StartSite) -> None:
+    page = start_site(text=CALL, ends=True, context=4096).page()
+    fields = {"messages": [ASKED], "tools": [ADD], "params": GREEDY}
+    for id, choice, has_grammar in (("a", "required", True), ("b", "auto", False)):
+        page.send_message("generate", id=id, tool_choice=choice, **fields)
+        accepted = page.until("accepted", id=id)
+        assert ("grammar" in accepted) == has_grammar
+        page.until("done", id=id)
+    grammar = next(page.events("a"))["event"]["grammar"]
+    assert (grammar["kind"], grammar["n_read"]) == ("lark", 0)
+    page.send_message("generate", id="c", tool_choice="none", **fields)
+    accepted = page.until("accepted", id="c")
+    assert "add" not in "".join(token["text"] for token in accepted["prompt"])
+
+
 def test_a_run_without_tools_has_no_calls(start_site: StartSite) -> None:
     page = start_site(text=CALL, ends=True, context=4096).page()
     page.send_message("generate", id="a", messages=[ASKED], params=GREEDY)

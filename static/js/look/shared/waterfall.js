@@ -1,7 +1,7 @@
 // The engine's question about the stages in which settings turned the logits of a token into the
 // distribution that it was drawn from (`Waterfall` of gpu/inspection/requests.py).
 
-import { grammarAfter } from "../../turns/grammar.js";
+import { grammarAfter } from "../../turns/answer-rules.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { SLIDERS } from "../../settings/sampling-settings.js";
 import { sequenceOf } from "./context.js";
@@ -30,7 +30,7 @@ export function waterfallOf(place, settings, more) {
     ids: ids.slice(0, position),
     position: position - 1,
     ...spansUpTo(segment, position),
-    ...grammarAfter(segment.request?.grammar, token.index),
+    ...grammarAfter(segment.grammar, token.index),
     params: { ...settings, seed: seedOf(segment) },
     index: token.number ?? token.index,
     ...more,

@@ -5,6 +5,7 @@ import { isSendKey } from "../../ui/enter-key.js";
 import { count } from "../../ui/format.js";
 import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { latest, tokenize } from "../../net/inspect.js";
+import { toolsField } from "../../chat/answer-fields.js";
 import { withFiles } from "../../chat/attachments.js";
 import { messagesBefore } from "../../chat/session.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
@@ -125,7 +126,7 @@ function sourceNow() {
     draft.trim() === ""
       ? null
       : state.mode === "chat"
-        ? { messages: [...messagesBefore(), { role: "user", content: text }] }
+        ? { messages: [...messagesBefore(), { role: "user", content: text }], ...toolsField() }
         : { prompt: text };
   return { draft: true, text: draft, question, run: null };
 }
@@ -135,8 +136,10 @@ function requestOf(turn) {
   const shown = shownAnswer(turn);
   const segment = shown?.segment;
   if (!shown || !segment?.request) return null;
-  const { messages, prompt, continue_final } = segment.originalRequest;
-  const question = messages ? { messages, continue_final: !!continue_final } : { prompt };
+  const { messages, prompt, continue_final, tools } = segment.originalRequest;
+  const question = messages
+    ? { messages, continue_final: !!continue_final, ...(tools && { tools }) }
+    : { prompt };
   const first = shown.promptSegment === segment && view.answer === shown && segment.accepted;
   return {
     draft: false,

@@ -1,0 +1,305 @@
+"""A conversation with tools: cards of calls, results for the model, and the tools themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e.chat.answer_options import AnswerOptions
+from e2e.playground import Playground
+from e2e.site import Site
+
+CALLED = '{"expression": "(17 + 25) * 2"}'
+CALL = f'<tool_call>\n{{"name": "calculator", "arguments": {CALLED}}}\n</tool_call>'
+
+
+@pytest.fixture
+def calling(page: Page, site: Callable[..., Site]) -> Callable[[str], AnswerOptions]:
+    """Return a function that opens a page whose model writes `text`, whatever it is asked."""
+
+    def open_page(text: str) -> AnswerOptions:
+        play = Playground(page, site(text=text, ends=True, context=4096, delay=0)).open()
+        play.set(temperature=0, max_tokens=200)
+        return AnswerOptions(play)
+
+    return open_page
+
+
+def ask(page: Page, text: str = "What is 17 plus 25, twice?") -> None:
+    page.locator("#prompt").fill(text)
+    page.locator("#prompt").press("Enter")
+
+
+@pytest.mark.quick
+def test_the_person_runs_a_call_and_the_model_gets_its_result(
+    page: Page, calling: Callable[[str], AnswerOptions]
+) -> None:
+    options = calling(CALL)
+    options.open().check("Calculator")
+    options.close()
+    expect(options.chips).to_have_text("Toolscalculator")
+    ask(page)
+    card = options.cards
+    expect(card).to_have_attribute("data-state", "waiting")
+    expect(card.locator("dd")).to_have_text("(17 + 25) * 2")
+    assert len(options.requests()) == 1
+    card.get_by_role("button", name="Run tool").press("Enter")
+    expect(card.first).to_have_attribute("data-state", "done")
+    expect(card.first.locator(".tool-result")).to_have_text("84")
+    expect(card).to_have_count(2)  # this model calls again, and the second call waits
+    expect(card.nth(1)).to_have_attribute("data-state", "waiting")
+
+    first, second = options.requests()
+    (described,) = first["tools"]
+    assert described["function"]["name"] == "calculator"
+    assert first["tool_choice"] == "required"
+    assert "tool_choice" not in second
+    assert second["tools"] == first["tools"]
+    user, assistant, result = second["messages"]
+    assert user["role"] == "user"
+    (call,) = assistant["tool_calls"]
+    assert (assistant["content"], call["function"]["arguments"]) == ("", CALLED)
+    assert result == {"role": "tool", "content": "84", "tool_call_id": call["id"]}
+
+
+def test_calls_run_by_themselves_up_to_the_limit(
+    page: Page, calling: Callable[[str], AnswerOptions]
+) -> None:
+    options = calling(CALL)
+    options.open().check("Calculator", "Run calls without asking")
+    options.dialog.get_by_label("Most answers with calls").fill("2")
+    options.close()
+    ask(page)
+    expect(options.cards).to_have_count(3)
+    states = [card.get_attribute("data-state") for card in options.cards.all()]
+    assert states == ["done", "done", "waiting"]
+    expect(page.locator(".tool-note").last).to_contain_text("2 times for this message, the limit")
+    assert len(options.requests()) == 3
+    options.cards.last.get_by_role("button", name="Run tool").press("Enter")
+    expect(options.cards).to_have_count(4)
+
+
+def test_what_a_call_gets_wrong_is_said_to_the_model(
+    page: Page, calling: Callable[[str], AnswerOptions]
+) -> None:
+    wrong = '{"name": "calculator", "arguments": {"expression": "2 +"}}'
+    unknown = '{"name": "weather", "arguments": {}}'
+    options = calling(f"<tool_call>{wrong}</tool_call><tool_call>{unknown}</tool_call>")
+    options.open().check("Calculator")
+    options.close()
+    ask(page)
+    expect(options.cards).to_have_count(2)
+    options.cards.nth(0).get_by_role("button", name="Run tool").press("Enter")
+    expect(options.cards.nth(0)).to_have_attribute("data-state", "failed")
+    assert len(options.requests()) == 1  # the other call has no result yet
+    options.cards.nth(1).get_by_role("button", name="Run tool").press("Enter")
+    expect(options.cards).to_have_count(4)
+    expect(options.cards.nth(0)).to_contain_text("Error: expected a number at the end")
+    expect(options.cards.nth(1)).to_contain_text("there is no tool “weather”")
+    results = options.requests()[1]["messages"][-2:]
+    assert [result["role"] for result in results] == ["tool", "tool"]
+    assert results[0]["content"] == "Error: expected a number at the end"
+
+
+def test_calls_and_results_are_kept(page: Page, calling: Callable[[str], AnswerOptions]) -> None:
+    options = calling(CALL)
+    options.open().check("Calculator")
+    options.close()
+    ask(page)
+    options.cards.get_by_role("button", name="Run tool").press("Enter")
+    expect(options.cards).to_have_count(2)
+    page.reload()
+    expect(page.locator("body")).to_have_attribute("data-engine", "ready")
+    expect(options.cards.first.locator(".tool-result")).to_have_text("84")
+    expect(options.chips).to_have_text("Toolscalculator")
+    ask(page, "And once more?")
+    expect(options.cards).to_have_count(3)
+    roles = [message["role"] for message in options.requests()[-1]["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+
+
+class Weather(BaseHTTPRequestHandler):
+    """A tool of a person: answers with the city that it was asked about."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def do_OPTIONS(self) -> None:
+        self.send_response(204)
+        self.allow()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((body, self.headers.get("Cookie"), self.headers.get("Referer")))
+        self.send_response(200)
+        self.allow()
+        self.wfile.write(f"Rain in {body['arguments']['city']}".encode())
+
+    def allow(self) -> None:
+        self.send_header("Access-Control-Allow-Origin", "*")
+        self.send_header("Access-Control-Allow-Headers", "content-type")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def weather() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Weather)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/weather"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_tool_of_ones_own_is_called_on_this_computer_only(
+    page: Page, calling: Callable[[str], AnswerOptions], weather: str
+) -> None:
+    call = '{"name": "weather", "arguments": {"city": "Paris"}}'
+    options = calling(f"<tool_call>{call}</tool_call>").open()
+    dialog = options.dialog
+    dialog.get_by_text("A tool of your own").click()
+    address = dialog.get_by_label("Address on this computer")
+    described = dialog.get_by_label("Name, description and parameters")
+    error = page.locator("#own-tool-error")
+    described.fill(json.dumps({"name": "weather", "description": "Weather of a city"}))
+    for refused in (
+        "https://example.org/weather", "http://example.org/", "ftp://127.0.0.1/", "weather",
+        "http://127.0.0.1.example.org/", "http://me:secret@127.0.0.1/",
+    ):  # fmt: skip
+        address.fill(refused)
+        dialog.get_by_role("button", name="Add the tool").click()
+        expect(error).to_contain_text("ddress must")
+    address.fill(weather)
+    for wrong in ("{", "[]", '{"name": "a b"}', '{"name": "a", "parameters": {"type": "array"}}'):
+        described.fill(wrong)
+        dialog.get_by_role("button", name="Add the tool").click()
+        expect(error).not_to_contain_text("ddress must")
+        expect(error).to_be_visible()
+    described.fill(json.dumps({"name": "weather", "description": "Weather of a city"}))
+    dialog.get_by_role("button", name="Add the tool").click()
+    expect(error).to_be_hidden()
+    expect(options.box("weather")).to_be_checked()
+    options.close()
+    ask(page)
+    options.cards.get_by_role("button", name="Run tool").press("Enter")
+    expect(options.cards.first.locator(".tool-result")).to_have_text("Rain in Paris")
+    body, cookie, referrer = Weather.asked[-1]
+    assert body == {"name": "weather", "arguments": {"city": "Paris"}}
+    assert cookie is None
+    assert referrer is None
+
+
+@pytest.mark.quick
+def test_a_required_call_follows_the_schema(page: Page, bundled: Site) -> None:
+    """The bundled model knows nothing of tools; the grammar makes it write a call all the same."""
+    play = Playground(page, bundled).open()
+    play.set(temperature=1, seed=5, max_tokens=120)
+    options = AnswerOptions(play)
+    options.open().check("Search")
+    options.close()
+    ask(page, "A fox")
+    expect(options.cards).to_have_count(1)
+    done = play.messages.events("done")[-1]
+    (call,) = done["tool_calls"]
+    query = json.loads(call["arguments"])["query"]
+    assert call["name"] == "search"
+    assert 2 <= len(query) <= 60
+    assert options.cards.locator("dd").inner_text().strip() == query.strip()
+    expect(page.get_by_test_id("stats")).to_contain_text("grammar complete")
+
+
+# ---- the tools -------------------------------------------------------------------------------
+
+EXPRESSIONS: dict[str, float] = {
+    "(17 + 25) * 2": 84,
+    "2^3^2": 512,
+    "-2^2": -4,
+    "2**-1": 0.5,
+    "7 % 4 - 1": 2,
+    "1.5e3 / 3": 500,
+    "sqrt(1764) + abs(-3)": 45,
+    "max(1, 2, sin(0)) × 3": 6,
+    "6 ÷ 4": 1.5,
+    "ln(e) + log(100) + cos(pi)": 2,
+    "0.1 + 0.2": 0.3,
+    "--3": 3,
+}
+WRONG = {
+    "": "the expression is empty",
+    "2 +": "expected a number at the end",
+    "(2": "expected “)” at the end",
+    "2 3": "expected an operator before “3”",
+    "1/0": "division by zero",
+    "alert(1)": "“alert” is not known",
+    "constructor": "“constructor” is not known",
+    "sqrt(1, 2)": "sqrt takes one number, but got 2",
+    "2 & 3": "but got “&”",
+    "10^999": "is not a finite number",
+    "(" * 200: "at most 100 levels",
+    "1+" * 600: "may have 1000 characters",
+}
+
+
+def test_the_calculator_computes_and_runs_nothing(play: Callable[..., Playground]) -> None:
+    values = play().page.evaluate(
+        """async (all) => {
+          const { calculate } = await import("/static/js/tools/calculator.js");
+          const valueOf = (text) => {
+            try { return calculate(text); } catch (error) { return error.message; }
+          };
+          return all.map(valueOf);
+        }""",
+        [*EXPRESSIONS, *WRONG],
+    )
+    for (text, wanted), value in zip(EXPRESSIONS.items(), values, strict=False):
+        assert float(value) == wanted, text
+    for (text, wanted_words), value in zip(WRONG.items(), values[len(EXPRESSIONS) :], strict=True):
+        assert wanted_words in value, text
+
+
+TEXT = """The fox lives in the old forest. A fox is red.
+
+The owl sleeps by day.
+
+Foxes and owls rarely meet, and the owl does not mind the fox at all, said the badger."""
+
+
+def bm25(query: str) -> list[tuple[str, float]]:
+    """Return the passages of TEXT and their scores by the formula of Robertson and Zaragoza."""
+    passages = TEXT.split("\n\n")
+    words = [re.findall(r"\w+", passage.lower()) for passage in passages]
+    mean = sum(map(len, words)) / len(words)
+    scored = []
+    for passage, own in zip(passages, words, strict=True):
+        score = 0.0
+        for term in set(re.findall(r"\w+", query.lower())):
+            n = sum(term in other for other in words)
+            weight = math.log(1 + (len(words) - n + 0.5) / (n + 0.5))
+            count = own.count(term)
+            score += weight * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * len(own) / mean))
+        scored.append((passage, score))
+    return sorted((each for each in scored if each[1]), key=lambda each: -each[1])
+
+
+def test_the_search_ranks_passages_by_bm25(play: Callable[..., Playground]) -> None:
+    page = play().page
+    for query in ("the red fox", "owl", "badger owl", "whale"):
+        found = page.evaluate(
+            """async ([text, query]) => {
+              const { search } = await import("/static/js/tools/search.js");
+              return search([{ name: "a", text }], query, 9);
+            }""",
+            [TEXT, query],
+        )
+        wanted = bm25(query)
+        assert [each["passage"] for each in found] == [passage for passage, _ in wanted], query
+        assert [each["score"] for each in found] == pytest.approx([s for _, s in wanted])
