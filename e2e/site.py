@@ -22,6 +22,7 @@ from e2e.shared_context import StartResponse, WsgiApp, cache_static_files, serve
 from gpu import Request, ScheduledUpdate
 from gpu.events import Done, Event, Token
 from gpu.sampling_params import SamplingParams
+from tests.app import fake_encoder
 from tests.app.fake_engine import FakeEngine, FakeOptions, loader
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
@@ -38,7 +39,10 @@ class Site:
     path: str = ""
 
     def start(self, retention: Retention | None = None) -> Site:
-        app = create_app(self.settings, self.engine, retention, loras=self.loras)
+        texts = fake_encoder.TEXTS if self.options.embedding else None
+        app = create_app(
+            self.settings, self.engine, retention, loras=self.loras, encoder_texts=texts
+        )
         served = serve_below(self.path, cache_static_files(app.wsgi_app))
         app.wsgi_app = serve_blank(served)  # type: ignore[method-assign]
         self._server = make_server("127.0.0.1", 0, app, threaded=True)

@@ -13,7 +13,7 @@ export const INSTRUMENTS = [
     name: "tokens",
     tab: "Tokens",
     title: "Tokens",
-    what: "The prompt split into tokens, the steps from a word to its tokens, and several tokenizers.",
+    what: "The prompt in tokens, the steps from a word to them, several tokenizers, and vectors of texts.",
     fetch: async () => (await import("./tokens/tokens.js")).tokens,
   },
   {

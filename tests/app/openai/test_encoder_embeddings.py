@@ -9,43 +9,26 @@ import numpy as np
 import openai
 import pytest
 
-from app.prompt.encoder_texts import EncoderTexts
-from gpu import EmbeddingInfo, SentenceConfig
 from gpu.inspection.requests import MAX_ENCODED
+from tests.app import fake_encoder
 from tests.app.conftest import Site, StartSite
+from tests.app.fake_encoder import INFO, MOST, ids_of
 from tests.app.fake_engine import FakeOptions, info_of
 from tests.app.fake_inspection import fake_encoded
-from tests.app.fake_tokenizer import FakeTokenizer
 
-CLS, SEP = 301, 302
-MOST = 12
-INFO = EmbeddingInfo(
-    name="little-encoder", n_layers=2, hidden_size=24, vocab_size=400, max_tokens=MOST,
-    pooling="mean", normalize=True, n_bytes=1,
-)  # fmt: skip
 ENGINE = info_of(FakeOptions(embedding=INFO))
 TEXTS = ["Once upon a time", "there was a fox", ""]
 
 
-class EncoderTokenizer(FakeTokenizer):
-    prefix, suffix = (CLS,), (SEP,)
-
-
 @pytest.fixture
 def site(start_site: StartSite) -> Site:
-    sentence = SentenceConfig(prompts={"query": "find "})
-    return start_site(embedding=INFO, encoder_texts=EncoderTexts(EncoderTokenizer(), sentence))
+    return start_site(embedding=INFO, encoder_texts=fake_encoder.TEXTS)
 
 
 @pytest.fixture
 def client(site: Site) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-def ids_of(text: str) -> list[int]:
-    inside = FakeTokenizer().encode(text, bos=False, specials=False)
-    return [CLS, *inside[: MOST - 2], SEP]
 
 
 def expected(text: str) -> list[float]:

@@ -1,13 +1,14 @@
-// Tokens instrument: the prompt in tokens, the steps from a word to its tokens, and the same texts in
-// several tokenizers.
+// Tokens instrument: the prompt in tokens, the steps from a word to its tokens, the same texts in
+// several tokenizers, and vectors of texts.
 
 import { Views } from "../shared/views.js";
 import { comparison } from "./comparison.js";
+import { embeddings } from "./embeddings.js";
 import { prompt } from "./prompt.js";
 import { word } from "./word.js";
 
 /** @type {Views<Focus>} */
-const views = new Views("tokens-view", [prompt, word, comparison]);
+const views = new Views("tokens-view", [prompt, word, comparison, embeddings]);
 
 /** @type {Instrument} */
 export const tokens = {
