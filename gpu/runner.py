@@ -118,6 +118,11 @@ class Runner(Protocol):
         residual stream (n, hidden_size). No steps may be in flight."""
         ...
 
+    def embedding_rows(self, first: int, n: int) -> Floats:
+        """Return at most `n` rows of the embedding matrix from `first` on, (n, hidden_size). No
+        steps may be in flight."""
+        ...
+
     def profile(self, step: Step, repeat: int) -> Floats | None:
         """Return float32 (n_dispatches,): milliseconds of GPU time of each dispatch of a step's
         plan, the median of `repeat` runs; None if there is no plan or no clock. The step really

@@ -27,6 +27,7 @@ WHY_NOT = {
 show it."""
 
 INSTRUMENT_OF_QUESTION = {
+    "neighbours": "weights",
     "attention_from": "attention",
     "attention_to": "attention",
     "logit_lens": "lens",

@@ -1,4 +1,4 @@
-"""View Embeddings of Tokens: cosines and plane are those of the engine's vectors."""
+"""Views Embeddings and Neighbours of Tokens: their numbers are the engine's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.look.test_tokens import show
 from e2e.site import Site
-from gpu.inspection.requests import Embedding
+from gpu.inspection.requests import Embedding, Neighbours
 from tests.app.fake_encoder import INFO, ids_of
 from tests.app.fake_engine import FakeOptions, info_of
 from tests.app.fake_inspection import fake_encoded
@@ -93,3 +93,23 @@ def test_many_lines_are_cut_and_equal_ones_have_a_plane(
     )
     expect(look.panel.locator(".tk-cosines tbody tr")).to_have_count(16)
     expect(look.panel.get_by_text("The first 16 lines are compared.")).to_be_visible()
+
+
+@pytest.mark.quick
+def test_neighbours_of_tokens_are_the_engines(page: Page, bundled: Site) -> None:
+    look = show(open_page(page, bundled), "Neighbours")
+    text = "The little fox and the little owl"
+    look.panel.get_by_role("textbox", name="Text", exact=True).fill(text)
+    engine = bundled.engine
+    ids = list(dict.fromkeys(engine.tokenizer.encode(text, bos=False)))
+    answer = engine.inspect(Neighbours(ids, 7)).result(60)
+    expect(look.panel.locator(".tk-near-table tbody tr")).to_have_count(len(ids))
+    rows = look.csv()
+    assert [row["token"] for row in rows[::6]] == [engine.tokenizer.piece(id) for id in ids]
+    np.testing.assert_array_equal(answer["ids"][:, 0], ids)  # itself, which is not listed
+    assert [int(row["id"]) for row in rows] == answer["ids"][:, 1:].ravel().tolist()
+    named = [engine.tokenizer.piece(int(row["id"])) for row in rows]
+    assert [row["neighbour"] for row in rows] == named
+    cosines = [float(row["cosine"]) for row in rows]
+    np.testing.assert_allclose(cosines, answer["cosines"][:, 1:].ravel(), atol=1e-5)
+    assert violations(page) == []

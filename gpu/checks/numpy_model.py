@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gpu.checkpoint.interleaved import deinterleave
 from gpu.checkpoint.matrix import Matrix
-from gpu.checkpoint.packing import unpack
+from gpu.checkpoint.readback import matrix_rows
 from gpu.checkpoint.weights import rotary_order
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.formats import hadamard_size, kv_format, pack_block
@@ -161,9 +160,7 @@ class NumpyModel:
 
     def _weight(self, matrix: Matrix) -> Array:
         """Return the numbers (n, k) of a matrix on the device."""
-        words = np.concatenate([self._memory.read(shard.tensor) for shard in matrix.shards])
-        packed = deinterleave(matrix.dtype, matrix.k, words, matrix.interleaved)
-        return unpack(matrix.dtype, packed, matrix.k).astype(np.float64)
+        return matrix_rows(matrix, self._memory).astype(np.float64)
 
     def _numbers(self, tensor: Tensor) -> Array:
         return self._memory.read(tensor).astype(np.float64)

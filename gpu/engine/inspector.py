@@ -19,6 +19,7 @@ from gpu.engine.questions import (
     forward_pass,
     logit_lens,
     losses,
+    neighbours,
     routing,
 )
 from gpu.engine.questions.model import AnswerSteps, QuestionedModel
@@ -44,6 +45,7 @@ from gpu.inspection.requests import (
     ForwardPass,
     LogitLens,
     Losses,
+    Neighbours,
     Profile,
     Question,
     RecentSteps,
@@ -127,6 +129,9 @@ class Inspector:
                 return peaks_answer(self._runner)
             case WeightsDigest():
                 return digest_answer(self._runner)
+            case Neighbours():
+                neighbours.check(question, self._model)
+                return neighbours.answer(question, self._model)
             case Encode():
                 encoder = encode.check(question, self._encoder)
                 return encode.answer(question, encoder, self._model.recomputer.budget)
@@ -210,6 +215,6 @@ def question_blocks(question: Question, blocks_for: Callable[[int], int]) -> int
             return blocks_for(context)
         case Encode() | StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks():
             return 0
-        case WeightsDigest():
+        case WeightsDigest() | Neighbours():
             return 0
     return blocks_for(len(question.ids))

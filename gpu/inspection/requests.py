@@ -24,6 +24,8 @@ Pooling = Literal["last", "mean"]
 MAX_TOP = 100
 MAX_ANSWER_BYTES = 64 << 20
 """Largest answer about the attention of a text."""
+MAX_COMPARED = 32
+"""Most tokens of one `Neighbours`."""
 MAX_ENCODED = 64
 """Most texts of one `Encode`."""
 MAX_REPEAT = 100
@@ -218,6 +220,18 @@ class Embedding(_Question, frozen=True, tag="embedding"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
+class Neighbours(_Question, frozen=True, tag="neighbours"):
+    """Tokens whose vectors in the embedding matrix W_E are nearest, by their cosine, to those of at
+    most `MAX_COMPARED` tokens. Each is its own nearest.
+
+    ids      u32 (len(ids), top): nearest first
+    cosines  f32 (len(ids), top)
+    """
+
+    ids: list[int]
+    top: int = 6
+
+
 class Encode(_Question, frozen=True, tag="encode"):
     """Vectors of texts by the embedding model beside the loaded one: at most `MAX_ENCODED` lists of
     its token ids, each with the special tokens at both ends and of `EmbeddingInfo.max_tokens` ids
@@ -325,6 +339,7 @@ AboutText = (
 
 Question = (
     AboutText
+    | Neighbours
     | Encode
     | StepPlan
     | Profile

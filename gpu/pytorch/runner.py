@@ -203,6 +203,10 @@ class TorchRunner:
         logits: Floats = self._thread.submit(self._unembed, states).result()
         return logits
 
+    def embedding_rows(self, first: int, n: int) -> Floats:
+        rows: Floats = self.model.embedding[first : first + n].numpy()
+        return rows
+
     def profile(self, step: Step, repeat: int) -> None:
         """Return None: there are no dispatches to time."""
 

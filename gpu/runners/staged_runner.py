@@ -241,6 +241,11 @@ class StagedRunner:
         logits: Floats = self._last.call(methodcaller("unembed", states))
         return logits
 
+    def embedding_rows(self, first: int, n: int) -> Floats:
+        worker = (*self._before, self._last)[0]
+        rows: Floats = worker.call(methodcaller("embedding_rows", first, n))
+        return rows
+
     def profile(self, step: Step, repeat: int) -> Floats | None:
         times = []
         for _, worker, received in self._received(step):

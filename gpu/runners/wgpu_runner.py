@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.open_model import open_model
+from gpu.checkpoint.readback import matrix_rows
 from gpu.checkpoint.reader import Progress, WeightSource, weight_progress
 from gpu.checkpoint.weight_cache import WeightCache, open_weight_cache
 from gpu.checkpoint.weights import WeightLoader
@@ -330,6 +331,10 @@ class WgpuRunner:
     def unembed(self, states: Floats) -> Floats:
         assert not self._queue, "collect the steps in flight first"
         return self._inspection.unembed(states)
+
+    def embedding_rows(self, first: int, n: int) -> Floats:
+        assert not self._queue, "collect the steps in flight first"
+        return matrix_rows(self.model.embedding, self._memory, first, n)
 
     def warm_up(self, *, interventions: bool = False) -> Iterator[None]:
         """Compile one kernel at a time, so that a request that arrives meanwhile waits for no

@@ -27,6 +27,7 @@ from gpu.inspection.requests import (
     ForwardPass,
     LogitLens,
     Losses,
+    Neighbours,
     Profile,
     Question,
     Routing,
@@ -101,6 +102,12 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return _beam(question, info)
         case Embedding(ids=ids, pooling=pooling):
             return Answer({}, (Array.of("vector", fake_vector(ids, pooling, info)),))
+        case Neighbours(ids=ids, top=top):
+            shape = (len(ids), top)
+            cosines = -np.sort(-rng.uniform(0.1, 1.0, shape))
+            return Answer({}, (
+                Array.of("ids", rng.integers(0, vocab, shape)), Array.of("cosines", cosines),
+            ))  # fmt: skip
         case Encode(texts=texts):
             vectors = np.array([fake_encoded(ids, info) for ids in texts])
             return Answer({}, (Array.of("vectors", vectors),))

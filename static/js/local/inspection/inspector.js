@@ -17,13 +17,14 @@ const PIECE_ROWS = 16;
 /**
  * Questions that only the server answers, as the subject of a sentence.
  *
- * @type {Record<"digest" | "embedding" | "encode" | "forward" | "peaks", string>}
+ * @type {Record<"digest" | "embedding" | "encode" | "forward" | "neighbours" | "peaks", string>}
  */
 const REFUSED = {
   digest: "digests of the weights are",
   embedding: "embeddings are",
   encode: "embeddings are",
   forward: "the vectors inside a layer are",
+  neighbours: "neighbours of a token are",
   peaks: "the speed of the device is",
 };
 

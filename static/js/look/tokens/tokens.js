@@ -1,14 +1,15 @@
 // Tokens instrument: the prompt in tokens, the steps from a word to its tokens, the same texts in
-// several tokenizers, and vectors of texts.
+// several tokenizers, vectors of texts, and the neighbours of a token.
 
 import { Views } from "../shared/views.js";
 import { comparison } from "./comparison.js";
 import { embeddings } from "./embeddings.js";
+import { neighbours } from "./neighbours.js";
 import { prompt } from "./prompt.js";
 import { word } from "./word.js";
 
 /** @type {Views<Focus>} */
-const views = new Views("tokens-view", [prompt, word, comparison, embeddings]);
+const views = new Views("tokens-view", [prompt, word, comparison, embeddings, neighbours]);
 
 /** @type {Instrument} */
 export const tokens = {
