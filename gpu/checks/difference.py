@@ -32,15 +32,6 @@ class Difference:
     numbers: int = 0
     wrong: str = ""
 
-    def with_another(self, other: Difference) -> Difference:
-        """Return the outcome of both; of two that are wrong, the first is described."""
-        return Difference(
-            max(self.error, other.error),
-            max(self.of_bound, other.of_bound),
-            self.numbers + other.numbers,
-            self.wrong or other.wrong,
-        )
-
 
 def difference(
     got: npt.NDArray[Any], want: npt.NDArray[Any], bound: npt.NDArray[Any] | float

@@ -193,10 +193,6 @@ class Device:
     def max_texture_side(self) -> int:
         return self.info.limits["max-texture-dimension-2d"]
 
-    @property
-    def offset_alignment(self) -> int:
-        return self.info.limits["min-storage-buffer-offset-alignment"]
-
     def close(self) -> None:
         self.submissions.close()
         self.wgpu.destroy()

@@ -93,7 +93,7 @@ export const sameInterventions = (a, b) => written(a) === written(b);
 export const isEmpty = (reach) => written(reach) === "{}";
 
 /** Number of interventions. @param {FromPage.Interventions} reach */
-export const countInterventions = (reach) =>
+const countInterventions = (reach) =>
   Object.values(normalize(reach)).reduce((n, list) => n + list.length, 0);
 
 // ---- position spans ----------------------------------------------------------------------------

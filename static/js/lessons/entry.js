@@ -22,7 +22,7 @@ export function setUpLessons() {
 }
 
 /** Open the menu, with the focus on the first unfinished lesson. */
-export function openLessons() {
+function openLessons() {
   const done = finished();
   byId("lessons-list").replaceChildren(...LESSONS.map((lesson) => entryOf(lesson, done.has(lesson.name))));
   dialog.showModal();

@@ -26,7 +26,7 @@ const DEFINITIONS = SCHEMA.$defs;
 const { format, version } = DEFINITIONS.Replay.properties;
 
 export const [FORMAT] = format.enum;
-export const VERSIONS = version.enum;
+const VERSIONS = version.enum;
 
 /** Longest text and list where the schema names no length. */
 const MAX_LENGTH = 2 ** 24;

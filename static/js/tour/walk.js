@@ -14,7 +14,7 @@ import { view } from "../view.js";
 import { wordOf } from "./words.js";
 
 /** Number of tokens over which a head's pattern is averaged. */
-export const HABIT_TOKENS = 8;
+const HABIT_TOKENS = 8;
 /** Before this position the head types cannot be told apart. */
 const MIN_POSITION = 2;
 /** Number of candidates requested with the sampler's stages. */

@@ -24,7 +24,6 @@ from tests.gpu.models import random_llama, random_models
 
 CONTEXT = 128
 SINKS = 4
-DROPPED = ContextShift(CONTEXT, SINKS).n_drop
 
 
 def runner_of(**limits: Any) -> ScriptedRunner:

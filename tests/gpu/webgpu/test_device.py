@@ -132,7 +132,6 @@ def test_the_device_at_hand_has_what_the_engine_needs(device: Device) -> None:
     assert device.has_timestamps == ("timestamp-query" in info.features)
     assert device.max_binding_bytes >= 128 << 20  # guaranteed by WebGPU
     assert device.max_binding_bytes <= info.limits["max-buffer-size"]
-    assert device.offset_alignment in (16, 32, 64, 128, 256)
     assert device.wgpu.limits["max-storage-buffer-binding-size"] >= device.max_binding_bytes
 
 

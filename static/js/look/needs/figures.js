@@ -17,7 +17,7 @@ export const time = (seconds) =>
   seconds < 1e-3 ? `${figure(1e6 * seconds)} µs` : duration(1000 * seconds);
 
 /** @param {Bound} bound */
-export const perSecond = ({ seconds }) => `${figure(1 / seconds)} tokens/s`;
+const perSecond = ({ seconds }) => `${figure(1 / seconds)} tokens/s`;
 
 /** The article's line: weights read for a token, times the tokens wanted. @param {Sizing} sizing */
 export function multiplied(sizing) {

@@ -17,7 +17,7 @@ import {
 } from "./factor-bar.js";
 
 /** Example pairs for a story model, with strengths that keep its text coherent. */
-export const EXAMPLES = [
+const EXAMPLES = [
   {
     name: "at sea",
     toward: "The ship sailed over the sea",

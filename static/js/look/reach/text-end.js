@@ -61,7 +61,7 @@ function endOf({ tokens, marks }) {
  *
  * @param {ModelTurn | null} turn
  */
-export function compareWithSameSeed(turn) {
+function compareWithSameSeed(turn) {
   const shown = shownAnswer(turn);
   if (!turn || !shown?.tokens.length) return null;
   const seed = seedOf(shown);

@@ -67,7 +67,7 @@ export function partsOf({ parts }, { runs }) {
  *
  * @param {StepParts} parts
  */
-export function describeParts({ prefill, decode, drafts, accepted, waiting, preempted }) {
+function describeParts({ prefill, decode, drafts, accepted, waiting, preempted }) {
   const words = [];
   if (prefill) words.push(`${plural(prefill, "row")} of a prompt`);
   if (decode) words.push(plural(decode, "token row"));

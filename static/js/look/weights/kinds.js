@@ -18,7 +18,7 @@ const KINDS = [
  *
  * @param {Pick<Answers.Inventory, "tensors">} inventory
  */
-export function kindsOf({ tensors }) {
+function kindsOf({ tensors }) {
   return KINDS.map(([kind, name]) => {
     const own = tensors.filter((tensor) => tensor.kind === kind);
     /** @param {"parameters" | "share" | "device_bytes" | "token_bytes"} key */
