@@ -23,7 +23,8 @@ from gpu import Request, ScheduledUpdate
 from gpu.events import Done, Event, Token
 from gpu.sampling_params import SamplingParams
 from tests.app import fake_encoder
-from tests.app.fake_engine import FakeEngine, FakeOptions, loader
+from tests.app.fake_engine import FakeEngine, loader
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 

@@ -17,7 +17,8 @@ from app.models.known import known_models
 from app.protocol import messages
 from gpu.config import MODEL_TYPES
 from gpu.kv.formats import KV_FORMATS
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.serving import ROOT
 
 DOCS = [

@@ -12,7 +12,8 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import TWO_FRAMES, until
 from gpu import Request, SamplingParams
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 
 PREVIEW_HEAD = "Next token"
 

@@ -13,7 +13,8 @@ from playwright.sync_api import Page, expect
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 
 ACKNOWLEDGED = """() => {
   window.acknowledged = [];

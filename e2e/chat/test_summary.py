@@ -18,7 +18,8 @@ from e2e.replay import playback
 from e2e.site import Site
 from e2e.waiting import until
 from gpu import SamplingParams
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 
 ONE, TWO, THREE, FOUR = (f"{name}\n{'🦊' * 70}" for name in ("One", "Two", "Three", "Four"))
 """280 tokens of the fake tokenizer each: with a context of 1,024 the fourth does not fit."""

@@ -15,7 +15,9 @@ from app.engine_client import LocalEngine
 from e2e.site import Site
 from gpu.engine.validation import RequestValidator
 from gpu.text.tokenizer import Tokenizer
-from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
+from tests.app.fake_run import FakeRun
 from tests.app.page import PageClient
 from tests.app.replicas.mortal import wait_until
 

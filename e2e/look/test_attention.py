@@ -21,7 +21,8 @@ from e2e.site import Site
 from e2e.waiting import until
 from gpu import Engine
 from gpu.inspection.requests import Answer, AttentionFrom, AttentionTo, Question
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 
 SCORES = """async ([ids, position, weights]) => {
   const scores = await import("/static/js/look/attention/scores.js");

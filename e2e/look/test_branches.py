@@ -20,7 +20,7 @@ from e2e.site import Site
 from e2e.waiting import until
 from gpu.inspection.requests import Beam, Losses
 from tests.app import fake_inspection
-from tests.app.fake_engine import info_of
+from tests.app.fake_options import info_of
 from tests.app.fake_tokenizer import FakeTokenizer
 
 N = 40

@@ -15,8 +15,8 @@ from e2e.look.test_tokens import show
 from e2e.site import Site
 from gpu.inspection.requests import Embedding, Neighbours
 from tests.app.fake_encoder import INFO, ids_of
-from tests.app.fake_engine import FakeOptions, info_of
 from tests.app.fake_inspection import fake_encoded
+from tests.app.fake_options import FakeOptions, info_of
 
 LINES = ("a little fox", "the old forest", "golden light", "the fox was happy")
 Array = npt.NDArray[np.float64]

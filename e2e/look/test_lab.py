@@ -15,7 +15,8 @@ from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_plan import fake_plan
 
 GIVEN, WRITTEN = 16, 48

@@ -19,7 +19,7 @@ from e2e.waiting import until
 from gpu import Engine, Inventory, TensorSummary
 from gpu.inspection.requests import Profile, StepPlan, WeightsDigest
 from tests.app import fake_inspection
-from tests.app.fake_engine import FakeOptions, info_of
+from tests.app.fake_options import FakeOptions, info_of
 from tests.serving import serving
 
 FOLDER = tale.model_dir()

@@ -15,7 +15,8 @@ from e2e.look.panel import LookPanel
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_plan import fake_plan
 from tests.app.fake_tokenizer import FakeTokenizer
 

@@ -14,7 +14,7 @@ from e2e.playground import Playground
 from e2e.site import Site
 from gpu.inspection.requests import Question
 from tests.app import fake_inspection
-from tests.app.fake_engine import FakeOptions, info_of
+from tests.app.fake_options import FakeOptions, info_of
 
 LOST_LINE = "WebSocket connection to"
 IDS = [0, 262, 263, 264, 265]

@@ -17,27 +17,18 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpu import (
-    ENDED_IN_PAUSE,
     NO_INTERVENTIONS,
     EngineClosed,
-    EngineError,
-    EngineInfo,
     Interventions,
     ModelError,
-    PaceChange,
     Places,
     Request,
-    RunPace,
-    SamplingParams,
 )
-from gpu.engine.run_clock import RunClock
 from gpu.engine.validation import RequestValidator
 from gpu.events import (
     Accepted,
@@ -46,96 +37,28 @@ from gpu.events import (
     Event,
     Prefill,
     Preview,
-    Queued,
     Reason,
     StepTimes,
-    Timings,
     Token,
     TokenText,
-    Updated,
 )
 from gpu.info import (
-    DeviceInfo,
-    EmbeddingInfo,
-    EngineLimits,
     EngineStats,
-    KvGroupInfo,
-    LoraInfo,
-    MemoryInfo,
-    ModelInfo,
 )
 from gpu.inspection.requests import Answer, Question, RecentSteps, StepPart
 from gpu.inspection.steps import RunRows, StepRecord, step_reading
-from gpu.interventions.messages import check_no_new_patch
 from gpu.kv.blocks import text_blocks
-from gpu.kv.context_shift import ContextShift
 from gpu.step import ExpertUse
 from tests.app import fake_inspection, fake_sampler
-from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
-
-BLOCK_TOKENS = 16
-PREFILL_CHUNK = 32
-IN_FLIGHT = 2
-HANGS_AT = 5
-KV_BLOCK_BYTES = 65536
-KV_BYTES = {"f32": 256, "f16": 128, "q8": 72, "q8q4": 56, "rotated4": 40}
-"""Bytes of a key and a value of 32 numbers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FakeOptions:
-    """Options of the fake engine.
-
-    delay         seconds per step
-    n_kv_heads    0: half as many as heads
-    text          output of greedy decoding, repeated unless `ends`
-    script        texts that runs write, one after another, and the last one from then on; instead
-                  of `text`
-    fail          message with which loading fails; "" if it does not
-    load_seconds  duration of loading
-    loads_after   file that must exist before loading ends; None: none
-    reused        tokens of a longer prompt that are found in the prefix cache
-    ask_seconds   duration of a question about a run
-    loras         names of adapters
-    experts       expert-cache hits and misses per step, 1 MB each; None: all experts on the device
-    n_experts     experts of every layer but the first; two per token
-    conversion    conversion of the types of a file, as shown to users
-    dtype_reason  why the storage type was chosen, as shown to users
-    drafts        of every four tokens two are accepted drafts and the third was guessed wrong
-    marks         special tokens of the model beside the usual ones
-    kv_groups     groups of layers with blocks of their own
-    name          name of the model
-    hangs_with    seed of runs that hang forever before token `HANGS_AT`
-    embedding     embedding model beside it
-    """
-
-    delay: float = 0.01
-    n_layers: int = 8
-    n_heads: int = 8
-    n_kv_heads: int = 0
-    head_dim: int = 32
-    context: int = 512
-    n_slots: int = 4
-    queue: int = 16
-    text: str = STORY
-    ends: bool = False
-    script: tuple[str, ...] = ()
-    fail: str = ""
-    load_seconds: float = 0.0
-    loads_after: Path | None = None
-    reused: int = 0
-    ask_seconds: float = 0.0
-    loras: tuple[str, ...] = ()
-    experts: tuple[int, int] | None = None
-    n_experts: int = 0
-    conversion: str = ""
-    dtype_reason: str = ""
-    drafts: bool = False
-    marks: tuple[str, ...] = ()
-    kv_groups: tuple[KvGroupInfo, ...] = ()
-    name: str = "fake-story"
-    hangs_with: int | None = None
-    embedding: EmbeddingInfo | None = None
+from tests.app.fake_options import (
+    BLOCK_TOKENS,
+    HANGS_AT,
+    PREFILL_CHUNK,
+    FakeOptions,
+    info_of,
+)
+from tests.app.fake_run import FakeRun
+from tests.app.fake_tokenizer import EOS, FakeTokenizer
 
 
 def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEngine:
@@ -152,136 +75,6 @@ def load(options: FakeOptions, progress: Callable[[float, str], None]) -> FakeEn
 
 def loader(**options: Any) -> Callable[[Callable[[float, str], None]], FakeEngine]:
     return functools.partial(load, FakeOptions(**options))
-
-
-class FakeRun:
-    """Run; all fields but `pending` and `cancelled` are used by the engine's thread only."""
-
-    def __init__(
-        self,
-        engine: FakeEngine,
-        request: Request,
-        story: list[int],
-        on_event: Callable[[Event], None],
-    ) -> None:
-        self.engine = engine
-        self.story = story
-        self.prompt = list(request.ids)
-        self.priority = request.priority
-        self.number = 0
-        self.position = 0  # in the queue, as it was told
-        n_keep, context = request.n_keep, engine.options.context
-        self.context_shift = None if n_keep is None else ContextShift(context, n_keep)
-        self.params = self.acting = request.params  # requested last; acting on the next token
-        self.capture = self.captures = request.capture
-        self.pace = RunPace(request.pace, 0)
-        self.previewed = False  # the next token, by the settings now
-        self.interventions = self.active = request.interventions
-        self.updates = deque(request.updates)
-        self.on_event = on_event
-        self.pending: deque[Updated] = deque()
-        self.cancelled = False
-        self.message = ""
-        self.reused = min(engine.options.reused, len(self.prompt) - 1)
-        self.prefilled = self.reused
-        self.index = 0
-        self.ids = list(request.ids)
-        self.undecoded = incomplete_utf8(
-            b"".join(map(engine.tokenizer.token_bytes, self.prompt[-4:]))
-        )
-        self.text = ""
-        self.held = ""
-        self.clock = RunClock()
-
-    def update(
-        self,
-        *,
-        capture: bool | None = None,
-        interventions: Interventions | None = None,
-        pace: PaceChange | None = None,
-        **changes: Any,
-    ) -> int:
-        with self.engine.changed:
-            index = self.index + self.ahead
-            before = self.pace.rate
-            if pace is not None:
-                self.pace.change(pace, index)
-            told = msgspec.UNSET if self.pace.rate == before else self.pace.rate
-            has_settings = bool(changes) or capture is not None or interventions is not None
-            if has_settings or pace is None or told is not msgspec.UNSET:
-                self.change(index, changes, capture, interventions, told)
-            self.previewed = self.previewed and not has_settings
-            self.engine.changed.notify()
-            return index
-
-    def move_to(self, position: int) -> None:
-        """Tell the place of a run that waits, if it changed."""
-        if position != self.position:
-            self.position = position
-            self.on_event(Queued(position))
-
-    @property
-    def ahead(self) -> int:
-        """Return how many tokens are submitted and cannot change."""
-        return 0 if self.prefilled < len(self.prompt) or self.pace.limits else IN_FLIGHT
-
-    @property
-    def waits(self) -> bool:
-        """Return whether a person has to do something first."""
-        return self.previewed and not self.pace.may_write(self.index) and not self.cancelled
-
-    def start_update(self, **changes: Any) -> Future[int]:
-        index: Future[int] = Future()
-        try:
-            index.set_result(self.update(**changes))
-        except EngineError as error:
-            index.set_exception(error)
-        return index
-
-    def change(
-        self,
-        index: int,
-        changes: dict[str, Any],
-        capture: bool | None,
-        interventions: Interventions | None,
-        pace: float | msgspec.UnsetType | None = msgspec.UNSET,
-    ) -> None:
-        self.params = self.params.updated(changes)
-        self.capture = self.capture if capture is None else capture
-        if interventions is not None:
-            self.engine.validator.encode(interventions)
-            check_no_new_patch(self.interventions, interventions)
-            self.interventions = interventions
-        self.pending.append(Updated(index, self.params, self.capture, interventions, pace))
-        self.on_event(self.pending[-1])
-
-    def settle(self) -> None:
-        """Apply the updates that are due, and report scheduled ones as early as live ones."""
-        while self.updates and self.updates[0].index <= self.index + self.ahead:
-            change = self.updates.popleft()
-            self.change(change.index, change.params, change.capture, change.interventions)
-        while self.pending and self.pending[0].index <= self.index:
-            due = self.pending.popleft()
-            self.acting, self.captures = due.params, due.capture
-            self.active = self.active if due.interventions is None else due.interventions
-
-    def cancel(self) -> None:
-        with self.engine.changed:
-            self.cancelled = True
-            self.engine.changed.notify()
-
-    @property
-    def paused_since(self) -> float | None:
-        """Return when the run was paused or pressed last; None if it writes."""
-        return None if self.pace.may_write(self.index) else self.pace.changed_at
-
-    def end_paused(self) -> None:
-        """End the run: others need its place."""
-        self.message = ENDED_IN_PAUSE
-        self.cancel()
-
-    def timings(self) -> Timings:
-        return self.clock.timings(self.reused, 0, self.prefilled - self.reused, self.index)
 
 
 class FakeGeneration:
@@ -603,57 +396,6 @@ class FakeEngine:
             self.active[-1].move_to(0)
         for place, other in enumerate(self.waiting, start=1):
             other.move_to(place)
-
-
-def info_of(options: FakeOptions) -> EngineInfo:
-    """Return the info of an engine with these options."""
-    n_blocks = options.n_slots * options.context // BLOCK_TOKENS
-    return EngineInfo(
-        model=ModelInfo(
-            name=options.name,
-            dtype="f16",
-            kv_dtype="f16",
-            kv_formats={name: KV_BLOCK_BYTES * bytes_ // 128 for name, bytes_ in KV_BYTES.items()},
-            n_layers=options.n_layers,
-            n_heads=options.n_heads,
-            n_kv_heads=options.n_kv_heads or max(1, options.n_heads // 2),
-            n_experts=options.n_experts,
-            conversion=options.conversion,
-            dtype_reason=options.dtype_reason,
-            head_dim=options.head_dim,
-            hidden_size=options.head_dim * options.n_heads,
-            vocab_size=FakeTokenizer(marks=options.marks).vocab_size,
-            parameters=7_412_736,
-            eos_ids=FakeTokenizer().eos_ids,
-            loras=tuple(LoraInfo(name, 8, 40_960, 32) for name in options.loras),
-        ),
-        device=DeviceInfo("Fake device", "no driver", "Vulkan", "CPU", True, ("subgroup",), ()),
-        limits=EngineLimits(
-            context=options.context,
-            slots=options.n_slots,
-            queue=options.queue,
-            n_blocks=n_blocks,
-            block_tokens=BLOCK_TOKENS,
-            block_bytes=KV_BLOCK_BYTES,
-            in_flight=IN_FLIGHT,
-            kv_groups=options.kv_groups,
-        ),
-        memory=MemoryInfo(weights=14_825_472, kv_cache=n_blocks * KV_BLOCK_BYTES, work=2_097_152),
-        dispatches_per_token=8 * options.n_layers + 5,
-        defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
-        embedding=options.embedding,
-    )
-
-
-def incomplete_utf8(data: bytes) -> bytes:
-    """Return the bytes at the end of `data` that are an incomplete character."""
-    for n in (1, 2, 3):
-        try:
-            data[-n:].decode()
-        except UnicodeDecodeError as error:
-            if error.reason == "unexpected end of data":
-                return data[-n:]
-    return b""
 
 
 def intervention_offset(interventions: Interventions, n: int) -> int:

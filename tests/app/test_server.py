@@ -24,7 +24,8 @@ from app.server import LOADING, PortError, _StatusPrinter, address, bind, http_s
 from gpu.info import KvGroupInfo
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.app.page import PageClient
 from tests.app.replicas.mortal import wait_until
 

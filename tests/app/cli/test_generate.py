@@ -14,7 +14,8 @@ from app.cli.main import main
 from app.models.find_model import Model
 from gpu import DeviceError, DtypeChoice, Request
 from tests.app import fake_engine
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import STORY, FakeTokenizer
 
 

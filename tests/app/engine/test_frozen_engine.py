@@ -38,7 +38,8 @@ from tests.app.engine.processes import (
     wait_exited,
     wait_for,
 )
-from tests.app.fake_engine import HANGS_AT, FakeEngine, FakeOptions, loader
+from tests.app.fake_engine import FakeEngine, loader
+from tests.app.fake_options import HANGS_AT, FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
 
 SILENT = Timeouts(silent=2.0)

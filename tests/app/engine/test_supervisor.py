@@ -43,7 +43,8 @@ from tests.app.engine.processes import (
     wait_exited,
     wait_for,
 )
-from tests.app.fake_engine import FakeEngine, FakeOptions, loader
+from tests.app.fake_engine import FakeEngine, loader
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import PATIENCE_S
 

@@ -18,8 +18,8 @@ from app.openai.questions import MAX_ASKED, ask_in_turn
 from gpu import QueueFull
 from gpu.inspection.requests import Answer, Embedding, Question
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_engine import FakeOptions, info_of
 from tests.app.fake_inspection import fake_vector
+from tests.app.fake_options import FakeOptions, info_of
 from tests.app.fake_tokenizer import FakeTokenizer
 
 MODEL = "fake-story"

@@ -13,8 +13,8 @@ from gpu.inspection.requests import MAX_ENCODED
 from tests.app import fake_encoder
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_encoder import INFO, MOST, ids_of
-from tests.app.fake_engine import FakeOptions, info_of
 from tests.app.fake_inspection import fake_encoded
+from tests.app.fake_options import FakeOptions, info_of
 
 ENGINE = info_of(FakeOptions(embedding=INFO))
 TEXTS = ["Once upon a time", "there was a fox", ""]

@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 
 from gpu.inspection.requests import Losses
 from tests.app.conftest import StartSite
-from tests.app.fake_engine import FakeOptions, info_of
 from tests.app.fake_inspection import answer as fake_answer
+from tests.app.fake_options import FakeOptions, info_of
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.openai.conftest import MODEL
 from tests.app.openai.requests import chunks, complete

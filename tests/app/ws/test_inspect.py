@@ -25,7 +25,8 @@ from gpu import DeviceError, EngineError, InvalidRequest, SamplingParams
 from gpu.inspection.requests import Answer, Array, AttentionFrom, Losses, Question, Waterfall
 from tests.app import fake_inspection
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_engine import FakeEngine, FakeOptions, info_of
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions, info_of
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import PATIENCE_S, LateReader, PageClient
 

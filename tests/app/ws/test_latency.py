@@ -15,7 +15,9 @@ from app.ws.websocket import WebSocket
 from gpu import Request
 from gpu.events import Event, Token
 from tests.app.conftest import StartSite
-from tests.app.fake_engine import FakeEngine, FakeOptions, FakeRun
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
+from tests.app.fake_run import FakeRun
 from tests.app.page import PageClient
 
 N_TOKENS = 120

@@ -19,7 +19,7 @@ from app.protocol.messages import MESSAGE_BYTES
 from app.ws.send_queue import STATS_BACKLOG
 from app.ws.sessions import Retention
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_engine import IN_FLIGHT
+from tests.app.fake_options import IN_FLIGHT
 from tests.app.fake_tokenizer import STORY
 from tests.app.page import LateReader, PageClient
 

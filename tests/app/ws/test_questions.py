@@ -15,7 +15,8 @@ from app.ws.questions import ByteCounter, Questions
 from gpu import InvalidRequest, QueueFull
 from gpu.inspection.requests import Answer, Array, Losses, Question
 from tests.app.conftest import StartSite
-from tests.app.fake_engine import FakeEngine, FakeOptions
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
 
 MB = 1 << 20

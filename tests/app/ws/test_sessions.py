@@ -19,7 +19,8 @@ from app.ws.sessions import GenerationLog, RequestClock, Retention, Sessions, Un
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Queued, Timings, Token, Updated
 from tests.app.conftest import StartSite
-from tests.app.fake_engine import FakeOptions, load
+from tests.app.fake_engine import load
+from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.replicas.mortal import wait_until
 
