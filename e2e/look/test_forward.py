@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.look.cache_view import wrote
 from e2e.look.panel import LookPanel
-from e2e.look.test_cache import wrote
 from e2e.look.test_lens import pin
 from e2e.look.test_looks import violations
 from e2e.playground import Playground
