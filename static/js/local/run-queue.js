@@ -2,7 +2,7 @@
 // ones are not counted: the engine takes their slots when others need them.
 
 import { EngineError, messageOf } from "./shared/errors.js";
-import { toldParams } from "./gpu/sequence.js";
+import { toldParams } from "./gpu/run-events.js";
 import { told } from "./interventions/encode.js";
 
 /**

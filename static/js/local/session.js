@@ -3,7 +3,7 @@
 
 import { EngineError, errorAbout, InvalidRequest, NotInBrowser } from "./shared/errors.js";
 import { GenerationLog, RequestClock } from "./generation-log.js";
-import { toldParams } from "./gpu/sequence.js";
+import { toldParams } from "./gpu/run-events.js";
 import { answering, MessageReader } from "./messages.js";
 import { RunQueue, ZERO_TIMINGS } from "./run-queue.js";
 import { promptIds } from "./text/prompts.js";

@@ -103,7 +103,7 @@ export class Scheduler {
       this.tellText(sequence);
       this.active.push(sequence);
     }
-    this.inTurn.forEach((sequence, i) => sequence.queueMoved(this.place(i + 1)));
+    this.inTurn.forEach((sequence, i) => sequence.events.movedTo(this.place(i + 1)));
   }
 
   /**

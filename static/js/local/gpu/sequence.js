@@ -1,16 +1,13 @@
-// State of one run: what was submitted to the device, what was read back, and the events it told.
+// State of one run: what was submitted to the device, and what was read back.
 //
-// The engine submits ahead of what it reads. Samples past a stop are discarded. The events are those
-// of gpu/events.py.
+// The engine submits ahead of what it reads. Samples past a stop are discarded.
 
 import { told as toldInterventions, NONE_ENCODED } from "../interventions/encode.js";
 import { RunInterventions } from "../interventions/resolved.js";
 import { CachedText } from "./cached-text.js";
-import { layerTimes } from "./results.js";
-import { RunClock } from "./run-clock.js";
+import { RunEvents, toldParams } from "./run-events.js";
 import { RunPace } from "./run-pace.js";
 import { FROM_GPU } from "./step-buffer.js";
-import { StopMatcher } from "../text/stop-strings.js";
 
 const NOT_A_NUMBER =
   "the model's output is not a number: its activations or weights are too large for how they are " +
@@ -36,8 +33,6 @@ const NOT_A_NUMBER =
  *   onEvent: (event: EngineEvent) => void,
  * }} SequenceRequest
  */
-
-/** A row of a step, and its position. @typedef {[row: number, position: number]} RowPlace */
 
 /**
  * A sample that was read, of a row of its step.
@@ -67,27 +62,19 @@ export class Sequence {
     this.run = run;
     this.limits = limits;
     this.text = text;
-    this.onEvent = onEvent;
     this.slot = -1;
     this.order = 0; // of arrival, set by the engine
-    this.place = 0; // in the queue, as it was told
     this.nReused = 0;
     this.nKnown = ids.length; // ids to prefill: the prompt, or all before it was preempted
     this.nPrefilled = 0; // of these, found or submitted
     this.nPromptSubmitted = 0; // of the prompt, found or submitted
-    this.nPromptTold = 0; // of these, told
     this.isPreempted = false;
     this.nSubmitted = 0; // samples submitted
     this.nWritten = 0; // samples read
     this.finished = false;
     this.updates = updates;
     this.nApplied = 0;
-    this.stream = text.decodeStream(ids);
-    /** @type {StopMatcher<ToPage.Token>} */
-    this.matcher = new StopMatcher(params.stop);
-    this.clock = new RunClock();
-    /** Of the last step whose layers were timed. @type {import("./results.js").LayerTimes | null} */
-    this.layerTimes = null;
+    this.events = new RunEvents(ids, params.stop, text, limits, onEvent);
   }
 
   // ---- what to submit
@@ -144,17 +131,17 @@ export class Sequence {
     this.nPrefilled = reused;
     this.nKnown = this.ids.length;
     if (this.isPreempted) {
-      this.queueMoved(0); // its prompt is not told again
+      this.events.movedTo(0); // its prompt is not sent again
       return;
     }
-    this.nReused = this.nPromptSubmitted = this.nPromptTold = reused;
-    this.clock.start();
+    this.nReused = this.nPromptSubmitted = this.events.nPromptSent = reused;
+    this.events.clock.start();
   }
 
   /** Forget what was computed. All ids are prefilled when the run starts again. */
   preempt() {
     this.dropPreview();
-    if (this.paused) this.clock.wait();
+    if (this.paused) this.events.clock.wait();
     this.isPreempted = true;
     this.slot = -1;
     this.nPrefilled = 0;
@@ -199,7 +186,7 @@ export class Sequence {
    * @returns {import("./step-buffer.js").StepSample}
    */
   sample(row) {
-    if (this.pace.rate) this.clock.goOn(this.pace.dueAt);
+    if (this.pace.rate) this.events.clock.goOn(this.pace.dueAt);
     this.pace.submitted();
     return { row, slot: this.slot, index: this.nSubmitted++, params: this.params };
   }
@@ -218,32 +205,13 @@ export class Sequence {
 
   // ---- what came back
 
-  /** @param {number} position */
+  /** Send that the run waits; `position` other runs are before it. @param {number} position */
   accepted(position) {
-    this.place = position;
-    const { piece } = this.text;
-    this.emit({
-      type: "accepted",
-      prompt: this.prompt.map((id) => ({ id, text: piece(id) })),
-      params: toldParams(this.params),
-      capture: this.capture,
-      position,
-      context: this.limits.context,
-      texts: [],
-      dropped: [],
-      run: this.run,
-    });
-  }
-
-  /** @param {number} position */
-  queueMoved(position) {
-    if (position === this.place) return;
-    this.place = position;
-    this.emit({ type: "queued", position });
+    this.events.accepted(position, this.params, this.capture, this.run);
   }
 
   /**
-   * Ids `first` … `first + n − 1` were rows `row` … of a step. Those of the prompt are told once.
+   * Handle a finished chunk: ids `first` … `first + n − 1` were rows `row` … of a step.
    *
    * @param {number} first
    * @param {number} n
@@ -251,23 +219,7 @@ export class Sequence {
    * @param {StepResult} result
    */
   chunkRead(first, n, row, result) {
-    const from = Math.max(first, this.nPromptTold);
-    const end = Math.min(first + n, this.prompt.length);
-    if (this.finished || from >= end) return;
-    this.nPromptTold = end;
-    /** @type {RowPlace[]} */
-    const rows = Array.from({ length: end - from }, (_, i) => [row + from - first + i, from + i]);
-    this.emit({
-      type: "prefill",
-      done: end,
-      total: this.prompt.length,
-      reused: this.nReused,
-      ms: this.clock.sinceStart(),
-      gpu_ms: result.gpu,
-      kv_blocks: this.blocksFor(end),
-      stats: this.stats(rows, end - 1, result) ?? [],
-      experts: null,
-    });
+    if (!this.finished) this.events.prefilled({ first, n, row }, result, this.nReused, this.capture);
   }
 
   /** @param {DrawnSample} sample @param {number} row @param {StepResult} result */
@@ -287,9 +239,8 @@ export class Sequence {
   hold(sample, row, result) {
     if (this.finished) return;
     this.held = { sample, row, result };
-    this.clock.wait();
-    const { n_kept, mass } = sample;
-    this.emit({ type: "preview", index: this.nWritten, candidates: this.named(sample), n_kept, mass });
+    this.events.clock.wait();
+    this.events.preview(sample, this.nWritten);
   }
 
   /** Have the step of a preview run again. */
@@ -301,97 +252,35 @@ export class Sequence {
     this.textIsStale = true;
   }
 
-  /** @param {DrawnSample} sample */
-  named({ candidates }) {
-    return candidates.map((each) => ({ ...each, text: this.text.piece(each.id) }));
-  }
-
   /** @param {DrawnSample} sample @param {number} row @param {StepResult} result */
   write(sample, row, result) {
     if (this.finished) return;
     if (!Number.isFinite(sample.logprob)) {
-      this.release(this.matcher.flush());
-      this.finish("error", NOT_A_NUMBER);
+      this.end("error", NOT_A_NUMBER);
       return;
     }
     const index = this.nWritten++;
     this.ids.push(sample.id);
     const eos = this.text.eosIds.includes(sample.id) && !this.params.ignore_eos;
     const position = this.prompt.length + index - 1;
-    const token = this.token(sample, { index, position, row, eos }, result);
+    const place = { index, position, row, eos, capture: this.capture };
+    const token = this.events.token(sample, place, result);
     if (eos) {
-      this.release(this.matcher.flush());
-      this.emit(token);
+      this.events.flush();
+      this.events.send(token);
       this.finish("eos");
       return;
     }
     const reason = this.endAfter(position);
-    const text = this.stream.push(sample.id) + (reason ? this.stream.flush() : "");
-    const { released, stopped } = this.matcher.push(token, text);
-    this.release(released);
-    if (stopped) this.finish("stop");
-    else if (reason) {
-      this.release(this.matcher.flush());
-      this.finish(reason);
-    }
-    if (this.pace.rate) this.clock.wait();
+    if (this.events.show(token, reason !== null)) this.finish("stop");
+    else if (reason) this.end(reason);
+    if (this.pace.rate) this.events.clock.wait();
   }
 
   /** @param {number} position */
   endAfter(position) {
     if (this.nWritten >= this.params.max_tokens) return "length";
     return position + 1 >= this.limits.context ? "context" : null;
-  }
-
-  /**
-   * @param {DrawnSample} sample
-   * @param {{index: number, position: number, row: number, eos: boolean}} place
-   * @param {StepResult} result
-   * @returns {ToPage.Token}
-   */
-  token(sample, { index, position, row, eos }, result) {
-    const { id, logprob, probability, rank, n_kept, draw, mass } = sample;
-    const stats = this.stats([[row, position]], position, result);
-    return {
-      type: "token",
-      index,
-      id,
-      text: "",
-      logprob,
-      probability,
-      rank,
-      n_kept,
-      draw,
-      mass,
-      candidates: this.named(sample),
-      times: {
-        ...this.clock.tokenTimes(),
-        gpu: result.gpu,
-        encode: result.encode,
-        wait: result.wait,
-        read: result.read,
-      },
-      kv_blocks: this.blocksFor(position + 1),
-      stats: stats && stats[0],
-      eos,
-      experts: null,
-      draft: null,
-    };
-  }
-
-  /**
-   * Return the measurements of rows of a step whose last token is at `last`; null: they were not
-   * captured.
-   *
-   * @param {RowPlace[]} rows
-   * @param {number} last
-   * @param {StepResult} result
-   */
-  stats(rows, last, result) {
-    const { captured, nRows } = result;
-    if (!this.capture || !captured) return null;
-    this.layerTimes = layerTimes(result, last) ?? this.layerTimes;
-    return rows.map(([row, position]) => captured.row(row, position, nRows, this.layerTimes));
   }
 
   /**
@@ -414,9 +303,9 @@ export class Sequence {
     this.capture = capture ?? this.capture;
     const { params } = this;
     const isNewPace = this.pace.rate !== rate;
-    if (isNewPace) this.clock.goOn();
+    if (isNewPace) this.events.clock.goOn();
     if (hasSettings || !pace || isNewPace)
-      this.emit({
+      this.events.send({
         type: "updated",
         index,
         params: toldParams(params),
@@ -424,30 +313,27 @@ export class Sequence {
         ...(resolved && { reach: toldInterventions(resolved.requested) }),
         ...(isNewPace && { pace: this.pace.rate }),
       });
-    if (this.nWritten >= params.max_tokens && !this.finished) {
-      this.release(this.matcher.flush());
-      this.finish("length");
-    } else if (pace && !this.paused) this.goOn();
+    if (this.nWritten >= params.max_tokens && !this.finished) this.end("length");
+    else if (pace && !this.paused) this.goOn();
   }
 
   /** Write the preview, which may be done now. */
   goOn() {
-    this.clock.goOn();
+    this.events.clock.goOn();
     const { held } = this;
     this.held = null;
     if (held) this.write(held.sample, held.row, held.result);
     this.applyScheduledUpdates();
   }
 
-  /** End the run; text held back for a stop string is shown. */
   cancel() {
     this.end("cancelled");
   }
 
-  /** @param {ToPage.Done["reason"]} reason @param {string} [message] */
+  /** End the run; text held back for a stop string is shown. @param {ToPage.Done["reason"]} reason @param {string} [message] */
   end(reason, message = "") {
     if (this.finished) return;
-    this.release(this.matcher.flush());
+    this.events.flush();
     this.finish(reason, message);
   }
 
@@ -456,31 +342,13 @@ export class Sequence {
     if (this.finished) return;
     this.finished = true;
     const nComputed = this.nPromptSubmitted - this.nReused;
-    this.emit({
+    this.events.send({
       type: "done",
       reason,
       prompt_tokens: this.prompt.length,
       completion_tokens: this.nWritten,
-      timings: this.clock.timings(this.nReused, nComputed, this.nWritten),
+      timings: this.events.clock.timings(this.nReused, nComputed, this.nWritten),
       message,
     });
   }
-
-  /** @param {[ToPage.Token, string][]} tokens */
-  release(tokens) {
-    for (const [token, text] of tokens) this.emit({ ...token, text });
-  }
-
-  /** @param {EngineEvent} event */
-  emit(event) {
-    this.onEvent(event);
-  }
-
-  /** @param {number} nTokens */
-  blocksFor(nTokens) {
-    return Math.ceil(nTokens / this.limits.block_tokens);
-  }
 }
-
-/** Sampling parameters as the server tells them: the seed is a number. @param {SamplerParams} params */
-export const toldParams = (params) => ({ ...params, seed: Number(params.seed) });
