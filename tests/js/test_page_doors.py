@@ -58,7 +58,7 @@ ROOMS = {
     "look/plan": "look/shared net state ui",
     "look/reach": "chat interventions look/lens look/shared net settings state ui view",
     "look/schedule": "look/shared net state ui",
-    "look/timeline": "core-sample look/plan look/shared turns ui view",
+    "look/timeline": "core-sample look/plan look/shared state turns ui view",
     "look/tokens": "chat local/text look/shared net state ui view",
     "look/weights": "local/gpu look/shared net state ui",
     "look/forward": "interventions look/shared look/weights state ui view",

@@ -33,3 +33,29 @@ interface StepDurations {
 }
 
 type MeasuredRun = ReturnType<typeof import("./spans.js").measure>;
+
+type ChunkKind = "system" | "user" | "call" | "result" | "answer";
+
+/** Tokens from … end − 1 of a prompt. */
+interface Chunk {
+  kind: ChunkKind;
+  from: number;
+  end: number;
+}
+
+/**
+ * A run of the conversation, in turn number `turn`: the chunks of its prompt with how many of their
+ * tokens were reused from the cache, the kind of what it wrote, tokens, and times in milliseconds, null
+ * while they are unknown; `toolMs`: of the tools that it called, null without any.
+ */
+interface ChunkedRun {
+  turn: number;
+  written: ChunkKind;
+  prompt: (Chunk & { reused: number })[];
+  nPrompt: number;
+  nReused: number;
+  nWritten: number;
+  readMs: number | null;
+  writeMs: number | null;
+  toolMs: number | null;
+}
