@@ -113,3 +113,14 @@ def test_neighbours_of_tokens_are_the_engines(page: Page, bundled: Site) -> None
     cosines = [float(row["cosine"]) for row in rows]
     np.testing.assert_allclose(cosines, answer["cosines"][:, 1:].ravel(), atol=1e-5)
     assert violations(page) == []
+
+
+def test_on_a_phone_the_choice_of_views_scrolls_and_the_panel_does_not(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    look = show(open_page(page, site()), "Neighbours")
+    expect(look.panel.locator(".tk-near-table tbody tr").first).to_be_visible()
+    widths = "(node) => [node.scrollWidth - node.clientWidth, node.scrollLeft]"
+    assert look.panel.locator(".instrument.tokens").evaluate(widths) == [0, 0]
+    assert look.panel.locator(".look-views").evaluate(widths)[0] > 0
