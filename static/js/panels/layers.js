@@ -110,7 +110,8 @@ function findPlaces() {
   const first = rows[0] ?? body.rows[0]; // an upstream server tells of no layers
   const boxes = [...first.cells].slice(1).map((cell) => {
     const box = cell.getBoundingClientRect();
-    return { x: box.left - origin.left, width: box.width - CELL_GAP };
+    const margin = parseFloat(getComputedStyle(cell).paddingInlineEnd); // of the last one
+    return { x: box.left - origin.left, width: box.width - margin - CELL_GAP };
   });
   const feet = rows.map((row) => row.getBoundingClientRect().bottom - origin.top);
   return { boxes, feet, height: first.offsetHeight };
