@@ -22,7 +22,9 @@ from gpu import SamplingParams
 from gpu.inspection.requests import (
     DevicePeaks,
     Embedding,
+    Encode,
     ForwardPass,
+    Neighbours,
     Question,
     WeightsDigest,
 )
@@ -203,7 +205,7 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Embedding, ForwardPass, DevicePeaks, WeightsDigest)
+REFUSED = (Embedding, Encode, ForwardPass, Neighbours, DevicePeaks, WeightsDigest)
 """Questions that only the server answers."""
 
 
@@ -274,7 +276,9 @@ def test_every_kind_of_question_is_answered_or_refused(local: Page) -> None:
 
 def shortest(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return a question of a kind with only the fields that it must have."""
-    values: dict[Any, Any] = {int: 1, str: "a", float: 0.5, SamplingParams: {}}
+    values: dict[Any, Any] = {
+        int: 1, str: "a", float: 0.5, SamplingParams: {}, list[list[int]]: [[5, 6]]
+    }  # fmt: skip
     fields = [each for each in msgspec.structs.fields(kind) if each.required]
     given = {each.encode_name: values.get(each.type, [5, 6]) for each in fields}
     return {"kind": str(kind.__struct_config__.tag), **given}
