@@ -215,12 +215,17 @@ def test_names_that_are_none_are_refused(page: Page, site: Site, hub: FakeHub, n
 def test_no_host_but_the_named_ones_is_reached(
     page: Page, hub: FakeHub, allowed_console: list[str]
 ) -> None:
-    """Weights come from a second host, which this server does not name."""
+    """Weights come from a second host, which this server does not name. It is none of those that
+    tools may be called at."""
     allowed_console += ["Content Security Policy", "Failed to load resource", "Fetch API"]
+    hub.cdn_host = "127.0.0.2"
+    logged: list[str] = []
+    page.on("console", lambda message: logged.append(message.text))
     site = site_with(hub.url)
     page.goto(site.url)
     said = page.evaluate(OPEN, [hub.url, NAME, "q8"])["error"]
     assert "redirects to a host that this server does not let its pages use" in said
+    assert [text for text in logged if "Content Security Policy" in text and hub.cdn_host in text]
     assert not [each for each in hub.asked if each.path.startswith("/cdn/")]
     site.close()
 

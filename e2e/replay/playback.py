@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 
 # What the page shows of the conversation and its newest token, as text.
 STATE = """() => ({
-    turns: [...document.querySelectorAll(".turn")].map((turn) => turn.lastChild.textContent),
+    turns: [...document.querySelectorAll(".turn")].map((turn) =>
+      [...turn.children].findLast((part) => !part.matches(".tool-calls")).textContent),
     stats: document.querySelector("#stats").textContent,
     token: document.querySelector("#tok-no").textContent,
     candidates: [...document.querySelectorAll("#cands li")].map((row) => row.textContent),

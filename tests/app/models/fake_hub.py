@@ -60,11 +60,13 @@ class RecordedRequest:
 
 
 class FakeHub:
-    """Fake hub. `repos` are by OWNER/NAME; `asked` records all requests in order."""
+    """Fake hub. `repos` are by OWNER/NAME; `asked` records all requests in order; `cdn_host`: where
+    it sends those who ask for a large file."""
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.faults = Faults()
+        self.cdn_host = "localhost"
         self.asked: list[RecordedRequest] = []
         hub = self
 
@@ -171,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(
                 302,
                 b"",
-                Location=f"http://localhost:{self.hub.port}/cdn/{digest}",
+                Location=f"http://{self.hub.cdn_host}:{self.hub.port}/cdn/{digest}",
                 **{"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(data))},
                 **{"X-Xet-Hash": digest, "X-Xet-Refresh-Route": "/api/xet-read-token"},
                 **commit,

@@ -54,7 +54,7 @@ def test_vectors_are_those_of_transformers(
     encoder = Encoder.load(random_bert.write(tmp_path, **how, **sizes), device)  # type: ignore[arg-type]
     texts = texts_of(LENGTHS)
     found, n_pieces = finish(encoder.vectors(texts))
-    assert n_pieces == 1
+    assert (n_pieces > 1) == device.info.software
     wanted = random_bert.reference(tmp_path, texts, **how)  # type: ignore[arg-type]
     assert np.abs(wanted).max() > 0.1
     np.testing.assert_allclose(found, wanted, rtol=0, atol=BOUND)

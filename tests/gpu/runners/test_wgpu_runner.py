@@ -288,7 +288,10 @@ def live_objects() -> dict[str, int]:
     """GPU objects by kind: those wgpu-py holds, and those alive in the native library."""
     gc.collect()  # those of earlier tests
     kernels = [thing for thing in gc.get_objects() if isinstance(thing, Kernel)]
-    wait([kernel._compiled for kernel in kernels])  # in the background, and not all are used yet
+    futures = [kernel._compiled for kernel in kernels if not kernel._compiled.cancelled()]
+    wait(
+        futures
+    )  # in the background, and not all are used yet; `wait` never sees a cancelled one end
     counts = {k: int(v["count"]) for k, v in wgpu.diagnostics.object_counts.get_dict().items()}
     native = wgpu.diagnostics.wgpu_native_counts.get_dict()
     return counts | {f"native {k}": int(v["count"]) for k, v in native.items()}
