@@ -49,6 +49,7 @@ from app.protocol.messages import Hello, Status
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
 from app.upstream.engine import UpstreamEngine
+from gpu import EmbeddingInfo
 
 BACKLOG = 128
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
@@ -207,9 +208,7 @@ def make_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> Engine
             served.path,
             fetch,
             timeouts=Timeouts(step=settings.engine_timeout),
-            start_process=EarlyChild(
-                settings.log_level, functools.partial(import_engine, settings.backend)
-            ),
+            start_process=EarlyChild(functools.partial(import_engine, settings.backend)),
         )
         for number in range(settings.data_parallel_size)
     ]
@@ -297,6 +296,13 @@ def _kv_cache(hello: Hello) -> str:
     )
 
 
+def _embeddings(info: EmbeddingInfo) -> str:
+    return (
+        f"Embedding model: {info.name} ({info.n_bytes / 1e6:.1f} MB), {info.hidden_size} numbers "
+        f"for a text of up to {info.max_tokens} tokens"
+    )
+
+
 def _kv_groups(hello: Hello) -> str:
     """Return what sliding windows save, as an end of the line about the KV cache; "" if nothing."""
     groups, model = hello.limits.kv_groups, hello.model
@@ -348,6 +354,8 @@ class _StatusPrinter:
                     self._tell(f"Weights: {hello.model.conversion}")
                 if hello.upstream is None:
                     self._tell(_kv_cache(hello))
+                if hello.embedding is not None:
+                    self._tell(_embeddings(hello.embedding))
             case "failed" if not self._was_ready:
                 self.failure = status.message
                 threading.Thread(target=self._server.shutdown, daemon=True).start()

@@ -110,7 +110,7 @@ class RemoteRun:
 
 
 StartProcess = Callable[[Load, str], EngineProcess]
-"""Starts a process that loads an engine and runs `engine_main`. Its arguments are those of that.
+"""start_process(load, log_level) starts a process that loads an engine with `load` and serves it.
 Raises OSError or RuntimeError."""
 
 
@@ -123,35 +123,34 @@ class EarlyChild:
     """Starts engines as `start_child` does, the first of them early: its process imports what the
     engine needs while the files of its model are fetched and checked."""
 
-    def __init__(self, log_level: str, prepare: Callable[[], None]) -> None:
+    def __init__(self, prepare: Callable[[], None]) -> None:
         """`prepare`: runs in the process that is started early, and does the imports."""
-        self._log_level = log_level
         self._prepare = prepare
         self._child: Child | None = None
 
-    def begin(self) -> None:
-        """Start the process, which then waits for a model. Without one, as when no more can be
-        started, the engine only starts later."""
+    def begin(self, log_level: str) -> None:
+        """Start the process, which then waits for a model. If the system has no room for it,
+        `__call__` tries again, and says so."""
         with contextlib.suppress(OSError, RuntimeError):
-            self._child = Child(engine_main, self._log_level, self._prepare)
+            self._child = Child(engine_main, log_level, self._prepare)
 
     def __call__(self, load: Load, log_level: str) -> Child:
         child, self._child = self._child, None
         return start_child(load, log_level) if child is None else _give(child, load)
 
     def close(self) -> None:
-        """End a process that was given no model."""
+        """End the process if it still waits for a model. May be called by any thread."""
         child, self._child = self._child, None
         if child is not None:
             _end(child, "no model was loaded")
 
 
 def _give(child: Child, load: Load) -> Child:
-    """Send a process what it shall load. Raises OSError if it has ended."""
+    """Send a process the function that loads its engine. Raises OSError if it has ended."""
     try:
         child.pipe.send(load)
     except BaseException:
-        _end(child, "it could not be told what to load")
+        _end(child, "it could not be sent a model")
         raise
     return child
 

@@ -110,6 +110,8 @@ class SupervisedEngine(EngineClient):
         """End the engine and all runs within `SHUTDOWN_SECONDS`."""
         self._closing.set()
         self._wake.set()
+        if self._early is not None:
+            self._early.close()
         if self._handle is not None:
             self._handle.close()
         if self._thread.ident is not None:
@@ -123,7 +125,7 @@ class SupervisedEngine(EngineClient):
             # service manager) ends the server alone, which then ends the process.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         if self._early is not None and self._fetch is not None:
-            self._early.begin()
+            self._early.begin(self._log_level)
         ready = self._fetch is None or self._run_fetch(self._fetch)
         while not self._closing.is_set():
             self._switch_to_next()

@@ -1,1 +1,1 @@
-"""What travels between server and page, and what a saved replay holds; their JSON schemas."""
+"""Messages between server and page, the format of a saved replay, and the JSON schemas of both."""

@@ -70,8 +70,8 @@ class RequestClock:
 
 @dataclass(frozen=True)
 class Additions:
-    """What the server adds to the events of a run: see `gpu.events.Accepted` and `Done`. `reader`
-    finds the calls in its text, if the model was given tools."""
+    """Fields that the server adds to the events of a run: see `gpu.events.Accepted` and `Done`.
+    `reader` finds the calls in its text, if the model was given tools."""
 
     texts: tuple[str, ...] = ()
     dropped: tuple[int, ...] = ()

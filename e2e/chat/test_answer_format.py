@@ -24,6 +24,13 @@ SCHEMA = {
 }  # fmt: skip
 
 
+def answer(play: Playground, n: int) -> None:
+    """Send the message, and wait for the end of its answer, which is number `n`."""
+    play.ask(ASK)
+    expect(play.page.locator(".answer")).to_have_count(n)
+    play.wait_done()
+
+
 @pytest.mark.quick
 def test_an_answer_follows_its_format_and_masked_candidates_are_shown(
     page: Page, bundled: Site
@@ -33,8 +40,7 @@ def test_an_answer_follows_its_format_and_masked_candidates_are_shown(
     options = AnswerOptions(play)
     options.format("Regex", "[0-9]{4}")
     expect(options.chips).to_have_text("Formatregex [0-9]{4}")
-    play.ask(ASK)
-    play.wait_done()
+    answer(play, 1)
     assert re.fullmatch("[0-9]{4}", play.text())
     assert options.requests()[-1]["grammar"] == {"kind": "regex", "text": "[0-9]{4}"}
 
@@ -57,13 +63,11 @@ def test_the_other_formats_and_what_is_wrong_with_them(page: Page, bundled: Site
     options = AnswerOptions(play)
     options.format("Choice", "a red fox\n  an owl  \n")
     expect(options.chips).to_have_text("Formatone of 2 texts")
-    play.ask(ASK)
-    play.wait_done()
+    answer(play, 1)
     assert play.text() in ("a red fox", "an owl")
 
     options.format("JSON schema", json.dumps(SCHEMA))
-    play.ask(ASK)
-    play.wait_done()
+    answer(play, 2)
     found = json.loads(play.text())
     assert found["age"] in range(1, 10)
 
@@ -88,8 +92,7 @@ def test_an_answer_that_is_continued_still_follows_its_format(page: Page, bundle
     play.set(temperature=0.9, seed=4, max_tokens=2)
     options = AnswerOptions(play)
     options.format("Regex", "([0-9]{4} ){3}")
-    play.ask(ASK)
-    play.wait_done()
+    answer(play, 1)
     play.set(max_tokens=40)
     play.continue_button.click()
     play.wait_tokens(6)

@@ -15,19 +15,13 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.tour.card import TITLES
 from e2e.tour.figures import OPENS, Run
-from e2e.tour.walking import start, walk_to, wrote
+from e2e.tour.walking import PINNED, start, walk_to, wrote
 
 SEED = 5
 PROMPT = "Tell me a story about a fox who finds a lantern"
 SET_SEED = """async (seed) => {
   (await import("/static/js/state.js")).state.settings.seed = seed;
 }"""
-GIVEN = "async () => (await import('/static/js/view.js')).view.answer.segment.nGiven"
-FOLLOWED = """async () => {
-  const { view } = await import("/static/js/view.js");
-  return view.answer.segment.branch.at;
-}"""
-PINNED = "async () => (await import('/static/js/view.js')).view.pinned"
 
 
 @pytest.fixture(scope="module")

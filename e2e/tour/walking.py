@@ -9,6 +9,8 @@ from e2e.playground import Playground
 from e2e.site import Site
 from e2e.tour.card import TourCard
 
+PINNED = "async () => (await import('/static/js/view.js')).view.pinned"
+
 
 def start(page: Page) -> TourCard:
     """From the empty page, by keyboard."""

@@ -30,8 +30,8 @@ PIECE_ROWS = 16
 EMPTY_SCHEDULE = InterventionSchedule()
 """No interventions. Shared, so it must not be changed."""
 
-NO_ROPE_SALT = "without rotary positions\0"
-"""Salt of blocks computed without them; those of requests are printable."""
+NO_ROPE = b"without rotary positions"
+"""Part of the key of blocks computed so, which texts with positions must not find."""
 
 T = TypeVar("T")
 
@@ -195,9 +195,12 @@ class Recomputer:
         self, ids: list[int], first: int, schedule: InterventionSchedule, *, rope: bool = True
     ) -> Iterator[BorrowedSlot]:
         """Lend a slot for ids, of which those from `first` on will be computed. `rope` False: what
-        is computed in it has no rotary positions, and its blocks are those of other texts."""
-        salt = schedule.cache_salt if rope else NO_ROPE_SALT + schedule.cache_salt
-        hashes = BlockHashes(schedule.digest_at, salt)
+        is computed in it has no rotary positions."""
+
+        def digest_at(position: int) -> bytes:
+            return schedule.digest_at(position) + (b"" if rope else NO_ROPE)
+
+        hashes = BlockHashes(digest_at, schedule.cache_salt)
         borrowed = self._scheduler.borrow(ids, first, hashes)
         if borrowed is None:
             raise QueueFull(

@@ -16,12 +16,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import pytest
 
 from app.config import Settings
 from app.protocol.messages import Hello, Status
 from app.server import LOADING, PortError, _StatusPrinter, address, bind, http_server
-from gpu.info import KvGroupInfo
+from gpu.info import EmbeddingInfo, KvGroupInfo
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited
 from tests.app.fake_engine import FakeEngine
@@ -256,6 +257,20 @@ def test_the_start_line_tells_what_sliding_windows_save() -> None:
         printer.on_state(Status("ready", "ready"), Hello.of(engine.info, chat=True))
         (line,) = (line for line in lines if line.startswith("KV cache: "))
         assert line.endswith(f" of 16 tokens; up to 512 tokens for each of 4 at once{more}")
+
+
+def test_the_start_names_the_embedding_model() -> None:
+    hello = Hello.of(FakeEngine(FakeOptions()).info, chat=True)
+    beside = EmbeddingInfo("mini", 6, 384, 30522, 256, "mean", normalize=True, n_bytes=117_200_000)
+    for embedding, expected in (
+        (None, []),
+        (beside, ["Embedding model: mini (117.2 MB), 384 numbers for a text of up to 256 tokens"]),
+    ):
+        lines: list[str] = []
+        printer = _StatusPrinter(None, lines.append)  # type: ignore[arg-type]
+        ready = msgspec.structs.replace(hello, embedding=embedding)
+        printer.on_state(Status("ready", "ready"), ready)
+        assert [line for line in lines if line.startswith("Embedding model: ")] == expected
 
 
 def test_loading_is_told_after_a_download() -> None:

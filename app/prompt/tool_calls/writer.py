@@ -89,7 +89,7 @@ class ToolCallWriter:
 
 
 class WholeMessage:
-    """What deltas add up to: the text outside of the calls, and the calls as OpenAI's
+    """A whole message, made of its deltas: the text outside of the calls, and the calls as OpenAI's
     `tool_calls`."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROWS_BESIDE_RUNS = 64
 """Most tokens of a pass while runs write, unless a text has more."""
 SHARE = 0.1
-"""Time for encoding while runs write, relative to theirs: an index of many texts is no hurry."""
+"""Time for encoding while runs write, relative to theirs: who indexes many texts can wait."""
 
 
 def check(question: Encode, encoder: Encoder | None) -> Encoder:

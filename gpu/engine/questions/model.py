@@ -1,4 +1,4 @@
-"""What the answers of all questions need of the model, and the checks that several share."""
+"""The model that questions are about, and the checks that several of them share."""
 
 from __future__ import annotations
 

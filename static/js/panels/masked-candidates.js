@@ -12,6 +12,8 @@ const KEPT = 200;
 /** @typedef {ToPage.CandidateText & {masked: true}} MaskedCandidate */
 /** By run and token; null: asked. @type {Map<string, MaskedCandidate[] | null>} */
 const known = new Map();
+/** The run and token that was asked about last. */
+let asked = "";
 
 /**
  * Return the masked candidates of a token, [] until they are known. While the text is written only a
@@ -30,6 +32,9 @@ export function maskedCandidates(token) {
   const isOfModel = segment.model === state.hello?.model.name;
   const isPassing = answer.running && view.pinned === null && view.hover === null;
   if (!ready() || !isOfModel || isPassing || state.hello?.upstream) return [];
+  // Its question is dropped if another comes before it was sent (`askLatest`), so it is asked again.
+  if (known.get(asked) === null) known.delete(asked);
+  asked = key;
   known.set(key, null);
   ask(token, answer).then(
     (masked) => keep(key, masked),

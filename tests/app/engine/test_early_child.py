@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.engine import supervisor
 from app.engine.handle import EarlyChild
 from app.engine.supervisor import SupervisedEngine
 from app.models.transfer import Cancelled
@@ -47,7 +48,7 @@ class Started:
             loader(delay=0.002),
             FakeTokenizer(),
             fetch=self.fetch,
-            start_process=EarlyChild("info", partial(_write_pid, prepared)),
+            start_process=EarlyChild(partial(_write_pid, prepared)),
         )
         self.engine.start()
 
@@ -95,6 +96,16 @@ def test_a_process_without_a_model_ends_with_the_server(started: Started, error:
     if isinstance(error, ModelError):
         wait_for(started.engine, "failed")
     started.engine.close()
+    wait_exited(pid)
+
+
+def test_it_ends_with_a_server_that_cannot_wait_for_the_fetch(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SHUTDOWN_SECONDS", 0.01)
+    pid = started.early_pid()
+    started.engine.close()
+    assert not started.fetch.ends.is_set()
     wait_exited(pid)
 
 

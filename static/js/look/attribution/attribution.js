@@ -45,10 +45,10 @@ let change = "out";
 let unitKind = "words";
 /** @type {Shown | null} */
 let now = null;
-/** Unit that is pointed at or selected, ORDER, or null. @type {number | null} */
+/** Unit that is pointed at or selected, ROPE_OFF, or null. @type {number | null} */
 let looked = null;
 /** `looked` at what switching positions off does. */
-const ORDER = -1;
+const ROPE_OFF = -1;
 let leaving = new AbortController();
 
 /**
@@ -96,7 +96,7 @@ export const attribution = {
 
 /** @param {Measurement} measurement */
 function rowsOf(measurement) {
-  const { units, whole, readings, unplaced } = measurement;
+  const { units, whole, readings, withoutRope } = measurement;
   /** @type {(string | number | null)[][]} */
   const rows = units.map((unit, i) => [
     unit.text,
@@ -105,8 +105,8 @@ function rowsOf(measurement) {
     readings[i]?.logprob ?? null,
     measurement.effect(i),
   ]);
-  if (whole && unplaced && typeof unplaced !== "string")
-    rows.push([POSITIONS_OFF, null, whole.logprob, unplaced.logprob, whole.logprob - unplaced.logprob]);
+  if (whole && withoutRope && typeof withoutRope !== "string")
+    rows.push([POSITIONS_OFF, null, whole.logprob, withoutRope.logprob, whole.logprob - withoutRope.logprob]);
   return rows;
 }
 
@@ -304,13 +304,13 @@ function draw() {
 
 /** What was measured, for the list. @param {Measurement} measurement */
 function listed(measurement) {
-  const { units, whole, unplaced } = measurement;
+  const { units, whole, withoutRope } = measurement;
   const known = units.flatMap(({ text: own }, i) => {
     const effect = measurement.effect(i);
     return effect === null ? [] : [{ i, text: own, effect }];
   });
-  if (whole && unplaced && typeof unplaced !== "string")
-    known.push({ i: ORDER, text: POSITIONS_OFF, effect: whole.logprob - unplaced.logprob });
+  if (whole && withoutRope && typeof withoutRope !== "string")
+    known.push({ i: ROPE_OFF, text: POSITIONS_OFF, effect: whole.logprob - withoutRope.logprob });
   return known;
 }
 
@@ -340,12 +340,12 @@ const short = (nats) => nats.toFixed(2).replace("-", "−");
 function drawLooked() {
   if (!now) return;
   const { measurement, what, isToken } = now;
-  const { units, whole, readings, unplaced } = measurement;
+  const { units, whole, readings, withoutRope } = measurement;
   const effects = units.map((_, unit) => measurement.effect(unit) ?? -Infinity);
   const i = looked ?? (measurement.nDone ? effects.indexOf(Math.max(...effects)) : -1);
-  const isOrder = looked === ORDER || (looked === null && change === "swap");
-  const reading = isOrder ? unplaced : readings[i];
-  text.mark(isOrder ? -1 : (units[i]?.from ?? -1));
+  const isRopeOff = looked === ROPE_OFF || (looked === null && change === "swap");
+  const reading = isRopeOff ? withoutRope : readings[i];
+  text.mark(isRopeOff ? -1 : (units[i]?.from ?? -1));
   likely.draw(whole, reading && typeof reading !== "string" ? reading : null);
   if (typeof reading === "string") return setText(at.one, reading);
   if (!whole || !reading) return setText(at.one, "");
@@ -353,7 +353,7 @@ function drawLooked() {
     ? [`${percent(Math.exp(whole.logprob))} %`, `${percent(Math.exp(reading.logprob))} %`]
     : [`log-probability ${short(whole.logprob)}`, short(reading.logprob)];
   const name = units[i]?.text.trim();
-  const how = isOrder
+  const how = isRopeOff
     ? "With rotary positions switched off"
     : change === "out"
       ? `Without “${name}”`

@@ -76,8 +76,8 @@ export class Measurement {
    * With each unit changed; null: not measured yet, or it cannot be changed. @type {(Reading | null)[]}
    */
   readings;
-  /** In the order of a swap only: without rotary positions, or why the engine cannot. @type {Reading | string | null} */
-  unplaced = null;
+  /** If parts are swapped: without rotary positions, or why the engine cannot do that. @type {Reading | string | null} */
+  withoutRope = null;
   /** Number of units that were asked about. */
   nDone = 0;
   isRunning = false;
@@ -110,7 +110,7 @@ export class Measurement {
     return next ? swapped(this.target, unit, next) : null;
   }
 
-  async #readUnplaced() {
+  async #readWithoutRope() {
     try {
       return await read(this.target, false);
     } catch (error) {
@@ -130,7 +130,7 @@ export class Measurement {
     try {
       this.whole ??= await read(this.target);
       onStep();
-      if (this.change === "swap") this.unplaced ??= await this.#readUnplaced();
+      if (this.change === "swap") this.withoutRope ??= await this.#readWithoutRope();
       while (!this.isComplete && !signal.aborted) {
         const target = this.#changed(this.nDone);
         this.readings[this.nDone] = target && (await read(target));
