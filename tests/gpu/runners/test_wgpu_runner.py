@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 from concurrent.futures import wait
+from concurrent.futures.thread import _WorkItem
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from gpu.checks.sampler_rig import settings
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling_params import TokenBias
 from gpu.step import FROM_GPU, Row, Step
+from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
-from gpu.webgpu.kernels import Kernel
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
@@ -284,14 +285,21 @@ def test_warming_up_compiles_all_that_a_conversation_needs_kernel_by_kernel(
     assert len(runner.plans.kernels) == n_kernels
 
 
+def finish_compiling() -> None:
+    """Wait for all compilations in the background: of kernels that no step has used yet, and of
+    runners of earlier tests that nothing refers to any more."""
+    items = [thing for thing in gc.get_objects() if isinstance(thing, _WorkItem)]
+    compilations = [
+        item for item in items if getattr(item.fn, "__func__", None) is Compiler._compile
+    ]
+    # `wait` sees no cancelled one end.
+    wait([item.future for item in compilations if not item.future.cancelled()])
+
+
 def live_objects() -> dict[str, int]:
     """GPU objects by kind: those wgpu-py holds, and those alive in the native library."""
+    finish_compiling()
     gc.collect()  # those of earlier tests
-    kernels = [thing for thing in gc.get_objects() if isinstance(thing, Kernel)]
-    futures = [kernel._compiled for kernel in kernels if not kernel._compiled.cancelled()]
-    wait(
-        futures
-    )  # in the background, and not all are used yet; `wait` never sees a cancelled one end
     counts = {k: int(v["count"]) for k, v in wgpu.diagnostics.object_counts.get_dict().items()}
     native = wgpu.diagnostics.wgpu_native_counts.get_dict()
     return counts | {f"native {k}": int(v["count"]) for k, v in native.items()}
