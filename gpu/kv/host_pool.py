@@ -66,7 +66,6 @@ class HostPool:
 
     def _read_oldest(self) -> None:
         place, readback = self._in_flight.popleft()
-        self._memory.device.submissions.join()  # it may be delivering the block
         readback.wait()
         self._held[place] = readback.read(self._block_bytes)
         self._free.append(readback)

@@ -179,9 +179,6 @@ class StepQueue:
             if self._in_flight and (following := self._in_flight[0].submitted) is not None:
                 following.exception()
         readback_slot.readback.wait()
-        if self._apart and not readback_slot.readback.delivered:
-            # Submitting delivers results, too: the thread has them in hand until it is done.
-            self._device.submissions.join()
         waited = time.perf_counter()
         recorded = readback_slot.recorded
         data = readback_slot.readback.read(recorded.n_bytes)

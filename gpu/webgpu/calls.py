@@ -110,10 +110,6 @@ class PublicReadback:
                 "the engine"
             ) from error
 
-    @property
-    def delivered(self) -> bool:
-        return bool(self.buffer.map_state == "mapped")
-
     def read(self, n_bytes: int) -> bytes:
         self.wait()
         data = bytes(self.buffer.read_mapped(0, n_bytes))

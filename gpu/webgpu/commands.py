@@ -62,12 +62,6 @@ class Readback(Protocol):
         """Block, without holding the interpreter lock, until the submission is done."""
         ...
 
-    @property
-    def delivered(self) -> bool:
-        """Whether `read` has nothing left to wait for. After `wait` it is false if another thread's
-        submission is just bringing the results."""
-        ...
-
     def read(self, n_bytes: int) -> bytes:
         """Return the first `n_bytes`. Raises DeviceError if the device was lost."""
         ...

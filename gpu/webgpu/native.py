@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import wgpu
@@ -27,6 +28,9 @@ import wgpu
 from gpu.errors import DeviceError
 from gpu.webgpu.c_types import parse_together
 from gpu.webgpu.commands import StepCommands
+
+CALLBACK_SECONDS = 10.0
+"""Longest time from the end of a submission until its results can be read."""
 
 SIGNATURES = {
     "wgpuDeviceCreateCommandEncoder": "struct WGPUCommandEncoderImpl *(*)"
@@ -237,6 +241,7 @@ class NativeReadback:
         self._device = device._internal
         self._size = size
         self._submission = ffi.new("WGPUSubmissionIndex *")
+        self._called_back = Event()
         self._status = 0
         self._message = ""
         self._callback = ffi.callback(
@@ -250,19 +255,23 @@ class NativeReadback:
     def request(self, submission: int) -> None:
         """Map the buffer once `submission` is done."""
         self._submission[0] = submission
-        self._status = 0
+        self._called_back.clear()
         lib.wgpuBufferMapAsync(self.handle, lib.WGPUMapMode_Read, 0, self._size, self._info[0])
 
     def wait(self) -> None:
         _poll(self._device, True, self._submission)
-
-    @property
-    def delivered(self) -> bool:
-        return self._status != 0
+        # The thread that finds the work done calls back. That may be another: one that submits, or
+        # wgpu-py's own, which polls after `read_buffer`.
+        self._called_back.wait(CALLBACK_SECONDS)
 
     def read(self, n_bytes: int) -> bytes:
-        if not self.delivered:  # done on the GPU, but the callback has not been delivered yet
-            _poll(self._device, True, NULL)
+        if not self._called_back.is_set():
+            self.wait()
+        if not self._called_back.is_set():
+            raise DeviceError(
+                f"the device did not hand over results within {CALLBACK_SECONDS:g} s of ending the "
+                "work; it was probably lost: restart the engine"
+            )
         if self._status != lib.WGPUMapAsyncStatus_Success:
             raise DeviceError(
                 f"reading results back failed (status {self._status}: {self._message or 'unknown'})"
@@ -277,6 +286,7 @@ class NativeReadback:
         self._status = status
         if status != lib.WGPUMapAsyncStatus_Success:
             self._message = _api.from_c_string_view(message) or ""
+        self._called_back.set()
 
 
 def timestamp_period_ns(device: wgpu.GPUDevice) -> float:

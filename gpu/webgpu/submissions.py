@@ -37,11 +37,6 @@ class Submissions:
         self._tasks.put((task, done))
         return done
 
-    def join(self) -> None:
-        """Wait for the tasks so far, whether they fail or not."""
-        if self._last is not None:
-            self._last.exception()
-
     def settle(self) -> None:
         """Wait for the tasks so far. Raises the error of the first that failed."""
         if self._last is not None:

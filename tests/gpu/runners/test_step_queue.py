@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpu.kv.host_pool import HostPool
 from gpu.runners.step_queue import ReadbackSlot
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.step import Row, Step
+from gpu.webgpu import native
 from gpu.webgpu.device import Device
 from gpu.webgpu.submissions import Submissions
 from tests.gpu.engine import driving
@@ -151,58 +152,25 @@ def test_closing_waits_for_the_steps_in_flight(runner: WgpuRunner) -> None:
     assert not thread.is_alive()
 
 
-def test_results_that_another_submission_delivers_are_waited_for(
+def test_results_that_another_thread_delivers_are_waited_for(
     runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """wgpu calls back whoever waits for finished work from `submit`, too, on its thread."""
-    calls, asked, submitted = runner._queue._calls, Event(), list[Any]()
-    submit_now = calls.submit
+    """wgpu calls back on the thread that finds the work done, which need not be the waiting one."""
+    poll, waiting = native._poll, Event()
 
-    def third_delivers(commands: Any, to: Any) -> None:
-        submit_now(commands, to)
-        submitted.append(to)
-        if len(submitted) == 3:
-            asked.wait()
-            first.readback._status = success
+    class CalledBack(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waiting.set()
+            return super().wait(timeout)
 
-    monkeypatch.setattr(calls, "submit", third_delivers)
-    first, *_ = (submit(runner, i) for i in range(3))
-    success, seen = 1, list[bool]()
-    waited, read = first.readback.wait, first.readback.read
+    def deliver(*call: Any) -> None:
+        waiting.wait()
+        poll(*call)
 
-    def waited_for() -> None:
-        waited()
-        first.readback._status = 0
-        asked.set()
-
-    def reading(n_bytes: int) -> bytes:
-        seen.append(first.readback.delivered)
-        data: bytes = read(n_bytes)
-        return data
-
-    monkeypatch.setattr(first.readback, "wait", waited_for)
-    monkeypatch.setattr(first.readback, "read", reading)
+    slot = submit(runner, 0)
+    monkeypatch.setattr(slot.readback, "_called_back", CalledBack())
+    monkeypatch.setattr(native, "_poll", lambda *call: Thread(target=deliver, args=call).start())
     assert len(runner.collect().samples) == 1
-    assert seen == [True]
-    runner._queue.drop()
-
-
-def test_a_stored_block_is_read_when_no_submission_delivers_it(
-    runner: WgpuRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool, seen = HostPool(runner.pools, 1, runner._memory), list[bool]()
-    pool.store_block(2, 0)
-    ((_, readback),) = pool._in_flight
-    slot, waited = submit(runner, 0), readback.wait
-
-    def waiting() -> None:
-        seen.append(is_submitted(slot))
-        waited()
-
-    monkeypatch.setattr(readback, "wait", waiting)
-    pool.load_block(0, 3)
-    assert seen == [True]
-    runner.collect()
 
 
 def test_the_step_after_is_submitted_before_results_are_waited_for(
