@@ -67,7 +67,9 @@ def test_the_lists_beside_say_the_same(page: Page, site: Callable[..., Site]) ->
     shared = page.locator(".kv-states tbody tr").nth(1)
     expect(shared.locator("small")).to_have_text("one copy saves 1 block")
     figures = page.locator(".kv-figures div")
-    expect(figures.nth(0)).to_contain_text("hit rate40 of 100 prompt tokens reused, not computed")
+    expect(figures.nth(0)).to_contain_text(
+        "prefix caching40 of 100 prompt tokens reused, not computed"
+    )
     assert figures.locator("dd:visible").all_inner_texts() == ["40.0 %", "1", "3"]
 
 

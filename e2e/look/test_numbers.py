@@ -201,8 +201,8 @@ def test_the_cache_counts_what_the_engine_counted(
     assert float(here["bytes now"]) == kept * per_token
     assert float(here["bytes when full"]) == limits["context"] * per_token
     grouped = model["n_heads"] / model["n_kv_heads"]
-    assert float(rows["not grouped"]["bytes now"]) == kept * per_token * grouped
-    assert float(rows["one head"]["bytes now"]) == kept * per_token / model["n_kv_heads"]
+    assert float(rows["MHA"]["bytes now"]) == kept * per_token * grouped
+    assert float(rows["MQA"]["bytes now"]) == kept * per_token / model["n_kv_heads"]
     assert here["how"].endswith("f16")
     assert list(rows)[3:6] == ["q8", "q8q4", "rotated4"]
     for name in list(rows)[3:6]:
@@ -210,9 +210,9 @@ def test_the_cache_counts_what_the_engine_counted(
         assert float(rows[name]["bytes now"]) == kept * per_token * share
         assert rows[name]["how"] == f"{16 * share:g} bits per number"
     window = limits["context"] // 4
-    assert rows["window"]["how"] == f"the last {window} tokens"
-    assert float(rows["window"]["bytes now"]) == min(kept, window) * per_token
-    assert float(rows["window"]["bytes when full"]) == window * per_token
+    assert rows["sliding window"]["how"] == f"the last {window} tokens"
+    assert float(rows["sliding window"]["bytes now"]) == min(kept, window) * per_token
+    assert float(rows["sliding window"]["bytes when full"]) == window * per_token
 
 
 def test_the_list_of_the_cache_says_what_its_table_says(
@@ -320,7 +320,7 @@ def test_one_is_not_many(play: Callable[..., Playground]) -> None:
     here = play(n_heads=4, n_kv_heads=1, n_slots=1)
     here.write(n=4)
     rows = {row["layout"]: row for row in here.look.open("cache").csv()}
-    assert rows["current"]["how"] == "1 KV head for 4, f16"
+    assert rows["current"]["how"] == "MQA: 1 KV head for 4, f16"
     here.page.get_by_test_id("about-open").click()
     facts = here.page.get_by_role("dialog")
     expect(facts).to_contain_text("1 run; queue of 16")

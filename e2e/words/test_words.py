@@ -110,3 +110,24 @@ def test_a_word_met_in_a_text_is_asked_by_keyboard(play: Callable[..., Playgroun
     assert violations(here.page) == []
     here.page.keyboard.press("Escape")
     expect(here.page.locator("#words")).to_be_hidden()
+
+
+def test_labels_of_layers_and_cache_are_asked_by_their_names_in_articles(
+    play: Callable[..., Playground],
+) -> None:
+    here = play()
+    here.ask()
+    here.wait_done()
+    here.look.open("cache")
+    labels = here.page.locator("#ltab .term, .kv-ways .term")
+    names = [label.get_attribute("data-term") for label in labels.all()]
+    layers = {"attention", "MLP", "entropy", "residual stream", "W_unembed", "W_E"}
+    assert {*names} == {*layers, "GQA", "MHA", "MQA", "sliding window"}
+    for label in labels.all():
+        name = label.get_attribute("data-term") or ""
+        label.click()
+        first = here.page.locator("#words-list li").first
+        expect(first).to_contain_text(name)
+        expect(first.get_by_role("button")).to_be_visible()
+        here.page.keyboard.press("Escape")
+    assert violations(here.page) == []

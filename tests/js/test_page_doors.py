@@ -47,7 +47,7 @@ ROOMS = {
     "look/shared": "core-sample glossary interventions net settings state turns ui view",
     "look/attention": "interventions look/shared state turns ui view",
     "look/branches": "chat core-sample interventions look/shared state turns ui view",
-    "look/cache": "look/shared net state ui view",
+    "look/cache": "glossary look/shared net state ui view",
     "look/experts": "look/shared state turns ui view",
     "look/filters": "core-sample look/shared settings state ui view",
     "look/compare": "chat conversations interventions look/filters look/shared net settings state"
@@ -68,8 +68,8 @@ ROOMS = {
     " look/filters look/forward look/lab look/lens look/loss look/needs look/plan look/reach"
     " look/schedule"
     " look/shared look/timeline look/tokens look/weights state ui",
-    "panels": "chat conversations core-sample interventions local/gpu local/hub look look/cache"
-    " look/reach look/shared net settings state turns ui view",
+    "panels": "chat conversations core-sample glossary interventions local/gpu local/hub look"
+    " look/cache look/reach look/shared net settings state turns ui view",
     "start": "chat look look/compare state turns ui view",
     "tour": "chat conversations core-sample glossary interventions look look/attention look/cache"
     " look/filters look/lens look/plan look/shared net settings state turns ui view",

@@ -38,8 +38,8 @@ function termsOf(text, seen) {
   return [...nodes, text.slice(from)];
 }
 
-/** @param {string} text @param {string} word */
-function newTerm(text, word) {
+/** Return a button that looks up `word` of the glossary. @param {string} text @param {string} [word] */
+export function newTerm(text, word = text) {
   const button = el("button", "term", text);
   button.type = "button";
   button.dataset.term = word;

@@ -2,6 +2,7 @@
 
 import { byId, el, fitCanvas, setText, targetOf } from "../ui/dom.js";
 import { grid, isDense, namedEvery } from "../core-sample/grid.js";
+import { newTerm } from "../glossary/terms.js";
 import { drawFoot, micro } from "./layer-detail.js";
 import { figure } from "../ui/format.js";
 import { METRICS, scales } from "../turns/metrics.js";
@@ -66,12 +67,14 @@ function build() {
    * @param {string} name
    * @param {RowName} key
    * @param {string} className
+   * @param {string} [matrix]  name in papers of the matrix that makes it
    */
-  const line = (name, key, className) => {
+  const line = (name, key, className, matrix) => {
     const row = el("tr", className);
     const head = el("th");
     head.scope = "row";
-    head.append(el("span", "", name));
+    head.appendChild(el("span")).append(matrix ? newTerm(name, matrix) : name);
+    if (matrix) head.title = matrix;
     const parts = Array.from({ length: 5 }, () => el("span"));
     row.append(
       head,
@@ -89,7 +92,7 @@ function build() {
     row.dataset.layer = String(layer);
     return row;
   }).reverse();
-  body.replaceChildren(line("out", "out", "end"), ...layers, line("emb", "emb", "end"));
+  body.replaceChildren(line("out", "out", "end", "W_unembed"), ...layers, line("emb", "emb", "end", "W_E"));
   dense = isDense(rowHeight());
   table.classList.toggle("dense", dense);
   if (dense) for (const row of layers) leaveToScreenReaders(row);

@@ -4,7 +4,6 @@ import { plural } from "../../ui/format.js";
 
 /** What the sizes need to know of a `hello`. @typedef {Pick<ToPage.Hello, "model" | "limits">} Shaped */
 
-
 /** Storage types of old recordings, by bits. */
 const FLOATS = new Map([[32, "f32"], [16, "f16"]]);
 
@@ -47,11 +46,13 @@ export const windowsOf = ({ model, limits }) =>
     : Array(model.n_layers).fill(Infinity);
 
 /**
- * Return alternative cache layouts, {name, what, bytes(tokens)}; the first is the current one. Each
- * other one changes one thing: KV heads (Shazeer 2019, Ainslie et al. 2023), the storage type
- * (sizes of --kv-dtype as computed by the engine), or a sliding window.
+ * Return alternative cache layouts, {name, word, what, bytes(tokens)}; the first is the current one.
+ * `word`: what to look up, if the glossary has it. Each other one changes one thing: KV heads (Shazeer
+ * 2019, Ainslie et al. 2023), the storage type (sizes of --kv-dtype as computed by the engine), or a
+ * sliding window.
  *
  * @param {Shaped} hello
+ * @returns {KvLayout[]}
  */
 export function kvLayouts(hello) {
   const { model, limits } = hello;
@@ -61,7 +62,9 @@ export function kvLayouts(hello) {
   /** @param {number} factor */
   const times = (factor) => (/** @type {number} */ tokens) => tokens * perToken * factor;
   const here = kvHeads === heads ? "a KV head per query head" : `${plural(kvHeads, "KV head")} for ${heads}`;
-  const layouts = [{ name: "current", what: `${here}, ${stored}`, bytes: times(1) }];
+  const word = kvHeads === heads ? "MHA" : kvHeads === 1 ? "MQA" : "GQA";
+  /** @type {KvLayout[]} */
+  const layouts = [{ name: "current", word, what: `${word}: ${here}, ${stored}`, bytes: times(1) }];
   if (groups.length) {
     layouts[0].what += ", layers with a window keep only that";
     const windows = windowsOf(hello);
@@ -72,19 +75,22 @@ export function kvLayouts(hello) {
   }
   if (kvHeads < heads)
     layouts.push({
-      name: "not grouped",
+      name: "MHA",
+      word: "MHA",
       what: `${heads} KV heads for ${heads}`,
       bytes: times(heads / kvHeads),
     });
   else if (heads % 4 === 0 && heads > 4)
     layouts.push({
-      name: "grouped",
+      name: "GQA",
+      word: "GQA",
       what: `${plural(heads / 4, "KV head")} for ${heads}`,
       bytes: times(1 / 4),
     });
   if (kvHeads > 1)
     layouts.push({
-      name: "one head",
+      name: "MQA",
+      word: "MQA",
       what: `1 KV head for ${heads}`,
       bytes: times(1 / kvHeads),
     });
@@ -97,7 +103,8 @@ export function kvLayouts(hello) {
   }
   const window = Math.max(1, Math.floor(capacityOf(hello) / 4));
   layouts.push({
-    name: "window",
+    name: "sliding window",
+    word: "sliding window",
     what: `the last ${window} tokens`,
     bytes: (tokens) => Math.min(tokens, window) * perToken,
   });

@@ -1,6 +1,7 @@
 // All blocks of the KV cache: used, cached or free, as reported by the engine. Of several engines,
 // each with a cache of its own, it shows one.
 
+import { newTerm } from "../../glossary/terms.js";
 import { el, setText } from "../../ui/dom.js";
 import { bytes, count, percent, plural } from "../../ui/format.js";
 import { inspect, latest } from "../../net/inspect.js";
@@ -118,7 +119,8 @@ const COLUMNS = [
   whole("count"),
   whole("bytes"),
 ];
-const FIGURES = ["hit rate", "copies", "evictions", "host memory", "moved"];
+const PREFIX_CACHING = "prefix caching";
+const FIGURES = [PREFIX_CACHING, "copies", "evictions", "host memory", "moved"];
 const HOST = 3;
 const MOVED = 4;
 /** @type {Total[]} */
@@ -224,7 +226,8 @@ function drawSummary(block) {
 function buildSide(root) {
   const side = root.appendChild(el("div", "kv-side"));
   choice = new EngineChoice(side);
-  head = side.appendChild(el("p", "kv-head"));
+  const line = side.appendChild(el("p", "kv-head"));
+  line.append(newTerm("PagedAttention"), ": ", (head = el("span")));
   const table = newTable("kv-states", "Blocks by state", ["state", ["blocks", "n"], ["bytes", "n"]]);
   side.append(table);
   rows = STATES.map(({ key, name, what }) => {
@@ -241,7 +244,7 @@ function buildSide(root) {
   figures = FIGURES.map((name) => {
     const row = list.appendChild(el("div"));
     const term = row.appendChild(el("dt", "kv-name"));
-    term.append(el("b", "", name));
+    term.appendChild(el("b")).append(name === PREFIX_CACHING ? newTerm(name) : name);
     return { row, words: term.appendChild(el("small")), value: row.appendChild(el("dd")) };
   });
 }

@@ -1,5 +1,6 @@
 // KV cache of one run: its growth, its limit, and the size under other layouts.
 
+import { newTerm } from "../../glossary/terms.js";
 import { clamp, el, fitCanvas, setText, setVars } from "../../ui/dom.js";
 import { bytes, count, plural } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
@@ -331,21 +332,29 @@ function onPoint({ offsetX, pointerType }) {
 function drawWays() {
   const { ways, tokens, capacity, perToken, windows, perLayer } = now;
   const perEach = `${bytes(perLayer)} in each of ${plural(windows.length, "layer")}`;
-  const each = `${bytes(perToken)} per token: ${perEach}.`;
+  const each = `Keys (W_K) and values (W_V) take ${bytes(perToken)} per token, ${perEach}.`;
   setText(head, `${each} ${cachedNow(tokens, windows)}`);
   if (rows.length !== ways.length) {
     clearRows(list);
     rows = ways.map(newRow);
   }
   const largest = Math.max(...ways.map((way) => way.bytes(capacity)));
-  ways.forEach(({ name, what, bytes: size }, i) => {
+  ways.forEach(({ name, word, what, bytes: size }, i) => {
     const row = rows[i];
-    setText(row.name, name);
-    setText(row.what, what);
+    drawAskable(row.name, name, word);
+    drawAskable(row.what, what, word);
     setVars(row.bar, { "--q": size(tokens) / largest, "--p": size(capacity) / largest });
     setText(row.now, bytes(size(tokens)));
     setText(row.full, bytes(size(capacity)));
   });
+}
+
+/** Draw a text in which `word` can be asked. @param {HTMLElement} node @param {string} text @param {string} [word] */
+function drawAskable(node, text, word = "") {
+  const at = word ? text.indexOf(word) : -1;
+  if (at < 0) setText(node, text);
+  else if (node.textContent !== text)
+    node.replaceChildren(text.slice(0, at), newTerm(word), text.slice(at + word.length));
 }
 
 /**

@@ -9,6 +9,7 @@ type Pool = ReturnType<typeof import("./blocks.js").readPool>;
 /** The cache under another layout: its name, what it changes, and bytes of a text (kv-size.js). */
 interface KvLayout {
   name: string;
+  word?: string;
   what: string;
   bytes(tokens: number): number;
 }
