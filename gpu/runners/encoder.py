@@ -21,7 +21,7 @@ from gpu.config import ModelConfig
 from gpu.config.sentence_transformers import SentenceConfig
 from gpu.errors import ModelError
 from gpu.info import EmbeddingInfo
-from gpu.kv.blocks import KvShape, blocks_for
+from gpu.kv.blocks import ENCODER_SHAPE, ENCODER_TEXTS, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.models.bert import Bert
 from gpu.models.forward_pass import Pass
@@ -40,8 +40,6 @@ from gpu.webgpu.plan import Recorder
 DTYPE = "f32"
 """Storage type of weights, keys and values: encoders are small, and texts are compared by small
 differences."""
-MAX_TEXTS = 32
-"""Most texts of a pass."""
 
 Ids = Sequence[int]
 
@@ -76,14 +74,13 @@ class Encoder:
         with WeightLoader(checkpoint, memory, DTYPE) as load:
             self._model = Bert(config, load)
         self.max_tokens = min(sentence.max_seq_length or config.context, MAX_ROWS)
-        shape = KvShape(blocks_for(MAX_ROWS) + MAX_TEXTS, MAX_ROWS)
-        self._pools = KvPools(config, shape, DTYPE, MAX_TEXTS, memory)
+        self._pools = KvPools(config, ENCODER_SHAPE, DTYPE, ENCODER_TEXTS, memory)
         self._work = Workspace.make(config, memory, {"normed": config.hidden_size})
         self._steps = [
             memory.zeros(name, (STEP_BYTES // 4,), "u32", uniform=True)
             for name in ("encoder.step", "encoder.step_from_end")
         ]
-        self._chosen = memory.zeros("encoder.chosen", (MAX_TEXTS,), "u32")  # bound, never read
+        self._chosen = memory.zeros("encoder.chosen", (ENCODER_TEXTS,), "u32")  # bound, never read
         self._kernels = Kernels(device)
         self._calls = open_calls(device)
         self._plans: dict[int, EncoderPlan] = {}
@@ -136,7 +133,7 @@ class Encoder:
     def n_fitting(self, lengths: Sequence[int], most_rows: int) -> int:
         """Return how many of the first texts with these lengths to compute in one pass of about
         `most_rows` rows: at least one."""
-        ends = np.cumsum(lengths[:MAX_TEXTS])
+        ends = np.cumsum(lengths[:ENCODER_TEXTS])
         return max(1, int(np.searchsorted(ends, min(most_rows, MAX_ROWS), side="right")))
 
     # ---- inside -----------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from gpu.errors import ModelError
-from gpu.runners.encoder import MAX_TEXTS, Encoder
+from gpu.kv.blocks import ENCODER_TEXTS
+from gpu.runners.encoder import Encoder
 from gpu.step import MAX_ROWS, Floats
 from gpu.webgpu.device import Device
 from tests.gpu.models import random_bert
@@ -92,10 +93,10 @@ def test_as_many_texts_as_fit_are_in_a_pass(device: Device, tmp_path: Path) -> N
     encoder = Encoder.load(random_bert.write(tmp_path, max_seq_length=140), device)
     assert encoder.max_tokens == 140
     assert encoder.n_fitting([140, 140, 140, 140], MAX_ROWS) == 3
-    assert encoder.n_fitting([1] * 100, MAX_ROWS) == MAX_TEXTS
+    assert encoder.n_fitting([1] * 100, MAX_ROWS) == ENCODER_TEXTS
     assert encoder.n_fitting([140, 1], 16) == 1
     assert encoder.n_fitting([8, 8, 1], 16) == 2
-    full = texts_of([16] * MAX_TEXTS)
+    full = texts_of([16] * ENCODER_TEXTS)
     found, _ = finish(encoder.vectors(full))
     np.testing.assert_allclose(found, random_bert.reference(tmp_path, full), rtol=0, atol=BOUND)
 
