@@ -172,7 +172,8 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     """One written token. `text` joined over all tokens is the text of the run: a token that ends
     inside a character has "" and the one that completes it has the whole character. `eos` marks the
     end-of-sequence token, whose text is "". `stats` are those of the step that chose this token, at
-    `stats.position`; `experts` counts all rows of that step, None unless experts are offloaded.
+    `stats.position`; `experts` counts all rows of that step, in the first event of the step, and is
+    zero in its other events; None unless experts are offloaded.
     `draft`: what speculative decoding proposed in its place; None if nothing. `allowed`: absent
     without a grammar; all but `logprob` is then about the allowed tokens alone, as if there were no
     others. An upstream server (`app.upstream`) does not tell what is None here; its `rank` is

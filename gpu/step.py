@@ -7,7 +7,7 @@ torch) carries them out; neither knows the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -317,18 +317,42 @@ class InspectionResult:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerExpertUse:
+    """Use of the experts of one layer by the rows of a step: those `found` on the device, those
+    `brought` there from host memory (`n_bytes` together, in `ms` milliseconds until the device had
+    them), and all that are `held` there after the step, the least recently used first."""
+
+    layer: int
+    found: tuple[int, ...]
+    brought: tuple[int, ...]
+    held: tuple[int, ...]
+    n_bytes: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertUse:
     """Use of experts by the rows of a step, each expert counted once per layer: those `found` on
-    the device, and those `brought` there from host memory, `n_bytes` together."""
+    the device, and those `brought` there from host memory, `n_bytes` together. `layers`: the same
+    for each layer; () for a step without capture, which does not wait for the copies."""
 
     found: int = 0
     brought: int = 0
     n_bytes: int = 0
+    layers: tuple[LayerExpertUse, ...] = ()
 
     def plus(self, other: ExpertUse) -> ExpertUse:
         return ExpertUse(
-            self.found + other.found, self.brought + other.brought, self.n_bytes + other.n_bytes
+            self.found + other.found,
+            self.brought + other.brought,
+            self.n_bytes + other.n_bytes,
+            self.layers + other.layers,
         )
+
+    def from_layer(self, first: int) -> ExpertUse:
+        """Return the same with layers that are numbered from `first` on: those of a stage."""
+        layers = (replace(layer, layer=first + layer.layer) for layer in self.layers)
+        return replace(self, layers=tuple(layers))
 
 
 @dataclass(frozen=True, slots=True)

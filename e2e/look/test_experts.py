@@ -53,7 +53,7 @@ def field(page: Page) -> Locator:
 
 
 def says(page: Page) -> Locator:
-    return page.locator(".ex-summary")
+    return page.locator(".ex-summary:visible")
 
 
 # ---- the numbers -----------------------------------------------------------------------------
@@ -135,6 +135,27 @@ def test_every_row_counts_once(loaded: Page) -> None:
     assert found == {"whole": ones(6), "parted": ones(7), "continued": ones(8)}
 
 
+@pytest.mark.quick
+def test_old_steps_lose_which_experts_they_used_and_keep_the_counts(loaded: Page) -> None:
+    found = loaded.evaluate(
+        """async () => {
+          const { Retention } = await import("/static/js/turns/retention.js");
+          const kept = new Retention(3000, 1);
+          const events = Array.from({ length: 4 }, (_, id) => ({
+            type: "token", id, stats: null, candidates: [], experts: {
+              found: 90, brought: 10, n_bytes: 5, layers: [{
+                layer: 1, found: Array(90).fill(0), brought: Array(10).fill(1), held: [],
+                n_bytes: 5, ms: 1,
+              }],
+            },
+          }));
+          for (const event of events) kept.record({}, event);
+          return events.map(({ experts }) => [experts.layers.length, experts.found]);
+        }"""
+    )
+    assert found == [[0, 90], [0, 90], [1, 90], [1, 90]]
+
+
 @pytest.fixture(scope="module")
 def look(browser: Browser, _sites: dict[Any, Site]) -> Iterator[LookPanel]:
     """The instrument over a run of 20 tokens; tests leave another layer and expert behind."""
@@ -210,6 +231,39 @@ def test_a_real_mixture_is_shown_as_transformers_routes_it(page: Page) -> None:
         assert row["chosen"] == per_token * len(ids)
 
 
+def test_offloaded_experts_are_shown_as_the_engine_counted_them(page: Page) -> None:
+    """Every layer of every step; the first token has no step of its own."""
+    n, slots = 8, 3
+    options = ("--dtype", "f32", "--expert-slots", str(slots))
+    with serving("--model", random_models.folder("qwen2_moe"), *options) as url:
+        play = Playground(page, url=url).open()
+        messages = play.messages
+        play.set(max_tokens=n, seed=3, temperature="1")
+        play.ask("Mia found a lamp")
+        play.wait_tokens(n)
+        play.wait_done()
+        look = play.look.open("experts")
+        page.locator(".look-views label", has_text="Offload").click()
+        told = json.loads(look.save("JSON"))
+    rows = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+    steps = [*messages.events("prefill"), *messages.events("token")[1:]]
+    layers = [(i + 1, of) for i, step in enumerate(steps) for of in step["experts"]["layers"]]
+    assert [(row["step"], row["layer"]) for row in rows] == [(i, of["layer"]) for i, of in layers]
+    for row, (_, of) in zip(rows, layers, strict=True):
+        for name, experts in (("found", of["found"]), ("loaded", of["brought"])):
+            assert row[f"experts {name}"] == " ".join(map(str, experts))
+        assert (row["hits"], row["loaded"]) == (len(of["found"]), len(of["brought"]))
+        assert (row["bytes"], row["ms"]) == (of["n_bytes"], of["ms"])
+        assert len(row["experts held"].split()) <= slots
+    last = steps[-1]["experts"]
+    expect(says(page)).to_contain_text(
+        f"needed {last['found'] + last['brought']} experts: {last['found']} were on the device"
+    )
+    found, brought = (sum(step["experts"][name] for step in steps) for name in ("found", "brought"))
+    cells = page.locator(".view-offload .ex-figures tr", has_text="loaded").locator("td")
+    expect(cells.last).to_have_text(f"{brought} of {found + brought}")
+
+
 def routed(name: str, ids: list[int]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
     """By layer, the experts (len(ids), per_token) that transformers gives each token to, and their
     gates."""
@@ -259,7 +313,8 @@ def test_what_is_said_beside_the_map(look: LookPanel) -> None:
 # [colour in the middle of the cell, colour of what is drawn there] of every expert of a layer.
 COLOURS = """async ([layer, mode]) => {
   const of = (name) => import(`/static/js/${name}.js`);
-  const { layOut } = await of("look/experts/map");
+  const { layOut } = await of("look/experts/grid");
+  const { BESIDE } = await of("look/experts/map");
   const { gatesOf } = await of("look/experts/figures");
   const { loadIntensity, intensity } = await of("look/shared/share-colours");
   const { shade } = await of("ui/palette");
@@ -267,7 +322,8 @@ COLOURS = """async ([layer, mode]) => {
   const { loadBalance, relativeLoad } = await of("turns/expert-use");
   const canvas = document.querySelector(".ex-map canvas");
   const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--names"));
-  const places = layOut(canvas.clientWidth, canvas.clientHeight, left, { n: 6, nLayers: 8 });
+  const [wide, high] = [canvas.clientWidth, canvas.clientHeight];
+  const places = layOut(wide, high, left, { n: 6, nLayers: 8 }, BESIDE);
   const ratio = canvas.width / canvas.clientWidth;
   const { given } = view.answer.use.of(layer, 6);
   const gates = gatesOf(view.answer.tokens.at(-1).stats, layer);
@@ -308,9 +364,10 @@ def test_no_expert_is_lost_at_any_size(look: LookPanel) -> None:
              [512, 61, 320, 200], [1, 1, 700, 400]]  # fmt: skip
     found = look.page.evaluate(
         """async (sizes) => {
-          const { layOut } = await import("/static/js/look/experts/map.js");
+          const { layOut } = await import("/static/js/look/experts/grid.js");
+          const { BESIDE } = await import("/static/js/look/experts/map.js");
           return sizes.map(([n, nLayers, width, height]) => {
-            const places = layOut(width, height, 52, { n, nLayers });
+            const places = layOut(width, height, 52, { n, nLayers }, BESIDE);
             const x = Array.from({ length: n }, (_, expert) => places.x(expert));
             const end = x.map((left, expert) => left + places.wide(expert));
             const { right, row, high, beside, foot } = places;
@@ -393,10 +450,12 @@ def test_experts_by_pointer(look: LookPanel) -> None:
     page.locator('#lrows tr[data-layer="6"]').click()
     places = page.evaluate(
         """async () => {
-          const { layOut } = await import("/static/js/look/experts/map.js");
+          const { layOut } = await import("/static/js/look/experts/grid.js");
+          const { BESIDE } = await import("/static/js/look/experts/map.js");
           const canvas = document.querySelector(".ex-map canvas");
           const left = parseFloat(getComputedStyle(canvas).getPropertyValue("--names"));
-          const at = layOut(canvas.clientWidth, canvas.clientHeight, left, { n: 6, nLayers: 8 });
+          const [wide, high] = [canvas.clientWidth, canvas.clientHeight];
+          const at = layOut(wide, high, left, { n: 6, nLayers: 8 }, BESIDE);
           const { x, y } = canvas.getBoundingClientRect();
           return [[3, 2], [0, 1]].map(([layer, expert]) =>
             [x + at.x(expert) + 3, y + at.y(layer) + 3]);

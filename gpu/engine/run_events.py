@@ -25,7 +25,7 @@ from gpu.events import (
     TokenText,
 )
 from gpu.sampling_params import SamplingParams
-from gpu.step import Captured, Sampled, StepResult
+from gpu.step import Captured, ExpertUse, Sampled, StepResult
 from gpu.text.decode_stream import DecodeStream
 from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TokenizerLike
@@ -83,6 +83,7 @@ class RunEvents:
         self._tokenizer = tokenizer
         self._place = 0
         self._times: LayerTimes | None = None
+        self._step: StepResult | None = None  # of the last event
         self._decode = DecodeStream(tokenizer, prompt)
         for id in written:
             self._decode.push(id)
@@ -126,7 +127,7 @@ class RunEvents:
                 slid=last.slid,
                 reused_blocks=found.n_blocks,
                 stats=stats,
-                experts=last.step.experts,
+                experts=self._experts_of(last.step),
             )
         )
 
@@ -171,10 +172,15 @@ class RunEvents:
             slid=row.slid,
             stats=stats,
             eos=eos,
-            experts=step.experts,
+            experts=self._experts_of(step),
             draft=draft,
             allowed=_allowed(sampled, n_allowed),
         )
+
+    def _experts_of(self, step: StepResult) -> ExpertUse | None:
+        """Return the experts of a step for its first event, and zeros for the others."""
+        is_first, self._step = step is not self._step, step
+        return step.experts if is_first or step.experts is None else ExpertUse()
 
     def preview(self, sampled: Sampled, index: int, n_allowed: int | None) -> None:
         """Send what token `index` will be drawn from; `n_allowed` as in `token`."""

@@ -6,10 +6,14 @@ If the rows of a layer use more experts than it has slots, its expert matmuls ru
 each time for the resident experts; the results of other assignments stay as they are
 (`gpu.ops.moe`). An assignment's result has the same bits in whichever slot its weights lie, so
 results are those of a fully resident model.
+
+A captured step also measures how long each layer's experts take to get there, and therefore waits
+for them; other steps let the device copy them while the host prepares the matmuls.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +24,7 @@ from gpu.models.layer import Moe
 from gpu.ops.moe import NOT_RESIDENT
 from gpu.plans.plan_cache import PlanKey, RecordedPlan
 from gpu.runners.expert_slots import ExpertSlots, ResidentExperts
-from gpu.step import ExpertUse
+from gpu.step import ExpertUse, LayerExpertUse
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import BufferCopy, PassDispatch, StepCommands
@@ -63,15 +67,16 @@ class ExpertOffload:
         """Run a plan up to what `rest` returns, for the first `n_rows` rows; blocks."""
         if recorded.key not in self._offloaded:
             self._offloaded[recorded.key] = self._split(recorded.plan)
-        used = ExpertUse()
+        used, timed = ExpertUse(), recorded.capture is not None
         for moe in self._offloaded[recorded.key]:
             self._calls.submit(self._calls.encode(moe.before, self._routed), self._routed)
             *others, last = rounds = self._slots[moe.layer].rounds(self._chosen(n_rows))
+            ms = 0.0
             for part in others:
-                self._load_experts(moe.layer, part)
+                ms += self._load_experts(moe.layer, part, timed=timed)
                 self._calls.submit(self._calls.encode(moe.matmuls))
-            self._load_experts(moe.layer, last)
-            used = used.plus(self._usage(moe.layer, rounds))
+            ms += self._load_experts(moe.layer, last, timed=timed)
+            used = used.plus(self._usage(moe.layer, rounds, ms if timed else None))
         return used
 
     def rest(self, plan: Plan) -> Segment:
@@ -103,14 +108,31 @@ class ExpertOffload:
         found: list[int] = np.unique(np.frombuffer(data, np.uint32)).tolist()
         return found
 
-    def _usage(self, layer: int, rounds: list[ResidentExperts]) -> ExpertUse:
-        n_wanted = sum(len(part.places) for part in rounds)
-        n_loaded = sum(len(part.loads) for part in rounds)
-        expert_bytes = sum(stack.expert_bytes for stack in self._moes[layer].stacks)
-        return ExpertUse(n_wanted - n_loaded, n_loaded, n_loaded * expert_bytes)
+    def _usage(self, layer: int, rounds: list[ResidentExperts], ms: float | None) -> ExpertUse:
+        """Return how a step used the experts of a layer. `ms`: the time of their copies, None if
+        it was not measured."""
+        brought = tuple(expert for part in rounds for expert in part.loads)
+        found = tuple(e for part in rounds for e in part.places if e not in part.loads)
+        n_bytes = len(brought) * sum(stack.expert_bytes for stack in self._moes[layer].stacks)
+        if ms is None:
+            return ExpertUse(len(found), len(brought), n_bytes)
+        held = self._slots[layer].held
+        of_layer = LayerExpertUse(layer, found, brought, held, n_bytes, ms)
+        return ExpertUse(len(found), len(brought), n_bytes, (of_layer,))
 
-    def _load_experts(self, layer: int, part: ResidentExperts) -> None:
-        """Upload the experts of a round that are not resident, and the table of their slots."""
+    def _load_experts(self, layer: int, part: ResidentExperts, *, timed: bool) -> float:
+        """Upload the experts of a round that are not resident, and the table of their slots; return
+        the milliseconds until the device has them, 0 unless `timed`."""
+        if timed and part.loads:
+            self._calls.wait(self._calls.flush())  # matmuls of the round before
+            began = time.perf_counter()
+            self._upload(layer, part)
+            self._calls.wait(self._calls.flush())
+            return (time.perf_counter() - began) * 1e3
+        self._upload(layer, part)
+        return 0.0
+
+    def _upload(self, layer: int, part: ResidentExperts) -> None:
         moe = self._moes[layer]
         for expert in part.loads:
             for stack in moe.stacks:

@@ -33,6 +33,11 @@ class ExpertSlots:
         order = [*there, *(expert for expert in wanted if expert not in self._slots)]
         return [self._round(order[at : at + self.n]) for at in range(0, len(order), self.n)]
 
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The experts in the slots, the least recently used first."""
+        return tuple(self._slots)
+
     def _round(self, experts: list[int]) -> ResidentExperts:
         loads = tuple(expert for expert in experts if expert not in self._slots)
         for expert in experts:

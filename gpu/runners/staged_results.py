@@ -19,7 +19,11 @@ def join_results(results: Sequence[StepResult], stages: Sequence[Stage]) -> Step
     """Return the result of a step of the results of its stages, in order. Times are added up:
     another step may run on a stage meanwhile."""
     gpu_ms = [result.gpu_ms for result in results if result.gpu_ms is not None]
-    experts = [result.experts for result in results if result.experts is not None]
+    experts = [
+        result.experts.from_layer(stage.first)
+        for result, stage in zip(results, stages, strict=True)
+        if result.experts is not None
+    ]
     captured = [result.captured for result in results if result.captured is not None]
     return StepResult(
         samples=results[-1].samples,

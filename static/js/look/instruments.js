@@ -48,7 +48,7 @@ export const INSTRUMENTS = [
     name: "experts",
     tab: "Experts",
     title: "Experts",
-    what: "The experts each layer chose for the tokens, and how evenly the run used them.",
+    what: "The experts each layer chose for the tokens, how evenly the run used them, and which had to be loaded.",
     fits: ({ model }) => !!model.n_experts,
     fetch: async () => (await import("./experts/experts.js")).experts,
   },

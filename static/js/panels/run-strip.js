@@ -50,7 +50,7 @@ function drawFigures() {
 /**
  * Draw the expert cache's hit rate, if not all experts fit on the device.
  *
- * @param {ToPage.ExpertUse | null | undefined} used
+ * @param {Segment["experts"] | undefined} used
  */
 function drawExperts(used) {
   byId("r-experts-row").hidden = !used;

@@ -79,9 +79,10 @@ export class Segment {
       done: 0, total: 0, reused: 0, moved: 0, ms: 0, gpuMs: null, reusedBlocks: null,
     };
     /**
-     * Prefill chunks: {done, reused, ms, gpuMs, passedAt, receivedAt}.
+     * Prefill chunks: {done, reused, ms, gpuMs, experts, passedAt, receivedAt}.
      *
-     * @type {Array<{done: number, reused: number, ms: number, gpuMs: number | null} & Times>}
+     * @type {Array<{done: number, reused: number, ms: number, gpuMs: number | null,
+     *   experts: ToPage.ExpertUse | null} & Times>}
      */
     this.chunks = [];
     /** @type {Stats[]} */
@@ -92,7 +93,7 @@ export class Segment {
     /**
      * Experts found on the device and loaded onto it by its steps; null: all fit on the device.
      *
-     * @type {ToPage.ExpertUse | null}
+     * @type {Omit<ToPage.ExpertUse, "layers"> | null}
      */
     this.experts = null;
     /** Number of prompt tokens found in the KV cache by the first prefill. */
@@ -415,8 +416,8 @@ const HANDLERS = {
     prefill.moved = moved.reduce((sum, { first, end }) => sum + end - first, 0);
     prefill.ms = event.ms; // since the start; gpu_ms is of this chunk alone
     if (event.gpu_ms !== null) prefill.gpuMs = (prefill.gpuMs ?? 0) + event.gpu_ms;
-    const { done, reused, ms, gpu_ms: gpuMs, passedAt, receivedAt } = event;
-    segment.chunks.push({ done, reused, ms, gpuMs, passedAt, receivedAt });
+    const { done, reused, ms, gpu_ms: gpuMs, experts = null, passedAt, receivedAt } = event;
+    segment.chunks.push({ done, reused, ms, gpuMs, experts, passedAt, receivedAt });
     segment.kvBlocks = event.kv_blocks;
     addExpertCounts(segment, event.experts);
     if (!segment.branch) {

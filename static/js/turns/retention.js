@@ -2,7 +2,8 @@
 //
 // Beyond the bound the oldest tokens are summarised: first the heads of each layer are averaged
 // (and only the most likely candidates kept), then neighbouring tokens share the mean of their
-// layers, in groups that grow. All runs of the conversation count, in order of arrival.
+// layers, in groups that grow. Which offloaded experts a step used is dropped first of all. All runs
+// of the conversation count, in order of arrival.
 //
 // A summary replaces the original in place: `stats.summary` is {heads, tokens}, and each layer's
 // `entropy` holds one number.
@@ -34,17 +35,26 @@ const layersBytes = (layers) =>
 /** @param {ToPage.ExpertChoice[] | undefined} routes */
 const routesBytes = (routes) =>
   (routes ?? []).reduce((sum, { experts }) => sum + ROUTE_BYTES + CHOICE_BYTES * experts.length, 0);
+/** @param {ToPage.ExpertUse | null | undefined} experts */
+const expertsBytes = (experts) =>
+  (experts?.layers ?? []).reduce(
+    (sum, { found, brought, held }) =>
+      sum + ROUTE_BYTES + CHOICE_BYTES * (found.length + brought.length + held.length),
+    0,
+  );
 /** @param {Measured} measured */
-const bytesOf = ({ stats, candidates }) =>
+const bytesOf = ({ stats, candidates, experts }) =>
   (stats ? layersBytes(stats.layers) + routesBytes(stats.routes) : 0) +
-  CANDIDATE_BYTES * (candidates?.length ?? 0);
+  CANDIDATE_BYTES * (candidates?.length ?? 0) +
+  expertsBytes(experts);
 
 /**
- * Measurements of one token: {segment, id, stats, candidates}; `id` and `candidates` are null for a
- * prompt token, `stats` is null without capture.
+ * Measurements of one token: {segment, id, stats, candidates, experts}; `id` and `candidates` are
+ * null for a prompt token, `stats` is null without capture. `experts` of a step of the prompt are
+ * with its first token.
  *
  * @typedef {{segment: Segment, id: number | null, stats: Stats | null,
- *   candidates: ToPage.CandidateText[] | null}} Measured
+ *   candidates: ToPage.CandidateText[] | null, experts?: ToPage.ExpertUse | null}} Measured
  */
 
 export class Retention {
@@ -75,12 +85,14 @@ export class Retention {
    */
   record(segment, event) {
     if (event.type === "token") {
-      const { id, stats, candidates } = event;
-      this.#add({ segment, id, stats, candidates });
+      const { id, stats, candidates, experts } = event;
+      this.#add({ segment, id, stats, candidates, experts });
     }
     if (event.type === "prefill")
-      for (const each of event.stats ?? [])
-        this.#add({ segment, id: null, stats: each, candidates: null });
+      (event.stats ?? []).forEach((stats, i) => {
+        const experts = i ? null : event.experts;
+        this.#add({ segment, id: null, stats, candidates: null, experts });
+      });
     this.#shrink();
   }
 
@@ -126,8 +138,9 @@ export class Retention {
 
   /** @param {Measured} measured */
   #putHeadsTogether(measured) {
-    const { id, stats, candidates } = measured;
+    const { id, stats, candidates, experts } = measured;
     this.#bytes -= bytesOf(measured);
+    if (experts?.layers) experts.layers = [];
     if (candidates) {
       const kept = candidates.filter((one, i) => i < CANDIDATES || one.id === id);
       candidates.splice(0, candidates.length, ...kept);

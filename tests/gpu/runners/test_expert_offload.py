@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gpu import Engine, Footprint, SamplingParams
@@ -18,7 +19,7 @@ from gpu.events import Done, Event, Prefill, Token
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.runners.wgpu_runner import WgpuRunner
-from gpu.step import ExpertUse, InspectionRequest, Row, Sample, Step
+from gpu.step import ExpertUse, InspectionRequest, LayerExpertUse, Row, Sample, Step
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
@@ -117,10 +118,63 @@ def test_steps_report_expert_hits_and_misses(device: Device) -> None:
     expert_bytes = sum(stack.expert_bytes for stack in moe.stacks)
     wanted = experts_per_token * layers
     assert uses == [ExpertUse(0, wanted, wanted * expert_bytes), ExpertUse(wanted, 0, 0)]
+    assert step_uses(runner, ids[:1], capture=False) == [ExpertUse(wanted, 0, 0)]
     whole = load(device, name, None)
     driving.begin(whole, 0, ids, len(ids))
     whole.submit(Step((Row(0, 0, ids[0]),)))
     assert whole.collect().experts is None
+
+
+def step_uses(runner: WgpuRunner, ids: list[int], *, capture: bool = True) -> list[ExpertUse]:
+    """Return the uses of a step for each of `ids`, at position 0."""
+    uses = []
+    for id in ids:
+        runner.submit(Step((Row(0, 0, id),), capture=capture))
+        use = runner.collect().experts
+        assert use is not None
+        uses.append(use)
+    return uses
+
+
+def chosen_experts(runner: WgpuRunner, id: int) -> npt.NDArray[np.uint32]:
+    """Return the experts (layers, experts_per_token) of a token at position 0."""
+    looked = runner.inspect(Step((Row(0, 0, id),)), InspectionRequest(routes=True)).routes
+    assert looked is not None
+    return looked.chosen[0]
+
+
+@pytest.mark.parametrize("n_slots", [2, 6])
+def test_a_captured_step_reports_each_layer(device: Device, n_slots: int) -> None:
+    """Which experts it found, loaded and left on the device, the bytes and the time. With 2 slots a
+    token's 5 experts need 3 rounds, so some of those loaded are gone at the end."""
+    runner = load(device, "qwen3_moe_window_bias", n_slots)
+    ids, per_token = random_models.ids(6), 5
+    driving.begin(runner, 0, ids, len(ids))
+    moes = runner.model.moes  # type: ignore[attr-defined]
+    chosen = [chosen_experts(runner, id) for id in ids]
+    (before,) = step_uses(runner, ids[:1])
+    held = {of.layer: of.held for of in before.layers}
+    for experts, use in zip(chosen[1:], step_uses(runner, ids[1:]), strict=True):
+        assert [of.layer for of in use.layers] == list(moes)
+        for i, of in enumerate(use.layers):
+            assert {*of.found, *of.brought} == set(experts[i].tolist())
+            assert len(of.found) + len(of.brought) == per_token
+            assert of.found == tuple(e for e in of.found if e in held[of.layer])
+            assert not set(of.brought) & set(held[of.layer])
+            expert_bytes = sum(stack.expert_bytes for stack in moes[of.layer].stacks)
+            assert of.n_bytes == len(of.brought) * expert_bytes
+            assert (of.ms > 0) == bool(of.brought)
+            assert len(of.held) == len(set(of.held)) == n_slots
+            assert set(of.held) <= {*held[of.layer], *of.found, *of.brought}
+        held = {of.layer: of.held for of in use.layers}
+        totals = [(len(of.found), len(of.brought), of.n_bytes) for of in use.layers]
+        assert (use.found, use.brought, use.n_bytes) == tuple(map(sum, zip(*totals, strict=True)))
+
+
+def test_layers_of_a_stage_have_their_numbers_in_the_model() -> None:
+    of = LayerExpertUse(1, (0,), (), (0,), 0, 0.0)
+    whole = ExpertUse(1, 0, 0, (of,)).plus(ExpertUse(1, 0, 0, (of,)).from_layer(4))
+    assert (whole.found, [each.layer for each in whole.layers]) == (2, [1, 5])
 
 
 def test_as_many_slots_as_experts_are_all_of_them(device: Device) -> None:
@@ -151,7 +205,9 @@ def test_an_engine_writes_the_same_and_reports_experts_with_every_token() -> Non
     assert told[0] == [None] * len(told[0])
     uses = [used for used in told[1] if used is not None]
     assert len(uses) == len(told[1]) == len(told[0])
-    assert all(used.found + used.brought >= 2 * 4 for used in uses), "4 experts in 2 layers"
+    prompt, first, *others = uses
+    assert first == ExpertUse(), "it was counted with the prompt"
+    assert all(used.found + used.brought >= 2 * 4 for used in (prompt, *others)), "4 in 2 layers"
     assert sum(used.n_bytes for used in uses) > 0
     with pytest.raises(ModelError, match="expert-slots is for --backend wgpu"):
         Engine.load(random_models.folder(name), LoadOptions(backend="torch", expert_slots=2))

@@ -2,40 +2,26 @@
 // balance of each layer beside its row.
 
 import { clamp, el, fitCanvas, setVars } from "../../ui/dom.js";
-import { percent } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { CellPainter } from "../shared/cell-painter.js";
 import { label, rule } from "../shared/chart.js";
 import { gatesOf } from "./figures.js";
+import {
+  broadOf, drawBeside, drawDense, drawNames, heightOf, layOut, ROOMY, TOP, WORDS,
+} from "./grid.js";
 import { loadIntensity, intensity } from "../shared/share-colours.js";
 
 /**
  * @typedef {Pick<ExpertsNow, "use" | "layers" | "n" | "nLayers" | "mode" | "stats">} Shown
- * @typedef {{shown: Shown, places: ReturnType<typeof layOut>}} Drawn
+ * @typedef {{shown: Shown, places: GridPlaces<ExpertLayer>}} Drawn
  */
 
-const TOP = 18;
-const FOOT = 18;
-const RIGHT = 12;
-const MIN_ROW = 3;
-const MAX_ROW = 44;
-const MIN_COLUMN = 2;
-const MAX_COLUMN = 120;
-/** Cells and rows of at least this size (px) have gaps. */
-const ROOMY = 6;
-/** Cells at least this large (px) have a number under their colour. */
-const WORDS_HIGH = 26;
-const WORDS_WIDE = 34;
-const WORDS = 14;
-/** Rows at least this high (px) have figures beside them. */
-const NUMBERS_HIGH = 13;
-const BAR = 4;
 /**
  * Columns beside the rows: a bar, and a number in high rows; omitted in narrow maps.
  *
- * @type {{name: string, at: (layer: ExpertLayer) => number, text: (layer: ExpertLayer) => string}[]}
+ * @type {GridColumn<ExpertLayer>[]}
  */
-const BESIDE = [
+export const BESIDE = [
   {
     name: "evenness",
     at: ({ evenness }) => evenness ?? 0,
@@ -52,48 +38,6 @@ const BESIDE = [
     text: ({ load }) => `${load.toFixed(1)} ×`,
   },
 ];
-const BESIDE_FROM = 480;
-const BAR_WIDE = 48;
-const NUMBER_WIDE = 32;
-const GAP = 14;
-
-/**
- * Return the layout in CSS pixels: `x(expert)` left edge of a cell, `y(layer)` top of a row; `wide`
- * and `high` size of a cell's colour; `beside` the columns that fit.
- *
- * @param {number} width
- * @param {number} height
- * @param {number} left
- * @param {{n: number, nLayers: number}} model
- */
-export function layOut(width, height, left, { n, nLayers }) {
-  const row = clamp(Math.floor((height - TOP - FOOT) / nLayers), MIN_ROW, MAX_ROW);
-  const beside = width >= BESIDE_FROM ? BESIDE : [];
-  const numbered = row >= NUMBERS_HIGH;
-  const pitch = GAP + BAR_WIDE + (numbered ? NUMBER_WIDE : 0);
-  const taken = beside.length * pitch + RIGHT;
-  const column = clamp((width - left - taken) / n, MIN_COLUMN, MAX_COLUMN);
-  const worded = row >= WORDS_HIGH && column >= WORDS_WIDE;
-  const right = left + n * column;
-  /** @param {number} expert */
-  const x = (expert) => Math.round(left + expert * column);
-  const between = column < ROOMY ? 0 : 1;
-  return {
-    column,
-    row,
-    numbered,
-    worded,
-    foot: TOP + nLayers * row,
-    right,
-    x,
-    /** @param {number} layer */
-    y: (layer) => TOP + (nLayers - 1 - layer) * row,
-    /** @param {number} expert */
-    wide: (expert) => x(expert + 1) - x(expert) - between,
-    high: worded ? row - WORDS : row - (row < ROOMY ? 0 : 1),
-    beside: beside.map((one, i) => ({ ...one, x: Math.round(right + GAP + i * pitch) })),
-  };
-}
 
 export class ExpertMap {
   /**
@@ -147,19 +91,20 @@ export class ExpertMap {
    */
   draw(shown, cell, hot) {
     const { n, nLayers } = shown;
-    setVars(this.canvas, { "--min-height": `${TOP + FOOT + MIN_ROW * nLayers}px` });
+    setVars(this.canvas, { "--min-height": `${heightOf(nLayers)}px` });
     const left = parseFloat(getComputedStyle(this.canvas).getPropertyValue("--names"));
-    setVars(this.canvas, { "--broad": `${left + MIN_COLUMN * n + RIGHT}px` });
+    setVars(this.canvas, { "--broad": `${broadOf(n, left)}px` });
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
-    const places = layOut(width, height, left, shown);
+    const places = layOut(width, height, left, shown, BESIDE);
     const drawn = (this.drawn = { shown, places });
     context.putImageData(this.#image(context, drawn), 0, 0);
-    this.#names(context, drawn, left, hot);
+    drawNames(context, { ...shown, left, hot }, places);
     this.#unused(context, drawn);
     if (places.worded) this.#words(context, drawn);
-    this.#beside(context, drawn);
-    this.#without(context, drawn);
+    drawBeside(context, shown.layers, places);
+    const having = new Set(shown.layers.map(({ layer }) => layer));
+    drawDense(context, { ...shown, having }, places);
     this.#mark(context, drawn, cell);
   }
 
@@ -196,27 +141,6 @@ export class ExpertMap {
     return image;
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {Drawn} drawn @param {number} left @param {number} hot */
-  #names(context, { shown, places }, left, hot) {
-    const { nLayers, n } = shown;
-    const { row, column, foot, x, y, beside } = places;
-    const every = [1, 2, 4, 5, 10, 20].find((step) => step * row >= 14) ?? 20;
-    const long = left > 60 && every === 1;
-    for (let layer = 0; layer < nLayers; layer += every) {
-      const on = layer === hot;
-      const at = y(layer) + Math.min(row, places.high) / 2 + 1;
-      /** @type {LabelStyle} */
-      const style = { align: "end", colour: on ? "lamp" : "ink-3", weight: on ? 500 : 400 };
-      label(context, long ? `layer ${layer}` : String(layer), left - 10, at, style);
-    }
-    const step = [1, 2, 4, 8, 16, 32, 64].find((each) => each * column >= 24) ?? 128;
-    for (let expert = 0; expert < n; expert += step) {
-      const text = expert || step * column < 52 ? String(expert) : "expert 0";
-      label(context, text, x(expert) + column / 2, foot + FOOT / 2, { align: "center" });
-    }
-    for (const { name, x: at } of beside) label(context, name, at, TOP / 2 - 1);
-  }
-
   /**
    * Mark experts never chosen by a dot, to tell them from rarely chosen ones.
    *
@@ -242,47 +166,12 @@ export class ExpertMap {
       const gates = gatesOf(stats, layer.layer);
       for (let expert = 0; expert < n; expert += 1) {
         const gate = gates.get(expert);
-        const share = `${percent(layer.given[expert] / layer.choices)} %`;
+        const share = `${Math.round((100 * layer.given[expert]) / layer.choices)} %`;
         const text = mode === "run" ? share : (gate?.toFixed(2) ?? "");
         /** @type {LabelStyle} */
         const style = { colour: gate === undefined ? "ink-2" : "lamp" };
         label(context, text, x(expert) + 1, y(layer.layer) + high + WORDS / 2, style);
       }
-    }
-  }
-
-  /**
-   * Draw each layer's balance: bars, and numbers where they fit.
-   *
-   * @param {CanvasRenderingContext2D} context
-   * @param {Drawn} drawn
-   */
-  #beside(context, { shown, places }) {
-    const { row, y, high, beside, worded, numbered } = places;
-    for (const layer of shown.layers) {
-      const middle = y(layer.layer) + (worded ? row : high) / 2;
-      const thick = Math.max(1, Math.min(BAR, high - 1));
-      for (const { x, at, text } of beside) {
-        rule(context, x, middle - thick / 2, BAR_WIDE, thick, "line");
-        rule(context, x, middle - thick / 2, at(layer) * BAR_WIDE, thick, "data-2");
-        if (!numbered) continue;
-        const end = x + BAR_WIDE + NUMBER_WIDE;
-        label(context, text(layer), end, middle + 1, { align: "end", colour: "ink-2" });
-      }
-    }
-  }
-
-  /** Label the dense layers. @param {CanvasRenderingContext2D} context @param {Drawn} drawn */
-  #without(context, { shown, places }) {
-    const { layers, nLayers } = shown;
-    const { x, y, high, right, numbered } = places;
-    const having = new Set(layers.map(({ layer }) => layer));
-    for (let layer = 0; layer < nLayers; layer += 1) {
-      if (having.has(layer)) continue;
-      const middle = y(layer) + high / 2;
-      if (numbered) label(context, "dense, no experts", x(0), middle + 1);
-      const from = numbered ? x(0) + 116 : x(0);
-      if (from < right) rule(context, from, middle, right - from, 1);
     }
   }
 

@@ -27,3 +27,28 @@ interface ExpertsNow {
   at: ExpertLayer;
   word: string;
 }
+
+/** A column of figures beside the rows of a grid: `at` is the length of a bar, from 0 to 1. */
+interface GridColumn<T> {
+  name: string;
+  at(layer: T): number;
+  text(layer: T): string;
+}
+
+/** Places of a grid of layers and experts (grid.js). */
+interface GridPlaces<T> {
+  column: number;
+  row: number;
+  numbered: boolean;
+  worded: boolean;
+  foot: number;
+  right: number;
+  x(expert: number): number;
+  y(layer: number): number;
+  wide(expert: number): number;
+  high: number;
+  beside: (GridColumn<T> & { x: number })[];
+}
+
+/** Where an expert was in a step: in host memory only, on the device and not used, used there, or loaded. */
+type ExpertState = "" | "held" | "found" | "brought";
