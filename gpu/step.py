@@ -102,15 +102,39 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class KvVariant:
+    """Change of what attention reads of the KV cache, for comparisons.
+
+    keys, values  storage (`gpu.kv.formats`) that new keys and values are rounded to before they are
+                  stored as floats; None: they are not rounded
+    window        most keys that a row reads, in every layer; 0: all; None: the model's own windows
+    """
+
+    keys: str | None = None
+    values: str | None = None
+    window: int | None = None
+
+    @property
+    def rounds(self) -> bool:
+        return self.keys is not None or self.values is not None
+
+    def window_of(self, own: int | None) -> int | None:
+        """Return the window of a layer whose own is `own`; None: no limit."""
+        return own if self.window is None else self.window or None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Rows to run and tokens to sample. `interventions`, `loras`: apply those that
-    `Runner.set_interventions` set for the slots of the rows."""
+    `Runner.set_interventions` set for the slots of the rows. `kv`: change of what attention reads,
+    in a step that answers a question."""
 
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...] = ()
     capture: bool = False
     interventions: bool = False
     loras: bool = False
+    kv: KvVariant | None = None
 
     def drafts_before(self, sample: Sample) -> list[int]:
         """Return the drafts that count as seen and written for `sample`."""

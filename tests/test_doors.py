@@ -52,8 +52,8 @@ GPU = {
     "analysis": "architectures checkpoint config errors files gguf inspection kv load_options lora"
     " reference step",
     "ops": "checkpoint config errors kv sampling_params step webgpu",
-    "models": "architectures checkpoint config kv ops webgpu",
-    "plans": "checkpoint config errors info interventions kv lora models ops webgpu",
+    "models": "architectures checkpoint config kv ops step webgpu",
+    "plans": "checkpoint config errors info interventions kv lora models ops step webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
     " reference sampling_params stage_hosts step tuning webgpu",

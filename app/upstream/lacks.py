@@ -33,6 +33,7 @@ INSTRUMENT_OF_QUESTION = {
     "logit_lens": "lens",
     "waterfall": "filters",
     "losses": "loss",
+    "divergence": "lab",
     "steps": "schedule",
     "profile": "plan",
     "peaks": "plan",

@@ -21,6 +21,7 @@ from e2e.site import Site
 from gpu import SamplingParams
 from gpu.inspection.requests import (
     DevicePeaks,
+    Divergence,
     Embedding,
     Encode,
     ForwardPass,
@@ -205,7 +206,7 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Embedding, Encode, ForwardPass, Neighbours, DevicePeaks, WeightsDigest)
+REFUSED = (Divergence, Embedding, Encode, ForwardPass, Neighbours, DevicePeaks, WeightsDigest)
 """Questions that only the server answers."""
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -15,7 +16,10 @@ from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
+from gpu.info import KvGroupInfo
+from gpu.inspection.requests import Divergence
 from tests.app.fake_engine import FakeEngine
+from tests.app.fake_inspection import answer as fake_answer
 from tests.app.fake_options import FakeOptions
 from tests.app.fake_plan import fake_plan
 
@@ -151,6 +155,72 @@ def test_a_slot_has_its_next_text_at_once_or_when_the_batch_has_ended(
     assert any(row["from, ms"] < begun < row["to, ms"] for row in continuous), "beside longer ones"
     expect(look.panel.get_by_role("status").last).to_contain_text("in static batches")
     assert violations(page) == []
+
+
+WINDOW = 16
+VARIANTS: dict[str, tuple[str, int, dict[str, dict[str, Any]]]] = {
+    "bits": (
+        "K and V bits",
+        0,
+        {"K8 V4": {"keys": "q8", "values": "q4"}, "K4 V8": {"keys": "q4", "values": "q8"}},
+    ),
+    "windows": ("Window", 0, {"window 32": {"window": 32}, "window 8": {"window": 8}}),
+    "own window": ("Window", WINDOW, {"no window": {"window": 0}, "window 8": {"window": 8}}),
+}
+"""Experiment, window of the model (0: none), and what is asked for each variant."""
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("name", "window", "variants"), VARIANTS.values(), ids=VARIANTS)
+def test_a_text_is_compared_with_itself_piece_by_piece(
+    page: Page,
+    site: Callable[..., Site],
+    name: str,
+    window: int,
+    variants: dict[str, dict[str, Any]],
+) -> None:
+    """The text is that of the last answer; all numbers are sums or rows of the engine's answers."""
+    options = FakeOptions(
+        delay=0.001, kv_groups=(KvGroupInfo(n_layers=8, window=window),) if window else ()
+    )
+    play = open_page(page, site(delay=0.001, kv_groups=options.kv_groups))
+    play.write("A question that is long enough for a prompt of its own", n=90)
+    ids = [token["id"] for token in play.messages.events("accepted")[0]["prompt"]]
+    ids = [*ids, *(token["id"] for token in play.messages.events("token"))][: 64 + window]
+    look = run(play, name)
+    rows, info = look.csv(), FakeEngine(options).info
+    assert [int(row["token"]) for row in rows] == list(range(1, 65 + window))
+    for variant, change in variants.items():
+        gained = np.zeros(len(ids))
+        for first in range(0, len(ids), 16):
+            part = ids[: first + 16]
+            answer = fake_answer(Divergence(ids=part, first=first, **change), info)
+            mine = rows[first : first + 16]
+            for column, values in (
+                (f"KL, {variant}", answer["kl"]),
+                (f"moved %, {variant}", 100 * answer["moved"]),
+                *([(f"blocks, {variant}", answer["blocks"][1])] if "window" in change else []),
+            ):
+                got = [float(row[column]) for row in mine]
+                np.testing.assert_allclose(got, values, rtol=1e-4, atol=1e-7)
+            gained[: len(part)] += np.diff(answer["received"], axis=0)[0]
+        got = [float(row[f"gained, {variant}"]) for row in rows]
+        np.testing.assert_allclose(got, gained, rtol=1e-3, atol=1e-4)
+    expect(look.panel.get_by_role("status").last).to_contain_text("nats on average")
+    assert violations(page) == []
+
+
+def test_a_question_of_an_experiment_is_stopped(page: Page, site: Callable[..., Site]) -> None:
+    """Without an answer, the text is the lab's own."""
+    play = open_page(page, site(delay=0.001, ask_seconds=0.3))
+    look = begin(play, "Window")
+    asked = play.messages.sent
+    until(page, lambda: [m["type"] for m in asked].count("inspect") > 1, "the second question")
+    look.panel.get_by_role("button", name="Stop").click()
+    expect(look.panel.get_by_role("button", name="Run again")).to_be_enabled()
+    n = [message["type"] for message in asked].count("inspect")
+    assert len(look.csv()) == 64
+    assert [message["type"] for message in asked].count("inspect") == n < 8
 
 
 def test_an_experiment_is_stopped_by_its_button_and_by_closing_the_panel(

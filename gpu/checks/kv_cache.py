@@ -174,10 +174,11 @@ def compare_written(
     case: object,
     cache: LayerCache,
     want: KvArrays,
-    bounds: tuple[float, float],
+    bounds: tuple[Array | float, Array | float],
 ) -> None:
     """Compare what an op wrote to a cache that is not quantised, and where. `bounds`: of keys and
-    values before they are rounded to the format of the cache."""
+    values before they are rounded to the format of the cache, one for all or one for each that is
+    there."""
     rounding, tiny = (2.0**-11, 2.0**-25) if cache.pools.dtype == "f16" else (0.0, 0.0)
     for name, pool, numbers, bound in (
         ("keys", cache.pools.keys[LAYER], want.keys, bounds[0]),

@@ -10,9 +10,11 @@ import numpy as np
 from gpu import ops
 from gpu.checks.kv_cache import (
     LAYER,
+    NUMPY,
     Heads,
     LayerCache,
     RowPlaces,
+    compare_written,
     heads_config,
     pool_words,
     token_words,
@@ -22,6 +24,7 @@ from gpu.checks.rig import POISON, ROUNDING, Array, Rig, check_each, f64, normal
 from gpu.kv.formats import KV_FORMATS, KvStorage, hadamard_size, pack_block
 from gpu.ops import KvStaging
 from gpu.reference import kv as reference
+from gpu.step import KvVariant
 
 PACKED = [name for name, format in KV_FORMATS.items() if format.packed]
 
@@ -133,6 +136,29 @@ def _check_words(rig: Rig, found: Stored, which: int, x: Array, storage: KvStora
     rig.expect(f"{case}: wrote outside its tokens", bool((words[untouched] == POISON).all()))
 
 
+def check_round_kv(rig: Rig, dtype: str, kv: KvVariant, heads: Heads) -> None:
+    """Compare keys and values rounded in a cache of floats with the twin; nothing else may
+    change."""
+    config, at = heads_config(heads), SOMEWHERE
+    n_rows, (_, n_kv_heads, d) = len(at.slots), heads
+    cache = LayerCache.scattered(rig, config, dtype, N_SLOTS, CONTEXT, seed=d)
+    rng, (blocks, places) = np.random.default_rng(d), cache.places(at)
+    for pool in (cache.keys, cache.values):
+        pool[blocks, :, places] = kv_numbers((n_rows, n_kv_heads, d), rng).clip(-65504, 65504)
+    cache.upload(rig, cache.keys, cache.values)
+    batch = rig.batch(at.rows, bucket=n_rows + 2)
+    rig.run_op(ops.round_kv, batch, "round", config, cache.pools, LAYER, kv)
+    want, block, bounds = cache.arrays(), pack_block(d), []
+    for pool, storage in ((want.keys, kv.keys), (want.values, kv.values)):
+        x = pool[blocks, :, places]
+        pool[blocks, :, places] = reference.round_kv(storage, x, block)
+        sizes = np.full(pool.shape, np.nan)
+        sizes[blocks, :, places] = np.abs(x).max(-1, keepdims=True)
+        bounds.append((4 * ROUNDING if storage else 0) * sizes[~np.isnan(pool)])
+    case = f"{kv.keys}-{kv.values}-{heads}"
+    compare_written(rig, "round_kv", case, cache, want, (bounds[0], bounds[1]))
+
+
 def check_inverse_hadamard(rig: Rig, heads: Heads) -> None:
     """Compare heads transformed back with the twin."""
     n_heads, _, d = heads
@@ -150,6 +176,7 @@ def check_inverse_hadamard(rig: Rig, heads: Heads) -> None:
 # ---- of a report -----------------------------------------------------------------------------
 
 STORED_HEADS: tuple[Heads, ...] = ((2, 1, 8), (9, 3, 64), (3, 3, 80), (6, 2, 128))
+ROUNDED = [KvVariant("q8", "q4"), KvVariant("q4", "q8"), KvVariant("q8"), KvVariant(None, "q4")]
 TRANSFORMED_HEADS: tuple[Heads, ...] = ((2, 1, 8), (9, 3, 64), (2, 1, 48), (6, 2, 128))
 
 CHECKS: dict[str, Callable[[Rig], None]] = {
@@ -158,6 +185,13 @@ CHECKS: dict[str, Callable[[Rig], None]] = {
             check_quantize_kv, *((dtype, heads) for heads in STORED_HEADS)
         )
         for dtype in PACKED
+    },
+    **{
+        f"round_kv {dtype}": check_each(
+            check_round_kv,
+            *((dtype, kv, heads) for kv in ROUNDED[:2] for heads in STORED_HEADS),
+        )
+        for dtype in NUMPY
     },
     "inverse_hadamard": check_each(
         check_inverse_hadamard, *((heads,) for heads in TRANSFORMED_HEADS)

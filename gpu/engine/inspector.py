@@ -14,6 +14,7 @@ from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.questions import (
     attention,
     beam,
+    divergence,
     embedding,
     encode,
     forward_pass,
@@ -40,6 +41,7 @@ from gpu.inspection.requests import (
     Beam,
     CacheBlocks,
     DevicePeaks,
+    Divergence,
     Embedding,
     Encode,
     ForwardPass,
@@ -78,6 +80,7 @@ ABOUT_TEXTS: dict[type[AboutText], tuple[Callable[..., None], Callable[..., Answ
     LogitLens: (logit_lens.check, logit_lens.answer),
     ForwardPass: (forward_pass.check, forward_pass.answer),
     Losses: (losses.check, losses.answer),
+    Divergence: (divergence.check, divergence.answer),
     Beam: (beam.check, beam.answer),
     Routing: (routing.check, routing.answer),
     Embedding: (embedding.check, embedding.answer),

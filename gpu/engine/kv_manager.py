@@ -41,7 +41,8 @@ class BorrowedBlocks:
     order and at most a step's together: a group with a sliding window has blocks for a window and a
     step, which its table repeats.
 
-    owned   blocks of each table, each once
+    owned    blocks of each table, each once
+    windows  of each table: tokens behind which the borrower reads nothing; None: it reads all
     """
 
     slot: int
@@ -51,6 +52,7 @@ class BorrowedBlocks:
     n_reused: int
     copies: tuple[KvCopy, ...]
     block_hashes: BlockHashes
+    windows: tuple[int | None, ...]
 
 
 class KvManager:
@@ -246,14 +248,22 @@ class KvManager:
     # ---- outside of runs --------------------------------------------------------------------
 
     def borrow(
-        self, slot: int, ids: list[int], first: int, block_hashes: BlockHashes
+        self,
+        slot: int,
+        ids: list[int],
+        first: int,
+        block_hashes: BlockHashes,
+        *,
+        all_read: bool = False,
     ) -> BorrowedBlocks | None:
         """Return blocks for `ids`, those before `first` from the cache if possible; None if too few
-        are free. Runs may need them, so they must be given back before the next step."""
+        are free. Runs may need them, so they must be given back before the next step. `all_read`:
+        rows may read keys that are behind the window of their layers."""
         assert self._borrowed is None, "return what was borrowed before"
         assert not self.copies, "carry out the copies of the runs first"
         self._enter_running()
-        found = self._match_to_borrow(ids, first, block_hashes)
+        windows = (None,) * len(self.windows) if all_read else self.windows
+        found = self._match_to_borrow(ids, first, block_hashes, windows)
         if found is None:
             return None
         match, counts = found
@@ -268,20 +278,24 @@ class KvManager:
             tables.append(table.blocks + [new[i % n_new] for i in missing])
             owned.append(table.owned)
         self._borrowed = BorrowedBlocks(
-            slot, ids, tables, owned, match.n_tokens, copies, block_hashes
+            slot, ids, tables, owned, match.n_tokens, copies, block_hashes, windows
         )
         return self._borrowed
 
     def _match_to_borrow(
-        self, ids: list[int], first: int, block_hashes: BlockHashes
+        self,
+        ids: list[int],
+        first: int,
+        block_hashes: BlockHashes,
+        windows: tuple[int | None, ...],
     ) -> tuple[PrefixMatches, list[int]] | None:
         """Return the cached prefix of ids[:first] and how many blocks each group needs after it. If
         too few are free for that, the prefix is empty; if too few are free even then, return
         None."""
         n = blocks_for(len(ids))
         for most in (first, 0):
-            match = self.pool.match_prefix(ids, most, block_hashes)
-            counts = [min(n - match.n_full, self._most_held(window)) for window in self.windows]
+            match = self.pool.match_prefix(ids, most, block_hashes, windows)
+            counts = [min(n - match.n_full, self._most_held(window)) for window in windows]
             needed = sum(counts) + len(match.in_host)
             if needed <= self.pool.n_free_beside(match):
                 return self._with_room(match, needed), counts
@@ -297,7 +311,7 @@ class KvManager:
         place; they enter the prefix cache."""
         assert borrowed is self._borrowed, "this was returned before"
         self._borrowed = None
-        for group, window in enumerate(self.windows):
+        for group, window in enumerate(borrowed.windows):
             first = 0 if window is None else max(0, n_computed + 1 - window) // BLOCK_TOKENS
             table = BlockTable(borrowed.tables[group], first)
             self.pool.insert(borrowed.ids, n_computed, table, borrowed.block_hashes, group)

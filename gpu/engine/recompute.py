@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +21,15 @@ from gpu.errors import QueueFull
 from gpu.interventions.active import InterventionSchedule
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.runner import Runner
-from gpu.step import Floats, InspectionRequest, InspectionResult, Row, Sample, Step
+from gpu.step import (
+    Floats,
+    InspectionRequest,
+    InspectionResult,
+    KvVariant,
+    Row,
+    Sample,
+    Step,
+)
 
 PIECE_ROWS = 16
 """Most rows of a piece beside runs: they wait for it no longer than for a small chunk of a prompt.
@@ -30,10 +38,25 @@ PIECE_ROWS = 16
 EMPTY_SCHEDULE = InterventionSchedule()
 """No interventions. Shared, so it must not be changed."""
 
-NO_ROPE = b"without rotary positions"
-"""Part of the key of blocks computed so, which texts with positions must not find."""
-
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PassVariant:
+    """How rows are computed for a comparison. `rope` False: without rotary positions; `kv`: change
+    of what attention reads."""
+
+    rope: bool = True
+    kv: KvVariant | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """Part of the key of blocks computed so, which no other text may find; empty for the
+        model's own pass."""
+        return b"" if self == OWN_PASS else repr(self).encode()
+
+
+OWN_PASS = PassVariant()
 
 
 @dataclass(slots=True)
@@ -82,30 +105,31 @@ class Recomputer:
         first: int,
         request: InspectionRequest,
         schedule: InterventionSchedule = EMPTY_SCHEDULE,
+        variant: PassVariant = OWN_PASS,
     ) -> Generator[None, None, InspectionResult]:
         """Inspect the rows of ids[first:]; a logit lens is of the last row."""
 
         def ask(slot: int) -> InspectionResult:
             samples = (_sampled(len(ids) - first - 1, slot),)
-            return self._runner.inspect(self._step(slot, ids, first, schedule, samples), request)
+            step = self._step(slot, ids, first, schedule, samples)
+            return self._runner.inspect(replace(step, kv=variant.kv), request)
 
-        return self._computed(ids, first, ask, schedule)
+        return self._computed(ids, first, ask, schedule, variant)
 
     def logits(
         self,
         ids: list[int],
         first: int,
         schedule: InterventionSchedule = EMPTY_SCHEDULE,
-        *,
-        rope: bool = True,
+        variant: PassVariant = OWN_PASS,
     ) -> Generator[None, None, Floats]:
         """Return the logits after each of ids[first:], at most `max_samples`, as (len(ids) − first,
-        vocab_size). `rope` False: computed without rotary positions."""
+        vocab_size)."""
 
         def ask(slot: int) -> Floats:
-            return self._ask_logits(slot, ids, first, schedule)
+            return self._ask_logits(slot, ids, first, schedule, variant)
 
-        return self._computed(ids, first, ask, schedule, rope=rope)
+        return self._computed(ids, first, ask, schedule, variant)
 
     def all_logits(self, ids: list[int], schedule: InterventionSchedule) -> Floats:
         """Return the logits after every id as (len(ids), vocab_size), all computed in one piece."""
@@ -143,10 +167,16 @@ class Recomputer:
         return Step(rows, samples, interventions=base, loras=loras)
 
     def _ask_logits(
-        self, slot: int, ids: list[int], first: int, schedule: InterventionSchedule
+        self,
+        slot: int,
+        ids: list[int],
+        first: int,
+        schedule: InterventionSchedule,
+        variant: PassVariant = OWN_PASS,
     ) -> Floats:
         samples = tuple(_sampled(i, slot) for i in range(len(ids) - first))
-        return self._runner.logits(self._step(slot, ids, first, schedule, samples))
+        step = self._step(slot, ids, first, schedule, samples)
+        return self._runner.logits(replace(step, kv=variant.kv))
 
     def _computed(
         self,
@@ -154,15 +184,14 @@ class Recomputer:
         first: int,
         ask: Callable[[int], T],
         schedule: InterventionSchedule,
-        *,
-        rope: bool = True,
+        variant: PassVariant,
     ) -> Generator[None, None, T]:
         """Fill a slot with ids[:first] piece by piece, then return `ask(slot)`, which computes the
         rest. If the cache has dropped an earlier piece, the next one computes it again and more.
         """
         n_filled = 0
         while True:
-            with self._borrow(ids, first, schedule, rope=rope) as borrowed_slot:
+            with self._borrow(ids, first, schedule, variant) as borrowed_slot:
                 if borrowed_slot.n_computed == first:
                     answer = ask(borrowed_slot.slot)
                     borrowed_slot.n_computed = len(ids)
@@ -170,7 +199,7 @@ class Recomputer:
                 lost = borrowed_slot.n_computed < n_filled
                 piece = self.piece_rows("fill", self.most_rows)
                 n_filled = min(first, max(borrowed_slot.n_computed, n_filled) + piece)
-                self._fill(borrowed_slot, n_filled, schedule)
+                self._fill(borrowed_slot, n_filled, schedule, variant)
                 if n_filled == first and (lost or not self.budget.writing):
                     answer = ask(borrowed_slot.slot)
                     borrowed_slot.n_computed = len(ids)
@@ -178,30 +207,37 @@ class Recomputer:
             yield
 
     def _fill(
-        self, borrowed_slot: BorrowedSlot, until: int, schedule: InterventionSchedule
+        self,
+        borrowed_slot: BorrowedSlot,
+        until: int,
+        schedule: InterventionSchedule,
+        variant: PassVariant,
     ) -> None:
         """Compute keys and values of the tokens up to `until`."""
         while borrowed_slot.n_computed < until:
             first = borrowed_slot.n_computed
             end = schedule.next_change(first, min(first + self._runner.limits.max_rows, until))
-            self._runner.submit(
-                self._step(borrowed_slot.slot, borrowed_slot.ids[:end], first, schedule)
-            )
+            step = self._step(borrowed_slot.slot, borrowed_slot.ids[:end], first, schedule)
+            self._runner.submit(replace(step, kv=variant.kv))
             self._runner.collect()
             borrowed_slot.n_computed = end
 
     @contextmanager
     def _borrow(
-        self, ids: list[int], first: int, schedule: InterventionSchedule, *, rope: bool = True
+        self,
+        ids: list[int],
+        first: int,
+        schedule: InterventionSchedule,
+        variant: PassVariant = OWN_PASS,
     ) -> Iterator[BorrowedSlot]:
-        """Lend a slot for ids, of which those from `first` on will be computed. `rope` False: what
-        is computed in it has no rotary positions."""
+        """Lend a slot for ids, of which those from `first` on will be computed by `variant`."""
 
         def digest_at(position: int) -> bytes:
-            return schedule.digest_at(position) + (b"" if rope else NO_ROPE)
+            return schedule.digest_at(position) + variant.digest
 
         hashes = BlockHashes(digest_at, schedule.cache_salt)
-        borrowed = self._scheduler.borrow(ids, first, hashes)
+        all_read = variant.kv is not None and variant.kv.window is not None
+        borrowed = self._scheduler.borrow(ids, first, hashes, all_read=all_read)
         if borrowed is None:
             raise QueueFull(
                 f"no KV cache is free for {len(ids)} tokens; wait for the runs to end, or start "
@@ -212,11 +248,11 @@ class Recomputer:
             submit_copies(self._runner, borrowed.copies)
             for group, blocks in enumerate(borrowed.tables):
                 self._runner.set_blocks(borrowed_slot.slot, blocks, group)
-            if not rope:
+            if not variant.rope:
                 self._runner.set_rope(rotates=False, n_positions=len(ids))
             yield borrowed_slot
         finally:
-            if not rope:
+            if not variant.rope:
                 self._runner.set_rope(rotates=True, n_positions=len(ids))
             self._scheduler.give_back(borrowed, borrowed_slot.n_computed)
 

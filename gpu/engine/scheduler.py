@@ -196,16 +196,22 @@ class Scheduler:
             self._tell_places()
 
     def borrow(
-        self, ids: list[int], first: int | None = None, block_hashes: BlockHashes | None = None
+        self,
+        ids: list[int],
+        first: int | None = None,
+        block_hashes: BlockHashes | None = None,
+        *,
+        all_read: bool = False,
     ) -> BorrowedBlocks | None:
         """Borrow the inspection slot and blocks for `ids`, with their cached beginning in place;
         None if too few blocks are free without those of runs that are not paused. The borrower
         computes the rows from `n_reused` on; rows from `first` on (the last alone if None) are
         never cached ones. To be given back before the next step is made. `block_hashes`: those of
-        `ids`, if interventions acted on them."""
+        `ids`, if interventions acted on them. `all_read`: rows may read keys that are behind the
+        window of their layers."""
         most = len(ids) - 1 if first is None else first
         hashes, slot = block_hashes or BlockHashes(), self.limits.inspection_slot
-        while (borrowed := self.kv.borrow(slot, ids, most, hashes)) is None:
+        while (borrowed := self.kv.borrow(slot, ids, most, hashes, all_read=all_read)) is None:
             if (paused := max(self._paused, key=_order, default=None)) is None:
                 return None
             self._preempt(paused)

@@ -11,9 +11,11 @@ from msgspec.structs import asdict
 
 from gpu.config import ModelConfig
 from gpu.inspection.requests import Answer, Array
+from gpu.kv.blocks import text_blocks
 from gpu.kv.state import KvState
+from gpu.reference.divergence import kl_of_rows
 from gpu.reference.softmax import Doubles, entropy, log_softmax
-from gpu.step import ExpertChoices, Floats
+from gpu.step import ExpertChoices, Floats, KvVariant
 
 
 def lens_reading(logits: Floats, chosen: int, top: int) -> Answer:
@@ -63,6 +65,44 @@ class LossReading:
         mean = -float(arrays["logprob"].mean())
         info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
         return Answer(info, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
+class DivergenceReading:
+    """Distributions and attention in the model and in a changed one, of the tokens of a text from
+    `first` on, added a piece at a time, in order. `n`: tokens of the text; `windows`: of each group
+    of layers of the model."""
+
+    def __init__(self, n: int, first: int, windows: tuple[int | None, ...], kv: KvVariant) -> None:
+        self._kl: list[Doubles] = []
+        self._moved: list[Doubles] = []
+        self._top_ids: list[npt.NDArray[np.intp]] = []
+        self._received = np.zeros((2, n))
+        changed = tuple(kv.window_of(window) for window in windows)
+        self._blocks = [
+            [sum(text_blocks(window, i + 1) for window in each) for i in range(first, n)]
+            for each in (windows, changed)
+        ]
+
+    def add(self, own: tuple[Floats, Floats], changed: tuple[Floats, Floats]) -> None:
+        """Add the next tokens: logits (n_rows, vocab_size) and attention weights (n_rows, n_layers,
+        n_heads, n_keys), n_keys tokens up to the last of them, of both models."""
+        self._kl.append(kl_of_rows(own[0], changed[0]))
+        self._top_ids.append(np.stack([logits.argmax(1) for logits, _ in (own, changed)]))
+        before, after = (weights.astype(np.float64) for _, weights in (own, changed))
+        self._moved.append(np.abs(after - before).sum(-1).mean((1, 2)) / 2)
+        received = [weights.mean((1, 2)).sum(0) for weights in (before, after)]
+        self._received[:, : before.shape[-1]] += received
+
+    def answer(self) -> Answer:
+        """Return the arrays of `gpu.inspection.requests.Divergence`."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "kl": np.concatenate(self._kl),
+            "top_ids": np.concatenate(self._top_ids, axis=1),
+            "moved": np.concatenate(self._moved),
+            "received": self._received,
+            "blocks": np.array(self._blocks, np.uint32),
+        }
+        return Answer({}, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
 def expert_reading(parts: Sequence[ExpertChoices], config: ModelConfig) -> Answer:

@@ -21,6 +21,7 @@ from gpu.sampling_params import SamplingParams
 
 ArrayType = Literal["f32", "u32"]
 Pooling = Literal["last", "mean"]
+RoundedStorage = Literal["q8", "q4"]
 MAX_TOP = 100
 MAX_ANSWER_BYTES = 64 << 20
 """Largest answer about the attention of a text."""
@@ -169,6 +170,31 @@ class Losses(_Question, frozen=True, tag="losses"):
     top: int = 5
     first: int = 0
     rope: bool = True
+    spans: tuple[InterventionSpan, ...] = ()
+
+
+class Divergence(_Question, frozen=True, tag="divergence"):
+    """Change of predictions and attention when attention reads other keys and values.
+
+    `keys`, `values`: storage (`gpu.kv.formats`) to which they are rounded before a cache of floats
+    stores them; None: not rounded. `window`: most keys that a token sees, in every layer; 0: all;
+    None: the model's own windows. `first`: only the tokens from ids[first] on are compared, n of
+    them. Arrays whose first dimension is 2 have the model as it is first, then the changed one.
+
+    kl        f32 (n,): KL(model ‖ changed) of the distributions after each of them, in nats
+    top_ids   u32 (2, n): the most likely token there
+    moved     f32 (n,): share of its attention that each of them moved to other keys: half of the
+              sum of the absolute differences, mean over layers and heads
+    received  f32 (2, len(ids)): attention that each of ids got from the n tokens together, mean
+              over layers and heads
+    blocks    u32 (2, n): KV blocks that a text up to each of them holds, in all groups of layers
+    """
+
+    ids: list[int]
+    first: int = 0
+    keys: RoundedStorage | None = None
+    values: RoundedStorage | None = None
+    window: int | None = None
     spans: tuple[InterventionSpan, ...] = ()
 
 
@@ -331,6 +357,7 @@ AboutText = (
     | ForwardPass
     | Waterfall
     | Losses
+    | Divergence
     | Beam
     | Routing
     | Embedding

@@ -154,6 +154,8 @@ class Pass:
         rec, batch, config, attn_out = self.rec, self.batch, self.config, self.work.attn_out
         name = f"{self.config.layer_name(i)}.attn"
         weights, capture = self.instruments.attention, self.instruments.capture
+        if (kv := self.instruments.kv) and kv.rounds:
+            ops.round_kv(rec, batch, f"{name}.round_kv", config, self.pools, i, kv)
         if weights:
             ops.attention_weights(
                 rec, batch, f"{name}.weights", config, q, self.pools, i, weights.keys,

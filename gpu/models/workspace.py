@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpu.checkpoint.matrix import ExpertStack, Matrix
 from gpu.config import ModelConfig, MoeConfig
 from gpu.ops import ExpertPermutation, ExpertRouting
+from gpu.step import KvVariant
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 
@@ -249,8 +250,9 @@ class PassLora:
 @dataclass(frozen=True, slots=True)
 class Instruments:
     """Measurements that a recording adds to the pass, and changes it allows (`interventions`,
-    `lora`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final norm of every
-    row. `unfused`: for one row, the parts of fused dispatches too."""
+    `lora`, `kv`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final norm of
+    every row. `unfused`: for one row, the parts of fused dispatches too. `kv`: how new keys and
+    values are rounded; its window is that of the pass's configuration."""
 
     states: States | None = None
     capture: Capture | None = None
@@ -260,6 +262,7 @@ class Instruments:
     routing_capture: RoutingCapture | None = None
     last_hidden: Tensor | None = None
     unfused: Unfused | None = None
+    kv: KvVariant | None = None
 
 
 NO_INSTRUMENTS = Instruments()

@@ -21,7 +21,7 @@ from gpu.ops.moe_routing import (
 )
 from gpu.ops.norms import Norm, norm, position_embedding, qk_norm_rope
 from gpu.ops.quantize_activations import make_quantized_rows, quantize_activations
-from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv
+from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv, round_kv
 from gpu.ops.rms_norm_split import rms_norm_split
 from gpu.ops.sampling import (
     RESULT_WORDS,
@@ -74,6 +74,7 @@ __all__ = [
     "quantize_activations",
     "quantize_kv",
     "rms_norm_split",
+    "round_kv",
     "sample",
     "scale_heads",
     "scale_residual",

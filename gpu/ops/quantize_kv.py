@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu.config import ModelConfig
-from gpu.kv.formats import hadamard_size
+from gpu.kv.formats import hadamard_size, pack_block
 from gpu.kv.pools import KvPools
 from gpu.ops.batch import Batch, paging
 from gpu.ops.cost import Cost, StepSize, cached_head_bytes, constants_of, cost_of_kernel
 from gpu.ops.packed import packing_prelude
+from gpu.step import KvVariant
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Number
@@ -20,6 +21,8 @@ from gpu.webgpu.plan import Dispatch, Recorder
 
 STORAGE_CODES = {"q8": 0, "q4": 1, "nl4": 2}
 """Codes in shaders/quantize_kv.wgsl."""
+ROUNDED_CODES = {"q8": 0, "q4": 1, None: 3}
+"""Codes in shaders/round_kv.wgsl. nl4 is for transformed numbers."""
 STAGING_PAGING = {"BLOCK_TOKENS": 1}
 """Staged rows are addressed as a cache with blocks of one token: row r is block r
 (`gpu.ops.step_buffer.pack_step` without tables)."""
@@ -102,6 +105,49 @@ def quantize_kv_cost(dispatch: Dispatch, size: StepSize) -> Cost:
     n_rotated = (c["N_HEADS"] + 2 * c["N_KV_HEADS"]) * d
     row += 2 * 4 * c["N_HEADS"] * d
     return Cost(size.n_rows * n_rotated * _hadamard_flops(d), size.n_rows * row)
+
+
+def round_kv(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    config: ModelConfig,
+    pools: KvPools,
+    layer: int,
+    kv: KvVariant,
+) -> None:
+    """Round the keys and values of `batch` in the cache of `layer`, which holds floats, to the
+    storages of `kv` and back, in place."""
+    if pools.format.packed:
+        raise ValueError(f"{label}: keys and values of a {pools.dtype} cache are rounded already")
+    block = pack_block(config.head_dim)
+    rec.dispatch(
+        label,
+        "round_kv",
+        {
+            "step": batch.step,
+            "block_tables": pools.tables_of(layer),
+            "k_pool": pools.keys[layer],
+            "v_pool": pools.values[layer],
+        },
+        (2 * config.n_kv_heads, batch.n_rows, 1),
+        {
+            "K_STORAGE": ROUNDED_CODES[kv.keys],
+            "V_STORAGE": ROUNDED_CODES[kv.values],
+            "LANES": lanes_of_head(rec.device.policy, config.head_dim),
+            **paging(config, pools),
+        },
+        {"const HEAD_DIM": f"{config.head_dim}u", "const PACK_BLOCK": f"{block}u"},
+        {"kv_pair": f"kv_pair_{pools.dtype}"},
+    )
+
+
+@cost_of_kernel("round_kv")
+def round_kv_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 0. Bytes: the rounded keys and values read and written."""
+    c = constants_of(dispatch)
+    n_rounded = sum(c[name] != ROUNDED_CODES[None] for name in ("K_STORAGE", "V_STORAGE"))
+    return Cost(0, size.n_rows * n_rounded * cached_head_bytes(dispatch) * c["N_KV_HEADS"])
 
 
 def inverse_hadamard(

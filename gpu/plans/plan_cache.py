@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gpu import ops
 from gpu.config import ModelConfig
+from gpu.errors import InvalidRequest
 from gpu.kv.pools import KvPools
 from gpu.models.decoder import Decoder
 from gpu.models.forward_pass import Pass
@@ -30,6 +31,7 @@ from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.plans.capture_buffers import ROW_BUCKETS, CaptureBuffers, aligned
 from gpu.plans.intervention_buffers import InterventionBuffers
+from gpu.step import KvVariant
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernels
@@ -69,6 +71,7 @@ class PlanKey(NamedTuple):
     kind                   see `SAMPLING`
     interventions, loras   whether the plan has dispatches for them
     apart                  every row is of another sequence, in more than `split_rows`
+    kv                     change of what attention reads
     """
 
     rows: int
@@ -78,6 +81,7 @@ class PlanKey(NamedTuple):
     interventions: bool
     loras: bool
     apart: bool = False
+    kv: KvVariant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,21 +307,23 @@ class PlanCache:
         interventions: bool = False,
         loras: bool = False,
         apart: bool = False,
+        kv: KvVariant | None = None,
     ) -> RecordedPlan:
         """Return the plan for a step of this size, recorded now if it is the first. `context`:
         tokens of its longest sequence; `interventions`, `loras`: whether the plan applies them;
-        `apart`: every row is of another sequence."""
+        `apart`: every row is of another sequence; `kv`: change of what attention reads. Raises
+        InvalidRequest for keys and values that cannot be rounded."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= self.split_rows else 1
         samples = _bucket(n_samples, SAMPLE_BUCKETS)
         apart = apart and rows > self.split_rows
-        key = PlanKey(rows, samples, splits, kind, interventions, loras, apart)
+        key = PlanKey(rows, samples, splits, kind, interventions, loras, apart, kv)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind, interventions, loras, apart = key
+        n_rows, n_samples, n_splits, kind, interventions, loras, apart, kv = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
         batch = replace(
@@ -325,7 +331,14 @@ class PlanCache:
         )
         rec = Recorder(self._device, self.kernels)
         instruments = self._instruments(kind, n_rows, interventions, loras)
-        run = Pass(rec, batch, model.config, self._work, self._pools, tensors.chosen, instruments)
+        config = model.config
+        if kv is not None:
+            windows = tuple(
+                map(kv.window_of, map(config.sliding_window_of, range(config.n_layers)))
+            )
+            config = replace(config, sliding_windows=windows)
+            instruments = replace(instruments, kv=self._roundable(kv))
+        run = Pass(rec, batch, config, self._work, self._pools, tensors.chosen, instruments)
         if kind == "lens" and instruments.states:
             x = instruments.states.as_rows
         elif kind == "head_out":
@@ -366,6 +379,16 @@ class PlanCache:
             self._capture_buffers.last_hidden(n_rows) if kind == "last_hidden" else None,
             self._capture_buffers.unfused() if kind in ("unfused", "head_out") else None,
         )
+
+    def _roundable(self, kv: KvVariant) -> KvVariant:
+        """Return `kv`. Raises InvalidRequest if it rounds what is quantised already."""
+        if kv.rounds and self._pools.format.packed:
+            raise InvalidRequest(
+                f"keys and values are stored as {self._pools.dtype}, which rounds them already; "
+                "start the server with --kv-dtype f16 or f32",
+                "keys",
+            )
+        return kv
 
     def _head_out(self, run: Pass) -> Tensor:
         """Record the output projection of every layer, each followed by a mark."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from gpu.config import ModelConfig, RopeConfig
+from gpu.kv.formats import pack_block
+from gpu.reference.kv import round_kv
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +80,12 @@ def attend(
     weights = scores.masked_fill(unseen[:, None, None], -math.inf).softmax(-1)
     attn_out = torch.einsum("rkgc,ckd->rkgd", weights, values)
     return attn_out.reshape(q.shape), weights.flatten(1, 2)
+
+
+def rounded(heads: torch.Tensor, storage: str | None) -> torch.Tensor:
+    """Return keys or values (…, head_dim) rounded to `storage` (`gpu.kv.formats`) and back; None:
+    as they are."""
+    if storage is None:
+        return heads
+    x = heads.double().numpy()
+    return torch.from_numpy(round_kv(storage, x, pack_block(x.shape[-1]))).to(heads.dtype)

@@ -17,12 +17,14 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.copies import TokenMove
-from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend
+from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend, rounded
 from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.pytorch.loading import Linear, Loader
 from gpu.pytorch.mlp import Mlp, load_mlp
 from gpu.pytorch.statistics import NO_WATCHER, Watcher
+from gpu.step import KvVariant
 
+OWN_KV = KvVariant()
 KV_TYPES = {"f32": torch.float32, "f16": torch.float16}
 
 
@@ -65,12 +67,14 @@ class SlotRows:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows to run: `ids` and `positions` (n_rows,), their sequences, their interventions."""
+    """Rows to run: `ids` and `positions` (n_rows,), their sequences, their interventions, and the
+    change of what attention reads."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     slots: list[SlotRows]
     hooks: InterventionHooks = NO_INTERVENTIONS
+    kv: KvVariant = OWN_KV
 
 
 class TorchLlama:
@@ -211,11 +215,11 @@ class TorchLlama:
             q, k = rotary(q), rotary(k)
         watcher.keep(v=v, rot_q=q)
         scale = config.head_dim**-0.5 if config.attn_scale is None else config.attn_scale
-        window = config.sliding_window_of(i)
+        window, kv = batch.kv.window_of(config.sliding_window_of(i)), batch.kv
         attn_out = torch.empty_like(q)
         weights = []
         for slot in batch.slots:
-            keys, values = self._append(i, slot, k[slot.which], v[slot.which])
+            keys, values = self._append(i, slot, k[slot.which], v[slot.which], kv)
             watcher.keep(keys=keys, values=values)
             attn_out[slot.which], p = attend(
                 q[slot.which], keys, values, slot.positions, scale, window
@@ -227,15 +231,15 @@ class TorchLlama:
         return layer.out(attn_out.flatten(1), batch.hooks)
 
     def _append(
-        self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor
+        self, i: int, slot: SlotRows, k: torch.Tensor, v: torch.Tensor, kv: KvVariant
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values of new rows into the sequence's blocks; return those of the whole
-        sequence so far, (n_context, n_kv_heads, head_dim) each."""
+        """Write keys and values of new rows, rounded by `kv`, into the sequence's blocks; return
+        those of the whole sequence so far, (n_context, n_kv_heads, head_dim) each."""
         n_context = int(slot.positions.max()) + 1
         at = slot.table[slot.positions // BLOCK_TOKENS], slot.positions % BLOCK_TOKENS
         blocks = slot.table[: blocks_for(n_context)]
-        self.keys[i][at] = k.to(self.keys.dtype)
-        self.values[i][at] = v.to(self.values.dtype)
+        self.keys[i][at] = rounded(k.to(self.keys.dtype), kv.keys)
+        self.values[i][at] = rounded(v.to(self.values.dtype), kv.values)
         keys, values = (
             pool[i][blocks].flatten(0, 1)[:n_context].float() for pool in (self.keys, self.values)
         )

@@ -34,7 +34,7 @@ from gpu.pytorch.interventions import (
     RowInterventions,
     TorchLora,
 )
-from gpu.pytorch.llama import KV_TYPES, Batch, SlotRows, TorchLlama, expect_supported
+from gpu.pytorch.llama import KV_TYPES, OWN_KV, Batch, SlotRows, TorchLlama, expect_supported
 from gpu.pytorch.statistics import NO_WATCHER, InspectionWatcher, StatsWatcher, Watcher
 from gpu.reference.sampler import sample_token
 from gpu.step import (
@@ -305,7 +305,7 @@ class TorchRunner:
             SlotRows(torch.tensor(which), positions[which], self._tables[slot])
             for slot, which in places.items()
         ]
-        return Batch(torch.tensor(ids), positions, slots, self._hooks(step))
+        return Batch(torch.tensor(ids), positions, slots, self._hooks(step), step.kv or OWN_KV)
 
     def _hooks(self, step: Step) -> InterventionHooks:
         if not step.interventions and not step.loras:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpu.reference.softmax import log_softmax
+from gpu.reference.softmax import Doubles, log_softmax
 from gpu.step import Floats
 
 
@@ -51,13 +51,20 @@ def mean_loss(logits: Floats, ids: Sequence[int]) -> float:
 
 
 def mean_kl(reference: Floats, logits: Floats) -> float:
-    """Return the Kullback-Leibler divergence Σ p log(p / q) in nats, the mean over positions.
+    """Return the mean over positions of `kl_of_rows`."""
+    return float(kl_of_rows(reference, logits).mean())
+
+
+def kl_of_rows(reference: Floats, logits: Floats) -> Doubles:
+    """Return the Kullback-Leibler divergence Σ p log(p / q) of each position, in nats
+    (n_positions,).
 
     p is the softmax of `reference` (n_positions, vocab_size), q that of `logits`. Computed in
     float64.
     """
     log_p, log_q = (log_softmax(x) for x in _pair(reference, logits))
-    return float((np.exp(log_p) * (log_p - log_q)).sum(1).mean())
+    divergences: Doubles = (np.exp(log_p) * (log_p - log_q)).sum(1)
+    return divergences
 
 
 def same_top(reference: Floats, logits: Floats) -> float:

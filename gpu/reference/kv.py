@@ -1,4 +1,4 @@
-"""Quantised KV caches in NumPy: the twin of shaders/quantize_kv.wgsl and
+"""Quantised KV caches in NumPy: the twin of shaders/quantize_kv.wgsl, shaders/round_kv.wgsl and
 shaders/inverse_hadamard.wgsl, and of what attention reads back.
 
 `gpu.kv.formats` defines the formats. The last dimension of every array is a head.
@@ -109,6 +109,12 @@ def quantised(storage: str, x: Array, block: int, scale: Array | None = None) ->
     scale = scales(storage, x, block) if scale is None else scale
     codes = encode(storage, x, block, scale)
     return decode(storage, codes, block, scale)
+
+
+def round_kv(storage: str | None, x: Array, block: int) -> Array:
+    """Return keys or values x (…, head_dim) of a cache of floats, rounded to a storage and back;
+    None: as they are."""
+    return x if storage is None else quantised(storage, x, block)
 
 
 def encode(storage: str, x: Array, block: int, scale: Array) -> npt.NDArray[np.int64]:

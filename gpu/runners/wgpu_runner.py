@@ -415,6 +415,7 @@ class WgpuRunner:
             step.interventions,
             step.loras,
             apart,
+            step.kv,
         )
 
     def _captured(self, done: Collected) -> Captured | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpu import EngineInfo, InvalidRequest, SamplingParams
 from gpu.inspection.beam import beam_answer
-from gpu.inspection.readings import kv_reading, lens_reading
+from gpu.inspection.readings import DivergenceReading, kv_reading, lens_reading
 from gpu.inspection.requests import (
     Answer,
     Array,
@@ -22,6 +22,7 @@ from gpu.inspection.requests import (
     Beam,
     CacheBlocks,
     DevicePeaks,
+    Divergence,
     Embedding,
     Encode,
     ForwardPass,
@@ -39,7 +40,7 @@ from gpu.inspection.waterfall import waterfall
 from gpu.kv.state import KvState
 from gpu.reference.softmax import entropy, log_softmax
 from gpu.sampling_params import DISTRIBUTION
-from gpu.step import Sample
+from gpu.step import KvVariant, Sample
 from tests.app.fake_forward import fake_forward
 from tests.app.fake_plan import fake_plan
 
@@ -98,6 +99,8 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return waterfall(logits, ids[: position + 1], sample, top, also=question.also)
         case Losses(ids=ids, top=top, first=first):
             return _losses(_logits(rng, len(ids) - 1 - first, vocab), ids[first + 1 :], top)
+        case Divergence():
+            return _divergence(question, info, rng)
         case Beam():
             return _beam(question, info)
         case Embedding(ids=ids, pooling=pooling):
@@ -173,6 +176,20 @@ def _losses(logits: npt.NDArray[np.float32], ids: list[int], top: int) -> Answer
     mean = -float(own.mean())
     info = {"mean_loss": mean, "perplexity": float(np.exp(mean))}
     return Answer(info, tuple(Array.of(name, values) for name, values in arrays.items()))
+
+
+def _divergence(question: Divergence, info: EngineInfo, rng: np.random.Generator) -> Answer:
+    n, first = len(question.ids), question.first
+    kv = KvVariant(question.keys, question.values, question.window)
+    windows = tuple(group.window for group in info.limits.kv_groups) or (None,)
+    reading = DivergenceReading(n, first, windows, kv)
+    own = _logits(rng, n - first, info.model.vocab_size)
+    changed = own + rng.normal(0, 0.1, own.shape).astype(np.float32)
+    shape = (2, n - first, info.model.n_layers, info.model.n_heads, n)
+    seen = rng.random(shape, np.float32) * np.tri(n, dtype=np.float32)[first:, None, None]
+    before, after = seen / seen.sum(-1, keepdims=True)
+    reading.add((own, before), (changed, after))
+    return reading.answer()
 
 
 def _beam(question: Beam, info: EngineInfo) -> Answer:

@@ -62,7 +62,7 @@ ROOMS = {
     "look/tokens": "chat local/text look/shared net state ui view",
     "look/weights": "local/gpu look/shared net state ui",
     "look/forward": "interventions look/shared look/weights state ui view",
-    "look/lab": "chat core-sample look/plan look/shared net state turns ui",
+    "look/lab": "chat core-sample interventions look/plan look/shared net state turns ui",
     "look/needs": "chat look/plan look/shared net state ui",
     "look": "look/attention look/attribution look/branches look/cache look/compare look/experts"
     " look/filters look/forward look/lab look/lens look/loss look/needs look/plan look/reach"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu.engine.questions.model import AnswerSteps, QuestionedModel, check_top
+from gpu.engine.recompute import PassVariant
 from gpu.errors import InvalidRequest
 from gpu.inspection.readings import LossReading
 from gpu.inspection.requests import Losses
@@ -25,8 +26,9 @@ def check(question: Losses, model: QuestionedModel) -> None:
 
 def answer(question: Losses, model: QuestionedModel, schedule: InterventionSchedule) -> AnswerSteps:
     ids, reading, most = question.ids, LossReading(question.top), model.recomputer.max_samples
+    variant = PassVariant(rope=question.rope)
     for first, end in model.pieces(question.first, len(ids) - 1, schedule, "losses", most):
-        logits = yield from model.recomputer.logits(ids[:end], first, schedule, rope=question.rope)
+        logits = yield from model.recomputer.logits(ids[:end], first, schedule, variant)
         reading.add(logits, ids[first + 1 : end + 1])
         yield
     return reading.answer()

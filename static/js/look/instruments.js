@@ -126,7 +126,7 @@ export const INSTRUMENTS = [
     name: "lab",
     tab: "Lab",
     title: "Prefill and decode",
-    what: "Experiments to run: first token, KV cache, both phases, several streams, batching.",
+    what: "Experiments to run: first token, KV cache, both phases, several streams, batching, bits of keys and values, window.",
     fetch: async () => (await import("./lab/lab.js")).lab,
   },
   {

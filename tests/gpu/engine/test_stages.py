@@ -17,7 +17,14 @@ from gpu.config import ModelConfig
 from gpu.engine.backends import check_options
 from gpu.engine.engine import Engine
 from gpu.errors import ModelError
-from gpu.inspection.requests import AttentionFrom, ForwardPass, LogitLens, Losses, Question
+from gpu.inspection.requests import (
+    AttentionFrom,
+    Divergence,
+    ForwardPass,
+    LogitLens,
+    Losses,
+    Question,
+)
 from gpu.interventions.messages import HeadFactor, Interventions, InterventionSpan, Steer
 from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.load_options import LoadOptions
@@ -119,6 +126,8 @@ def test_statistics_and_instruments_are_those_of_one_device(one: Engine, staged:
             AttentionFrom(ids, 8, spans),
             ForwardPass(ids, 8, BOUNDARY + 1, head=1, spans=spans),
             Losses(ids, rope=False),
+            Divergence(ids, keys="q8", values="q4"),
+            Divergence(ids, window=4),
         )
         answers = [engine.inspect(question).result() for question in questions]
         arrays = [array.data for answer in answers for array in answer.arrays]

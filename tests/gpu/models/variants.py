@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpu.kv.formats import CHUNK
 from gpu.plans.plan_cache import ROW_BUCKETS, SAMPLE_BUCKETS
 from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.step import KvVariant
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel
 from tests.gpu.engine import driving
@@ -104,6 +106,8 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         for kind in kinds
     ]
     plans.append(runner.plans.plan(1, 0, "weights", interventions=True).plan)
+    if runner.config.head_dim % CHUNK == 0:
+        plans.append(runner.plans.plan(1, 0, "weights", kv=KvVariant("q8", "q4")).plan)
     plans.append(runner.kv_shift.plan())
     if runner.loras:
         plans.append(runner.plans.plan(1, 0, "plain", loras=True).plan)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu.checks.kv_cache import RowPlaces
+from gpu.checks.kv_cache import NUMPY, RowPlaces
 from gpu.checks.kv_writes import SOMEWHERE
 from gpu.checks.quantize_kv import (
     PACKED,
+    ROUNDED,
     check_inverse_hadamard,
     check_quantize_kv,
+    check_round_kv,
     store,
     stored,
 )
 from gpu.kv.formats import hadamard_size, pack_block
 from gpu.reference import kv as reference
+from gpu.step import KvVariant
 from tests.gpu.ops.rig import Rig, as_kind
 
 pytestmark = pytest.mark.parity
@@ -28,6 +31,15 @@ def test_codes_scales_and_queries_are_those_of_the_twin(
     rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
     check_quantize_kv(rig, dtype, heads)
+
+
+@pytest.mark.parametrize("dtype", NUMPY)
+@pytest.mark.parametrize("kv", ROUNDED, ids=lambda kv: f"{kv.keys}-{kv.values}")
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_keys_and_values_are_rounded_in_place_as_by_the_twin(
+    rig: Rig, heads: tuple[int, int, int], kv: KvVariant, dtype: str
+) -> None:
+    check_round_kv(rig, dtype, kv, heads)
 
 
 def test_a_scale_is_the_nearest_float16(rig: Rig) -> None:

@@ -17,10 +17,11 @@ const PIECE_ROWS = 16;
 /**
  * Questions that only the server answers, as the subject of a sentence.
  *
- * @type {Record<"digest" | "embedding" | "encode" | "forward" | "neighbours" | "peaks", string>}
+ * @type {Record<"digest" | "divergence" | "embedding" | "encode" | "forward" | "neighbours" | "peaks", string>}
  */
 const REFUSED = {
   digest: "digests of the weights are",
+  divergence: "rounded keys and values and other windows are",
   embedding: "embeddings are",
   encode: "embeddings are",
   forward: "the vectors inside a layer are",

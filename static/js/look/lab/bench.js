@@ -2,9 +2,11 @@
 
 import { beginSegment } from "../../chat/generate-message.js";
 import { send } from "../../net/connection.js";
+import { spansUpTo } from "../../interventions/interventions.js";
 import { follow, unfollow } from "../../net/followed-runs.js";
-import { tokenize } from "../../net/inspect.js";
+import { inspect, tokenize } from "../../net/inspect.js";
 import { newId } from "../../net/new-id.js";
+import { lastTurn, shownAnswer } from "../../state.js";
 import { Answer } from "../../turns/answer.js";
 
 /** Text that prompts are made of, repeated as often as needed. */
@@ -16,37 +18,65 @@ const STEP = 7919;
 
 export const STOPPED = { code: "stopped", message: "Stopped." };
 
-/** Ids of `TEXT`, and the model whose tokenizer made them. @type {{model: string, ids: number[]}} */
-let text = { model: "", ids: [] };
+/** Fewest tokens of an answer with its prompt that `text` takes. */
+const LEAST = 24;
+
+/** Tokens of `TEXT`, and the model whose tokenizer made them. @type {{model: string, tokens: LabText["tokens"]}} */
+let own = { model: "", tokens: [] };
 /** Number of prompts made so far; each starts with a different token. */
 let made = 0;
-/** Runs that are not over yet. @type {Map<string, (error: Problem) => void>} */
-const open = new Map();
+/** What stops each run and question that is not over yet. @type {Set<() => void>} */
+const open = new Set();
 let isStopped = false;
 
-/** Stop all runs, and start no more. */
+/** Stop all runs and questions, and start no more. */
 export function stopBench() {
   isStopped = true;
-  for (const [id, reject] of open) {
-    send({ type: "stop", id });
-    reject(STOPPED);
-  }
+  for (const stop of open) stop();
 }
 
 /**
- * Return a bench for an experiment, whose rows go to `add`.
+ * Return a bench for an experiment, whose rows go to `show`, all of them each time.
  *
  * @param {ToPage.Hello} hello
- * @param {(row: LabRow) => void} add
+ * @param {(rows: LabRow[]) => void} show
  * @returns {Promise<Bench>}
  */
-export async function openBench(hello, add) {
+export async function openBench(hello, show) {
   isStopped = false;
-  if (text.model !== hello.model.name) {
+  if (own.model !== hello.model.name) {
     const { tokens } = await tokenize({ text: TEXT });
-    text = { model: hello.model.name, ids: tokens.map(({ id }) => id) };
+    own = { model: hello.model.name, tokens };
   }
-  return { hello, add, run, prompt: (n) => prompt(n, hello.model.vocab_size) };
+  /** @type {LabRow[]} */
+  let rows = [];
+  const add = (/** @type {LabRow} */ row) => {
+    rows = [...rows, row];
+    show(rows);
+  };
+  return { hello, add, show, run, ask, text, prompt: (n) => prompt(n, hello.model.vocab_size) };
+}
+
+/** @type {Bench["text"]} */
+async function text(n) {
+  const answer = shownAnswer(lastTurn());
+  const segment = answer?.segment;
+  if (answer && segment?.accepted && !segment.edited && !segment.running) {
+    const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
+    const tokens = [...segment.prompt, ...written].slice(0, n);
+    if (tokens.length >= LEAST) return { tokens, spans: spansUpTo(segment, tokens.length) };
+  }
+  return { tokens: Array.from({ length: n }, (_, i) => own.tokens[i % own.tokens.length]), spans: {} };
+}
+
+/** @type {Bench["ask"]} */
+function ask(question) {
+  if (isStopped) return Promise.reject(STOPPED);
+  return new Promise((resolve, reject) => {
+    const stop = () => reject(STOPPED);
+    open.add(stop);
+    inspect(question).then(resolve, reject).finally(() => open.delete(stop));
+  });
 }
 
 /**
@@ -58,8 +88,8 @@ export async function openBench(hello, add) {
  */
 function prompt(n, vocabulary) {
   made += 1;
-  const { ids } = text;
-  return Array.from({ length: n }, (_, i) => (i ? ids[i % ids.length] : (made * STEP) % vocabulary));
+  const { tokens } = own;
+  return Array.from({ length: n }, (_, i) => (i ? tokens[i % tokens.length].id : (made * STEP) % vocabulary));
 }
 
 /** @param {number[]} ids @param {number} nTokens @returns {Promise<LabRun>} */
@@ -78,13 +108,20 @@ function run(ids, nTokens) {
   return new Promise((resolve, reject) => {
     let firstAt = 0;
     let lastAt = 0;
+    const end = () => {
+      open.delete(stop);
+      unfollow(segment.id);
+    };
     /** @param {Problem} error */
     const fail = (error) => {
-      open.delete(segment.id);
-      unfollow(segment.id);
+      end();
       reject(error);
     };
-    open.set(segment.id, fail);
+    const stop = () => {
+      send({ type: "stop", id: segment.id });
+      fail(STOPPED);
+    };
+    open.add(stop);
     follow(answer, {
       name: () => "Lab",
       onRefused: (_, error) => fail(error),
@@ -97,8 +134,7 @@ function run(ids, nTokens) {
         const { timings, message: why } = segment;
         if (!timings || segment.nTokens < nTokens)
           return fail({ code: "ended", message: why || "The run ended early." });
-        open.delete(segment.id);
-        unfollow(segment.id);
+        end();
         const written = answer.tokens.map(({ id }) => id);
         return resolve({ answer, segment, timings, ids: written, firstAt, lastAt });
       },

@@ -4,6 +4,7 @@ import { inspect } from "../../net/inspect.js";
 import { knownPeaks, measurePeaks } from "../plan/roofline-costs.js";
 import { timedSteps } from "../plan/roofline.js";
 import { count, duration, figure } from "../../ui/format.js";
+import { kvBits, slidingWindow } from "./divergence.js";
 import { drawStrips } from "./strips.js";
 
 /** @typedef {import("../plan/roofline.js").TimedStep} TimedStep */
@@ -283,4 +284,4 @@ const batching = {
   },
 };
 
-export const EXPERIMENTS = [first, cache, phases, streams, batching];
+export const EXPERIMENTS = [first, cache, phases, streams, batching, kvBits, slidingWindow];

@@ -10,6 +10,8 @@ import { STOPPED, openBench, stopBench } from "./bench.js";
 import { drawChart } from "./chart.js";
 import { EXPERIMENTS } from "./experiments.js";
 
+const RUNS = "Measured by the runs of this experiment: greedy, without capture, with prompts that are in no cache.";
+
 /** Rows of each experiment, by its name, and the model that they were measured on. @type {Map<string, LabRow[]>} */
 const measured = new Map();
 let model = "";
@@ -60,13 +62,14 @@ export const lab = {
     if (name !== model) measured.clear();
     model = name;
     draw();
-    return "Measured by the runs of this experiment: greedy, without capture, with prompts that are in no cache.";
+    return selected.source ?? RUNS;
   },
 
-  table: () => ({
-    columns: selected.columns,
-    rows: rowsOf(selected).map((row) => selected.columns.map((column) => row[String(column)] ?? null)),
-  }),
+  table() {
+    const rows = rowsOf(selected);
+    const columns = selected.columns ?? Object.keys(rows[0] ?? {});
+    return { columns, rows: rows.map((row) => columns.map((column) => row[String(column)] ?? null)) };
+  },
 };
 
 /** @param {Experiment} experiment */
@@ -90,8 +93,8 @@ async function onGo() {
   measured.set(experiment.name, []);
   changed("look");
   try {
-    const bench = await openBench(hello, (row) => {
-      measured.set(experiment.name, [...rowsOf(experiment), row]);
+    const bench = await openBench(hello, (rows) => {
+      measured.set(experiment.name, rows);
       changed("look");
     });
     await experiment.run(bench);
