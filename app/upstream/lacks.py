@@ -34,6 +34,7 @@ INSTRUMENT_OF_QUESTION = {
     "waterfall": "filters",
     "losses": "loss",
     "divergence": "lab",
+    "intervention_effect": "reach",
     "steps": "schedule",
     "profile": "plan",
     "peaks": "plan",

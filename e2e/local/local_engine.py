@@ -39,9 +39,11 @@ LOAD = """async ([base, sampling, requestLimits]) => {
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { plan, profile, adapter, limits } = engine.info;
   const { vocab_size, n_layers, n_heads, loras = [], eos_ids: endIds } = plan.model;
+  const { expert_layers: layers, n_experts: n, experts_per_token: perToken } = plan.model;
   window.checks = new RequestChecks(sampling, requestLimits, {
     vocabSize: vocab_size, nLayers: n_layers, nHeads: n_heads, context: limits.context,
     tokenize: (text) => texts[text], loras: loras.map(({ name }) => name),
+    moe: { layers, n, perToken },
   });
   const { recomputer, activations } = engine;
   const parts = { recomputer, activations, engine, plan, checks, endIds };

@@ -21,6 +21,7 @@ from gpu.inspection.requests import (
     Beam,
     CacheBlocks,
     Embedding,
+    InterventionEffect,
     LogitLens,
     Losses,
     Profile,
@@ -31,6 +32,7 @@ from gpu.inspection.requests import (
     StepPlan,
     Waterfall,
 )
+from gpu.interventions.messages import ExpertOff, HeadFactor, Interventions, InterventionSpan
 from gpu.load_options import LoadOptions
 from gpu.step import GREEDY_BELOW
 from tests.gpu.models import random_models
@@ -221,6 +223,13 @@ BAD: list[tuple[Question, str]] = [
     (LogitLens(IDS, 0, -1), "chosen should be from 0 to"),
     (LogitLens(IDS, 0, 1, top=101), "top should be from 1 to 100, but is 101"),
     (Losses([1]), "one token has nothing before it; give two ids"),
+    (InterventionEffect(IDS, len(IDS)), f"first should be from 0 to {len(IDS) - 1}, but is"),
+    (
+        InterventionEffect(
+            IDS, base=(InterventionSpan(0, Interventions(experts=(ExpertOff(0, 1),))),)
+        ),
+        "base.experts: layer 0 has no experts",
+    ),
     (Beam(IDS, width=17), "width should be from 1 to 16, but is 17"),
     (Profile(repeat=101), "repeat is 101, expected 1 to 100"),
     (StepPlan(n_rows=0), "n_rows is 0, expected 1 to"),
@@ -253,5 +262,22 @@ def test_the_experts_are_those_of_the_server(
     engine = Engine.load(folder, LoadOptions(dtype="f32", slots=2))
     try:
         check_same(local, engine, Routing(ids, first=3))
+        config = engine.config
+        layers = config.expert_layers
+        routed = engine.inspect(Routing(ids)).result()["chosen"]
+        off = tuple(ExpertOff(at, int(routed[20, i, 0])) for i, at in enumerate(layers))
+        spans = (
+            InterventionSpan(5, Interventions(experts=off)),
+            InterventionSpan(30, Interventions(heads=(HeadFactor(0, 0, 0.0),), experts=off[:1])),
+        )
+        check_same(local, engine, Routing(ids, spans=spans))
+        check_same(local, engine, InterventionEffect(ids, 2, spans=spans))
+        check_same(local, engine, InterventionEffect(ids, 30, spans=spans[:1], base=spans))
+        assert config.experts is not None
+        most = config.experts.n_experts - config.experts.experts_per_token
+        many = tuple(ExpertOff(layers[0], expert) for expert in range(most + 1))
+        bad = InterventionEffect(ids, spans=(InterventionSpan(0, Interventions(experts=many)),))
+        with pytest.raises(Error, match=f"at most {most} experts of layer {layers[0]} can be off"):
+            local.ask(bad)
     finally:
         engine.close()

@@ -17,7 +17,10 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_look import wrote
 from e2e.playground import Playground
 from e2e.site import Site, fake_site
+from gpu.reference.softmax import log_softmax
 from tests.app.fake_sampler import routes
+from tests.gpu.analysis.test_reap import observed
+from tests.gpu.interventions.test_experts_off import hooked
 from tests.gpu.models import random_models
 from tests.serving import serving
 
@@ -262,6 +265,68 @@ def test_offloaded_experts_are_shown_as_the_engine_counted_them(page: Page) -> N
     found, brought = (sum(step["experts"][name] for step in steps) for name in ("found", "brought"))
     cells = page.locator(".view-offload .ex-figures tr", has_text="loaded").locator("td")
     expect(cells.last).to_have_text(f"{brought} of {found + brought}")
+
+
+def test_experts_are_scored_and_pruned_on_the_text(page: Page) -> None:
+    """The scores and the divergence are those of hooks in torch, and the next request is sent with
+    the experts that are off."""
+    name, n = "mixtral_window_odd", 6
+    with serving("--model", random_models.folder(name), "--dtype", "f32") as url:
+        play = Playground(page, url=url).open()
+        messages = play.messages
+        play.set(max_tokens=n, seed=3, temperature="1")
+        play.ask("Mia found a lamp")
+        play.wait_tokens(n)
+        play.wait_done()
+        look = play.look.open("experts")
+        page.locator(".look-views label", has_text="Prune").click()
+        ids = [token["id"] for token in messages.events("accepted")[0]["prompt"]]
+        ids += [token["id"] for token in messages.events("token")]
+        expect(look.source).to_contain_text(f"over {len(ids)} tokens")
+        scored = expert_rows(look)
+        lowest = page.locator(".ex-controls input[type=range]")
+        lowest.fill("1")
+        expect(page.locator(".ex-says")).to_contain_text("Compared after each of")
+        pruned = expert_rows(look)
+        says = page.locator(".view-prune .ex-figures tr", has_text="KL").locator("td").last
+        told = float(says.inner_text())
+        field(page).focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        play.ask("And then?")
+        play.wait_done()
+        requests = [message for message in messages.sent if message["type"] == "generate"]
+        sent = requests[-1]["reach"]["experts"]
+    chosen, gates, norms = observed(name, ids)
+    off = set()
+    for layer in range(len(chosen)):
+        scores = []
+        for expert in range(chosen.max() + 1):
+            own = chosen[layer] == expert
+            row = scored[layer, expert]
+            score = float((gates[layer] * norms[layer])[own].mean()) if own.any() else 0
+            assert (row["tokens"], row["score"]) == (own.sum(), pytest.approx(score, rel=1e-3))
+            scores.append(row["score"])
+        off.add((layer, max(e for e, score in enumerate(scores) if score == min(scores))))
+    assert {place for place, row in pruned.items() if row["off"]} == off
+    assert told == pytest.approx(pruning_kl(name, ids, off), rel=0.02)
+    assert len({(one["layer"], one["expert"]) for one in sent} ^ off) == 1, "switched by key"
+
+
+def expert_rows(look: LookPanel) -> dict[tuple[int, int], dict[str, Any]]:
+    told = json.loads(look.save("JSON"))
+    rows = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+    return {(row["layer"], row["expert"]): row for row in rows}
+
+
+def pruning_kl(name: str, ids: list[int], off: set[tuple[int, int]]) -> float:
+    """Return the mean KL divergence that transformers' model has without the experts `off`."""
+    logs = []
+    for each in ([], sorted(off)):
+        with hooked(name, each, 0):
+            logs.append(log_softmax(random_models.reference(name).logits(ids)))
+    return float((np.exp(logs[0]) * (logs[0] - logs[1])).sum(-1).mean())
 
 
 def routed(name: str, ids: list[int]) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:

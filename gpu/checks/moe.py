@@ -28,6 +28,7 @@ from gpu.config import MoeConfig
 from gpu.ops.moe_routing import max_tiles, tile_assignments
 from gpu.reference import moe as reference
 from gpu.reference.ops import Epilogue, moe_expert_norms, rms_norm
+from gpu.step import Row
 from gpu.webgpu.plan import Recorder
 
 EPS = 1e-5
@@ -36,25 +37,41 @@ EPS = 1e-5
 # ---- routing ---------------------------------------------------------------------------------
 
 
-def moe_topk(rig: Rig, logits: Array, of: MoeConfig) -> tuple[Array, Array]:
+def moe_topk(
+    rig: Rig, logits: Array, of: MoeConfig, keeps: Array | None = None
+) -> tuple[Array, Array]:
     """Return the device's experts and gates of logits (n_rows, n_experts), each (n_rows,
-    experts_per_token)."""
+    experts_per_token). `keeps`: that of each slot, if any; row i has slot i modulo their number."""
     n_rows, each = len(logits), of.experts_per_token
-    batch = rig.batch(plain_rows(n_rows), bucket=n_rows + 1)
+    slots = range(1) if keeps is None else range(len(keeps))
+    rows = [Row(slots[i % len(slots)], i, 0) for i in range(n_rows)]
+    batch = rig.batch(rows, bucket=n_rows + 1)
     given = np.concatenate([logits, np.full((n_rows, 2), np.nan, np.float32)], axis=1)
     ids, gates = rig.output(n_rows, each, each), rig.output(n_rows, each, each)
     routing = ops.ExpertRouting(replace(ids.tensor, dtype="u32"), gates.tensor)
-    rig.run_op(ops.moe_topk, batch, "topk", of, rig.input("logits", given), routing)
+    table = None if keeps is None else rig.memory.upload("keeps", keeps)
+    rig.run_op(ops.moe_topk, batch, "topk", of, rig.input("logits", given), routing, table)
     return ids.read().view(np.uint32), gates.read()
 
 
-def check_moe_topk(rig: Rig, n: int, experts_per_token: int, norm_topk_prob: bool) -> None:
+def check_moe_topk(
+    rig: Rig, n: int, experts_per_token: int, norm_topk_prob: bool, n_off: int | None = None
+) -> None:
+    """Compare with the twin. `n_off`: experts that are switched off in each of three slots but the
+    first, the most likely ones and one that is NaN."""
     of = MoeConfig(n, experts_per_token, 8, norm_topk_prob)
     logits = normal(np.random.default_rng(n), 7, n) * 3
-    ids, gates = moe_topk(rig, logits, of)
-    want_ids, want = reference.moe_topk(f64(logits), experts_per_token, norm_topk_prob)
+    keeps, of_rows = None, None
+    if n_off is not None:
+        keeps, slots = np.ones((3, n), np.float32), np.arange(7) % 3
+        for slot in (1, 2):
+            keeps[slot, np.argsort(-logits[slot])[:n_off]] = 0
+            logits[slots == slot, np.flatnonzero(keeps[slot] == 0)[:1]] = np.nan
+        of_rows = f64(keeps)[slots]
+    ids, gates = moe_topk(rig, logits, of, keeps)
+    want_ids, want = reference.moe_topk(f64(logits), experts_per_token, norm_topk_prob, of_rows)
     rig.expect(f"the experts of {of} are wrong", np.array_equal(ids, want_ids))
-    size = (np.abs(logits).max() + n) * 4 * ROUNDING  # of exp's argument; of a sum of n
+    size = (np.nanmax(np.abs(logits)) + n) * 4 * ROUNDING  # of exp's argument; of a sum of n
     rig.compare("moe_topk", of, gates, want, size * want)
 
 
@@ -285,8 +302,8 @@ CHECKS: dict[str, Callable[[Rig], None]] = {
     "moe_topk": check_each(
         check_moe_topk,
         *(
-            (n, each, norm_topk_prob)
-            for n, each in ((1, 1), (5, 5), (60, 4), (1024, 32))
+            (n, each, norm_topk_prob, n_off)
+            for n, each, n_off in ((1, 1, None), (5, 5, 0), (60, 4, 7), (1024, 32, None))
             for norm_topk_prob in (False, True)
         ),
     ),

@@ -18,6 +18,7 @@ from gpu.engine.questions import (
     embedding,
     encode,
     forward_pass,
+    intervention_effect,
     logit_lens,
     losses,
     neighbours,
@@ -45,6 +46,7 @@ from gpu.inspection.requests import (
     Embedding,
     Encode,
     ForwardPass,
+    InterventionEffect,
     LogitLens,
     Losses,
     Neighbours,
@@ -86,7 +88,7 @@ ABOUT_TEXTS: dict[type[AboutText], tuple[Callable[..., None], Callable[..., Answ
     Embedding: (embedding.check, embedding.answer),
 }
 """What checks each question about a text, and what answers it. `Waterfall` is another: it also has
-a grammar, and keeps its logits."""
+a grammar, and keeps its logits; `InterventionEffect` compares two settings."""
 
 
 class Inspector:
@@ -141,6 +143,10 @@ class Inspector:
             case Waterfall():
                 sample = checked_sample(question, self._model)
                 answer = partial(self._waterfalls.answer, question, sample, allowed)
+            case InterventionEffect():
+                intervention_effect.check(question, self._model)
+                base = partial(self._schedule, self._encode_spans(question.base, "base"))
+                answer = partial(intervention_effect.answer, question, base, self._model)
             case _:
                 check, answer_of = ABOUT_TEXTS[type(question)]
                 check(question, self._model)
@@ -181,7 +187,9 @@ class Inspector:
         schedule = yield from self._schedule(encoded, cache_salt)
         return (yield from ask(schedule))
 
-    def _encode_spans(self, spans: tuple[InterventionSpan, ...]) -> EncodedSpans:
+    def _encode_spans(
+        self, spans: tuple[InterventionSpan, ...], param: str = "reached"
+    ) -> EncodedSpans:
         runner = self._runner
         most = min(MAX_TEXT_TOKENS, runner.limits.context)
         loras = [lora.name for lora in runner.loras]
@@ -191,7 +199,7 @@ class Inspector:
                 interventions,
                 runner.config,
                 self._tokenize,
-                param="reached",
+                param=param,
                 most=most,
                 loras=loras,
             )

@@ -105,6 +105,31 @@ class DivergenceReading:
         return Answer({}, tuple(Array.of(n, v) for n, v in arrays.items()))
 
 
+class EffectReading:
+    """Effect of interventions on the predictions of a text, added a piece at a time, in order."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Doubles, npt.NDArray[np.bool_], Doubles]] = []
+
+    def add(self, reference: Floats, logits: Floats, followed_by: Sequence[int]) -> None:
+        """Add logits (n, vocab_size) after n tokens; `followed_by`: the token that came after each,
+        one fewer at the end of the text."""
+        both = np.stack([log_softmax(reference), log_softmax(logits)])
+        rows = np.arange(len(followed_by))
+        logprobs = both[:, rows, np.asarray(followed_by, np.intp)]
+        self._parts.append((kl_of_rows(reference, logits), np.equal(*both.argmax(-1)), logprobs))
+
+    def answer(self) -> Answer:
+        """Return the arrays of `gpu.inspection.requests.InterventionEffect`; no info."""
+        kl, same_top, logprobs = zip(*self._parts, strict=True)
+        arrays = {
+            "kl": np.concatenate(kl),
+            "same_top": np.concatenate(same_top).astype(np.uint32),
+            "logprobs": np.concatenate(logprobs, -1),
+        }
+        return Answer({}, tuple(Array.of(n, v) for n, v in arrays.items()))
+
+
 def expert_reading(parts: Sequence[ExpertChoices], config: ModelConfig) -> Answer:
     """Join the expert choices of a text's pieces; arrays and info as
     `gpu.inspection.requests.Routing`."""

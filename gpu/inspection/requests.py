@@ -198,6 +198,22 @@ class Divergence(_Question, frozen=True, tag="divergence"):
     spans: tuple[InterventionSpan, ...] = ()
 
 
+class InterventionEffect(_Question, frozen=True, tag="intervention_effect"):
+    """How far interventions move the predictions of a text: after each of ids[first:], the
+    distribution of the next token under `spans` beside that under `base`.
+
+    kl        f32 (n,): Kullback-Leibler divergence KL(base ‖ spans) in nats
+    same_top  u32 (n,): 1 where both have the same most likely token
+    logprobs  f32 (2, n − 1): natural log of the probability of each id that follows in the text,
+              under `base` and under `spans`
+    """
+
+    ids: list[int]
+    first: int = 0
+    spans: tuple[InterventionSpan, ...] = ()
+    base: tuple[InterventionSpan, ...] = ()
+
+
 class Beam(_Question, frozen=True, tag="beam"):
     """Most likely continuations, found by a beam search of `width` (`gpu.inspection.beam`).
 
@@ -358,6 +374,7 @@ AboutText = (
     | Waterfall
     | Losses
     | Divergence
+    | InterventionEffect
     | Beam
     | Routing
     | Embedding

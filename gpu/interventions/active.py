@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -35,6 +35,8 @@ class ActiveInterventions:
     patch      layer: float32 (hidden_size,), what the residual stream before the layer becomes,
                whatever it was; it is steered after that
     loras      adapter: strength; 0 is off, 1 as it was trained
+    experts_off
+               (layer, expert): experts that the router of the layer cannot choose
 
     A factor of 0 switches off, and both factors of a layer at 0 switch the layer off. Keys and
     values that earlier interventions left in the cache stay as they are. Statistics and states
@@ -48,6 +50,7 @@ class ActiveInterventions:
     steer: Mapping[int, Vector] = field(default_factory=dict)
     patch: Mapping[int, Vector] = field(default_factory=dict)
     loras: Mapping[str, float] = field(default_factory=dict)
+    experts_off: Collection[tuple[int, int]] = ()
 
     def of_stage(self, stage: Stage) -> ActiveInterventions:
         """Return those that a stage applies, by its own numbers of layers. It also steers and
@@ -69,17 +72,22 @@ class ActiveInterventions:
             before(self.steer),
             before(self.patch),
             self.loras,
+            [(i - stage.first, expert) for i, expert in self.experts_off if i in stage.layers],
         )
 
     def validate(self, config: ModelConfig, n_inputs: int | None = None) -> None:
-        """Raises InvalidRequest for a layer or head that the model lacks, a number that is not
-        finite in float32, or a vector of another width. `n_inputs`: layers before which the stream
-        can be steered; None: all."""
+        """Raises InvalidRequest for a layer, head or expert that the model lacks, a number that is
+        not finite in float32, or a vector of another width. `n_inputs`: layers before which the
+        stream can be steered; None: all."""
         factors = (self.heads, self.attention, self.mlp, self.loras)
-        layers = [*self.attention, *self.mlp, *(layer for layer, _ in self.heads)]
+        layers = [*self.attention, *self.mlp]
+        layers += [layer for layer, _ in (*self.heads, *self.experts_off)]
         _expect_below("layer", layers, config.n_layers)
         _expect_below("layer", [*self.steer, *self.patch], n_inputs or config.n_layers)
         _expect_below("head", (head for _, head in self.heads), config.n_heads)
+        for layer, expert in self.experts_off:
+            moe = config.moe_of(layer)
+            _expect_below("expert", (expert,), moe.n_experts if moe else 0)
         for places in factors:
             for place, factor in places.items():
                 if not abs(factor) <= LARGEST:  # nor is NaN
@@ -105,6 +113,7 @@ class ActiveInterventions:
             *(_packed(b"s", layer, v) for layer, v in sorted(self.steer.items()) if v.any()),
             *(_packed(b"p", layer, v) for layer, v in sorted(self.patch.items())),
             *_named(self.loras),
+            *(struct.pack("<cII", b"e", *place) for place in sorted(self.experts_off)),
         ]
         return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest() if parts else b""
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gpu.config import MoeConfig
 from gpu.errors import InvalidRequest
 
 FACTORS = (-8.0, 8.0)
@@ -73,6 +74,14 @@ class LoraStrength(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strength: float
 
 
+class ExpertOff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Switches expert `expert` of layer `layer` off: the router chooses among the others, as if it
+    had been pruned (`gpu.analysis.reap`)."""
+
+    layer: int
+    expert: int
+
+
 class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """All interventions in force at a time. What is not named stays unchanged; an adapter that is
     not named is off. A factor of 0 switches off, 1 changes nothing.
@@ -83,6 +92,8 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     steer                  from the last token of the prompt on
     patch                  on one token of the prompt each
     loras                  act like heads; several add up
+    experts                are off for every token that is computed under the setting; each layer
+                           keeps as many as a token uses
 
     A change acts from the pass on that chooses the token it names; for the first token, that is the
     pass of the prompt's last token.
@@ -94,6 +105,7 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     steer: tuple[Steer, ...] = ()
     patch: tuple[Patch, ...] = ()
     loras: tuple[LoraStrength, ...] = ()
+    experts: tuple[ExpertOff, ...] = ()
 
 
 NO_INTERVENTIONS = Interventions()
@@ -122,6 +134,7 @@ class Sizes(Protocol):
     def n_layers(self) -> int: ...
     @property
     def n_heads(self) -> int: ...
+    def moe_of(self, i: int) -> MoeConfig | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +183,7 @@ def encode_interventions(
     check.factors("heads", wanted.heads)
     check.factors("attention", wanted.attention)
     check.factors("mlp", wanted.mlp)
+    check.experts(wanted.experts)
     check.loras(wanted.loras, loras)
     toward, away = check.steers(wanted.steer)
     return EncodedInterventions(wanted, toward, away, check.patches(wanted.patch, n_prompt))
@@ -244,6 +258,24 @@ class _Check:
             self._number(name, "factor", entry.factor, FACTORS)
             places.append((entry.layer, getattr(entry, "head", 0)))
         self._once(name, places)
+
+    def experts(self, entries: tuple[ExpertOff, ...]) -> None:
+        for entry in entries:
+            self._below("experts", "layer", entry.layer, self._sizes.n_layers)
+            moe = self._sizes.moe_of(entry.layer)
+            if moe is None:
+                raise self._refused("experts", f"layer {entry.layer} has no experts")
+            self._below("experts", "expert", entry.expert, moe.n_experts)
+        self._once("experts", [(entry.layer, entry.expert) for entry in entries])
+        for layer, n_off in Counter(entry.layer for entry in entries).items():
+            moe = self._sizes.moe_of(layer)
+            if moe and moe.n_experts - n_off < moe.experts_per_token:
+                raise self._refused(
+                    "experts",
+                    f"at most {moe.n_experts - moe.experts_per_token} experts of layer {layer} can "
+                    f"be off, because each token uses {moe.experts_per_token} of {moe.n_experts}; "
+                    f"got {n_off}",
+                )
 
     def loras(self, entries: tuple[LoraStrength, ...], loaded: Collection[str]) -> None:
         for entry in entries:

@@ -71,6 +71,7 @@ def resolve(encoded: EncodedInterventions, last_state: LastState) -> ResolvedInt
         {entry.layer: entry.factor for entry in requested.mlp},
         steer,
         loras={entry.name: entry.strength for entry in requested.loras},
+        experts_off=[(entry.layer, entry.expert) for entry in requested.experts],
     )
     return ResolvedInterventions(requested, active, patches)
 

@@ -65,7 +65,10 @@ class ExpertPass:
         """Choose the experts of each row."""
         rec, batch, moe, work = self.run.rec, self.run.batch, self.moe, self.work
         logits = self.run.linear(weights.router, x, work.logits, norm=norm)
-        ops.moe_topk(rec, batch, f"{self.name}.choose", moe, logits, self.routing)
+        interventions = self.run.instruments.interventions
+        experts = interventions.experts if interventions else None
+        keeps = experts(self.i) if experts else None
+        ops.moe_topk(rec, batch, f"{self.name}.choose", moe, logits, self.routing, keeps)
         if ops.is_permuted(moe, batch.n_rows):
             ops.moe_permute(rec, batch, f"{self.name}.group", moe, self.routing, work.permutation)
 

@@ -199,6 +199,7 @@ class PassInterventions:
     heads    (n_slots, n_heads) factors         updates  (n_slots, 2) factors of attention and MLP
     vectors  (n_slots, width)                   keeps    (n_slots, 1)  0: the vector replaces
     update   (max_rows, width): the update of a sublayer, before its factor
+    experts  (n_slots, n_experts)  0: switched off; None for a model without experts
     """
 
     heads: Callable[[int], Tensor]
@@ -206,6 +207,7 @@ class PassInterventions:
     vectors: Callable[[int], Tensor]
     keeps: Callable[[int], Tensor]
     update: Tensor
+    experts: Callable[[int], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,23 +94,28 @@ def moe_topk(
     experts: MoeConfig,
     logits: Tensor,
     routing: ExpertRouting,
+    keeps: Tensor | None = None,
 ) -> None:
     """Choose the experts of every row: the `experts_per_token` largest of logits (rows, ≥ n),
     largest first, the smaller id first among equals (torch.topk leaves that open).
 
-    Gates are a softmax over all experts or, with `norm_topk_prob`, over the chosen ones.
+    Gates are a softmax over all experts or, with `norm_topk_prob`, over the chosen ones. `keeps`
+    (n_slots, n): experts whose number is 0 for a row's slot are left out, as if there were none.
     """
     if logits.shape[-1] < experts.n_experts:
         raise ValueError(
             f"{label}: expected logits of {experts.n_experts} experts, but got {logits!r}"
         )
     expect_routing(routing, experts, label)
+    if keeps is not None:
+        expect_shape(keeps, (experts.n_experts,), label)
     rec.dispatch(
         label,
         "moe_topk",
         {
             "step": batch.step,
             "logits": logits,
+            "keeps": keeps,
             "expert_ids": routing.expert_ids,
             "gates": routing.gates,
         },
@@ -120,6 +125,7 @@ def moe_topk(
             "EXPERTS_PER_TOKEN": experts.experts_per_token,
             "STRIDE": logits.shape[-1],
             "NORM_TOPK_PROB": experts.norm_topk_prob,
+            "KEEPS": keeps is not None,
         },
     )
 

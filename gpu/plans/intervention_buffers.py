@@ -71,19 +71,28 @@ class InterventionBuffers:
             config, memory = self._config, self._memory
             n_layers, n_inputs, n_slots = config.n_layers, self._n_inputs, self._n_slots
             width = padded(config.hidden_size)
-            heads, updates, vectors, keeps = self._tables = (
-                _Table.make(
-                    "interventions.heads", memory, (n_layers, n_slots, config.n_heads), 1.0
-                ),
-                _Table.make(
-                    "interventions.updates", memory, (n_layers, n_slots, len(SUBLAYERS)), 1.0
-                ),
-                _Table.make("interventions.vectors", memory, (n_inputs, n_slots, width), 0.0),
-                _Table.make("interventions.keeps", memory, (n_inputs, n_slots, 1), 1.0),
+            heads = _Table.make(
+                "interventions.heads", memory, (n_layers, n_slots, config.n_heads), 1.0
             )
+            updates = _Table.make(
+                "interventions.updates", memory, (n_layers, n_slots, len(SUBLAYERS)), 1.0
+            )
+            vectors = _Table.make("interventions.vectors", memory, (n_inputs, n_slots, width), 0.0)
+            keeps = _Table.make("interventions.keeps", memory, (n_inputs, n_slots, 1), 1.0)
+            self._tables = (heads, updates, vectors, keeps)
+            experts = None
+            if config.experts:
+                shape = (n_layers, n_slots, config.experts.n_experts)
+                experts = _Table.make("interventions.experts", memory, shape, 1.0)
+                self._tables = (*self._tables, experts)
             update = memory.zeros("interventions.update", (memory.max_rows, width))
             self._tensors = PassInterventions(
-                heads.layer, updates.layer, vectors.layer, keeps.layer, update
+                heads.layer,
+                updates.layer,
+                vectors.layer,
+                keeps.layer,
+                update,
+                experts.layer if experts else None,
             )
         return self._tensors
 
@@ -101,7 +110,7 @@ class InterventionBuffers:
         if self._tensors is None and not active.acts_on_base:
             return
         self.tensors()
-        rows = (*self._factors(active), *self._before(active))
+        rows = (*self._factors(active), *self._before(active), *self._experts(active))
         for table, wanted in zip(self._tables, rows, strict=True):
             table.set(self._memory, slot, wanted)
 
@@ -128,3 +137,13 @@ class InterventionBuffers:
         for layer, vector in active.steer.items():
             vectors[layer, :width] += vector
         return vectors, keeps
+
+    def _experts(self, active: ActiveInterventions) -> tuple[Rows, ...]:
+        """Return 1 or 0 for each expert that is on or off (n_layers, n_experts); () without
+        experts."""
+        if self._config.experts is None:
+            return ()
+        keeps = np.ones((self._config.n_layers, self._config.experts.n_experts), np.float32)
+        for layer, expert in active.experts_off:
+            keeps[layer, expert] = 0
+        return (keeps,)

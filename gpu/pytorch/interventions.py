@@ -50,6 +50,10 @@ class InterventionHooks:
         """Hook of the update of the MLP (n_rows, hidden_size)."""
         return update
 
+    def router(self, layer: int, logits: torch.Tensor) -> torch.Tensor:
+        """Hook of the logits of a router (n_rows, n_experts)."""
+        return logits
+
     def before(self, layer: int, x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
         """Hook of the residual stream before a layer, x + update (n_rows, hidden_size each), as a
         change of `update`: that of the MLP below, or the embedding with x = 0."""
@@ -90,6 +94,12 @@ class RowInterventions(InterventionHooks):
 
     def mlp(self, layer: int, update: torch.Tensor) -> torch.Tensor:
         return update * torch.tensor([[r.mlp.get(layer, 1.0)] for r in self._rows])
+
+    def router(self, layer: int, logits: torch.Tensor) -> torch.Tensor:
+        off = torch.zeros_like(logits, dtype=torch.bool)
+        for i, active in enumerate(self._rows):
+            off[i, [expert for at, expert in active.experts_off if at == layer]] = True
+        return logits.masked_fill(off, -torch.inf)
 
     def before(self, layer: int, x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
         changed = update.clone()

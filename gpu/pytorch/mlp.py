@@ -51,6 +51,7 @@ class Moe:
     """Σ gate · expert(x) over the top-k experts of the router (n_out = n_experts) (Shazeer et al.
     2017, "Outrageously Large Neural Networks"). Of equal logits the lower number wins."""
 
+    layer: int
     config: MoeConfig
     router: Linear
     experts: tuple[Swiglu, ...]
@@ -75,7 +76,7 @@ class Moe:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the numbers of each row's experts, largest gate first, and their gates, both
         (n_rows, experts_per_token)."""
-        shares = functional.softmax(self.router(x, hooks), -1)
+        shares = functional.softmax(hooks.router(self.layer, self.router(x, hooks)), -1)
         gates, chosen = shares.sort(dim=-1, descending=True, stable=True)
         gates, chosen = (found[:, : self.config.experts_per_token] for found in (gates, chosen))
         if self.config.norm_topk_prob:
@@ -108,6 +109,7 @@ def load_mlp(config: ModelConfig, load: Loader, tensors: TensorMap, i: int) -> M
     ]
     stacked = [module for module in tensors.modules(i, "mlp", *ops) if "*" not in module]
     return Moe(
+        i,
         moe,
         _float32_linear(load, (saved or routers)[0], moe.n_experts, hidden),
         _load_experts(load, stacked, of_each, moe.intermediate_size, hidden),

@@ -11,12 +11,17 @@ import numpy as np
 from gpu.reference.ops import Array, Epilogue, Ids, Norm, rms_norm
 
 
-def moe_topk(logits: Array, experts_per_token: int, norm_topk_prob: bool) -> tuple[Ids, Array]:
+def moe_topk(
+    logits: Array, experts_per_token: int, norm_topk_prob: bool, keeps: Array | None = None
+) -> tuple[Ids, Array]:
     """Return (expert_ids, gates), each (n_rows, experts_per_token), of logits (n_rows, n_experts).
 
     Largest logit first, the smaller id first among equals. Gates are a softmax over all experts or,
-    with `norm_topk_prob`, over the chosen ones.
+    with `norm_topk_prob`, over the chosen ones. `keeps` (n_rows, n_experts): experts where it is 0
+    are left out.
     """
+    if keeps is not None:
+        logits = np.where(keeps == 0, -np.inf, logits)
     expert_ids = np.argsort(-logits, axis=1, kind="stable")[:, :experts_per_token]
     masses = np.exp(logits - logits.max(axis=1, keepdims=True))
     chosen = np.take_along_axis(masses, expert_ids, axis=1)

@@ -48,7 +48,6 @@ ROOMS = {
     "look/attention": "interventions look/shared state turns ui view",
     "look/branches": "chat core-sample interventions look/shared state turns ui view",
     "look/cache": "glossary look/shared net state ui view",
-    "look/experts": "look/shared state turns ui view",
     "look/filters": "core-sample look/shared settings state ui view",
     "look/compare": "chat conversations interventions look/filters look/shared net settings state"
     " turns ui view",
@@ -57,6 +56,7 @@ ROOMS = {
     "look/attribution": "interventions look/loss look/shared net state turns ui",
     "look/plan": "look/shared net state ui",
     "look/reach": "chat interventions look/lens look/shared net settings state ui view",
+    "look/experts": "interventions look/reach look/shared state turns ui view",
     "look/schedule": "look/shared net state ui",
     "look/timeline": "core-sample look/plan look/shared state turns ui view",
     "look/tokens": "chat local/text look/shared net state ui view",

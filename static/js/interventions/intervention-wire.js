@@ -5,7 +5,8 @@ import { normalize } from "./interventions.js";
 /**
  * Setting without interventions. Unlike the wire format, a setting keeps muted and unfinished entries:
  *
- *   factors  by place: "head 2.3", "attention 2", "mlp 2"; without those that are 1
+ *   factors  by place: "head 2.3", "attention 2", "mlp 2"; without those that are 1. An expert,
+ *            "expert 2.3", can only be off: its factor is 0
  *   steer    [{key, layer, toward, away, strength, muted}]
  *   patch    [{key, layer, position, prompt, token, muted, here, there}]; the last two are the
  *            texts of the two tokens
@@ -23,12 +24,15 @@ export const newKey = () => `${Date.now().toString(36)} ${(lastKey += 1)}`;
 export const isSettingEmpty = ({ factors, steer, patch, loras }) =>
   ![...Object.keys(factors), ...steer, ...patch, ...Object.keys(loras)].length;
 
-const PLACE = /^(head|attention|mlp) (\d+)(?:\.(\d+))?$/;
+const PLACE = /^(head|attention|mlp|expert) (\d+)(?:\.(\d+))?$/;
+
+/** Name of the place of an expert. @param {number} layer @param {number} expert */
+export const expertPlace = (layer, expert) => `expert ${layer}.${expert}`;
 
 /** Is this the name of a place that may have a factor? @param {string} place */
 export const isPlace = (place) => PLACE.test(place);
 
-/** Return [kind, layer, head] of a place. @param {string} place */
+/** Return [kind, layer, head or expert] of a place. @param {string} place */
 function parsePlace(place) {
   const found = PLACE.exec(place);
   if (!found) throw new TypeError(`"${place}" is no place of an intervention`);
@@ -37,11 +41,12 @@ function parsePlace(place) {
 
 /** Return the wire format of a setting. @param {Setting} setting */
 export function toWire({ factors, steer, patch, loras }) {
-  /** @type {Required<Pick<FromPage.Interventions, "heads" | "attention" | "mlp">>} */
-  const lists = { heads: [], attention: [], mlp: [] };
+  /** @type {Required<Pick<FromPage.Interventions, "heads" | "attention" | "mlp" | "experts">>} */
+  const lists = { heads: [], attention: [], mlp: [], experts: [] };
   for (const [place, factor] of Object.entries(factors)) {
     const [kind, layer, head] = parsePlace(place);
-    if (kind === "head") lists.heads.push({ layer: Number(layer), head: Number(head), factor });
+    if (kind === "expert") lists.experts.push({ layer: Number(layer), expert: Number(head) });
+    else if (kind === "head") lists.heads.push({ layer: Number(layer), head: Number(head), factor });
     else lists[kind === "mlp" ? "mlp" : "attention"].push({ layer: Number(layer), factor });
   }
   /** @param {Keyed} keyed */
@@ -71,10 +76,11 @@ export const withPatchesUpTo = (setting, nTokens) => ({
  * @param {Setting} setting
  * @param {ToPage.PageModelInfo} model
  */
-export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras = [] }) {
+export function fitToModel(setting, model) {
+  const { n_layers: nLayers, n_heads: nHeads, n_experts: nExperts = 0, loras = [] } = model;
   const there = (/** @type {[string, number]} */ [place]) => {
-    const [, layer, head = 0] = parsePlace(place);
-    return Number(layer) < nLayers && Number(head) < nHeads;
+    const [kind, layer, head = 0] = parsePlace(place);
+    return Number(layer) < nLayers && Number(head) < (kind === "expert" ? nExperts : nHeads);
   };
   /** @param {{layer: number}} one */
   const below = ({ layer }) => layer < nLayers;
@@ -93,10 +99,11 @@ export function fitToModel(setting, { n_layers: nLayers, n_heads: nHeads, loras 
  * @param {FromPage.Interventions} reach
  */
 export function fromWire(reach) {
-  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = reach;
+  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [], experts = [] } = reach;
   /** @type {Record<string, number>} */
   const factors = {};
   for (const { layer, head, factor } of heads) factors[`head ${layer}.${head}`] = factor;
+  for (const { layer, expert } of experts) factors[expertPlace(layer, expert)] = 0;
   for (const { layer, factor } of attention) factors[`attention ${layer}`] = factor;
   for (const { layer, factor } of mlp) factors[`mlp ${layer}`] = factor;
   const own = () => ({ key: newKey(), muted: false });
@@ -139,6 +146,18 @@ export function withFactor(setting, place, factor) {
     else factors[each] = factor;
   }
   return { ...setting, factors };
+}
+
+/**
+ * Return the setting with exactly these experts off.
+ *
+ * @param {Setting} setting
+ * @param {FromPage.ExpertOff[]} off
+ */
+export function withExpertsOff(setting, off) {
+  const others = Object.entries(setting.factors).filter(([place]) => !place.startsWith("expert "));
+  const own = off.map(({ layer, expert }) => [expertPlace(layer, expert), 0]);
+  return { ...setting, factors: Object.fromEntries([...others, ...own]) };
 }
 
 /**

@@ -21,13 +21,14 @@ function rangeOf(label, [min, max]) {
 }
 
 /**
- * @typedef {Partial<FromPage.HeadFactor & FromPage.Steer & FromPage.Patch & FromPage.LoraStrength>} One
+ * @typedef {Partial<FromPage.HeadFactor & FromPage.Steer & FromPage.Patch & FromPage.LoraStrength &
+ *   FromPage.ExpertOff>} One
  */
 
 /** @type {Array<keyof FromPage.Interventions>} */
-const LISTS = ["heads", "attention", "mlp", "steer", "patch", "loras"];
+const LISTS = ["heads", "attention", "mlp", "steer", "patch", "loras", "experts"];
 /** @type {Array<keyof One>} */
-const NUMBERS = ["layer", "head", "position", "factor"];
+const NUMBERS = ["layer", "head", "expert", "position", "factor"];
 /** @type {Array<keyof One>} */
 const ORDER = [...NUMBERS, "name", "toward", "away", "strength", "prompt", "token"];
 /** Maximum number of changes named at a mark. */
@@ -59,6 +60,7 @@ const hasEffect = ({ factor, strength }) => factor !== 1 && strength !== 0;
 const byPlace = (a, b) =>
   (a.layer ?? 0) - (b.layer ?? 0) ||
   (a.head ?? 0) - (b.head ?? 0) ||
+  (a.expert ?? 0) - (b.expert ?? 0) ||
   (a.position ?? 0) - (b.position ?? 0) ||
   (a.name ?? "").localeCompare(b.name ?? "");
 
@@ -201,7 +203,7 @@ function layersOff(attention, mlp) {
 function labelsByKey(reach) {
   const found = new Map();
   const normal = normalize(reach);
-  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] } = normal;
+  const { heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [], experts = [] } = normal;
   const off = layersOff(attention, mlp);
   for (const layer of off) found.set(`layer ${layer}`, `layer ${layer} off`);
   for (const [name, list] of Object.entries({ attention, MLP: mlp }))
@@ -218,6 +220,8 @@ function labelsByKey(reach) {
     found.set(`patch ${layer} ${position} ${prompt} ${token}`, `patch at layer ${layer}`);
   for (const { name, strength } of loras)
     found.set(`adapter ${name}`, `adapter ${name} ${factorWords(strength)}`);
+  for (const { layer, expert } of experts)
+    found.set(`expert ${layer}.${expert}`, `expert ${layer}.${expert} off`);
   return found;
 }
 

@@ -26,12 +26,13 @@ export class RequestChecks {
    * @param {{
    *   vocabSize: number, context: number, nLayers: number, nHeads: number,
    *   tokenize: (text: string) => number[], loras?: string[],
+   *   moe?: import("./interventions/encode.js").MoeSizes,
    * }} model
    */
-  constructor(sampling, limits, { vocabSize, context, nLayers, nHeads, tokenize, loras }) {
+  constructor(sampling, limits, { vocabSize, context, nLayers, nHeads, tokenize, loras, moe }) {
     this.sampling = sampling;
     this.limits = limits;
-    const model = { nLayers, nHeads, context, tokenize, loras };
+    const model = { nLayers, nHeads, context, tokenize, loras, moe };
     this.interventions = new InterventionEncoder(model, limits.interventions);
     this.vocabSize = vocabSize;
     this.context = context;

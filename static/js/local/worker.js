@@ -79,6 +79,7 @@ const sizesOf = ({ model, limits }, text) => ({
   context: limits.context,
   tokenize: (/** @type {string} */ each) => text.encode(each),
   loras: (model.loras ?? []).map(({ name }) => name),
+  moe: { layers: model.expert_layers, n: model.n_experts, perToken: model.experts_per_token },
 });
 
 /**

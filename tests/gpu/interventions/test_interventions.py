@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpu.config import MoeConfig
 from gpu.errors import InvalidRequest
 from gpu.interventions.messages import (
     NO_INTERVENTIONS,
     NONE_ENCODED,
+    ExpertOff,
     HeadFactor,
     Interventions,
     LayerFactor,
@@ -27,6 +29,10 @@ class Sizes:
     n_layers: int = 3
     n_heads: int = 4
 
+    def moe_of(self, i: int) -> MoeConfig | None:
+        """Return the mixture of a layer; the first layer is dense."""
+        return MoeConfig(6, 2, 8, norm_topk_prob=True) if i else None
+
 
 def encode(text: str) -> list[int]:
     """A beginning, then bytes."""
@@ -39,6 +45,7 @@ FULL = Interventions(
     mlp=(LayerFactor(2, 8.0),),
     steer=(Steer(1, "joy", 1.5, "woe"), Steer(1, "sea", -16.0)),
     patch=(Patch(2, 7, "red", 2), Patch(1, 7, "red", 0)),
+    experts=(ExpertOff(2, 5), ExpertOff(1, 0)),
 )
 
 
@@ -65,6 +72,10 @@ def test_texts_are_tokenized_up_to_the_token_whose_state_is_used() -> None:
     assert encode_interventions(Interventions(), Sizes(), encode) is NONE_ENCODED
 
 
+def experts(*at: Any) -> Interventions:
+    return Interventions(experts=tuple(ExpertOff(*entry) for entry in at))
+
+
 def heads(*at: Any) -> Interventions:
     return Interventions(heads=tuple(HeadFactor(*entry) for entry in at))
 
@@ -83,6 +94,11 @@ def heads(*at: Any) -> Interventions:
         (Interventions(attention=(LayerFactor(9, 1.0),)), "attention", "but got 9"),
         (Interventions(mlp=(LayerFactor(0, float("inf")),)), "mlp", "but got inf"),
         (Interventions(mlp=(LayerFactor(0, 1.0),) * 2), "mlp", "two entries"),
+        (experts((3, 0)), "experts", "layer must be an integer from 0 to 2, but got 3"),
+        (experts((0, 0)), "experts", "layer 0 has no experts"),
+        (experts((1, 6)), "experts", "expert must be an integer from 0 to 5, but got 6"),
+        (experts((1, 5), (1, 5)), "experts", "two entries for"),
+        (experts(*((2, i) for i in range(5))), "experts", "at most 4 experts of layer 2 .* got 5"),
         (Interventions(steer=(Steer(3, "a", 1.0),)), "steer", "layer must be"),
         (Interventions(steer=(Steer(0, "a", 16.5),)), "steer", "strength must be .* -16 to 16"),
         (Interventions(steer=(Steer(0, "", 1.0),)), "steer", "toward must have 1 to 256 tokens"),

@@ -41,6 +41,24 @@ def test_the_experts_of_the_largest_logits_are_chosen(
     check_moe_topk(rig, n, experts_per_token, norm_topk_prob)
 
 
+@pytest.mark.parametrize("norm_topk_prob", [False, True], ids=["of_all", "normalised"])
+@pytest.mark.parametrize(
+    ("n", "experts_per_token", "n_off"), [(2, 1, 1), (8, 2, 3), (60, 4, 56), (1024, 32, 500)]
+)
+def test_experts_that_are_off_are_left_out(
+    rig: Rig, n: int, experts_per_token: int, n_off: int, norm_topk_prob: bool
+) -> None:
+    check_moe_topk(rig, n, experts_per_token, norm_topk_prob, n_off)
+
+
+def test_a_table_with_all_experts_on_changes_no_bit(rig: Rig) -> None:
+    of = MoeConfig(9, 3, 8, norm_topk_prob=False)
+    logits = np.random.default_rng(0).normal(size=(5, 9)).astype(np.float32)
+    plain, masked = moe_topk(rig, logits, of), moe_topk(rig, logits, of, np.ones((2, 9), "f4"))
+    for one, other in zip(plain, masked, strict=True):
+        assert np.array_equal(one.view("u4"), other.view("u4"))
+
+
 @pytest.mark.smoke
 def test_of_equal_logits_the_smaller_id_is_chosen(rig: Rig) -> None:
     of = MoeConfig(12, 3, 8, norm_topk_prob=True)

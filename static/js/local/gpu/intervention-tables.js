@@ -12,11 +12,11 @@ const SUBLAYERS = ["attention", "mlp"];
  * Numbers of each table, and a slot's rows of all of them, layer after layer.
  *
  * @typedef {import("../interventions/active.js").ActiveInterventions} ActiveInterventions
- * @typedef {"heads" | "updates" | "vectors" | "keeps"} TableName
+ * @typedef {"heads" | "updates" | "vectors" | "keeps" | "experts"} TableName
  * @typedef {Record<TableName, Float32Array<ArrayBuffer>>} TableRows
  */
 
-/** @type {TableName[]} */
+/** Those of every model; one with experts has a table of them, too. @type {TableName[]} */
 const TABLES = ["heads", "updates", "vectors", "keeps"];
 
 export class InterventionTables {
@@ -51,7 +51,12 @@ export class InterventionTables {
   /** @param {number} slot @param {ActiveInterventions} active @param {ActiveInterventions} before */
   setBase(slot, active, before) {
     const [old, rows] = [before, active].map((each) => this.rowsOf(each));
-    for (const name of TABLES) this.write(name, slot, rows[name], old[name]);
+    for (const name of this.tables) this.write(name, slot, rows[name], old[name]);
+  }
+
+  /** @returns {TableName[]} */
+  get tables() {
+    return "interventions.experts" in this.buffers.plan.tensors ? [...TABLES, "experts"] : TABLES;
   }
 
   /** @param {number} slot @param {ActiveInterventions} active */
@@ -63,8 +68,8 @@ export class InterventionTables {
 
   /** Numbers of a slot in a layer of each table. */
   get widths() {
-    const { n_heads: heads, hidden_size: hidden } = this.model;
-    return { heads, updates: SUBLAYERS.length, vectors: padded(hidden), keeps: 1 };
+    const { n_heads: heads, hidden_size: hidden, n_experts: experts = 0 } = this.model;
+    return { heads, updates: SUBLAYERS.length, vectors: padded(hidden), keeps: 1, experts };
   }
 
   /**
@@ -87,7 +92,7 @@ export class InterventionTables {
   }
 
   /** Rows of a slot. @param {ActiveInterventions} active @returns {TableRows} */
-  rowsOf({ heads, attention, mlp, steer, patch }) {
+  rowsOf({ heads, attention, mlp, steer, patch, experts }) {
     const { n_layers: nLayers } = this.model;
     const { widths } = this;
     /** @param {TableName} name @param {number} value */
@@ -97,7 +102,9 @@ export class InterventionTables {
       updates: filled("updates", 1),
       vectors: filled("vectors", 0),
       keeps: filled("keeps", 1),
+      experts: filled("experts", 1),
     };
+    for (const { layer, expert } of experts) rows.experts[layer * widths.experts + expert] = 0;
     for (const { layer, head, factor } of heads) rows.heads[layer * widths.heads + head] = factor;
     [attention, mlp].forEach((factors, part) => {
       for (const { layer, factor } of factors) rows.updates[layer * widths.updates + part] = factor;

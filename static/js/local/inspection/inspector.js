@@ -8,7 +8,7 @@ import { beamAnswer, checkBeam } from "./beam.js";
 import { checkRepeat, dispatchTimes } from "./dispatch-times.js";
 import { cacheAnswer, stepsAnswer } from "./engine-state.js";
 import { planReport } from "./plan-report.js";
-import { LossReading, lensReading } from "./readings.js";
+import { EffectReading, LossReading, lensReading } from "./readings.js";
 import { waterfall } from "./waterfall.js";
 
 /** Most rows of a piece that keeps more than keys and values. */
@@ -96,6 +96,8 @@ export class Inspector {
         return this.waterfall(question);
       case "losses":
         return this.losses(question);
+      case "intervention_effect":
+        return this.intervention_effect(question);
       case "beam":
         return this.beam(question);
       case "routing":
@@ -178,6 +180,13 @@ export class Inspector {
       throw new InvalidRequest("one token has nothing before it; give two ids", "ids");
     this.checkPlace(ids.slice(0, -1), first, "first");
     return (schedule) => this.textLosses(ids, first, top, schedule);
+  }
+
+  /** @param {Read.InterventionEffect} question @returns {Ask} */
+  intervention_effect({ ids, first, base }) {
+    this.checkPlace(ids, first, "first");
+    const spans = this.checks.interventions.encodeSpans(base, null, "base");
+    return (schedule) => this.textEffect(ids, first, spans, schedule);
   }
 
   /** @param {Read.Beam} question @returns {Ask} */
@@ -298,6 +307,31 @@ export class Inspector {
       const end = schedule.nextChange(at, Math.min(at + most, ids.length - 1));
       const found = yield* this.recomputer.logits(ids.slice(0, end), at, schedule);
       for (const logits of found) reading.add(logits, ids[++at]);
+      yield;
+    }
+    return reading.answer();
+  }
+
+  /**
+   * `spans`: the interventions that those of `schedule` are compared with.
+   *
+   * @param {number[]} ids
+   * @param {number} first
+   * @param {import("../interventions/encode.js").EncodedSpan[]} spans
+   * @param {InterventionSchedule} schedule
+   * @returns {Pieces<InspectionAnswer>}
+   */
+  async *textEffect(ids, first, spans, schedule) {
+    const base = yield* this.activations.schedule(spans);
+    const reading = new EffectReading();
+    const most = this.planFile.limits.max_samples;
+    for (let at = first; at < ids.length; ) {
+      const end = base.nextChange(at, schedule.nextChange(at, Math.min(at + most, ids.length)));
+      const reference = yield* this.recomputer.logits(ids.slice(0, end), at, base);
+      const kept = reference.map((row) => row.slice());
+      yield;
+      const found = yield* this.recomputer.logits(ids.slice(0, end), at, schedule);
+      found.forEach((logits, i) => reading.add(kept[i], logits, ids[++at]));
       yield;
     }
     return reading.answer();

@@ -1,4 +1,4 @@
-// Answers computed from logits: lens and losses (gpu/inspection/readings.py).
+// Answers computed from logits: lens, losses and the effect of interventions (gpu/inspection/readings.py).
 
 import { floats, ints } from "./arrays.js";
 import { entropy, logSoftmax, mostLikely, rankOf } from "./numbers.js";
@@ -71,6 +71,38 @@ export class LossReading {
         entropy: floats(read.map((each) => each.entropy)),
         top_ids: ints(read.flatMap(({ best }) => best), shape),
         top_logprobs: floats(read.flatMap(({ logprobs }) => logprobs), shape),
+      },
+    };
+  }
+}
+
+/** Effect of interventions on the predictions of a text, added one token after the other. */
+export class EffectReading {
+  /** @type {{kl: number, isSame: boolean, logprobs: [base: number, now: number] | null}[]} */
+  read = [];
+
+  /**
+   * Add the logits after a token, which `id` followed; undefined: nothing did.
+   *
+   * @param {Float32Array} reference
+   * @param {Float32Array} logits
+   * @param {number | undefined} id
+   */
+  add(reference, logits, id) {
+    const [base, now] = [logSoftmax(reference), logSoftmax(logits)];
+    const kl = base.reduce((sum, log, i) => sum + Math.exp(log) * (log - now[i]), 0);
+    const isSame = mostLikely(base, 1)[0] === mostLikely(now, 1)[0];
+    this.read.push({ kl, isSame, logprobs: id === undefined ? null : [base[id], now[id]] });
+  }
+
+  answer() {
+    const logprobs = this.read.flatMap((each) => (each.logprobs ? [each.logprobs] : []));
+    return {
+      info: {},
+      arrays: {
+        kl: floats(this.read.map(({ kl }) => kl)),
+        same_top: ints(this.read.map(({ isSame }) => Number(isSame))),
+        logprobs: floats([0, 1].flatMap((way) => logprobs.map((pair) => pair[way])), [2, logprobs.length]),
       },
     };
   }

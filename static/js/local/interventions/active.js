@@ -17,14 +17,17 @@ export class ActiveInterventions {
    *   steer                  by layer: added to the residual stream before the layer
    *   patch                  by layer: what the stream becomes; it is steered after that
    *   loras                  of adapters; 0 is off, as are those that are not named
+   *   experts                that are switched off
    *
    * @param {{
    *   heads?: Read.HeadFactor[], attention?: Read.LayerFactor[], mlp?: Read.LayerFactor[],
    *   steer?: Map<number, NamedVector>, patch?: Map<number, NamedVector>, loras?: Read.LoraStrength[],
+   *   experts?: Read.ExpertOff[],
    * }} [parts]
    */
   constructor({
     heads = [], attention = [], mlp = [], steer = new Map(), patch = new Map(), loras = [],
+    experts = [],
   } = {}) {
     this.heads = heads;
     this.attention = attention;
@@ -32,8 +35,11 @@ export class ActiveInterventions {
     this.steer = steer;
     this.patch = patch;
     this.loras = loras;
+    this.experts = experts;
     const steers = [...steer].filter(([, { vector }]) => vector.some(Boolean));
-    const parts = [changed(heads), changed(attention), changed(mlp), named(steers), named([...patch])];
+    const parts = [
+      changed(heads), changed(attention), changed(mlp), named(steers), named([...patch]), offOf(experts),
+    ];
     /** Text that is equal for equal changes of the model's own parts, and empty if there are none. */
     this.baseDigest = parts.some((part) => part.length) ? JSON.stringify(parts) : "";
     /** The same of the adapters. */
@@ -76,6 +82,12 @@ const changed = (factors) =>
     .filter(({ factor }) => factor !== 1)
     .map(({ layer, head = 0, factor }) => [layer, head, factor])
     .sort(([layer, head], [otherLayer, otherHead]) => layer - otherLayer || head - otherHead);
+
+/** @param {Read.ExpertOff[]} experts */
+const offOf = (experts) =>
+  experts
+    .map(({ layer, expert }) => [layer, expert])
+    .sort(([layer, expert], [otherLayer, other]) => layer - otherLayer || expert - other);
 
 /** @param {Read.LoraStrength[]} loras */
 function digestOf(loras) {

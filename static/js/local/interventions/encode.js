@@ -16,6 +16,11 @@ const MAX_NAME = 80;
  * @typedef {{first: number, encoded: EncodedInterventions}} EncodedSpan
  */
 
+/** Experts of a model: the layers that have them, how many each has, and how many a token uses. @typedef {{layers: number[], n: number, perToken: number}} MoeSizes */
+
+/** @type {MoeSizes} */
+const NO_EXPERTS = { layers: [], n: 0, perToken: 0 };
+
 /** @type {EncodedInterventions} */
 export const NONE_ENCODED = { requested: filled({}), toward: [], away: [], patch: [] };
 
@@ -37,8 +42,10 @@ export function actingOf({ requested: { loras, ...base } }) {
 }
 
 /** Interventions with all lists. @param {Read.Interventions} wanted @returns {RequestedInterventions} */
-function filled({ heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [] }) {
-  return { heads, attention, mlp, steer, patch, loras };
+function filled({
+  heads = [], attention = [], mlp = [], steer = [], patch = [], loras = [], experts = [],
+}) {
+  return { heads, attention, mlp, steer, patch, loras, experts };
 }
 
 /**
@@ -47,7 +54,7 @@ function filled({ heads = [], attention = [], mlp = [], steer = [], patch = [], 
  * @param {RequestedInterventions} requested
  * @returns {ToPage.Interventions}
  */
-export function told({ heads, attention, mlp, steer, patch, loras }) {
+export function told({ heads, attention, mlp, steer, patch, loras, experts }) {
   return {
     ...(heads.length && { heads }),
     ...(attention.length && { attention }),
@@ -55,6 +62,7 @@ export function told({ heads, attention, mlp, steer, patch, loras }) {
     ...(steer.length && { steer: steer.map(({ away, ...rest }) => (away ? { ...rest, away } : rest)) }),
     ...(patch.length && { patch }),
     ...(loras.length && { loras }),
+    ...(experts.length && { experts }),
   };
 }
 
@@ -66,15 +74,16 @@ export class InterventionEncoder {
    *
    * @param {{
    *   nLayers: number, nHeads: number, context: number,
-   *   tokenize: (text: string) => number[], loras?: string[],
+   *   tokenize: (text: string) => number[], loras?: string[], moe?: MoeSizes,
    * }} model
    * @param {RequestLimits["interventions"]} limits
    */
-  constructor({ nLayers, nHeads, context, tokenize, loras = [] }, limits) {
+  constructor({ nLayers, nHeads, context, tokenize, loras = [], moe = NO_EXPERTS }, limits) {
     this.nLayers = nLayers;
     this.nHeads = nHeads;
     this.tokenize = tokenize;
     this.loras = loras;
+    this.moe = moe;
     this.limits = limits;
     this.mostTokens = Math.min(limits.text_tokens, context);
   }
@@ -95,6 +104,7 @@ export class InterventionEncoder {
     check.factors("heads", requested.heads);
     check.factors("attention", requested.attention);
     check.factors("mlp", requested.mlp);
+    check.experts(requested.experts);
     check.loras(requested.loras);
     const { toward, away } = check.steers(requested.steer);
     return { requested, toward, away, patch: check.patches(requested.patch, nPrompt) };
@@ -106,9 +116,10 @@ export class InterventionEncoder {
    *
    * @param {Read.InterventionSpan[]} spans
    * @param {number | null} [nPrompt]
+   * @param {string} [param]
    * @returns {EncodedSpan[]}
    */
-  encodeSpans(spans, nPrompt = null) {
+  encodeSpans(spans, nPrompt = null, param = "reached") {
     let earliest = 0;
     return spans.map(({ first, reach }) => {
       if (first < earliest)
@@ -117,7 +128,7 @@ export class InterventionEncoder {
           "reached",
         );
       earliest = first + 1;
-      return { first, encoded: this.encode(reach, "reached", nPrompt) };
+      return { first, encoded: this.encode(reach, param, nPrompt) };
     });
   }
 }
@@ -186,6 +197,27 @@ class Check {
       this.number(name, "factor", entry.factor, this.encoder.limits.factor);
     }
     this.once(name, entries.map(({ layer, head = 0 }) => `(${layer}, ${head})`));
+  }
+
+  /** @param {Read.ExpertOff[]} entries */
+  experts(entries) {
+    const { nLayers, moe } = this.encoder;
+    /** @type {Map<number, number>} */
+    const nOff = new Map();
+    for (const { layer, expert } of entries) {
+      this.below("experts", "layer", layer, nLayers);
+      if (!moe.layers.includes(layer)) throw this.refused("experts", `layer ${layer} has no experts`);
+      this.below("experts", "expert", expert, moe.n);
+      nOff.set(layer, (nOff.get(layer) ?? 0) + 1);
+    }
+    this.once("experts", entries.map(({ layer, expert }) => `(${layer}, ${expert})`));
+    for (const [layer, n] of nOff)
+      if (moe.n - n < moe.perToken)
+        throw this.refused(
+          "experts",
+          `at most ${moe.n - moe.perToken} experts of layer ${layer} can be off, because each token ` +
+            `uses ${moe.perToken} of ${moe.n}; got ${n}`,
+        );
   }
 
   /** @param {Read.LoraStrength[]} entries */

@@ -65,7 +65,7 @@ export const NONE_RESOLVED = resolve(NONE_ENCODED, () => []);
  * @param {(ids: number[]) => Float32Array[]} lastState
  */
 export function resolve({ requested, toward, away, patch }, lastState) {
-  const { heads, attention, mlp, loras } = requested;
+  const { heads, attention, mlp, loras, experts } = requested;
   /** @type {Map<number, NamedVector & {name: unknown[]}>} */
   const steer = new Map();
   requested.steer.forEach(({ layer, strength }, i) => {
@@ -80,7 +80,7 @@ export function resolve({ requested, toward, away, patch }, lastState) {
     const vectors = patches.get(position) ?? new Map();
     patches.set(position, vectors.set(layer, { vector: lastState(patch[i])[layer], name: patch[i] }));
   });
-  const active = new ActiveInterventions({ heads, attention, mlp, steer, loras });
+  const active = new ActiveInterventions({ heads, attention, mlp, steer, loras, experts });
   return new ResolvedInterventions(requested, active, patches);
 }
 

@@ -1,14 +1,15 @@
 // Map of experts: layers from bottom to top, the experts of each from left to right, and the
 // balance of each layer beside its row.
 
-import { clamp, el, fitCanvas, setVars } from "../../ui/dom.js";
+import { clamp, fitCanvas, setVars } from "../../ui/dom.js";
 import { palette } from "../../ui/palette.js";
 import { CellPainter } from "../shared/cell-painter.js";
 import { label, rule } from "../shared/chart.js";
 import { gatesOf } from "./figures.js";
 import {
-  broadOf, drawBeside, drawDense, drawNames, heightOf, layOut, ROOMY, TOP, WORDS,
+  broadOf, drawBeside, drawDense, drawNames, heightOf, layOut, ROOMY, WORDS,
 } from "./grid.js";
+import { GridField } from "./grid-field.js";
 import { loadIntensity, intensity } from "../shared/share-colours.js";
 
 /**
@@ -40,44 +41,15 @@ export const BESIDE = [
 ];
 
 export class ExpertMap {
-  /**
-   * `on`: {hover(cell | null), choose(cell), key(event)}; a cell is {layer, expert}.
-   *
-   * @param {HTMLElement} root
-   * @param {{hover: (cell: ExpertCell | null) => void, choose: (cell: ExpertCell) => void, key: (event: KeyboardEvent) => void}} on
-   */
-  constructor(root, on) {
-    this.field = root.appendChild(el("div", "ex-map"));
-    this.canvas = this.field.appendChild(el("canvas"));
-    this.canvas.setAttribute("aria-hidden", "true");
-    /** @type {Drawn | null} */
-    this.drawn = null;
+  /** @param {HTMLElement} root @param {import("./cursor.js").ExpertCursor} cursor */
+  constructor(root, cursor) {
+    this.field = new GridField(root, cursor, {
+      id: "ex-how",
+      how: "Up and down arrows select layers, left and right select experts.",
+    });
+    this.canvas = this.field.canvas;
     /** @type {{of: unknown[], image: ImageData | null}} */
     this.picture = { of: [], image: null };
-    this.#slider(on.key);
-    const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => {
-      if (event.pointerType !== "touch") on.hover(this.#under(event));
-    });
-    canvas.addEventListener("pointerleave", () => on.hover(null));
-    canvas.addEventListener("click", (event) => {
-      const cell = this.#under(event);
-      if (cell) on.choose(cell);
-    });
-  }
-
-  /** @param {(event: KeyboardEvent) => void} onKey */
-  #slider(onKey) {
-    const { field } = this;
-    const how = el("p", "vh", "Up and down arrows select layers, left and right select experts.");
-    how.id = "ex-how";
-    field.append(how);
-    field.tabIndex = 0;
-    field.setAttribute("role", "slider");
-    field.setAttribute("aria-label", "Expert");
-    field.setAttribute("aria-describedby", how.id);
-    field.setAttribute("aria-valuemin", "0");
-    field.addEventListener("keydown", onKey);
   }
 
   /**
@@ -97,7 +69,8 @@ export class ExpertMap {
     const [context, width, height] = fitCanvas(this.canvas);
     if (!width) return;
     const places = layOut(width, height, left, shown, BESIDE);
-    const drawn = (this.drawn = { shown, places });
+    const drawn = { shown, places };
+    Object.assign(this.field, { places, size: { n, nLayers } });
     context.putImageData(this.#image(context, drawn), 0, 0);
     drawNames(context, { ...shown, left, hot }, places);
     this.#unused(context, drawn);
@@ -106,20 +79,6 @@ export class ExpertMap {
     const having = new Set(shown.layers.map(({ layer }) => layer));
     drawDense(context, { ...shown, having }, places);
     this.#mark(context, drawn, cell);
-  }
-
-  /**
-   * Set the aria text of the cell with the keyboard cursor.
-   *
-   * @param {ExpertCell} cell
-   * @param {string} words
-   */
-  describe({ layer, expert }, words) {
-    if (!this.drawn) return;
-    const { n, nLayers } = this.drawn.shown;
-    this.field.setAttribute("aria-valuemax", String(n * nLayers - 1));
-    this.field.setAttribute("aria-valuenow", String(layer * n + expert));
-    this.field.setAttribute("aria-valuetext", words);
   }
 
   /** The cells' colours, cached while only highlights change. @param {CanvasRenderingContext2D} context @param {Drawn} drawn */
@@ -194,16 +153,6 @@ export class ExpertMap {
     context.strokeStyle = palette.lamp;
     context.lineWidth = 2;
     context.strokeRect(x(expert) - 1, y(layer) - 1, wide(expert) + 2, high + 2);
-  }
-
-  /** @param {MouseEvent} event @returns {ExpertCell | null} */
-  #under({ offsetX, offsetY }) {
-    if (!this.drawn) return null;
-    const { n, nLayers } = this.drawn.shown;
-    const { column, row, foot, right, x } = this.drawn.places;
-    if (offsetX < x(0) || offsetX >= right || offsetY < TOP || offsetY >= foot) return null;
-    const layer = nLayers - 1 - Math.floor((offsetY - TOP) / row);
-    return { layer, expert: clamp(Math.floor((offsetX - x(0)) / column), 0, n - 1) };
   }
 }
 
