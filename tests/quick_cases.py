@@ -1,10 +1,10 @@
 """Cases of a test that `make test` runs: as few as have every value of every parameter once.
 
-A case of a test on the device compiles kernels, which takes about a second, and parameters
-multiply: four dtypes, four tilings and ten sizes are 160 cases. `make test` runs ten of them, in
-which each size, tiling and dtype occurs; the others are marked `slow`. Parameters that one
-decorator sets together stay together. `make test-slow` runs the others, `pytest` without `-m` all,
-and the mutants all as well (EVERY_CASE in the environment).
+Parameters multiply: four dtypes, four tilings and ten sizes are 160 cases, each of which may
+compile kernels or start a process. `make test` runs ten of them, in which each size, tiling and
+dtype occurs; the others are marked `slow`. Parameters that one decorator sets together stay
+together. `make test-slow` runs the others, `pytest` without `-m` all, and the mutants all as well
+(EVERY_CASE in the environment).
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ from typing import Any
 import pytest
 
 EVERY_CASE = "EVERY_CASE"
-DEVICES = {"device", "gpu"}
-"""Fixtures of a real device, and of one that only records what its kernels would do."""
 
 Value = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of parameters that are set together, and what they are set to."""
 
 
 def mark_other_cases_slow(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases of tests on the device that have no value of their own as slow."""
+    """Mark the cases that have no value of their own as slow."""
     if os.environ.get(EVERY_CASE):
         return
     tests: dict[str, list[Any]] = defaultdict(list)
     for item in items:
-        on_device = not DEVICES.isdisjoint(getattr(item, "fixturenames", ()))
-        if on_device and hasattr(item, "callspec") and item.get_closest_marker("slow") is None:
+        if hasattr(item, "callspec") and item.get_closest_marker("slow") is None:
             tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
         chosen = covering([values_of(case) for case in cases])

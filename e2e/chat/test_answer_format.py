@@ -31,7 +31,6 @@ def answer(play: Playground, n: int) -> None:
     play.wait_done()
 
 
-@pytest.mark.quick
 def test_an_answer_follows_its_format_and_masked_candidates_are_shown(
     page: Page, bundled: Site
 ) -> None:

@@ -83,7 +83,6 @@ def test_files_survive_a_reload_and_a_refused_prompt_and_can_be_removed(
     expect(chips(page)).to_have_count(0)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("file", "said"),
     [

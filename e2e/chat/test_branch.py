@@ -29,7 +29,6 @@ from e2e.waiting import until
 # ---- putting another one in ------------------------------------------------------------------
 
 
-@pytest.mark.quick
 def test_a_candidate_is_written_instead_and_the_text_goes_on(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -52,7 +52,6 @@ def test_the_page_shows_the_text_that_the_api_gives(page: Page, url: str) -> Non
     assert play.numbers() == list(range(48))
 
 
-@pytest.mark.quick
 def test_every_layer_is_measured(page: Page, url: str) -> None:
     """The page shows the values that `transformers` computes in double precision."""
     play = Playground(page, url=url).open()

@@ -68,7 +68,6 @@ def test_within_the_bound_everything_is_whole(loaded: Page) -> None:
     assert all(one["candidates"] == 20 for one in kept["told"])
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("most_bytes", [2e6, 1e6, 4e5, 2e5])
 def test_the_bound_holds_and_the_oldest_are_summarised_first(
     loaded: Page, most_bytes: float

@@ -198,7 +198,6 @@ def test_a_tool_of_ones_own_is_called_on_this_computer_only(
     assert referrer is None
 
 
-@pytest.mark.quick
 def test_a_required_call_follows_the_schema(page: Page, bundled: Site) -> None:
     """The bundled model knows nothing of tools; the grammar makes it write a call all the same."""
     play = Playground(page, bundled).open()

@@ -86,7 +86,6 @@ def test_one_conversation_is_saved_as_a_replay(
     expect(drawer.said).to_have_text("Added 1 conversation.")
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -62,7 +62,6 @@ def expect_whole(play: Playground) -> None:
     assert play.playback.state()["layers"], "the layers of its newest token"
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("slow", [0.1], indirect=True)  # it must still write after all this
 def test_one_goes_on_while_another_is_written(play: Playground) -> None:
     play.write(HARE, 6)

@@ -153,7 +153,6 @@ def test_the_keyboard_alone_walks_switches_scales_and_types(reach_panel: ReachPa
     expect(reach_panel.cell("layer 1")).to_have_accessible_name("layer 1: unchanged")
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("text", ["nine", "8.5", "-9", ""])
 def test_a_factor_that_the_server_would_refuse_is_not_sent(
     reach_panel: ReachPanel, text: str

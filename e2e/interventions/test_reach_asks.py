@@ -77,7 +77,6 @@ def test_instruments_ask_about_tokens_as_they_were_computed(
     assert {"reached" in question for question in lens} == {True, False}, "before it, and after"
 
 
-@pytest.mark.quick
 def test_what_it_did_is_asked_both_ways(page: Page, site: Callable[..., Site]) -> None:
     reach_panel, first = reached(page, site(delay=0.1))
     pin(reach_panel, N - 1)

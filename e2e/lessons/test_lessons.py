@@ -157,7 +157,6 @@ def test_it_is_walked_and_its_answer_is_what_the_engine_measured(
     expect(lesson.verdict).to_contain_text("Right: ")
 
 
-@pytest.mark.quick
 def test_the_menu_says_which_were_finished_and_offers_the_next(page: Page, here: Site) -> None:
     lesson = Lesson(page, here, "vectors")
     for step in range(1, lesson.wait(1)):

@@ -33,7 +33,6 @@ def test_golden_ids_of_three_texts_at_once(small: LocalEnginePage) -> None:
     assert ids_of(again) == SMALL.texts[2].greedy_ids[:N]
 
 
-@pytest.mark.quick
 def test_draws_and_statistics_are_those_of_the_server(small: LocalEnginePage) -> None:
     """With every setting on and every layer captured."""
     prompt = SMALL.texts[0].prompt_ids

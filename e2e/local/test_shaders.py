@@ -25,8 +25,6 @@ from tests.gpu.models import variants
 from tests.gpu.models.variants import n_switched_on
 from tests.gpu.ops.rig import without_int64
 
-pytestmark = pytest.mark.quick
-
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
 WORKGROUP_BYTES = 16 << 10
 """Workgroup memory of every WebGPU device."""

@@ -102,7 +102,6 @@ def test_a_mean_is_over_the_tokens_that_have_the_place(loaded: Page) -> None:
     }
 
 
-@pytest.mark.quick
 def test_a_long_context_is_shown_in_parts_that_say_what_they_leave_out(loaded: Page) -> None:
     rng = np.random.default_rng(8)
     n, position = 4096, 3000

@@ -76,7 +76,6 @@ def test_each_word_is_left_out_and_the_engine_says_what_that_does(
     assert float(rows[0]["log-probability with it"]) == pytest.approx(whole, abs=1e-5)
 
 
-@pytest.mark.quick
 def test_words_are_swapped_and_positions_switched_off_for_a_typed_answer(
     page: Page, bundled: Site
 ) -> None:

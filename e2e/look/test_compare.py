@@ -183,7 +183,6 @@ def test_it_can_be_used_by_everyone(
         assert first["width"] > 300
 
 
-@pytest.mark.quick
 def test_the_reason_has_the_logits_of_the_engine(page: Page, bundled: Site) -> None:
     """An MLP is off in column B: the logits of both tokens, and what moved, are the engine's."""
     play = Playground(page, bundled).open()

@@ -75,7 +75,6 @@ def texts_of(accepted: dict[str, Any], chunks: list[dict[str, str]]) -> dict[str
     return texts
 
 
-@pytest.mark.quick
 def test_the_strips_say_what_was_reused(page: Page, bundled: Site) -> None:
     """The prefix cache has the first prompt when the result of the call is read."""
     play = Playground(page, bundled).open()

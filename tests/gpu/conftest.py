@@ -20,7 +20,6 @@ from tests.gpu.ops.rig import Rig
 from tests.gpu.shared_device import share, shared_device
 from tests.gpu.text import made_tokenizers
 from tests.gpu.text.tokenizer_families import FAMILIES
-from tests.quick_cases import mark_other_cases_slow
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,12 +45,6 @@ def checked_device() -> Device:
 @pytest.fixture(scope="session")
 def kernels(device: Device) -> Kernels:
     return Kernels(device)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `make test` run each value of each parameter, not every combination."""
-    mark_other_cases_slow(items)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
