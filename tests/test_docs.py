@@ -26,7 +26,7 @@ DOCS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     ROOT / "SECURITY.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 ROOMS = ("app/", "gpu/", "static/", "templates/", "tests/", "e2e/", "docs/", ".github/")
 PLACEHOLDER = re.compile(r"[<>*{}…]|\bNAME\b")
@@ -155,3 +155,19 @@ def test_the_lessons_are_listed_with_their_addresses() -> None:
     assert lessons
     for name, question, measures in lessons:
         assert f"| {question} | `#lesson={name}` | {measures} |" in text
+
+
+def test_every_idea_of_the_articles_has_a_place() -> None:
+    """Names in italics are texts of the page; lessons are those of the list."""
+    rows = re.findall(r"^\| (.+?) \| (.*) \|$", text_of("docs/learn/articles.md"), re.MULTILINE)
+    ideas = [(idea, place) for idea, place in rows if idea not in ("Idea", "---")]
+    assert len(ideas) == len({idea for idea, _ in ideas}) > 50
+    files = (path for folder in ("static/js", "templates") for path in (ROOT / folder).rglob("*.*"))
+    page = "".join(path.read_text("utf-8") for path in files if path.suffix in (".js", ".html"))
+    lessons = text_of("static/js/lessons/list.js")
+    for idea, place in ideas:
+        assert place, f"{idea} has no place"
+        for name in re.findall(r"\*([^*]+)\*", place):
+            assert re.search(rf"[\"'`>]{re.escape(name)}[\"'`<]", page), f"{idea}: {name}"
+        for name in re.findall(r"lesson `([^`]+)`", place):
+            assert f'name: "{name}"' in lessons, f"{idea}: {name}"
