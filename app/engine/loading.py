@@ -83,7 +83,7 @@ def load_engine(
     return Engine.load(
         path,
         options,
-        name=source.name or (tale.NAME if path == tale.model_dir() else None),
+        name=source.name or tale.name_of(path),
         tokenizer=tokenizer,
         card=card_settings(source.name or path.name),
         progress=progress,

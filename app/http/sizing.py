@@ -67,7 +67,7 @@ def register(app: Flask, engine: EngineClient) -> None:
         query = _query()
         running = _running(engine)
         own = running.model.name if running else None
-        models = tuple(dict.fromkeys((*([own] if own else []), tale.NAME, *CONFIGS)))
+        models = tuple(dict.fromkeys((*([own] if own else []), *tale.GOOD_FOR, *CONFIGS)))
         name = query.model or models[0]
         if name not in models:
             raise ModelNotFoundError(

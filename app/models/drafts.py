@@ -1,5 +1,5 @@
 """Find the draft model of `--draft`: named as any model is, or `bundled`, which drafts for the
-bundled model."""
+bundled models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Draft:
     """Draft model whose files are on this machine.
 
-    tokenizer  None for the bundled one, which has that of the bundled model
+    tokenizer  None for the bundled one, which has that of the bundled models
     dtype      storage type of its weights
     n_bytes    what it needs on the device
     """
@@ -60,10 +60,10 @@ def check_draft(draft: Draft, model: Path, tokenizer: Tokenizer) -> None:
     tokenizer is `tokenizer`."""
     if draft.tokenizer is not None:
         expect_same_vocabulary(tokenizer, draft.path, draft.tokenizer)
-    elif model.resolve() != tale.model_dir():
+    elif tale.name_of(model) is None:
         raise ModelError(
-            f"--draft {BUNDLED} drafts for the bundled model alone; name a small model of the same "
-            "family, or leave --draft out"
+            f"--draft {BUNDLED} drafts for the bundled models alone; name a small model of the "
+            "same family, or leave --draft out"
         )
 
 

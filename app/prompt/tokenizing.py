@@ -66,13 +66,12 @@ BYTE_TOKENIZER = NamedTokenizer("bytes", ByteTokenizer())
 def comparison_tokenizer(path: Path | None, model: Path) -> NamedTokenizer:
     """Return the tokenizer at `path`: a tokenizer.json, a tokenizer.model or a model's folder.
 
-    If None, it is the bundled model's; for the bundled model itself, bytes. Raises ModelError.
+    If None, it is that of the bundled models; for one of these, bytes. Raises ModelError.
     """
     if path is None:
-        bundled = Path(tale.model_dir())
-        if model.resolve() == bundled:
+        if tale.name_of(model):
             return BYTE_TOKENIZER
-        return NamedTokenizer(tale.NAME, load_tokenizer(bundled))
+        return NamedTokenizer(tale.NAME, load_tokenizer(tale.model_dir()))
     whole = path.resolve()
     folder = whole.parent if whole.name in ("tokenizer.json", "tokenizer.model") else whole
     return NamedTokenizer(folder.name, load_tokenizer(path))

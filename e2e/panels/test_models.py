@@ -51,8 +51,9 @@ def open_models(page: Page) -> Locator:
 def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -> None:
     dialog = open_models(page)
     names = dialog.locator(".offer-name").all_inner_texts()
-    assert names == [tale.NAME, *(model.name for model in known_models())]
-    first = dialog.locator(".offer").nth(1)
+    assert names == [tale.NAME, tale.MIXTURE, *(model.name for model in known_models())]
+    expect(dialog.locator(".offer").nth(1)).to_contain_text("bundled · the same from a mixture")
+    first = dialog.locator(".offer").nth(2)
     expect(first).to_contain_text(
         "134.5 M weights · Apache-2.0 · about 92.9 MB to download · first"
     )

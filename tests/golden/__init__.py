@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.tale import model_dir
+from app.tale import mixture_dir, model_dir
 
 TALE_FILE = Path(__file__).with_name("tale.json")
+MIXTURE = mixture_dir()
+"""Folder of the bundled mixture of experts, which is compared with transformers itself."""
 STORIES = Path(__file__).parents[2].parent / "shared" / "models" / "stories260k"
 
 

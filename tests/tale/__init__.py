@@ -1,4 +1,5 @@
-"""How the bundled model was made: corpus generator, tokenizer, training, export, evaluation.
+"""How the bundled models were made: corpus generator, tokenizer, training, export, evaluation.
 
-The product has only the result, `app/tale/model` and `app/tale/draft`. This needs torch.
+The product has only the result: `app/tale/model`, `app/tale/mixture` and `app/tale/draft`. This
+needs torch, and the mixture transformers.
 """

@@ -75,7 +75,7 @@ function drawOffers(offers) {
   const cached = new Map(offers.cached.map(({ name, n_bytes: size }) => [name, size]));
   takesPaths = offers.paths;
   const known = new Map(offers.known.map((model) => [model.name, model]));
-  const here = new Set([offers.bundled, offers.started_with, ...cached.keys()]);
+  const here = new Set([...offers.bundled.map(({ name }) => name), offers.started_with, ...cached.keys()]);
   const elsewhere = [...known.keys()].filter((name) => !here.has(name));
   /** @param {string} name */
   const row = (name) => choice(name, factsOf(name, offers, known, cached), name === offers.current);
@@ -114,7 +114,8 @@ const isAbsent = (name, known, cached) => known.has(name) && !cached.has(name);
 function factsOf(name, { bundled }, known, cached) {
   const model = known.get(name);
   const facts = model ? [`${parameters(model.parameters)} weights`, model.licence] : [];
-  if (name === bundled) facts.push("bundled");
+  const own = bundled.find((each) => each.name === name);
+  if (own) facts.push("bundled", own.good_for);
   const size = cached.get(name);
   if (size !== undefined) facts.push(`${bytes(size)} downloaded`);
   else if (model) facts.push(`about ${bytes(model.n_bytes)} to download`);

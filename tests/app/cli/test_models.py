@@ -33,7 +33,7 @@ def test_every_model_has_its_place_size_licence_and_use() -> None:
         place = "package index" if model.source == "index" else "hub"
         for fact in (place, model.licence, model.good_for):
             assert fact in rows[model.name]
-    assert "bundled" in rows["tale"]
+    assert all("bundled" in rows[name] for name in ("tale-3m", "tale-moe"))
     assert " 93 MB " in rows[DEFAULT]
 
 

@@ -21,7 +21,7 @@ def ask(http: FlaskClient, **query: object) -> SizingAnswer:
 
 def test_the_running_model_is_sized_as_it_is_stored(http: FlaskClient) -> None:
     found = ask(http, context=256)
-    assert found.models == ("fake-story", tale.NAME, *CONFIGS)
+    assert found.models == ("fake-story", *tale.GOOD_FOR, *CONFIGS)
     shape = ModelShape.from_path("fake-story", tale.model_dir())
     assert found.sizing == size_model(shape, Workload("f16", "f16", context=256), KNOWN_DEVICES)
 

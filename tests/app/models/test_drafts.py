@@ -12,7 +12,7 @@ from app.engine.loading import load_engine
 from app.models.drafts import check_draft, find_draft
 from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import load_tokenizer
-from app.tale import draft_dir, model_dir
+from app.tale import draft_dir, mixture_dir, model_dir
 from gpu import Engine, LoadOptions, ModelError
 from tests.gpu.models import random_llama
 
@@ -59,14 +59,15 @@ def test_a_draft_model_of_other_tokens_is_refused_at_the_start_and_left_out_late
     assert "served without a draft model" in caplog.text
 
 
-def test_the_bundled_draft_model_is_for_the_bundled_model_alone(
+def test_the_bundled_draft_model_is_for_the_bundled_models_alone(
     loaded: list[LoadOptions], tmp_path: Path
 ) -> None:
     draft = find_draft(Settings(draft="bundled"))
     assert draft is not None
     load(model_dir(), "bundled")
     assert loaded[0].draft == draft.path == draft_dir()
-    with pytest.raises(ModelError, match="for the bundled model alone"):
+    check_draft(draft, mixture_dir(), load_tokenizer(mixture_dir()))
+    with pytest.raises(ModelError, match="for the bundled models alone"):
         check_draft(draft, tmp_path, load_tokenizer(model_dir()))
 
 

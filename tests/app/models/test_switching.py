@@ -75,7 +75,8 @@ def test_the_models_on_offer_are_listed(site: Site, hub: FakeHub) -> None:
     found = client_of(site).get("/api/models").json
     assert found is not None
     assert found["current"] == site.engine.require_ready().model.name
-    assert (found["started_with"], found["bundled"]) == (DEFAULT, tale.NAME)
+    assert found["started_with"] == DEFAULT
+    assert [each["name"] for each in found["bundled"]] == [tale.NAME, tale.MIXTURE]
     assert [m["name"] for m in found["known"]] == [m.name for m in known_models()]
     assert found["cached"] == []
     assert found["change"] is None
