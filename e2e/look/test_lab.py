@@ -210,6 +210,21 @@ def test_a_text_is_compared_with_itself_piece_by_piece(
     assert violations(page) == []
 
 
+def test_on_a_phone_the_choice_scrolls_to_the_last_experiment(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    look = open_page(page, site()).look.open("lab")
+    widths = "(node) => node.scrollWidth - node.clientWidth"
+    assert look.panel.locator(".instrument.lab").evaluate(widths) == 0
+    assert look.panel.locator(".lb-bar > .seg").evaluate(widths) > 0
+    last = look.panel.get_by_role("radio", name="Window", exact=True)
+    last.check()
+    box = last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 360
+
+
 def test_a_question_of_an_experiment_is_stopped(page: Page, site: Callable[..., Site]) -> None:
     """Without an answer, the text is the lab's own."""
     play = open_page(page, site(delay=0.001, ask_seconds=0.3))

@@ -170,6 +170,15 @@ MUTANTS = (
         second_driver=True,
     ),
     Mutant(
+        "rounded-values-as-keys",
+        "values are rounded to the storage of keys",
+        "gpu/shaders/round_kv.wgsl",
+        "let kind = select(V_STORAGE, K_STORAGE, is_key);",
+        "let kind = K_STORAGE;",
+        ("tests/gpu/ops/test_op_quantize_kv.py",),
+        "test_keys_and_values_are_rounded",
+    ),
+    Mutant(
         "kv-half-by-packing",
         "scales are rounded by packing and unpacking, which a compiler may drop",
         "gpu/shaders/lib/quantize_head.wgsl",

@@ -48,6 +48,15 @@ def ids(engine: Engine) -> list[int]:
     )
 
 
+def mask_of(n: int, window: int) -> torch.Tensor:
+    """Return the mask with which each of `n` tokens sees the last `window`; 0: all before it."""
+    at = torch.arange(n)
+    hidden = at > at[:, None]
+    if window:
+        hidden |= at <= at[:, None] - window
+    return torch.zeros(n, n).masked_fill(hidden, -torch.inf)[None, None]
+
+
 @torch.no_grad()
 def transformers_pass(folder: Path, ids: list[int], window: int | None = None) -> Found:
     """`window`: most keys that a token sees; 0: all; None: as the configuration says."""
@@ -55,11 +64,7 @@ def transformers_pass(folder: Path, ids: list[int], window: int | None = None) -
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", **changes
     )
-    n, mask = len(ids), None
-    if window:
-        at = torch.arange(n)
-        hidden = (at > at[:, None]) | (at <= at[:, None] - window)
-        mask = torch.zeros(n, n).masked_fill(hidden, -torch.inf)[None, None]
+    mask = mask_of(len(ids), window) if window else None
     out = model(torch.tensor([ids]), attention_mask=mask, output_attentions=True)
     weights = torch.cat(out.attentions).permute(2, 0, 1, 3)
     return out.logits[0].numpy(), weights.numpy()
@@ -181,6 +186,30 @@ def test_a_model_with_windows_is_read_whole() -> None:
         with pytest.raises(InvalidRequest, match="multiple of 8") as refused:
             opened.inspect(Divergence(ids, keys="q8")).result()
         assert refused.value.param == "keys"
+    finally:
+        opened.close()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("window", [0, 5])
+def test_layers_of_different_windows_get_the_same_one(window: int) -> None:
+    folder = random_models.folder("gemma3")
+    opened = Engine.load(folder, LoadOptions(dtype="f32", kv_dtype="f32", slots=2))
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    try:
+        ids = np.random.default_rng(2).integers(0, opened.config.vocab_size, 50).tolist()
+        answer = opened.inspect(Divergence(ids, window=window)).result()
+        found = []
+        for changed in (False, True):
+            masks = None
+            if changed:
+                masks = dict.fromkeys(("full_attention", "sliding_attention"), mask_of(50, window))
+            out = model(torch.tensor([ids]), attention_mask=masks, output_attentions=True)
+            weights = torch.cat(out.attentions).permute(2, 0, 1, 3)
+            found.append((out.logits[0].numpy(), weights.numpy()))
+        check(answer, found[0], found[1], rtol=0.01)
     finally:
         opened.close()
 
