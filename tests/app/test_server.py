@@ -156,7 +156,8 @@ TELLINGS = {
 
 
 @pytest.mark.parametrize(
-    "told", [pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGINT", "twice", "both"]
+    "told",
+    [name if name == "SIGINT" else pytest.param(name, marks=pytest.mark.slow) for name in TELLINGS],
 )
 def test_the_server_ends_although_its_engine_is_frozen(
     start_server: StartServer, told: str
@@ -185,7 +186,8 @@ def test_the_server_ends_although_its_engine_froze_while_loading(start_server: S
     assert has_exited(engine)
 
 
-@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("frozen", [False, True])
 def test_the_server_ends_while_its_engine_restarts(start_server: StartServer, frozen: bool) -> None:
     server = start_server("--load-seconds", "2")
     first = int(server.line("engine process ([0-9]+)"))
@@ -201,6 +203,7 @@ def test_the_server_ends_while_its_engine_restarts(start_server: StartServer, fr
     assert all(has_exited(engine) for engine in engines)
 
 
+@pytest.mark.slow
 def test_the_server_prints_when_it_retries_and_can_end_before(start_server: StartServer) -> None:
     """It prints one line per pause, and /health says so too."""
     server = start_server("--at-once", "0")
@@ -221,6 +224,7 @@ def test_the_server_prints_when_it_retries_and_can_end_before(start_server: Star
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.slow
 def test_a_server_that_was_stopped_keeps_its_engine(start_server: StartServer) -> None:
     """After Ctrl+Z or suspend, no time has passed for either process."""
     server = start_server("--silent", "2")

@@ -161,6 +161,7 @@ def _clutch(progress: Any) -> FakeEngine:
     return _clutching(4, progress)
 
 
+@pytest.mark.slow
 def test_the_gil_may_be_held_while_loading_but_not_later(
     start_engine: StartEngine,
 ) -> None:
@@ -194,6 +195,7 @@ def _stuck(progress: Any) -> FakeEngine:
     raise AssertionError
 
 
+@pytest.mark.slow
 def test_a_load_that_hangs_is_not_waited_for_for_ever(start_engine: StartEngine) -> None:
     engine = start_engine(load=_stuck, timeouts=Timeouts(progress=1.0))
     status = wait_for(engine, "restarting")
@@ -230,6 +232,7 @@ def _ask_much(engine: SupervisedEngine) -> None:
         engine.inspect(Losses([1_000_000] * 30_000))
 
 
+@pytest.mark.slow
 def test_the_model_of_a_frozen_engine_can_be_switched(start_engine: StartEngine) -> None:
     engine = start_engine(timeouts=PATIENT)
     pid = freeze(engine)
@@ -240,6 +243,7 @@ def test_the_model_of_a_frozen_engine_can_be_switched(start_engine: StartEngine)
     assert pid_of(engine) != pid
 
 
+@pytest.mark.slow
 def test_closing_a_frozen_engine_ends(start_engine: StartEngine) -> None:
     engine = start_engine(delay=0.01, timeouts=PATIENT)
     wait_for(engine, "ready")
@@ -252,6 +256,7 @@ def test_closing_a_frozen_engine_ends(start_engine: StartEngine) -> None:
         assert isinstance(collect(events)[-1], Done)
 
 
+@pytest.mark.slow
 def test_a_process_that_survives_a_kill_is_left_behind(
     start_engine: StartEngine,
     monkeypatch: pytest.MonkeyPatch,
@@ -312,6 +317,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_server_ends_although_its_engine_survives_the_kill(tmp_path: Path) -> None:
     """At its end Python waits for every process it has started."""
     script = tmp_path / "unkillable.py"

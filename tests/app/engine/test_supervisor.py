@@ -172,6 +172,7 @@ def test_requests_during_a_restart_are_refused(start_engine: StartEngine) -> Non
         engine.submit(Request(IDS, SamplingParams()), print)
 
 
+@pytest.mark.slow
 def test_a_process_that_keeps_dying_is_tried_again_later(start_engine: StartEngine) -> None:
     """Each pause is twice the one before; the state counts the seconds and says why."""
     engine = start_engine(restart_policy=RestartPolicy(at_once=1))
@@ -205,6 +206,7 @@ def test_requests_during_the_backoff_are_told_when_to_retry(start_engine: StartE
     assert time.monotonic() - began < 5, "it does not wait for the next try"
 
 
+@pytest.mark.slow
 def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine) -> None:
     engine = start_engine(restart_policy=RestartPolicy(at_once=0, first=60))
     wait_for(engine, "ready")
@@ -216,6 +218,7 @@ def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine)
     assert "stopped 1 times" in wait_for(engine, "restarting").message, "its deaths are its own"
 
 
+@pytest.mark.slow
 def test_a_first_model_that_only_dies_is_given_up(start_engine: StartEngine) -> None:
     """`serve` can then end and print why; nobody has waited for the engine yet."""
     engine = start_engine(load=_crash, restart_policy=RestartPolicy(at_once=1))

@@ -240,6 +240,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_weights_that_are_damaged_leave_the_old_one(site: Site, offered: FakeHub) -> None:
     """The files are damaged on the hub itself, so their hashes match."""
     whole = dict(offered.repos[NAME].files)
@@ -312,6 +313,7 @@ def test_any_model_of_the_hub_can_be_taken(site: Site) -> None:
     assert site.engine.require_ready().model.n_layers == 3
 
 
+@pytest.mark.slow
 def test_a_gguf_file_of_the_hub_can_be_taken(site: Site, hub: FakeHub, tmp_path: Path) -> None:
     path = gguf_models.write(tale.model_dir(), tmp_path / "tale-Q4_0.gguf", "Q4_0")
     hub.repos["some/tale-GGUF"] = Repo({path.name: path.read_bytes(), "tale-Q8_0.gguf": b"GGUF"})

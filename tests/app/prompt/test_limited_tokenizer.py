@@ -248,6 +248,7 @@ def test_the_server_answers_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         engine.close()
 
 
+@pytest.mark.slow
 def test_the_number_of_waiting_texts_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,11 +402,12 @@ def test_the_engine_reads_no_tokenizer(tmp_path: Path) -> None:
 # ---- the command line ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         pytest.param(hostile.grows("a"), "x", id="at loading"),
-        pytest.param(hostile.quadratic, "a" * 99_999, id="at a text", marks=pytest.mark.slow),
+        pytest.param(hostile.quadratic, "a" * 99_999, id="at a text"),
     ],
 )
 def test_the_command_line_prints_one_error_line(

@@ -98,6 +98,7 @@ def test_an_older_export_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_export_goes_on(
     tale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
