@@ -65,8 +65,9 @@ def check_moe_topk(
     if n_off is not None:
         keeps, slots = np.ones((3, n), np.float32), np.arange(7) % 3
         for slot in (1, 2):
-            keeps[slot, np.argsort(-logits[slot])[:n_off]] = 0
-            logits[slots == slot, np.flatnonzero(keeps[slot] == 0)[:1]] = np.nan
+            dropped = np.argsort(-logits[slot])[:n_off]
+            keeps[slot, dropped] = 0
+            logits[np.ix_(slots == slot, dropped[:1])] = np.nan
         of_rows = f64(keeps)[slots]
     ids, gates = moe_topk(rig, logits, of, keeps)
     want_ids, want = reference.moe_topk(f64(logits), experts_per_token, norm_topk_prob, of_rows)
