@@ -216,10 +216,12 @@ class Inspector:
         return schedule
 
 
-def question_blocks(question: Question, blocks_for: Callable[[int], int]) -> int:
-    """Return the KV blocks that a question's tokens need while it is answered. `blocks_for`: those
-    of so many tokens."""
+def question_blocks(question: Question, blocks_for: Callable[..., int]) -> int:
+    """Return the KV blocks that a question's tokens need while it is answered. `blocks_for`: see
+    `gpu.engine.kv_manager.KvManager.most_blocks`."""
     match question:
+        case Divergence(ids=ids, window=int()):
+            return blocks_for(len(ids), all_read=True)
         case Beam(ids=ids, width=width, depth=depth):
             return blocks_for(len(ids) + depth) + width * (blocks_for(depth) + 1)
         case Profile(context=context):

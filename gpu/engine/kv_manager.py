@@ -301,9 +301,11 @@ class KvManager:
                 return self._with_room(match, needed), counts
         return None
 
-    def most_blocks(self, n_tokens: int) -> int:
+    def most_blocks(self, n_tokens: int, *, all_read: bool = False) -> int:
         """Return how many blocks `borrow` takes at most for `n_tokens` tokens."""
         n = blocks_for(n_tokens)
+        if all_read:
+            return n * len(self.windows)
         return sum(min(n, self._most_held(window)) for window in self.windows)
 
     def give_back(self, borrowed: BorrowedBlocks, n_computed: int = 0) -> None:

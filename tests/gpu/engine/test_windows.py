@@ -16,6 +16,8 @@ import pytest
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
+from gpu.engine.inspector import question_blocks
+from gpu.inspection.requests import Divergence, Losses
 from gpu.kv.blocks import blocks_for
 from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
@@ -62,6 +64,19 @@ def test_a_prompt_of_many_windows_needs_no_more_blocks(hand: Callable[..., Manua
     one.finish(*runs)
     assert one.scheduler.n_preemptions == 0
     assert set(one.scheduler.kv_state().owners) == {0}
+
+
+def test_a_borrower_that_reads_all_has_every_block(hand: Callable[..., ManualEngine]) -> None:
+    one, n = hand(n_slots=1, n_blocks=40), 10 * WINDOW
+    kv, question = one.scheduler.kv, Divergence([1] * n, window=0)
+    for all_read, held in ((False, HELD), (True, blocks_for(n))):
+        borrowed = one.scheduler.borrow([1] * n, all_read=all_read)
+        assert borrowed is not None
+        assert len(set(borrowed.tables[0])) == len(borrowed.owned[0]) == held
+        assert kv.most_blocks(n, all_read=all_read) == held
+        one.scheduler.give_back(borrowed)
+    assert question_blocks(question, kv.most_blocks) == blocks_for(n)
+    assert question_blocks(Losses([1] * n), kv.most_blocks) == HELD
 
 
 def test_the_state_names_the_place_of_blocks_in_their_text(
