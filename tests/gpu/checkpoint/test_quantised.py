@@ -157,8 +157,9 @@ def test_both_engines_are_equal_on_a_trained_model(
     assert np.array_equal(got.argmax(1)[clear], want.argmax(1)[clear])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", [pytest.param("q8", marks=pytest.mark.slow), "q4"])
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_each_generated_token_is_the_most_likely_one_in_pytorch(
     device: Device, torch: Torch, trained: Trained, dtype: str
 ) -> None:
@@ -261,8 +262,9 @@ def kl_of_tokens(a: Floats, b: Floats) -> Floats:
     return np.array([mean_kl(a[i : i + 1], b[i : i + 1]) for i in range(len(a))])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", [pytest.param("q8", marks=pytest.mark.slow), "q4"])
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_q8_activations_change_a_trained_model_little(
     q8_activations_device: Device, torch: Torch, trained: Trained, dtype: str
 ) -> None:

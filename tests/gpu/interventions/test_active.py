@@ -331,7 +331,10 @@ def test_a_change_acts_on_the_steps_submitted_after_it(runner: WgpuRunner) -> No
 # ---- exactness ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("derived_head", "f16"), ("head100_all_bias", "q8")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("derived_head", "f16"), pytest.param("head100_all_bias", "q8", marks=pytest.mark.slow)],
+)
 def test_without_interventions_every_bit_is_that_of_a_plain_plan(
     device: Device, name: str, dtype: str
 ) -> None:

@@ -25,7 +25,9 @@ N_SHARED = 40
 
 
 RARE = (
+    "tiny",
     "odd36",
+    "gqa8",
     "linear_old",
     "llama3_old_shards",
     "head80_theta",
@@ -93,6 +95,7 @@ def test_half_precision_storage_changes_little(device: Device, name: str) -> Non
     compare("llama.kl.f16", name, np.array([kl]), np.zeros(1), np.array(most), seed=0)
 
 
+@pytest.mark.slow
 def test_a_trained_model_equals_transformers(device: Device, trained: Trained) -> None:
     oracle = random_llama.Reference(trained.folder)
     runners = {dtype: driving.load(device, trained.folder, dtype) for dtype in ("f32", "f16")}
@@ -117,13 +120,11 @@ def test_a_trained_model_writes_its_golden_text(
         assert [s.id for s in sampled] == text.greedy_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "shared"),
-    [
-        pytest.param("integrated GPU", None, id="integrated", marks=pytest.mark.slow),
-        pytest.param(DISCRETE, None, id="discrete", marks=pytest.mark.slow),
-        pytest.param(DISCRETE, 1, id="shared-attention"),
-    ],
+    [("integrated GPU", None), (DISCRETE, None), (DISCRETE, 1)],
+    ids=["integrated", "discrete", "shared-attention"],
 )
 def test_the_kernels_for_gpus_write_the_golden_text_too(
     device: Device, trained: Trained, kind: str, shared: int | None
@@ -164,7 +165,8 @@ def test_a_model_whose_matrices_are_cut_into_shards(
     check_logits("llama.logits.f32", got, random_llama.reference(name).logits(ids))
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("f16", marks=pytest.mark.slow), "q4"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f16", "q4"])
 def test_the_bits_are_the_same_for_every_way_to_load_16_bytes(device: Device, dtype: str) -> None:
     if not device.policy.lib:
         pytest.skip("this device loads words alone")

@@ -181,7 +181,16 @@ def test_attention_costs_what_its_window_sees(device: Device) -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", ["gemma3_linear", "gpt2", "smollm3_window", "qwen2_moe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen2_moe",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gemma3_linear", "gpt2", "smollm3_window")
+        ),
+    ],
+)
 def test_greedy_text_equals_transformers(device: Device, name: str) -> None:
     """One token a step, past windows and blocks of the cache."""
     prompt, oracle = random_models.ids(5), random_models.reference(name)

@@ -79,8 +79,11 @@ def check_bucket(rig: Rig, bucket: int, tuning: str) -> None:
         check_matmul(tuned(rig, tuning), case)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", [101, 128])
+@pytest.mark.parametrize(
+    "dtype",
+    [dtype if dtype == "q8" else pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES],
+)
+@pytest.mark.parametrize("rows", [101, pytest.param(128, marks=pytest.mark.slow)])
 @pytest.mark.bits
 def test_the_largest_tiles_have_the_bits_of_smaller_ones(rig: Rig, dtype: str, rows: int) -> None:
     """They take as many columns as give every multiprocessor of a large GPU a workgroup."""
@@ -152,6 +155,7 @@ def test_the_output_head_of_smollm2_135m(rig: Rig) -> None:
     check_matmul(rig, MatmulCase(576, 49152, "f16", rows=2, bucket=2, norm=True, gather=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "gated"), [("f32", True), ("q4", False)])
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.bits

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.config import MoeConfig
 from gpu.ops.cost import StepSize
@@ -26,16 +27,12 @@ def with_activations(gpu: Device, activations: str) -> Device:
     return replace(gpu, tuning=replace(gpu.tuning, q8_activations=activations == "q8"))
 
 
-INT8 = [("q8", "q8"), pytest.param("q4", "q8", marks=pytest.mark.slow)]
-"""Storage types and activations of int8 matmuls."""
-
-
 @pytest.mark.parametrize(
     ("dtype", "activations"),
     [
-        ("q4", "f32"),
-        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in ("f32", "f16", "q8")),
-        *INT8,
+        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in FORMATS),
+        ("q8", "q8"),
+        pytest.param("q4", "q8", marks=pytest.mark.slow),
     ],
 )
 def test_decoding_uses_the_lines_it_touches(gpu: Device, dtype: str, activations: str) -> None:
@@ -69,14 +66,11 @@ TINY_MOE = replace(
 """Experts that get 64 of 128 rows each."""
 
 
-@pytest.mark.parametrize("shape", ["tiny", pytest.param("tiny_moe", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["tiny", "tiny_moe"])
 @pytest.mark.parametrize(
     ("dtype", "activations"),
-    [
-        ("f16", "f32"),
-        *(pytest.param(dtype, "f32", marks=pytest.mark.slow) for dtype in ("q8", "q4")),
-        *INT8,
-    ],
+    [("f16", "f32"), ("q8", "f32"), ("q4", "f32"), ("q8", "q8"), ("q4", "q8")],
 )
 def test_prefill_has_no_bank_conflicts_above_two(
     gpu: Device, dtype: str, activations: str, shape: str, monkeypatch: pytest.MonkeyPatch
