@@ -233,6 +233,17 @@ def test_a_tensor_that_cannot_be_read_is_said(look: LookPanel, allowed_console: 
 # ---- the plan --------------------------------------------------------------------------------
 
 
+READS = {
+    "embed": "W_E",
+    "attn.qkv": "norm1, W_Q, W_K, W_V",
+    "attn.out": "W_O",
+    "mlp.gate_up": "norm2, W_gate, W_up",
+    "mlp.down": "W_down",
+    "head": "final norm, W_unembed",
+}
+"""Names in articles of what a dispatch of the bundled model reads."""
+
+
 def listed(n_rows: int, context: int) -> dict[str, Any]:
     return fake_inspection.answer(StepPlan(n_rows, context), INFO).info
 
@@ -253,6 +264,7 @@ def test_the_dispatches_are_those_that_the_engine_lists(look: LookPanel) -> None
     assert rows == [["before", 1], *layers, ["after", 3]]
     for row, wanted in zip(look.csv(), plan["dispatches"], strict=True):
         assert row["label"] == wanted["label"]
+        assert row["reads"] == READS.get(re.sub(r"^layer\d+\.", "", row["label"]), "")
         assert row["layer"] == ("" if wanted["layer"] is None else str(wanted["layer"]))
         assert (int(row["bytes"]), int(row["operations"])) == (wanted["n_bytes"], wanted["flops"])
         assert row["GPU time, µs"] == ""

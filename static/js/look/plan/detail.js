@@ -29,14 +29,16 @@ export class PlanDetail {
   }
 
   /**
-   * `ms`: GPU time of the dispatch; `total`: that of the step, or null.
+   * `reads`: what the dispatch reads, by the names of articles; `ms`: its GPU time; `total`: that of
+   * the step, or null.
    *
    * @param {Answers.PlanReport} plan
    * @param {number} number
+   * @param {string} reads
    * @param {number | null} ms
    * @param {number | null} total
    */
-  draw(plan, number, ms, total) {
+  draw(plan, number, reads, ms, total) {
     if (this.drawn?.plan === plan && this.drawn.number === number && this.drawn.ms === ms) return;
     if (this.drawn?.number !== number) this.root.scrollTop = 0;
     this.drawn = { plan, number, ms };
@@ -45,7 +47,9 @@ export class PlanDetail {
     setText(this.name, dispatch.label);
     const place = `kernel ${dispatch.kernel + 1} of ${plan.kernels.length}`;
     setText(this.what, `${kernel.op}.wgsl, ${place}`);
-    drawPairs(this.figures, figuresOf(dispatch, kernel, plan, ms, total));
+    /** @type {Figure[]} */
+    const named = reads ? [["reads", reads]] : [];
+    drawPairs(this.figures, [...named, ...figuresOf(dispatch, kernel, plan, ms, total)]);
     this.#bindings(dispatch.bindings);
     const values = Object.entries(kernel.constants).map(([name, value]) => `${name} ${value}`);
     setText(this.constants, `Constants: ${values.join(", ")}.`);

@@ -8,6 +8,7 @@ import { changed } from "../../state.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { amount, PlanDetail } from "./detail.js";
 import { PlanGraph, short } from "./graph.js";
+import { namesOfReads } from "./reads.js";
 
 const PREFILL_ROWS = 64;
 const REPEAT = 7;
@@ -40,9 +41,9 @@ let before = null;
 let taken = null;
 let chosen = 0;
 /**
- * The last query and answer: {key, plan, times, clock}.
+ * The last query and answer: {key, plan, reads, times, clock}.
  *
- * @type {{key: string, plan: Answers.PlanReport, times: number[] | null, clock: boolean}}
+ * @type {{key: string, plan: Answers.PlanReport, reads: import("./reads.js").NamesOf, times: number[] | null, clock: boolean}}
  */
 let now;
 let timing = false;
@@ -62,7 +63,7 @@ export const plan = {
   async show(context) {
     const question = questionNow(context);
     const key = JSON.stringify([context.hello.model, context.hello.device.name, question]);
-    if (now?.key !== key) await ask(key, question);
+    if (now?.key !== key) await ask(key, question, context.hello.model.name);
     if (timing) await time(question);
     draw(context);
     return provenance(context.hello.device);
@@ -73,13 +74,14 @@ export const plan = {
   },
 
   table() {
-    const { plan: listed, times } = now;
+    const { plan: listed, reads, times } = now;
     const total = times?.reduce((a, b) => a + b, 0) ?? NaN;
     return {
       columns: COLUMNS,
       rows: listed.dispatches.map((dispatch, i) => [
         i + 1,
         dispatch.label,
+        reads(dispatch.label),
         dispatch.layer,
         dispatch.op,
         dispatch.kernel + 1,
@@ -99,6 +101,7 @@ const whole = (name) => ({ name, format: count });
 const COLUMNS = [
   whole("dispatch"),
   "label",
+  "reads",
   whole("layer"),
   "shader",
   whole("kernel"),
@@ -136,11 +139,12 @@ function tokensOf(context) {
   }
 }
 
-/** @param {string} key @param {FromPage.StepPlan} question */
-async function ask(key, question) {
+/** @param {string} key @param {FromPage.StepPlan} question @param {string} model */
+async function ask(key, question, model) {
   const { info } = await inspect(question);
   if (!info.dispatches) throw new Missing("This engine has no plan: PyTorch runs the model.");
-  now = { key, plan: /** @type {Answers.PlanReport} */ (info), times: null, clock: true };
+  const reads = await namesOfReads(model);
+  now = { key, plan: /** @type {Answers.PlanReport} */ (info), reads, times: null, clock: true };
   chosen = Math.min(chosen, info.dispatches.length - 1);
   graph.draw(info.dispatches);
 }
@@ -205,7 +209,7 @@ const choose = (number) => again(() => (chosen = number));
 
 /** @param {Focus} focus */
 function draw({ row }) {
-  const { plan: listed, times } = now;
+  const { plan: listed, reads, times } = now;
   drawSegmented(choices, size);
   if (document.activeElement !== field) field.value = String(listed.context);
   const total = times?.reduce((a, b) => a + b, 0) ?? null;
@@ -217,5 +221,5 @@ function draw({ row }) {
   setText(sums, parts.join(" · "));
   graph.measure(times);
   graph.mark(chosen, row?.layer ?? null);
-  detail.draw(listed, chosen, times ? times[chosen] : null, total);
+  detail.draw(listed, chosen, reads(listed.dispatches[chosen].label), times ? times[chosen] : null, total);
 }
