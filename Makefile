@@ -34,7 +34,7 @@ test: $(VENV)/test.stamp
 	$(MAKE) --no-print-directory --jobs 2 lint collect
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) $(QUICK)
-	$(MAKE) --no-print-directory parity PARITY="$(OPS) -m 'parity and not slow and not bits'"
+	$(MAKE) --no-print-directory parity PARITY="$(OPS)"
 
 # Compile every test once, with its assertions rewritten, on the core that mypy leaves idle: four processes
 # that collect them together would each do it, and later processes need not.
@@ -49,8 +49,7 @@ test-page: $(VENV)/test.stamp
 	$(PYTEST) -m "not slow" e2e
 
 # The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium packages. All that
-# compare any; `make test` takes every op and every architecture, but not that the bits of a number stay
-# the same beside others.
+# compare any; `make test` takes every op and every architecture.
 OPS := $(wildcard tests/gpu/ops/test_op_*.py) tests/gpu/models/test_models.py
 PARITY ?= tests
 

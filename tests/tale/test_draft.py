@@ -40,6 +40,7 @@ def test_the_files_are_of_a_small_model_with_the_same_tokens() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_most_of_its_drafts_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DraftLength, "choose", lambda self, most, n_beside: min(most, 1))
     options = LoadOptions(slots=1, draft=draft_dir())

@@ -84,6 +84,7 @@ def test_every_storage_type_is_offered_with_what_it_needs(
     assert memory == sorted(memory, reverse=True)
 
 
+@pytest.mark.slow
 def test_all_files_of_the_export_are_served(http: FlaskClient, base: str) -> None:
     manifest = http.get(f"{base}manifest.json").get_json()
     assert manifest["model"]["dtype"] == "q4"

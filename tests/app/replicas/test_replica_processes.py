@@ -6,6 +6,8 @@ import functools
 import os
 import signal
 
+import pytest
+
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
@@ -27,6 +29,7 @@ def facts(token: Token) -> tuple[object, ...]:
     return (token.index, token.id, token.text, token.logprob, token.draw, token.mass)
 
 
+@pytest.mark.slow
 def test_a_text_is_written_to_its_end_with_the_same_numbers_when_its_process_is_killed() -> None:
     settings = Settings(model="tale", data_parallel_size=2, weight_cache=0)
     model = find_model(settings)

@@ -56,6 +56,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     return json.loads(printed[-1]), path.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_last_line_has_every_figure(result: tuple[dict[str, Any], str]) -> None:
     found, appended = result
     assert set(found) == KEYS

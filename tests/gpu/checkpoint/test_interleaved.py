@@ -46,6 +46,7 @@ def test_rows_are_interleaved_on_software_devices_only(device: Device) -> None:
     assert rows_interleaved(limited(software, 24 * 128), "f16", 64, 48, 6) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", [pytest.param("f16", marks=pytest.mark.slow), "q8", "q4"])
 @pytest.mark.parametrize("name", ["qwen2", "mixtral"])

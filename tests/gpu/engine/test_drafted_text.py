@@ -111,6 +111,7 @@ def test_streams_beside_each_other_write_the_same(engines: tuple[Engine, Engine]
         assert [facts(token) for token in before] == [facts(token) for token in after]
 
 
+@pytest.mark.slow
 def test_drafted_tokens_follow_the_models_distribution(tmp_path: Path) -> None:
     """The second token after one and the same first, in the texts of many seeds; the draft model
     has other probabilities."""

@@ -81,6 +81,7 @@ def ids(prompt: list[int], written: list[Token]) -> list[int]:
     return prompt + [token.id for token in written]
 
 
+@pytest.mark.slow
 def test_attention_from_and_to_are_one_matrix(
     engine: Engine, ids: list[int], rounding: float
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_cached_key_that_is_wrong_is_named_and_computed_again(poked: Poked) ->
     assert poked.write() == right
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("name", "dtype", "n_rows"),

@@ -99,6 +99,7 @@ def check_formula(engine: Engine, written: list[int], settings: list[SamplingPar
         assert logits[id] >= logits.max() - 1e-4, f"token {i} is {id}, not {logits.argmax()}"
 
 
+@pytest.mark.slow
 def test_every_token_is_the_one_of_the_formula(engine: Engine) -> None:
     written = write(engine, PROMPT)
     check_formula(engine, written, [params()] * N)

@@ -55,6 +55,7 @@ def test_golden_ids_from_the_files_alone(
     assert [sample["id"] for sample, _ in samples] == text.greedy_ids[:n]
 
 
+@pytest.mark.slow
 def test_the_same_draws_and_statistics_as_the_engine(player: Player) -> None:
     """Seeded, with all settings on and captured: ids and draws are equal, statistics nearly."""
     model = trained_models()[-1]
@@ -76,6 +77,7 @@ def test_the_same_draws_and_statistics_as_the_engine(player: Player) -> None:
     assert stats[1::5] == pytest.approx([layer.residual for layer in of_last.layers], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_and_lens_from_the_files_alone(player: Player, device: Device) -> None:
     """Of the last two tokens of a prompt, as the runner answers."""
     model = trained_models()[-1]

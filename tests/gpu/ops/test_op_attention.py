@@ -188,7 +188,7 @@ def workgroup_bytes(tiling: AttentionTiling) -> int:
 
 @pytest.mark.parametrize("dtype", ["f16", "q8q4"])
 @pytest.mark.parametrize("heads", [(6, 2, 16), (9, 3, 64)])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
     tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:
@@ -205,7 +205,7 @@ def test_rows_of_different_sequences_alone_or_together_have_the_same_bits(
 @pytest.mark.parametrize(
     ("heads", "dtype"), [((9, 3, 64), "f16"), ((24, 2, 12), "f32"), ((6, 2, 128), "q8")], ids=str
 )
-@pytest.mark.bits
+@pytest.mark.slow
 def test_the_last_workgroup_merges_with_the_bits_of_a_second_dispatch(
     device: Device, heads: tuple[int, int, int], dtype: str
 ) -> None:
@@ -227,7 +227,7 @@ def test_the_last_workgroup_merges_with_the_bits_of_a_second_dispatch(
     assert len(set(found)) == 1
 
 
-@pytest.mark.bits
+@pytest.mark.slow
 def test_as_many_rows_as_a_discrete_gpu_splits_have_the_bits_of_one_pass(device: Device) -> None:
     posing = with_info(device, software=False, kind=DISCRETE)
     rig = Rig(posing, Kernels(posing))
@@ -267,7 +267,7 @@ def test_sliding_windows_of_consecutive_rows(tiled_rig: Rig, window: int) -> Non
     check_attention(tiled_rig, AttentionCase((6, 3, 8), rows, bucket=64, window=window))
 
 
-@pytest.mark.bits
+@pytest.mark.slow
 def test_a_rows_bits_do_not_depend_on_the_windows_of_other_rows(tiled_rig: Rig) -> None:
     """A row at an early position makes its workgroup walk tiles that other rows do not see."""
     heads, rows = (4, 1, 16), ((0, 700), (0, 701), (0, 90), (0, 702), (0, 5))
@@ -344,7 +344,7 @@ def test_entropy_of_equal_scores_is_the_log_of_their_number(rig: Rig) -> None:
     ],
     ids=str,
 )
-@pytest.mark.bits
+@pytest.mark.slow
 def test_a_rows_bits_do_not_depend_on_its_block_numbers_its_plan_or_the_rows_beside_it(
     tiled_rig: Rig, heads: tuple[int, int, int], dtype: str
 ) -> None:

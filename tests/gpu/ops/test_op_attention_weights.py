@@ -98,7 +98,7 @@ def test_a_long_context(rig: Rig, position: int, dtype: str) -> None:
     assert sums == pytest.approx(np.ones_like(sums), abs=1e-5)
 
 
-@pytest.mark.bits
+@pytest.mark.slow
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it_or_on_its_blocks(rig: Rig) -> None:
     rows = ((0, 300), (1, 32), (0, 5), (0, 299))
     case = WeightsCase((8, 4, 8), rows, (3, 290), "f16", bucket=16)

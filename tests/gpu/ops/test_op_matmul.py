@@ -84,7 +84,7 @@ def check_bucket(rig: Rig, bucket: int, tuning: str) -> None:
     [dtype if dtype == "q8" else pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES],
 )
 @pytest.mark.parametrize("rows", [101, pytest.param(128, marks=pytest.mark.slow)])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_the_largest_tiles_have_the_bits_of_smaller_ones(rig: Rig, dtype: str, rows: int) -> None:
     """They take as many columns as give every multiprocessor of a large GPU a workgroup."""
     rig, case = tuned(rig, "gpu"), MatmulCase(70, 8200, dtype, rows=rows, bucket=128, residual=True)
@@ -158,7 +158,6 @@ def test_the_output_head_of_smollm2_135m(rig: Rig) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "gated"), [("f32", True), ("q4", False)])
 @pytest.mark.parametrize("tuning", TUNINGS)
-@pytest.mark.bits
 def test_a_rows_bits_do_not_depend_on_tile_bucket_shards_or_the_rows_beside_it(
     rig: Rig, tuning: str, dtype: str, gated: bool
 ) -> None:

@@ -174,7 +174,7 @@ def test_weights_in_shards_and_in_other_slots(rig: Rig, bucket: int) -> None:
 @pytest.mark.parametrize(
     ("dtype", "tuning"), [*((d, "gpu") for d in FORMATS), ("q8", "own"), ("q8", "loads")]
 )
-@pytest.mark.bits
+@pytest.mark.slow
 def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
     rig: Rig, dtype: str, tuning: str
 ) -> None:

@@ -45,7 +45,7 @@ def test_activations_are_rounded_to_the_nearest_int8(
 
 
 @pytest.mark.parametrize("k", [1, 31, 97, 128, 1100])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_the_bits_do_not_depend_on_the_workgroups_of_a_row(rig: Rig, k: int) -> None:
     rng = np.random.default_rng(k)
     x, gain = normal(rng, 5, k), normal(rng, k)
@@ -127,7 +127,7 @@ def test_norm_bias_gate_and_residual_fused_into_q8_matmul(q8_rig: Rig, dtype: st
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("k", [20, 300, 1100])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, k: int, dtype: str) -> None:
     whole = MatmulCase(k, 70, dtype, rows=128, bucket=128, norm=True, residual=True)
     numbers = MatmulNumbers.of(whole)
@@ -142,7 +142,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(q8_rig: Rig, k: int, dt
 
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_the_largest_tiles_of_int8_rows_have_the_bits_of_smaller_ones(rig: Rig, dtype: str) -> None:
     """They have 128 rows, and leave enough workgroups."""
     tuning = replace(GPU, q8_activations=True)
@@ -177,7 +177,7 @@ def test_q8_matmul_of_experts(q8_rig: Rig, bucket: int, dtype: str, per_assignme
 
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("k", [20, 70, 300])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_the_bits_of_an_assignment_do_not_depend_on_the_rows_beside_it(
     q8_rig: Rig, k: int, dtype: str
 ) -> None:

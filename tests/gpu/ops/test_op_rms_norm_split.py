@@ -33,7 +33,7 @@ def test_buffers_too_small_for_the_rows_are_refused(rig: Rig) -> None:
 
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.parametrize("blocks", [1, 3, 18, 35])
-@pytest.mark.bits
+@pytest.mark.slow
 def test_matmul_has_the_same_bits_with_a_split_norm_and_without(
     rig: Rig, blocks: int, tuning: str
 ) -> None:

@@ -93,6 +93,7 @@ def test_draws_from_bins_equal_the_reference(rig: Rig, vocab: int, family: str) 
     assert np.mean(decided) >= least, "too few of the cases could have failed"
 
 
+@pytest.mark.slow
 def test_a_draw_has_the_same_bits_with_any_number_of_workgroups(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

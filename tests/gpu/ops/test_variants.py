@@ -160,6 +160,7 @@ def run(rig: Rig, found: dict[Variant, tuple[Use, Check]]) -> None:
     assert not wrong, "\n".join(wrong[:8])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_decoding_in_float32_is_right_with_every_head_size_and_every_number_of_lanes(
     as_gpu: Callable[[str], Rig],

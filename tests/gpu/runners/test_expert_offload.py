@@ -75,6 +75,7 @@ def computed(runner: WgpuRunner) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n_slots"),
     [

@@ -288,6 +288,7 @@ def test_stages_cannot_be_more_than_layers_or_on_devices_that_do_not_exist() -> 
     assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_experts_of_a_stage_may_wait_in_host_memory(device: Device) -> None:
     folder = random_models.folder("qwen2_moe")
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint.open(folder)

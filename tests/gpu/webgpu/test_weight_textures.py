@@ -74,6 +74,7 @@ def test_rows_too_long_for_a_texture_line_get_their_own(textures: Device) -> Non
     assert rows_interleaved(with_side(software, 63), "f16", 64, 48, 1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("name", "dtype"),
