@@ -60,7 +60,7 @@ export function effectOf(context) {
   return { key, did, without, with: now, chosen, name, label };
 }
 
-const NO_INTERVENTIONS = "No interventions. Switch off a head to see the effect on this token.";
+const NO_INTERVENTIONS = "No interventions. Switch off a head or an expert to see the effect on this token.";
 const NO_ANSWER = "No answer yet. Interventions will act on the next one, including its prompt.";
 const WRITING = "Generating. Select a token to see the effect on it.";
 
