@@ -333,11 +333,11 @@ class PlanCache:
         instruments = self._instruments(kind, n_rows, interventions, loras)
         config = model.config
         if kv is not None:
-            windows = tuple(
-                map(kv.window_of, map(config.sliding_window_of, range(config.n_layers)))
-            )
+            own = map(config.sliding_window_of, range(config.n_layers))
+            windows = tuple(kv.window_of(window) for window in own)
             config = replace(config, sliding_windows=windows)
-            instruments = replace(instruments, kv=self._roundable(kv))
+            self._expect_roundable(kv)
+            instruments = replace(instruments, kv=kv)
         run = Pass(rec, batch, config, self._work, self._pools, tensors.chosen, instruments)
         if kind == "lens" and instruments.states:
             x = instruments.states.as_rows
@@ -380,15 +380,14 @@ class PlanCache:
             self._capture_buffers.unfused() if kind in ("unfused", "head_out") else None,
         )
 
-    def _roundable(self, kv: KvVariant) -> KvVariant:
-        """Return `kv`. Raises InvalidRequest if it rounds what is quantised already."""
+    def _expect_roundable(self, kv: KvVariant) -> None:
+        """Raises InvalidRequest if `kv` rounds what is quantised already."""
         if kv.rounds and self._pools.format.packed:
             raise InvalidRequest(
                 f"keys and values are stored as {self._pools.dtype}, which rounds them already; "
                 "start the server with --kv-dtype f16 or f32",
                 "keys",
             )
-        return kv
 
     def _head_out(self, run: Pass) -> Tensor:
         """Record the output projection of every layer, each followed by a mark."""

@@ -59,7 +59,7 @@ class Readback(Protocol):
     """
 
     def wait(self) -> None:
-        """Block, without holding the interpreter lock, until the submission is done."""
+        """Block, without holding the interpreter lock, until the results are there or are late."""
         ...
 
     def read(self, n_bytes: int) -> bytes:

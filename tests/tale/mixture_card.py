@@ -113,6 +113,10 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 def render(folder: Path) -> str:
     """Return the card of the model in `folder`."""
     training, routing = read(folder, "training.json"), read(folder, "routing.json")
+    config = read(folder, "config.json")
+    expert = 3 * config["hidden_size"] * config["intermediate_size"]
+    n_idle = config["num_local_experts"] - config["num_experts_per_tok"]
+    active = training["parameters"] - config["num_hidden_layers"] * n_idle * expert
     n_bytes = (folder / "model.safetensors").stat().st_size
     layers = "\n".join(
         f"| {i} | {of['evenness']:.3f} | {of['by_token']:.0%} | {of['by_kind']:.1%} |"
@@ -123,10 +127,11 @@ def render(folder: Path) -> str:
         for expert, texts in enumerate(routing["favourites"])
     )
     return TEMPLATE.read_text(encoding="utf-8").format(
-        config=read(folder, "config.json"),
+        config=config,
         training=training,
         held_out=training["held_out"],
         millions=training["parameters"] / 1e6,
+        active=active / 1e6,
         megabytes=n_bytes / 1e6,
         tokens=training["tokens"] / 1e6,
         same=100 * training["held_out"]["same_argmax"],
