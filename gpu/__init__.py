@@ -76,7 +76,10 @@ from gpu.kv.blocks import BLOCK_TOKENS, token_bytes_by_format
 from gpu.kv.context_shift import ATTENTION_SINKS
 from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
-from gpu.lora.adapter import check_lora
+from gpu.lora.adapter import MAX_LORAS, check_lora
+from gpu.lora.adapter import NAME as LORA_NAME
+from gpu.lora.config import MAX_RANK as MAX_LORA_RANK
+from gpu.lora.targets import LoraTarget, lora_targets_of
 from gpu.pace import LEAST_PACE, MOST_PACE, PaceChange, RunPace
 from gpu.pace import MOST_STEPS as MOST_PACED_STEPS
 from gpu.places import ENDED_IN_PAUSE, Places
@@ -114,11 +117,14 @@ __all__ = [
     "GB",
     "KNOWN_DEVICES",
     "LEAST_PACE",
+    "LORA_NAME",
     "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",
     "MAX_INTERVENTION_CHARS",
     "MAX_INTERVENTION_TOKENS",
     "MAX_LOGIT_BIASES",
+    "MAX_LORAS",
+    "MAX_LORA_RANK",
     "MAX_PATCHES",
     "MAX_STEERS",
     "MAX_STOP_CHARS",
@@ -167,6 +173,7 @@ __all__ = [
     "LoadOptions",
     "LoraInfo",
     "LoraStrength",
+    "LoraTarget",
     "MemoryInfo",
     "ModelConfig",
     "ModelError",
@@ -222,6 +229,7 @@ __all__ = [
     "gguf_part",
     "import_backend",
     "is_tuned",
+    "lora_targets_of",
     "measured_device",
     "n_dropped",
     "perplexities",

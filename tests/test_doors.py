@@ -85,6 +85,7 @@ APP = {
     "prompt": "engine_client processes tale protocol",
     "models": "config engine_client load_options prompt tale",
     "engine": "config engine_client load_options models processes prompt tale protocol",
+    "train": "engine engine_client models processes prompt",
     "replicas": "engine_client models protocol",
     "cluster": "config engine engine_client load_options models replicas protocol",
     "upstream": "config engine_client protocol",
@@ -96,7 +97,7 @@ APP = {
     "server": "app cluster config engine engine_client http models prompt replicas tale"
     " upstream protocol",
     "site": "app config load_options http local models",
-    "cli": "app config engine engine_client server models prompt site tale protocol",
+    "cli": "app config engine engine_client server models prompt site tale train protocol",
     "__main__": "cli",
 }  # fmt: skip
 
@@ -108,11 +109,14 @@ one."""
 OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {
+        "app.train.loop",
         "gpu.pytorch.",
         "gpu.bench.peers.scripts.run_transformers",
         "gpu.bench.peers.scripts.run_continuous_batching",
     },
+    "peft": {"app.train.loop"},
     "transformers": {
+        "app.train.loop",
         "gpu.bench.peers.scripts.run_transformers",
         "gpu.bench.peers.scripts.run_continuous_batching",
     },
@@ -147,7 +151,7 @@ OUTSIDE = {
     "click": {"app.cli."},
     "ray": {"app.cluster."},
 }
-NOT_AT_RUN_TIME = ("scipy", "peft", "pytest", "playwright")
+NOT_AT_RUN_TIME = ("scipy", "pytest", "playwright")
 
 
 @functools.cache
@@ -280,7 +284,8 @@ def test_importing_a_package_loads_neither_torch_nor_a_gpu_driver(package: str) 
 
 
 @pytest.mark.parametrize(
-    "module", ["app.cli.generate", "app.cli.perplexity", "app.cli.reap", "app.engine.main"]
+    "module",
+    ["app.cli.generate", "app.cli.perplexity", "app.cli.reap", "app.cli.train", "app.engine.main"],
 )
 def test_loading_a_model_needs_no_flask(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('flask', 'werkzeug') if m in sys.modules])"

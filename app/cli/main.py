@@ -25,6 +25,7 @@ COMMANDS = {
     "reap": "Prune the experts that matter least on a text.",
     "run": "Serve a model by its name.",
     "serve": "Serve the playground and the API.",
+    "train": "Train a LoRA adapter on lines of text.",
     "version": "Show the version.",
     "weights": "List the tensors of a model.",
 }

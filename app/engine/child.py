@@ -1,4 +1,5 @@
-"""Child process of the engine, with a pipe: start, kill, wait, and free its resources."""
+"""Child process with a pipe, of the engine or of a training: start, kill, wait, and free its
+resources."""
 
 from __future__ import annotations
 
@@ -43,12 +44,10 @@ class EngineProcess(Protocol):
 class Child:
     """Daemon process that runs `target(pipe, *args)`. Raises OSError if it cannot be started."""
 
-    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+    def __init__(self, target: Callable[..., None], *args: Any, name: str = "engine") -> None:
         context = multiprocessing.get_context("spawn")  # a GPU device does not survive a fork
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=target, args=(theirs, *args), name="engine", daemon=True
-        )
+        self._process = context.Process(target=target, args=(theirs, *args), name=name, daemon=True)
         self._killed_because = ""
         try:
             self._process.start()
@@ -70,7 +69,7 @@ class Child:
         killed = bool(self._killed_because)
         gone = self._gone(KILL_SECONDS if killed else CLOSE_SECONDS)
         if not gone and not killed:
-            log.error("killing the engine's process: it closed its pipe but did not end")
+            log.error("killing the process %s: it closed its pipe but did not end", self.pid)
             gone = self.kill("it closed its pipe but did not end")
         if gone:
             self._process.join()

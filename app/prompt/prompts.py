@@ -101,8 +101,12 @@ def render_prompt(
     messages: Sequence[Message | Turn],
     continue_final: bool = False,
     tools: Sequence[Tool] = (),
+    *,
+    add_generation_prompt: bool = True,
 ) -> RenderedPrompt:
     """Render a conversation with the chat template, in parts. Raises InvalidRequest.
+
+    `add_generation_prompt`: as in transformers, end where the assistant's answer begins.
 
     Names of special tokens in what a client wrote (contents, calls, descriptions of tools …) get a
     mark inside before rendering, so that the unmarked names in the result are the template's own.
@@ -119,7 +123,13 @@ def render_prompt(
 
     marked_tools = [map_texts(tool, marked) for tool in tools]
     marked_turns = [map_turn(turn, marked) for turn in turns]
-    text = render_messages(tokenizer, marked_turns, continue_final, marked_tools)
+    text = render_messages(
+        tokenizer,
+        marked_turns,
+        continue_final,
+        marked_tools,
+        add_generation_prompt=add_generation_prompt,
+    )
     if not names:
         return RenderedPrompt([PromptPart(text, True)], names, mark)
     template_names = special_names(tokenizer, [text])
@@ -133,6 +143,8 @@ def render_messages(
     messages: Sequence[Message | Turn],
     continue_final: bool,
     tools: Sequence[Tool] = (),
+    *,
+    add_generation_prompt: bool = True,
 ) -> str:
     """Return the text of the chat template.
 
@@ -155,6 +167,7 @@ def render_messages(
         template,
         turns,
         tools=tools,
+        add_generation_prompt=add_generation_prompt,
         continue_final=continue_final,
         **named,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.checkpoint.tensor_names import expert_modules, tensor_map_of
 from gpu.config import ModelConfig
 
@@ -59,6 +60,12 @@ def _expert_targets(config: ModelConfig, layer: int) -> Iterator[LoraTarget]:
             for module in modules:
                 mlp = module.partition(".experts.")[0].replace(MOE_MODULES[1], MOE_MODULES[0])
                 yield LoraTarget(module, layer, op, n_out, n_in, f"{mlp}.experts.{parameter}")
+
+
+def lora_targets_of(model: Path) -> tuple[LoraTarget, ...]:
+    """Return every matrix of the model in a folder or GGUF file that LoRA can target. Raises
+    ModelError."""
+    return tuple(lora_targets(ModelConfig.from_folder(model), Checkpoint.open(model)))
 
 
 def module_in_base(module: str, config: ModelConfig, checkpoint: WeightSource) -> str:

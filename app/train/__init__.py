@@ -1,0 +1,1 @@
+"""Training of LoRA adapters by PEFT, in a process of its own."""

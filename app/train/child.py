@@ -1,0 +1,52 @@
+"""Process that trains: it gets a `TrainJob` through its pipe and answers with events.
+
+It computes with low priority on few threads, so that a stream beside it goes on, and imports torch
+only here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import warnings
+
+from app.engine.child import Pipe
+from app.processes.parent import end_with_parent
+from app.train.messages import TrainEvent, TrainFailed, decode_job, encode
+from gpu import ModelError
+
+NICE = 10
+BELOW_NORMAL_PRIORITY_CLASS = 0x4000
+
+
+def main(pipe: Pipe) -> None:
+    """Do one job."""
+    end_with_parent()
+    lower_priority()
+    job = decode_job(pipe.recv_bytes())
+    # Read when torch is imported. Threads that wait by spinning would keep the engine's cores busy.
+    os.environ |= {"OMP_NUM_THREADS": str(job.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    warnings.simplefilter("ignore")
+
+    def tell(event: TrainEvent) -> None:
+        pipe.send_bytes(encode(event))
+
+    try:
+        from app.train.loop import train
+
+        train(job, tell)
+    except ModelError as error:
+        tell(TrainFailed(str(error)))
+    except MemoryError:
+        tell(TrainFailed("the memory of this machine does not suffice; take shorter lines"))
+
+
+def lower_priority() -> None:
+    """Let other processes compute first."""
+    if sys.platform == "win32":
+        kernel = ctypes.windll.kernel32
+        kernel.SetPriorityClass(kernel.GetCurrentProcess(), BELOW_NORMAL_PRIORITY_CLASS)
+    else:
+        os.nice(NICE)

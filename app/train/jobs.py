@@ -1,0 +1,31 @@
+"""Jobs from the user's lines and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.engine_client import Tokenizer
+from app.train.lines import examples_of, hold_out
+from app.train.messages import LoraSettings, TrainJob
+from app.train.process import missing_packages, n_threads
+from app.train.sizes import chosen_targets, expect_memory, train_targets
+from gpu import DeviceError, Inventory, ModelConfig
+
+
+def make_job(
+    model: Path, name: str, tokenizer: Tokenizer, text: str, settings: LoraSettings, out: Path
+) -> TrainJob:
+    """Return the job of training an adapter for the model at `model` on the lines of `text`.
+
+    Raises InvalidRequest for lines and settings that cannot be trained with, ModelError, and
+    DeviceError for too little memory or without the packages that train.
+    """
+    if missing := missing_packages():
+        raise DeviceError(missing)
+    settings.validate()
+    settings = chosen_targets(settings, train_targets(model))
+    examples = examples_of(tokenizer, text, ModelConfig.from_folder(model).context)
+    train, held_out = hold_out(examples, settings.seed)
+    job = TrainJob(str(model), name, str(out), settings, tuple(train), tuple(held_out), n_threads())
+    expect_memory(job, Inventory.from_folder(model).parameters)
+    return job

@@ -1,0 +1,107 @@
+"""One training in a process of its own, and the adapter that it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from app.engine.child import Child
+from app.train import child
+from app.train.messages import (
+    TrainDone,
+    TrainEvent,
+    TrainFailed,
+    TrainJob,
+    decode_event,
+    encode,
+)
+from gpu import DeviceError, ModelError, check_lora
+
+EXTRA = ("torch", "transformers", "peft")
+MISSING = "training needs PyTorch, transformers and PEFT: pip install 'tokenglass[train]'"
+"""What is said where the packages of the extra are not installed."""
+
+
+class TrainCancelled(Exception):
+    """The training was cancelled."""
+
+
+def missing_packages() -> str:
+    """Return what to install before an adapter can be trained; "" if all is there."""
+    return "" if all(importlib.util.find_spec(name) for name in EXTRA) else MISSING
+
+
+def n_threads() -> int:
+    """Return the threads of a training: half of the cores that this process may use."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, n // 2)
+
+
+class Training:
+    """A training that can be cancelled from another thread."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._cancelled = False
+
+    def run(self, on_event: Callable[[TrainEvent], None]) -> None:
+        """Train, and put the adapter where the job says; an older one there is replaced.
+
+        The adapter is written beside that place and checked before it is moved there, so that
+        nothing is left of a training that fails or is cancelled. Raises TrainCancelled, ModelError
+        for a model that cannot be trained, and DeviceError if the process ends before its time.
+        """
+        out = Path(self._job.folder)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".training-", dir=out.parent) as beside:
+            folder = Path(beside) / "adapter"
+            self._run_process(replace(self._job, folder=str(folder)), on_event)
+            check_lora("trained", folder, self._job.model)
+            if out.exists():
+                out.rename(Path(beside) / "before")
+            folder.rename(out)
+
+    def cancel(self) -> None:
+        """End the training; `run` raises TrainCancelled."""
+        with self._lock:
+            self._cancelled = True
+            if self._child is not None:
+                self._child.kill("the training was cancelled")
+
+    def _run_process(self, job: TrainJob, on_event: Callable[[TrainEvent], None]) -> None:
+        with self._lock:
+            if self._cancelled:
+                raise TrainCancelled
+            process = self._child = Child(child.main, name="training")
+        finished = False
+        try:
+            process.pipe.send_bytes(encode(job))
+            while not finished:
+                event = decode_event.decode(process.pipe.recv_bytes())
+                if isinstance(event, TrainFailed):
+                    raise ModelError(event.message)
+                on_event(event)
+                finished = isinstance(event, TrainDone)
+        except (EOFError, OSError):  # it was cancelled or has crashed
+            pass
+        finally:
+            with self._lock:
+                self._child = None
+            process.pipe.close()
+            how = process.wait_exit()
+            process.release()
+        if self._cancelled:
+            raise TrainCancelled
+        if not finished:
+            raise DeviceError(
+                f"the training process ended ({how}); its messages are in the log. If the memory "
+                "ran out, take a smaller model or shorter lines"
+            )

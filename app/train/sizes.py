@@ -1,0 +1,87 @@
+"""What a training takes: the modules that an adapter can change, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from app.models.free_memory import host_bytes
+from app.train.messages import LoraSettings, TrainJob
+from gpu import DeviceError, InvalidRequest, ModelConfig, lora_targets_of
+
+FLOAT = 4
+"""Bytes of a float32."""
+TRAINED = 4 * FLOAT
+"""Bytes of a trained number: itself, its gradient, and the two moments of Adam."""
+LIBRARIES = 600 << 20
+"""Bytes of PyTorch, transformers and PEFT in memory."""
+
+
+class TrainTarget(msgspec.Struct, frozen=True):
+    """Modules of this name in all layers. `width`: sum of their inputs and outputs, which is the
+    size of their adapters of rank 1."""
+
+    name: str
+    modules: int
+    width: int
+
+
+def train_targets(model: Path) -> tuple[TrainTarget, ...]:
+    """Return what can be trained in the model of a folder or GGUF file: the matrices of attention
+    and dense MLPs. Raises ModelError."""
+    widths: dict[str, list[int]] = {}
+    for target in lora_targets_of(model):
+        if not target.is_optional:  # experts and routers are parameters of no module of their own
+            name = target.module.rpartition(".")[2]
+            widths.setdefault(name, []).append(target.n_in + target.n_out)
+    return tuple(TrainTarget(name, len(all), sum(all)) for name, all in widths.items())
+
+
+def chosen_targets(settings: LoraSettings, offered: Sequence[TrainTarget]) -> LoraSettings:
+    """Return the settings with the names of all their targets. Raises InvalidRequest for a target
+    that the model does not have."""
+    names = [target.name for target in offered]
+    for name in settings.targets:
+        if name not in names:
+            raise InvalidRequest(
+                f"this model has no {name!r} to train; expected some of {', '.join(names)}",
+                "targets",
+            )
+    return msgspec.structs.replace(settings, targets=settings.targets or tuple(names))
+
+
+def expect_memory(job: TrainJob, parameters: int, free: int | None = None) -> int:
+    """Return the bytes that a training needs. `parameters`: of the base; `free`: measured if None.
+    Raises DeviceError if they are not free."""
+    need = needed_bytes(job, parameters)
+    free = host_bytes() if free is None else free
+    if free is not None and need > free:
+        raise DeviceError(
+            f"training {job.name} on lines of up to {longest(job)} tokens needs about "
+            f"{need / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free; take a smaller "
+            "model, fewer targets or shorter lines"
+        )
+    return need
+
+
+def needed_bytes(job: TrainJob, parameters: int) -> int:
+    """Return the bytes at the peak of a training.
+
+    The base in float32 (twice while a GGUF file is dequantised), the adapter with gradients and
+    moments, and what the backward pass of the longest line reads: per token and layer about
+    12 vectors of the hidden size and 4 of the MLP's, and 4 rows of logits.
+    """
+    path = Path(job.model)
+    config = ModelConfig.from_folder(path)
+    base = FLOAT * parameters * (2 if path.is_file() else 1)
+    width = sum(t.width for t in train_targets(path) if t.name in job.settings.targets)
+    per_layer = 12 * config.hidden_size + 4 * config.intermediate_size
+    activations = FLOAT * longest(job) * (config.n_layers * per_layer + 4 * config.vocab_size)
+    return LIBRARIES + base + TRAINED * job.settings.rank * width + activations
+
+
+def longest(job: TrainJob) -> int:
+    """Return the tokens of the longest line."""
+    return max(len(each.ids) for each in (*job.examples, *job.held_out))
