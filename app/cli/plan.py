@@ -162,7 +162,7 @@ def report_lines(found: Sizing) -> Iterator[str]:
     yield from _step_lines(found)
     yield ""
     yield from _table([_DEVICE_HEADINGS, *map(_device_row, found.devices)], left=(0, 1, 5, 6))
-    yield "These are limits that no engine can beat, not predictions."
+    yield "These are limits, not predictions. Only a cache that holds the whole model beats them."
     yield ""
     for bounds in found.devices:
         yield f"{bounds.device.name}: {_spec(bounds.device)}"
@@ -295,6 +295,8 @@ def _spec(device: DeviceSpec) -> str:
         parts.append(amount(device.flops_per_s, "FLOP/s"))
     if device.bus_bytes_per_s:
         parts.append(f"{amount(device.bus_bytes_per_s, 'B/s')} to host memory")
+    if device.cache_bytes:
+        parts.append(f"{amount(device.cache_bytes, 'B')} of cache")
     return f"{', '.join(parts)} ({device.source})"
 
 

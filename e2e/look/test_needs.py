@@ -49,6 +49,11 @@ def test_the_figures_are_those_of_the_server(page: Page, site: Callable[..., Sit
         assert found[bounds.device.name, "users that fit"] == bounds.users
         assert found[bounds.device.name, "time per token"] == bounds.decode.seconds
     expect(look.panel.locator(".nd-head")).to_contain_text("× 20 tokens/s = 138 MB/s")
+    expect(look.panel.get_by_text("fits into the device’s cache of 50.0 MB")).to_be_visible()
+    look.panel.get_by_role("button", name="RTX 3060").click()
+    held = 100 * 3e6 / expected.decode.n_bytes
+    words = look.panel.get_by_text("The device’s cache of 3.0 MB")
+    expect(words).to_contain_text(f"holds {held:.1f} % of what a step reads")
     assert violations(page) == []
 
 
@@ -77,6 +82,7 @@ def test_another_model_number_of_users_and_device(
     expect(look.panel.get_by_role("status").last).to_contain_text("Users is 0, expected 1 to")
     form.get_by_label("Users").fill("1")
     form.get_by_label("Users").press("Enter")
+    expect(look.panel.get_by_text("The size of the device’s cache is not known.")).to_be_visible()
     row = look.panel.get_by_role("row", name=re.compile("^Another device"))
     expect(row).to_contain_text("bandwidth")
 

@@ -1,14 +1,15 @@
 """Devices to size a model for, as their vendors' data sheets describe them.
 
-Rates of data sheets are peaks, those of matrix units in f16 without sparsity. The engine's own
-kernels use plain arithmetic; docs/gpus.md has measurements.
+Rates of data sheets are peaks, those of matrix units in f16 without sparsity. They give the size
+of the largest cache and not its rate. The engine's own kernels use plain arithmetic; docs/gpus.md
+has measurements.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-GB, TFLOPS = 10**9, 10**12
+MB, GB, TFLOPS = 10**6, 10**9, 10**12
 PCIE_4, PCIE_5 = 32 * GB, 64 * GB
 """Bytes per second of 16 lanes, one way."""
 
@@ -20,6 +21,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     flops_per_s    f16; None: the vendor does not publish it
     bus_bytes_per_s  from host memory, one way; None: the device computes in host memory
     source         where the numbers are from
+    cache_bytes    size of the cache that all of its processors share; None: unknown
     """
 
     name: str
@@ -28,32 +30,33 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     flops_per_s: float | None
     bus_bytes_per_s: float | None
     source: str
+    cache_bytes: int | None = None
 
 
 DEVICES = (
     DeviceSpec(
         "H100", 80 * GB, 3350 * GB, 989 * TFLOPS, PCIE_5,
-        "NVIDIA H100 data sheet, SXM5 80 GB; f16 without sparsity",
+        "NVIDIA H100 data sheet, SXM5 80 GB; f16 without sparsity", 50 * MB,
     ),
     DeviceSpec(
         "A100", 80 * GB, 2039 * GB, 312 * TFLOPS, PCIE_4,
-        "NVIDIA A100 data sheet, SXM4 80 GB; f16 without sparsity",
+        "NVIDIA A100 data sheet, SXM4 80 GB; f16 without sparsity", 40 * MB,
     ),
     DeviceSpec(
         "L4", 24 * GB, 300 * GB, 121 * TFLOPS, PCIE_4,
-        "NVIDIA L4 data sheet; f16, half of the rate with sparsity",
+        "NVIDIA L4 data sheet; f16, half of the rate with sparsity", 48 * MB,
     ),
     DeviceSpec(
         "RTX 4090", 24 * GB, 1008 * GB, 165 * TFLOPS, PCIE_4,
-        "NVIDIA Ada architecture paper; f16 with sums in f32, without sparsity",
+        "NVIDIA Ada architecture paper; f16 with sums in f32, without sparsity", 72 * MB,
     ),
     DeviceSpec(
         "RTX 3060", 12 * GB, 360 * GB, 51 * TFLOPS, PCIE_4,
-        "NVIDIA GeForce RTX 3060 12 GB; half of the 101 tensor TFLOPS with sparsity",
+        "NVIDIA GeForce RTX 3060 12 GB; half of the 101 tensor TFLOPS with sparsity", 3 * MB,
     ),
     DeviceSpec(
         "RX 7900 XTX", 24 * GB, 960 * GB, 123 * TFLOPS, PCIE_4,
-        "AMD Radeon RX 7900 XTX specifications; peak half precision",
+        "AMD Radeon RX 7900 XTX specifications; peak half precision, Infinity Cache", 96 * MB,
     ),
     DeviceSpec(
         "M4 Max", 128 * GB, 546 * GB, None, None,

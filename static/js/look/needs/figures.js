@@ -1,6 +1,6 @@
 // Figures of "What would it take" in words, and as a table.
 
-import { bytes, count, duration, figure } from "../../ui/format.js";
+import { bytes, count, duration, figure, percent } from "../../ui/format.js";
 
 /** @typedef {Answers.Sizing} Sizing */
 /** @typedef {Answers.DeviceBounds} DeviceBounds */
@@ -70,6 +70,19 @@ export function kvWords({ kv, context, n_layers: nLayers }) {
 /** How many of a device the model needs: "1", "2", or "–" if no number is enough. @param {DeviceBounds} bounds */
 export const howMany = ({ fits, split }) => (fits ? "1" : split ? count(split.n_devices) : "–");
 
+/**
+ * How much of what a step reads fits into the cache of a device: if all of it does, memory is no limit.
+ *
+ * @param {number} moved bytes that a step reads and writes
+ * @param {Answers.DeviceSpec} device
+ */
+export function aboutCache(moved, { cache_bytes: cache }) {
+  if (!cache) return "The size of the device’s cache is not known.";
+  if (moved <= cache)
+    return `What a step reads fits into the device’s cache of ${bytes(cache)}: later steps may be faster than its memory allows.`;
+  return `The device’s cache of ${bytes(cache)} holds ${percent(cache / moved)} % of what a step reads.`;
+}
+
 /** Where the figures of a device are from, and what can be done if the model does not fit. @param {DeviceBounds} bounds */
 export function aboutDevice({ fits, split, offload, device: { name, source } }) {
   const from = `${name}: ${source}.`;
@@ -82,14 +95,16 @@ export function aboutDevice({ fits, split, offload, device: { name, source } }) 
 }
 
 /**
- * Limits of a step on a device: bus, memory and arithmetic, each with the time that it takes.
+ * Levels of a step on a device, from the bus to the registers, with the time that each takes; null where
+ * the rate is in no data sheet.
  *
  * @param {{flops: number, n_bytes: number, weight_bytes: number}} step
  * @param {Answers.DeviceSpec} device
- * @returns {{level: string, amount: string, rate: string, seconds: number}[]}
+ * @returns {{level: string, amount: string, rate: string, seconds: number | null}[]}
  */
 export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weights }, device) {
-  const { bus_bytes_per_s: bus, bytes_per_s: wide, flops_per_s: rate } = device;
+  const { bus_bytes_per_s: bus, bytes_per_s: wide, flops_per_s: rate, cache_bytes: cache } = device;
+  /** @type {ReturnType<typeof ladder>} */
   const rows = [
     { level: "memory", amount: bytes(moved), rate: `${bytes(wide)}/s`, seconds: moved / wide },
   ];
@@ -100,6 +115,7 @@ export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weight
       rate: `${bytes(bus)}/s`,
       seconds: weights / bus,
     });
+  if (cache) rows.push({ level: `cache of ${bytes(cache)}`, amount: bytes(moved), rate: "unknown", seconds: null });
   if (rate)
     rows.push({
       level: "arithmetic, in registers",

@@ -12,6 +12,7 @@ import { Missing } from "../shared/context.js";
 import { addRow, clearRows, newTable, shareBar } from "../shared/table.js";
 import {
   BOUND_BY,
+  aboutCache,
   aboutDevice,
   aboutMemory,
   howMany,
@@ -27,7 +28,7 @@ import { NeedsForm, THIS } from "./form.js";
 /** @typedef {Answers.SizingAnswer} SizingAnswer */
 
 const SOURCE =
-  "Computed from the model’s config and the devices’ data sheets: limits that no engine can beat, not predictions.";
+  "Computed from the model’s config and the devices’ data sheets: limits, not predictions. Only a cache that holds the whole model beats them.";
 
 /** @type {NeedsForm} */
 let form;
@@ -42,7 +43,7 @@ const at = {
   kvWords: el("p", "sub"),
   devices: table("Devices", ["device", "needed", "users that fit", "first token", "tokens/s each", "bound by", ""]),
   source: el("p", "sub"),
-  ladder: table("A step on the device", ["limit", "amount", "rate", "time", ""]),
+  ladder: table("A step on the device", ["level", "amount", "rate", "time", ""]),
   ladderWords: el("p", "sub"),
 };
 /** Answers by query, and the `hello` of the running model, which a query need not name. @type {Map<string, Promise<SizingAnswer>>} */
@@ -211,11 +212,11 @@ function drawLadder(sizing, chosen, context) {
   const step = focused?.cost ?? sizing.decode;
   const rows = ladder(step, device);
   const measured = focused?.ms ?? 0;
-  const most = Math.max(...rows.map(({ seconds }) => seconds), measured / 1000);
+  const most = Math.max(...rows.map(({ seconds }) => seconds ?? 0), measured / 1000);
   for (const { level, amount, rate, seconds } of rows)
-    row(at.ladder, [level, amount, rate, time(seconds), seconds / most]);
+    row(at.ladder, [level, amount, rate, seconds === null ? "" : time(seconds), (seconds ?? 0) / most]);
   if (measured) row(at.ladder, ["measured", "", "", time(measured / 1000), measured / 1000 / most], true);
-  setText(at.ladderWords, focused ? wordsOfRun(focused, rows) : wordsOfStep(sizing));
+  setText(at.ladderWords, `${focused ? wordsOfRun(focused, rows) : wordsOfStep(sizing)} ${aboutCache(step.n_bytes, device)}`);
 }
 
 /** @param {Answers.Sizing} sizing */
@@ -223,7 +224,7 @@ function wordsOfStep({ users, context, decode, prefill }) {
   const whose = users > 1 ? `a token of each of ${count(users)} users` : "a token";
   return (
     `The step that writes ${whose} after ${count(context)} tokens: ${figure(decode.intensity)} operations per byte. ` +
-    `Reading the prompt: ${figure(prefill.intensity)}. Caches are left out: data sheets rarely give their bandwidth.`
+    `Reading the prompt: ${figure(prefill.intensity)}.`
   );
 }
 
@@ -250,7 +251,7 @@ function focusedStep({ answer, token, index }) {
 
 /** @param {NonNullable<ReturnType<typeof focusedStep>>} focused @param {ReturnType<typeof ladder>} rows */
 function wordsOfRun({ ms, clock, index, answer, segment }, rows) {
-  const bound = Math.max(...rows.filter(({ level }) => !level.startsWith("bus")).map(({ seconds }) => seconds));
+  const bound = Math.max(...rows.filter(({ level }) => !level.startsWith("bus")).map(({ seconds }) => seconds ?? 0));
   const speed = tokensPerSecond(answer, segment);
   const run = speed ? ` The run writes ${figure(speed)} tokens/s; the bound is ${figure(1 / bound)}.` : "";
   return (
