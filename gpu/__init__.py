@@ -105,6 +105,8 @@ from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTa
 from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
+from gpu.watermark.detector import detect as detect_watermark
+from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 
 __all__ = [
     "ATTENTION_SINKS",
@@ -164,6 +166,7 @@ __all__ = [
     "GrammarCompiler",
     "GrammarMatcher",
     "GrammarVocabulary",
+    "Greenlists",
     "HeadFactor",
     "InterventionSpan",
     "Interventions",
@@ -213,11 +216,13 @@ __all__ = [
     "TokenTable",
     "Tokenizer",
     "TokenizerLike",
+    "WatermarkConfig",
     "Workload",
     "autotune_device",
     "cache_folder",
     "check_lora",
     "choose_dtype",
+    "detect_watermark",
     "devices",
     "expect_empty",
     "expect_inside",

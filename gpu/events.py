@@ -168,6 +168,14 @@ class Allowed(msgspec.Struct, frozen=True):
     probability: float
 
 
+class Watermark(msgspec.Struct, frozen=True):
+    """Greenness of a token that a watermark could favour: whether it is green, and the probability
+    that all green tokens together had before the bias."""
+
+    green: bool
+    probability: float
+
+
 class Token(msgspec.Struct, frozen=True, tag="token"):
     """One written token. `text` joined over all tokens is the text of the run: a token that ends
     inside a character has "" and the one that completes it has the whole character. `eos` marks the
@@ -179,7 +187,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     others. An upstream server (`app.upstream`) does not tell what is None here; its `rank` is
     known among the candidates, and its `logprob` is not a number if it told none. `slid`: how many
     tokens after the first `n_keep` had left the cache when it was chosen (`gpu.kv.context_shift`);
-    absent while all are there."""
+    absent while all are there. `watermark`: absent if it was drawn without one."""
 
     index: int
     id: int
@@ -199,6 +207,7 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     draft: Draft | None = None
     allowed: Allowed | msgspec.UnsetType = msgspec.UNSET
     slid: int | msgspec.UnsetType = msgspec.UNSET
+    watermark: Watermark | msgspec.UnsetType = msgspec.UNSET
 
 
 class Preview(msgspec.Struct, frozen=True, tag="preview"):

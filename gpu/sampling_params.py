@@ -1,7 +1,8 @@
 """`SamplingParams`, the sampling settings of a request; each field is declared once.
 
 The order of the steps is fixed: biases → repetition penalty → frequency and presence penalty →
-temperature → top-k → top-p → min-p → draw. Biases and penalties are those of vLLM and OpenAI.
+temperature → top-k → top-p → min-p → watermark → draw. Biases and penalties are those of vLLM and
+OpenAI; the watermark and its place after the filters are those of transformers.
 The three filters are thresholds on the scaled logit: a token survives when its scaled logit is at
 least the largest of the thresholds, so tokens that tie with a threshold survive with it.
 
@@ -26,7 +27,7 @@ MAX_STOP_CHARS = 256
 MAX_LOGIT_BIASES = 300
 MAX_BIAS = 100.0
 
-Stage = Literal["penalty", "temperature", "filter"]
+Stage = Literal["penalty", "temperature", "filter", "watermark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                         multiplied when negative (Keskar et al. 2019, CTRL)
     frequency_penalty   subtracted from a token's logit each time that the run wrote it
     presence_penalty    subtracted from the logits of tokens that the run wrote
+    watermark_bias      added to the logits of the tokens of the greenlist that survive the filters
+                        (0: no watermark; Kirchenbauer et al. 2023, "A Watermark for Large Language
+                        Models"). transformers calls it `bias`, and the next two as here
+    greenlist_ratio     share of the vocabulary that is green after each token
+    hashing_key         decides, with the token before, which tokens are green
     seed                None: the engine draws one and reports it
     first_index         number of the seed's random sequence that draws the first token: a run over
                         the first n tokens of another, with first_index n, writes the rest again.
@@ -193,6 +199,41 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             slider=Slider(-2.0, 2.0, 0.05),
         ),
     ] = 0.0
+    watermark_bias: Annotated[
+        float,
+        Declaration(
+            label="watermark",
+            range=(0.0, 20.0),
+            meaning="0 writes no watermark",
+            help="Add this to the logits of a watermark's green tokens; 0 writes no watermark.",
+            live=True,
+            stage="watermark",
+            neutral=0.0,
+            off=(0.0, "none"),
+            slider=Slider(0.0, 10.0, 0.5),
+        ),
+    ] = 0.0
+    greenlist_ratio: Annotated[
+        float,
+        Declaration(
+            label="green share",
+            range=(0.01, 0.99),
+            meaning="the share of the vocabulary that a watermark favours",
+            help="Share of the vocabulary that a watermark favours after each token.",
+            live=True,
+            slider=Slider(0.05, 0.95, 0.05),
+        ),
+    ] = 0.25
+    hashing_key: Annotated[
+        int,
+        Declaration(
+            label="watermark key",
+            range=(1, MAX_COUNT),
+            meaning="who has the key can find the watermark",
+            help="Key of the watermark; a text is checked with the key it was written with.",
+            live=True,
+        ),
+    ] = 15485863
     seed: Annotated[
         int | None,
         Declaration(

@@ -61,6 +61,8 @@ class Sample:
     n_drafts    rows up to `row` that are drafts; penalties count their tokens as written
     verifies    the token is only compared with a draft, or follows one: the slot's last token, its
                 seen tokens and its counts stay as they are
+    watermark_bias  added to the logits of the tokens that `Runner.set_greenlist` gave the slot,
+                after the filters; 0: none
     n_allowed   size of the set that `Runner.set_grammar_bitmask` gave the slot, to which the draw
                 is limited; 0: no limit
 
@@ -79,6 +81,7 @@ class Sample:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    watermark_bias: float = 0.0
     logit_bias: tuple[TokenBias, ...] = ()
     n_drafts: int = 0
     verifies: bool = False
@@ -136,6 +139,11 @@ class Step:
     loras: bool = False
     kv: KvVariant | None = None
 
+    @property
+    def has_watermark(self) -> bool:
+        """Return whether a sample has a watermark."""
+        return any(sample.watermark_bias for sample in self.samples)
+
     def drafts_before(self, sample: Sample) -> list[int]:
         """Return the drafts that count as seen and written for `sample`."""
         first = sample.row + 1 - sample.n_drafts
@@ -163,7 +171,8 @@ class Sampled:
 
     logprob      natural log of the model's own probability (raw logits, temperature 1)
     probability  of the choice after all filters
-    rank         how many tokens have a larger scaled logit (0: the most likely)
+    rank         how many tokens have a larger scaled logit (0: the most likely); with a watermark,
+                 how many survivors after its bias
     n_kept       how many tokens survived the filters
     draw         the uniform number in [0, 1) that picked the token; 0 when greedy
     mass         probability (before the filters) that was kept, and that each filter cut: an entry
@@ -171,6 +180,8 @@ class Sampled:
     candidates   the `N_CANDIDATES` most likely, most likely first
     allowed      the model's own probability of all allowed tokens together (see `Sample.n_allowed`,
                  of which everything but `logprob` is about); 1 if all are allowed
+    green        probability of the green tokens in the draw before the bias of a watermark was
+                 added; 0 without one
     """
 
     id: int
@@ -182,6 +193,7 @@ class Sampled:
     mass: tuple[float, ...]
     candidates: tuple[Candidate, ...]
     allowed: float = 1.0
+    green: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ GPU = {
     "architectures": "errors files gguf",
     "sampling_params": "errors",
     "info": "sampling_params",
+    "watermark": "errors sampling_params",
     "step": "errors sampling_params",
     "load_options": "",
     "stage_hosts": "",
@@ -61,12 +62,12 @@ GPU = {
     " reference step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
     " pace places pytorch request runner runners sampling_params scheduled_updates speculative"
-    " stage_hosts step text",
+    " stage_hosts step text watermark",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",
     "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"
     " load_options lora pace places request runners sampling_params scheduled_updates stage_hosts"
-    " text tuning webgpu",
+    " text tuning watermark webgpu",
     "checks": "architectures checkpoint config kv load_options models ops reference runners"
     " sampling_params step webgpu",
     "bench": "checkpoint checks config engine errors events info kv load_options"

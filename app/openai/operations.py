@@ -15,6 +15,7 @@ from app.openai.embeddings import EmbeddingRequest
 from app.openai.responses_request import ResponsesRequest
 from app.openai.schema import ChatRequest, CompletionRequest
 from app.openai.text_routes import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
+from app.openai.watermark import WatermarkRequest
 from app.protocol.messages import SamplingUpdate
 
 Schema = dict[str, Any]
@@ -52,6 +53,7 @@ STRING: Schema = {"type": "string"}
 STRING_OR_NULL: Schema = {"type": ["string", "null"]}
 INTEGER: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
+BOOLEAN: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
 
 ERROR = _object(
@@ -220,6 +222,23 @@ OPERATIONS = (
         "The text of token ids",
         _object(content=STRING, prompt=STRING),
         body=DetokenizeRequest,
+        errors=TEXT_ERRORS,
+    ),
+    Operation(
+        "post",
+        "/watermark",
+        "Whether a text has a watermark",
+        _object(
+            num_tokens_scored=INTEGER,
+            num_green_tokens=INTEGER,
+            green_fraction=NUMBER,
+            z_score=NUMBER,
+            p_value=NUMBER,
+            prediction=BOOLEAN,
+            confidence=NUMBER,
+            tokens=_list(_object(id=INTEGER, piece=STRING)),
+        ),
+        body=WatermarkRequest,
         errors=TEXT_ERRORS,
     ),
     Operation(

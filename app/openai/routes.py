@@ -10,7 +10,7 @@ from flask import Flask, Response, jsonify
 
 from app.engine_client import EngineClient, Tokenizer
 from app.openai import generations as generation_routes
-from app.openai import responses_route
+from app.openai import responses_route, watermark
 from app.openai.body import decode_body
 from app.openai.completion_format import chat_format
 from app.openai.completions import answer_request, complete
@@ -32,10 +32,11 @@ from app.protocol.messages import Hello
 
 
 def register(app: Flask, engine: EngineClient) -> None:
-    """Add the `/v1` routes."""
+    """Add the `/v1` routes, and the detector of watermarks."""
     generations = Generations()
     generation_routes.register(app, generations)
     responses_route.register(app, engine, generations)
+    watermark.register(app, engine)
 
     @app.get("/v1/models")
     def models() -> Response:

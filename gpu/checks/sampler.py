@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu.checks.rig import ROUNDING, Array, Rig, check_each
 from gpu.checks.sampler_rig import SamplerRig, settings
@@ -29,6 +30,7 @@ class Expected:
     logits: Array
     context: Sequence[int]
     sample: Sample
+    green: npt.NDArray[np.bool_] | None = None
 
     @property
     def case(self) -> str:
@@ -56,8 +58,8 @@ class Expected:
         s = self.sample
         added = self.added()
         scaling = 16 if s.temperature not in (0, 1) or s.repetition_penalty != 1 else 0
-        scaled = scaling * (np.abs(d.scaled) + added) + 4 * added
-        error: Array = ROUNDING * (16 + 8 * (d.scaled.max() - d.scaled) + scaled)
+        scaled = scaling * (np.abs(d.scaled) + added) + 4 * added + 8 * s.watermark_bias
+        error: Array = ROUNDING * (16 + 8 * (d.marked.max() - d.marked) + scaled)
         return error
 
     def added(self) -> Array:
@@ -75,7 +77,7 @@ class Expected:
 
     def distribution(self, **changes: Any) -> reference.Distribution:
         sample = replace(self.sample, **changes)
-        return reference.distribution(self.logits, self.context, sample)
+        return reference.distribution(self.logits, self.context, sample, self.green)
 
     def may_be_kept(self, d: reference.Distribution) -> range:
         """Bounds of the number of survivors, given the rounding of masses and thresholds."""
@@ -98,31 +100,38 @@ class Expected:
         if self.sample.temperature == 0:
             return [reference.draw(d, 0.0)]
         slack = 2 * float(d.after @ self.mass_error(d)) + 2 * self.sum_error(d)
-        order = [int(id) for id in d.order if d.kept[id]]
+        order: list[int] = reference.draw_order(d).tolist()
         ends = [reference.draw(d, min(max(at, 0.0), 1 - 2.0**-53)) for at in (u - slack, u + slack)]
         return order[order.index(ends[0]) : order.index(ends[1]) + 1]
 
 
 def is_flat(d: reference.Distribution) -> bool:
     """True if all logits are equal."""
-    return bool(np.ptp(d.scaled) == 0)
+    return bool(np.ptp(d.marked) == 0)
 
 
 def check_draw(
-    rig: Rig, got: Sampled, logits: Array, context: Sequence[int], sample: Sample
+    rig: Rig,
+    got: Sampled,
+    logits: Array,
+    context: Sequence[int],
+    sample: Sample,
+    green: npt.NDArray[np.bool_] | None = None,
 ) -> bool:
-    """Compare one draw with the reference; return whether rounding leaves only one answer."""
-    e = Expected(logits.astype(np.float64), context, sample)
+    """Compare one draw with the reference; return whether rounding leaves only one answer.
+    `green`: greenlist of a sample with a watermark."""
+    e = Expected(logits.astype(np.float64), context, sample, green)
     d = e.distribution()
     kept, n_kept = e.may_be_kept(d), np.count_nonzero(d.kept)
     rig.expect(f"{e.case}: kept {got.n_kept}, not {n_kept}", got.n_kept in kept)
     _check_candidates(rig, got, e, d, decided=len(kept) == 1)
     _check_logprob(rig, got, e)
-    rank = np.count_nonzero(d.scaled > d.scaled[got.id])
+    rank = np.count_nonzero(d.kept & (d.marked > d.marked[got.id]))
     rig.expect(f"{e.case}: rank {got.rank} instead of {rank}", got.rank == rank)
     if got.n_kept != n_kept:
         return False
-    error = float(d.before @ e.mass_error(d)) + e.sum_error(d)
+    error = float((d.before + d.after) @ e.mass_error(d)) + e.sum_error(d)
+    rig.compare(e.result("green"), e.case, np.array([got.green]), np.array([d.green]), 4 * error)
     rig.compare(e.result("mass"), e.case, np.array(got.mass), np.array(d.mass), 4 * error)
     u = 0.0 if sample.temperature == 0 else reference.uniform(sample.seed, sample.index)
     rig.expect(f"{e.case}: the draw was {got.draw}, not {u}", got.draw == u)
@@ -141,7 +150,7 @@ def _check_candidates(
     ids = d.order[:N_CANDIDATES]
     found = [c.id for c in got.candidates]
     rig.expect(f"{e.case}: candidates {found}", found == ids.tolist())
-    bound = e.mass_error(d)[ids] + float(d.before @ e.mass_error(d)) + e.sum_error(d)
+    bound = e.mass_error(d)[ids] + float((d.before + d.after) @ e.mass_error(d)) + e.sum_error(d)
     before = np.array([c.before for c in got.candidates])
     rig.compare(e.result("before"), e.case, before, d.before[ids], bound * d.before[ids])
     if decided:
@@ -181,8 +190,9 @@ def check_settings(
         ]
         logits = np.stack([family(rng, vocab) for _ in samples]).astype(np.float32)
         seen = [rng.integers(0, vocab, vocab // 3).tolist() for _ in samples]
-        for i, got in enumerate(sampler.choose(logits, samples, seen)):
-            decided.append(check_draw(sampler.rig, got, logits[i], seen[i], samples[i]))
+        green = [rng.random(vocab) < 0.25 if s.watermark_bias else None for s in samples]
+        for i, got in enumerate(sampler.choose(logits, samples, seen, green=green)):
+            decided.append(check_draw(sampler.rig, got, logits[i], seen[i], samples[i], green[i]))
     return decided
 
 
@@ -199,6 +209,14 @@ SETTINGS = (
     settings(min_p=0.05),
     settings(temperature=0.75, top_k=40, top_p=0.875, min_p=0.03125),
     settings(temperature=2.5, top_k=7),
+    settings(watermark_bias=1.5, temperature=0.75, top_k=40, top_p=0.875, min_p=0.03125),
+)
+WATERMARKED = (
+    settings(watermark_bias=2.0),
+    settings(watermark_bias=20.0, top_p=0.75),
+    settings(top_p=0.75),
+    settings(watermark_bias=4.0, temperature=0.0),
+    settings(watermark_bias=0.5, temperature=0.5, repetition_penalty=1.3, min_p=0.05),
 )
 
 
@@ -208,4 +226,13 @@ def check_sample(rig: Rig, vocab: int) -> None:
     check_settings(SamplerRig(rig, vocab), normal_logits, SETTINGS, rng)
 
 
-CHECKS: dict[str, Callable[[Rig], None]] = {"sample": check_each(check_sample, *VOCABS)}
+def check_watermark_keys(rig: Rig, vocab: int) -> None:
+    """Compare draws with a watermark, of rows beside others without one, with the reference."""
+    rng = np.random.default_rng(vocab)
+    check_settings(SamplerRig(rig, vocab), normal_logits, WATERMARKED, rng)
+
+
+CHECKS: dict[str, Callable[[Rig], None]] = {
+    "sample": check_each(check_sample, *VOCABS),
+    "watermark_keys": check_each(check_watermark_keys, *VOCABS),
+}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gpu import ops
 from gpu.checks.rig import POISON, Array, Rig, plain_rows
@@ -15,7 +16,7 @@ from gpu.ops.sampling import N_BINS, RESULT_WORDS, bin_groups
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.results import parse_samples
 from gpu.step import MAX_TIMES_WRITTEN, Row, Sample, Sampled
-from gpu.webgpu.buffers import padded
+from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
 N_SLOTS = MAX_SAMPLES + 1
@@ -48,6 +49,7 @@ class SamplerRig:
         self._keys = ops.SortKeys.make(memory, MAX_SAMPLES, vocab_size)
         self._texts = ops.SlotTexts.make(memory, N_SLOTS, vocab_size)
         self._allowed = memory.zeros("allowed", self._texts.seen.shape, "u32")
+        self._greenlist = memory.zeros("greenlist", self._texts.seen.shape, "u32")
         self._chosen = memory.zeros("chosen", (N_SLOTS,), "u32")
         self._results = memory.zeros("results", (MAX_SAMPLES, RESULT_WORDS), "u32")
 
@@ -57,18 +59,17 @@ class SamplerRig:
         samples: Sequence[Sample],
         contexts: Sequence[Sequence[int]] = (),
         allowed: Sequence[Sequence[int]] = (),
+        green: Sequence[npt.NDArray[np.bool_] | None] = (),
     ) -> tuple[Sampled, ...]:
         """Return the device's choices for up to 8 rows of float32 logits (n, vocab_size), each in a
         slot of its own with a context of `contexts`, of which the run wrote as many ids as the
         sample's index says, and a grammar that allows the ids `allowed`; none: it has no grammar.
-        Also checks the buffers afterwards."""
+        `green`: the greenlists of those with a watermark. Also checks the buffers afterwards."""
         allowed = [*allowed, *([()] * (len(samples) - len(allowed)))]
         samples = [replace(s, slot=i, n_allowed=len(allowed[i])) for i, s in enumerate(samples)]
-        # Slots without a grammar have any bits.
-        bits = np.random.default_rng(0).integers(0, 2**32, self._allowed.shape, np.uint32)
-        for i, ids in enumerate(allowed):
-            bits[i] = self._bits(ids) if ids else bits[i]
-        self.rig.memory.write(self._allowed, bits)
+        self._write_bits(self._allowed, [ids or None for ids in allowed])
+        marked = [None if bits is None else np.flatnonzero(bits).tolist() for bits in green]
+        self._write_bits(self._greenlist, marked)
         texts = [
             Text(context, min(sample.index, len(context)))
             for context, sample in zip(contexts, samples, strict=False)
@@ -127,7 +128,7 @@ class SamplerRig:
         return counts.reshape(-1, 2, N_BINS), spans.reshape(-1, 4), ids
 
     def record(self, rec: Recorder, batch: Batch) -> None:
-        """Record both halves of the sampler."""
+        """Record both halves of the sampler, and what follows for rows with a watermark."""
         vocab = self.vocab_size
         ops.logit_sort_keys(
             rec, batch, "sample.keys", vocab, self._logits, self._texts, self._allowed, self._keys
@@ -135,6 +136,13 @@ class SamplerRig:
         ops.sample(
             rec, batch, "sample", vocab, self._logits, self._keys, self._texts, self._chosen,
             self._results,
+        )  # fmt: skip
+        ops.watermark_keys(
+            rec, batch, "watermark", vocab, self._greenlist, self._results, self._keys
+        )
+        ops.sample(
+            rec, batch, "watermark.sample", vocab, self._logits, self._keys, self._texts,
+            self._chosen, self._results, watermarked=True,
         )  # fmt: skip
 
     def _upload(self, logits: Array, texts: Sequence[Text]) -> None:
@@ -153,6 +161,13 @@ class SamplerRig:
             if tensor is not None:
                 self.rig.poison(tensor)
         self.rig.poison(self._results)
+
+    def _write_bits(self, tensor: Tensor, sets: Sequence[Sequence[int] | None]) -> None:
+        """Write sets of tokens to the slots, and any bits to those without one."""
+        bits = np.random.default_rng(0).integers(0, 2**32, tensor.shape, np.uint32)
+        for slot, ids in enumerate(sets):
+            bits[slot] = bits[slot] if ids is None else self._bits(ids)
+        self.rig.memory.write(tensor, bits)
 
     def _bits(self, ids: Sequence[int]) -> Array:
         bits = np.zeros(self._allowed.shape[1] * 32, np.uint8)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 import msgspec
 
 from gpu.engine.run_events import RowResult, RunEvents
-from gpu.events import Draft, Event, Reason
+from gpu.events import Draft, Event, Reason, Watermark
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.step import Sampled
 from gpu.text.grammar_matcher import GrammarMatcher
 from gpu.text.token_table import TokenizerLike
+from gpu.watermark.greenlist import Bitmask, in_bitmask
 
 SEED_BITS = 32
 """Bits of a seed that the engine draws: every JSON reader keeps such a number exact."""
@@ -28,6 +29,7 @@ class RunText:
     ids        the prompt and every token read since
     n_written  samples read, with those that another engine wrote
     params     the settings in force
+    greenlist  bitmask of the green tokens of the next draw; None: it has no watermark
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class RunText:
         self.ids = list(request.ids)
         self.params = _seeded(request.params)
         self.grammar = grammar
+        self.greenlist: Bitmask | None = None
         written = self.ids[len(self.prompt) :]
         self.events = RunEvents(self.prompt, written, self.params.stop, tokenizer, on_event)
         self._eos_ids = eos_ids
@@ -65,11 +68,15 @@ class RunText:
         """Add the next token, and send the text that may be shown; return how the run ends if no
         token can follow. `row`: the one that fed it; `draft`: what was drafted in its place."""
         index, n_allowed = self.n_written, self.n_allowed
+        greenlist, self.greenlist = self.greenlist, None
         self.n_written += 1
         self.ids.append(sampled.id)
         goes_on = self.params.ignore_eos and self.grammar is None
         eos = sampled.id in self._eos_ids and not goes_on
         token = self.events.token(sampled, index, row, eos=eos, n_allowed=n_allowed, draft=draft)
+        if greenlist is not None:
+            mark = Watermark(in_bitmask(greenlist, sampled.id), sampled.green)
+            token = msgspec.structs.replace(token, watermark=mark)
         if self.grammar is not None:
             self.grammar.read(sampled.id)
             self.grammar.end_within(self._n_left(row.position))

@@ -217,12 +217,12 @@ class Sequence:
     @property
     def _must_settle(self) -> bool:
         """Return whether all submitted samples must be read before the next one is submitted: the
-        grammar must read them, the pace is limited, drafts are in flight or shall be, or the device
-        must be given the text."""
+        grammar must read them, the greenlist of a watermark follows from them, the pace is limited,
+        drafts are in flight or shall be, or the device must be given the text."""
         decoding = self.decoding
         if decoding.settled:
             return False
-        if self.text.grammar is not None or self.pace.limits:
+        if self.text.grammar is not None or self.text.params.watermark_bias or self.pace.limits:
             return True
         if decoding.needs_text or decoding.has_drafts:
             return True
@@ -231,9 +231,12 @@ class Sequence:
 
     def _room(self) -> int:
         """Return how many drafts may follow the next row: up to the limits of the text, the next
-        scheduled update and the next change of interventions."""
+        scheduled update and the next change of interventions. None with a watermark, as a slot has
+        the greenlist of one token."""
         at, n = self.next_index, self.decoding.n_submitted
         room = min(self.text.params.max_tokens - n - 1, self.context - self.next_position - 1)
+        if self.text.params.watermark_bias:
+            return 0
         if self._updates.next_index is not None:
             room = min(room, self._updates.next_index - n - 1)
         if room <= 0:

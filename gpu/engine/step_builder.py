@@ -13,6 +13,7 @@ from gpu.engine.decoding import Draws
 from gpu.engine.sequence import Repeated, Sequence
 from gpu.interventions.active import ActiveInterventions
 from gpu.step import Row, Sample, Step, StepResult
+from gpu.watermark.greenlist import WatermarkConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Scheduled:
     slot_interventions  (slot, interventions) to set before the step, where they change
     slot_texts          (slot, tokens, n_written) of slots whose text must be set before the step
     slot_bitmasks       (slot, bitmask) of slots whose grammar allows some tokens only
+    watermarks          the sequences whose sample has a watermark, and what decides its greenlist
     """
 
     step: Step
@@ -43,6 +45,7 @@ class Scheduled:
     slot_interventions: tuple[tuple[int, ActiveInterventions], ...] = ()
     slot_texts: tuple[tuple[int, list[int], int], ...] = ()
     slot_bitmasks: tuple[tuple[int, npt.NDArray[np.uint32]], ...] = ()
+    watermarks: tuple[tuple[Sequence, WatermarkConfig], ...] = ()
 
     @property
     def n_prefill(self) -> int:
@@ -135,6 +138,7 @@ class StepBuilder:
             tuple(changed),
             tuple((s.slot, *s.decoding.sync_text()) for s in stale),
             tuple((s.slot, g.bitmask) for s in self.samplers if (g := s.text.grammar) is not None),
+            tuple((s, c) for s in self.samplers if (c := WatermarkConfig.of(s.text.params))),
         )
 
     def _sample(self, sequence: Sequence, rows: range, drafts: list[int]) -> None:

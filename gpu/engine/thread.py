@@ -46,6 +46,7 @@ from gpu.runner import Runner
 from gpu.speculative.draft_length import Cost
 from gpu.speculative.drafting import Drafting, NgramDrafting
 from gpu.step import StepResult
+from gpu.watermark.greenlist import Greenlists
 
 if TYPE_CHECKING:
     from gpu.runners.encoder import Encoder
@@ -207,6 +208,7 @@ class EngineThread:
         )
         self._questions = QuestionQueue(lambda: self._scheduler.n_free_blocks)
         self._budget = QuestionBudget()
+        self._greenlists = Greenlists(runner.config.vocab_size)
         self._stepped = self._stalled = False
         recomputer = Recomputer(runner, self._scheduler, self._budget)
         warm_interventions = runner.warm_up(interventions=True) if options.warm_up else iter(())
@@ -385,6 +387,10 @@ class EngineThread:
             runner.set_text(slot, np.array(ids, np.uint32), n_written)
         for slot, bitmask in scheduled.slot_bitmasks:
             runner.set_grammar_bitmask(slot, bitmask)
+        for sequence, config in scheduled.watermarks:
+            greenlist = self._greenlists.bitmask(config, sequence.ids)
+            sequence.text.greenlist = greenlist
+            runner.set_greenlist(sequence.slot, greenlist)
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True

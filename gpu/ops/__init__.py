@@ -31,6 +31,7 @@ from gpu.ops.sampling import (
     logit_scatter,
     logit_sort_keys,
     sample,
+    watermark_keys,
 )
 from gpu.ops.shift_kv import LayerRope, make_moves, pack_moves, shift_kv, shift_quantized_kv
 
@@ -81,4 +82,5 @@ __all__ = [
     "shift_kv",
     "shift_quantized_kv",
     "steer",
+    "watermark_keys",
 ]

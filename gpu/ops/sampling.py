@@ -1,8 +1,9 @@
 """Sampling in two operations, and their buffers.
 
 `logit_sort_keys` applies grammar bitmask, biases, penalties and temperature (logits processors in
-other engines); `sample` applies `top_k`, `top_p` and `min_p`, and draws. `gpu.sampling_params`
-declares these settings.
+other engines); `sample` applies `top_k`, `top_p` and `min_p`, and draws. A watermark
+takes two more: `watermark_keys` adds its bias to the survivors, and `sample` draws again.
+`gpu.sampling_params` declares these settings.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gpu.webgpu.plan import Dispatch, Recorder
 RESULT_FIELDS: Fields = (
     ("id", "u32"), ("logprob", "f32"), ("probability", "f32"), ("rank", "u32"), ("n_kept", "u32"),
     ("draw", "f32"), ("mass_kept", "f32"), *((f"mass_cut_{name}", "f32") for name in CUTS[1:]),
-    ("n_candidates", "u32"), ("allowed", "f32"),
+    ("n_candidates", "u32"), ("allowed", "f32"), ("green", "f32"),
 )  # fmt: skip
 """Words of a sample's result, before its candidates (`gpu.step.Sampled`); shaders/sample.wgsl
 writes them."""
@@ -213,9 +214,12 @@ def sample(
     texts: SlotTexts,
     chosen: Tensor,
     results: Tensor,
+    *,
+    watermarked: bool = False,
 ) -> None:
     """Choose the next token of each sampled row from the keys of `logit_sort_keys`. If they have
-    bins, their tokens are sorted into these before."""
+    bins, their tokens are sorted into these before. `watermarked`: choose again for rows with a
+    watermark, after `watermark_keys`."""
     expect_shape(logits, (padded(vocab_size),), label)
     expect_shape(results, (RESULT_WORDS,), label)
     lanes = sample_lanes(vocab_size, rec.device.policy)
@@ -246,10 +250,51 @@ def sample(
             "COUNT_WORDS": texts.counts.shape[-1],
             "LANES": lanes,
             "SUM_PARTS": rec.device.policy.sum_parts,
+            **({"WATERMARKED": True} if watermarked else {}),
         },
         {"const SORT_QUADS": f"{max(1, CAPACITY // (4 * lanes))}u"},
         {"sampler_row": "sampler_row_binned"} if bins else None,
     )
+
+
+def watermark_keys(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    vocab_size: int,
+    greenlist: Tensor,
+    results: Tensor,
+    sort_keys: SortKeys,
+) -> None:
+    """Add the bias of a watermark to the keys of the green tokens that `sample` let survive, in
+    rows that have one; for `sample` to choose again."""
+    expect_shape(results, (RESULT_WORDS,), label)
+    rec.dispatch(
+        label,
+        "watermark_keys",
+        {
+            "step": batch.step,
+            "greenlist": greenlist,
+            "results": results,
+            "sort_keys": sort_keys.keys,
+        },
+        (slices(vocab_size), batch.n_samples, 1),
+        {
+            **_layout(vocab_size),
+            "GREEN_WORDS": greenlist.shape[-1],
+            "RESULT_WORDS": RESULT_WORDS,
+            "FLOOR_WORD": len(RESULT_FIELDS) - 1,
+        },
+    )
+
+
+@cost_of_kernel("watermark_keys")
+def watermark_keys_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 8 per token. Bytes: sort keys read and written, the greenlist."""
+    c, row = constants_of(dispatch), dispatch.tensors["sort_keys"].shape[-1]
+    n_tokens = 4 * c["SLICES"] * c["SLICE_LANES"] * c["STRIP_QUADS"]
+    n_bytes = 4 * (2 * row + c["GREEN_WORDS"])
+    return Cost(size.n_samples * SORT_KEY_FLOPS * n_tokens, size.n_samples * n_bytes)
 
 
 def logit_histogram(

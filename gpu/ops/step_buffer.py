@@ -24,8 +24,8 @@ SAMPLE_FIELDS: Fields = (
     ("top_k", "u32"), ("temperature", "f32"), ("top_p", "f32"), ("min_p", "f32"),
     ("repetition_penalty", "f32"), ("frequency_penalty", "f32"), ("presence_penalty", "f32"),
     ("n_biases", "u32"), ("n_drafts", "u32"), ("verifies", "u32"), ("n_allowed", "u32"),
-    ("inverse_temperature", "f32"), ("inverse_penalty", "f32"), ("unused_0", "u32"),
-    ("unused_1", "u32"),
+    ("inverse_temperature", "f32"), ("inverse_penalty", "f32"), ("watermark_bias", "f32"),
+    ("unused_0", "u32"),
 )  # fmt: skip
 ROW_FIELDS: Fields = (
     ("slot", "u32"), ("position", "u32"), ("token", "u32"), ("block", "u32"),
@@ -79,7 +79,7 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
             s.n_allowed,
             1.0 / max(s.temperature or 1.0, LEAST_TEMPERATURE),
             1.0 / s.repetition_penalty,
-            0,
+            s.watermark_bias,
             0,
         )
         at += _SAMPLE.size

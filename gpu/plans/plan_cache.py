@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from gpu import ops
 from gpu.config import ModelConfig
@@ -72,6 +72,7 @@ class PlanKey(NamedTuple):
     interventions, loras   whether the plan has dispatches for them
     apart                  every row is of another sequence, in more than `split_rows`
     kv                     change of what attention reads
+    watermark              samples may have one, so that they are drawn in two passes
     """
 
     rows: int
@@ -82,6 +83,15 @@ class PlanKey(NamedTuple):
     loras: bool
     apart: bool = False
     kv: KvVariant | None = None
+    watermark: bool = False
+
+
+class PlanChanges(TypedDict, total=False):
+    """Fields of `PlanKey` that few plans have."""
+
+    apart: bool
+    kv: KvVariant | None
+    watermark: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +141,14 @@ class RecordedPlan:
 class SamplerTensors:
     """Tensors of the output head and the sampler.
 
-    texts    see gpu.ops.sampling              logits   (max_samples, padded vocab_size)
-    allowed  (n_slots, vocab_size / 32) u32    results  (max_samples, RESULT_WORDS) u32
-    keys     see gpu.ops.sampling
+    texts    see gpu.ops.sampling              logits     (max_samples, padded vocab_size)
+    allowed  (n_slots, vocab_size / 32) u32    greenlist  (n_slots, vocab_size / 32) u32
+    keys     see gpu.ops.sampling              results    (max_samples, RESULT_WORDS) u32
     """
 
     texts: ops.SlotTexts
     allowed: Tensor
+    greenlist: Tensor
     logits: Tensor
     keys: ops.SortKeys
     results: Tensor
@@ -149,6 +160,7 @@ class SamplerTensors:
         return cls(
             ops.SlotTexts.make(memory, n_slots, vocab_size),
             memory.zeros("allowed", (n_slots, -(-vocab_size // 32)), "u32"),
+            memory.zeros("greenlist", (n_slots, -(-vocab_size // 32)), "u32"),
             memory.zeros("logits", (max_samples, padded(vocab_size))),
             ops.SortKeys.make(memory, max_samples, vocab_size),
             memory.zeros("results", (max_samples, RESULT_WORDS), "u32"),
@@ -306,24 +318,23 @@ class PlanCache:
         context: int = 1,
         interventions: bool = False,
         loras: bool = False,
-        apart: bool = False,
-        kv: KvVariant | None = None,
+        **changes: Unpack[PlanChanges],
     ) -> RecordedPlan:
         """Return the plan for a step of this size, recorded now if it is the first. `context`:
         tokens of its longest sequence; `interventions`, `loras`: whether the plan applies them;
-        `apart`: every row is of another sequence; `kv`: change of what attention reads. Raises
-        InvalidRequest for keys and values that cannot be rounded."""
+        `changes`: see `PlanKey`. Raises InvalidRequest for keys and values that cannot be
+        rounded."""
         rows = _bucket(max(n_rows, LEAST_ROWS.get(kind, 1)), ROW_BUCKETS)
         splits = _power_of_two(-(-context // self._split)) if rows <= self.split_rows else 1
         samples = _bucket(n_samples, SAMPLE_BUCKETS)
-        apart = apart and rows > self.split_rows
-        key = PlanKey(rows, samples, splits, kind, interventions, loras, apart, kv)
+        key = PlanKey(rows, samples, splits, kind, interventions, loras, **changes)
+        key = key._replace(apart=key.apart and rows > self.split_rows)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind, interventions, loras, apart, kv = key
+        n_rows, n_samples, n_splits, kind, interventions, loras, apart, kv, watermark = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
         batch = replace(
@@ -354,7 +365,7 @@ class PlanCache:
         if n_samples:
             model.logits(run, x, tensors.sampler.logits)
         if n_samples and kind in SAMPLING:
-            self._sample(rec, batch)
+            self._sample(rec, batch, watermark)
         n_queries = self._n_queries(kind, rec.plan)
         stage = model.stage
         return RecordedPlan(
@@ -402,7 +413,7 @@ class PlanCache:
             run.rec.mark(out.name)
         return unfused.head_out
 
-    def _sample(self, rec: Recorder, batch: Batch) -> None:
+    def _sample(self, rec: Recorder, batch: Batch, watermark: bool) -> None:
         vocab, chosen, t = (
             self._model.config.vocab_size,
             self._tensors.chosen,
@@ -410,6 +421,12 @@ class PlanCache:
         )
         ops.logit_sort_keys(rec, batch, "sample.keys", vocab, t.logits, t.texts, t.allowed, t.keys)
         ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.texts, chosen, t.results)
+        if watermark:
+            ops.watermark_keys(rec, batch, "watermark", vocab, t.greenlist, t.results, t.keys)
+            ops.sample(
+                rec, batch, "watermark.sample", vocab, t.logits, t.keys, t.texts, chosen, t.results,
+                watermarked=True,
+            )  # fmt: skip
 
     def _n_queries(self, kind: str, plan: Plan) -> int:
         if kind not in SAMPLING or not self._device.has_timestamps:

@@ -98,6 +98,7 @@ class TorchRunner:
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
         self._texts: list[list[int]] = [[] for _ in range(n_tables)]
         self._allowed: dict[int, npt.NDArray[np.bool_]] = {}
+        self._greenlists: dict[int, npt.NDArray[np.bool_]] = {}
         self._last = np.zeros(n_tables, np.int64)
         self._stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # KV blocks by place
         self._active: dict[int, ActiveInterventions] = {}
@@ -152,9 +153,14 @@ class TorchRunner:
         self._thread.submit(self._texts.__setitem__, slot, tokens.tolist())
 
     def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        self._thread.submit(self._allowed.__setitem__, slot, self._bits(bitmask))
+
+    def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        self._thread.submit(self._greenlists.__setitem__, slot, self._bits(bitmask))
+
+    def _bits(self, bitmask: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         n = self.config.vocab_size
-        bits = np.unpackbits(bitmask.view(np.uint8), count=n, bitorder="little").astype(bool)
-        self._thread.submit(self._allowed.__setitem__, slot, bits)
+        return np.unpackbits(bitmask.view(np.uint8), count=n, bitorder="little").astype(bool)
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self._thread.submit(self._tables.__setitem__, slot, torch.tensor(blocks, dtype=torch.int64))
@@ -316,7 +322,8 @@ class TorchRunner:
     def _choose(self, logits: Floats, sample: Sample, step: Step) -> Sampled:
         context = [*self._texts[sample.slot], *step.drafts_before(sample)]
         allowed = self._allowed[sample.slot] if sample.n_allowed else None
-        sampled = sample_token(logits, context, sample, allowed)
+        green = self._greenlists[sample.slot] if sample.watermark_bias else None
+        sampled = sample_token(logits, context, sample, allowed, green)
         if not sample.verifies:
             self._last[sample.slot] = sampled.id
             self._texts[sample.slot].append(sampled.id)

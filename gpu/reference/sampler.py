@@ -1,10 +1,10 @@
 """Sampler in NumPy and double precision: penalties, temperature, top-k, top-p, min-p and the draw;
 the reference of every other sampler.
 
-Biases → penalties → `temperature` → `top_k` → `top_p` → `min_p` → draw. The three filters are
-thresholds on the scaled logit; tokens that tie with a threshold survive. The draw inverts the
-cumulative distribution of the survivors, most likely first, ties by id, at a number that depends on
-(seed, index) alone.
+Biases → penalties → `temperature` → `top_k` → `top_p` → `min_p` → watermark → draw. The three
+filters are thresholds on the scaled logit; tokens that tie with a threshold survive. The draw
+inverts the cumulative distribution of the survivors, most likely first, ties by id, at a number
+that depends on (seed, index) alone.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class Distribution:
     after   probability of the draw
     mass    probability (`before`) of the survivors, and cut by each filter: an entry for each of
             `CUTS`; greedy: 1 and zeros
+    marked  `scaled`, with the bias of a watermark added to green tokens: the draw goes by it
+    green   probability of the green survivors before that bias (greedy: of all green tokens); 0
+            without a watermark
     """
 
     order: npt.NDArray[np.intp]
@@ -69,6 +72,8 @@ class Distribution:
     kept: npt.NDArray[np.bool_]
     after: Doubles
     mass: tuple[float, ...]
+    marked: Doubles
+    green: float = 0.0
 
 
 def scale_logits(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) -> Doubles:
@@ -101,8 +106,14 @@ def within(
     return np.where(ids[places] == tokens, places, -1), replace(sample, logit_bias=biases)
 
 
-def distribution(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) -> Distribution:
-    """Apply the settings of `sample` to `logits` (vocab_size,). `context`: see `scale_logits`."""
+def distribution(
+    logits: npt.ArrayLike,
+    context: npt.ArrayLike,
+    sample: Sample,
+    green: npt.NDArray[np.bool_] | None = None,
+) -> Distribution:
+    """Apply the settings of `sample` to `logits` (vocab_size,). `context`: see `scale_logits`;
+    `green` (vocab_size,): the greenlist of `Sample.watermark_bias`."""
     scaled = scale_logits(logits, context, sample)
     order = np.argsort(-scaled, kind="stable")
     before = softmax(scaled)
@@ -110,7 +121,9 @@ def distribution(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) 
     if sample.temperature == 0:
         kept = np.arange(len(scaled)) == np.argmax(scaled)
         mass = (1.0, *(0.0 for _ in CUTS[1:]))
-        return Distribution(order, scaled, before, cut, kept, kept.astype(np.float64), mass)
+        after = kept.astype(np.float64)
+        chances = Distribution(order, scaled, before, cut, kept, after, mass, scaled)
+        return chances if green is None else _watermarked(chances, sample, green)
     if 0 < sample.top_k < len(scaled):
         cut[scaled < scaled[order[sample.top_k - 1]]] = 1
     if sample.top_p < 1:
@@ -123,15 +136,36 @@ def distribution(logits: npt.ArrayLike, context: npt.ArrayLike, sample: Sample) 
     kept = cut == 0
     mass = tuple(float(before[cut == i].sum()) for i in range(len(CUTS)))
     after = np.where(kept, before / mass[0], 0.0)
-    return Distribution(order, scaled, before, cut, kept, after, mass)
+    chances = Distribution(order, scaled, before, cut, kept, after, mass, scaled)
+    return chances if green is None else _watermarked(chances, sample, green)
+
+
+def _watermarked(
+    chances: Distribution, sample: Sample, green: npt.NDArray[np.bool_]
+) -> Distribution:
+    """Add the bias of a watermark to the survivors that are green."""
+    marked = chances.scaled + sample.watermark_bias * green
+    if sample.temperature == 0:
+        kept = np.arange(len(marked)) == np.argmax(marked)
+        after, share = kept.astype(np.float64), chances.before[green].sum()
+    else:
+        kept, share = chances.kept, chances.after[green].sum()
+        after = softmax(np.where(kept, marked, -np.inf))
+    return replace(chances, kept=kept, after=after, marked=marked, green=float(share))
 
 
 def draw(chances: Distribution, u: float) -> int:
     """Return the survivor at which the cumulative probability, most likely first, exceeds `u`."""
-    survivors = chances.order[chances.kept[chances.order]]
+    survivors = draw_order(chances)
     cumulative = np.cumsum(chances.after[survivors])
     place = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
     return int(survivors[min(place, len(survivors) - 1)])  # past the end if logits are NaN
+
+
+def draw_order(chances: Distribution) -> npt.NDArray[np.intp]:
+    """Return the survivors, most likely first, ties by id."""
+    order = np.argsort(-chances.marked, kind="stable")
+    return order[chances.kept[order]]
 
 
 @np.errstate(invalid="ignore")  # NaN logits show in the log-probability
@@ -140,19 +174,22 @@ def sample_token(
     context: npt.ArrayLike,
     sample: Sample,
     allowed: npt.NDArray[np.bool_] | None = None,
+    green: npt.NDArray[np.bool_] | None = None,
 ) -> Sampled:
     """Choose a token and report how: the twin of shaders/sample.wgsl. `allowed` (vocab_size,): the
-    tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all."""
+    tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all. `green`
+    (vocab_size,): the greenlist of `Sample.watermark_bias`; None: there is no watermark."""
     logprobs = log_softmax(logits)
     ids = np.arange(len(logprobs)) if allowed is None else np.flatnonzero(allowed)
-    chances = distribution(np.asarray(logits)[ids], *within(ids, context, sample))
+    green = None if green is None else green[ids]
+    chances = distribution(np.asarray(logits)[ids], *within(ids, context, sample), green)
     u = 0.0 if sample.temperature == 0 else uniform(sample.seed, sample.index)
     at = draw(chances, u)
     return Sampled(
         id=int(ids[at]),
         logprob=float(logprobs[ids[at]]),
         probability=float(chances.after[at]),
-        rank=int(np.count_nonzero(chances.scaled > chances.scaled[at])),
+        rank=int(np.count_nonzero(chances.kept & (chances.marked > chances.marked[at]))),
         n_kept=int(np.count_nonzero(chances.kept)),
         draw=u,
         mass=chances.mass,
@@ -163,4 +200,5 @@ def sample_token(
             for i in chances.order[:N_CANDIDATES]
         ),
         allowed=1.0 if allowed is None else float(np.exp(logprobs[ids]).sum()),
+        green=chances.green,
     )

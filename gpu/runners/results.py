@@ -63,6 +63,7 @@ def _sampled(
         mass=tuple(floats[6:MASS_END]),
         candidates=tuple(map(Candidate, ids, before, after, named)),
         allowed=floats[MASS_END + 1],
+        green=floats[MASS_END + 2],
     )
 
 

@@ -142,6 +142,9 @@ class StagedRunner:
     def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         self._last.tell(methodcaller("set_grammar_bitmask", slot, bitmask.copy()))
 
+    def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        self._last.tell(methodcaller("set_greenlist", slot, bitmask.copy()))
+
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self._tell_all(methodcaller("set_blocks", slot, list(blocks), group))
 

@@ -204,6 +204,10 @@ class WgpuRunner:
         allowed = self._tensors.sampler.allowed
         self._memory.write(allowed, bitmask, at=slot * allowed.shape[1] * 4)
 
+    def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        greenlist = self._tensors.sampler.greenlist
+        self._memory.write(greenlist, bitmask, at=slot * greenlist.shape[1] * 4)
+
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self.pools.set_blocks(slot, blocks, group)
 
@@ -414,8 +418,9 @@ class WgpuRunner:
             step.context,
             step.interventions,
             step.loras,
-            apart,
-            step.kv,
+            apart=apart,
+            kv=step.kv,
+            watermark=step.has_watermark,
         )
 
     def _captured(self, done: Collected) -> Captured | None:

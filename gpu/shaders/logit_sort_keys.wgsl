@@ -12,15 +12,13 @@
 // sort_keys  [n_samples][row_quads()] vec4  see lib/sort_keys.wgsl
 // use: step
 // use: sort_keys
-// use: exponentials
+// use: strip_sums
 // use: strip_summaries
 override VOCAB: u32;
 override LOGIT_QUADS: u32;
 override SEEN_WORDS: u32;
 override COUNT_QUADS: u32;
 override BIASES: u32;
-
-const LOWEST = -3.4e38; // finite, so padding weighs exp(LOWEST − top) = 0
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(1) var<storage, read> logits: array<vec4f>;
@@ -33,23 +31,6 @@ const LOWEST = -3.4e38; // finite, so padding weighs exp(LOWEST − top) = 0
 // 1 / x: the host's, or the device's own where a host of an earlier plan file left it 0. Greedy: 1.
 fn inverse_of(x: f32, host: f32) -> f32 {
   return select(host, 1.0 / select(x, 1.0, x == 0.0), host == 0.0);
-}
-
-// Σ exp(logit) = mass · exp(top), top the largest logit.
-struct Sum {
-  top: f32,
-  mass: f32,
-}
-
-fn add(sum: Sum, four: vec4f) -> Sum {
-  let top = max(sum.top, max(max(four.x, four.y), max(four.z, four.w)));
-  let kept = sum.mass * exponentials(vec4f(sum.top - top)).x;
-  return Sum(top, kept + dot(exponentials(four - top), vec4f(1.0)));
-}
-
-// Bits of the quad's tokens in a word that begins with those of quad / 8 * 8.
-fn bits_of(word: u32, quad: u32) -> vec4<bool> {
-  return (vec4u(word >> (quad % 8u * 4u)) & vec4u(1u, 2u, 4u, 8u)) != vec4u();
 }
 
 fn ids_of(quad: u32) -> vec4u { return vec4u(quad * 4u) + vec4u(0u, 1u, 2u, 3u); }
@@ -114,9 +95,7 @@ fn write_keys(sample: Sample, index: u32, strip: u32) -> Summary {
       raw = add(raw, four);
       if (masked) {
         is_token &= bits_of(allowed[sample.slot * SEEN_WORDS + quad / 8u], quad);
-        let masses = select(vec4f(), exponentials(four - raw.top), is_token);
-        raw_allowed *= exponentials(vec4f(raw_before - raw.top)).x;
-        raw_allowed += dot(masses, vec4f(1.0));
+        raw_allowed = add_part(raw_allowed, raw_before, raw, four, is_token);
       }
       if (sample.n_biases > 0u) { four = biased(four, quad, sample); }
       if (sample.repetition_penalty != 1.0) { four = penalised(four, quad, sample); }

@@ -29,7 +29,7 @@ interface SamplingSetting {
   max: number;
   initial: number;
   live: boolean;
-  stage: "penalty" | "temperature" | "filter" | null;
+  stage: "penalty" | "temperature" | "filter" | "watermark" | null;
   neutral: number | null;
   off: { value: number; words: string } | null;
   slider: { min: number; max: number; step: number } | null;

@@ -8,14 +8,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu.events import CandidateText, ExpertChoice, LayerStats, TokenStats
+from gpu.events import CandidateText, ExpertChoice, LayerStats, TokenStats, Watermark
 from gpu.sampling_params import SamplingParams
+from gpu.watermark.greenlist import Greenlists, WatermarkConfig, in_bitmask
 from tests.app.fake_tokenizer import FIRST_WORD, FakeTokenizer
 
 N_CANDIDATES = 20
+GREENLISTS: dict[int, Greenlists] = {}
+"""Greenlists by the size of the vocabulary."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -56,6 +60,13 @@ def draw(
     mass = (1.0, 0.0, 0.0, 0.0) if greedy else masses(before[order], cut)
     after = np.where(kept, before[order], 0.0)
     after /= after.sum()
+    mark = WatermarkConfig.of(params)
+    if mark is not None:
+        bitmask = GREENLISTS.setdefault(vocab := len(raw), Greenlists(vocab)).bitmask(mark, ids)
+        green = np.array([in_bitmask(bitmask, int(id)) for id in order])
+        share = float(after[green].sum())
+        after *= np.exp(params.watermark_bias * green)
+        after /= after.sum()
     uniform = 0.0 if greedy else float(np.random.default_rng([seed % 2**63, index]).random())
     rank = min(int(np.searchsorted(np.cumsum(after), uniform, side="right")), int(kept.sum()) - 1)
     chosen = int(order[rank])
@@ -65,6 +76,7 @@ def draw(
         "probability": float(after[rank]),
         "rank": rank,
         "n_kept": int(kept.sum()),
+        "watermark": msgspec.UNSET if mark is None else Watermark(bool(green[rank]), share),
         "draw": uniform,
         "mass": mass,
         "candidates": tuple(

@@ -30,8 +30,8 @@ struct Sample {
   n_allowed: u32, // tokens that the slot's grammar allows; 0: there is none
   inverse_temperature: f32, // 1 / temperature; 0: not given
   inverse_penalty: f32, // 1 / repetition_penalty; 0: not given
+  watermark_bias: f32, // added to the logits of the greenlist after the filters; 0: none
   unused_0: u32,
-  unused_1: u32,
 }
 
 struct Step {

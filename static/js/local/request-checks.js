@@ -76,6 +76,7 @@ export class RequestChecks {
    */
   checkParams(params) {
     this.checkRanges(params);
+    this.checkWatermark(params.watermark_bias);
     this.checkStops(params.stop);
     this.checkBiases(params.logit_bias);
   }
@@ -91,6 +92,19 @@ export class RequestChecks {
       .filter(([, fault]) => fault);
     if (faults.length)
       throw new InvalidRequest(faults.map(([, fault]) => fault).join("; "), faults[0][0]);
+  }
+
+  /**
+   * Throw InvalidRequest for a watermark: exported plans draw once, without a greenlist.
+   *
+   * @param {number | null | undefined} bias
+   */
+  checkWatermark(bias) {
+    if (bias)
+      throw new InvalidRequest(
+        "a watermark is written on the server only; set watermark_bias to 0, or choose the server's engine",
+        "watermark_bias",
+      );
   }
 
   /**

@@ -24,6 +24,7 @@ BODIES: dict[str, Any] = {
     "/v1/embeddings": {"input": ["Once", "upon"]},
     "/tokenize": {"prompt": "Once upon", "with_pieces": True},
     "/detokenize": {"tokens": [1, 2]},
+    "/watermark": {"content": "Once upon a time"},
     "/apply-template": {"messages": HELLO},
 }
 

@@ -110,6 +110,7 @@ class ScriptedRunner:
         # tokens seen by a slot's penalties, and how often its run wrote each
         self.texts: dict[int, tuple[set[int], Counter[int]]] = {}
         self.allowed: dict[int, set[int]] = {}  # tokens that a slot's grammar allows next
+        self.greenlists: dict[int, set[int]] = {}  # green tokens of a slot
         # (block, cell): ids up to this one, as keys and values depend on all of them; of a token
         # that was moved there, its position and id
         self.cells: dict[tuple[int, int], Cell] = {}
@@ -122,8 +123,10 @@ class ScriptedRunner:
         self.texts[slot] = (set(ids), Counter(ids[len(ids) - n_written :]))
 
     def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
-        bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
-        self.allowed[slot] = set(np.flatnonzero(bits).tolist())
+        self.allowed[slot] = ids_of(bitmask)
+
+    def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
+        self.greenlists[slot] = ids_of(bitmask)
 
     def begin_slot(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int = 0) -> None:
         self.set_text(slot, tokens, n_written)
@@ -332,6 +335,11 @@ class ScriptedRunner:
 
     def close(self) -> None:
         self.closed = True
+
+
+def ids_of(bitmask: npt.NDArray[np.uint32]) -> set[int]:
+    """Return the ids whose bits are set."""
+    return set(np.flatnonzero(np.unpackbits(bitmask.view(np.uint8), bitorder="little")).tolist())
 
 
 def sampled(id: int) -> Sampled:

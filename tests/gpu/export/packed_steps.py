@@ -67,7 +67,7 @@ def steps() -> Iterator[Step]:
         row=1, slot=1, seed=2**64 - 1, index=2**31, temperature=0.7, top_k=40, top_p=0.95,
         min_p=0.02, repetition_penalty=1.1, frequency_penalty=-0.3, presence_penalty=1.7,
         logit_bias=(TokenBias(3, 1.5), TokenBias(7, -100.0)), n_drafts=2, verifies=True,
-        n_allowed=12,
+        n_allowed=12, watermark_bias=2.5,
     )  # fmt: skip
     yield Step(())
     yield Step((Row(0, 0, 5),))

@@ -108,6 +108,7 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
     plans.append(runner.plans.plan(1, 0, "weights", interventions=True).plan)
     if runner.config.head_dim % CHUNK == 0:
         plans.append(runner.plans.plan(1, 0, "weights", kv=KvVariant("q8", "q4")).plan)
+    plans.append(runner.plans.plan(1, 1, "plain", watermark=True).plan)
     plans.append(runner.kv_shift.plan())
     if runner.loras:
         plans.append(runner.plans.plan(1, 0, "plain", loras=True).plan)

@@ -31,7 +31,13 @@ SHARES = (0.0, 0.002, 0.3, 1.0)
 
 
 def check_allowed(
-    rig: Rig, got: Sampled, logits: Array, seen: Sequence[int], sample: Sample, ids: Array
+    rig: Rig,
+    got: Sampled,
+    logits: Array,
+    seen: Sequence[int],
+    sample: Sample,
+    ids: Array,
+    green: Array | None = None,
 ) -> bool:
     """Check a draw as one from a vocabulary of the allowed `ids` alone; what is the model's own is
     of the whole one. Return whether rounding leaves only one answer."""
@@ -49,7 +55,8 @@ def check_allowed(
         logprob=float(reference.log_softmax(logits[ids].astype(np.float64))[place[got.id]]),
         candidates=tuple(c._replace(id=place[c.id]) for c in got.candidates),
     )
-    return check_draw(rig, there, logits[ids], [place[id] for id in seen if id in place], sample)
+    allowed_seen = [place[id] for id in seen if id in place]
+    return check_draw(rig, there, logits[ids], allowed_seen, sample, green)
 
 
 @pytest.mark.parametrize("vocab", [1, 33, 257, 4096, 49_152])

@@ -60,6 +60,7 @@ def check_of(use: Use, policy: DevicePolicy) -> Check:
         "logit_sort_keys": _sample,
         "logit_histogram": _sample,
         "logit_scatter": _sample,
+        "watermark_keys": _sample,
     }[use.dispatch.kernel.name](use, policy)
 
 

@@ -47,6 +47,7 @@ TWINS |= {
     "logit_scatter": reference_sampler.distribution,
     "logit_sort_keys": reference_sampler.scale_logits,
     "sample": reference_sampler.sample_token,
+    "watermark_keys": reference_sampler.distribution,
 }
 OPS = {
     name: function

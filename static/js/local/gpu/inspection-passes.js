@@ -308,6 +308,7 @@ const NO_FILTERS = {
   min_p: 0,
   frequency_penalty: 0,
   presence_penalty: 0,
+  watermark_bias: 0,
 };
 
 /** @param {number} row @param {number} slot @returns {StepSample} */
