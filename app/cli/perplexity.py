@@ -1,8 +1,9 @@
-"""`tokenglass perplexity`: measure the loss of quality of each storage type of the weights and of
-the KV cache on a text."""
+"""`tokenglass perplexity`: measure what each storage type of the weights and of the KV cache costs
+on a text, and what a distilled model costs beside them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,19 @@ from app.cli.errors import errors, read_text
 from app.cli.options import settings_options, span_option
 from app.config import Dtype, KvDtype, Settings
 from app.engine.loading import load_engine
+from app.models.drafts import Draft, check_draft, find_draft
 from app.models.find_model import Model
+from app.models.model_source import ModelSource
 from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import (
     Engine,
     ModelConfig,
     Perplexity,
     PerplexityResult,
+    Request,
+    SamplingParams,
     TextSpan,
+    Tokenizer,
     perplexities,
     text_spans,
     token_bytes_by_format,
@@ -29,10 +35,16 @@ from gpu import (
 
 KV_REFERENCE: Literal["f16"] = "f16"
 """Storage type of the KV cache that others are compared with, and of the weights meanwhile."""
+DRAFT = "draft"
+"""Row of the draft model, among the storage types."""
+SPEED_TOKENS = 32
+"""Tokens that are written to measure the speed."""
 
 
 @click.command()
-@settings_options(("model", "revision", "backend", "adapter", "expert_slots", "activations"))
+@settings_options(
+    ("model", "revision", "backend", "adapter", "expert_slots", "activations", "draft")
+)
 @click.option(
     "--text", "file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -59,8 +71,13 @@ def perplexity(
 ) -> None:
     """Measure the loss of quality of each storage type of the weights and of the KV cache on a
     text: perplexity, KL divergence from f32 weights or an f16 cache, and how often the likeliest
-    token is the same. For caches, also the bytes per token, and all figures by position (0 to 127,
-    128 to 511, … if --span is long enough). Without --dtype and --kv-dtype, all are measured.
+    token is the same. For weights, also their size, bits per byte of the text, by which models with
+    other tokens can be compared, and tokens written per second. For caches, also the bytes per
+    token, and all figures by position (0 to 127, 128 to 511, … if --span is long enough). Without
+    --dtype and --kv-dtype, all are measured.
+
+    With --draft, the draft model has a row among the weights: a small model that was distilled from
+    a large one beside the large one in fewer bits.
 
     With --activations q8, the rows of q8 and q4 are measured with activations quantised to 8 bits.
 
@@ -86,7 +103,10 @@ def report_lines(
 
     Raises the errors of loading a model, and InvalidRequest if text or span is too short.
     """
+    draft = find_draft(settings)
     model = find_with_line(settings, must_fit=False)
+    if draft is not None:
+        check_draft(draft, model.path, model.tokenizer)
     fetch_with_line(model)
     if not dtypes and not kv_dtypes:
         dtypes, kv_dtypes = get_args(Dtype), _kv_dtypes(settings, model)
@@ -96,7 +116,7 @@ def report_lines(
     yield f"{model.name}: {counted:,} tokens, in {len(spans):,} spans of up to {size} tokens"
     settings = replace(settings, context=size, max_num_seqs=1)
     if dtypes:
-        yield from _weight_rows(settings, model, spans, dtypes)
+        yield from _weight_rows(settings, model, draft, spans, dtypes)
     if kv_dtypes:
         yield from _kv_cache_rows(settings, model, spans, kv_dtypes)
 
@@ -110,19 +130,49 @@ def _kv_dtypes(settings: Settings, model: Model) -> tuple[str, ...]:
 
 
 def _weight_rows(
-    settings: Settings, model: Model, spans: Sequence[TextSpan], dtypes: Sequence[str]
+    settings: Settings,
+    model: Model,
+    draft: Draft | None,
+    spans: Sequence[TextSpan],
+    dtypes: Sequence[str],
 ) -> Iterator[str]:
-    yield "dtype  perplexity    mean KL from f32  same first choice"
-    activations: dict[str, str] = {}
+    yield (
+        "dtype     weights  tokens/s  bits/byte  perplexity    mean KL from f32  same first choice"
+    )
+    counted = [model.tokenizer.decode(span.ids[span.first :]) for span in spans]
+    n_bytes = sum(len(text.encode()) for text in counted)
+    loaded: dict[str, tuple[str, str]] = {}
 
     def load(dtype: str) -> Engine:
-        engine = _load(replace(settings, dtype=cast(Dtype, dtype)), model)
-        activations[dtype] = engine.info.activations
+        if dtype == DRAFT and draft is not None:
+            tokenizer = model.source.tokenizer or Tokenizer.load(model.path)
+            source = ModelSource(draft.path, DRAFT, tokenizer, draft.dtype)
+            own = replace(settings, dtype="auto")
+        else:
+            source, own = model.source, replace(settings, dtype=cast(Dtype, dtype))
+        engine = load_engine(own, source, lambda done, message: None)
+        note = "  q8 activations" if engine.info.activations == "q8" else ""
+        size = f"{engine.info.memory.weights / 1e6:,.1f} MB"
+        loaded[dtype] = f"{dtype:5} {size:>11}  {_speed(engine, spans[0]):>8}", note
         return engine
 
-    for result in perplexities(load, spans, dtypes):
-        note = "  q8 activations" if activations[result.dtype] == "q8" else ""
-        yield f"{result.dtype:5}  {_figures(result)}{note}"
+    for result in perplexities(load, spans, (*dtypes, *[DRAFT] * (draft is not None))):
+        head, note = loaded[result.dtype]
+        bits = result.n_tokens * math.log2(result.perplexity) / n_bytes
+        yield f"{head}  {bits:9.4f}  {_figures(result)}{note}"
+
+
+def _speed(engine: Engine, span: TextSpan) -> str:
+    """Return the tokens per second that an engine writes after the first half of a span; the second
+    time, when its kernels are compiled."""
+    begin = list(span.ids[: max(1, len(span.ids) // 2)])
+    n = min(SPEED_TOKENS, len(span.ids) - len(begin))
+    params = SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True)
+    for _ in range(2):
+        run = engine.submit(Request(begin, params))
+        for _token in run:
+            pass
+    return f"{run.done.timings.predicted_per_second:.1f}" if run.done and n > 1 else "–"
 
 
 def _kv_cache_rows(
@@ -137,7 +187,8 @@ def _kv_cache_rows(
     )
 
     def load(kv_dtype: str) -> Engine:
-        return _load(replace(settings, dtype=KV_REFERENCE, kv_dtype=cast(KvDtype, kv_dtype)), model)
+        own = replace(settings, dtype=KV_REFERENCE, kv_dtype=cast(KvDtype, kv_dtype))
+        return load_engine(own, model.source, lambda done, message: None)
 
     for result in perplexities(load, spans, kv_dtypes, reference=KV_REFERENCE):
         yield f"{result.dtype:8}  {n_bytes[result.dtype]:11,}  {'all':>11}  {_figures(result)}"
@@ -148,10 +199,6 @@ def _position_rows(result: Perplexity) -> Iterator[str]:
     if len(result.by_position) > 1:
         for first, end, part in result.by_position:
             yield f"{'':8}  {'':11}  {f'{first}–{end - 1}':>11}  {_figures(part)}"
-
-
-def _load(settings: Settings, model: Model) -> Engine:
-    return load_engine(settings, model.source, lambda done, message: None)
 
 
 def _figures(result: PerplexityResult) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import DtypeChoice
+from gpu import DtypeChoice, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +21,5 @@ class ModelSource:
 
     path: Path
     name: str | None = None
-    tokenizer: LimitedTokenizer | None = field(default=None, repr=False)
+    tokenizer: LimitedTokenizer | Tokenizer | None = field(default=None, repr=False)
     dtype: DtypeChoice | None = None

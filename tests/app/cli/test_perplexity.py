@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from app import tale
 from app.cli.main import main
 from app.config import Settings
+from app.models.model_source import ModelSource
+from gpu import Request, Tokenizer
 
 
 class Sure:
@@ -21,25 +24,45 @@ class Sure:
         exact = settings.kv_dtype == "f16" or settings.dtype == "f32"
         self.slope = 0.0 if exact else 1e-3
         of_q8 = settings.activations == "q8" and settings.dtype in ("q8", "q4")
-        self.info = SimpleNamespace(activations="q8" if of_q8 else "f32")
+        memory = SimpleNamespace(weights=1_250_000)
+        self.info = SimpleNamespace(activations="q8" if of_q8 else "f32", memory=memory)
 
     def logits(self, ids: list[int]) -> Any:
         return np.tile(self.slope * np.arange(4096, dtype=np.float32) / 4096, (len(ids), 1))
 
+    def submit(self, request: Request) -> Any:
+        timings = SimpleNamespace(predicted_per_second=12.34)
+        return FinishedRun(SimpleNamespace(timings=timings), request.params.max_tokens)
+
     def close(self) -> None: ...
 
 
+class FinishedRun(list[None]):
+    """Run that has written `n` tokens."""
+
+    def __init__(self, done: Any, n: int) -> None:
+        super().__init__([None] * n)
+        self.done = done
+
+
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+def loaded(monkeypatch: pytest.MonkeyPatch, sources: list[ModelSource]) -> list[Settings]:
     """Settings of the engines that were loaded."""
     found: list[Settings] = []
 
-    def load(settings: Settings, source: Any, progress: Any, **_: Any) -> Sure:
+    def load(settings: Settings, source: ModelSource, progress: Any, **_: Any) -> Sure:
         found.append(settings)
+        sources.append(source)
         return Sure(settings)
 
     monkeypatch.setattr("app.cli.perplexity.load_engine", load)
     return found
+
+
+@pytest.fixture
+def sources() -> list[ModelSource]:
+    """Files of those engines."""
+    return []
 
 
 @pytest.fixture
@@ -67,8 +90,9 @@ def test_a_table_of_all_types(loaded: list[Settings], text: Path) -> None:
         ["rotated4", "960", "all"],
     ]
     assert len({len(line) for line in caches[1:]}) == 1
-    assert columns.split()[:2] == ["dtype", "perplexity"]
-    assert [row.split()[:2] for row in rows[:1]] == [["f32", "4096.0000"]]
+    assert columns.split()[:5] == ["dtype", "weights", "tokens/s", "bits/byte", "perplexity"]
+    assert rows[0].split()[:4] == ["f32", "1.2", "MB", "12.3"]
+    assert rows[0].split()[5] == "4096.0000"
     assert [row.split()[0] for row in rows] == ["f32", "f16", "q8", "q4"]
     assert all("nats" in row and row.endswith("0.00%") for row in rows[1:])
     assert len({len(line) for line in (columns, *rows)}) == 1
@@ -90,6 +114,32 @@ def test_one_cache_is_compared_with_f16_by_position(loaded: list[Settings], text
     assert [row[0] for row in rows] == ["f16", "0–127", "128–198", "q8", "0–127", "128–198"]
     assert all(row[-1].endswith("%") for row in rows[3:])
     assert run("--text", str(text), "--kv-dtype", "q5").exit_code == 2
+
+
+def test_a_distilled_model_has_a_row(
+    loaded: list[Settings], sources: list[ModelSource], text: Path
+) -> None:
+    """By bits per byte models with different tokens can be compared; here each token costs 12."""
+    result = run("--text", str(text), "--draft", "bundled", "--dtype", "q8", "--tokens", "90")
+    rows = [line.split() for line in result.output.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["f32", "q8", "draft"]
+    assert [source.path for source in sources] == [*[tale.model_dir()] * 2, tale.draft_dir()]
+    tokenizer = Tokenizer.load(tale.model_dir())
+    ids = tokenizer.encode(text.read_text("utf-8"), bos=False)[:90]
+    counted = tokenizer.decode(ids[1:] if not tokenizer.encode("") else ids)
+    bits = 12 * int(result.output.split()[1]) / len(counted.encode())
+    assert rows[0][4] == f"{bits:.4f}"
+    assert rows[2][7] == "nats"
+
+
+def test_the_speed_of_real_engines(text: Path) -> None:
+    result = run(
+        "--text", str(text), "--draft", "bundled", "--dtype", "q4", "--span", "48", "--tokens", "90"
+    )
+    rows = [line.split() for line in result.output.splitlines()[2:]]
+    assert all(float(row[3]) > 0 for row in rows)
+    sizes = [float(row[1]) for row in rows]
+    assert sizes[0] > sizes[1] > sizes[2]
 
 
 def test_q8_activations_are_named(loaded: list[Settings], text: Path) -> None:
