@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from app.models.switching import ModelSwitcher
     from app.prompt.encoder_texts import EncoderTexts
     from app.prompt.tokenizing import NamedTokenizer
+    from app.train.trainer import Trainer
     from app.ws.sessions import Retention
 
 PACKAGE = Path(__file__).resolve().parent
@@ -43,18 +44,20 @@ def create_app(
     switching: ModelSwitcher | None = None,
     loras: Mapping[str, Path] | None = None,
     encoder_texts: EncoderTexts | None = None,
+    trainer: Trainer | None = None,
 ) -> Flask:
     """Return the web application of `engine`, without starting the engine.
 
     `compare` is the tokenizer that the page shows beside the model's; UTF-8 bytes if None.
     `switching` lets the page change the model; if None, there are no routes for that. `loras` are
     the folders of the engine's adapters, which a page that runs the model itself gets with it.
-    `encoder_texts` makes the texts of the engine's embedding model, if it has one.
+    `encoder_texts` makes the texts of the engine's embedding model, if it has one. `trainer` trains
+    adapters; None where that cannot be done.
     """
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, metrics, pages, replicas, request_ids, security, sizing, weights
+    from app.http import errors, metrics, pages, request_ids, security
     from app.http import models as model_routes
     from app.http.cache_salts import CacheSalts
     from app.http.client_limits import EXTENSION, ClientLimits
@@ -78,9 +81,7 @@ def create_app(
     embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)
     openapi.register(app, version())
-    weights.register(app, engine)
-    sizing.register(app, engine)
-    replicas.register(app, engine)
+    _add_routes_about_the_model(app, engine, trainer)
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)
@@ -95,3 +96,12 @@ def create_app(
         app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER)
     )
     return app
+
+
+def _add_routes_about_the_model(app: Flask, engine: EngineClient, trainer: Trainer | None) -> None:
+    from app.http import replicas, sizing, training, weights
+
+    weights.register(app, engine)
+    sizing.register(app, engine)
+    replicas.register(app, engine)
+    training.register(app, trainer)

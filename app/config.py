@@ -19,6 +19,7 @@ Backend = Literal["wgpu", "torch"]
 Activations = Literal["auto", "f32", "q8"]
 SpecType = Literal["none", "ngram"]
 PrefixSharing = Literal["client", "all"]
+Training = Literal["local", "all", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
@@ -196,6 +197,13 @@ class Settings:
         "Let the page load a folder or GGUF file of this machine by its path; only where the "
         "server listens on a loopback address, without --allow-host and --allow-origin.",
     ] = True
+    training: Annotated[
+        Training,
+        "Who may train LoRA adapters on the page, which loads the model again with them, for "
+        "everyone who uses this server. local: only where the server listens on a loopback "
+        "address, without --allow-host and --allow-origin; all: everyone; off: nobody. Needs "
+        "`pip install tokenglass[train]`, and not --no-switching.",
+    ] = "local"
     queue: Annotated[
         int, "Number of requests that may wait for a slot; further ones are refused.", (0, 4096)
     ] = 16
@@ -314,8 +322,12 @@ class Settings:
     def page_may_name_paths(self) -> bool:
         """Whether the page may load a folder or file of this machine: it can only be one that a
         browser here shows."""
-        is_here = is_loopback(self.host) and not self.allow_host and not self.allow_origin
-        return self.model_paths and is_here
+        return self.model_paths and self.page_is_local
+
+    @property
+    def page_is_local(self) -> bool:
+        """Whether only a browser on this machine can show the page."""
+        return is_loopback(self.host) and not self.allow_host and not self.allow_origin
 
     @property
     def n_engines(self) -> int:

@@ -241,6 +241,11 @@ class EngineClient(ABC):
         `UnavailableError` where that is not possible."""
         raise UnavailableError("the model of this server cannot be changed; start another server")
 
+    def reload(self) -> None:
+        """End the model with all its runs, then load it again, as with other adapters; returns at
+        once. Raises `UnavailableError` where that is not possible."""
+        raise UnavailableError("the model of this server cannot be changed; start another server")
+
     @abstractmethod
     def close(self) -> None:
         """End the engine and all runs."""

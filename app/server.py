@@ -48,6 +48,7 @@ from app.prompt.tokenizing import BYTE_TOKENIZER, comparison_tokenizer
 from app.protocol.messages import Hello, Status
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
+from app.train.trainer import Trainer
 from app.upstream.engine import UpstreamEngine
 from gpu import EmbeddingInfo
 
@@ -163,6 +164,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         switching=switching,
         loras=loras,
         encoder_texts=embedding.texts if embedding else None,
+        trainer=Trainer(engine, switcher, settings) if switching else None,
     )
     return _serve_app(settings, app, engine, tell, fetches=True)
 

@@ -65,8 +65,9 @@ def bundled_site(loras: Mapping[str, Path] | None = None) -> Iterator[Site]:
     """
     os.environ["TOKENGLASS_CACHE"] = os.devnull  # without a cache folder, nothing is autotuned
     folder = tale.model_dir()
-    load = functools.partial(load_paced_engine, Settings(port=0), folder, loras=dict(loras or {}))
-    site = Site(SupervisedEngine(load, Tokenizer.load(folder), path=folder))
+    folders = dict(loras or {})
+    load = functools.partial(load_paced_engine, Settings(port=0), folder, loras=folders)
+    site = Site(SupervisedEngine(load, Tokenizer.load(folder), path=folder), loras=folders)
     settled = threading.Event()
 
     def on_state(status: Status, hello: Hello | None) -> None:

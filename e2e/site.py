@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,12 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import EngineClient, LocalEngine
+from app.engine_client import EngineClient, Load, LocalEngine
+from app.models.find_model import Model
+from app.models.switching import ModelSwitcher
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
+from app.train.trainer import Trainer
 from app.ws.sessions import Retention
 from e2e.shared_context import StartResponse, WsgiApp, cache_static_files, serve_blank
 from gpu import Request, ScheduledUpdate
@@ -36,13 +39,19 @@ class Site:
     engine: EngineClient
     options: FakeOptions = field(default_factory=FakeOptions)
     settings: Settings = field(default_factory=lambda: Settings(port=0))
-    loras: Mapping[str, Path] = field(default_factory=dict)
+    loras: dict[str, Path] = field(default_factory=dict)
     path: str = ""
 
     def start(self, retention: Retention | None = None) -> Site:
         texts = fake_encoder.TEXTS if self.options.embedding else None
+        trainer = Trainer(self.engine, self._switcher(), self.settings)
         app = create_app(
-            self.settings, self.engine, retention, loras=self.loras, encoder_texts=texts
+            self.settings,
+            self.engine,
+            retention,
+            loras=self.loras,
+            encoder_texts=texts,
+            trainer=trainer,
         )
         served = serve_below(self.path, cache_static_files(app.wsgi_app))
         app.wsgi_app = serve_blank(served)  # type: ignore[method-assign]
@@ -51,6 +60,14 @@ class Site:
         self._thread.start()
         self.engine.start()
         return self
+
+    def _switcher(self) -> ModelSwitcher:
+        """Return what loads trained adapters; it changes no models."""
+
+        def refuse(settings: Settings, model: Model) -> Load:
+            raise NotImplementedError
+
+        return ModelSwitcher(self.engine, self.settings, refuse, self.loras)
 
     @property
     def url(self) -> str:

@@ -123,7 +123,7 @@ def test_commands_lists_every_command_and_every_setting() -> None:
 
 
 def test_api_lists_every_route() -> None:
-    app = create_app(Settings(), FakeEngine(FakeOptions()), switching=object())
+    app = create_app(Settings(), FakeEngine(FakeOptions()), switching=object(), trainer=object())
     text = text_of("docs/api.md")
     for rule in app.url_map.iter_rules():
         if not rule.rule.startswith(("/static/", "/favicon")):

@@ -106,6 +106,9 @@ class SupervisedEngine(EngineClient):
             handle.close()
         self._wake.set()
 
+    def reload(self) -> None:
+        self.switch(ServedModel(self._load, self.tokenizer, self.path, self._note))
+
     def close(self) -> None:
         """End the engine and all runs within `SHUTDOWN_SECONDS`."""
         self._closing.set()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,7 @@ from app.models.known import DEFAULT, KnownModel, known_models
 from app.models.transfer import Cancelled, OnTransfer, Transfer
 from app.models.wheels import is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import EngineError, InvalidRequest, expect_loadable
+from gpu import MAX_LORAS, EngineError, InvalidRequest, expect_loadable
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class ModelSwitcher:
     """Lists the models to choose from, and switches to one of them; one change at a time.
 
     make_load    returns the function that loads an engine
-    loras        folders of its adapters
+    loras        folders of its adapters, to which `add_lora` adds; `make_load` reads the same ones
     draft        its draft model
     other_bytes  what draft and embedding model need on the device
     """
@@ -99,7 +99,7 @@ class ModelSwitcher:
         engine: EngineClient,
         settings: Settings,
         make_load: Callable[[Settings, Model], Load],
-        loras: Mapping[str, Path] | None = None,
+        loras: dict[str, Path] | None = None,
         draft: Draft | None = None,
         other_bytes: int = 0,
     ) -> None:
@@ -108,7 +108,7 @@ class ModelSwitcher:
         self._draft = draft
         self._other_bytes = other_bytes
         self._make_load = make_load
-        self._loras = loras
+        self._loras = {} if loras is None else loras
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
@@ -144,13 +144,7 @@ class ModelSwitcher:
         """
         settings = self._settings_for(name, dtype)
         with self._lock:
-            now = self._latest_change()
-            if now is not None and now.state in ACTIVE_STATES:
-                raise InvalidRequest(
-                    f"the server is already changing to {now.name} ({now.state}); wait until that "
-                    "is done, or cancel the download",
-                    "name",
-                )
+            self._expect_no_change()
             self._change = ModelChange(name, "judging")
             self._cancelled.clear()
         model = None
@@ -168,6 +162,35 @@ class ModelSwitcher:
             target=self._fetch_and_switch, args=(settings, name, model), name="switch", daemon=True
         ).start()
         return self._change
+
+    def expect_room_for_lora(self, name: str) -> None:
+        """Raise InvalidRequest if no adapter can be added."""
+        if name not in self._loras and len(self._loras) >= MAX_LORAS:
+            raise InvalidRequest(
+                f"there are {MAX_LORAS} adapters already, which is the limit; take the name of one "
+                "of them to replace it",
+                "name",
+            )
+
+    def add_lora(self, name: str, folder: Path) -> None:
+        """Load the model again with another adapter, which replaces one of the same name; returns
+        at once. Raises InvalidRequest while the model is being changed."""
+        with self._lock:
+            self._expect_no_change()
+            self.expect_room_for_lora(name)
+            self._loras[name] = folder
+            current = self._engine.require_ready().model.name
+            self._engine.reload()
+            self._change = ModelChange(current, "loading")
+
+    def _expect_no_change(self) -> None:
+        now = self._latest_change()
+        if now is not None and now.state in ACTIVE_STATES:
+            raise InvalidRequest(
+                f"the server is already changing to {now.name} ({now.state}); wait until that "
+                "is done, or cancel the download",
+                "name",
+            )
 
     def cancel(self) -> None:
         """Cancel a running download; files that are complete stay in the cache."""

@@ -234,12 +234,21 @@ class ReplicatedEngine(EngineClient):
     # ---- the model and the end ---------------------------------------------------------------
 
     def switch(self, served: ServedModel) -> None:
+        def switch_one(number: int, replica: EngineClient) -> None:
+            replica.switch(replace(served, load=self._load_for(served.load, number)))
+
+        self._switch_each(switch_one)
+
+    def reload(self) -> None:
+        self._switch_each(lambda number, replica: replica.reload())
+
+    def _switch_each(self, switch_one: Callable[[int, EngineClient], None]) -> None:
         with self._merging:
             self._switching = True
             self._n_switches += 1
             self._set_state(Status("loading", "ending the model before", 0.0))
         for number, replica in enumerate(self.replicas):
-            replica.switch(replace(served, load=self._load_for(served.load, number)))
+            switch_one(number, replica)
         with self._merging:
             self._switching = False
         self._merge()

@@ -28,7 +28,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alpha: float = 16.0
     targets: tuple[str, ...] = ()
     learning_rate: float = 1e-3
-    steps: int = 40
+    steps: int = 30
     seed: int = 0
 
     def validate(self) -> None:

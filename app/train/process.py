@@ -81,7 +81,7 @@ class Training:
             if self._cancelled:
                 raise TrainCancelled
             process = self._child = Child(child.main, name="training")
-        finished = False
+        finished = crashed = False
         try:
             process.pipe.send_bytes(encode(job))
             while not finished:
@@ -90,13 +90,15 @@ class Training:
                     raise ModelError(event.message)
                 on_event(event)
                 finished = isinstance(event, TrainDone)
-        except (EOFError, OSError):  # it was cancelled or has crashed
-            pass
+        except (EOFError, OSError):
+            crashed = True  # or it was cancelled
         finally:
             with self._lock:
                 self._child = None
-            process.pipe.close()
+            if not crashed:  # it has no more to say, and PyTorch may take seconds to end
+                process.kill("it has answered")
             how = process.wait_exit()
+            process.pipe.close()
             process.release()
         if self._cancelled:
             raise TrainCancelled

@@ -34,10 +34,11 @@ INSTRUMENTS = (
     "plan",
     "lab",
     "needs",
+    "train",
 )
-FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab"))
-"""Instruments with a table as soon as there is an answer; a comparison and the lab's experiments
-must be run first, as `test_compare.py` and `test_lab.py` do."""
+FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab", "train"))
+"""Instruments with a table as soon as there is an answer; a comparison, the lab's experiments and a
+training must be run first, as `test_compare.py`, `test_lab.py` and `test_train.py` do."""
 EXPERTS = 6
 """Experts of the fake model, so that the instrument for experts is there too."""
 

@@ -24,6 +24,7 @@ from app.models.switching import ModelSwitcher
 from app.prompt.encoder_texts import EncoderTexts
 from app.prompt.tokenizing import NamedTokenizer
 from app.server import bind, http_server
+from app.train.trainer import Trainer
 from app.ws.sessions import Retention
 from tests.app.engine.processes import start_engine
 from tests.app.fake_engine import loader
@@ -118,6 +119,7 @@ def start_site() -> Iterator[StartSite]:
         app = create_app(
             settings, engine, options.retention, options.compare, switching,
             encoder_texts=options.encoder_texts,
+            trainer=Trainer(engine, switching, settings) if switching else None,
         )  # fmt: skip
         engine.start()
         listener = bind("127.0.0.1", 0)

@@ -21,6 +21,7 @@ from app.local.model_files import Manifest
 from app.models.switching import ModelOffers
 from app.protocol.replay_format import Schema, replay_schema
 from app.protocol.schema import protocol_schema
+from app.train.trainer import TrainOffer
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.tensor_summary import TensorSummary
 from gpu.export.plan_format import PlanFile
@@ -110,7 +111,8 @@ def export_types() -> str:
 def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer."""
     answers = (
-        ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer
+        ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer,
+        TrainOffer,
     )  # fmt: skip
     return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 

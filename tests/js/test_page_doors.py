@@ -64,10 +64,11 @@ ROOMS = {
     "look/forward": "interventions look/shared look/weights state ui view",
     "look/lab": "chat core-sample interventions look/plan look/shared net state turns ui",
     "look/needs": "chat look/plan look/shared net state ui",
+    "look/train": "core-sample interventions look/shared net state ui",
     "look": "look/attention look/attribution look/branches look/cache look/compare look/experts"
     " look/filters look/forward look/lab look/lens look/loss look/needs look/plan look/reach"
     " look/schedule"
-    " look/shared look/timeline look/tokens look/weights state ui",
+    " look/shared look/timeline look/tokens look/train look/weights state ui",
     "panels": "chat conversations core-sample glossary interventions local/gpu local/hub look"
     " look/cache look/reach look/shared net settings state turns ui view",
     "start": "chat look look/compare state turns ui view",

@@ -136,4 +136,11 @@ export const INSTRUMENTS = [
     what: "The memory that a model takes, and the speed that a device allows, for any number of users.",
     fetch: async () => (await import("./needs/needs.js")).needs,
   },
+  {
+    name: "train",
+    tab: "Train",
+    title: "Train an adapter",
+    what: "A LoRA adapter trained on your lines: its losses as they come, and what it takes beside a full fine-tune.",
+    fetch: async () => (await import("./train/train.js")).train,
+  },
 ];

@@ -1,0 +1,200 @@
+"""Training on the page: one adapter at a time, which is then loaded into the running model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from app.config import Settings
+from app.engine_client import EngineClient
+from app.models.switching import ModelSwitcher
+from app.train.jobs import make_job
+from app.train.messages import (
+    HeldOutLoss,
+    LoraSettings,
+    TrainBegun,
+    TrainEvent,
+    TrainJob,
+    TrainStep,
+)
+from app.train.process import TrainCancelled, Training, missing_packages
+from app.train.sizes import TrainTarget, train_targets
+from gpu import LORA_NAME, EngineError, InvalidRequest, Inventory, cache_folder
+
+log = logging.getLogger(__name__)
+
+NOT_FOR_STRANGERS = (
+    "adapters are trained only where a browser on this machine alone can show the page; start the "
+    "server with --training all to let everyone train who uses it"
+)
+ACTIVE_STATES = ("starting", "training", "loading")
+
+Point = tuple[int, float]
+"""Number of steps, and a loss."""
+
+
+class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An adapter to train on lines of text; `name`: what its slider is called."""
+
+    name: str
+    lines: str
+    settings: LoraSettings = LoraSettings()
+
+
+class TrainRun(msgspec.Struct, frozen=True):
+    """Latest training.
+
+    losses        of each step's line, before the step
+    held_out      mean over the lines held out
+    seconds_left  None before the first step
+    folder        where the adapter is; "" before it is written
+    """
+
+    name: str
+    state: Literal["starting", "training", "loading", "done", "failed", "cancelled"]
+    steps: int
+    message: str = ""
+    losses: tuple[Point, ...] = ()
+    held_out: tuple[Point, ...] = ()
+    seconds_left: float | None = None
+    folder: str = ""
+
+
+class TrainOffer(msgspec.Struct, frozen=True):
+    """What can be trained.
+
+    why_not     why nothing can be trained here, and what to do; "": it can
+    parameters  of the model
+    targets     its modules that an adapter can change
+    run         latest training; None if there was none
+    """
+
+    why_not: str = ""
+    parameters: int = 0
+    targets: tuple[TrainTarget, ...] = ()
+    defaults: LoraSettings = LoraSettings()
+    run: TrainRun | None = None
+
+
+class Trainer:
+    """Trains adapters of the running model, and has `switcher` load them."""
+
+    def __init__(self, engine: EngineClient, switcher: ModelSwitcher, settings: Settings) -> None:
+        self._engine = engine
+        self._switcher = switcher
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._run: TrainRun | None = None
+        self._training: Training | None = None
+
+    def offer(self) -> TrainOffer:
+        """Raises ModelError for a model whose files are damaged."""
+        if why_not := self._why_not():
+            return TrainOffer(why_not)
+        path = self._engine.require_path()
+        parameters = Inventory.from_folder(path).parameters
+        return TrainOffer("", parameters, train_targets(path), LoraSettings(), self._latest())
+
+    def begin(self, asked: TrainRequest) -> TrainRun:
+        """Begin to train. Raises InvalidRequest where that is not allowed, while another adapter is
+        trained, and for what cannot be trained with; ModelError, and DeviceError."""
+        if why_not := self._why_not():
+            raise InvalidRequest(why_not, "training")
+        name = asked.name
+        if not (LORA_NAME.fullmatch(name) and name.strip(".")):
+            raise InvalidRequest(
+                "expected a name of 1 to 64 letters, digits, dots, dashes or underscores", "name"
+            )
+        model = self._engine.require_ready().model.name
+        self._switcher.expect_room_for_lora(name)
+        with self._lock:
+            if self._run is not None and self._run.state in ACTIVE_STATES:
+                raise InvalidRequest(
+                    f"{self._run.name} is being trained; wait until that is done, or cancel it",
+                    "name",
+                )
+            self._run = TrainRun(name, "starting", asked.settings.steps)
+        try:
+            job = make_job(
+                self._engine.require_path(), model, self._engine.tokenizer, asked.lines,
+                asked.settings, adapter_folder(model, name),
+            )  # fmt: skip
+        except BaseException:
+            self._run = None
+            raise
+        self._training = Training(job)
+        threading.Thread(
+            target=self._train, args=(self._training, job), name="train", daemon=True
+        ).start()
+        return self._run
+
+    def cancel(self) -> None:
+        """Cancel the training, if there is one; nothing is left of it."""
+        if self._training is not None:
+            self._training.cancel()
+
+    def _why_not(self) -> str:
+        if self._settings.training == "off" or self._settings.on_other_machines:
+            return "this server trains no adapters"
+        if self._settings.training == "local" and not self._settings.page_is_local:
+            return NOT_FOR_STRANGERS
+        return missing_packages()
+
+    def _latest(self) -> TrainRun | None:
+        """Return the latest training, with the engine's state once its adapter is being loaded."""
+        run, status = self._run, self._engine.status
+        if run is None or run.state != "loading":
+            return run
+        if status.state == "ready":
+            return replace(run, state="done")
+        if status.state == "failed":
+            return replace(run, state="failed", message=status.message)
+        return run
+
+    def _train(self, training: Training, job: TrainJob) -> None:
+        try:
+            training.run(self._on_event)
+            self._change(folder=job.folder)
+            if str(self._engine.path) != job.model:
+                raise InvalidRequest("the model was changed meanwhile", "name")
+            assert self._run is not None
+            self._switcher.add_lora(self._run.name, Path(job.folder))
+            self._change(state="loading")
+        except TrainCancelled:
+            self._change(state="cancelled")
+        except EngineError as error:
+            self._change(state="failed", message=str(error))
+        except Exception:
+            log.exception("unexpected error while training")
+            self._change(state="failed", message="the server made a mistake; see its log")
+
+    def _on_event(self, event: TrainEvent) -> None:
+        assert self._run is not None
+        match event:
+            case TrainBegun():
+                self._change(state="training")
+            case TrainStep(step=step, loss=loss, seconds_left=left):
+                self._change(losses=(*self._run.losses, (step, loss)), seconds_left=left)
+            case HeldOutLoss(step=step, loss=loss):
+                self._change(held_out=(*self._run.held_out, (step, loss)))
+
+    def _change(self, **fields: object) -> None:
+        assert self._run is not None
+        self._run = replace(self._run, **fields)
+
+
+def adapter_folder(model: str, name: str) -> Path:
+    """Return where the adapter `name` of a model is kept. Raises InvalidRequest for a user without
+    a home."""
+    cache = cache_folder()
+    if cache is None:
+        raise InvalidRequest(
+            "there is no folder to keep adapters in; start the server with TOKENGLASS_CACHE=FOLDER",
+            "training",
+        )
+    return cache / "adapters" / model.replace("/", "--") / name
