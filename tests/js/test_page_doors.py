@@ -60,7 +60,7 @@ ROOMS = {
     "look/experts": "interventions look/reach look/shared state turns ui view",
     "look/schedule": "look/shared net state ui",
     "look/timeline": "core-sample look/plan look/shared state turns ui view",
-    "look/tokens": "chat local/text look/shared net state ui view",
+    "look/tokens": "chat local/text look/shared net state turns ui view",
     "look/forward": "interventions look/shared look/weights state ui view",
     "look/lab": "chat core-sample interventions look/plan look/shared net state turns ui",
     "look/needs": "chat look/plan look/shared net state ui",

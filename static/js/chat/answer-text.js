@@ -130,7 +130,7 @@ function putToken(parent, answer, index) {
   const { segment } = answer.tokens[index];
   if (segment.base === index && segment !== answer.segments[0])
     parent.append(el("span", "mark-change", "continued"));
-  const { text, logprob, eos, draft } = answer.tokens[index];
+  const { text, logprob, eos, draft, watermark } = answer.tokens[index];
   const space = /^ +(?=\S)/.exec(text)?.[0] ?? "";
   if (space) parent.append(space);
   const node = el(
@@ -141,6 +141,7 @@ function putToken(parent, answer, index) {
   const p = Math.exp(logprob);
   node.dataset.i = String(index);
   node.dataset.q = String(UNDERLINE.filter((bound) => p <= bound).length);
+  if (watermark) node.dataset.green = String(watermark.green);
   if (draft) node.dataset.draft = draft.accepted ? "accepted" : "rejected";
   node.tabIndex = -1;
   parent.append(node);

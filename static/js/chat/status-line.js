@@ -2,7 +2,7 @@
 // ….
 
 import { byId, setAttr, setParts, setText } from "../ui/dom.js";
-import { count, duration, figure, plural } from "../ui/format.js";
+import { count, duration, figure, percent, plural } from "../ui/format.js";
 import { continueAnswer, regenerate, showVersion } from "./session.js";
 import { stop } from "../turns/stop.js";
 import { lastTurn, on, ready, shownAnswer, state } from "../state.js";
@@ -10,6 +10,7 @@ import { startNewChat } from "./composer.js";
 import { lackOf } from "../ui/lacks.js";
 import { isPaused, pauseOf } from "./pace.js";
 import { editOf } from "../turns/summary.js";
+import { watermarkOf, zOf } from "../turns/watermark.js";
 import { workOf } from "../turns/work.js";
 import { goToEnd } from "../ui/following.js";
 
@@ -173,9 +174,17 @@ function describe(answer, segment) {
   return [
     pauseOf(answer) || plural(answer.tokens.length, "token"),
     reason,
+    describeWatermark(answer),
     speed ? `${figure(speed)} tok/s` : "",
     ttft !== undefined && segment.nTokens ? `TTFT ${duration(ttft)}` : "",
   ].filter(Boolean);
+}
+
+/** Say how many tokens are green so far, and how far above chance that is. @param {Answer} answer */
+function describeWatermark(answer) {
+  const sums = watermarkOf(answer);
+  if (!sums) return "";
+  return `z ${zOf(sums).toFixed(1)}, ${percent(sums.green / sums.n)} % green`;
 }
 
 /**

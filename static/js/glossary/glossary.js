@@ -84,6 +84,8 @@ export const GLOSSARY = [
   { word: "min-p", says: "Keeps tokens whose probability is at least p times that of the likeliest.", place: "min_p" },
   { word: "greedy", says: "Temperature 0: always the most likely token.", also: ["argmax"], place: "temperature" },
   { word: "repetition penalty", says: "Lowers the logits of tokens that are in the text already.", place: "repetition_penalty" },
+  { word: "watermark", says: "A bias towards tokens that a secret key chooses, so that who has the key can tell later that a model wrote the text.", place: "watermark_bias" },
+  { word: "greenlist", says: "The tokens that a watermark favours in one place of a text: which they are follows from a key and the token before.", also: ["green token"], place: "watermark_bias" },
   { word: "seed", says: "The number from which all random numbers of a text follow: with the same prompt and settings, the same seed gives the same text.", place: "seed" },
   { word: "entropy", says: "How spread out a distribution is, in bits: 0 if one token has all of the probability.", also: ["uncertainty"], place: "lens" },
   { word: "perplexity", says: "How many equally likely tokens the model hesitates between, on average over a text: e to the power of its loss.", place: "loss" },

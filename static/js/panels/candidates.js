@@ -22,7 +22,7 @@ import { focused, focusedToken, numberOf, promptLength, step, view, written } fr
  *
  * @typedef {ToPage.Preview & {id: null, text: string, segment: Segment, place: number, number: number,
  *   next: number, draw?: undefined, draft?: undefined, eos?: undefined, probability?: undefined,
- *   put?: undefined, prompt?: undefined}} NextToken
+ *   put?: undefined, prompt?: undefined, watermark?: undefined}} NextToken
  * @typedef {NextToken | Token & {next?: undefined}} Drawn
  */
 
@@ -254,6 +254,20 @@ function penalised({ id }, token) {
 }
 
 /**
+ * Candidates in the order of the draw with their shares of the whole mass. A watermark changes both.
+ *
+ * @param {Drawn} token
+ * @param {number} kept
+ */
+function drawnFrom({ candidates, watermark }, kept) {
+  const shares = candidates
+    .filter(({ cut }) => !cut)
+    .map(({ id, before, after }) => ({ id, share: watermark ? (after ?? 0) * kept : before }));
+  const listed = shares.filter(({ share }) => share >= 0.0005);
+  return watermark ? listed.toSorted((a, b) => b.share - a.share) : listed;
+}
+
+/**
  * Draw the strip: kept shares in falling order, removed mass hatched, the draw as a tick.
  *
  * @param {Drawn | null} token
@@ -267,10 +281,9 @@ function drawDraw(token) {
   cuts.reverse();
   const strip = el("div", "strip");
   let shown = 0;
-  for (const { id, before, cut } of token.candidates) {
-    if (cut || before < 0.0005) continue;
-    shown += before;
-    strip.append(setVars(el("i", id === token.id ? "hit" : ""), { "--f": before }));
+  for (const { id, share } of drawnFrom(token, kept)) {
+    shown += share;
+    strip.append(setVars(el("i", id === token.id ? "hit" : ""), { "--f": share }));
   }
   if (kept - shown > 0.001) strip.append(setVars(el("i", "rest"), { "--f": kept - shown }));
   for (const [name, share] of cuts) {

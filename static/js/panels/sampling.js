@@ -12,6 +12,7 @@ import {
   presetOf,
   SETTING_BY_NAME,
   SLIDERS,
+  WATERMARK,
   writeNumber,
   writeStops,
 } from "../settings/sampling-settings.js";
@@ -32,10 +33,12 @@ const controls = new Map();
 /** Errors about what was typed, by the id of the control. @type {Map<string, string>} */
 const errors = new Map();
 let lastPreset = "";
+/** The settings below the heading that opens and closes. */
+const FOLDED = [...PENALTIES, ...WATERMARK];
 
 export function setUpSampling() {
   for (const setting of SLIDERS)
-    byId(setting.stage === "penalty" ? "penalty-sliders" : "sliders").append(newSlider(setting));
+    byId(FOLDED.includes(setting) ? "penalty-sliders" : "sliders").append(newSlider(setting));
   for (const name of Object.keys(PRESETS)) {
     const button = el("button", "", name);
     button.type = "button";
@@ -45,6 +48,9 @@ export function setUpSampling() {
   setUpPresetDialog(choosePreset);
   const maxTokens = SETTING_BY_NAME.max_tokens;
   readOnChange(byId("max_tokens"), (text) => parseNumber(text, maxTokens), "max_tokens");
+  const key = SETTING_BY_NAME.hashing_key;
+  byId("hashing_key").title = key.help;
+  readOnChange(byId("hashing_key"), (text) => parseNumber(text, key), "hashing_key");
   readOnChange(byId("seed"), parseSeed, "seed");
   readOnChange(byId("stop-strings"), parseStops, "stop");
   byId("die").addEventListener("click", () => {
@@ -136,7 +142,8 @@ function draw() {
     drawSlider(control, settings[name], steered()?.segment?.request.params[name]);
     showBox(control.box, writeNumber(settings[name], control.setting), refused === name);
   }
-  drawPenalties(refused);
+  drawFolded(refused);
+  showBox(byId("hashing_key"), String(settings.hashing_key), refused === "hashing_key");
   showBox(byId("max_tokens"), String(settings.max_tokens), refused === "max_tokens");
   showBox(byId("seed"), settings.seed, refused === "seed");
   showBox(byId("stop-strings"), writeStops(settings.stop), refused === "stop");
@@ -144,13 +151,13 @@ function draw() {
   drawHint();
 }
 
-/** Name the penalties that act beside their heading, and show one that was refused. @param {string} refused */
-function drawPenalties(refused) {
-  const values = PENALTIES.filter(({ name, neutral }) => state.settings[name] !== neutral).map(
+/** Name the folded settings that act beside their heading, and show one that was refused. @param {string} refused */
+function drawFolded(refused) {
+  const values = FOLDED.filter(({ name, stage, neutral }) => stage && state.settings[name] !== neutral).map(
     (setting) => `${shortLabel(setting)} ${writeNumber(state.settings[setting.name], setting)}`,
   );
   setText(byId("penalties-acting"), values.join(", ") || "none");
-  if (PENALTIES.some(({ name }) => name === refused)) byId("penalties").open = true;
+  if (FOLDED.some(({ name }) => name === refused)) byId("penalties").open = true;
 }
 
 /**

@@ -1,15 +1,16 @@
 // Tokens instrument: the prompt in tokens, the steps from a word to its tokens, the same texts in
-// several tokenizers, vectors of texts, and the neighbours of a token.
+// several tokenizers, vectors of texts, the neighbours of a token, and the tokens of a watermark.
 
 import { Views } from "../shared/views.js";
 import { comparison } from "./comparison.js";
 import { embeddings } from "./embeddings.js";
 import { neighbours } from "./neighbours.js";
 import { prompt } from "./prompt.js";
+import { watermark } from "./watermark.js";
 import { word } from "./word.js";
 
 /** @type {Views<Focus>} */
-const views = new Views("tokens-view", [prompt, word, comparison, embeddings, neighbours]);
+const views = new Views("tokens-view", [prompt, word, comparison, embeddings, neighbours, watermark]);
 
 /** @type {Instrument} */
 export const tokens = {
