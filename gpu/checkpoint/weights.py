@@ -198,14 +198,18 @@ class WeightLoader(MatrixUploader):
         parts = [self._vector(source, n) for source, n in sources]
         return self._upload_vector(name, parts, sum(part.n for part in parts), plus=plus)
 
-    def table(self, name: str, source: str, n: int, k: int, plus: str | None = None) -> Tensor:
-        """Load a matrix (n, k) of vectors to add, as float32 with rows padded to whole blocks.
-        `plus`: a tensor (any number, k) whose first row is added to every row."""
-        self._expect(source, (n, k))
-        rows = self._rows_of(source)
-        part = RowSource(source, n, rows if plus is None else self._plus(rows, plus, k), range(n))
-        table = self._upload_f32(Recipe(name, "f32", n, k, parts_of([part], STACKED)), [part])
-        self._on_weights(n * k)
+    def table(self, name: str, source: str, used: range, k: int, plus: str | None = None) -> Tensor:
+        """Load the rows `used` of a matrix (used.stop, k) of vectors to add, as float32 with rows
+        padded to whole blocks. `plus`: a tensor (any number, k) whose first row is added to every
+        row."""
+        self._expect(source, (used.stop, k))
+        rows = self._rows_of(source, used.start)
+        part = RowSource(
+            source, len(used), rows if plus is None else self._plus(rows, plus, k), used
+        )
+        recipe = Recipe(name, "f32", len(used), k, parts_of([part], STACKED))
+        table = self._upload_f32(recipe, [part])
+        self._on_weights(used.stop * k)
         return table
 
     def _plus(self, rows: ReadRows, plus: str, k: int) -> ReadRows:
@@ -264,8 +268,14 @@ class WeightLoader(MatrixUploader):
         picked_rows, transposed = tensor_slice.rows, tensor_slice.transposed
         return RowSource(tensor_slice.source, len(picked_rows), rows, picked_rows, transposed)
 
-    def _rows_of(self, source: str) -> ReadRows:
-        return lambda wanted, out: self.checkpoint.read_into(out, source, wanted)
+    def _rows_of(self, source: str, first: int = 0) -> ReadRows:
+        """Return a reader of a tensor's rows from `first` on."""
+
+        def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
+            some = slice(first + wanted.start, first + wanted.stop)
+            self.checkpoint.read_into(out, source, some)
+
+        return rows
 
     def _stacked_rows(self, of: StackedSlice, k: int) -> RowSource:
         self._expect(of.source, (of.n_stacked, of.n_all, k))

@@ -49,8 +49,9 @@ class LayerLoader:
         tables = [f"{module}.weight" for module, role in roles if role.layout == "table"]
         if not tables:
             return None
-        n, width = self.config.context, self.config.hidden_size
-        return self.load.table("positions", tables[0], n, width, plus=(*tables, None)[1])
+        first, width = self.config.first_position, self.config.hidden_size
+        used = range(first, first + self.config.context)
+        return self.load.table("positions", tables[0], used, width, plus=(*tables, None)[1])
 
     def embedding_norm(self) -> Norm:
         """Norm of the embeddings, which encoders have."""

@@ -20,6 +20,7 @@ class Hyperparameters:
     rope             rotary positions; local_rope: those of layers with a sliding window, None: the
                      same
     rotary_dim       dimensions of a head that are rotated, the first ones; None: all
+    first_position   position of the first token in the table of learned positions
     nope_layers      layers without positions (NoPE)
     sliding_windows  for each layer the number of keys a row attends to, its own and those right
                      before it; None: all before it. (): no layer has a window
@@ -39,6 +40,7 @@ class Hyperparameters:
     rope: RopeConfig = field(default_factory=RopeConfig)
     local_rope: RopeConfig | None = None
     rotary_dim: int | None = None
+    first_position: int = 0
     nope_layers: tuple[int, ...] = ()
     sliding_windows: tuple[int | None, ...] = ()
     experts: MoeConfig | None = None

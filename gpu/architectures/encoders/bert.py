@@ -24,20 +24,16 @@ def read_config(config: JsonObject, sizes: Sizes) -> Hyperparameters:
     )
 
 
-ARCHITECTURE = Architecture(
-    model_type="bert",
-    read_config=read_config,
-    tensors=TensorMap(
-        prefix="bert.encoder.layer",
+def tensors(base: str) -> TensorMap:
+    """Return the modules of a checkpoint whose encoder is called `base`."""
+    table = ModuleRole("embedding", "positions", layout="table")
+    return TensorMap(
+        prefix=f"{base}.encoder.layer",
         before={
-            "bert.embeddings.word_embeddings": ModuleRole("embedding", "embed"),
-            "bert.embeddings.position_embeddings": ModuleRole(
-                "embedding", "positions", layout="table"
-            ),
-            "bert.embeddings.token_type_embeddings": ModuleRole(
-                "embedding", "positions", layout="table"
-            ),
-            "bert.embeddings.LayerNorm": ModuleRole("norm", "embed.norm", "always"),
+            f"{base}.embeddings.word_embeddings": ModuleRole("embedding", "embed"),
+            f"{base}.embeddings.position_embeddings": table,
+            f"{base}.embeddings.token_type_embeddings": table,
+            f"{base}.embeddings.LayerNorm": ModuleRole("norm", "embed.norm", "always"),
         },
         dense={
             **{f"attention.self.{name}": QKV for name in ("query", "key", "value")},
@@ -48,7 +44,13 @@ ARCHITECTURE = Architecture(
             "output.LayerNorm": ModuleRole("norm", "mlp.down.norm", "always"),
         },
         after={},
-    ),
+    )
+
+
+ARCHITECTURE = Architecture(
+    model_type="bert",
+    read_config=read_config,
+    tensors=tensors("bert"),
     config_keys={"rms_norm_eps": "layer_norm_eps"},
     tie_embeddings=True,
     norm_eps=1e-12,

@@ -1,5 +1,5 @@
 """Encoders with random weights in folders as sentence-transformers saves them, and the vectors that
-transformers' BertModel and sentence-transformers' pooling make of texts."""
+transformers' models and sentence-transformers' pooling make of texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertModel
+from transformers import AutoConfig, AutoModel
 
 from gpu.step import Floats
 
@@ -33,11 +33,13 @@ def write(
     normalize: bool = True,
     max_seq_length: int | None = None,
     prefix: str = "",
+    model_type: str = "bert",
     **sizes: Any,
 ) -> Path:
     """Write a folder. `prefix`: what stands before the names of tensors, such as "bert."."""
     torch.manual_seed(0)
-    model = BertModel(BertConfig(**{**SIZES, **sizes}), add_pooling_layer=False)
+    config = AutoConfig.for_model(model_type, **{**SIZES, **sizes})
+    model = AutoModel.from_config(config, add_pooling_layer=False)
     for parameter in model.parameters():  # biases and gains too; peaked attention in places
         torch.nn.init.normal_(parameter, std=0.2)
     tensors = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
@@ -61,7 +63,7 @@ def reference(
 ) -> Floats:
     """Return the vectors of texts, each computed alone. Without padding, sentence-transformers'
     mean over the attention mask is the mean over all tokens."""
-    model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    model = AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
     found = []
     for ids in texts:
         with torch.no_grad():

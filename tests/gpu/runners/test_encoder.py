@@ -1,4 +1,4 @@
-"""Encoders against transformers' BertModel, texts of many lengths in one pass."""
+"""Encoders against transformers, texts of many lengths in one pass."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ LENGTHS = (1, 2, 15, 16, 17, 33, 64, 131)
 
 
 def texts_of(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
+    """Return texts without padding, whose token is among the first five."""
     rng = np.random.default_rng(seed)
-    return [rng.integers(0, random_bert.SIZES["vocab_size"], n).tolist() for n in lengths]
+    return [rng.integers(5, random_bert.SIZES["vocab_size"], n).tolist() for n in lengths]
 
 
 def finish(pieces: Generator[None, None, Floats]) -> tuple[Floats, int]:
@@ -45,8 +46,10 @@ def finish(pieces: Generator[None, None, Floats]) -> tuple[Floats, int]:
         ("mean", True, {}),
         ("cls", False, {"hidden_size": 36, "num_attention_heads": 3, "prefix": "bert."}),
         ("mean", False, {"hidden_act": "gelu_new", "num_hidden_layers": 1, "type_vocab_size": 1}),
+        ("mean", True, {"model_type": "roberta", "type_vocab_size": 1, "prefix": "roberta."}),
+        ("cls", True, {"model_type": "xlm-roberta", "type_vocab_size": 1, "pad_token_id": 4}),
     ],
-    ids=["mean", "cls", "one layer"],
+    ids=["mean", "cls", "one layer", "roberta", "xlm-roberta"],
 )
 def test_vectors_are_those_of_transformers(
     device: Device, tmp_path: Path, pooling: str, normalize: bool, sizes: dict[str, object]
@@ -105,6 +108,8 @@ def test_as_many_texts_as_fit_are_in_a_pass(device: Device, tmp_path: Path) -> N
     ("changes", "message"),
     [
         ({"max_seq_length": 151}, "max_seq_length is 151, but the encoder has positions for 150"),
+        ({"max_seq_length": 149, "model_type": "roberta"}, "has positions for 148 tokens"),
+        ({"pad_token_id": 149, "vocab_size": 200, "model_type": "roberta"}, "pad_token_id must be"),
         ({"is_decoder": True}, "is_decoder must be false, as in an encoder"),
         ({"hidden_act": "relu"}, "hidden_act must be one of gelu_new"),
     ],
