@@ -33,7 +33,7 @@ SETTINGS = {
 N = 24
 TOP = 60
 CUTS = ("", "top-k", "top-p", "min-p")
-STAGES = ("raw logits", "penalties", "temperature", "top-k", "top-p", "min-p")
+STAGES = ("raw logits", "penalties", "temperature", "top-k", "top-p", "min-p", "watermark")
 
 
 @pytest.fixture
@@ -86,7 +86,13 @@ def compare(rows: list[dict[str, str]], answer: Answer) -> None:
     tokens = {int(row["id"]): row for row in rows if row["id"]}
     assert list(tokens) == answer["ids"].tolist(), "as many, in the same order"
     columns = {"raw logits": "raw", "penalties": "penalised", "temperature": "tempered"}
-    columns |= {"drawn from": "after", "from": "low", "to": "high", "logit": "logit"}
+    columns |= {
+        "watermark": "marked",
+        "drawn from": "after",
+        "from": "low",
+        "to": "high",
+        "logit": "logit",
+    }
     for at, row in enumerate(tokens.values()):
         for column, name in columns.items():
             assert float(row[column]) == pytest.approx(float(answer[name][at]), rel=1e-12), column
@@ -393,6 +399,7 @@ FLOW = """async ([question, top]) => {
         {"top_k": 1},
         {"temperature": 1.4, "top_k": 50, "top_p": 0.8, "min_p": 0.1},
         {"repetition_penalty": 1.5, "top_p": 0.3},
+        {"temperature": 1.4, "top_p": 0.8, "watermark_bias": 3.0},
     ],
 )
 def test_bands_fill_the_columns_whatever_is_shown_of_them(
@@ -412,14 +419,14 @@ def test_bands_fill_the_columns_whatever_is_shown_of_them(
         found = page.evaluate(FLOW, [question, top])
         bands, info = found["bands"], found["info"]
         kept = [stage["kept"] for stage in found["stages"]]
-        filled = [sum(band["sizes"][column] for band in bands) for column in range(7)]
+        filled = [sum(band["sizes"][column] for band in bands) for column in range(8)]
         assert filled[:3] == pytest.approx([1, 1, 1], abs=1e-5)
-        assert filled[3:6] == pytest.approx([1, kept[3], kept[4]], abs=1e-5)
-        assert filled[6] == pytest.approx(1, abs=1e-5)
+        assert filled[3:7] == pytest.approx([1, kept[3], kept[4], kept[5]], abs=1e-5)
+        assert filled[7] == pytest.approx(1, abs=1e-5)
         chosen = next(band for band in bands if band["id"] == info["chosen"])
-        assert chosen["tops"][6] == pytest.approx(chosen["low"], abs=1e-5)
-        start = chosen["tops"][6]
-        assert start - 1e-5 <= info["draw"] <= start + chosen["sizes"][6] + 1e-5
+        assert chosen["tops"][7] == pytest.approx(chosen["low"], abs=1e-5)
+        start = chosen["tops"][7]
+        assert start - 1e-5 <= info["draw_at"] <= start + chosen["sizes"][7] + 1e-5
         counts = [band["count"] for band in bands]
         if None not in counts:
             assert sum(counts) == found["stages"][0]["n_kept"]

@@ -83,6 +83,13 @@ class Greenlists:
         green."""
         return self._seeded(config.seed(ids), int(self.vocab_size * config.greenlist_ratio))
 
+    def green(self, config: WatermarkConfig | None, ids: Sequence[int]) -> Bits | None:
+        """Return which tokens (vocab_size,) are green after `ids`; None without a watermark."""
+        if config is None:
+            return None
+        bits = self.bitmask(config, ids).view(np.uint8)
+        return np.unpackbits(bits, count=self.vocab_size, bitorder="little").astype(np.bool_)
+
     def is_green(self, config: WatermarkConfig, ids: Sequence[int]) -> bool:
         """Return whether the last of `ids` is green, given those before it."""
         known = ids if config.seeding_scheme == "selfhash" else ids[:-1]

@@ -41,6 +41,7 @@ from gpu.kv.state import KvState
 from gpu.reference.softmax import entropy, log_softmax
 from gpu.sampling_params import DISTRIBUTION
 from gpu.step import KvVariant, Sample
+from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 from tests.app.fake_forward import fake_forward
 from tests.app.fake_plan import fake_plan
 
@@ -96,7 +97,9 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             rng = np.random.default_rng([*ids, zlib.crc32(msgspec.json.encode(question.spans))])
             logits = _logits(rng, 1, vocab)[0]
             sample = _sample(params, index)
-            return waterfall(logits, ids[: position + 1], sample, top, also=question.also)
+            text = ids[: position + 1]
+            green = Greenlists(vocab).green(WatermarkConfig.of(params), text)
+            return waterfall(logits, text, sample, top, also=question.also, green=green)
         case Losses(ids=ids, top=top, first=first):
             return _losses(_logits(rng, len(ids) - 1 - first, vocab), ids[first + 1 :], top)
         case Divergence():

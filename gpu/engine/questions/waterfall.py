@@ -14,6 +14,7 @@ from gpu.inspection.requests import MAX_TOP, Waterfall
 from gpu.inspection.waterfall import waterfall
 from gpu.interventions.active import InterventionSchedule
 from gpu.step import Floats, Sample
+from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 
 AllowedTokens = npt.NDArray[np.bool_] | None
 """Tokens (vocab_size,) that a grammar allows; None: all."""
@@ -57,4 +58,8 @@ class Waterfalls:
         if self.latest is None or self.latest[0] != asked:
             logits = yield from self.model.recomputer.logits(ids, len(ids) - 1, schedule)
             self.latest = (asked, logits)
-        return waterfall(self.latest[1][0], ids, sample, question.top, allowed, question.also)
+        vocab_size = self.model.runner.config.vocab_size
+        green = Greenlists(vocab_size).green(WatermarkConfig.of(question.params), ids)
+        return waterfall(
+            self.latest[1][0], ids, sample, question.top, allowed, question.also, green
+        )

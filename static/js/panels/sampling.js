@@ -157,6 +157,7 @@ function drawFolded(refused) {
     (setting) => `${shortLabel(setting)} ${writeNumber(state.settings[setting.name], setting)}`,
   );
   setText(byId("penalties-acting"), values.join(", ") || "none");
+  byId("penalties-acting").title = values.join(", ");
   if (FOLDED.some(({ name }) => name === refused)) byId("penalties").open = true;
 }
 

@@ -66,6 +66,28 @@ def test_each_stage_keeps_what_it_does_not_remove(
     assert answer["tempered"][kept].sum() == pytest.approx(rows[-1]["kept"], abs=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.4])
+def test_a_watermark_moves_shares_among_the_survivors(
+    logits: np.ndarray, temperature: float
+) -> None:
+    green = np.random.default_rng(3).random(VOCAB) < 0.25
+    settings = sample_of(temperature=temperature, top_p=0.9, repetition_penalty=1.0)
+    sample = replace(settings, watermark_bias=2.0)
+    answer = waterfall(logits, SEEN, sample, top=VOCAB, green=green)
+    drawn = sample_token(logits, SEEN, sample, None, green)
+    assert answer.info["chosen"] == drawn.id
+    before, after = answer.info["stages"][-2:]
+    assert (after["name"], after["n_kept"]) == ("watermark", before["n_kept"])
+    assert answer["marked"].sum() == pytest.approx(after["kept"], abs=1e-5)
+    ids = answer["ids"]
+    odds = answer["marked"] / np.where(answer["cut"] == 0, answer["tempered"], np.inf)
+    kept = answer["cut"] == 0
+    grown = odds[kept & green[ids]].mean() / odds[kept & ~green[ids]].mean()
+    assert grown == pytest.approx(np.exp(2), rel=1e-4)
+    at = ids.tolist().index(drawn.id)
+    assert answer["low"][at] - 1e-6 <= answer.info["draw_at"] <= answer["high"][at] + 1e-6
+
+
 def test_tokens_asked_for_are_listed_once_beside_the_most_likely(logits: np.ndarray) -> None:
     order = np.argsort(-logits, kind="stable")
     also = [int(order[40]), int(order[1]), int(order[VOCAB - 1])]

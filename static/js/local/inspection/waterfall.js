@@ -31,10 +31,11 @@ export function waterfall(logits, context, { params, index, top, also }) {
   const raw = softmax(logits);
   const penalised = softmax(scaleLogits(logits, context, params, drawn, 1));
   const stages = [...changes(raw, penalised, chances.before), ...filters(chances)];
+  stages.push({ ...stages[stages.length - 1], name: "watermark", removed: 0 }); // it writes none
   const shown = [...new Set([...chances.order.subarray(0, top), chosen, ...also])];
   const columns = { logits, raw, penalised, ...chances };
   return {
-    info: { stages, draw: number, chosen, greedy },
+    info: { stages, draw: number, draw_at: number, chosen, greedy },
     arrays: { ...texts(shown, chances.cut, context, drawn), ...shares(shown, columns) },
   };
 }
@@ -86,12 +87,19 @@ function texts(shown, cut, context, nWritten) {
  * @param {number[]} shown
  * @param {Chances & {logits: Float32Array, raw: Float64Array, penalised: Float64Array}} columns
  */
-function shares(shown, { logits, raw, penalised, before, after, order }) {
+function shares(shown, { logits, raw, penalised, before, after, order, cut }) {
   const high = new Float64Array(after.length);
+  const above = new Float64Array(after.length);
+  const marked = before.map((p, id) => (cut[id] ? 0 : p));
   let sum = 0;
-  for (const id of order) high[id] = sum += after[id];
+  let through = 0;
+  for (const id of order) {
+    high[id] = sum += after[id];
+    above[id] = through;
+    through += marked[id];
+  }
   const low = high.map((end, id) => end - after[id]);
-  const columns = { logit: logits, raw, penalised, tempered: before, after, low, high };
+  const columns = { logit: logits, raw, penalised, tempered: before, marked, above, marked_above: above, after, low, high };
   return Object.fromEntries(
     Object.entries(columns).map(([name, values]) => [name, floats(shown.map((id) => values[id]))]),
   );

@@ -211,7 +211,7 @@ class FlowPainter {
   }
 
   /** Mark the random number. @param {Flow} flow */
-  tick({ draw, greedy }) {
+  tick({ draw_at: draw, greedy }) {
     if (greedy) return;
     const { x, bar, y } = this.scale;
     const at = Math.round(y(draw)) - 1;

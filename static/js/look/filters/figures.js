@@ -6,20 +6,22 @@ import {
   FILTERS,
   PENALTIES,
   SETTING_BY_NAME,
+  WATERMARK,
   writeNumber,
 } from "../../settings/sampling-settings.js";
-import { BEFORE_FILTERS, DRAW, STAGES } from "./flow.js";
+import { BEFORE_FILTERS, DRAW, MARKED, STAGES } from "./flow.js";
 
 const FILTER_LABELS = FILTERS.map(({ label }) => label);
-const NAMES = ["raw logits", "penalties", "temperature", ...FILTER_LABELS, "draw"];
+const NAMES = ["raw logits", "penalties", "temperature", ...FILTER_LABELS, "watermark", "draw"];
 /** Names for narrow screens. */
-const SHORT = ["logits", "penal.", "temp.", ...FILTER_LABELS, "draw"];
+const SHORT = ["logits", "pen.", "temp", ...FILTER_LABELS, "mark", "draw"];
 /** The settings of each column. @type {SamplingSetting[][]} */
 const SETTINGS = [
   [],
   PENALTIES,
   [SETTING_BY_NAME.temperature],
   ...FILTERS.map((filter) => [filter]),
+  WATERMARK.slice(0, 1),
   [],
 ];
 const ROWS = [
@@ -82,7 +84,7 @@ export class FlowFigures {
       left[column].replaceChildren(...twice(count(n), short));
       const lost = percent(Math.max(0, removed));
       const loss = /^[1-9]|^0\../.test(lost) ? `−${lost}` : lost; // not of "0" and "<0.1"
-      setText(cut[column], column > BEFORE_FILTERS ? loss : "");
+      setText(cut[column], column > BEFORE_FILTERS && column < MARKED ? loss : "");
       setText(bits[column], entropy.toFixed(2));
     }
     setText(left[DRAW], "1");
@@ -151,7 +153,7 @@ function drawHead(head, column, { used, wanted, flow, real }) {
  * @param {Flow} flow
  */
 function columnActs(column, values, { greedy }) {
-  if (greedy && column > STAGES.indexOf("temperature")) return false;
+  if (greedy && column > STAGES.indexOf("temperature") && column < MARKED) return false;
   return SETTINGS[column].some(({ name, neutral }) => values[name] !== neutral);
 }
 

@@ -222,6 +222,7 @@ function describeRun({ flow, token }, drawn) {
   const left = `${start} ${count(n)} of ${vocabulary} tokens keep ${percent(mass)} %`;
   const { low = null, high = null } = byId.get(token.id) ?? {};
   if (low === null || high === null) return `${left}.`;
+  if (draw < low || draw > high) return `${left}; a watermark moved their shares, and ${draw.toFixed(3)} was drawn.`;
   return `${left}; ${draw.toFixed(3)} was drawn, in its ${low.toFixed(3)} to ${high.toFixed(3)}.`;
 }
 

@@ -3,14 +3,17 @@
 // In every column the tokens are stacked by their logits after penalty and temperature. Ribbons
 // therefore never cross, and a filter always removes the lower end, because every filter is a
 // threshold on that logit (gpu/sampling_params.py). The last column is the cumulative curve that the
-// random number falls on, from the top.
+// random number falls on, from the top; with a watermark, which changes the order of the draw, it is
+// marked as far within the share of the token that it chose.
 
 import { FILTERS } from "../../settings/sampling-settings.js";
 
-/** What the sizes of a band are computed from. @typedef {Pick<WaterfallRow, "raw" | "penalised" | "tempered" | "cut" | "after">} Shares */
+/** What the sizes of a band are computed from. @typedef {Pick<WaterfallRow, "raw" | "penalised" | "tempered" | "marked" | "cut" | "after">} Shares */
 
 /** The engine's stages (gpu/inspection/waterfall.py), and the draw. */
-export const STAGES = ["logits", "penalty", "temperature", ...FILTERS.map(({ name }) => name)];
+export const STAGES = ["logits", "penalty", "temperature", ...FILTERS.map(({ name }) => name), "watermark"];
+/** The column of the watermark. */
+export const MARKED = STAGES.length - 1;
 export const DRAW = STAGES.length;
 /** A filter's column is this plus its number (`cut` of the engine's answer). */
 export const BEFORE_FILTERS = 2;
@@ -22,7 +25,7 @@ const MIN_MASS = 1e-7;
  * Return the engine's answer to `waterfall` with `top` as bands:
  *   bands   in order; `byId`: map from a token's id to its band
  *   stages  {name, n_kept, kept, removed, entropy}
- *   draw, chosen, greedy
+ *   draw, chosen, greedy; `draw_at`: where the draw is marked
  *   allowed    {n, probability} of the tokens that a grammar allows, which all of this is about;
  *              undefined without a grammar
  *   forbidden  {id, share} of the most likely tokens that it forbids
@@ -35,7 +38,7 @@ export function flowOf({ info, arrays }, top) {
   const { forbidden_ids: forbiddenIds, forbidden_raw: forbiddenRaw, ...own } = arrays;
   const tokens = rowsOf(own);
   const stray = tokens.length > top ? tokens.pop() : undefined;
-  const { stages, draw, chosen, greedy, allowed } = /** @type {Flow} */ (info);
+  const { stages, draw, draw_at, chosen, greedy, allowed } = /** @type {Flow} */ (info);
   const rest = restOf(tokens, stray, stages, greedy);
   const bands = stacked([...tokens.map((token) => ({ ...token, sizes: sizesOf(token) })), ...rest]);
   const forbidden = Array.from(forbiddenIds?.values ?? [], (id, i) => ({
@@ -43,17 +46,21 @@ export function flowOf({ info, arrays }, top) {
     share: forbiddenRaw.values[i],
   }));
   const byId = new Map(bands.map((band) => [band.id, band]));
-  return { stages, draw, chosen, greedy, allowed, bands, forbidden, byId };
+  return { stages, draw, draw_at, chosen, greedy, allowed, bands, forbidden, byId };
 }
 
 /** @param {FrameAnswer["arrays"]} arrays @returns {WaterfallRow[]} */
 function rowsOf(arrays) {
+  const { marked, above, marked_above: markedAbove } = arrays;
   const { ids, raw, penalised, tempered, after, cut, low, high, logit, seen, written } = arrays;
   return Array.from(ids.values, (id, i) => ({
     id,
     raw: raw.values[i],
     penalised: penalised.values[i],
     tempered: tempered.values[i],
+    marked: marked.values[i],
+    above: above.values[i],
+    markedAbove: markedAbove.values[i],
     after: after.values[i],
     cut: cut.values[i],
     low: low.values[i],
@@ -66,9 +73,9 @@ function rowsOf(arrays) {
 }
 
 /** @param {Shares} row */
-function sizesOf({ raw, penalised, tempered, cut, after }) {
+function sizesOf({ raw, penalised, tempered, marked, cut, after }) {
   const filtered = FILTERS.map((_, i) => (cut === 0 || cut > i ? tempered : 0));
-  return [raw, penalised, tempered, ...filtered, after];
+  return [raw, penalised, tempered, ...filtered, marked, after];
 }
 
 /**
@@ -95,10 +102,13 @@ function restOf(tokens, stray, stages, greedy) {
     const stage = stages[BEFORE_FILTERS + cut];
     const own = tokens.filter((token) => token.cut === cut);
     const count = stages[BEFORE_FILTERS + cut - 1].n_kept - stage.n_kept - own.length;
-    parts.push({ cut, count, tempered: stage.removed - sum(own, "tempered") });
+    parts.push({ cut, count, tempered: stage.removed - sum(own, "tempered"), marked: 0 });
   }
   const there = parts.filter(({ count, id }) => id !== undefined || count === null || count > 0);
-  for (const part of there) part.tempered = Math.max(0, part.tempered);
+  for (const part of there) {
+    part.tempered = Math.max(0, part.tempered);
+    part.marked = Math.max(0, part.marked);
+  }
   const whole = {
     raw: Math.max(0, 1 - sum(known, "raw")),
     penalised: Math.max(0, 1 - sum(known, "penalised")),
@@ -106,7 +116,7 @@ function restOf(tokens, stray, stages, greedy) {
   const others = there.filter((part) => part.id === undefined);
   return there.map((part) => {
     if (part.id !== undefined) return { ...part, sizes: sizesOf(part) };
-    const after = part.cut === 0 && !greedy ? part.tempered / kept : 0;
+    const after = part.cut === 0 && !greedy ? part.marked / kept : 0;
     const row = { ...part, ...spread(part, others, whole), after, id: null };
     return { ...row, logit: null, seen: 0, written: 0, low: null, high: null, sizes: sizesOf(row) };
   });
@@ -124,15 +134,14 @@ function restOf(tokens, stray, stages, greedy) {
 function keptParts(tokens, stray, kept, nKept) {
   const own = tokens.filter(({ cut }) => cut === 0);
   const count = nKept - own.length;
-  const shown = sum(own, "tempered");
-  if (!stray) return [{ cut: 0, count, tempered: kept - shown }];
-  const before = stray.low * kept - shown;
-  const after = (1 - stray.high) * kept;
-  return [
-    { cut: 0, count: null, tempered: before },
-    stray,
-    { cut: 0, count: null, tempered: after },
-  ];
+  const shown = { tempered: sum(own, "tempered"), marked: sum(own, "marked") };
+  if (!stray) return [{ cut: 0, count, tempered: kept - shown.tempered, marked: kept - shown.marked }];
+  const before = { tempered: stray.above - shown.tempered, marked: stray.markedAbove - shown.marked };
+  const after = {
+    tempered: kept - stray.above - stray.tempered,
+    marked: kept - stray.markedAbove - stray.marked,
+  };
+  return [{ cut: 0, count: null, ...before }, stray, { cut: 0, count: null, ...after }];
 }
 
 /**

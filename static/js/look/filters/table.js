@@ -3,7 +3,7 @@
 import { FILTERS, PENALTIES } from "../../settings/sampling-settings.js";
 import { BEFORE_FILTERS, DRAW, STAGES } from "./flow.js";
 
-const NAMES = ["raw logits", "penalties", "temperature", ...FILTERS.map(({ label }) => label)];
+const NAMES = ["raw logits", "penalties", "temperature", ...FILTERS.map(({ label }) => label), "watermark"];
 
 const ID = { name: "id", format: String };
 const COLUMNS = ["of", "what", ID, ...NAMES, "drawn from", "cut by", "from", "to", "logit"];
@@ -39,7 +39,7 @@ function rowsOf(of, flow, settings, texts) {
   /** @param {SamplingSetting} setting */
   const value = ({ name }) => settings[name];
   const penalties = PENALTIES.length > 1 ? PENALTIES.map(value).join(", ") : value(PENALTIES[0]);
-  const used = [null, penalties, settings.temperature, ...FILTERS.map(value)];
+  const used = [null, penalties, settings.temperature, ...FILTERS.map(value), settings.watermark_bias];
   return [
     line("setting", used, greedy ? "greedy" : draw),
     line("tokens left", per(({ n_kept: n }) => n), 1),

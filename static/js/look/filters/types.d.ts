@@ -6,6 +6,9 @@ interface WaterfallRow {
   raw: number;
   penalised: number;
   tempered: number;
+  marked: number;
+  above: number;
+  markedAbove: number;
   after: number;
   cut: number;
   low: number;
@@ -22,6 +25,7 @@ interface RestPart {
   cut: number;
   count: number | null;
   tempered: number;
+  marked: number;
 }
 
 interface WaterfallStage {
@@ -57,6 +61,7 @@ interface Band {
 interface Flow {
   stages: WaterfallStage[];
   draw: number;
+  draw_at: number;
   chosen: number;
   greedy: boolean;
   allowed?: { n: number; probability: number };

@@ -3,12 +3,12 @@
 
 import { grammarAfter } from "../../turns/answer-rules.js";
 import { spansUpTo } from "../../interventions/interventions.js";
-import { SLIDERS } from "../../settings/sampling-settings.js";
+import { SLIDERS, WATERMARK } from "../../settings/sampling-settings.js";
 import { sequenceOf } from "./context.js";
 
 /** The settings that decide how a token is sampled. @param {NamedSettings} all */
 export const samplingOf = (all) =>
-  Object.fromEntries(SLIDERS.map(({ name }) => [name, all[name]]));
+  Object.fromEntries([...SLIDERS, ...WATERMARK].map(({ name }) => [name, all[name]]));
 
 /** Seed of a run as a string of digits: numbers have 53 bits here, and seeds 64. @param {Segment} segment */
 export const seedOf = ({ request, params }) => String(request?.params.seed ?? params?.seed);
