@@ -173,8 +173,8 @@ function describe(answer, segment) {
   const speed = tokensPerSecond(answer, segment);
   return [
     pauseOf(answer) || plural(answer.tokens.length, "token"),
-    reason,
     describeWatermark(answer),
+    reason,
     speed ? `${figure(speed)} tok/s` : "",
     ttft !== undefined && segment.nTokens ? `TTFT ${duration(ttft)}` : "",
   ].filter(Boolean);
