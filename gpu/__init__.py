@@ -106,7 +106,7 @@ from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
 from gpu.watermark.detector import detect as detect_watermark
-from gpu.watermark.greenlist import Greenlists, WatermarkConfig
+from gpu.watermark.greenlist import Greenlists, SeedingScheme, WatermarkConfig
 
 __all__ = [
     "ATTENTION_SINKS",
@@ -199,6 +199,7 @@ __all__ = [
     "SamplingParams",
     "SamplingSetting",
     "ScheduledUpdate",
+    "SeedingScheme",
     "Segmentation",
     "SentenceConfig",
     "ServesStage",

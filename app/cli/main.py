@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": "Serve the playground and the API.",
     "train": "Train a LoRA adapter on lines of text.",
     "version": "Show the version.",
+    "watermark": "Look for a watermark in a text.",
     "weights": "List the tensors of a model.",
 }
 """What `--help` says of each command, a function of this name in the module of this name."""
