@@ -81,7 +81,7 @@ def create_app(
     embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)
     openapi.register(app, version())
-    _add_routes_about_the_model(app, engine, trainer)
+    _add_routes_about_the_model(app, engine, {} if loras is None else loras, trainer)
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
         model_routes.register(app, switching)
@@ -98,10 +98,14 @@ def create_app(
     return app
 
 
-def _add_routes_about_the_model(app: Flask, engine: EngineClient, trainer: Trainer | None) -> None:
+def _add_routes_about_the_model(
+    app: Flask, engine: EngineClient, loras: Mapping[str, Path], trainer: Trainer | None
+) -> None:
+    from app.http import loras as lora_routes
     from app.http import replicas, sizing, training, weights
 
     weights.register(app, engine)
     sizing.register(app, engine)
     replicas.register(app, engine)
     training.register(app, trainer)
+    lora_routes.register(app, engine, loras)

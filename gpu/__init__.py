@@ -78,6 +78,7 @@ from gpu.kv.prefix_cache import BlockHashes
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import MAX_LORAS, check_lora
 from gpu.lora.adapter import NAME as LORA_NAME
+from gpu.lora.change import LoraChange, lora_changes
 from gpu.lora.config import MAX_RANK as MAX_LORA_RANK
 from gpu.lora.targets import LoraTarget, lora_targets_of
 from gpu.pace import LEAST_PACE, MOST_PACE, PaceChange, RunPace
@@ -174,6 +175,7 @@ __all__ = [
     "Inventory",
     "LayerFactor",
     "LoadOptions",
+    "LoraChange",
     "LoraInfo",
     "LoraStrength",
     "LoraTarget",
@@ -235,6 +237,7 @@ __all__ = [
     "gguf_part",
     "import_backend",
     "is_tuned",
+    "lora_changes",
     "lora_targets_of",
     "measured_device",
     "n_dropped",

@@ -111,6 +111,7 @@ OUTSIDE = {
     "wgpu": {"gpu.webgpu."},
     "torch": {
         "app.train.loop",
+        "app.train.one_step",
         "gpu.pytorch.",
         "gpu.bench.peers.scripts.run_transformers",
         "gpu.bench.peers.scripts.run_continuous_batching",

@@ -5,6 +5,8 @@ GET     /api/train   `app.train.trainer.TrainOffer`: what can be trained, or why
 POST    /api/train   `app.train.trainer.TrainRequest`: begin. 202 with the training; 400 for lines
                      or settings that cannot be trained with, and where training is not allowed.
 DELETE  /api/train   Cancel. 202.
+POST    /api/train/step   `app.train.trainer.StepRequest`: take one step of a full fine-tune on a
+                     text, and answer with `StepAnswer`. Nothing is kept of it.
 
 Once an adapter is trained, the model is loaded again with it: pages get `status` and then `hello`
 on their WebSocket. Guarded like every route, see `app.http.security`.
@@ -15,7 +17,7 @@ from __future__ import annotations
 from flask import Flask, Response
 
 from app.http.json_bodies import answer, read_body
-from app.train.trainer import Trainer, TrainOffer, TrainRequest
+from app.train.trainer import StepRequest, Trainer, TrainOffer, TrainRequest
 from gpu import DeviceError, InvalidRequest, ModelError
 
 NOT_HERE = "this server trains no adapters: it does not run the model itself, or may not change it"
@@ -37,6 +39,16 @@ def register(app: Flask, trainer: Trainer | None) -> None:
             return answer(trainer.begin(read_body(TrainRequest, EXAMPLE, "lines")), 202)
         except (ModelError, DeviceError) as error:
             raise InvalidRequest(str(error), "lines") from error
+
+    @app.post("/api/train/step")
+    def one_step() -> Response:
+        if trainer is None:
+            raise InvalidRequest(NOT_HERE, "training")
+        asked = read_body(StepRequest, '{"text": "Once upon a time"}', "text")
+        try:
+            return answer(trainer.take_step(asked))
+        except (ModelError, DeviceError) as error:
+            raise InvalidRequest(str(error), "text") from error
 
     @app.delete("/api/train")
     def cancel_training() -> Response:

@@ -1,4 +1,4 @@
-"""Process that trains: it gets a `TrainJob` through its pipe and answers with events.
+"""Process that trains: it gets a job through its pipe and answers with events.
 
 It computes with low priority on few threads, so that a stream beside it goes on, and imports torch
 only here.
@@ -13,7 +13,7 @@ import warnings
 
 from app.engine.child import Pipe
 from app.processes.parent import end_with_parent
-from app.train.messages import TrainEvent, TrainFailed, decode_job, encode
+from app.train.messages import StepJob, TrainEvent, TrainFailed, decode_job, encode
 from gpu import ModelError
 
 NICE = 10
@@ -24,7 +24,7 @@ def main(pipe: Pipe) -> None:
     """Do one job."""
     end_with_parent()
     lower_priority()
-    job = decode_job(pipe.recv_bytes())
+    job = decode_job.decode(pipe.recv_bytes())
     # Read when torch is imported. Threads that wait by spinning would keep the engine's cores busy.
     os.environ |= {"OMP_NUM_THREADS": str(job.threads), "OMP_WAIT_POLICY": "PASSIVE"}
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
@@ -34,9 +34,14 @@ def main(pipe: Pipe) -> None:
         pipe.send_bytes(encode(event))
 
     try:
-        from app.train.loop import train
+        if isinstance(job, StepJob):
+            from app.train.one_step import take_step
 
-        train(job, tell)
+            tell(take_step(job))
+        else:
+            from app.train.loop import train
+
+            train(job, tell)
     except ModelError as error:
         tell(TrainFailed(str(error)))
     except MemoryError:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
 from gpu import MAX_LORA_RANK, InvalidRequest
+
+Optimizer = Literal["adamw", "sgd"]
 
 MAX_STEPS = 10_000
 MAX_SEED = 2**32 - 1
@@ -56,8 +59,8 @@ class Example(msgspec.Struct, frozen=True):
     n_prompt: int
 
 
-class TrainJob(msgspec.Struct, frozen=True):
-    """What the process shall do.
+class TrainJob(msgspec.Struct, frozen=True, tag="train"):
+    """An adapter to train.
 
     model     folder or GGUF file of the base
     name      name of the base in the adapter's config and in errors
@@ -73,6 +76,17 @@ class TrainJob(msgspec.Struct, frozen=True):
     settings: LoraSettings
     examples: tuple[Example, ...]
     held_out: tuple[Example, ...] = ()
+    threads: int = 1
+
+
+class StepJob(msgspec.Struct, frozen=True, tag="step"):
+    """One step of a full fine-tune on the text `ids`, of which nothing is kept."""
+
+    model: str
+    name: str
+    ids: tuple[int, ...]
+    learning_rate: float
+    optimizer: Optimizer
     threads: int = 1
 
 
@@ -108,8 +122,32 @@ class TrainFailed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-TrainEvent = TrainBegun | TrainStep | HeldOutLoss | TrainDone | TrainFailed
+class MatrixStep(msgspec.Struct, frozen=True):
+    """A parameter in one step: norms of its gradient, of its change, and of itself before.
+
+    layer  None outside the layers
+    name   of its module in the layer, such as mlp.up_proj; `.bias` is added for a bias
+    """
+
+    layer: int | None
+    name: str
+    gradient: float
+    change: float
+    weight: float
+
+
+class OneStep(msgspec.Struct, frozen=True, tag="one_step"):
+    """What a step did. `before`, `after`: log-probability of each token but the first."""
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    matrices: tuple[MatrixStep, ...]
+
+
+Job = TrainJob | StepJob
+TrainEvent = TrainBegun | TrainStep | HeldOutLoss | TrainDone | TrainFailed | OneStep
+LAST_EVENTS = (TrainDone, OneStep)
 
 encode = msgspec.msgpack.encode
-decode_job = msgspec.msgpack.Decoder(TrainJob).decode
+decode_job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 decode_event: msgspec.msgpack.Decoder[TrainEvent] = msgspec.msgpack.Decoder(TrainEvent)

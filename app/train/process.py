@@ -1,4 +1,4 @@
-"""One training in a process of its own, and the adapter that it writes."""
+"""Jobs in a process of their own, and the adapter that a training writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from msgspec.structs import replace
 from app.engine.child import Child
 from app.train import child
 from app.train.messages import (
-    TrainDone,
+    LAST_EVENTS,
+    Job,
+    OneStep,
+    StepJob,
     TrainEvent,
     TrainFailed,
     TrainJob,
@@ -43,40 +46,17 @@ def n_threads() -> int:
     return max(1, n // 2)
 
 
-class Training:
-    """A training that can be cancelled from another thread."""
+class TrainProcess:
+    """Process that does one job, which can be cancelled from another thread."""
 
-    def __init__(self, job: TrainJob) -> None:
-        self._job = job
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._cancelled = False
 
-    def run(self, on_event: Callable[[TrainEvent], None]) -> None:
-        """Train, and put the adapter where the job says; an older one there is replaced.
-
-        The adapter is written beside that place and checked before it is moved there, so that
-        nothing is left of a training that fails or is cancelled. Raises TrainCancelled, ModelError
-        for a model that cannot be trained, and DeviceError if the process ends before its time.
-        """
-        out = Path(self._job.folder)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".training-", dir=out.parent) as beside:
-            folder = Path(beside) / "adapter"
-            self._run_process(replace(self._job, folder=str(folder)), on_event)
-            check_lora("trained", folder, self._job.model)
-            if out.exists():
-                out.rename(Path(beside) / "before")
-            folder.rename(out)
-
-    def cancel(self) -> None:
-        """End the training; `run` raises TrainCancelled."""
-        with self._lock:
-            self._cancelled = True
-            if self._child is not None:
-                self._child.kill("the training was cancelled")
-
-    def _run_process(self, job: TrainJob, on_event: Callable[[TrainEvent], None]) -> None:
+    def do(self, job: Job, on_event: Callable[[TrainEvent], None]) -> None:
+        """Do a job. Raises TrainCancelled, ModelError for a model that cannot be trained, and
+        DeviceError if the process ends before its time."""
         with self._lock:
             if self._cancelled:
                 raise TrainCancelled
@@ -89,7 +69,7 @@ class Training:
                 if isinstance(event, TrainFailed):
                     raise ModelError(event.message)
                 on_event(event)
-                finished = isinstance(event, TrainDone)
+                finished = isinstance(event, LAST_EVENTS)
         except (EOFError, OSError):
             crashed = True  # or it was cancelled
         finally:
@@ -107,3 +87,45 @@ class Training:
                 f"the training process ended ({how}); its messages are in the log. If the memory "
                 "ran out, take a smaller model or shorter lines"
             )
+
+    def cancel(self) -> None:
+        """End the process; `do` raises TrainCancelled."""
+        with self._lock:
+            self._cancelled = True
+            if self._child is not None:
+                self._child.kill("the training was cancelled")
+
+
+class Training:
+    """A training that can be cancelled from another thread."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+        self._process = TrainProcess()
+        self.cancel = self._process.cancel
+
+    def run(self, on_event: Callable[[TrainEvent], None]) -> None:
+        """Train, and put the adapter where the job says; an older one there is replaced.
+
+        The adapter is written beside that place and checked before it is moved there, so that
+        nothing is left of a training that fails or is cancelled. Raises what `TrainProcess.do`
+        raises.
+        """
+        out = Path(self._job.folder)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".training-", dir=out.parent) as beside:
+            folder = Path(beside) / "adapter"
+            self._process.do(replace(self._job, folder=str(folder)), on_event)
+            check_lora("trained", folder, self._job.model)
+            if out.exists():
+                out.rename(Path(beside) / "before")
+            folder.rename(out)
+
+
+def take_step(job: StepJob) -> OneStep:
+    """Take one step in a process of its own. Raises ModelError and DeviceError."""
+    found: list[TrainEvent] = []
+    TrainProcess().do(job, found.append)
+    [answer] = found
+    assert isinstance(answer, OneStep)
+    return answer

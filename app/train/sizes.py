@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from app.models.free_memory import host_bytes
-from app.train.messages import LoraSettings, TrainJob
+from app.train.messages import LoraSettings, StepJob, TrainJob
 from gpu import DeviceError, InvalidRequest, ModelConfig, lora_targets_of
 
 FLOAT = 4
@@ -56,13 +56,7 @@ def expect_memory(job: TrainJob, parameters: int, free: int | None = None) -> in
     """Return the bytes that a training needs. `parameters`: of the base; `free`: measured if None.
     Raises DeviceError if they are not free."""
     need = needed_bytes(job, parameters)
-    free = host_bytes() if free is None else free
-    if free is not None and need > free:
-        raise DeviceError(
-            f"training {job.name} on lines of up to {longest(job)} tokens needs about "
-            f"{need / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free; take a smaller "
-            "model, fewer targets or shorter lines"
-        )
+    _expect_free(need, f"training {job.name} on lines of up to {longest(job)} tokens", free)
     return need
 
 
@@ -70,16 +64,38 @@ def needed_bytes(job: TrainJob, parameters: int) -> int:
     """Return the bytes at the peak of a training.
 
     The base in float32 (twice while a GGUF file is dequantised), the adapter with gradients and
-    moments, and what the backward pass of the longest line reads: per token and layer about
-    12 vectors of the hidden size and 4 of the MLP's, and 4 rows of logits.
+    moments, and `activation_bytes` of the longest line.
     """
     path = Path(job.model)
-    config = ModelConfig.from_folder(path)
     base = FLOAT * parameters * (2 if path.is_file() else 1)
     width = sum(t.width for t in train_targets(path) if t.name in job.settings.targets)
+    adapter = TRAINED * job.settings.rank * width
+    return LIBRARIES + base + adapter + activation_bytes(path, longest(job))
+
+
+def expect_memory_of_step(job: StepJob, parameters: int, free: int | None = None) -> int:
+    """Return the bytes that one step of a full fine-tune needs: weights and gradients in float32,
+    besides what `activation_bytes` needs. Raises DeviceError if they are not free."""
+    need = LIBRARIES + 2 * FLOAT * parameters + activation_bytes(Path(job.model), len(job.ids))
+    _expect_free(need, f"one step of a full fine-tune of {job.name}", free)
+    return need
+
+
+def activation_bytes(model: Path, n_tokens: int) -> int:
+    """Return the bytes that the backward pass of a line reads: per token and layer about 12 vectors
+    of the hidden size and 4 of the MLP's, and 4 rows of logits."""
+    config = ModelConfig.from_folder(model)
     per_layer = 12 * config.hidden_size + 4 * config.intermediate_size
-    activations = FLOAT * longest(job) * (config.n_layers * per_layer + 4 * config.vocab_size)
-    return LIBRARIES + base + TRAINED * job.settings.rank * width + activations
+    return FLOAT * n_tokens * (config.n_layers * per_layer + 4 * config.vocab_size)
+
+
+def _expect_free(need: int, what: str, free: int | None) -> None:
+    free = host_bytes() if free is None else free
+    if free is not None and need > free:
+        raise DeviceError(
+            f"{what} needs about {need / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free; "
+            "take a smaller model, fewer targets or shorter lines"
+        )
 
 
 def longest(job: TrainJob) -> int:

@@ -13,18 +13,20 @@ from msgspec.structs import replace
 from app.config import Settings
 from app.engine_client import EngineClient
 from app.models.switching import ModelSwitcher
-from app.train.jobs import make_job
+from app.train.jobs import make_job, make_step
 from app.train.messages import (
     HeldOutLoss,
     LoraSettings,
+    OneStep,
+    Optimizer,
     TrainBegun,
     TrainEvent,
     TrainJob,
     TrainStep,
 )
-from app.train.process import TrainCancelled, Training, missing_packages
+from app.train.process import TrainCancelled, Training, missing_packages, take_step
 from app.train.sizes import TrainTarget, train_targets
-from gpu import LORA_NAME, EngineError, InvalidRequest, Inventory, cache_folder
+from gpu import LORA_NAME, EngineError, InvalidRequest, Inventory, QueueFull, cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,21 @@ class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     lines: str
     settings: LoraSettings = LoraSettings()
+
+
+class StepRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text to take one step of a full fine-tune on."""
+
+    text: str
+    learning_rate: float = 1e-5
+    optimizer: Optimizer = "adamw"
+
+
+class StepAnswer(msgspec.Struct, frozen=True):
+    """What the step did. `pieces`: the text of each token."""
+
+    pieces: tuple[str, ...]
+    step: OneStep
 
 
 class TrainRun(msgspec.Struct, frozen=True):
@@ -89,6 +106,7 @@ class Trainer:
         self._switcher = switcher
         self._settings = settings
         self._lock = threading.Lock()
+        self._stepping = threading.Lock()
         self._run: TrainRun | None = None
         self._training: Training | None = None
 
@@ -132,6 +150,25 @@ class Trainer:
             target=self._train, args=(self._training, job), name="train", daemon=True
         ).start()
         return self._run
+
+    def take_step(self, asked: StepRequest) -> StepAnswer:
+        """Take one step, in seconds. Raises as `begin` does, and QueueFull while another one is
+        taken or an adapter is trained."""
+        if why_not := self._why_not():
+            raise InvalidRequest(why_not, "training")
+        model, tokenizer = self._engine.require_ready().model.name, self._engine.tokenizer
+        is_training = self._run is not None and self._run.state == "training"
+        if is_training or not self._stepping.acquire(blocking=False):
+            raise QueueFull("the server is training already; wait until that is done")
+        try:
+            job = make_step(
+                self._engine.require_path(), model, tokenizer, asked.text, asked.learning_rate,
+                asked.optimizer,
+            )  # fmt: skip
+            step = take_step(job)
+        finally:
+            self._stepping.release()
+        return StepAnswer(tuple(tokenizer.piece(id) for id in job.ids), step)
 
     def cancel(self) -> None:
         """Cancel the training, if there is one; nothing is left of it."""

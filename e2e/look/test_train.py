@@ -15,7 +15,8 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
-from gpu import Inventory
+from gpu import Inventory, lora_changes
+from tests.gpu.lora import random_loras
 
 TRAIN_MS = 180_000
 LINES = "Once upon a time a fox said yes.\n" * 5
@@ -42,6 +43,44 @@ def test_the_memory_is_that_of_the_chosen_matrices(page: Page, site: Callable[..
     assert moments[1:] == [f"{8 * trained / 1e3:.1f} KB", f"{8 * all / 1e6:.1f} MB"]
     assert together[2] == f"{16 * all / 1e6:.1f} MB"
     assert violations(page) == []
+
+
+def test_a_step_on_a_text_is_shown(page: Page, own_bundled: Site) -> None:
+    look = Playground(page, own_bundled).open().look.open("train")
+    look.panel.get_by_text("One step", exact=True).click()
+    look.panel.get_by_label("Text", exact=True).fill("Once upon a time")
+    look.panel.get_by_role("button", name="Take one step").click()
+    says = look.panel.get_by_role("status")
+    expect(says).to_contain_text("The mean loss is", timeout=TRAIN_MS)
+    ids = own_bundled.engine.tokenizer.encode("Once upon a time", specials=False)
+    expect(look.panel.locator(".tr-tokens li")).to_have_count(len(ids))
+    assert violations(page) == []
+    rows = look.csv()
+    assert {row["matrix"] for row in rows if row["layer"] == "3"} == {
+        "input_layernorm", "mlp.down_proj", "mlp.gate_proj", "mlp.up_proj",
+        "post_attention_layernorm", "self_attn.k_proj", "self_attn.o_proj", "self_attn.q_proj",
+        "self_attn.v_proj",
+    }  # fmt: skip
+    assert all(float(row["norm of the gradient"]) > 0 for row in rows)
+
+
+def test_what_an_adapter_changed_is_that_of_its_files(page: Page) -> None:
+    folder = random_loras.of_model(tale.model_dir(), "all")
+    with bundled_site({"tone": folder}) as site:
+        look = Playground(page, site).open().look.open("train")
+        look.panel.get_by_text("What LoRA changed").click()
+        expect(look.panel.locator(".tr-grid tbody tr")).to_have_count(8)
+        look.panel.get_by_role("button", name="mlp.up_proj of layer 2").click()
+        expect(look.panel.locator(".view-changes .sub")).to_contain_text(
+            "layers.2.mlp.up_proj: norm"
+        )
+        assert violations(page) == []
+        rows = {row["matrix"]: row for row in look.csv()}
+        for change in lora_changes("tone", folder, tale.model_dir()):
+            row = rows[change.module]
+            assert float(row["norm of ΔW"]) == pytest.approx(change.norm)
+            values = [float(value) for value in row["singular values"].split()]
+            assert values == pytest.approx(list(change.singular_values))
 
 
 def test_bad_input_is_answered_in_words(

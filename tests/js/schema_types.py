@@ -21,10 +21,11 @@ from app.local.model_files import Manifest
 from app.models.switching import ModelOffers
 from app.protocol.replay_format import Schema, replay_schema
 from app.protocol.schema import protocol_schema
-from app.train.trainer import TrainOffer
+from app.train.trainer import StepAnswer, TrainOffer
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.tensor_summary import TensorSummary
 from gpu.export.plan_format import PlanFile
+from gpu.lora.change import LoraChange
 from gpu.plans.plan_report import PlanReport
 
 WORDS = {
@@ -112,7 +113,7 @@ def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer."""
     answers = (
         ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer,
-        TrainOffer,
+        TrainOffer, StepAnswer, LoraChange,
     )  # fmt: skip
     return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 

@@ -139,8 +139,8 @@ export const INSTRUMENTS = [
   {
     name: "train",
     tab: "Train",
-    title: "Train an adapter",
-    what: "A LoRA adapter trained on your lines: its losses as they come, and what it takes beside a full fine-tune.",
+    title: "Train",
+    what: "A LoRA adapter trained on your lines, one step of training on a text, and what a loaded adapter changed.",
     fetch: async () => (await import("./train/train.js")).train,
   },
 ];

@@ -45,7 +45,7 @@ def test_it_computes_with_low_priority_on_few_threads_and_replaces_an_adapter(
     seen: list[int] = []
 
     def on_event(event: TrainEvent) -> None:
-        child = training._child
+        child = training._process._child
         if isinstance(event, TrainBegun) and child is not None and child.pid is not None:
             seen.append(os.getpriority(os.PRIO_PROCESS, child.pid) - os.nice(0))
 
@@ -88,7 +88,7 @@ def test_a_process_that_is_killed_is_reported(tmp_path: Path) -> None:
     training = Training(job(tmp_path / "mine", steps=10_000))
 
     def on_event(event: TrainEvent) -> None:
-        child = training._child
+        child = training._process._child
         if isinstance(event, TrainBegun) and child is not None and child.pid is not None:
             os.kill(child.pid, signal.SIGKILL)
 

@@ -190,6 +190,50 @@ def test_adapters_are_added_to_those_that_loads_read(site: Site) -> None:
     switcher.expect_room_for_lora("fox")
 
 
+def test_one_step_on_a_text(site: Site) -> None:
+    response = client_of(site).post("/api/train/step", json={"text": "a b", "optimizer": "sgd"})
+    assert response.status_code == 200
+    assert response.json is not None
+    ids = site.engine.tokenizer.encode("a b", specials=False)
+    assert response.json["pieces"] == [site.engine.tokenizer.piece(id) for id in ids]
+    step = response.json["step"]
+    assert len(step["before"]) == len(step["after"]) == len(ids) - 1
+    assert {matrix["layer"] for matrix in step["matrices"]} == {None, *range(8)}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"text": ""}, "a single token has no loss: it has no context; write more"),
+        ({"text": "word " * 300}, "tokens, but at most 256 are accepted; shorten it"),
+        ({"text": "a b", "learning_rate": -1.0}, "expected a learning rate above 0 and at most 1"),
+        ({"text": "a b", "optimizer": "lion"}, "invalid body"),
+        ({}, "invalid body"),
+    ],
+)
+def test_a_step_that_cannot_be_taken(site: Site, body: Any, message: str) -> None:
+    response = client_of(site).post("/api/train/step", json=body)
+    assert response.status_code == 400
+    assert response.json is not None
+    assert message in response.json["error"]["message"]
+
+
+def test_a_step_waits_for_no_training(site: Site, scripted: type[ScriptedTraining]) -> None:
+    client_of(site).post("/api/train", json=BODY)
+    assert scripted.begun.wait(20)
+    response = client_of(site).post("/api/train/step", json={"text": "a b"})
+    assert response.status_code == 429
+    scripted.may_end.set()
+    until_state(site, "done")
+
+
+def test_an_adapter_that_is_not_loaded_is_not_found(site: Site) -> None:
+    response = client_of(site).get("/api/loras/fox")
+    assert response.status_code == 404
+    assert response.json is not None
+    assert response.json["error"]["message"] == "no adapter 'fox' is loaded; it has none"
+
+
 def test_too_little_memory_is_said_before_anything_starts(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

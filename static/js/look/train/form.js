@@ -51,7 +51,7 @@ export class TrainForm {
       settings.append(labelOf(field));
     }
     this.#targets.append(el("legend", "", "Matrices to adapt"));
-    settings.append(this.#targets, this.acts);
+    settings.append(this.acts, this.#targets);
     node.addEventListener("submit", (event) => event.preventDefault());
     node.addEventListener("input", onChange);
   }
