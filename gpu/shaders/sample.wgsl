@@ -74,7 +74,7 @@ fn write_draw(at: u32, id: u32, logprob: f32, choice: Choice) {
   results[at + 3u] = choice.rank.n_above;
 }
 
-// Words of the filters: number of survivors, draw, mass of the survivors, mass that each filter cut.
+// Words of the filters: number of survivors, draw, mass of the survivors, mass that each one cut.
 fn write_filters(at: u32, choice: Choice) {
   var masses = choice.masses;
   results[at + 4u] = choice.n_kept;

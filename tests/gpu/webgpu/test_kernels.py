@@ -273,7 +273,7 @@ def test_overrides_come_first_because_naga_dies_otherwise() -> None:
     ]
     overrides = [i for i, line in enumerate(lines) if line.startswith("override ")]
     assert overrides == list(range(len(overrides)))
-    assert len(overrides) == 9
+    assert len(overrides) == 10
 
 
 # ---- what goes wrong, said well ------------------------------------------------------------------
