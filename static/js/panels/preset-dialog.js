@@ -108,7 +108,7 @@ function newRow(preset, current) {
 
 /** The settings that act: "temperature 0.80, top-k 40, 256 tokens". @param {Preset["values"]} values */
 function describe(values) {
-  const acting = SLIDERS.filter(({ name, neutral }) => values[name] !== neutral);
+  const acting = SLIDERS.filter(({ name, neutral, initial }) => values[name] !== (neutral ?? initial));
   const parts = acting.map((setting) => `${setting.label} ${writeNumber(Number(values[setting.name]), setting)}`);
   parts.push(`${SETTING_BY_NAME.max_tokens.label} ${values.max_tokens}`);
   if (Array.isArray(values.stop) && values.stop.length) parts.push(`stop at ${writeStops(values.stop)}`);

@@ -37,9 +37,9 @@ export function sampleOf(data, i, results) {
     const { id, before, after, cut } = read(results.candidate, results.sample.length + c * length);
     return { id, before, after, cut: results.cuts[cut] ?? "" };
   });
-  const { id, logprob, probability, rank, n_kept, draw, mass_kept, allowed } = sample;
+  const { id, logprob, probability, rank, n_kept, draw, mass_kept, allowed, green = 0 } = sample;
   const mass = [mass_kept, ...results.cuts.slice(1).map((name) => sample[`mass_cut_${name}`])];
-  return { id, logprob, probability, rank, n_kept, draw, candidates, mass, allowed };
+  return { id, logprob, probability, rank, n_kept, draw, candidates, mass, allowed, green };
 }
 
 /** Statistics of the rows of a captured step. */
