@@ -143,11 +143,11 @@ def _chat_templates(folder: Path, config: JsonObject) -> dict[str, str]:
     if value is None or isinstance(value, str):
         return {} if value is None else {"default": value}
     named: Any = value
-    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
-        named = {entry.get("name"): entry.get("template") for entry in value}
-    if not isinstance(named, dict) or not all(
-        isinstance(text, str) for entry in named.items() for text in entry
+    if isinstance(value, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in value
     ):
+        named = {entry["name"]: entry.get("template") for entry in value}
+    if not isinstance(named, dict) or not all(isinstance(text, str) for text in named.values()):
         raise config.error(
             "chat_template",
             "a template, an object of templates by their names, or a list of objects with name and "
