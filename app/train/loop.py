@@ -78,7 +78,12 @@ def load_base(path: Path, name: str) -> Any:
     where = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            where[0], dtype=torch.float32, local_files_only=True, use_safetensors=True, **where[1]
+            where[0],
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            **where[1],
         )
     except Exception as error:  # each architecture has its own
         raise ModelError(
