@@ -21,7 +21,7 @@ from gpu import LoraChange, lora_changes
 
 
 class LoraChanges(msgspec.Struct, frozen=True):
-    """What the adapter `name` changes."""
+    """Changes that the adapter `name` makes to the weights."""
 
     name: str
     changes: tuple[LoraChange, ...]

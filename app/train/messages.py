@@ -137,7 +137,7 @@ class MatrixStep(msgspec.Struct, frozen=True):
 
 
 class OneStep(msgspec.Struct, frozen=True, tag="one_step"):
-    """What a step did. `before`, `after`: log-probability of each token but the first."""
+    """Result of one step. `before`, `after`: log-probability of each token but the first."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]

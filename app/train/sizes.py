@@ -1,4 +1,4 @@
-"""What a training takes: the modules that an adapter can change, and memory."""
+"""Modules that an adapter can change, and the memory that a training needs."""
 
 from __future__ import annotations
 

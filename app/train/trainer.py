@@ -34,6 +34,7 @@ NOT_FOR_STRANGERS = (
     "adapters are trained only where a browser on this machine alone can show the page; start the "
     "server with --training all to let everyone train who uses it"
 )
+BUSY = "the server is training already; wait until that is done"
 ACTIVE_STATES = ("starting", "training", "loading")
 
 Point = tuple[int, float]
@@ -57,7 +58,7 @@ class StepRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StepAnswer(msgspec.Struct, frozen=True):
-    """What the step did. `pieces`: the text of each token."""
+    """Result of one step on a text. `pieces`: the text of each token."""
 
     pieces: tuple[str, ...]
     step: OneStep
@@ -83,7 +84,7 @@ class TrainRun(msgspec.Struct, frozen=True):
 
 
 class TrainOffer(msgspec.Struct, frozen=True):
-    """What can be trained.
+    """Modules that an adapter can change here, and the latest training.
 
     why_not     why nothing can be trained here, and what to do; "": it can
     parameters  of the model
@@ -105,7 +106,7 @@ class Trainer:
         self._engine = engine
         self._switcher = switcher
         self._settings = settings
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stepping = threading.Lock()
         self._run: TrainRun | None = None
         self._training: Training | None = None
@@ -120,7 +121,8 @@ class Trainer:
 
     def begin(self, asked: TrainRequest) -> TrainRun:
         """Begin to train. Raises InvalidRequest where that is not allowed, while another adapter is
-        trained, and for what cannot be trained with; ModelError, and DeviceError."""
+        trained, and for what cannot be trained with; QueueFull while one step is taken;
+        ModelError, and DeviceError."""
         if why_not := self._why_not():
             raise InvalidRequest(why_not, "training")
         name = asked.name
@@ -131,11 +133,13 @@ class Trainer:
         model = self._engine.require_ready().model.name
         self._switcher.expect_room_for_lora(name)
         with self._lock:
-            if self._run is not None and self._run.state in ACTIVE_STATES:
+            before = self._latest()
+            if before is not None and before.state in ACTIVE_STATES:
                 raise InvalidRequest(
-                    f"{self._run.name} is being trained; wait until that is done, or cancel it",
-                    "name",
+                    f"{before.name} is being trained; wait until that is done, or cancel it", "name"
                 )
+            if self._stepping.locked():
+                raise QueueFull(BUSY)
             self._run = TrainRun(name, "starting", asked.settings.steps)
         try:
             job = make_job(
@@ -143,7 +147,7 @@ class Trainer:
                 asked.settings, adapter_folder(model, name),
             )  # fmt: skip
         except BaseException:
-            self._run = None
+            self._run = before
             raise
         self._training = Training(job)
         threading.Thread(
@@ -157,9 +161,11 @@ class Trainer:
         if why_not := self._why_not():
             raise InvalidRequest(why_not, "training")
         model, tokenizer = self._engine.require_ready().model.name, self._engine.tokenizer
-        is_training = self._run is not None and self._run.state == "training"
-        if is_training or not self._stepping.acquire(blocking=False):
-            raise QueueFull("the server is training already; wait until that is done")
+        with self._lock:
+            latest = self._latest()
+            is_training = latest is not None and latest.state in ("starting", "training")
+            if is_training or not self._stepping.acquire(blocking=False):
+                raise QueueFull(BUSY)
         try:
             job = make_step(
                 self._engine.require_path(), model, tokenizer, asked.text, asked.learning_rate,
@@ -183,15 +189,16 @@ class Trainer:
         return missing_packages()
 
     def _latest(self) -> TrainRun | None:
-        """Return the latest training, with the engine's state once its adapter is being loaded."""
-        run, status = self._run, self._engine.status
-        if run is None or run.state != "loading":
-            return run
-        if status.state == "ready":
-            return replace(run, state="done")
-        if status.state == "failed":
-            return replace(run, state="failed", message=status.message)
-        return run
+        """Return the latest training. It has ended once the engine has loaded its adapter, or
+        failed to."""
+        with self._lock:
+            run, status = self._run, self._engine.status
+            if run is not None and run.state == "loading":
+                if status.state == "ready":
+                    self._change(state="done")
+                elif status.state == "failed":
+                    self._change(state="failed", message=status.message)
+            return self._run
 
     def _train(self, training: Training, job: TrainJob) -> None:
         try:
@@ -221,8 +228,9 @@ class Trainer:
                 self._change(held_out=(*self._run.held_out, (step, loss)))
 
     def _change(self, **fields: object) -> None:
-        assert self._run is not None
-        self._run = replace(self._run, **fields)
+        with self._lock:
+            assert self._run is not None
+            self._run = replace(self._run, **fields)
 
 
 def adapter_folder(model: str, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""What an adapter changes: norm and singular values of ΔW = (α / r) · B A, for each of its modules.
+"""Norm and singular values of ΔW = (α / r) · B A, the change that an adapter makes to each module.
 
 ΔW has rank r at most, so its singular values are those of a small matrix: with A ᵀ = Q_a R_a and
 B = Q_b R_b (reduced QR), ΔW = Q_b (R_b R_aᵀ) Q_aᵀ, and R_b R_aᵀ is (r, r).

@@ -132,6 +132,11 @@ def test_progress_is_told_and_the_model_is_loaded_again(
     assert (run["losses"], run["held_out"]) == ([[1, 2.5], [2, 2.0]], [[0, 3.0], [2, 2.9]])
     assert Path(run["folder"]) == tmp_path / "cache" / "adapters" / "fake-story" / "fox"
     assert added == [("fox", Path(run["folder"]))]
+    site.engine.reload()  # as a change of the model does
+    assert run_of(site)["state"] == "done", "a later load is no part of the training"
+    assert page.until("hello")
+    assert client_of(site).post("/api/train", json=BODY).status_code == 202
+    until_state(site, "done")
 
 
 @pytest.mark.parametrize(
