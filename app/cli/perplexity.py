@@ -22,6 +22,7 @@ from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import (
     Engine,
     ModelConfig,
+    ModelError,
     Perplexity,
     PerplexityResult,
     Request,
@@ -76,8 +77,8 @@ def perplexity(
     token, and all figures by position (0 to 127, 128 to 511, … if --span is long enough). Without
     --dtype and --kv-dtype, all are measured.
 
-    With --draft, the draft model has a row among the weights: a small model that was distilled from
-    a large one beside the large one in fewer bits.
+    --draft adds a row for the draft model: so a model that was distilled from a large one can be
+    compared with the large one in fewer bits.
 
     With --activations q8, the rows of q8 and q4 are measured with activations quantised to 8 bits.
 
@@ -107,6 +108,7 @@ def report_lines(
     model = find_with_line(settings, must_fit=False)
     if draft is not None:
         check_draft(draft, model.path, model.tokenizer)
+        _expect_same_logits(draft, model)
     fetch_with_line(model)
     if not dtypes and not kv_dtypes:
         dtypes, kv_dtypes = get_args(Dtype), _kv_dtypes(settings, model)
@@ -115,10 +117,22 @@ def report_lines(
     counted = sum(part.n_counted for part in spans)
     yield f"{model.name}: {counted:,} tokens, in {len(spans):,} spans of up to {size} tokens"
     settings = replace(settings, context=size, max_num_seqs=1)
-    if dtypes:
+    if dtypes or draft is not None:
         yield from _weight_rows(settings, model, draft, spans, dtypes)
     if kv_dtypes:
         yield from _kv_cache_rows(settings, model, spans, kv_dtypes)
+
+
+def _expect_same_logits(draft: Draft, model: Model) -> None:
+    """Raise ModelError for models with the same tokens whose vocabularies are padded unequally: as
+    Qwen2.5 does, small and large."""
+    sizes = [ModelConfig.from_folder(path).vocab_size for path in (draft.path, model.path)]
+    if sizes[0] != sizes[1]:
+        raise ModelError(
+            f"the draft model has {sizes[0]:,} logits and the model {sizes[1]:,}, so their "
+            "distributions cannot be compared; take a draft model with as many, or leave --draft "
+            "out"
+        )
 
 
 def _kv_dtypes(settings: Settings, model: Model) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from app import tale
 from app.cli.main import main
 from app.config import Settings
 from app.models.model_source import ModelSource
-from gpu import Request, Tokenizer
+from gpu import ModelConfig, Request, Tokenizer
 
 
 class Sure:
@@ -130,6 +131,24 @@ def test_a_distilled_model_has_a_row(
     bits = 12 * int(result.output.split()[1]) / len(counted.encode())
     assert rows[0][4] == f"{bits:.4f}"
     assert rows[2][7] == "nats"
+
+
+def test_a_draft_with_other_logits_is_refused(
+    loaded: list[Settings], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only caches are compared, the draft has its row."""
+    result = run("--text", str(text), "--draft", "bundled", "--kv-dtype", "q8", "--tokens", "90")
+    assert [row.split()[0] for row in result.output.splitlines()[2:4]] == ["f32", "draft"]
+    from_folder = ModelConfig.from_folder
+
+    def padded(path: Path) -> ModelConfig:
+        config = from_folder(path)
+        return replace(config, vocab_size=config.vocab_size + 32 * (path == tale.draft_dir()))
+
+    monkeypatch.setattr(ModelConfig, "from_folder", padded)
+    result = run("--text", str(text), "--draft", "bundled")
+    assert result.exit_code == 2
+    assert "the draft model has 4,128 logits and the model 4,096" in result.output
 
 
 def test_the_speed_of_real_engines(text: Path) -> None:
