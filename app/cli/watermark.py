@@ -12,7 +12,6 @@ from app.cli.options import settings_options
 from app.config import Settings
 from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import (
-    SAMPLING_SETTINGS,
     Greenlists,
     ModelConfig,
     SeedingScheme,
@@ -20,16 +19,16 @@ from gpu import (
     detect_watermark,
 )
 
-_SETTINGS = {each.name: each for each in SAMPLING_SETTINGS}
+DEFAULTS = WatermarkConfig()
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @settings_options(("model", "revision"))
-@click.option("--greenlist-ratio", type=float, default=0.25, show_default=True)
-@click.option("--hashing-key", type=int, default=15485863, show_default=True)
+@click.option("--greenlist-ratio", type=float, default=DEFAULTS.greenlist_ratio, show_default=True)
+@click.option("--hashing-key", type=int, default=DEFAULTS.hashing_key, show_default=True)
 @click.option(
-    "--seeding-scheme", type=click.Choice(get_args(SeedingScheme)), default="lefthash",
+    "--seeding-scheme", type=click.Choice(get_args(SeedingScheme)), default=DEFAULTS.seeding_scheme,
     show_default=True,
 )  # fmt: skip
 @click.option("--context-width", type=click.IntRange(1, 16), default=1, show_default=True)
@@ -48,9 +47,8 @@ def watermark(
     """
     text = read_text(file)
     with errors():
-        _SETTINGS["greenlist_ratio"].check(greenlist_ratio)
-        _SETTINGS["hashing_key"].check(hashing_key)
         config = WatermarkConfig(greenlist_ratio, hashing_key, seeding_scheme, context_width)
+        config.check()
         model = find_with_line(Settings(**values), must_fit=False)
         fetch_with_line(model)
         vocab_size = ModelConfig.from_folder(model.path).vocab_size

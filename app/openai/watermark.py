@@ -12,12 +12,12 @@ from app.openai.body import decode_body
 from app.openai.inputs import check_ids
 from app.openai.long_requests import turn_to_read
 from app.openai.text_routes import TokenIds
-from gpu import SAMPLING_SETTINGS, Greenlists, InvalidRequest, WatermarkConfig, detect_watermark
+from gpu import Greenlists, InvalidRequest, WatermarkConfig, detect_watermark
 
 MAX_TOKENS = 8192
 """Most tokens of a text: each that differs from the others takes about a millisecond."""
 MAX_CONTEXT_WIDTH = 16
-_SETTINGS = {each.name: each for each in SAMPLING_SETTINGS}
+DEFAULTS = WatermarkConfig()
 
 
 class WatermarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,8 +30,8 @@ class WatermarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str | None = None
     tokens: TokenIds | None = None
     model: str | None = None
-    greenlist_ratio: float = 0.25
-    hashing_key: int = 15485863
+    greenlist_ratio: float = DEFAULTS.greenlist_ratio
+    hashing_key: int = DEFAULTS.hashing_key
     seeding_scheme: Literal["lefthash", "selfhash"] = "lefthash"
     context_width: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONTEXT_WIDTH)] = 1
     z_threshold: float = 3.0
@@ -57,11 +57,11 @@ class WatermarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def config(self) -> WatermarkConfig:
         """Return what decides the greenlists. Raises InvalidRequest."""
-        for name in ("greenlist_ratio", "hashing_key"):
-            _SETTINGS[name].check(getattr(self, name))
-        return WatermarkConfig(
+        config = WatermarkConfig(
             self.greenlist_ratio, self.hashing_key, self.seeding_scheme, self.context_width
         )
+        config.check()
+        return config
 
 
 def register(app: Flask, engine: EngineClient) -> None:

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpu.sampling_params import SamplingParams
+from gpu.sampling_params import SETTING_BY_NAME, SamplingParams
 
 Bits = npt.NDArray[np.bool_]
 Bitmask = npt.NDArray[np.uint32]
@@ -56,6 +56,11 @@ class WatermarkConfig:
         if not params.watermark_bias:
             return None
         return cls(params.greenlist_ratio, params.hashing_key)
+
+    def check(self) -> None:
+        """Raise InvalidRequest for a number that is out of its range as a sampling setting."""
+        for name in ("greenlist_ratio", "hashing_key"):
+            SETTING_BY_NAME[name].check(getattr(self, name))
 
     def seed(self, ids: Sequence[int]) -> int:
         """Return the 32 bits that seed the generator, hashed from the last of `ids`: the tokens

@@ -1,8 +1,8 @@
 """Devices to size a model for, as their vendors' data sheets describe them.
 
-Rates of data sheets are peaks, those of matrix units in f16 without sparsity. They give the size
-of the largest cache and not its rate. The engine's own kernels use plain arithmetic; docs/gpus.md
-has measurements.
+Rates of data sheets are peaks, those of matrix units in f16 without sparsity. Sizes of caches are
+from the vendors' descriptions of the architecture, which give no rate. The engine's own kernels use
+plain arithmetic; docs/gpus.md has measurements.
 """
 
 from __future__ import annotations

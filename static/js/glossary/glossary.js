@@ -116,7 +116,8 @@ export const GLOSSARY = [
   { word: "continuous batching", says: "Texts join and leave the running batch at every step.", also: ["in-flight batching"], place: "lab" },
   { word: "chunked prefill", says: "A long prompt is read in parts, so that other texts can go on meanwhile.", place: "schedule" },
   { word: "speculative decoding", says: "Tokens are guessed cheaply, by a draft model or from the text so far, and checked together: faster, and no token becomes more or less likely.", also: ["speculative sampling"], place: "timeline" },
-  { word: "bandwidth", says: "How many bytes a second the device reads from its memory; this is what usually limits decode.", also: ["HBM", "memory bandwidth"], place: "needs" },
+  { word: "bandwidth", says: "How many bytes a second the device reads from its memory; this is what usually limits decode.", also: ["memory bandwidth"], place: "needs" },
+  { word: "HBM", says: "High-bandwidth memory: the memory of GPUs in data centres, from which a step reads the weights.", also: ["VRAM", "device memory"], place: "needs" },
   { word: "arithmetic intensity", says: "Operations per byte read or written; the roofline shows whether arithmetic or bandwidth is the limit.", also: ["operational intensity"], place: "lab" },
   { word: "memory-bound", says: "Limited by bandwidth, as decode usually is; compute-bound means limited by arithmetic, as a long prefill is.", also: ["bandwidth-bound", "compute-bound"], place: "lab" },
   { word: "offloading", says: "Leaving weights in host memory and moving them over the bus when a step needs them.", also: ["PCIe"], place: "needs" },
@@ -129,10 +130,10 @@ export const GLOSSARY = [
   { word: "quantisation", says: "Storing weights with fewer bits, as q8 and q4 do, in blocks that share a scale.", also: ["quantization"], place: "weights", here: ({ model }) => model.dtype },
 
   // ---- changing and explaining
-  { word: "LoRA", says: "Two thin matrices whose product is added to a weight: a small file that adapts a model.", also: ["adapter", "PEFT"], place: "weights" },
-  { word: "gradient", says: "How much the loss would change with each number; training moves the weights against it.", also: ["backpropagation"], place: "loss" },
+  { word: "LoRA", says: "Two thin matrices whose product is added to a weight: a small file that adapts a model.", also: ["adapter", "PEFT"], place: "train" },
+  { word: "gradient", says: "How much the loss would change with each number; training moves the weights against it.", also: ["backpropagation"], place: "train" },
   { word: "pre-training", says: "Learning to predict the next token of a great many texts; what a model knows comes from there.", also: ["base model"] },
-  { word: "fine-tuning", says: "Further training of a finished model on texts of one kind, such as conversations.", also: ["instruction tuning", "SFT"] },
+  { word: "fine-tuning", says: "Further training of a finished model on texts of one kind, such as conversations.", also: ["instruction tuning", "SFT"], place: "train" },
   { word: "distillation", says: "Training a small model to give the probabilities of a larger one.", also: ["teacher and student"] },
   { word: "attribution", says: "What an answer owes to each part of its prompt, found by leaving the part out.", also: ["occlusion", "leave-one-out", "feature importance"], place: "attribution" },
   { word: "ablation", says: "Switching a head or a layer off, to see what it was for.", place: "reach" },

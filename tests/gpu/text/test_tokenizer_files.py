@@ -189,3 +189,13 @@ def test_a_byte_level_vocabulary_may_contain_plain_text(tmp_path: Path) -> None:
     backend.decoder = decoders.ByteLevel()
     tokenizer = Tokenizer.load(made.save(tmp_path, backend))
     assert tokenizer.decode([0, 2, 1]) == backend.decode([0, 2, 1]) == "a 日本"
+
+
+@pytest.mark.parametrize(
+    "templates",
+    [[{"name": [], "template": "one"}], [{"template": "one"}], [{"name": "default"}], ["one"], 7],
+)
+def test_templates_that_have_no_names_are_refused(tmp_path: Path, templates: Any) -> None:
+    made.save(tmp_path, made.byte_level(), {"chat_template": templates})
+    with pytest.raises(ModelError, match="chat_template must be a template, an object of"):
+        Tokenizer.load(tmp_path)

@@ -151,7 +151,7 @@ function show(detection, answer) {
   const { z_score: z, p_value: p, num_green_tokens: green, num_tokens_scored: n } = detection;
   at.verdict.textContent = detection.prediction
     ? `A watermark of this key: so many green tokens come by chance in one text of ${oneIn(p)}.`
-    : "No watermark of this key: a text without one has as many green tokens.";
+    : "No watermark of this key was found: many texts without one have as many green tokens.";
   const sums = answer && watermarkOf(answer);
   /** @type {[string, string][]} */
   const pairs = [
