@@ -321,7 +321,7 @@ def wgpu_versions() -> dict[str, str]:
 
 
 def measured_device(adapter: str | None, memory_bytes: int | None) -> DeviceSpec:
-    """Return an adapter as a device to size models for, its rates measured, in half a second.
+    """Return an adapter as a device to size models for, its rates measured, in a second.
     Raises DeviceError when it cannot be opened."""
     from gpu.webgpu.device import Device
     from gpu.webgpu.peaks import how_measured, measure_peaks
@@ -336,8 +336,10 @@ def measured_device(adapter: str | None, memory_bytes: int | None) -> DeviceSpec
         memory_bytes=memory_bytes,
         bytes_per_s=peaks.bytes_per_s,
         flops_per_s=peaks.flops_per_s,
-        bus_bytes_per_s=None,
+        bus_bytes_per_s=peaks.bus_bytes_per_s or None,
         source=f"measured: {how_measured(peaks.read_bytes)}, and multiply-adds in f32",
+        cache_bytes=peaks.cache_bytes or None,
+        cache_bytes_per_s=peaks.cache_bytes_per_s or None,
     )
 
 

@@ -100,7 +100,7 @@ def chosen_devices(
     names: Sequence[str], adapter: str | None, own: DeviceSpec | None
 ) -> tuple[DeviceSpec, ...]:
     """Return the named devices and the user's own; all known ones if there are none. Measuring the
-    GPU of this machine takes half a second. Raises InvalidRequest for an unknown or ambiguous
+    GPU of this machine takes a second. Raises InvalidRequest for an unknown or ambiguous
     name, DeviceError if the GPU cannot be opened."""
     found = [_this(adapter) if name.lower() == THIS else _known(name) for name in names]
     found += [own] if own else []
@@ -296,7 +296,9 @@ def _spec(device: DeviceSpec) -> str:
     if device.bus_bytes_per_s:
         parts.append(f"{amount(device.bus_bytes_per_s, 'B/s')} to host memory")
     if device.cache_bytes:
-        parts.append(f"{amount(device.cache_bytes, 'B')} of cache")
+        rate = device.cache_bytes_per_s
+        fast = f" at {amount(rate, 'B/s')}" if rate else ""
+        parts.append(f"{amount(device.cache_bytes, 'B')} of cache{fast}")
     return f"{', '.join(parts)} ({device.source})"
 
 

@@ -3,8 +3,8 @@
 GET /api/sizing?model=…&dtype=…&kv_dtype=…&users=…&context=…&rate=…
     `SizingAnswer`: the models to choose from, and the sizing of one of them on every known
     device. Without `model` it is the running one; the other parameters are those of `Workload`.
-    `bytes_per_s`, `memory_bytes`, `flops_per_s`, `bus_bytes_per_s` and `device` (its name)
-    describe another device, which comes last.
+    `bytes_per_s`, `memory_bytes`, `flops_per_s`, `bus_bytes_per_s`, `cache_bytes`,
+    `cache_bytes_per_s` and `device` (its name) describe another device, which comes last.
 
 Only listed models can be named, not paths, so neither the hub nor the engine is involved.
 """
@@ -50,6 +50,8 @@ class SizingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int | None = None
     flops_per_s: float | None = None
     bus_bytes_per_s: float | None = None
+    cache_bytes: int | None = None
+    cache_bytes_per_s: float | None = None
 
 
 class SizingAnswer(msgspec.Struct, frozen=True):
@@ -113,13 +115,21 @@ def _work(query: SizingQuery, running: Hello | None, is_own: bool) -> Workload:
 def _own_device(query: SizingQuery) -> tuple[DeviceSpec, ...]:
     if query.bytes_per_s is None:
         return ()
-    rates = (query.bytes_per_s, query.flops_per_s, query.bus_bytes_per_s)
-    if any(rate is not None and not 0 < rate <= 1e18 for rate in rates) or not (
-        query.memory_bytes is None or 0 < query.memory_bytes <= 1 << 60
+    rates = (query.bytes_per_s, query.flops_per_s, query.bus_bytes_per_s, query.cache_bytes_per_s)
+    sizes = (query.memory_bytes, query.cache_bytes)
+    if any(rate is not None and not 0 < rate <= 1e18 for rate in rates) or any(
+        size is not None and not 0 < size <= 1 << 60 for size in sizes
     ):
-        raise InvalidRequest("rates and memory of a device must be positive", "bytes_per_s")
+        raise InvalidRequest("rates and sizes of a device must be positive", "bytes_per_s")
     return (
         DeviceSpec(
-            query.device[:MAX_NAME], query.memory_bytes, *rates, "as measured or given",
+            name=query.device[:MAX_NAME],
+            memory_bytes=query.memory_bytes,
+            bytes_per_s=query.bytes_per_s,
+            flops_per_s=query.flops_per_s,
+            bus_bytes_per_s=query.bus_bytes_per_s,
+            source="as measured or given",
+            cache_bytes=query.cache_bytes,
+            cache_bytes_per_s=query.cache_bytes_per_s,
         ),
-    )  # fmt: skip
+    )

@@ -107,6 +107,11 @@ def test_this_machine_is_measured_and_its_run_is_beside_the_bound(
     shown = re.search(r": ([\d.<]+) % of the bound", words.inner_text())
     assert shown is not None
     assert shown[1] == ("<0.1" if share < 0.05 else f"{share:.1f}")
+    cache = look.panel.get_by_role("row", name=re.compile("^cache of 40.0 KB, if it held all"))
+    expect(cache).to_contain_text("50.0 GB/s")
+    took = re.search(r"([\d.]+) µs", cache.inner_text())
+    assert took is not None
+    assert float(took[1]) == pytest.approx(1e6 * moved[0] / 5e10, rel=0.01)
 
 
 def fake_cost(play: Playground) -> tuple[int, int]:

@@ -349,11 +349,10 @@ class RecentSteps(_Question, frozen=True, tag="steps"):
 
 
 class DevicePeaks(_Question, frozen=True, tag="peaks"):
-    """Peak bandwidth and arithmetic rate of the device. The first such question measures them,
-    which stops all runs for up to half a second. No arrays.
+    """Peak rates of the device's memory, cache, bus and arithmetic. The first such question
+    measures them, which stops all runs for up to a second. No arrays.
 
-    info  "bytes_per_s", "flops_per_s" and "read_bytes", as `gpu.webgpu.peaks` says; none of them
-    for an engine without a GPU
+    info  the fields of `gpu.webgpu.peaks.Peaks`; none of them for an engine without a GPU
     """
 
 

@@ -1,10 +1,13 @@
-"""Measured peaks of a device: bytes read and operations done per second.
+"""Measured peaks of a device: bytes moved at each level of its memory, and operations, per second.
 
 They are the two lines of a roofline (Williams, Waterman and Patterson 2009): a step that reads B
 bytes and computes F operations takes at least max(B / bytes_per_s, F / flops_per_s). Both are for
 plain WebGPU: a shader that reads more than caches hold, and float32 multiply-adds in registers.
 Units that only a vendor's own interface reaches (tensor cores) are not included. Copies between
 buffers say little of a GPU: on an H100 they reach 28 % of what shaders read.
+
+The rate of the cache that all processors share is that of the same reads, or copies, inside a set
+of few MiB. WebGPU tells no cache's size, so sets of several sizes are tried.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.calls import open_calls
 from gpu.webgpu.commands import BufferCopy, StepCommands
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DISCRETE
 from gpu.webgpu.kernels import Kernels
 from gpu.webgpu.plan import Dispatch, Recorder
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
 BUDGET_S = 0.15
-"""Seconds for each of the two, without compilation and the first touch of the memory."""
+"""Seconds for memory, arithmetic and the bus each, and for all sets of the cache together, without
+compilation and the first touch of the memory."""
 LEAST_S = 0.01
 """Shortest measurement, so that submission and waiting count little."""
 
@@ -40,6 +45,15 @@ ROUND_BYTES = 8 * 16 * READERS
 LEAST_BYTES = 64 << 20
 FILL_BYTES = 4 << 20
 
+SETS = tuple(1 << n for n in range(21, 28))
+"""Bytes of the sets that a cache may hold: 2 to 128 MiB."""
+SET_STRIDE = READERS + 37 * READ_WORKGROUP
+"""Vec4s between two reads of an invocation inside a set: no multiple of the set's size, so that the
+next read is of a part that other processors read last."""
+CACHE_GAIN = 1.5
+"""Least rate of a set that a cache is said to hold, in rates of the memory."""
+BUS_BYTES = 64 << 20
+
 ROUNDS = 1024
 FMAS_PER_ROUND = 16 * 12
 """Multiply-adds of one lane per round in shaders/bench/fma_chains.wgsl."""
@@ -51,11 +65,18 @@ MOST_WORKGROUPS = 1 << 15
 class Peaks:
     """bytes_per_s  of a shader that reads `read_bytes` of memory; if that is 0, of large copies,
                  reads and writes both counted
-    flops_per_s  float32, two for a multiply-add"""
+    flops_per_s  float32, two for a multiply-add
+    cache_bytes  the largest set that was read, or copied, at least `CACHE_GAIN` times as fast as
+                 memory; 0: none was
+    cache_bytes_per_s  its rate
+    bus_bytes_per_s    of copies to host memory; 0: the device computes in host memory"""
 
     bytes_per_s: float
     flops_per_s: float
     read_bytes: int = 0
+    cache_bytes: int = 0
+    cache_bytes_per_s: float = 0.0
+    bus_bytes_per_s: float = 0.0
 
 
 MOST_SHARE = 1.05
@@ -75,20 +96,51 @@ def plausible(share: float) -> float | None:
 
 
 def measure_peaks(device: Device) -> Peaks:
-    """Measure both peaks, in up to half a second; nothing else should run on the device. Raises
+    """Measure all peaks, in up to a second; nothing else should run on the device. Raises
     DeviceError if the device computes wrong results."""
     flops = fma_rate(device)  # first, so that the clocks are up when memory is measured
     if device.policy.probe_copies:
-        return Peaks(copy_bandwidth(device), flops)
-    bandwidth, read_bytes = read_bandwidth(device)
-    return Peaks(bandwidth, flops, read_bytes)
+        bandwidth, read_bytes = copy_bandwidth(device, 2 * device.policy.probe_bytes), 0
+        set_rate = copy_bandwidth
+    else:
+        bandwidth, read_bytes = read_bandwidth(device)
+        set_rate = set_bandwidth
+    cache_bytes, cache_rate = largest_cached(
+        bandwidth, lambda n_bytes: set_rate(device, n_bytes, BUDGET_S / len(SETS))
+    )
+    bus = bus_bandwidth(device) if device.info.kind == DISCRETE else 0.0
+    return Peaks(bandwidth, flops, read_bytes, cache_bytes, cache_rate, bus)
 
 
-def copy_bandwidth(device: Device) -> float:
-    """Return bytes per second of large copies, reads and writes both counted."""
-    memory = Memory(device)
-    n_bytes = min(device.policy.probe_bytes, device.max_binding_bytes) // 4 * 4
-    source, target = (memory.zeros(name, (n_bytes // 4,)).buffer for name in ("source", "target"))
+def largest_cached(bandwidth: float, rate: Callable[[int], float]) -> tuple[int, float]:
+    """Return bytes and `rate` of the largest of `SETS` that is faster than a memory of this
+    bandwidth by `CACHE_GAIN`; zeros if none is."""
+    for n_bytes in reversed(SETS):
+        if (found := rate(n_bytes)) >= CACHE_GAIN * bandwidth:
+            return n_bytes, found
+    return 0, 0.0
+
+
+def copy_bandwidth(device: Device, n_bytes: int, budget_s: float | None = None) -> float:
+    """Return bytes per second of copies from one half of `n_bytes` to the other, reads and writes
+    both counted."""
+    half = min(n_bytes // 2, device.max_binding_bytes) // 4 * 4
+    return 2 * _copy_rate(device, half, wgpu.BufferUsage.COPY_DST, budget_s)
+
+
+def bus_bandwidth(device: Device) -> float:
+    """Return bytes per second of copies to a buffer that the host reads, which lies in host memory.
+    One that the host writes may lie in the device's own memory."""
+    return _copy_rate(device, BUS_BYTES, wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.MAP_READ)
+
+
+def _copy_rate(
+    device: Device, n_bytes: int, usage: wgpu.BufferUsage, budget_s: float | None = None
+) -> float:
+    """Return bytes per second that copies from a buffer of the device to one of `usage` move."""
+    create = device.wgpu.create_buffer
+    source = create(label="peaks.source", size=n_bytes, usage=wgpu.BufferUsage.COPY_SRC)
+    target = create(label="peaks.target", size=n_bytes, usage=usage)
 
     def seconds(copies: int) -> float:
         encoder = device.wgpu.create_command_encoder()
@@ -97,12 +149,12 @@ def copy_bandwidth(device: Device) -> float:
         commands = encoder.finish()
         began = time.perf_counter()
         device.wgpu.queue.submit([commands])
-        device.wgpu.queue.read_buffer(target, 0, 4)  # waits for the copies
+        device.wgpu.queue.read_buffer(source, 0, 4)  # waits for the copies
         return time.perf_counter() - began
 
     try:
         seconds(1)  # the first touch of the pages
-        return 2 * n_bytes * most_per_second(seconds, MOST_COPIES)
+        return n_bytes * most_per_second(seconds, MOST_COPIES, budget_s)
     finally:
         source.destroy()
         target.destroy()
@@ -120,12 +172,25 @@ def read_bandwidth(device: Device) -> tuple[float, int]:
         timer.close()
 
 
+def set_bandwidth(device: Device, n_bytes: int, budget_s: float | None = None) -> float:
+    """Return bytes per second of a shader that reads the same `n_bytes`, a power of two, again and
+    again. Raises DeviceError if it leaves some out."""
+    timer = ReadTimer(device, n_bytes, again=max(SETS) // n_bytes)
+    try:
+        timer.seconds(1)  # compiles
+        return max(SETS) * most_per_second(timer.seconds, MOST_READS, budget_s)
+    finally:
+        timer.close()
+
+
 class ReadTimer:
     """Timer of shaders/bench/read_words.wgsl over about `n_bytes` of memory; `n_bytes` is how much
-    it is. By the device's clock, if it has one that runs."""
+    it is. By the device's clock, if it has one that runs.
 
-    def __init__(self, device: Device, n_bytes: int) -> None:
-        self._device, self._memory = device, Memory(device)
+    With `again` the memory is one set of a power of two, read as many times by each dispatch."""
+
+    def __init__(self, device: Device, n_bytes: int, again: int = 0) -> None:
+        self._device, self._memory, self._passes = device, Memory(device), again or 1
         self._parts = self._allocate(n_bytes)
         self.n_bytes = sum(part.n_bytes for part in self._parts)
         self._fill()
@@ -136,7 +201,12 @@ class ReadTimer:
                 "bench/read_words",
                 {"words": part, "out": self._memory.zeros(f"peaks.sums{i}", (READERS,), "u32")},
                 (READERS // READ_WORKGROUP, 1, 1),
-                {"ROUNDS": part.n_bytes // ROUND_BYTES, "WORKGROUP": READ_WORKGROUP},
+                {
+                    "ROUNDS": self._passes * part.n_bytes // ROUND_BYTES,
+                    "STRIDE": SET_STRIDE if again else READERS,
+                    "MASK": part.n_bytes // 16 - 1 if again else 0xFFFF_FFFF,
+                    "WORKGROUP": READ_WORKGROUP,
+                },
             )
         self._plan = rec.plan  # keeps the handles alive
         self._calls = open_calls(device)
@@ -199,16 +269,17 @@ class ReadTimer:
         encoder = self._device.wgpu.create_command_encoder()
         for part in self._parts:
             for at in range(0, part.n_bytes, FILL_BYTES):
-                encoder.copy_buffer_to_buffer(ones.buffer, 0, part.buffer, at, FILL_BYTES)
+                n_bytes = min(FILL_BYTES, part.n_bytes - at)
+                encoder.copy_buffer_to_buffer(ones.buffer, 0, part.buffer, at, n_bytes)
         self._device.wgpu.queue.submit([encoder.finish()])
 
     def _check(self, sums: npt.NDArray[np.uint32]) -> None:
         for part, counted in zip(self._parts, sums.tolist(), strict=True):
-            if counted != part.n_bytes // 4 // READERS:
+            expected = self._passes * part.n_bytes // 4 // READERS
+            if counted != expected:
                 raise DeviceError(
                     f"{self._device.info.name}: an invocation read {counted:,} words instead of "
-                    f"{part.n_bytes // 4 // READERS:,}; the driver computes wrong results: update "
-                    "it"
+                    f"{expected:,}; the driver computes wrong results: update it"
                 )
 
 
@@ -265,10 +336,12 @@ class FmaTimer:
         self.out.buffer.destroy()
 
 
-def most_per_second(seconds: Callable[[int], float], most: int) -> float:
+def most_per_second(
+    seconds: Callable[[int], float], most: int, budget_s: float | None = None
+) -> float:
     """Return the best n / seconds(n) within the budget; n doubles until it takes long enough or
     reaches `most`."""
-    deadline = time.perf_counter() + BUDGET_S
+    deadline = time.perf_counter() + (BUDGET_S if budget_s is None else budget_s)
     n, took = 1, seconds(1)
     while (took := min(took, seconds(n))) < LEAST_S and 2 * n <= most:
         n *= 2

@@ -124,7 +124,10 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             ms = rng.gamma(2.0, 0.05 * n_rows, len(dispatches))
             return Answer({"dispatches": dispatches}, (Array.of("ms", ms),))
         case DevicePeaks():
-            return Answer({"bytes_per_s": 2e10, "flops_per_s": 3e11, "read_bytes": 1 << 30}, ())
+            cache = {"cache_bytes": 40_000, "cache_bytes_per_s": 5e10, "bus_bytes_per_s": 0.0}
+            return Answer(
+                {"bytes_per_s": 2e10, "flops_per_s": 3e11, "read_bytes": 1 << 30, **cache}, ()
+            )
         case WeightsDigest():
             return Answer({"sha256": "3fa9" * 16, "n_tensors": 57, "n_bytes": 1 << 20}, ())
         case Routing() if not info.model.n_experts:

@@ -22,6 +22,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     bus_bytes_per_s  from host memory, one way; None: the device computes in host memory
     source         where the numbers are from
     cache_bytes    size of the cache that all of its processors share; None: unknown
+    cache_bytes_per_s  None: unknown; data sheets rarely have it
     """
 
     name: str
@@ -31,6 +32,7 @@ class DeviceSpec(msgspec.Struct, frozen=True):
     bus_bytes_per_s: float | None
     source: str
     cache_bytes: int | None = None
+    cache_bytes_per_s: float | None = None
 
 
 DEVICES = (

@@ -171,7 +171,7 @@ export class Walk {
   }
 
   /**
-   * Peak rates of the device. Measuring blocks the engine for half a second, so not during a run.
+   * Peak rates of the device. Measuring blocks the engine for about a second, so not during a run.
    */
   async peaks() {
     if (knownPeaks()) return knownPeaks();

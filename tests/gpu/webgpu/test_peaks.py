@@ -16,6 +16,7 @@ from gpu.errors import DeviceError
 from gpu.webgpu import peaks
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
+from gpu.webgpu.device_policy import DISCRETE
 from gpu.webgpu.peaks import (
     FMAS_PER_ROUND,
     ROUNDS,
@@ -57,15 +58,58 @@ def test_a_peak_is_the_work_of_one_piece_times_pieces_a_second(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = 3.5
-    monkeypatch.setattr(peaks, "most_per_second", lambda seconds, most: pieces)
+    monkeypatch.setattr(peaks, "most_per_second", lambda seconds, most, budget_s=None: pieces)
+    monkeypatch.setattr(peaks, "CACHE_GAIN", 1.0)
     found = measure_peaks(device)
     n_bytes, binds = device.policy.probe_bytes, device.max_binding_bytes
     assert found.flops_per_s == pieces * 64 * 1024 * 16 * 12 * 2  # lanes, rounds, chains, vec4
     assert device.policy.probe_copies == device.info.software
-    if device.policy.probe_copies:
-        assert found == Peaks(pieces * 2 * min(n_bytes, binds), found.flops_per_s)
+    if device.policy.probe_copies:  # pieces of 128 MiB: the largest set is as fast as memory
+        bandwidth = pieces * 2 * min(n_bytes, binds)
+        assert found == Peaks(bandwidth, found.flops_per_s, 0, 128 << 20, pieces * (128 << 20))
     reads = replace(device, policy=replace(device.policy, probe_bytes=96 << 20, probe_copies=False))
-    assert measure_peaks(reads) == Peaks(pieces * (96 << 20), found.flops_per_s, 96 << 20)
+    assert measure_peaks(reads) == Peaks(
+        pieces * (96 << 20), found.flops_per_s, 96 << 20, 128 << 20, pieces * (128 << 20)
+    )
+
+
+@pytest.mark.parity
+def test_a_discrete_gpu_copies_to_host_memory(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peaks, "BUDGET_S", 0.0)
+    assert measure_peaks(device).bus_bytes_per_s == 0 or device.info.kind == DISCRETE
+    discrete = replace(device, info=replace(device.info, kind=DISCRETE))
+    assert measure_peaks(discrete).bus_bytes_per_s > 0
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("n_bytes", [2 << 20, 128 << 20])
+def test_every_word_of_a_set_is_read_again_and_again(device: Device, n_bytes: int) -> None:
+    """All together read 128 MiB; a word outside of the set would count as 0."""
+    timer = ReadTimer(device, n_bytes, again=(128 << 20) // n_bytes)
+    assert timer.n_bytes == n_bytes
+    timer.seconds(1)
+    (out,) = (dispatch.tensors["out"] for dispatch in timer.dispatches)
+    counted = Memory(device).read(out)
+    np.testing.assert_array_equal(counted, (128 << 20) // 4 // len(counted))
+    timer.close()
+
+
+def test_each_word_of_a_set_is_read_equally_often(device: Device) -> None:
+    timer, memory = ReadTimer(device, 2 << 20, again=64), Memory(device)
+    words, out = (timer.dispatches[0].tensors[name] for name in ("words", "out"))
+    memory.write(words, (np.arange(1 << 19) == 77_777).astype(np.uint32))
+    with pytest.raises(DeviceError, match="read 0 words instead of 128"):
+        timer.seconds(1)
+    assert memory.read(out).sum() == 64
+    timer.close()
+
+
+def test_the_cache_is_the_largest_set_that_is_faster_than_memory() -> None:
+    rates = {2 << 20: 50.0, 4 << 20: 40.0, 8 << 20: 15.0, 16 << 20: 14.9}
+    assert peaks.largest_cached(10.0, lambda n: rates.get(n, 10.0)) == (8 << 20, 15.0)
+    assert peaks.largest_cached(40.0, lambda n: rates.get(n, 10.0)) == (0, 0.0)
 
 
 @pytest.mark.parity

@@ -103,7 +103,8 @@ export function aboutDevice({ fits, split, offload, device: { name, source } }) 
  * @returns {{level: string, amount: string, rate: string, seconds: number | null}[]}
  */
 export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weights }, device) {
-  const { bus_bytes_per_s: bus, bytes_per_s: wide, flops_per_s: rate, cache_bytes: cache } = device;
+  const { bus_bytes_per_s: bus, bytes_per_s: wide, flops_per_s: rate } = device;
+  const { cache_bytes: cache, cache_bytes_per_s: fast } = device;
   /** @type {ReturnType<typeof ladder>} */
   const rows = [
     { level: "memory", amount: bytes(moved), rate: `${bytes(wide)}/s`, seconds: moved / wide },
@@ -115,7 +116,13 @@ export function ladder({ flops: operations, n_bytes: moved, weight_bytes: weight
       rate: `${bytes(bus)}/s`,
       seconds: weights / bus,
     });
-  if (cache) rows.push({ level: `cache of ${bytes(cache)}`, amount: bytes(moved), rate: "unknown", seconds: null });
+  if (cache)
+    rows.push({
+      level: `cache of ${bytes(cache)}${cache < moved ? ", if it held all" : ""}`,
+      amount: bytes(moved),
+      rate: fast ? `${bytes(fast)}/s` : "unknown",
+      seconds: fast ? moved / fast : null,
+    });
   if (rate)
     rows.push({
       level: "arithmetic, in registers",

@@ -30,6 +30,8 @@ const DEVICE = [
 ];
 /** The rates of this machine are measured; only its memory has to be typed in. */
 const ALSO_THIS = "memory_bytes";
+/** What is measured of this machine. @type {(keyof Peaks)[]} */
+const MEASURED = ["bytes_per_s", "flops_per_s", "cache_bytes", "cache_bytes_per_s", "bus_bytes_per_s"];
 
 /** @param {string} text @param {HTMLElement} field @param {string} [className] */
 function labelled(text, field, className = "") {
@@ -111,10 +113,8 @@ export class NeedsForm {
       const isAsked = isWork ? this.#chosen.has(field) : isOwn || (measured?.bytes_per_s && name === ALSO_THIS);
       if (isAsked && field.value) query.set(name, String(Number(field.value) * unit));
     }
-    if (measured?.bytes_per_s) {
-      query.set("bytes_per_s", String(measured.bytes_per_s));
-      query.set("flops_per_s", String(measured.flops_per_s));
-    }
+    if (measured?.bytes_per_s)
+      for (const name of MEASURED) if (measured[name]) query.set(name, String(measured[name]));
     if (query.has("bytes_per_s")) query.set("device", this.device);
     return query;
   }
@@ -154,10 +154,10 @@ export class NeedsForm {
     this.#measure.hidden = peaks !== null || isMeasuring();
     this.#measure.disabled = !ready() || !!state.active;
     this.#why.textContent = isMeasuring()
-      ? "Measuring for half a second …"
+      ? "Measuring, about a second …"
       : peaks
         ? "The engine does not run on a GPU."
-        : "Takes half a second.";
+        : "Takes about a second.";
   }
 }
 

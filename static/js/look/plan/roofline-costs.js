@@ -40,7 +40,7 @@ export function knownPeaks() {
   return peaks;
 }
 
-/** Measure the peak rates, which blocks the engine for half a second. */
+/** Measure the peak rates, which blocks the engine for about a second. */
 export async function measurePeaks() {
   if (asking) return;
   asking = true;

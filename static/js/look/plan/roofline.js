@@ -93,9 +93,9 @@ export class Roofline {
     const why = costsError
       ? `The roofline is missing: ${costsError}`
       : isMeasuring()
-        ? "Measuring, half a second …"
+        ? "Measuring, about a second …"
         : peaks === null
-          ? "to draw the roofline. Takes half a second."
+          ? "to draw the roofline. Takes about a second."
           : !peaks.flops_per_s
             ? "No roofline: the engine does not run on a GPU."
             : running

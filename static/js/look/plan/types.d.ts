@@ -7,11 +7,17 @@ interface PlanRow {
   cells: { label: string; name: string; numbers: number[] }[];
 }
 
-/** Peak rates of the device; `read_bytes`: read by the shader that measured the bandwidth. */
+/**
+ * Peak rates of the device; `read_bytes`: read by the shader that measured the bandwidth; `cache_bytes`:
+ * the largest set that is read faster than memory. 0: the device has none of it.
+ */
 interface Peaks {
   bytes_per_s: number;
   flops_per_s: number;
   read_bytes?: number;
+  cache_bytes?: number;
+  cache_bytes_per_s?: number;
+  bus_bytes_per_s?: number;
 }
 
 /** What is known of them: nothing of an engine without a GPU. */
