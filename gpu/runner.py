@@ -93,8 +93,8 @@ class Runner(Protocol):
 
     def set_interventions(self, slot: int, active: ActiveInterventions | None) -> None:
         """Set the interventions and adapters on a slot's rows, for steps submitted from now on that
-        ask for them (`Step.interventions`, `Step.loras`). None: nothing, as after `begin_slot`.
-        Raises InvalidRequest if they name a part that the model does not have."""
+        ask for them (`Step.interventions`, `Step.loras`, `Step.masked`). None: nothing, as after
+        `begin_slot`. Raises InvalidRequest if they name a part that the model does not have."""
         ...
 
     def submit(self, step: Step) -> None: ...

@@ -128,9 +128,9 @@ class KvVariant:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Rows to run and tokens to sample. `interventions`, `loras`: apply those that
-    `Runner.set_interventions` set for the slots of the rows. `kv`: change of what attention reads,
-    in a step that answers a question."""
+    """Rows to run and tokens to sample. `interventions`, `loras`, `masked`: apply those that
+    `Runner.set_interventions` set for the slots of the rows, the last of them the masked keys.
+    `kv`: change of what attention reads, in a step that answers a question."""
 
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...] = ()
@@ -138,6 +138,7 @@ class Step:
     interventions: bool = False
     loras: bool = False
     kv: KvVariant | None = None
+    masked: bool = False
 
     @property
     def has_watermark(self) -> bool:

@@ -25,7 +25,7 @@ from gpu.kv.formats import KV_FORMATS
 from gpu.ops import Batch, KvSplits
 from gpu.ops.batch import STATE_FLOATS
 from gpu.reference import ops as reference
-from gpu.webgpu.buffers import padded
+from gpu.webgpu.buffers import Tensor, padded
 
 LOG2_E = 1 / np.log(2)
 SHARE = 0.4
@@ -37,7 +37,7 @@ times the largest error on two drivers."""
 class AttentionCase:
     """`at`: (slot, position) of each row; `bucket`: rows of the plan, 0 for as many; `apart`: rows
     of different sequences; `splits`: least of the plan; `capture`: entropies, too; `sharpness`: how
-    large scores get."""
+    large scores get; `masked`: for each slot, positions first … end − 1 that are masked."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -50,12 +50,14 @@ class AttentionCase:
     window: int | None = None
     cap: float | None = None
     scale: float | None = None
+    masked: tuple[tuple[int, int], ...] = ()
     seed: int = 0
 
     def __str__(self) -> str:
         n_heads, n_kv_heads, head_dim = self.heads
         cut = f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}-{self.splits} splits"
-        return f"{cut}-window {self.window}-cap {self.cap}-{self.at[:9]}-×{self.sharpness:g}"
+        hidden = f"window {self.window}-masked {self.masked}-cap {self.cap}"
+        return f"{cut}-{hidden}-{self.at[:9]}-×{self.sharpness:g}"
 
     @property
     def config(self) -> ModelConfig:
@@ -69,6 +71,10 @@ class AttentionCase:
     @property
     def width(self) -> int:
         return self.heads[0] * self.heads[2]
+
+    @property
+    def scoring(self) -> reference.AttentionScoring:
+        return reference.AttentionScoring(self.scale, self.cap, self.window, self.masked)
 
     def filled(self, rig: Rig, seed: int, rng: np.random.Generator) -> LayerCache:
         """Return a cache of the case with random keys and values up to the last row of each slot.
@@ -87,9 +93,8 @@ def check_attention(rig: Rig, case: AttentionCase) -> None:
     q = normal(rng, len(case.at), case.width) * np.float32(case.sharpness)
     got, entropy = attend(rig, case, cache, q)
     heads = f64(q).reshape(len(q), case.heads[0], -1)
-    scoring = reference.AttentionScoring(case.scale, case.cap, case.window)
     rows = cache.rows(RowPlaces.of(*case.at))
-    want, want_entropy = reference.attention(heads, rows, cache.arrays(), scoring)
+    want, want_entropy = reference.attention(heads, rows, cache.arrays(), case.scoring)
     bound, entropy_bound = _attention_bounds(case, cache, q)
     want = (want @ cache.hadamard).reshape(got.shape)
     rig.compare(f"attention.{case.dtype}", case, got, want, bound)
@@ -108,9 +113,14 @@ def attend(
     entropy = rig.output(n_rows, n_heads, n_heads) if case.capture else None
     rig.run_op(
         ops.attention, batch, "attention", case.config, queries, cache.pools, LAYER, out.tensor,
-        entropy.tensor if entropy else None,
+        entropy.tensor if entropy else None, mask_table(rig, case.masked),
     )  # fmt: skip
     return out.read(), entropy.read() if entropy else None
+
+
+def mask_table(rig: Rig, masked: tuple[tuple[int, int], ...]) -> Tensor | None:
+    """Return the table of masked positions on the device; None if there are none."""
+    return rig.memory.upload("masked", np.array(masked, np.float32)) if masked else None
 
 
 def split_batch(rig: Rig, case: AttentionCase) -> Batch:
@@ -133,7 +143,7 @@ def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple
     its weight p by that and by the error of exp (3 + 2t roundings at distance t below the top)."""
     n_heads, n_kv_heads, head_dim = case.heads
     scale = head_dim**-0.5 if case.scale is None else case.scale
-    scoring = reference.AttentionScoring(scale, case.cap)
+    scoring = replace(case.scoring, scale=scale, window=None)
     out, entropy = np.empty((len(q), n_heads, head_dim)), np.empty((len(q), n_heads))
     pools = f64(cache.keys, cache.values)
     for row, (slot, position) in enumerate(case.at):
@@ -141,8 +151,10 @@ def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple
         first = max(0, position + 1 - case.window) if case.window else 0
         for head in range(n_heads):
             query = f64(q[row]).reshape(n_heads, head_dim)[head]
-            keys, values = (x[first:, head * n_kv_heads // n_heads] for x in (k, v))
-            scores = reference.scores(query, keys, scoring)
+            keys, values = (x[:, head * n_kv_heads // n_heads] for x in (k, v))
+            found = reference.scores(query, keys, scoring, slot)
+            seen = np.isfinite(found) & (np.arange(len(found)) >= first)
+            scores, keys, values = found[seen], keys[seen], values[seen]
             off = 8 * scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
             off += 4 * (case.cap or 0)  # 1 - e of the cap cancels where scores are small
             p, below = reference.softmax(scores), scores.max() - scores
@@ -217,6 +229,9 @@ ATTENTIONS = (
         (2, 1, 64), ((0, 600), (1, 255), (2, 256)), bucket=8, splits=8, window=300, cap=30.0
     ),
     AttentionCase((6, 2, 128), ((0, 1022),), splits=8),
+    AttentionCase(
+        (6, 2, 16), SOME_ROWS, bucket=8, masked=((3, 65), (0, 0), (0, 32), (15, 16)), window=60
+    ),
 )
 
 CHECKS: dict[str, Callable[[Rig], None]] = {

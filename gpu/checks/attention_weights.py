@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu import ops
+from gpu.checks.attention import mask_table
 from gpu.checks.kv_cache import LAYER, Heads, LayerCache, RowPlaces, heads_config
 from gpu.checks.rig import ROUNDING, Array, Rig, check_each, f64, normal
 from gpu.config import ModelConfig
@@ -18,7 +19,8 @@ from gpu.reference import ops as reference
 @dataclass(frozen=True, slots=True)
 class WeightsCase:
     """`at`: (slot, position) of each row; `keys`: first, number; `bucket`: rows of the plan, 0 for
-    as many; `sharpness`: how large scores get."""
+    as many; `sharpness`: how large scores get; `masked`: for each slot, positions first … end − 1
+    that are masked."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -28,6 +30,7 @@ class WeightsCase:
     sharpness: float = 1.0
     window: int | None = None
     cap: float | None = None
+    masked: tuple[tuple[int, int], ...] = ()
     seed: int = 0
 
     @property
@@ -66,7 +69,7 @@ def attention_weights(rig: Rig, case: WeightsCase, cache: LayerCache, q: Array) 
     queries, out = rig.input("q", q), rig.output(n_rows, n_heads * n, n_heads * n)
     rig.run_op(
         ops.attention_weights, batch, "weights", case.config, queries, cache.pools, LAYER, keys,
-        out.tensor,
+        out.tensor, mask_table(rig, case.masked),
     )  # fmt: skip
     return out.read().reshape(n_rows, n_heads, n)
 
@@ -77,7 +80,7 @@ def _expected(case: WeightsCase, cache: LayerCache, q: Array) -> Array:
         cache.rows(RowPlaces.of(*case.at)),
         f64(cache.keys),
         *case.keys,
-        reference.AttentionScoring(cap=case.cap, window=case.window),
+        reference.AttentionScoring(cap=case.cap, window=case.window, masked=case.masked),
     )
 
 
@@ -105,7 +108,11 @@ def _bounds(case: WeightsCase, cache: LayerCache, q: Array, want: Array) -> Arra
 
 WEIGHTS = WeightsCase((6, 3, 16), ((0, 299), (1, 300), (0, 20)), (5, 290), bucket=4)
 
+MASKED_WEIGHTS = replace(WEIGHTS, masked=((3, 280), (0, 0)))
+
 CHECKS: dict[str, Callable[[Rig], None]] = {
-    f"attention_weights {dtype}": check_each(check_attention_weights, replace(WEIGHTS, dtype=dtype))
+    f"attention_weights {dtype}": check_each(
+        check_attention_weights, *(replace(case, dtype=dtype) for case in (WEIGHTS, MASKED_WEIGHTS))
+    )
     for dtype in KV_FORMATS
 }

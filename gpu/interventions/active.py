@@ -37,6 +37,7 @@ class ActiveInterventions:
     loras      adapter: strength; 0 is off, 1 as it was trained
     experts_off
                (layer, expert): experts that the router of the layer cannot choose
+    masked     layer: (first, end), positions first … end − 1 to whose keys no row attends there
 
     A factor of 0 switches off, and both factors of a layer at 0 switch the layer off. Keys and
     values that earlier interventions left in the cache stay as they are. Statistics and states
@@ -51,6 +52,7 @@ class ActiveInterventions:
     patch: Mapping[int, Vector] = field(default_factory=dict)
     loras: Mapping[str, float] = field(default_factory=dict)
     experts_off: Collection[tuple[int, int]] = ()
+    masked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def of_stage(self, stage: Stage) -> ActiveInterventions:
         """Return those that a stage applies, by its own numbers of layers. It also steers and
@@ -73,6 +75,7 @@ class ActiveInterventions:
             before(self.patch),
             self.loras,
             [(i - stage.first, expert) for i, expert in self.experts_off if i in stage.layers],
+            own(self.masked),
         )
 
     def validate(self, config: ModelConfig, n_inputs: int | None = None) -> None:
@@ -80,7 +83,7 @@ class ActiveInterventions:
         not finite in float32, or a vector of another width. `n_inputs`: layers before which the
         stream can be steered; None: all."""
         factors = (self.heads, self.attention, self.mlp, self.loras)
-        layers = [*self.attention, *self.mlp]
+        layers = [*self.attention, *self.mlp, *self.masked]
         layers += [layer for layer, _ in (*self.heads, *self.experts_off)]
         _expect_below("layer", layers, config.n_layers)
         _expect_below("layer", [*self.steer, *self.patch], n_inputs or config.n_layers)
@@ -114,6 +117,10 @@ class ActiveInterventions:
             *(_packed(b"p", layer, v) for layer, v in sorted(self.patch.items())),
             *_named(self.loras),
             *(struct.pack("<cII", b"e", *place) for place in sorted(self.experts_off)),
+            *(
+                struct.pack("<cIII", b"k", layer, *ends)
+                for layer, ends in sorted(self.masked.items())
+            ),
         ]
         return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest() if parts else b""
 
@@ -124,8 +131,8 @@ class ActiveInterventions:
 
     @cached_property
     def acts_on_base(self) -> bool:
-        """Return whether anything but the adapters' strengths is changed."""
-        return bool(replace(self, loras={}).digest)
+        """Return whether anything but adapters' strengths and masked keys is changed."""
+        return bool(replace(self, loras={}, masked={}).digest)
 
     @cached_property
     def acts_on_loras(self) -> bool:
@@ -152,6 +159,17 @@ class InterventionSchedule:
         if self.at(first).digest != active.digest:
             self._firsts.append(first)
             self._active.append(active)
+
+    def with_masked(
+        self, first: int, masked: Mapping[int, tuple[int, int]]
+    ) -> InterventionSchedule:
+        """Return this schedule with the keys at `masked` masked for all tokens from `first` on."""
+        changed = InterventionSchedule(self.cache_salt)
+        for at, active in zip(self._firsts, self._active, strict=True):
+            changed.change(at, active)
+        for at in (first, *(at for at in self._firsts if at > first)):
+            changed.change(at, replace(self.at(at), masked=masked))
+        return changed
 
     def at(self, position: int) -> ActiveInterventions:
         n = bisect_right(self._firsts, position)

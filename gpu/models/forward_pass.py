@@ -154,16 +154,17 @@ class Pass:
         rec, batch, config, attn_out = self.rec, self.batch, self.config, self.work.attn_out
         name = f"{self.config.layer_name(i)}.attn"
         weights, capture = self.instruments.attention, self.instruments.capture
+        masked = self.instruments.masked(i) if self.instruments.masked else None
         if (kv := self.instruments.kv) and kv.rounds:
             ops.round_kv(rec, batch, f"{name}.round_kv", config, self.pools, i, kv)
         if weights:
             ops.attention_weights(
                 rec, batch, f"{name}.weights", config, q, self.pools, i, weights.keys,
-                weights.layer(i),
+                weights.layer(i), masked,
             )  # fmt: skip
         ops.attention(
             rec, batch, f"{name}.attention", config, q, self.pools, i, attn_out,
-            capture.entropy(i) if capture else None,
+            capture.entropy(i) if capture else None, masked,
         )  # fmt: skip
         if interventions := self.instruments.interventions:
             factors = interventions.heads(i)

@@ -252,9 +252,10 @@ class PassLora:
 @dataclass(frozen=True, slots=True)
 class Instruments:
     """Measurements that a recording adds to the pass, and changes it allows (`interventions`,
-    `lora`, `kv`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final norm of
-    every row. `unfused`: for one row, the parts of fused dispatches too. `kv`: how new keys and
-    values are rounded; its window is that of the pass's configuration."""
+    `lora`, `kv`, `masked`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final
+    norm of every row. `unfused`: for one row, the parts of fused dispatches too. `kv`: how new keys
+    and values are rounded; its window is that of the pass's configuration. `masked`: masked keys of
+    each slot in a layer (n_slots, 2), see `gpu.ops.attention.attention`."""
 
     states: States | None = None
     capture: Capture | None = None
@@ -265,6 +266,7 @@ class Instruments:
     last_hidden: Tensor | None = None
     unfused: Unfused | None = None
     kv: KvVariant | None = None
+    masked: Callable[[int], Tensor] | None = None
 
 
 NO_INSTRUMENTS = Instruments()

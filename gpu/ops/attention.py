@@ -40,21 +40,20 @@ def attention(
     layer: int,
     out: Tensor,
     entropy: Tensor | None = None,
+    masked: Tensor | None = None,
 ) -> None:
     """out = softmax(cap(q · kᵀ · scale)) · v over the keys that each row sees in this layer.
 
-    `entropy` (rows, n_heads), in bits, is written if given. With `batch.splits` a second dispatch
+    `entropy` (rows, n_heads), in bits, is written if given. `masked` (n_slots, 2): positions first
+    … end − 1 that the rows of a slot do not attend to. With `batch.splits` a second dispatch
     merges the splits if there are too many for the first. A rotated cache needs one more for the
     inverse rotation of out.
     """
     expect_shape(out, (q.shape[-1],), label)
-    if entropy is not None:
-        expect_shape(entropy, (config.n_heads,), label)
     n_rows = 1 if batch.apart else batch.n_rows
     tiling = AttentionTiling.of(config, pools.dtype, n_rows, rec.device.policy)
-    group = config.n_heads // config.n_kv_heads
     splits = batch.splits
-    merges = splits is not None and splits.n <= rec.device.policy.merged_splits
+    merges = splits is not None and _merges(rec, splits, masked)
     rec.dispatch(
         label,
         "attention",
@@ -64,10 +63,11 @@ def attention(
             "k_pool": pools.keys[layer],
             "v_pool": pools.values[layer],
             "block_tables": pools.tables_of(layer),
+            "masked": masked,
             **_results(label, config, out, entropy, splits, merges=merges),
         },
         (
-            config.n_kv_heads * n_workgroups(group, tiling.heads),
+            config.n_kv_heads * n_workgroups(tiling.group, tiling.heads),
             n_workgroups(batch.n_rows, tiling.rows),
             splits.n if splits else 1,
         ),
@@ -78,6 +78,7 @@ def attention(
             "SPLIT": tiling.split,
             "PARTIAL": splits is not None,
             "CAPTURE": entropy is not None,
+            "MASKED": masked is not None,
             **paging(config, pools),
             **({"COUNTS_AT": splits.counts_at} if splits and merges else {}),
         },
@@ -90,6 +91,12 @@ def attention(
         inverse_hadamard(rec, batch, f"{label}.inverse_hadamard", config, out)
 
 
+def _merges(rec: Recorder, splits: KvSplits, masked: Tensor | None) -> bool:
+    """Return whether the dispatch merges its splits; with masks it would bind more storage buffers
+    than every device has."""
+    return splits.n <= rec.device.policy.merged_splits and masked is None
+
+
 def _results(
     label: str,
     config: ModelConfig,
@@ -100,6 +107,8 @@ def _results(
     merges: bool,
 ) -> dict[str, Tensor | None]:
     """Return what attention writes: its results, partial results of splits, or both."""
+    if entropy is not None:
+        expect_shape(entropy, (config.n_heads,), label)
     if splits is None:
         return {"out": out, "heads_out": entropy}
     expect_shape(splits.values, (out.shape[-1],), label)

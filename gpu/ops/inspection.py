@@ -25,12 +25,14 @@ def attention_weights(
     layer: int,
     keys: Tensor,
     weights: Tensor,
+    masked: Tensor | None = None,
 ) -> None:
     """weights (n_rows, n_heads, n) = softmax(cap(q · kᵀ · scale)) of a range of n keys.
 
     `keys` is a uniform buffer of the first key's position and n, read when the plan runs: one plan
-    serves every range. `weights` may be larger than the range needs. Raises DeviceError if the
-    device would end the loop over the longest context early.
+    serves every range. `weights` may be larger than the range needs. `masked`: see
+    `gpu.ops.attention.attention`. Raises DeviceError if the device would end the loop over the
+    longest context early.
     """
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
     _expect_rounds(rec, config, pools, label)
@@ -44,6 +46,7 @@ def attention_weights(
             "k_pool": pools.keys[layer],
             "block_tables": pools.tables_of(layer),
             "weights": weights,
+            "masked": masked,
         },
         (config.n_heads, batch.n_rows, 1),
         {
@@ -53,6 +56,7 @@ def attention_weights(
             "Q_STRIDE": q.shape[-1],
             **score_constants(config, layer),
             "LANES": WEIGHTS_LANES,
+            "MASKED": masked is not None,
             **paging(config, pools),
         },
         packing_prelude(pools.format, config.head_dim),

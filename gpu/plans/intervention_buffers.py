@@ -4,6 +4,7 @@ steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +65,7 @@ class InterventionBuffers:
         self._memory = memory
         self._tables: tuple[_Table, ...] = ()
         self._tensors: PassInterventions | None = None
+        self._masked: _Table | None = None
 
     def tensors(self) -> PassInterventions:
         """Return the tables on the device, allocated at the first call."""
@@ -96,6 +98,14 @@ class InterventionBuffers:
             )
         return self._tensors
 
+    def masked(self) -> Callable[[int], Tensor]:
+        """Return the masked keys of a layer (n_slots, 2), allocated at the first call."""
+        if self._masked is None:
+            # Positions are whole numbers far below 2²⁴, which float32 holds exactly.
+            shape = (self._config.n_layers, self._n_slots, 2)
+            self._masked = _Table.make("interventions.masked", self._memory, shape, 0.0)
+        return self._masked.layer
+
     def tables(self) -> dict[str, Tensor]:
         """Return the tables that `set` writes, by their names: numbers of all slots of a layer,
         (n_layers, at least n_slots · width)."""
@@ -107,12 +117,23 @@ class InterventionBuffers:
         InvalidRequest if they name a layer or a head that the model does not have."""
         active = active or NONE_ACTIVE
         active.validate(self._config, self._n_inputs)
+        if active.masked:
+            self.masked()
+        if self._masked is not None:
+            self._masked.set(self._memory, slot, self._mask(active))
         if self._tensors is None and not active.acts_on_base:
             return
         self.tensors()
         rows = (*self._factors(active), *self._before(active), *self._experts(active))
         for table, wanted in zip(self._tables, rows, strict=True):
             table.set(self._memory, slot, wanted)
+
+    def _mask(self, active: ActiveInterventions) -> Rows:
+        """Return the masked keys (n_layers, 2), first and end; both 0 where there are none."""
+        masked = np.zeros((self._config.n_layers, 2), np.float32)
+        for layer, ends in active.masked.items():
+            masked[layer] = ends
+        return masked
 
     def _factors(self, active: ActiveInterventions) -> tuple[Rows, Rows]:
         """Return factors of heads (n_layers, n_heads) and updates (n_layers, len(SUBLAYERS))."""

@@ -73,6 +73,7 @@ class PlanKey(NamedTuple):
     apart                  every row is of another sequence, in more than `split_rows`
     kv                     change of what attention reads
     watermark              samples may have one, so that they are drawn in two passes
+    masked                 attention leaves out the masked keys of each slot
     """
 
     rows: int
@@ -84,6 +85,7 @@ class PlanKey(NamedTuple):
     apart: bool = False
     kv: KvVariant | None = None
     watermark: bool = False
+    masked: bool = False
 
 
 class PlanChanges(TypedDict, total=False):
@@ -92,6 +94,7 @@ class PlanChanges(TypedDict, total=False):
     apart: bool
     kv: KvVariant | None
     watermark: bool
+    masked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +337,7 @@ class PlanCache:
         return self._plans[key]
 
     def _record(self, key: PlanKey) -> RecordedPlan:
-        n_rows, n_samples, n_splits, kind, interventions, loras, apart, kv, watermark = key
+        n_rows, n_samples, n_splits, kind, interventions, loras, apart, kv, watermark, masked = key
         model, tensors = self._model, self._tensors
         splits = replace(self._splits, n=n_splits) if self._splits and n_splits > 1 else None
         batch = replace(
@@ -342,6 +345,8 @@ class PlanCache:
         )
         rec = Recorder(self._device, self.kernels)
         instruments = self._instruments(kind, n_rows, interventions, loras)
+        if masked:
+            instruments = replace(instruments, masked=self.intervention_buffers.masked())
         config = model.config
         if kv is not None:
             own = map(config.sliding_window_of, range(config.n_layers))

@@ -55,28 +55,33 @@ class RotaryEmbeddings:
         return [found.get(rope) for rope in self._of_layers]
 
 
-def attend(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    scale: float,
-    window: int | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return softmax(q · kᵀ · scale) · v (n_rows, n_heads, head_dim), and the attention weights
-    (n_rows, n_heads, n_context).
-
-    Each row attends to the positions up to its own, or the last `window` of them. q (n_rows,
-    n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads share key heads
-    in groups (Ainslie et al. 2023, "GQA").
-    """
-    n_context, n_kv_heads, head_dim = keys.shape
-    grouped = q.view(len(q), n_kv_heads, -1, head_dim)
-    scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys) * scale
+def unseen_keys(positions: torch.Tensor, n_context: int, window: int | None) -> torch.Tensor:
+    """Return which keys rows at `positions` do not see, (n_rows, n_context): each row sees those up
+    to its own position, or the last `window` of them."""
     at = torch.arange(n_context)
     unseen = at > positions[:, None]
     if window is not None:
         unseen |= at <= positions[:, None] - window
+    return unseen
+
+
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    unseen: torch.Tensor,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return softmax(q · kᵀ · scale) · v (n_rows, n_heads, head_dim), and the attention weights
+    (n_rows, n_heads, n_context).
+
+    q (n_rows, n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads share
+    key heads in groups (Ainslie et al. 2023, "GQA"). unseen (n_rows, n_context): keys that a row
+    does not attend to.
+    """
+    _, n_kv_heads, head_dim = keys.shape
+    grouped = q.view(len(q), n_kv_heads, -1, head_dim)
+    scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys) * scale
     weights = scores.masked_fill(unseen[:, None, None], -math.inf).softmax(-1)
     attn_out = torch.einsum("rkgc,ckd->rkgd", weights, values)
     return attn_out.reshape(q.shape), weights.flatten(1, 2)

@@ -42,6 +42,10 @@ class InterventionHooks:
         """Hook of the outputs of the heads (n_rows, n_heads, head_dim)."""
         return attn_out
 
+    def unseen(self, layer: int, unseen: torch.Tensor) -> torch.Tensor:
+        """Hook of the keys that rows of one sequence do not attend to (n_rows, n_keys)."""
+        return unseen
+
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:
         """Hook of the update of attention (n_rows, hidden_size)."""
         return update
@@ -88,6 +92,12 @@ class RowInterventions(InterventionHooks):
         heads = range(attn_out.shape[1])
         factors = [[r.heads.get((layer, head), 1.0) for head in heads] for r in self._rows]
         return attn_out * torch.tensor(factors)[..., None]
+
+    def unseen(self, layer: int, unseen: torch.Tensor) -> torch.Tensor:
+        changed = unseen.clone()
+        for i, active in enumerate(self._rows):
+            changed[i, slice(*active.masked.get(layer, (0, 0)))] = True
+        return changed
 
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:
         return update * torch.tensor([[r.attention.get(layer, 1.0)] for r in self._rows])

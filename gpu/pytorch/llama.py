@@ -17,7 +17,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.copies import TokenMove
-from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend, rounded
+from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend, rounded, unseen_keys
 from gpu.pytorch.interventions import NO_INTERVENTIONS, InterventionHooks
 from gpu.pytorch.loading import Linear, Loader
 from gpu.pytorch.mlp import Mlp, load_mlp
@@ -221,9 +221,9 @@ class TorchLlama:
         for slot in batch.slots:
             keys, values = self._append(i, slot, k[slot.which], v[slot.which], kv)
             watcher.keep(keys=keys, values=values)
-            attn_out[slot.which], p = attend(
-                q[slot.which], keys, values, slot.positions, scale, window
-            )
+            unseen = unseen_keys(slot.positions, len(keys), window)
+            unseen = batch.hooks.of(slot.which).unseen(i, unseen)
+            attn_out[slot.which], p = attend(q[slot.which], keys, values, unseen, scale)
             weights.append((slot.which, p))
         watcher.add_weights(weights, len(x))
         attn_out = batch.hooks.heads(i, attn_out)

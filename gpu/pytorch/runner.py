@@ -314,7 +314,7 @@ class TorchRunner:
         return Batch(torch.tensor(ids), positions, slots, self._hooks(step), step.kv or OWN_KV)
 
     def _hooks(self, step: Step) -> InterventionHooks:
-        if not step.interventions and not step.loras:
+        if not (step.interventions or step.loras or step.masked):
             return NO_INTERVENTIONS
         rows = [self._active.get(row.slot, NONE_ACTIVE) for row in step.rows]
         return RowInterventions(rows, self._loras if step.loras else ())

@@ -52,11 +52,13 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class AttentionScoring:
-    """Settings of attention scores. `scale` None: 1 / √head_dim."""
+    """Settings of attention scores. `scale` None: 1 / √head_dim. `masked`: for each slot, positions
+    first … end − 1 that its rows do not attend to; (): none."""
 
     scale: float | None = None
     cap: float | None = None
     window: int | None = None
+    masked: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +246,15 @@ def position_embedding(x: Array, table: Array, positions: Ids) -> Array:
     return x + table[positions]
 
 
-def scores(q: Array, keys: Array, scoring: AttentionScoring) -> Array:
-    """Return soft_cap(keys · q · scale) of one query (head_dim,) and all keys (n, head_dim) up to
-    its own; −∞ for keys before the last `window`."""
+def scores(q: Array, keys: Array, scoring: AttentionScoring, slot: int = 0) -> Array:
+    """Return soft_cap(keys · q · scale) of one query (head_dim,) of a slot and all keys (n,
+    head_dim) up to its own; −∞ for keys before the last `window` and for masked ones."""
     scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     found = soft_cap(keys @ q * scale, scoring.cap)
     if scoring.window is not None:
         found[: max(0, len(keys) - scoring.window)] = -np.inf
+    if scoring.masked:
+        found[slice(*scoring.masked[slot])] = -np.inf
     return found
 
 
@@ -293,8 +297,9 @@ def _weights(q: Array, keys: Array, rows: StepRows, scoring: AttentionScoring) -
     n_rows, n_heads, _ = q.shape
     group = n_heads // keys.shape[1]
     for row in range(n_rows):
-        k = gather(keys, rows.tables[rows.slots[row]], rows.positions[row] + 1)
-        of_heads = (scores(q[row, i], k[:, i // group], scoring) for i in range(n_heads))
+        slot = rows.slots[row]
+        k = gather(keys, rows.tables[slot], rows.positions[row] + 1)
+        of_heads = (scores(q[row, i], k[:, i // group], scoring, slot) for i in range(n_heads))
         yield np.stack([softmax(each) for each in of_heads])
 
 

@@ -109,7 +109,14 @@ class InspectionPasses:
         """Run a plan of `kind` for the rows of a part, and return it."""
         step = part.step
         recorded = self._plans.plan(
-            len(step.rows), 0, kind, step.context, step.interventions, step.loras, kv=step.kv
+            len(step.rows),
+            0,
+            kind,
+            step.context,
+            step.interventions,
+            step.loras,
+            kv=step.kv,
+            masked=step.masked,
         )
         self._queue.run(recorded, step, part.received)
         return recorded

@@ -43,7 +43,9 @@ class LayerReader:
         """Run `step`, which has one row, and return its activations in layer i, with the keys and
         values that `head` reads. `received`: as in `StepQueue.submit`."""
         (row,) = step.rows
-        recorded = self._plans.plan(1, 0, "unfused", step.context, step.interventions, step.loras)
+        recorded = self._plans.plan(
+            1, 0, "unfused", step.context, step.interventions, step.loras, masked=step.masked
+        )
         states, unfused = recorded.instruments.states, recorded.instruments.unfused
         assert states is not None
         assert unfused is not None

@@ -420,6 +420,7 @@ class WgpuRunner:
             step.loras,
             apart=apart,
             kv=step.kv,
+            masked=step.masked,
             watermark=step.has_watermark,
         )
 

@@ -12,6 +12,8 @@
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
+// masked        [n_slots] positions x … y − 1, to which a slot's rows do not attend (attention
+//               knockout, Geva et al. 2023; not bound without MASKED)
 // out           [n_rows][Q_STRIDE / 4] vec4; for a merge: [n_splits][SPLIT_ROWS][Q_STRIDE / 4]
 // heads_out     [n_rows][N_HEADS] entropy in bits (not bound without CAPTURE);
 //               for a merge: [n_splits][SPLIT_ROWS][N_HEADS] State
@@ -36,6 +38,7 @@ override WINDOW: u32 = 0u; // most keys a row sees, 0: all
 override SPLIT: u32; // keys of a split
 override PARTIAL: bool;
 override CAPTURE: bool = false;
+override MASKED: bool = false;
 
 const QUERIES = ROWS * HEADS;
 const HEAD_TILES = (GROUP + HEADS - 1u) / HEADS; // workgroups that share a group's heads
@@ -48,6 +51,7 @@ const CHUNKS = HEAD_VEC4S / CACHED_VEC4S; // loads of a key
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<Load16>;
 @group(0) @binding(6) var<storage, read_write> heads_out: array<f32>; // optional
+@group(0) @binding(9) var<storage, read> masked: array<vec2f>; // optional
 
 var<workgroup> finished: array<State, QUERIES>; // merged previous splits
 
@@ -60,6 +64,7 @@ struct SequenceRows { // consecutive rows of one sequence
   head: u32,  // first head
   n_heads: u32,
   kv_head: u32,
+  masked: vec2u, // see `masked`; none where x = y
 }
 
 @compute @workgroup_size(LANES)
@@ -77,6 +82,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     run.least = run.last;
     let slot = step.rows[row].slot;
     run.table = slot * MAX_BLOCKS;
+    if (MASKED) { run.masked = vec2u(masked[slot]); }
     while (row + run.n < end && step.rows[row + run.n].slot == slot) {
       run.last = max(run.last, step.rows[row + run.n].position);
       run.least = min(run.least, step.rows[row + run.n].position);
@@ -98,6 +104,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
 // Position of the first key that a row at `position` sees.
 fn first_seen(position: u32) -> u32 {
   return select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
+}
+
+// Which of four keys the rows of the run may attend to.
+fn are_unmasked(run: SequenceRows, keys: vec4u) -> vec4<bool> {
+  if (!MASKED) { return vec4<bool>(true); }
+  return (keys < vec4u(run.masked.x)) | (keys >= vec4u(run.masked.y));
 }
 
 // First split with a key that a row of the run sees. Merging those before it would change no bit.

@@ -7,6 +7,7 @@
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, block_tables  see lib/paging.wgsl
+// masked        see attention.wgsl (not bound without MASKED)
 // weights       [n_rows][N_HEADS][range.n]; 0 for keys that the row does not see
 // use: step
 // use: words
@@ -23,6 +24,7 @@ override Q_STRIDE: u32;
 override SCALE: f32; // of q · k, times log2(e)
 override WINDOW: u32 = 0u; // most keys a row sees, 0: all
 override LANES: u32; // a power of two
+override MASKED: bool = false;
 
 struct Range {
   first: u32, // position of the first key
@@ -35,6 +37,7 @@ struct Range {
 @group(0) @binding(3) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
 @group(0) @binding(5) var<storage, read_write> weights: array<f32>;
+@group(0) @binding(6) var<storage, read> masked: array<vec2f>; // optional
 
 var<workgroup> lane_states: array<State, LANES>;
 
@@ -48,7 +51,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let oldest = select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
   var state = State(LOWEST, 0.0, 0.0);
   for (var key = oldest + lane; key <= position; key += LANES) {
-    state = merged(state, State(score(row, head, key), 1.0, 0.0));
+    if (is_unmasked(row, key)) { state = merged(state, State(score(row, head, key), 1.0, 0.0)); }
   }
   lane_states[lane] = state;
   workgroupBarrier();
@@ -62,11 +65,18 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = lane; i < range.n; i += LANES) {
     let key = range.first + i;
     var weight = 0.0;
-    if (key >= oldest && key <= position) {
+    if (key >= oldest && key <= position && is_unmasked(row, key)) {
       weight = exp2(score(row, head, key) - all.maximum) / all.sum;
     }
     weights[at + i] = weight;
   }
+}
+
+// True if the row may attend to the key.
+fn is_unmasked(row: u32, key: u32) -> bool {
+  if (!MASKED) { return true; }
+  let ends = vec2u(masked[step.rows[row].slot]);
+  return key < ends.x || key >= ends.y;
 }
 
 // Score of one key in bits (times log2(e)).

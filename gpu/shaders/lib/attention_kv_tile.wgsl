@@ -39,10 +39,11 @@ fn score_keys(
   return scores;
 }
 
-// Which of four keys a query sees whose own position is n − 1.
-fn visible(keys: vec4u, n: u32) -> vec4<bool> {
-  if (WINDOW == 0u) { return keys < vec4u(n); }
-  return (keys < vec4u(n)) & (keys + WINDOW >= vec4u(n));
+// Which of four keys a query of the run sees whose own position is n − 1.
+fn visible(run: SequenceRows, keys: vec4u, n: u32) -> vec4<bool> {
+  let unmasked = are_unmasked(run, keys);
+  if (WINDOW == 0u) { return (keys < vec4u(n)) & unmasked; }
+  return (keys < vec4u(n)) & (keys + WINDOW >= vec4u(n)) & unmasked;
 }
 
 // Scores this lane's keys, stores their weights in `probs`, updates the maxima.
@@ -54,7 +55,8 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
   var scores = score_keys(run, key, at);
   for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < QUAD_SIZE; j++) {
-      let s = select(vec4f(LOWEST), soft_cap(scores[f][j] * SCALE), visible(keys, (*n_keys)[f][j]));
+      let is_seen = visible(run, keys, (*n_keys)[f][j]);
+      let s = select(vec4f(LOWEST), soft_cap(scores[f][j] * SCALE), is_seen);
       scores[f][j] = s;
       store_maximum(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
     }
@@ -69,7 +71,9 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
       let below = scores[f][j] - top;
       var share = exp2(below);
       // A query may see no key of a tile; then all differences are 0 and weights would be 1.
-      if (WINDOW > 0u) { share = select(vec4f(), share, visible(keys, (*n_keys)[f][j])); }
+      if (WINDOW > 0u || MASKED) {
+        share = select(vec4f(), share, visible(run, keys, (*n_keys)[f][j]));
+      }
       let place = (f * 4u + j) * LANES + lane;
       probs[place] = load16_of(share);
       if (CAPTURE) { terms[place] = dot_add(share, below, 0.0); }

@@ -135,7 +135,7 @@ fn are_seen(run: SequenceRows, i: u32, keys: vec4u) -> vec4<bool> {
   let row = i / HEADS;
   if (row >= run.n) { return vec4<bool>(); }
   let own = step.rows[run.first + row].position;
-  return (keys <= vec4u(own)) & (keys >= vec4u(first_seen(own)));
+  return (keys <= vec4u(own)) & (keys >= vec4u(first_seen(own))) & are_unmasked(run, keys);
 }
 
 // Turns scores into weights, and leaves the state of every query.

@@ -195,7 +195,7 @@ fn mask_scores(run: SequenceRows, first: u32, quad: u32, lane: u32) -> vec4f {
   var top = vec4f(LOWEST);
   for (var j = 0u; j < LANE_KEYS; j++) {
     let key = vec4u(first + j);
-    let is_seen = (key < n_keys) & (key >= least);
+    let is_seen = (key < n_keys) & (key >= least) & are_unmasked(run, key);
     let s = select(vec4f(LOWEST), soft_cap(scores[quad][j] * SCALE), is_seen);
     scores[quad][j] = s;
     top = max(top, s);

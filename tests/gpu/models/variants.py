@@ -105,7 +105,7 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
         if rows <= limits.max_rows and samples <= limits.max_samples
         for kind in kinds
     ]
-    plans.append(runner.plans.plan(1, 0, "weights", interventions=True).plan)
+    plans.append(runner.plans.plan(1, 0, "weights", interventions=True, masked=True).plan)
     if runner.config.head_dim % CHUNK == 0:
         plans.append(runner.plans.plan(1, 0, "weights", kv=KvVariant("q8", "q4")).plan)
     plans.append(runner.plans.plan(1, 1, "plain", watermark=True).plan)

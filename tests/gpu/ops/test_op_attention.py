@@ -267,6 +267,45 @@ def test_sliding_windows_of_consecutive_rows(tiled_rig: Rig, window: int) -> Non
     check_attention(tiled_rig, AttentionCase((6, 3, 8), rows, bucket=64, window=window))
 
 
+@pytest.mark.parametrize("splits", [1, 16])
+@pytest.mark.parametrize(
+    ("window", "masked"),
+    [
+        (None, ((0, 600), (0, 31), (300, 301), (40, 520), (0, 0))),  # whole tiles and splits
+        (200, ((399, 402), (31, 32), (120, 300), (0, 599), (700, 900))),  # all but itself
+    ],
+)
+def test_masked_keys(
+    tiled_rig: Rig, window: int | None, masked: tuple[tuple[int, int], ...], splits: int
+) -> None:
+    """Keys at the edges of tiles and splits, before windows, at the row itself and after it."""
+    rows = ((0, 600), (1, 31), (2, 300), (3, 599), (4, 600))
+    check_attention(
+        tiled_rig,
+        AttentionCase((6, 2, 12), rows, "f16", splits=splits, window=window, masked=masked),
+    )
+
+
+def test_masked_keys_of_consecutive_rows(tiled_rig: Rig) -> None:
+    rows = (*((0, position) for position in range(480, 540)), (1, 3), (2, 700), (0, 10))
+    masked = ((0, 10), (1, 3), (128, 512))
+    check_attention(tiled_rig, AttentionCase((6, 3, 8), rows, bucket=64, masked=masked))
+
+
+def test_no_masked_keys_change_no_bit(tiled_rig: Rig) -> None:
+    rows = (*((0, position) for position in range(120, 150)), (1, 3), (2, 700))
+    case = AttentionCase((9, 3, 64), rows, "f16", bucket=64, window=300)
+    cache = case.filled(tiled_rig, 0, np.random.default_rng(1))
+    q = normal(np.random.default_rng(2), len(rows), case.width)
+    plain, masked = (
+        attend(tiled_rig, replace(case, masked=masked), cache, q)
+        for masked in ((), ((0, 0), (9, 9), (701, 900)))
+    )
+    assert [x.tobytes() for x in plain if x is not None] == [
+        x.tobytes() for x in masked if x is not None
+    ]
+
+
 @pytest.mark.slow
 def test_a_rows_bits_do_not_depend_on_the_windows_of_other_rows(tiled_rig: Rig) -> None:
     """A row at an early position makes its workgroup walk tiles that other rows do not see."""
