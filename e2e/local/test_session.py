@@ -226,13 +226,21 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
         {"type": "generate", "id": "a", "ids": [5, 6], name: value}
         for name, value in fields.items()
     ]
-    unplaced = {"kind": "losses", "ids": [5, 6], "rope": False}
-    asked = {"type": "inspect", "request": len(REFUSED), "question": unplaced}
-    found = local.evaluate(ASK, [*questions, *runs, asked])
+    knockout = {"first": 0, "end": 1, "first_layer": 0, "end_layer": 1}
+    variants: dict[str, Any] = {"rope": False, "knockout": knockout}
+    passes = [
+        {
+            "type": "inspect",
+            "request": len(REFUSED) + n,
+            "question": {"kind": "losses", "ids": [5, 6], name: value},
+        }
+        for n, (name, value) in enumerate(variants.items())
+    ]
+    found = local.evaluate(ASK, [*questions, *runs, *passes])
     assert not [each for each in found if each["code"] != "not_in_browser"]
     assert all("not available while the model runs in this browser" in m["message"] for m in found)
     assert [each["request"] for each in found[: len(REFUSED)]] == list(range(len(REFUSED)))
-    assert [each["param"] for each in found[len(REFUSED) :]] == [*fields, "rope"]
+    assert [each["param"] for each in found[len(REFUSED) :]] == [*fields, *variants]
 
 
 def test_an_answer_is_the_message_that_the_servers_frame_holds(local: Page) -> None:

@@ -163,8 +163,13 @@ class Recomputer:
         if active.acts:
             self._runner.set_interventions(slot, active)
         rows = tuple(Row(slot, i, ids[i]) for i in range(first, len(ids)))
-        base, loras = active.acts_on_base, active.acts_on_loras
-        return Step(rows, samples, interventions=base, loras=loras)
+        return Step(
+            rows,
+            samples,
+            interventions=active.acts_on_base,
+            loras=active.acts_on_loras,
+            masked=bool(active.masked),
+        )
 
     def _ask_logits(
         self,

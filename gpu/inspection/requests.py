@@ -152,12 +152,24 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
     also: list[int] = []
 
 
+class Knockout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Masks attention to the tokens at positions `first` … `end` − 1 in the layers `first_layer` …
+    `end_layer` − 1: their scores are −∞ before the softmax (Geva et al. 2023, "Dissecting Recall of
+    Factual Associations in Auto-Regressive Language Models")."""
+
+    first: int
+    end: int
+    first_layer: int
+    end_layer: int
+
+
 class Losses(_Question, frozen=True, tag="losses"):
     """Loss of each token, given those before it (teacher forcing).
 
     `first`: only the tokens after ids[first] count; n is the number of ids from there on.
     `rope` False: queries and keys are not rotated by their positions, so that the model sees which
     tokens there are, and hardly in which order.
+    `knockout`: what the tokens from ids[first] on do not attend to.
 
     logprob        f32 (n − 1,): natural log of the probability of ids[i + 1] after ids[: i + 1]
     rank           u32 (n − 1,): tokens more likely than it
@@ -170,6 +182,7 @@ class Losses(_Question, frozen=True, tag="losses"):
     top: int = 5
     first: int = 0
     rope: bool = True
+    knockout: Knockout | None = None
     spans: tuple[InterventionSpan, ...] = ()
 
 

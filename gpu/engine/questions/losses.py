@@ -6,7 +6,7 @@ from gpu.engine.questions.model import AnswerSteps, QuestionedModel, check_top
 from gpu.engine.recompute import PassVariant
 from gpu.errors import InvalidRequest
 from gpu.inspection.readings import LossReading
-from gpu.inspection.requests import Losses
+from gpu.inspection.requests import Knockout, Losses
 from gpu.interventions.active import InterventionSchedule
 
 
@@ -22,11 +22,40 @@ def check(question: Losses, model: QuestionedModel) -> None:
             "one has none; leave it out",
             "rope",
         )
+    if question.knockout is not None:
+        _check_knockout(question.knockout, question, model)
+
+
+def _check_knockout(knockout: Knockout, question: Losses, model: QuestionedModel) -> None:
+    config, n_read = model.runner.config, len(question.ids) - 1
+    for first, end, n, what in (
+        (knockout.first, knockout.end, n_read, "positions"),
+        (knockout.first_layer, knockout.end_layer, config.n_layers, "layers"),
+    ):
+        if not 0 <= first < end <= n:
+            raise InvalidRequest(
+                f"expected {what} from 0 to {n - 1}, at least one, but got {first} to {end - 1}",
+                "knockout",
+            )
+    last = knockout.end - 1  # a later token sees itself, an earlier one no fewer tokens before
+    for layer in range(knockout.first_layer, knockout.end_layer):
+        window = config.sliding_window_of(layer)
+        seen = max(0, last + 1 - window) if window else 0
+        if question.first <= last and knockout.first <= seen:
+            raise InvalidRequest(
+                f"the token at position {last} would have nothing left to attend to in layer "
+                f"{layer}; leave a token before it",
+                "knockout",
+            )
 
 
 def answer(question: Losses, model: QuestionedModel, schedule: InterventionSchedule) -> AnswerSteps:
     ids, reading, most = question.ids, LossReading(question.top), model.recomputer.max_samples
     variant = PassVariant(rope=question.rope)
+    if (knockout := question.knockout) is not None:
+        layers = range(knockout.first_layer, knockout.end_layer)
+        masked = dict.fromkeys(layers, (knockout.first, knockout.end))
+        schedule = schedule.with_masked(question.first, masked)
     for first, end in model.pieces(question.first, len(ids) - 1, schedule, "losses", most):
         logits = yield from model.recomputer.logits(ids[:end], first, schedule, variant)
         reading.add(logits, ids[first + 1 : end + 1])

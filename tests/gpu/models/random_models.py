@@ -165,6 +165,26 @@ class Reference:
             for handle in handles:
                 handle.remove()
 
+    @contextmanager
+    def masked(self, first: int, keys: slice, layers: range) -> Iterator[None]:
+        """Mask attention from the tokens at `first` and after it to `keys` in these layers, by
+        changing the mask (1, 1, n, n) that each attention module is given."""
+
+        def mask(_module: Any, inputs: Any, named: Any) -> Any:
+            changed = named["attention_mask"].clone()
+            changed[..., first:, keys] = -torch.inf
+            return inputs, {**named, "attention_mask": changed}
+
+        handles = []
+        for i in layers:
+            attention = _attention(self._layers()[i])
+            handles.append(attention.register_forward_pre_hook(mask, with_kwargs=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def _layers(self) -> Any:
         inner = self.model.base_model
         return inner.h if hasattr(inner, "h") else inner.layers
@@ -174,8 +194,12 @@ def _sublayers(layer: Any) -> tuple[Any, Any]:
     """Return the modules whose outputs are the updates of attention and MLP."""
     if hasattr(layer, "post_feedforward_layernorm"):
         return layer.post_attention_layernorm, layer.post_feedforward_layernorm
+    return _attention(layer), layer.mlp
+
+
+def _attention(layer: Any) -> Any:
     names = ("self_attn", "attn", "attention")
-    return next(getattr(layer, name) for name in names if hasattr(layer, name)), layer.mlp
+    return next(getattr(layer, name) for name in names if hasattr(layer, name))
 
 
 def _scaled(factor: float) -> Callable[..., Any]:

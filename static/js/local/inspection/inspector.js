@@ -172,8 +172,9 @@ export class Inspector {
   }
 
   /** @param {Read.Losses} question @returns {Ask} */
-  losses({ ids, first, top, rope }) {
+  losses({ ids, first, top, rope, knockout }) {
     if (!rope) throw new NotInBrowser("texts without rotary positions are", "rope");
+    if (knockout) throw new NotInBrowser("texts with masked attention are", "knockout");
     this.checkPlace(ids, 0);
     this.checkTop(top);
     if (ids.length < 2)
