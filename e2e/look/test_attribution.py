@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +11,13 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from app import tale
 from e2e.bundled import ask_engine
 from e2e.look.panel import LookPanel
+from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
-from gpu.inspection.requests import Losses
+from gpu.inspection.requests import Knockout, Losses
 
 ASK = "Tell me a story about a fox who finds a lantern"
 COMPLETE_MS = 60_000
@@ -91,7 +95,7 @@ def test_words_are_swapped_and_positions_switched_off_for_a_typed_answer(
     expect(look.panel.locator(".ab-say")).to_contain_text("Type an answer of your own")
     look.panel.get_by_label("Answer to measure").fill("The owl was")
     look.panel.get_by_label("Answer to measure").press("Enter")
-    choose(look, "Swapped with the next")
+    choose(look, "Swapped")
     *rows, off = measure(look)
     typed = bundled.engine.tokenizer.encode("The owl was", bos=False, specials=False)
     whole = logprob(bundled, [*prompt, *typed], len(prompt))
@@ -114,6 +118,50 @@ def test_words_are_swapped_and_positions_switched_off_for_a_typed_answer(
     assert [float(share) for share in shares] == pytest.approx(
         100 * np.exp(answered["top_logprobs"][0].astype(np.float64)), abs=0.06
     )
+
+
+@pytest.mark.quick
+def test_attention_to_each_word_is_masked_in_windows_of_layers(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=4, seed=4)
+    play.ask("The fox saw the owl")
+    play.wait_tokens(4)
+    play.wait_done()
+    accepted = play.messages.events("accepted")[-1]["prompt"]
+    prompt, texts = [token["id"] for token in accepted], [token["text"] for token in accepted]
+    written = [token["id"] for token in play.messages.events("token")]
+    look = play.look.open("attribution")
+    choose(look, "Whole answer")
+    choose(look, "Masked")
+    rows = measure(look)
+    n_layers = json.loads((tale.model_dir() / "config.json").read_text())["num_hidden_layers"]
+    start = texts.index("The")
+    words = ["The", " fox", " saw", " the", " owl"]
+    assert [row["masked"] for row in rows] == words * (1 + n_layers)
+    layers = ["all layers", *(f"layer {layer}" for layer in range(n_layers))]
+    assert [row["layers"] for row in rows[:: len(words)]] == layers
+    ids, first = [*prompt, *written], len(prompt) - 1
+    whole = logprob(bundled, ids, len(prompt))
+    for i in (1, len(words) + 4, len(rows) - 3):
+        row, place = rows[i], start + i % len(words)
+        layer = i // len(words) - 1
+        ends = (0, n_layers) if layer < 0 else (layer, layer + 1)
+        question = Losses(ids, top=1, first=first, knockout=Knockout(place, place + 1, *ends))
+        after = float(ask_engine(bundled, question)["logprob"].astype(np.float64).sum())
+        assert float(row["log-probability before"]) == pytest.approx(whole, abs=1e-4)
+        assert float(row["after"]) == pytest.approx(after, abs=1e-4)
+        assert float(row["difference"]) == pytest.approx(whole - after, abs=2e-4)
+    grid = look.panel.get_by_role("slider", name="Part of the prompt and layers")
+    grid.focus()
+    for key in ("Home", *["ArrowUp"] * len(words), "ArrowDown", "ArrowRight", "ArrowRight"):
+        grid.press(key)
+    expect(grid).to_have_attribute(
+        "aria-valuetext", re.compile("“fox” masked in layer 1, the answer")
+    )
+    expect(look.panel.locator(".ab-one")).to_contain_text(
+        "With attention to “fox” masked in layer 1"
+    )
+    assert violations(page) == []
 
 
 def test_what_cannot_be_measured_is_said_and_a_measurement_stops(
@@ -145,16 +193,26 @@ def test_what_cannot_be_measured_is_said_and_a_measurement_stops(
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("tokens", ["The", " ani", "mal", ".", "Why", "?"]),
-        ("words", ["The", " animal", ".", "Why", "?"]),
-        ("messages", ["The animal.", "Why?"]),
+        ("tokens", ["The", " ani", "mal", ".", " It", " slept.", "Why", "?"]),
+        ("words", ["The", " animal", ".", " It", " slept.", "Why", "?"]),
+        ("paragraphs", ["The animal.\n\n", " It slept.", "Why?"]),
+        ("messages", ["The animal.\n\n It slept.", "Why?"]),
     ],
 )
 def test_parts_of_a_prompt_are_put_together(
     call: Callable[..., Any], kind: str, expected: list[str]
 ) -> None:
     texts = [("<|im_start|>", None), ("user", None), ("The", 0), (" ani", 0), ("mal", 0)]
-    texts += [(".", 0), ("<|im_end|>", None), ("Why", 1), ("?", 1)]
+    texts += [
+        (".", 0),
+        ("\n", 0),
+        ("\n", 0),
+        (" It", 0),
+        (" slept.", 0),
+        ("<|im_end|>", None),
+        ("Why", 1),
+        ("?", 1),
+    ]
     parts = [
         {"text": text, "special": text.startswith("<|"), "message": message}
         for text, message in texts

@@ -136,6 +136,7 @@ export const GLOSSARY = [
   { word: "fine-tuning", says: "Further training of a finished model on texts of one kind, such as conversations.", also: ["instruction tuning", "SFT"], place: "train" },
   { word: "distillation", says: "Training a small model to give the probabilities of a larger one.", also: ["teacher and student"] },
   { word: "attribution", says: "What an answer owes to each part of its prompt, found by leaving the part out.", also: ["occlusion", "leave-one-out", "feature importance"], place: "attribution" },
+  { word: "attention knockout", says: "Masking attention to some tokens in some layers, to see where the answer reads them.", also: ["knock-out", "attention mask", "information flow"], place: "attribution" },
   { word: "ablation", says: "Switching a head or a layer off, to see what it was for.", place: "reach" },
   { word: "activation patching", says: "Replacing an activation in one text with that from another, to see what changes.", also: ["patch", "causal tracing"], place: "reach" },
   { word: "steering", says: "Adding a direction to the hidden state while the model writes.", also: ["activation steering"], place: "reach" },

@@ -98,7 +98,7 @@ export const INSTRUMENTS = [
     name: "attribution",
     tab: "Attribution",
     title: "Attribution",
-    what: "Which words of the prompt mattered: how likely the answer would be without each of them.",
+    what: "Which words of the prompt mattered: how likely the answer would be without each, or without attention to it.",
     fetch: async () => (await import("./attribution/attribution.js")).attribution,
   },
   {

@@ -1,25 +1,26 @@
 // Attribution instrument: how much each word of the prompt contributed to the focused token, to the whole
-// answer or to an answer that the user types, measured by leaving the word out; and how much the order of the
-// words did, measured by swapping them and by switching rotary positions off.
+// answer or to an answer that the user types, measured by leaving the word out or by masking attention to it;
+// and how much the order of the words did, measured by swapping them and by switching rotary positions off.
 
 import { NOT_MEASURED } from "../../turns/answer.js";
 import { tokenize } from "../../net/inspect.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
 import { el, newButton, setText } from "../../ui/dom.js";
-import { percent, plural, probability, tokenLabel } from "../../ui/format.js";
-import { newSegmented } from "../../ui/segmented.js";
+import { plural, tokenLabel } from "../../ui/format.js";
 import { Missing, sequenceOf } from "../shared/context.js";
+import { MAX_NATS } from "../loss/reading.js";
 import { LossText } from "../loss/text.js";
+import { Choices } from "./choices.js";
+import { KnockoutGrid } from "./grid.js";
 import { LikelyTable } from "./likely.js";
 import { newList } from "./list.js";
 import { Measurement } from "./measure.js";
 import { partsOf, unitsOf } from "./units.js";
+import { windowsOf } from "./windows.js";
+import { numbersOf, oneOf, POSITIONS_OFF, sayOf } from "./words.js";
 
-/** @typedef {import("./units.js").UnitKind} UnitKind */
-/** @typedef {import("./units.js").Unit} Unit */
-/** @typedef {"token" | "answer" | "typed"} TargetKind */
-/** @typedef {import("./measure.js").Change} Change */
+/** @typedef {import("./grid.js").Cell} Cell */
 /** @typedef {import("./units.js").PromptPart} PromptPart */
 /**
  * What is shown: the prompt, what is predicted (`what`: in words; `isToken`: one token), and its measurement.
@@ -35,27 +36,19 @@ const N_KEPT = 12;
 const kept = new Map();
 /** The tokenized request of a run. @type {WeakMap<Segment, Promise<ToPage.PromptPiece[] | null>>} */
 const cuts = new WeakMap();
-/** @type {TargetKind} */
-let target = "token";
-/** The answer that the user typed. */
-let typed = "";
-/** @type {Change} */
-let change = "out";
-/** @type {UnitKind} */
-let unitKind = "words";
+const choices = new Choices(restart);
 /** @type {Shown | null} */
 let now = null;
-/** Unit that is pointed at or selected, ROPE_OFF, or null. @type {number | null} */
+/** What is pointed at or selected: a part of the prompt, ROPE_OFF, or null. @type {Cell | null} */
 let looked = null;
-/** `looked` at what switching positions off does. */
-const ROPE_OFF = -1;
+/** `looked` at what switching positions off does. @type {Cell} */
+const ROPE_OFF = { unit: -1, window: null };
 let leaving = new AbortController();
 
 /**
  * Elements.
  *
- * @type {{go: HTMLButtonElement, bar: HTMLProgressElement, say: HTMLElement, typed: HTMLInputElement,
- *   one: HTMLElement}}
+ * @type {{go: HTMLButtonElement, bar: HTMLProgressElement, say: HTMLElement, one: HTMLElement}}
  */
 let at;
 /** @type {ReturnType<typeof newList>} */
@@ -64,6 +57,8 @@ let list;
 let likely;
 /** @type {LossText} */
 let text;
+/** @type {KnockoutGrid} */
+let grid;
 
 /** @type {Instrument} */
 export const attribution = {
@@ -76,41 +71,17 @@ export const attribution = {
 
   async show(focus) {
     now = await shownFrom(focus);
-    draw();
-    const { measurement } = now;
-    return measurement.nDone
-      ? `The engine read ${plural(measurement.nDone + 1, "text")}: with the prompt as it is, and with each part of it changed.`
-      : "Nothing is computed until you measure.";
+    draw(focus.hello.model.n_layers);
+    const { nDone, change } = now.measurement;
+    if (!nDone) return "Nothing is computed until you measure.";
+    const how = change === "mask" ? "attention to each part of it masked" : "each part of it changed";
+    return `The engine read ${plural(nDone + 1, "text")}: with the prompt as it is, and with ${how}.`;
   },
 
   hide: () => leaving.abort(),
 
-  table: () => ({
-    columns:
-      change === "out"
-        ? ["left out", "tokens", "log-probability with it", "without it", "difference"]
-        : ["swapped with the next", "tokens", "log-probability before", "after", "difference"],
-    rows: now ? rowsOf(now.measurement) : [],
-  }),
+  table: () => (now ? numbersOf(now.measurement) : { columns: [], rows: [] }),
 };
-
-/** @param {Measurement} measurement */
-function rowsOf(measurement) {
-  const { units, whole, readings, withoutRope } = measurement;
-  /** @type {(string | number | null)[][]} */
-  const rows = units.map((unit, i) => [
-    unit.text,
-    unit.to - unit.from,
-    whole && whole.logprob,
-    readings[i]?.logprob ?? null,
-    measurement.effect(i),
-  ]);
-  if (whole && withoutRope && typeof withoutRope !== "string")
-    rows.push([POSITIONS_OFF, null, whole.logprob, withoutRope.logprob, whole.logprob - withoutRope.logprob]);
-  return rows;
-}
-
-const POSITIONS_OFF = "rotary positions off";
 
 // ---- what is measured ---------------------------------------------------------------------------
 
@@ -120,19 +91,24 @@ async function shownFrom(focus) {
   if (token.prompt !== undefined)
     throw new Missing("This token is part of the prompt. Select one of the answer to see which words it depends on.");
   const { segment, ids, texts, position } = sequenceOf(focus);
+  const { target, typed, change, unit } = choices;
   if (target === "answer" && segment.running) throw new Missing("The answer is still being written.");
   if (segment.edited) throw new Missing(NOT_MEASURED);
-  if (spansUpTo(segment, ids.length).reached)
+  const spans = spansUpTo(segment, ids.length);
+  if (spans.reached && change !== "mask")
     throw new Missing("This text was written with interventions, whose positions would shift when words are left out.");
   const parts = partsOf(segment.prompt, await cutOf(segment));
   const word = token.eos ? "end of text" : tokenLabel(texts[position], "·");
   const predicted = await predictedFrom({ ids, position, first: segment.prompt.length, word });
-  const { ids: asked } = predicted.target;
-  const choice = [target, target === "typed" && typed, change, unitKind, asked.length];
-  const key = [hello.model.name, hello.model.dtype, segment.id, ...choice].join(" ");
-  const units = predicted.what ? unitsOf(parts, unitKind) : [];
-  const measurement = kept.get(key) ?? new Measurement(predicted.target, units, change);
-  return { key, segment, parts, measurement, what: predicted.what, isToken: asked.length === predicted.target.first + 1 };
+  const { ids: asked, first } = predicted.target;
+  const { name, dtype, n_layers: nLayers } = hello.model;
+  const width = change === "mask" ? choices.widthFor(nLayers) : 0;
+  const choice = [target, target === "typed" && typed, change, unit, width, asked.length];
+  const key = [name, dtype, segment.id, ...choice].join(" ");
+  const units = predicted.what ? unitsOf(parts, unit) : [];
+  const layers = { windows: width ? windowsOf(nLayers, width) : [], nLayers };
+  const measurement = kept.get(key) ?? new Measurement({ ...predicted.target, spans }, units, change, layers);
+  return { key, segment, parts, measurement, what: predicted.what, isToken: asked.length === first + 1 };
 }
 
 /**
@@ -142,6 +118,7 @@ async function shownFrom(focus) {
  * @param {{ids: number[], position: number, first: number, word: string}} focused
  */
 async function predictedFrom({ ids, position, first, word }) {
+  const { target, typed } = choices;
   if (target === "token") return { target: { ids: ids.slice(0, position + 1), first: position }, what: `“${word}”` };
   if (target === "answer") return { target: { ids, first }, what: "the answer" };
   if (!typed) return { target: { ids, first }, what: "" };
@@ -178,18 +155,14 @@ async function toggle() {
   await measurement.run(leaving.signal, () => changed("look"));
 }
 
-// ---- layout -------------------------------------------------------------------------------------
+/** Before another choice is measured, what is measured stops. */
+function restart() {
+  leaving.abort();
+  looked = null;
+  changed("look");
+}
 
-/**
- * @template {string} Value
- * @param {string} legend
- * @param {string} name
- * @param {[value: Value, label: string][]} options
- * @param {Value} value
- * @param {(value: Value) => void} choose
- */
-const newChoice = (legend, name, options, value, choose) =>
-  newSegmented({ legend, name, options, value, onChange: (chosen) => (choose(chosen), restart()) });
+// ---- layout -------------------------------------------------------------------------------------
 
 function buildSide() {
   const side = el("div", "column ab-side");
@@ -199,75 +172,31 @@ function buildSide() {
   const say = el("p", "ab-say");
   const one = el("p", "ab-one");
   one.setAttribute("role", "status");
-  at = { go, bar, say, one, typed: newTyped() };
-  side.append(
-    newChoice("What", "ab-target", TARGETS, target, (value) => (target = value)),
-    at.typed,
-    newChoice("Change", "ab-change", CHANGES, change, (value) => (change = value)),
-    newChoice("Part", "ab-unit", UNITS, unitKind, (value) => (unitKind = value)),
-    say,
-    go,
-    bar,
-  );
+  at = { go, bar, say, one };
+  side.append(...choices.nodes, say, go, bar);
   return side;
 }
 
-/** @type {[TargetKind, string][]} */
-const TARGETS = [
-  ["token", "This token"],
-  ["answer", "Whole answer"],
-  ["typed", "Typed"],
-];
-/** @type {[Change, string][]} */
-const CHANGES = [
-  ["out", "Left out"],
-  ["swap", "Swapped with the next"],
-];
-/** @type {[UnitKind, string][]} */
-const UNITS = [
-  ["words", "Words"],
-  ["tokens", "Tokens"],
-  ["messages", "Messages"],
-];
-
-function newTyped() {
-  const input = el("input", "ab-typed");
-  Object.assign(input, { type: "text", placeholder: "An answer, such as Paris", maxLength: 400 });
-  input.setAttribute("aria-label", "Answer to measure");
-  input.addEventListener("change", () => {
-    typed = input.value.trimEnd();
-    restart();
-  });
-  return input;
-}
-
-/** Before another choice is measured, what is measured stops. */
-function restart() {
-  leaving.abort();
-  looked = null;
-  changed("look");
-}
-
 function buildText() {
-  const box = el("div", "ls-read");
+  const column = el("div", "ab-prompt");
+  const box = column.appendChild(el("div", "ls-read"));
   const words = box.appendChild(el("p", "ls-text"));
   words.setAttribute("role", "group");
   words.setAttribute("aria-label", "Prompt, shaded by the effect of its parts");
   const look = (/** @type {number | null} */ i) => {
-    looked = i === null ? null : unitAt(i);
-    drawLooked();
+    const unit = i === null ? null : unitAt(i);
+    lookAt(unit === null ? null : { unit, window: null });
   };
   text = new LossText(words, look, look);
-  return box;
+  grid = new KnockoutGrid(lookAt);
+  column.append(grid.node);
+  return column;
 }
 
 function buildList() {
   const box = el("div", "ab-list");
   likely = new LikelyTable();
-  list = newList((i) => {
-    looked = i;
-    drawLooked();
-  });
+  list = newList((i) => lookAt({ unit: i, window: null }));
   box.append(at.one, likely.box, list.box);
   return box;
 }
@@ -280,24 +209,17 @@ function unitAt(i) {
   return found < 0 ? null : found;
 }
 
-function draw() {
-  at.typed.hidden = target !== "typed";
+/** @param {number} nLayers */
+function draw(nLayers) {
+  choices.draw(nLayers);
   if (!now) return;
-  const { measurement, parts, segment } = now;
-  const { units, nDone, isRunning, isComplete } = measurement;
-  const effects = units.map((_, i) => measurement.effect(i));
-  text.draw(
-    parts.map(({ text: own, special }, i) => {
-      const unit = unitAt(i);
-      const effect = unit === null ? null : effects[unit];
-      const known = effect === null ? null : Math.max(0, effect);
-      return { id: segment.prompt[i].id, text: own, special, loss: known, ...NOTHING };
-    }),
-  );
+  const { measurement } = now;
+  const { nDone, isRunning, isComplete, steps, change } = measurement;
   setText(at.go, isRunning ? "Stop" : nDone && !isComplete ? "Continue" : "Measure");
   at.go.hidden = isComplete;
-  Object.assign(at.bar, { max: Math.max(1, units.length), value: nDone, hidden: !isRunning });
-  setText(at.say, sayOf(now));
+  Object.assign(at.bar, { max: Math.max(1, steps.length), value: nDone, hidden: !isRunning });
+  setText(at.say, sayOf(measurement, now));
+  grid.node.hidden = change !== "mask" || !measurement.units.length;
   list.draw(listed(measurement), change);
   drawLooked();
 }
@@ -310,53 +232,54 @@ function listed(measurement) {
     return effect === null ? [] : [{ i, text: own, effect }];
   });
   if (whole && withoutRope && typeof withoutRope !== "string")
-    known.push({ i: ROPE_OFF, text: POSITIONS_OFF, effect: whole.logprob - withoutRope.logprob });
+    known.push({ i: ROPE_OFF.unit, text: POSITIONS_OFF, effect: whole.logprob - withoutRope.logprob });
   return known;
+}
+
+/** @param {Cell | null} cell */
+function lookAt(cell) {
+  if (cell?.unit === looked?.unit && cell?.window === looked?.window) return;
+  looked = cell;
+  drawLooked();
+}
+
+/** What is looked at; if nothing is, the part that changes most. @param {Measurement} measurement @returns {Cell} */
+function cellOf(measurement) {
+  if (looked) return looked;
+  if (measurement.change === "swap" || !measurement.nDone) return ROPE_OFF;
+  const effects = measurement.units.map((_, unit) => measurement.effect(unit) ?? -Infinity);
+  return { unit: effects.indexOf(Math.max(...effects)), window: null };
+}
+
+/** Draw the prompt, and what is looked at. */
+function drawLooked() {
+  if (!now) return;
+  const { measurement } = now;
+  const { units, whole, withoutRope } = measurement;
+  const cell = cellOf(measurement);
+  const isRopeOff = cell.unit === ROPE_OFF.unit;
+  drawPrompt(now, cell.window);
+  text.mark(isRopeOff ? -1 : units[cell.unit].from);
+  const reading = isRopeOff ? withoutRope : measurement.reading(cell.unit, cell.window);
+  const known = reading && typeof reading !== "string" ? reading : null;
+  likely.draw(whole, known);
+  const words = known ? oneOf(measurement, now, isRopeOff ? null : cell, known) : "";
+  setText(at.one, typeof reading === "string" ? reading : words);
+  if (!grid.node.hidden) grid.draw(measurement, cell, words || "not measured");
 }
 
 const NOTHING = { rank: null, bits: null, top: null, nBytes: null, nCharacters: null };
 
-/** @param {Shown} shown */
-function sayOf({ measurement, what, isToken }) {
-  const { units, nDone, whole, isRunning } = measurement;
-  if (!what) return "Type an answer of your own, and see how likely the model finds it.";
-  if (measurement.problem) return measurement.problem;
-  if (!whole || !nDone) {
-    if (isRunning) return "Reading the whole prompt …";
-    const changed =
-      change === "out"
-        ? `without each of the ${plural(units.length, "part")} of the prompt`
-        : `with each two of the ${plural(units.length, "part")} of the prompt swapped, and without rotary positions`;
-    return `How likely would ${what} be ${changed}? The engine reads the text ${plural(units.length + 1, "time")}.`;
-  }
-  const start = isToken ? `p ${probability(Math.exp(whole.logprob))}` : `log-probability ${short(whole.logprob)}`;
-  return `With the whole prompt, ${what} has ${start}. Measured: ${nDone} of ${plural(units.length, "part")}.`;
-}
-
-/** @param {number} nats */
-const short = (nats) => nats.toFixed(2).replace("-", "−");
-
-/** Draw what the unit that is looked at changes, or else the one that changes most. */
-function drawLooked() {
-  if (!now) return;
-  const { measurement, what, isToken } = now;
-  const { units, whole, readings, withoutRope } = measurement;
-  const effects = units.map((_, unit) => measurement.effect(unit) ?? -Infinity);
-  const i = looked ?? (measurement.nDone ? effects.indexOf(Math.max(...effects)) : -1);
-  const isRopeOff = looked === ROPE_OFF || (looked === null && change === "swap");
-  const reading = isRopeOff ? withoutRope : readings[i];
-  text.mark(isRopeOff ? -1 : (units[i]?.from ?? -1));
-  likely.draw(whole, reading && typeof reading !== "string" ? reading : null);
-  if (typeof reading === "string") return setText(at.one, reading);
-  if (!whole || !reading) return setText(at.one, "");
-  const [before, after] = isToken
-    ? [`${percent(Math.exp(whole.logprob))} %`, `${percent(Math.exp(reading.logprob))} %`]
-    : [`log-probability ${short(whole.logprob)}`, short(reading.logprob)];
-  const name = units[i]?.text.trim();
-  const how = isRopeOff
-    ? "With rotary positions switched off"
-    : change === "out"
-      ? `Without “${name}”`
-      : `With “${units[i + 1].text.trim()}” before “${name}”`;
-  return setText(at.one, `${how}, ${what} goes from ${before} to ${after}.`);
+/** Shade each part of the prompt by its share of the largest effect, in a window of layers. @param {Shown} shown @param {number | null} window */
+function drawPrompt({ measurement, parts, segment }, window) {
+  const effects = measurement.units.map((_, i) => measurement.effect(i, window));
+  const darkest = measurement.largest / MAX_NATS;
+  text.draw(
+    parts.map(({ text: own, special }, i) => {
+      const unit = unitAt(i);
+      const effect = unit === null ? null : effects[unit];
+      const known = effect === null ? null : Math.max(0, effect / darkest);
+      return { id: segment.prompt[i].id, text: own, special, loss: known, ...NOTHING };
+    }),
+  );
 }

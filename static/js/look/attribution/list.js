@@ -11,6 +11,7 @@ const N_LISTED = 12;
 /** @type {Record<Change, string>} */
 const HEADINGS = {
   out: "Change of log-probability without it, in nats",
+  mask: "Change of log-probability with attention to it masked in all layers, in nats",
   swap: "Change of log-probability when it is swapped with the next, in nats",
 };
 
@@ -26,7 +27,7 @@ export function newList(look) {
   function itemOf({ i, text, effect }, most) {
     const item = el("li");
     const word = newButton(text.trim(), () => look(i), "w");
-    item.append(word, shareBar(Math.abs(effect) / most, effect < 0 ? "lamp" : ""), el("span", "n", signed(effect)));
+    item.append(word, shareBar(Math.abs(effect) / most, effect < 0 ? "lamp" : ""), el("span", "n", signed(effect, most)));
     return item;
   }
 
@@ -44,8 +45,8 @@ export function newList(look) {
   };
 }
 
-/** How the log-probability changes. @param {number} effect */
-function signed(effect) {
-  const nats = Math.abs(effect).toFixed(2);
-  return effect < 0 ? `+${nats}` : `−${nats}`;
+/** How the log-probability changes, with enough digits for the largest of its kind. @param {number} effect @param {number} most */
+export function signed(effect, most) {
+  const nDigits = Math.min(5, Math.max(2, 1 - Math.floor(Math.log10(most))));
+  return `${effect < 0 ? "+" : "−"}${Math.abs(effect).toFixed(nDigits)}`;
 }

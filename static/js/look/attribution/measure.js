@@ -1,18 +1,26 @@
 // The log-probability of a token, or of a whole answer, for the prompt as it is and for one that is changed:
-// without one of its parts (leave-one-out; Zeiler & Fergus 2014, "occlusion"; Captum's feature ablation), or
-// in another order.
+// without one of its parts (leave-one-out; Zeiler & Fergus 2014, "occlusion"; Captum's feature ablation), in
+// another order, or with attention to a part masked (attention knockout; Geva et al. 2023, "Dissecting Recall
+// of Factual Associations in Auto-Regressive Language Models").
 
 import { askOnce } from "../shared/answer-cache.js";
+import { spread } from "./windows.js";
 
 /** @typedef {import("./units.js").Unit} Unit */
+/** @typedef {import("./windows.js").LayerRange} LayerRange */
 
 /**
- * What is predicted: the tokens of `ids` from `first` on, given those before.
+ * What is predicted: the tokens of `ids` from `first` on, given those before; `spans`: the interventions under
+ * which they were computed.
  *
- * @typedef {{ids: number[], first: number}} Target
+ * @typedef {{ids: number[], first: number, spans?: Pick<FromPage.Losses, "reached">}} Target
  */
 
-/** What is done to a part of the prompt: left out, or swapped with the next one. @typedef {"out" | "swap"} Change */
+/**
+ * What is done to a part of the prompt: left out, swapped with the next one, or attention to it masked.
+ *
+ * @typedef {"out" | "swap" | "mask"} Change
+ */
 
 /** A token with its probability. @typedef {{text: string, share: number}} Likely */
 
@@ -23,13 +31,15 @@ import { askOnce } from "../shared/answer-cache.js";
  *   the most likely tokens in the place of the first, best first
  */
 
+/** One question: unit `unit` is changed; `window`: in this window of layers, null: in all. @typedef {{unit: number, window: number | null}} Step */
+
 /** Tokens in `Reading.likely`. */
 const N_LIKELY = 5;
 
-/** @param {Target} target @param {boolean} [rope] with rotary positions @returns {Promise<Reading>} */
-async function read({ ids, first }, rope = true) {
+/** @param {Target} target @param {Pick<FromPage.Losses, "rope" | "knockout">} [changes] @returns {Promise<Reading>} */
+async function read({ ids, first, spans }, changes = {}) {
   /** @type {FromPage.Losses} */
-  const question = { kind: "losses", ids, first: first - 1, top: N_LIKELY, ...(!rope && { rope }) };
+  const question = { kind: "losses", ids, first: first - 1, top: N_LIKELY, ...spans, ...changes };
   const { info, arrays } = await askOnce(question);
   const shares = [...arrays.top_logprobs.values.slice(0, N_LIKELY)].map(Math.exp);
   return {
@@ -76,43 +86,91 @@ export class Measurement {
    * With each unit changed; null: not measured yet, or it cannot be changed. @type {(Reading | null)[]}
    */
   readings;
+  /** If attention is masked: the same for each window of layers, [window][unit]. @type {(Reading | null)[][]} */
+  cells;
   /** If parts are swapped: without rotary positions, or why the engine cannot do that. @type {Reading | string | null} */
   withoutRope = null;
-  /** Number of units that were asked about. */
+  /** Number of `steps` that were asked about. */
   nDone = 0;
   isRunning = false;
   /** Why it ended early, or "". */
   problem = "";
 
-  /** @param {Target} target @param {Unit[]} units @param {Change} change */
-  constructor(target, units, change) {
+  /**
+   * `windows`: of layers, in each of which attention is masked; `nLayers`: of the model.
+   *
+   * @param {Target} target
+   * @param {Unit[]} units
+   * @param {Change} change
+   * @param {{windows: LayerRange[], nLayers: number}} layers
+   */
+  constructor(target, units, change, { windows, nLayers }) {
     this.target = target;
     this.units = units;
     this.change = change;
+    this.windows = change === "mask" ? windows : [];
+    this.nLayers = nLayers;
     this.readings = units.map(() => null);
+    this.cells = this.windows.map(() => units.map(() => null));
+    /** In the order in which they are asked. @type {Step[]} */
+    this.steps = [null, ...spread(this.windows.length)].flatMap((window) => units.map((_, unit) => ({ unit, window })));
   }
 
   get isComplete() {
-    return this.nDone === this.units.length;
+    return this.nDone === this.steps.length;
   }
 
-  /** By how much the log-probability falls with unit i changed, in nats; null: unknown. @param {number} i */
-  effect(i) {
-    const reading = this.readings[i];
+  /** Unit i changed, in a window of layers or, if null, in all. @param {number} i @param {number | null} [window] */
+  reading(i, window = null) {
+    return (window === null ? this.readings : this.cells[window])[i] ?? null;
+  }
+
+  /**
+   * By how much the log-probability falls with unit i changed, in nats; null: unknown.
+   *
+   * @param {number} i
+   * @param {number | null} [window]
+   */
+  effect(i, window = null) {
+    const reading = this.reading(i, window);
     return this.whole && reading && this.whole.logprob - reading.logprob;
   }
 
-  /** The target with unit i changed; null: it cannot be. @param {number} i */
-  #changed(i) {
+  /** Largest effect, up or down, in nats; 1 if there is none. */
+  get largest() {
+    const windows = [null, ...this.windows.keys()];
+    const effects = windows.flatMap((window) => this.units.map((_, i) => this.effect(i, window) ?? 0));
+    return Math.max(...effects.map(Math.abs)) || 1;
+  }
+
+  /** Sum of the effects of all units in a window; null until all are known. @param {number} window */
+  sum(window) {
+    const effects = this.units.map((_, i) => this.effect(i, window));
+    return effects.every((effect) => effect !== null) ? effects.reduce((sum, effect) => sum + effect, 0) : null;
+  }
+
+  /** @param {Step} step @returns {Promise<Reading | null>} */
+  async #read({ unit: i, window }) {
     const unit = this.units[i];
-    if (this.change === "out") return without(this.target, unit);
+    if (this.change === "mask") return this.#readMasked(unit, window);
+    if (this.change === "out") {
+      const rest = without(this.target, unit);
+      return rest && read(rest);
+    }
     const next = this.units[i + 1];
-    return next ? swapped(this.target, unit, next) : null;
+    return next ? read(swapped(this.target, unit, next)) : null;
+  }
+
+  /** @param {Unit} unit @param {number | null} window */
+  #readMasked({ from, to }, window) {
+    if (from === 0 && to >= this.target.first) return null; // nothing would be left to attend to
+    const { first, end } = window === null ? { first: 0, end: this.nLayers } : this.windows[window];
+    return read(this.target, { knockout: { first: from, end: to, first_layer: first, end_layer: end } });
   }
 
   async #readWithoutRope() {
     try {
-      return await read(this.target, false);
+      return await read(this.target, { rope: false });
     } catch (error) {
       return /** @type {Problem} */ (error).message;
     }
@@ -132,8 +190,9 @@ export class Measurement {
       onStep();
       if (this.change === "swap") this.withoutRope ??= await this.#readWithoutRope();
       while (!this.isComplete && !signal.aborted) {
-        const target = this.#changed(this.nDone);
-        this.readings[this.nDone] = target && (await read(target));
+        const step = this.steps[this.nDone];
+        const reading = await this.#read(step);
+        (step.window === null ? this.readings : this.cells[step.window])[step.unit] = reading;
         this.nDone += 1;
         onStep();
       }

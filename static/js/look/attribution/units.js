@@ -1,11 +1,11 @@
-// What can be left out of a prompt: its tokens, words or messages. No DOM access.
+// What can be left out of a prompt: its tokens, words, paragraphs or messages. No DOM access.
 
 /**
  * A part of the prompt: tokens `from` to `to` (exclusive) of the sequence, and its text.
  *
  * @typedef {{from: number, to: number, text: string}} Unit
  */
-/** @typedef {"tokens" | "words" | "messages"} UnitKind */
+/** @typedef {"tokens" | "words" | "paragraphs" | "messages"} UnitKind */
 /**
  * A token of the prompt. `message`: number of its message; null: it is of the chat template.
  *
@@ -13,6 +13,7 @@
  */
 
 const STARTS_WORD = /^\s|^[^\p{L}\p{N}]/u;
+const ENDS_PARAGRAPH = /\n\s*\n\s*$/;
 const ENDS_WORD = /\s$|[^\p{L}\p{N}]$/u;
 
 /**
@@ -45,7 +46,7 @@ export function unitsOf(parts, kind) {
     const { text, special, message } = part;
     if (special || message === null) return;
     const last = units.at(-1);
-    if (last?.to === i && belongs(parts[i - 1], part, kind)) {
+    if (last?.to === i && belongs(last, parts[i - 1], part, kind)) {
       last.to += 1;
       last.text += text;
     } else units.push({ from: i, to: i + 1, text });
@@ -54,13 +55,16 @@ export function unitsOf(parts, kind) {
 }
 
 /**
- * Is a token of the same unit as the one before it?
+ * Does a token go on with a unit, whose last token is `before`?
  *
+ * @param {Unit} unit
  * @param {PromptPart} before
  * @param {PromptPart} part
  * @param {UnitKind} kind
  */
-function belongs(before, part, kind) {
+function belongs(unit, before, part, kind) {
   if (kind === "tokens" || before.message !== part.message) return false;
-  return kind === "messages" || !(STARTS_WORD.test(part.text) || ENDS_WORD.test(before.text));
+  if (kind === "messages") return true;
+  if (kind === "paragraphs") return !ENDS_PARAGRAPH.test(unit.text);
+  return !STARTS_WORD.test(part.text) && !ENDS_WORD.test(before.text);
 }
