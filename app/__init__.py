@@ -57,7 +57,7 @@ def create_app(
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, metrics, pages, request_ids, security
+    from app.http import errors, metrics, pages, request_ids, retrieval, security
     from app.http import models as model_routes
     from app.http.cache_salts import CacheSalts
     from app.http.client_limits import EXTENSION, ClientLimits
@@ -81,6 +81,7 @@ def create_app(
     embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)
     openapi.register(app, version())
+    retrieval.register(app, engine, settings, encoder_texts)
     _add_routes_about_the_model(app, engine, {} if loras is None else loras, trainer)
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
@@ -92,9 +93,8 @@ def create_app(
     sessions = Sessions(engine, retention or Retention(), client_limits)
     run_metrics.count_kept(sessions.kept)
     app.extensions["tokenglass_sessions"] = sessions
-    page_connection.register(
-        app, engine, sessions, TokenizeHandler(engine, compare or BYTE_TOKENIZER)
-    )
+    tokenize = TokenizeHandler(engine, compare or BYTE_TOKENIZER)
+    page_connection.register(app, engine, sessions, tokenize)
     return app
 
 

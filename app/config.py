@@ -19,7 +19,7 @@ Backend = Literal["wgpu", "torch"]
 Activations = Literal["auto", "f32", "q8"]
 SpecType = Literal["none", "ngram"]
 PrefixSharing = Literal["client", "all"]
-Training = Literal["local", "all", "off"]
+Allowed = Literal["local", "all", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
@@ -198,11 +198,18 @@ class Settings:
         "server listens on a loopback address, without --allow-host and --allow-origin.",
     ] = True
     training: Annotated[
-        Training,
+        Allowed,
         "Who may train LoRA adapters on the page, which loads the model again with them, for "
         "everyone who uses this server. local: only where the server listens on a loopback "
         "address, without --allow-host and --allow-origin; all: everyone; off: nobody. Needs "
         "`pip install tokenglass[train]`, and not --no-switching.",
+    ] = "local"
+    retrieval: Annotated[
+        Allowed,
+        "Who may keep documents on this server, whose chunks the page finds by their vectors. "
+        "local: only where the server listens on a loopback address, without --allow-host and "
+        "--allow-origin; all: everyone, each browser its own; off: nobody. Needs `pip install "
+        "tokenglass[search]` and --embedding-model.",
     ] = "local"
     queue: Annotated[
         int, "Number of requests that may wait for a slot; further ones are refused.", (0, 4096)

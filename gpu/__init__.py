@@ -42,6 +42,7 @@ from gpu.errors import (
 from gpu.export.manifest import ExportedFile, ExportedModel, PlansOfShapes, RecordShapes
 from gpu.files.cache_folder import cache_folder
 from gpu.files.regular_file import expect_inside
+from gpu.files.replace_file import replace_file
 from gpu.gguf.split import parse_split_name as gguf_part
 from gpu.gguf.stub import write_stub as write_gguf_stub
 from gpu.grammar import CANNOT_FOLLOW, MAX_GRAMMAR_CHARS, Grammar
@@ -244,6 +245,7 @@ __all__ = [
     "perplexities",
     "policy_choices",
     "recommended_settings",
+    "replace_file",
     "shapes_recorder",
     "size_model",
     "stage_server",

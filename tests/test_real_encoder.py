@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from gpu import Footprint
+from app.prompt.encoder_texts import EncoderTexts
+from app.retrieval.chunks import ChunkSettings, chunks_of
+from app.retrieval.index import Document, EncoderIdentity, Index
+from gpu import Footprint, SentenceConfig
 from gpu.runners.encoder import Encoder
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
+from tests.app.fake_tokenizer import STORY
 from tests.gpu.models import random_bert
 from tests.gpu.ops.rig import compare
 from tests.gpu.runners.test_encoder import BOUND, finish
@@ -52,3 +57,22 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
     cat, feline, stocks = found[:3]
     assert cat @ feline > 0.5
     assert max(cat @ stocks, feline @ stocks) < 0.2
+
+
+def test_the_chunk_that_is_found_is_that_of_sentence_transformers(folder: Path) -> None:
+    encoder, reference = Encoder.load(folder, Device.open()), AutoTokenizer.from_pretrained(folder)
+    texts = EncoderTexts(Tokenizer.load(folder), SentenceConfig.from_folder(folder))
+    chunks = chunks_of(texts, STORY, ChunkSettings(40, 8), 1000, has_pages=False)
+    whole = [reference(chunk.text).input_ids for chunk in chunks]
+    assert [len(ids) - 2 for ids in whole] == [chunk.tokens for chunk in chunks]
+    question = "Which animal flew around the lamp?"
+    ids = texts.encode([question, *(chunk.text for chunk in chunks)], "", encoder.max_tokens)
+    found, _ = finish(encoder.vectors(ids))
+    document = Document("story.txt", len(STORY), len(chunks), 0, 40, 8)
+    index = Index(EncoderIdentity("MiniLM", ())).added(document, chunks, found[1:])
+    wanted = random_bert.reference(folder, [reference(question).input_ids, *whole])
+    scores = wanted[1:] @ wanted[0]
+    nearest = index.search(found[0], len(chunks))
+    assert [id for id, _ in nearest] == np.argsort(-scores).tolist()
+    np.testing.assert_allclose([score for _, score in nearest], np.sort(scores)[::-1], atol=1e-4)
+    assert "he flew around the lamp three times" in chunks[nearest[0][0]].text

@@ -7,11 +7,9 @@ message.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gpu.files.cache_folder import cache_folder
+from gpu.files.replace_file import replace_file
 from gpu.webgpu.tiling import Tuning
 
 MAX_BYTES = 16_384
@@ -90,7 +89,7 @@ def write(key: MeasurementKey, tuning: Tuning) -> bool:
             raise OSError("this user has no home folder")
         where.mkdir(parents=True, exist_ok=True)
         entry = MeasurementFile(key, tuning)
-        _replace(where / key.file_name, msgspec.json.encode(entry))
+        replace_file(where / key.file_name, msgspec.json.encode(entry))
     except OSError as error:
         log.warning("measurements cannot be stored in %s: %s", where, error)
         return False
@@ -105,16 +104,3 @@ def _parse(path: Path) -> MeasurementFile:
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     return msgspec.json.decode(data, type=MeasurementFile, strict=True)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically: readers see the old one or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise

@@ -1,0 +1,338 @@
+"""Indexes documents for whoever uses the server, and finds the chunks that are nearest to a
+question.
+
+Where only a browser of this machine can show the page there is one index. Elsewhere each browser
+session has its own, and the folder keeps the latest `MAX_INDEXES` of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from app.config import Settings
+from app.engine_client import ASKER_IDS, EngineClient
+from app.prompt.encoder_texts import EncoderTexts
+from app.retrieval.chunks import (
+    MAX_CHUNKS,
+    Chunk,
+    ChunkSettings,
+    chunks_of,
+    document_prompt,
+    query_prompt,
+    room_for_text,
+)
+from app.retrieval.documents import PAGE_BREAK, read_document
+from app.retrieval.index import (
+    PROBE,
+    Document,
+    EncoderIdentity,
+    Index,
+    Vectors,
+    bytes_on_disk,
+    load_index,
+    missing_packages,
+    remove_index,
+)
+from app.retrieval.messages import (
+    MAX_DOCUMENTS,
+    DocumentRequest,
+    FoundChunk,
+    IndexRun,
+    RetrievalOffer,
+    SearchAnswer,
+    SearchRequest,
+)
+from gpu import EmbeddingInfo, EngineError, InvalidRequest, QueueFull, cache_folder
+from gpu.inspection.requests import Encode
+
+log = logging.getLogger(__name__)
+
+NOT_FOR_STRANGERS = (
+    "documents are kept only where a browser on this machine alone can show the page; start the "
+    "server with --retrieval all to let everyone keep some who uses it"
+)
+NO_ENCODER = "there is no embedding model; start the server with --embedding-model all-MiniLM-L6-v2"
+MAX_INDEXES = 16
+BATCH = 8
+"""Chunks whose vectors are computed between two reports of progress."""
+ACTIVE_STATES = ("reading", "encoding")
+
+
+class Cancelled(Exception):
+    """The indexing was cancelled."""
+
+
+class Retriever:
+    """Indexes of the documents of each owner, with vectors by the engine's embedding model."""
+
+    def __init__(
+        self, engine: EngineClient, texts: EncoderTexts | None, settings: Settings
+    ) -> None:
+        self._engine = engine
+        self._texts = texts
+        self._settings = settings
+        self._lock = threading.RLock()
+        """Of the latest indexing, and of the files of all indexes."""
+        self._run: IndexRun | None = None
+        self._owner = ""
+        """Whose the latest indexing is."""
+        self._asker = 0
+        self._cancelled = False
+
+    # ---- what is there --------------------------------------------------------------------------
+
+    def why_not(self) -> str:
+        """Return why nothing can be indexed here, and what to do; "" if it can."""
+        if self._settings.retrieval == "off":
+            return "this server keeps no documents"
+        if self._settings.retrieval == "local" and not self._settings.page_is_local:
+            return NOT_FOR_STRANGERS
+        if missing := missing_packages():
+            return missing
+        return NO_ENCODER if self._texts is None else ""
+
+    def offer(self, client: str) -> RetrievalOffer:
+        """Return the index of a client. Raises UnavailableError without an engine."""
+        if why_not := self.why_not():
+            return RetrievalOffer(why_not)
+        texts, info = self._encoder()
+        room = room_for_text(texts, info.max_tokens)
+        defaults = ChunkSettings(min(ChunkSettings().size, room))
+        defaults = replace(defaults, overlap=min(defaults.overlap, defaults.size // 2))
+        folder = self._folder(client)
+        with self._lock:
+            run = self._run if self._owner == folder.name else None
+            problem, index = "", None
+            try:
+                index = load_index(folder)
+            except InvalidRequest as error:
+                problem = str(error)
+            return RetrievalOffer(
+                problem=problem,
+                encoder=info.name,
+                room=room,
+                defaults=defaults,
+                documents=index.documents if index else (),
+                chunks=len(index.chunks) if index else 0,
+                n_bytes=bytes_on_disk(folder),
+                folder=str(folder),
+                run=run,
+            )
+
+    # ---- indexing -------------------------------------------------------------------------------
+
+    def add(self, client: str, asked: DocumentRequest) -> IndexRun:
+        """Read a document and begin to index it. Raises InvalidRequest where that is not allowed
+        and for a document that cannot be indexed, QueueFull while another one is, and
+        UnavailableError."""
+        self._expect_allowed()
+        texts, info = self._encoder()
+        asked.settings.validate(room_for_text(texts, info.max_tokens))
+        folder = self._folder(client)
+        with self._lock:
+            if self._run is not None and self._run.state in ACTIVE_STATES:
+                raise QueueFull("a document is being indexed already; wait until that is done")
+            before = self._run, self._owner
+            self._run, self._owner = IndexRun(asked.name, "reading"), folder.name
+            self._asker, self._cancelled = next(ASKER_IDS), False
+        try:
+            index = self._present(folder, info).without(asked.name)
+            if len(index.documents) >= MAX_DOCUMENTS:
+                raise InvalidRequest(
+                    f"an index may have {MAX_DOCUMENTS} documents; remove one", "name"
+                )
+            text = read_document(asked.name, asked.data)
+            most = MAX_CHUNKS - len(index.chunks)
+            has_pages = PAGE_BREAK in text
+            chunks = chunks_of(texts, text, asked.settings, most, has_pages=has_pages)
+        except BaseException:
+            with self._lock:
+                self._run, self._owner = before
+            raise
+        document = Document(
+            asked.name, len(text), len(chunks), sum(chunk.tokens for chunk in chunks),
+            asked.settings.size, asked.settings.overlap,
+            1 + text.count(PAGE_BREAK) if has_pages else 0,
+        )  # fmt: skip
+
+        def work() -> None:
+            vectors = self._encode([chunk.text for chunk in chunks], document_prompt(texts))
+            self._save(folder, index.added(document, chunks, vectors))
+
+        run = self._change(state="encoding", total=len(chunks))
+        threading.Thread(target=self._work, args=(work,), name="index", daemon=True).start()
+        return run
+
+    def cancel(self, client: str) -> None:
+        """Cancel the client's indexing, if there is one; nothing is kept of its document."""
+        with self._lock:
+            if self._owner == self._folder(client).name:
+                self._cancelled = True
+                self._engine.cancel_questions(self._asker)
+
+    def remove(self, client: str, name: str | None) -> None:
+        """Remove a document from the client's index, or all (None). Raises InvalidRequest if there
+        is none of this name, QueueFull while a document is indexed."""
+        self._expect_allowed()
+        folder = self._folder(client)
+        with self._lock:
+            is_active = self._run is not None and self._run.state in ACTIVE_STATES
+            if is_active and self._owner == folder.name:
+                raise QueueFull(
+                    "a document is being indexed; wait until that is done, or cancel it"
+                )
+            if name is None:
+                remove_index(folder)
+                return
+            index = load_index(folder)
+            if index is None or all(document.name != name for document in index.documents):
+                raise InvalidRequest(f"there is no document {name!r:.200} in the index", "name")
+            self._save(folder, index.without(name))
+
+    # ---- searching ------------------------------------------------------------------------------
+
+    def search(self, client: str, asked: SearchRequest) -> SearchAnswer:
+        """Return the chunks that are nearest to a question. Raises InvalidRequest if there are no
+        documents, or if another embedding model indexed them."""
+        self._expect_allowed()
+        texts, info = self._encoder()
+        with self._lock:
+            index = load_index(self._folder(client))
+        if index is None:
+            raise InvalidRequest("there are no documents yet; add one first", "question")
+        if not asked.question.strip():
+            raise InvalidRequest("the question is empty; write one", "question")
+        began = time.perf_counter()
+        ids = texts.encode([asked.question], query_prompt(texts), info.max_tokens)
+        [vector] = self._ask(ids)
+        encoded = time.perf_counter()
+        index.encoder.expect(self._identity(info))
+        searched = time.perf_counter()
+        nearest = index.search(vector, asked.top)
+        ended = time.perf_counter()
+        return SearchAnswer(
+            tuple(texts.tokenizer.piece(id) for id in ids[0]),
+            tuple(vector.tolist()),
+            tuple(_found(index, id, score) for id, score in nearest),
+            len(index.chunks),
+            1000 * (encoded - began),
+            1000 * (ended - searched),
+        )
+
+    # ---- parts ----------------------------------------------------------------------------------
+
+    def _expect_allowed(self) -> None:
+        if why_not := self.why_not():
+            raise InvalidRequest(why_not, "retrieval")
+
+    def _encoder(self) -> tuple[EncoderTexts, EmbeddingInfo]:
+        info = self._engine.require_ready().embedding
+        if self._texts is None or info is None:
+            raise InvalidRequest(NO_ENCODER, "retrieval")
+        return self._texts, info
+
+    def _folder(self, client: str) -> Path:
+        """Return the folder of a client's index."""
+        cache = cache_folder()
+        if cache is None:
+            raise InvalidRequest(
+                "there is no folder to keep documents in; start the server with "
+                "TOKENGLASS_CACHE=FOLDER",
+                "retrieval",
+            )
+        is_shared = self._settings.page_is_local
+        owner = "local" if is_shared else hashlib.sha256(client.encode()).hexdigest()[:32]
+        return cache / "retrieval" / owner
+
+    def _identity(self, info: EmbeddingInfo) -> EncoderIdentity:
+        assert self._texts is not None
+        [probe] = self._ask(self._texts.encode([PROBE], "", info.max_tokens))
+        return EncoderIdentity(info.name, tuple(probe.tolist()))
+
+    def _present(self, folder: Path, info: EmbeddingInfo) -> Index:
+        """Return the index in `folder`, which must be of the loaded embedding model, or an empty
+        one."""
+        identity = self._identity(info)
+        with self._lock:
+            index = load_index(folder)
+        if index is None:
+            return Index(identity)
+        index.encoder.expect(identity)
+        return index
+
+    def _save(self, folder: Path, index: Index) -> None:
+        with self._lock:
+            if not folder.exists():
+                _make_place(folder)
+            index.save(folder)
+
+    def _ask(self, ids: list[list[int]], asker: int = 0) -> Vectors:
+        """Return the vectors (len(ids), hidden size) of texts."""
+        answer = self._engine.inspect(Encode(ids), asker).result()
+        return np.asarray(answer["vectors"], np.float32)
+
+    def _encode(self, chunks: Sequence[str], prompt: str) -> Vectors:
+        """Return the vectors of chunks, batch by batch. Raises Cancelled."""
+        texts, info = self._encoder()
+        found: list[Vectors] = []
+        began = time.monotonic()
+        for first in range(0, len(chunks), BATCH):
+            if self._cancelled:
+                raise Cancelled
+            batch = chunks[first : first + BATCH]
+            found.append(self._ask(texts.encode(batch, prompt, info.max_tokens), self._asker))
+            done = sum(map(len, found))
+            seconds = time.monotonic() - began
+            left = seconds / done * (len(chunks) - done)
+            self._change(done=done, seconds=seconds, seconds_left=left)
+        return np.concatenate(found)
+
+    def _work(self, work: Callable[[], None]) -> None:
+        """Do the work of an indexing, and note how it ended."""
+        try:
+            work()
+            self._change(state="done", seconds_left=0.0)
+        except Exception as error:
+            if self._cancelled:
+                self._change(state="cancelled")
+            elif isinstance(error, EngineError):
+                self._change(state="failed", message=str(error))
+            elif isinstance(error, OSError):
+                message = f"the index cannot be written: {error.strerror or error}"
+                self._change(state="failed", message=message)
+            else:
+                log.exception("unexpected error while indexing")
+                self._change(state="failed", message="the server made a mistake; see its log")
+        finally:
+            self._engine.cancel_questions(self._asker)  # the engine forgets who asked
+
+    def _change(self, **fields: object) -> IndexRun:
+        with self._lock:
+            assert self._run is not None
+            self._run = replace(self._run, **fields)
+            return self._run
+
+
+def _found(index: Index, id: int, score: float) -> FoundChunk:
+    chunk: Chunk = index.chunks[id]
+    document = index.documents[chunk.document].name
+    return FoundChunk(id, score, document, chunk.page, chunk.start, chunk.tokens, chunk.text)
+
+
+def _make_place(folder: Path) -> None:
+    """Remove the indexes that were written longest ago, so that there is place for another."""
+    others = sorted(
+        (each for each in folder.parent.glob("*") if each.is_dir()),
+        key=lambda each: each.stat().st_mtime,
+    )
+    for oldest in others[: max(0, len(others) - MAX_INDEXES + 1)]:
+        shutil.rmtree(oldest, ignore_errors=True)
