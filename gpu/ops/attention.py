@@ -41,15 +41,18 @@ def attention(
     out: Tensor,
     entropy: Tensor | None = None,
     masked: Tensor | None = None,
+    position_biases: Tensor | None = None,
 ) -> None:
-    """out = softmax(cap(q · kᵀ · scale)) · v over the keys that each row sees in this layer.
+    """out = softmax(cap(q · kᵀ · scale) [+ biases]) · v over the keys that a row sees in a layer.
 
     `entropy` (rows, n_heads), in bits, is written if given. `masked` (n_slots, 2): positions first
     … end − 1 that the rows of a slot do not attend to. With `batch.splits` a second dispatch
     merges the splits if there are too many for the first. A rotated cache needs one more for the
-    inverse rotation of out.
+    inverse rotation of out. `position_biases` (n_heads, 2 · d + 1), in bits, are those of keys from
+    d before a row to d after it; the first and the last are also those of keys beyond.
     """
     expect_shape(out, (q.shape[-1],), label)
+    assert batch.text_ends is None or batch.splits is None, "the merge sees keys up to a row's own"
     n_rows = 1 if batch.apart else batch.n_rows
     tiling = AttentionTiling.of(config, pools.dtype, n_rows, rec.device.policy)
     splits = batch.splits
@@ -58,12 +61,7 @@ def attention(
         label,
         "attention",
         {
-            "step": batch.step,
-            "q": q,
-            "k_pool": pools.keys[layer],
-            "v_pool": pools.values[layer],
-            "block_tables": pools.tables_of(layer),
-            "masked": masked,
+            **_inputs(batch, q, pools, layer, masked, position_biases),
             **_results(label, config, out, entropy, splits, merges=merges),
         },
         (
@@ -81,9 +79,10 @@ def attention(
             "MASKED": masked is not None,
             **paging(config, pools),
             **({"COUNTS_AT": splits.counts_at} if splits and merges else {}),
+            **({"MAX_DISTANCE": position_biases.shape[1] // 2} if position_biases else {}),
         },
         tiling.prelude | (_merge_prelude(rec) if merges else {}),
-        tiling.lib | ({"partial_results": "partial_results_merged"} if merges else {}),
+        tiling.lib | _lib(batch, position_biases, merges=merges),
     )
     if splits is not None and not merges:
         attention_merge(rec, batch, f"{label}.merge", config, splits, tiling.split, out, entropy)
@@ -95,6 +94,37 @@ def _merges(rec: Recorder, splits: KvSplits, masked: Tensor | None) -> bool:
     """Return whether the dispatch merges its splits; with masks it would bind more storage buffers
     than every device has."""
     return splits.n <= rec.device.policy.merged_splits and masked is None
+
+
+def _inputs(
+    batch: Batch,
+    q: Tensor,
+    pools: KvPools,
+    layer: int,
+    masked: Tensor | None,
+    position_biases: Tensor | None,
+) -> dict[str, Tensor | None]:
+    """Return what attention reads; `_lib` names the files that have the last two."""
+    return {
+        "step": batch.step,
+        "q": q,
+        "k_pool": pools.keys[layer],
+        "v_pool": pools.values[layer],
+        "block_tables": pools.tables_of(layer),
+        "masked": masked,
+        **({"text_ends": batch.text_ends} if batch.text_ends else {}),
+        **({"position_biases": position_biases} if position_biases else {}),
+    }
+
+
+def _lib(batch: Batch, position_biases: Tensor | None, *, merges: bool) -> dict[str, str]:
+    """Return the library files that replace those of one pass of a decoder."""
+    variants = {
+        "partial_results": merges and "merged",
+        "last_seen": batch.text_ends is not None and "text",
+        "key_scores": position_biases is not None and "biased",
+    }
+    return {name: f"{name}_{variant}" for name, variant in variants.items() if variant}
 
 
 def _results(

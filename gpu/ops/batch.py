@@ -95,6 +95,8 @@ class Batch:
     quantized_rows  int8 rows for matmuls with q8 and q4 weights; None: these take float32
     rms_norm_split  normalised rows for matmuls of many rows; None: the norm is always folded in
     apart           every row is of another sequence, so that no two share keys
+    text_ends       (max_rows,) u32: last positions of the rows' texts in an encoder, whose rows see
+                    keys after their own; None: rows see keys up to their own
     group_steps     uniform buffers of the step for the KV groups after the first, whose rows name
                     the blocks of the group; none for a cache that is written from staging rows
     """
@@ -107,6 +109,7 @@ class Batch:
     quantized_rows: Tensor | None = None
     rms_norm_split: RmsNormSplit | None = None
     apart: bool = False
+    text_ends: Tensor | None = None
     group_steps: tuple[Tensor, ...] = ()
 
     def of_group(self, group: int) -> Batch:

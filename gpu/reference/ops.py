@@ -26,11 +26,19 @@ class StepRows:
     slots      (n_rows,)
     positions  (n_rows,)
     tables     (n_slots, max_blocks): block table of each slot
+    text_ends  (n_rows,): last positions of the rows' texts in an encoder, whose rows see them;
+               None: a row sees positions up to its own
     """
 
     slots: Ids
     positions: Ids
     tables: Ids
+    text_ends: Ids | None = None
+
+    def n_keys(self, row: int) -> int:
+        """Return the number of a row's keys without a window."""
+        ends = self.positions if self.text_ends is None else self.text_ends
+        return int(ends[row]) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +61,14 @@ class Norm:
 @dataclass(frozen=True, slots=True)
 class AttentionScoring:
     """Settings of attention scores. `scale` None: 1 / √head_dim. `masked`: for each slot, positions
-    first … end − 1 that its rows do not attend to; (): none."""
+    first … end − 1 that its rows do not attend to; (): none. `position_biases` (n_heads, 2d + 1):
+    added to the scores of keys at distances −d to d; the outermost also to those beyond."""
 
     scale: float | None = None
     cap: float | None = None
     window: int | None = None
     masked: tuple[tuple[int, int], ...] = ()
+    position_biases: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +256,20 @@ def position_embedding(x: Array, table: Array, positions: Ids) -> Array:
     return x + table[positions]
 
 
-def scores(q: Array, keys: Array, scoring: AttentionScoring, slot: int = 0) -> Array:
-    """Return soft_cap(keys · q · scale) of one query (head_dim,) of a slot and all keys (n,
-    head_dim) up to its own; −∞ for keys before the last `window` and for masked ones."""
+def scores(
+    q: Array, keys: Array, scoring: AttentionScoring, own: int, head: int, slot: int
+) -> Array:
+    """Return soft_cap(keys · q · scale) + position bias of one query (head_dim,) of a slot at
+    position `own` and the keys (n, head_dim) from the first position on; −∞ for masked keys and
+    those at `window` or more from it."""
     scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     found = soft_cap(keys @ q * scale, scoring.cap)
+    distances = np.arange(len(keys)) - own
+    if scoring.position_biases is not None:
+        most = scoring.position_biases.shape[1] // 2
+        found = found + scoring.position_biases[head, np.clip(distances, -most, most) + most]
     if scoring.window is not None:
-        found[: max(0, len(keys) - scoring.window)] = -np.inf
+        found[np.abs(distances) >= scoring.window] = -np.inf
     if scoring.masked:
         found[slice(*scoring.masked[slot])] = -np.inf
     return found
@@ -261,7 +278,7 @@ def scores(q: Array, keys: Array, scoring: AttentionScoring, slot: int = 0) -> A
 def attention(
     q: Array, rows: StepRows, cache: KvArrays, scoring: AttentionScoring = AttentionScoring()
 ) -> tuple[Array, Array]:
-    """Return softmax(scores) · v over the positions up to each row's own (n_rows, n_heads,
+    """Return softmax(scores) · v over the positions that each row sees (n_rows, n_heads,
     head_dim), and the entropy of each head's weights in bits (n_rows, n_heads).
 
     Groups of query heads share keys and values (Ainslie et al. 2023).
@@ -269,7 +286,7 @@ def attention(
     out, entropy = np.empty_like(q), np.empty(q.shape[:2])
     group = q.shape[1] // cache.keys.shape[1]
     for row, p in enumerate(_weights(q, cache.keys, rows, scoring)):
-        v = gather(cache.values, rows.tables[rows.slots[row]], rows.positions[row] + 1)
+        v = gather(cache.values, rows.tables[rows.slots[row]], rows.n_keys(row))
         out[row] = [of_head @ v[:, head // group] for head, of_head in enumerate(p)]
         entropy[row] = -np.sum(p * np.log2(np.where(p > 0, p, 1.0)), axis=-1)
     return out, entropy
@@ -293,13 +310,15 @@ def attention_weights(
 
 
 def _weights(q: Array, keys: Array, rows: StepRows, scoring: AttentionScoring) -> Iterator[Array]:
-    """Yield softmax(scores) of each row: (n_heads, positions up to the row's own)."""
+    """Yield softmax(scores) of each row: (n_heads, positions that it sees)."""
     n_rows, n_heads, _ = q.shape
     group = n_heads // keys.shape[1]
     for row in range(n_rows):
-        slot = rows.slots[row]
-        k = gather(keys, rows.tables[slot], rows.positions[row] + 1)
-        of_heads = (scores(q[row, i], k[:, i // group], scoring, slot) for i in range(n_heads))
+        slot, own = rows.slots[row], rows.positions[row]
+        k = gather(keys, rows.tables[slot], rows.n_keys(row))
+        of_heads = (
+            scores(q[row, i], k[:, i // group], scoring, own, i, slot) for i in range(n_heads)
+        )
         yield np.stack([softmax(each) for each in of_heads])
 
 

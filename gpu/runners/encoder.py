@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from gpu.errors import ModelError
 from gpu.info import EmbeddingInfo
 from gpu.kv.blocks import ENCODER_SHAPE, ENCODER_TEXTS, blocks_for
 from gpu.kv.pools import KvPools
-from gpu.models.bert import Bert
 from gpu.models.forward_pass import Pass
+from gpu.models.registry import ENCODER_MODELS
 from gpu.models.workspace import Workspace
 from gpu.ops import Batch
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
@@ -71,15 +71,13 @@ class Encoder:
         self.name, self.config, self.sentence = name, config, sentence
         self._device = device
         self._memory = memory = Memory(device, MAX_ROWS)
-        with WeightLoader(checkpoint, memory, DTYPE) as load:
-            self._model = Bert(config, load)
         self.max_tokens = min(sentence.max_seq_length or config.context, MAX_ROWS)
+        with WeightLoader(checkpoint, memory, DTYPE) as load:
+            self._model = ENCODER_MODELS[config.model_type](config, load, self.max_tokens)
         self._pools = KvPools(config, ENCODER_SHAPE, DTYPE, ENCODER_TEXTS, memory)
         self._work = Workspace.make(config, memory, {"normed": config.hidden_size})
-        self._steps = [
-            memory.zeros(name, (STEP_BYTES // 4,), "u32", uniform=True)
-            for name in ("encoder.step", "encoder.step_from_end")
-        ]
+        self._step = memory.zeros("encoder.step", (STEP_BYTES // 4,), "u32", uniform=True)
+        self._text_ends = memory.zeros("encoder.text_ends", (MAX_ROWS,), "u32")
         self._chosen = memory.zeros("encoder.chosen", (ENCODER_TEXTS,), "u32")  # bound, never read
         self._kernels = Kernels(device)
         self._calls = open_calls(device)
@@ -150,11 +148,11 @@ class Encoder:
                 self._pools.set_blocks(slot, list(range(first, first + n_blocks)))
                 first += n_blocks
             rows = [Row(slot, i, id) for slot, ids in enumerate(texts) for i, id in enumerate(ids)]
-            from_end = [replace(row, position=len(texts[row.slot]) - 1) for row in rows]
-            for tensor, some in zip(self._steps, (rows, from_end), strict=True):
-                data = bytearray(STEP_BYTES)
-                n_bytes = pack_step(Step(tuple(some)), data, self._pools.blocks[0])
-                self._memory.write(tensor, np.frombuffer(data, np.uint8)[:n_bytes])
+            data = bytearray(STEP_BYTES)
+            n_bytes = pack_step(Step(tuple(rows)), data, self._pools.blocks[0])
+            self._memory.write(self._step, np.frombuffer(data, np.uint8)[:n_bytes])
+            ends = np.array([len(texts[row.slot]) - 1 for row in rows], np.uint32)
+            self._memory.write(self._text_ends, ends)
             yield rows
         finally:
             self._busy = False
@@ -164,13 +162,10 @@ class Encoder:
         bucket = next(size for size in ROW_BUCKETS if size >= n_rows)
         if bucket not in self._plans:
             rec = Recorder(self._device, self._kernels)
-            run, from_end = (
-                Pass(
-                    rec, Batch(step, bucket, 0), self.config, self._work, self._pools, self._chosen
-                )
-                for step in self._steps
+            batch = Batch(self._step, bucket, 0, text_ends=self._text_ends)
+            states = self._model.forward(
+                Pass(rec, batch, self.config, self._work, self._pools, self._chosen)
             )
-            states = self._model.forward(run, from_end)
             each = [dispatch.in_pass for dispatch in rec.plan.dispatches]
             self._plans[bucket] = EncoderPlan(
                 self._calls.prepare(StepCommands((tuple(each),))),

@@ -1,6 +1,7 @@
-// out = softmax(cap(q · kᵀ · scale)) · v over the positions up to the row's own, or the last WINDOW
-// of them. Groups of heads share keys and values (GQA, Ainslie et al. 2023); scores stay on chip
-// (FlashAttention, Dao et al. 2022). cap: see lib/soft_cap.wgsl.
+// out = softmax(score(q, k)) · v over the positions up to the row's own, or the last WINDOW of
+// them; in an encoder those after it, too (`last_seen`). The variants of `key_scores` say what a
+// score is. Groups of heads share keys and values (GQA, Ainslie et al. 2023); scores stay on chip
+// (FlashAttention, Dao et al. 2022).
 //
 // A workgroup serves QUERIES queries, HEADS heads of a group in ROWS consecutive rows, and reads
 // each key and value once for all of them. A context is cut into splits of SPLIT keys; the variant
@@ -25,7 +26,8 @@
 // use: paging
 // use: fma4
 // use: softmax_state
-// use: soft_cap
+// use: last_seen
+// use: key_scores
 // use: attention_split
 // use: partial_results
 // prelude: const HEAD_VEC4S (head_dim / 4), GROUP (heads that share keys), HEADS, ROWS, LANES,
@@ -34,7 +36,7 @@
 override N_HEADS: u32;
 override Q_STRIDE: u32;
 override SCALE: f32; // of q · k, times log2(e)
-override WINDOW: u32 = 0u; // most keys a row sees, 0: all
+override WINDOW: u32 = 0u; // keys that a row sees, its own and those before it; 0: all
 override SPLIT: u32; // keys of a split
 override PARTIAL: bool;
 override CAPTURE: bool = false;
@@ -58,8 +60,8 @@ var<workgroup> finished: array<State, QUERIES>; // merged previous splits
 struct SequenceRows { // consecutive rows of one sequence
   first: u32, // row
   n: u32,
-  last: u32,  // largest position
-  least: u32, // smallest position
+  last: u32,  // position of the last key that any row sees
+  least: u32, // position of the first
   table: u32, // offset of the sequence in block_tables
   head: u32,  // first head
   n_heads: u32,
@@ -78,14 +80,14 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var row = group.y * ROWS; row < end; row += run.n) {
     run.first = row;
     run.n = 1u;
-    run.last = step.rows[row].position;
-    run.least = run.last;
+    run.last = last_seen(row);
+    run.least = first_seen(row);
     let slot = step.rows[row].slot;
     run.table = slot * MAX_BLOCKS;
     if (MASKED) { run.masked = vec2u(masked[slot]); }
     while (row + run.n < end && step.rows[row + run.n].slot == slot) {
-      run.last = max(run.last, step.rows[row + run.n].position);
-      run.least = min(run.least, step.rows[row + run.n].position);
+      run.last = max(run.last, last_seen(row + run.n));
+      run.least = min(run.least, first_seen(row + run.n));
       run.n++;
     }
     if (PARTIAL) {
@@ -101,9 +103,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   }
 }
 
-// Position of the first key that a row at `position` sees.
-fn first_seen(position: u32) -> u32 {
-  return select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
+// Position of the first key that a row sees.
+fn first_seen(row: u32) -> u32 {
+  let own = step.rows[row].position;
+  return select(0u, own + 1u - WINDOW, WINDOW > 0u && own >= WINDOW);
 }
 
 // Which of four keys the rows of the run may attend to.
@@ -113,7 +116,7 @@ fn are_unmasked(run: SequenceRows, keys: vec4u) -> vec4<bool> {
 }
 
 // First split with a key that a row of the run sees. Merging those before it would change no bit.
-fn first_split(run: SequenceRows) -> u32 { return first_seen(run.least) / SPLIT; }
+fn first_split(run: SequenceRows) -> u32 { return run.least / SPLIT; }
 
 // Offset of a position's key (and value) in the pools.
 fn key_at(run: SequenceRows, position: u32) -> u32 {
@@ -121,18 +124,31 @@ fn key_at(run: SequenceRows, position: u32) -> u32 {
   return cached_at(block, position, run.kv_head, CHUNKS);
 }
 
-// Offset of query i in q; past the edge, that of the last query.
+// Row and head of query i; past the edge, those of the last query.
+fn row_of(run: SequenceRows, i: u32) -> u32 { return run.first + min(i / HEADS, run.n - 1u); }
+
+fn head_of(run: SequenceRows, i: u32) -> u32 {
+  return run.head + min(i % HEADS, run.n_heads - 1u);
+}
+
+// Offset of query i in q.
 fn query_at(run: SequenceRows, i: u32) -> u32 {
-  let row = run.first + min(i / HEADS, run.n - 1u);
-  let head = run.head + min(i % HEADS, run.n_heads - 1u);
-  return row * (Q_STRIDE / 4u) + head * HEAD_VEC4S;
+  return row_of(run, i) * (Q_STRIDE / 4u) + head_of(run, i) * HEAD_VEC4S;
+}
+
+// What is added to the scores of four keys for query i.
+fn key_biases(run: SequenceRows, i: u32, keys: vec4u) -> vec4f {
+  let row = row_of(run, i);
+  let head = head_of(run, i);
+  return vec4f(position_bias(row, head, keys.x), position_bias(row, head, keys.y),
+               position_bias(row, head, keys.z), position_bias(row, head, keys.w));
 }
 
 // True if query i exists and sees keys of this split.
 fn has_keys(run: SequenceRows, i: u32, split: u32) -> bool {
   let row = i / HEADS;
   return row < run.n && i % HEADS < run.n_heads
-    && step.rows[run.first + row].position >= split * SPLIT;
+    && last_seen(run.first + row) >= split * SPLIT;
 }
 
 fn store_values(run: SequenceRows, split: u32, i: u32, d: u32, total: vec4f) {
@@ -149,7 +165,7 @@ fn store_values(run: SequenceRows, split: u32, i: u32, d: u32, total: vec4f) {
     v = merged_values(finished[i], floats_of(out[place]), state, total);
     state = merged(finished[i], state);
   }
-  if (step.rows[row].position / SPLIT == split) { v /= state.sum; }
+  if (last_seen(row) / SPLIT == split) { v /= state.sum; }
   out[place] = load16_of(v);
 }
 
@@ -163,7 +179,7 @@ fn store_state(run: SequenceRows, split: u32, i: u32) {
   }
   if (split > first_split(run)) { state = merged(finished[i], state); }
   finished[i] = state;
-  if (CAPTURE && step.rows[row].position / SPLIT == split) {
+  if (CAPTURE && last_seen(row) / SPLIT == split) {
     heads_out[row * N_HEADS + head] = entropy_bits(state);
   }
 }

@@ -16,14 +16,19 @@ class Hyperparameters:
 
     attention_bias   biases on the projections to queries, keys and values; out_bias: on the output
                      projection of attention; mlp_bias: on those of the MLP
+    layer_norm       norms without biases are LayerNorms; False: RMSNorms. Those with biases always
+                     are LayerNorms
     activation       of the MLP, an entry of `ACTIVATIONS`
     rope             rotary positions; local_rope: those of layers with a sliding window, None: the
                      same
     rotary_dim       dimensions of a head that are rotated, the first ones; None: all
     first_position   position of the first token in the table of learned positions
+    relative_attention_num_buckets
+                     of distances whose learned biases are added to attention scores; 0: none are
     nope_layers      layers without positions (NoPE)
     sliding_windows  for each layer the number of keys a row attends to, its own and those right
-                     before it; None: all before it. (): no layer has a window
+                     before it; None: all before it. (): no layer has a window. In encoders a row
+                     attends to as many keys after it
     experts          mixture of experts; None: every layer has one MLP
     parallel         attention and MLP of a layer both read the residual stream before the layer
     attn_scale       factor of q · k; None: 1 / √head_dim
@@ -36,11 +41,13 @@ class Hyperparameters:
     attention_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    layer_norm: bool = False
     activation: str = "silu"
     rope: RopeConfig = field(default_factory=RopeConfig)
     local_rope: RopeConfig | None = None
     rotary_dim: int | None = None
     first_position: int = 0
+    relative_attention_num_buckets: int = 0
     nope_layers: tuple[int, ...] = ()
     sliding_windows: tuple[int | None, ...] = ()
     experts: MoeConfig | None = None

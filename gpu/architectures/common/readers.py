@@ -109,14 +109,17 @@ def read_max_window_layers(config: JsonObject, sizes: Sizes) -> tuple[int | None
     return read_sliding_windows(config, late, sizes)
 
 
-def read_global_and_local_rope(config: JsonObject, sizes: Sizes) -> tuple[RopeConfig, RopeConfig]:
-    """Read rotary positions of layers without a window, and with one, in both spellings."""
+def read_global_and_local_rope(
+    config: JsonObject, sizes: Sizes, theta: float = 1e6
+) -> tuple[RopeConfig, RopeConfig]:
+    """Read rotary positions of layers without a window, and with one, in both spellings. `theta`:
+    the default of those without."""
     if "rope_parameters" not in config:
         local = config.number("rope_local_base_freq", 1.0, 1e12, 1e4)
-        return read_full_rope(config, sizes, 1e6), RopeConfig(local)
+        return read_full_rope(config, sizes, theta), RopeConfig(local)
     both = config.object("rope_parameters")
     full, windowed = (
-        read_scaling(both.object(kind), config, sizes.context, sizes.head_dim, theta)
-        for kind, theta in ((FULL_ATTENTION, 1e6), (SLIDING_ATTENTION, 1e4))
+        read_scaling(both.object(kind), config, sizes.context, sizes.head_dim, default)
+        for kind, default in ((FULL_ATTENTION, theta), (SLIDING_ATTENTION, 1e4))
     )
     return full, windowed

@@ -39,24 +39,25 @@ fn score_keys(
   return scores;
 }
 
-// Which of four keys a query of the run sees whose own position is n − 1.
-fn visible(run: SequenceRows, keys: vec4u, n: u32) -> vec4<bool> {
+// Which of four keys from `first` to before `end` the rows of the run may attend to.
+fn visible(run: SequenceRows, keys: vec4u, first: u32, end: u32) -> vec4<bool> {
   let unmasked = are_unmasked(run, keys);
-  if (WINDOW == 0u) { return (keys < vec4u(n)) & unmasked; }
-  return (keys < vec4u(n)) & (keys + WINDOW >= vec4u(n)) & unmasked;
+  if (WINDOW == 0u) { return (keys < vec4u(end)) & unmasked; }
+  return (keys < vec4u(end)) & (keys >= vec4u(first)) & unmasked;
 }
 
 // Scores this lane's keys, stores their weights in `probs`, updates the maxima.
 fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, QueryOffsets>,
-               n_keys: ptr<function, KeyCounts>,
+               seen: ptr<function, SeenKeys>,
                before: ptr<function, Sums>) {
   let key = first + 4u * lane;
   let keys = vec4u(key, key + 1u, key + 2u, key + 3u);
   var scores = score_keys(run, key, at);
   for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < QUAD_SIZE; j++) {
-      let is_seen = visible(run, keys, (*n_keys)[f][j]);
-      let s = select(vec4f(LOWEST), soft_cap(scores[f][j] * SCALE), is_seen);
+      let score = scores_of(scores[f][j], key_biases(run, f * 4u + j, keys));
+      let is_seen = visible(run, keys, (*seen).first[f][j], (*seen).end[f][j]);
+      let s = select(vec4f(LOWEST), score, is_seen);
       scores[f][j] = s;
       store_maximum(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
     }
@@ -72,7 +73,8 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
       var share = exp2(below);
       // A query may see no key of a tile; then all differences are 0 and weights would be 1.
       if (WINDOW > 0u || MASKED) {
-        share = select(vec4f(), share, visible(run, keys, (*n_keys)[f][j]));
+        let is_seen = visible(run, keys, (*seen).first[f][j], (*seen).end[f][j]);
+        share = select(vec4f(), share, is_seen);
       }
       let place = (f * 4u + j) * LANES + lane;
       probs[place] = load16_of(share);

@@ -5,7 +5,11 @@
 const QUERY_QUADS = (QUERIES + 3u) / 4u;
 const KV_TILE = 4u * LANES; // keys
 alias QueryOffsets = array<u32, QUERY_QUADS * QUAD_OFFSETS>; // offsets of queries in q
-alias KeyCounts = array<array<u32, 4>, QUERY_QUADS>;  // keys each query sees
+
+struct SeenKeys { // of each query: positions of the first key it sees, and of that after the last
+  first: array<array<u32, 4>, QUERY_QUADS>,
+  end: array<array<u32, 4>, QUERY_QUADS>,
+}
 
 // [query][quad of keys]: 2^(score − maximum), and their terms of State.weighted
 var<workgroup> probs: array<Load16, 4u * QUERY_QUADS * LANES>;
@@ -20,13 +24,13 @@ fn attend(run: SequenceRows, split: u32, lane: u32) {
   for (var i = 0u; i < QUERY_QUADS * QUAD_OFFSETS; i++) {
     at[i] = query_at(run, query_of(i, lane));
   }
-  var n_keys = KeyCounts();
+  var seen = SeenKeys();
   var sums = Sums();
   for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < QUAD_SIZE; j++) {
-      let row = (f * 4u + j) / HEADS;
-      let position = step.rows[run.first + min(row, run.n - 1u)].position;
-      n_keys[f][j] = select(0u, position + 1u, row < run.n);
+      let i = f * 4u + j;
+      seen.first[f][j] = first_seen(row_of(run, i));
+      seen.end[f][j] = select(0u, last_seen(row_of(run, i)) + 1u, i / HEADS < run.n);
       sums.maxima[f][j] = LOWEST;
       sums.sums[f][j] = 0.0;
       sums.weighted[f][j] = 0.0;
@@ -34,14 +38,14 @@ fn attend(run: SequenceRows, split: u32, lane: u32) {
     }
   }
   let end = min(run.last + 1u, (split + 1u) * SPLIT);
-  let begin = max(split * SPLIT, first_seen(run.least) / KV_TILE * KV_TILE);
+  let begin = max(split * SPLIT, run.least / KV_TILE * KV_TILE);
   for (var first = begin; first < end; first += KV_TILE) {
-    score_kv_tile(run, first, lane, &at, &n_keys, &sums);
+    score_kv_tile(run, first, lane, &at, &seen, &sums);
     add_kv_tile(run, first, lane, &sums);
   }
   workgroupBarrier();
   if (VALUE_GROUPS == 1u && !PARTIAL && run.last < SPLIT) {
-    store_single_split(run, lane, &n_keys, &sums);
+    store_single_split(run, lane, &seen, &sums);
   } else {
     store_split(run, split, lane, &sums);
   }
@@ -49,14 +53,14 @@ fn attend(run: SequenceRows, split: u32, lane: u32) {
 
 // Stores the result of a context of one split; each lane holds all sums of its chunk.
 fn store_single_split(
-  run: SequenceRows, lane: u32, n_keys: ptr<function, KeyCounts>, sums: ptr<function, Sums>,
+  run: SequenceRows, lane: u32, seen: ptr<function, SeenKeys>, sums: ptr<function, Sums>,
 ) {
   for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < QUAD_SIZE; j++) {
       let i = f * 4u + j;
       let row = run.first + i / HEADS;
       let head = run.head + i % HEADS;
-      let is_query = (*n_keys)[f][j] > 0u && i % HEADS < run.n_heads;
+      let is_query = (*seen).end[f][j] > 0u && i % HEADS < run.n_heads;
       if (is_query && lane < CHUNKS) {
         let at = row * (Q_STRIDE / 4u) + head * HEAD_VEC4S + lane * CACHED_VEC4S;
         for (var v = 0u; v < CACHED_VEC4S; v++) {

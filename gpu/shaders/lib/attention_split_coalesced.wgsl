@@ -41,7 +41,7 @@ fn attend(run: SequenceRows, split: u32, lane: u32) {
   var keys = SplitKeys();
   keys.begin = split * SPLIT;
   keys.end = min(run.last + 1u, keys.begin + SPLIT);
-  keys.seen = max(keys.begin, first_seen(run.least));
+  keys.seen = max(keys.begin, run.least);
   var values = ValueLoads();
   score_split(run, keys, lane, &values);
   weigh_split(lane);
@@ -124,7 +124,8 @@ fn add_scores(run: SequenceRows, begin: u32, first: u32, some: u32, lane: u32) {
     var sum = vec4f();
     for (var c = 0u; c < CHUNKS; c++) { sum += partial[score_place(c, n)]; }
     let keys = vec4u(begin + 4u * quad) + vec4u(0u, 1u, 2u, 3u);
-    let score = select(vec4f(LOWEST), soft_cap(sum * SCALE), are_seen(run, i, keys));
+    let biased = scores_of(sum, key_biases(run, i, keys));
+    let score = select(vec4f(LOWEST), biased, are_seen(run, i, keys));
     weights[i * (SPLIT / 4u) + quad] = score;
     maxima[i * (SPLIT / 4u) + quad] = max(max(score.x, score.y), max(score.z, score.w));
   }
@@ -132,10 +133,10 @@ fn add_scores(run: SequenceRows, begin: u32, first: u32, some: u32, lane: u32) {
 
 // Which of four keys query i sees.
 fn are_seen(run: SequenceRows, i: u32, keys: vec4u) -> vec4<bool> {
-  let row = i / HEADS;
-  if (row >= run.n) { return vec4<bool>(); }
-  let own = step.rows[run.first + row].position;
-  return (keys <= vec4u(own)) & (keys >= vec4u(first_seen(own))) & are_unmasked(run, keys);
+  if (i / HEADS >= run.n) { return vec4<bool>(); }
+  let row = row_of(run, i);
+  let in_range = (keys <= vec4u(last_seen(row))) & (keys >= vec4u(first_seen(row)));
+  return in_range & are_unmasked(run, keys);
 }
 
 // Turns scores into weights, and leaves the state of every query.

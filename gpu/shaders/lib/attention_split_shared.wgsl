@@ -42,7 +42,7 @@ var<private> queries_from: array<u32, QUERY_COPIES>;
 fn attend(run: SequenceRows, split: u32, lane: u32) {
   let begin = split * SPLIT;
   let end = min(run.last + 1u, begin + SPLIT);
-  let seen = max(begin, first_seen(run.least)); // keys before it have weight 0 for all rows
+  let seen = max(begin, run.least); // keys before it have weight 0 for all rows
   score_split(run, begin, seen, end, lane);
   weigh_split(run, begin, lane);
   add_values(run, split, seen, end, lane);
@@ -186,21 +186,31 @@ fn weigh_split(run: SequenceRows, begin: u32, lane: u32) {
 fn mask_scores(run: SequenceRows, first: u32, quad: u32, lane: u32) -> vec4f {
   var least = vec4u();
   var n_keys = vec4u();
+  let query = (lane / KEY_COLUMNS * LANE_QUADS + quad) * 4u;
   for (var e = 0u; e < 4u; e++) {
-    let row = ((lane / KEY_COLUMNS * LANE_QUADS + quad) * 4u + e) / HEADS;
-    let own = step.rows[run.first + min(row, run.n - 1u)].position;
-    least[e] = first_seen(own);
-    n_keys[e] = select(0u, own + 1u, row < run.n);
+    let row = row_of(run, query + e);
+    least[e] = first_seen(row);
+    n_keys[e] = select(0u, last_seen(row) + 1u, (query + e) / HEADS < run.n);
   }
   var top = vec4f(LOWEST);
   for (var j = 0u; j < LANE_KEYS; j++) {
     let key = vec4u(first + j);
     let is_seen = (key < n_keys) & (key >= least) & are_unmasked(run, key);
-    let s = select(vec4f(LOWEST), soft_cap(scores[quad][j] * SCALE), is_seen);
+    let score = scores_of(scores[quad][j], query_biases(run, query, first + j));
+    let s = select(vec4f(LOWEST), score, is_seen);
     scores[quad][j] = s;
     top = max(top, s);
   }
   return top;
+}
+
+// What is added to the scores of a key for four queries from `query` on.
+fn query_biases(run: SequenceRows, query: u32, key: u32) -> vec4f {
+  var biases = vec4f();
+  for (var e = 0u; e < 4u; e++) {
+    biases[e] = position_bias(row_of(run, query + e), head_of(run, query + e), key);
+  }
+  return biases;
 }
 
 // Turns this lane's scores into weights and leaves their sums, `on`: added to those of the column

@@ -440,9 +440,39 @@ def test_an_encoder_is_not_run_as_a_model_that_writes(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"is an encoder: .* --embedding-model"):
         ModelConfig.from_folder(folder)
     assert ModelConfig.of_encoder(folder).attention_bias
-    for other in ("mpnet", "modernbert", "llama"):
+    for other in ("distilbert", "llama"):
         write(tmp_path, {"model_type": other})
         with pytest.raises(
-            ModelError, match=rf"'{other}' is not supported; supported: bert, roberta, "
+            ModelError, match=rf"'{other}' is not supported; supported: bert, modernbert, mpnet, "
         ):
             ModelConfig.of_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"global_rope_theta": 5e3, "local_rope_theta": 300.0, "local_attention": 9},
+        {"global_attn_every_n_layers": 2},
+        {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]},
+    ],
+    ids=["published", "numbers", "pattern", "layers"],
+)
+def test_layers_of_modernbert_are_those_of_transformers(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """As published, and as transformers saves it again."""
+    given = {"model_type": "modernbert", "num_hidden_layers": 5, "hidden_size": 24}
+    given |= {"num_attention_heads": 2, "vocab_size": 50368, "intermediate_size": 30}
+    given |= {"max_position_embeddings": 64} | changes
+    theirs = CONFIG_MAPPING["modernbert"](**given)
+    saved = json.loads(theirs.to_json_string(use_diff=False))
+    for config in (given, saved):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        found = ModelConfig.of_encoder(tmp_path)
+        for i, kind in enumerate(theirs.layer_types):
+            rope = found.rope_of(i)
+            assert rope is not None
+            assert rope.theta == theirs.rope_parameters[kind]["rope_theta"]
+            near = theirs.sliding_window + 1 if kind == "sliding_attention" else None
+            assert found.sliding_window_of(i) == near

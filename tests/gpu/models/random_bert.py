@@ -39,7 +39,7 @@ def write(
     """Write a folder. `prefix`: what stands before the names of tensors, such as "bert."."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **{**SIZES, **sizes})
-    model = AutoModel.from_config(config, add_pooling_layer=False)
+    model = AutoModel.from_config(config, **_without_pooler(model_type))
     for parameter in model.parameters():  # biases and gains too; peaked attention in places
         torch.nn.init.normal_(parameter, std=0.2)
     tensors = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
@@ -63,7 +63,8 @@ def reference(
 ) -> Floats:
     """Return the vectors of texts, each computed alone. Without padding, sentence-transformers'
     mean over the attention mask is the mean over all tokens."""
-    model = AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    model_type = AutoConfig.from_pretrained(folder).model_type
+    model = AutoModel.from_pretrained(folder, **_without_pooler(model_type)).eval()
     found = []
     for ids in texts:
         with torch.no_grad():
@@ -71,6 +72,12 @@ def reference(
         vector = states[0] if pooling == "cls" else states.mean(0)
         found.append(torch.nn.functional.normalize(vector, dim=0) if normalize else vector)
     return torch.stack(found).numpy()
+
+
+def _without_pooler(model_type: str) -> dict[str, bool]:
+    """Return the argument that leaves out the pooler, which sentence-transformers does not use;
+    ModernBERT has none."""
+    return {} if model_type == "modernbert" else {"add_pooling_layer": False}
 
 
 def _write(path: Path, value: Any) -> None:

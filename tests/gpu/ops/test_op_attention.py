@@ -415,3 +415,53 @@ def test_a_rows_bits_do_not_depend_on_its_block_numbers_its_plan_or_the_rows_bes
     for found in (outs, entropies):
         for other in found[1:]:
             assert np.array_equal(found[0], other)
+
+
+# ---- encoders ------------------------------------------------------------------------------------
+
+
+def texts(*lengths: int) -> tuple[tuple[int, int], ...]:
+    """Return the rows of texts of these lengths, one after the other."""
+    return tuple((slot, position) for slot, n in enumerate(lengths) for position in range(n))
+
+
+@pytest.mark.parametrize("heads", [(1, 1, 4), (3, 3, 20), (6, 2, 16), (12, 12, 64)], ids=str)
+def test_an_encoders_rows_see_their_whole_text(tiled_rig: Rig, heads: tuple[int, int, int]) -> None:
+    rows = texts(1, 2, 15, 17, 33)
+    check_attention(tiled_rig, AttentionCase(heads, rows, bucket=128, encoder=True))
+
+
+# Tiles hold 32 or more keys, splits 128 or 512: windows begin and end at every offset in them.
+@pytest.mark.parametrize("window", [1, 2, 7, 33, 65, 300])
+def test_an_encoders_window_is_on_both_sides(tiled_rig: Rig, window: int) -> None:
+    some = ((0, 0), (0, 599), (0, 300), (0, 600 - window), (1, 127), (1, 128), (2, 0), (3, 40))
+    check_attention(
+        tiled_rig,
+        AttentionCase((6, 6, 12), some, encoder=True, window=window, capture=window != 7),
+    )
+    whole = AttentionCase((2, 2, 8), texts(3, 140, 1), bucket=256, encoder=True, window=window)
+    check_attention(tiled_rig, whole)
+
+
+@pytest.mark.parametrize("distances", [1, 5, 128])
+@pytest.mark.parametrize("window", [None, 9])
+def test_position_biases(tiled_rig: Rig, distances: int, window: int | None) -> None:
+    """Of keys before and after a row, nearer than the farthest bias and beyond it."""
+    rows = (*texts(1, 150, 5), (3, 0), (3, 299), (3, 130))
+    case = AttentionCase((3, 3, 12), rows, bucket=256, encoder=True, distances=distances)
+    check_attention(tiled_rig, replace(case, window=window))
+    causal = AttentionCase((6, 2, 8), ((0, 200), (1, 3), (2, 40)), distances=distances, cap=20.0)
+    check_attention(tiled_rig, replace(causal, window=window))
+
+
+def test_a_text_of_an_encoder_has_the_same_bits_alone_and_among_others(tiled_rig: Rig) -> None:
+    rows = texts(9, 140, 31)
+    case = AttentionCase((3, 3, 16), rows, bucket=256, encoder=True, window=50, distances=7)
+    cache = case.filled(tiled_rig, 0, np.random.default_rng(1))
+    q = normal(np.random.default_rng(2), len(rows), case.width)
+    together, _ = attend(tiled_rig, case, cache, q)
+    for slot in range(3):
+        own = [i for i, row in enumerate(rows) if row[0] == slot]
+        alone = replace(case, at=tuple(rows[i] for i in own), bucket=0)
+        out, _ = attend(tiled_rig, alone, cache, q[own])
+        assert out.tobytes() == together[own].tobytes()

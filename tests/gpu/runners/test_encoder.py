@@ -18,6 +18,23 @@ from tests.gpu.models import random_bert
 
 BOUND = 1e-4
 """Largest error of a number of a vector."""
+MPNET: dict[str, object] = {"model_type": "mpnet", "max_position_embeddings": 153}
+MODERN: dict[str, object] = {
+    "model_type": "modernbert",
+    "num_hidden_layers": 4,  # all, near, near, all
+    "local_attention": 30,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "cls_token_id": 1,
+    "eos_token_id": 2,
+    "sep_token_id": 2,
+}
+BIASED: dict[str, object] = {
+    "attention_bias": True,
+    "mlp_bias": True,
+    "local_attention": 7,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}
 LENGTHS = (1, 2, 15, 16, 17, 33, 64, 131)
 """Tokens of texts: parts of a KV block, whole ones, and more than a split of attention."""
 
@@ -48,9 +65,17 @@ def finish(pieces: Generator[None, None, Floats]) -> tuple[Floats, int]:
         ("mean", False, {"hidden_act": "gelu_new", "num_hidden_layers": 1, "type_vocab_size": 1}),
         ("mean", True, {"model_type": "roberta", "type_vocab_size": 1, "prefix": "roberta."}),
         ("cls", True, {"model_type": "xlm-roberta", "type_vocab_size": 1, "pad_token_id": 4}),
+        ("mean", True, MPNET),
+        ("cls", False, MPNET | {"hidden_size": 36, "num_attention_heads": 3, "prefix": "mpnet."}),
+        ("cls", False, MODERN),
+        ("mean", True, MODERN | {"hidden_size": 36, "num_attention_heads": 3, "prefix": "model."}),
+        ("mean", False, MODERN | BIASED),
     ],
-    ids=["mean", "cls", "one layer", "roberta", "xlm-roberta"],
-)
+    ids=[
+        "mean", "cls", "one layer", "roberta", "xlm-roberta", "mpnet", "mpnet-cls", "modernbert",
+        "modernbert-mean", "modernbert-biases",
+    ],
+)  # fmt: skip
 def test_vectors_are_those_of_transformers(
     device: Device, tmp_path: Path, pooling: str, normalize: bool, sizes: dict[str, object]
 ) -> None:
@@ -112,6 +137,9 @@ def test_as_many_texts_as_fit_are_in_a_pass(device: Device, tmp_path: Path) -> N
         ({"pad_token_id": 149, "vocab_size": 200, "model_type": "roberta"}, "pad_token_id must be"),
         ({"is_decoder": True}, "is_decoder must be false, as in an encoder"),
         ({"hidden_act": "relu"}, "hidden_act must be one of gelu_new"),
+        (MPNET | {"relative_attention_num_buckets": 16}, "num_buckets must be an integer from 32"),
+        (MODERN | {"norm_bias": True}, "norm_bias must be false"),
+        (MODERN | {"local_attention": 0}, "local_attention must be"),
     ],
 )
 def test_what_would_give_other_vectors_is_refused(
