@@ -51,9 +51,9 @@ const CHUNKS = HEAD_VEC4S / CACHED_VEC4S; // loads of a key
 @group(0) @binding(2) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(3) var<storage, read> v_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
-@group(0) @binding(5) var<storage, read_write> out: array<Load16>;
-@group(0) @binding(6) var<storage, read_write> heads_out: array<f32>; // optional
-@group(0) @binding(9) var<storage, read> masked: array<vec2f>; // optional
+@group(0) @binding(5) var<storage, read> masked: array<vec2f>; // optional
+@group(0) @binding(6) var<storage, read_write> out: array<Load16>;
+@group(0) @binding(7) var<storage, read_write> heads_out: array<f32>; // optional
 
 var<workgroup> finished: array<State, QUERIES>; // merged previous splits
 

@@ -36,8 +36,8 @@ struct Range {
 @group(0) @binding(2) var<storage, read> q: array<Load16>;
 @group(0) @binding(3) var<storage, read> k_pool: array<Cached>;
 @group(0) @binding(4) var<storage, read> block_tables: array<u32>;
-@group(0) @binding(5) var<storage, read_write> weights: array<f32>;
-@group(0) @binding(6) var<storage, read> masked: array<vec2f>; // optional
+@group(0) @binding(5) var<storage, read> masked: array<vec2f>; // optional
+@group(0) @binding(6) var<storage, read_write> weights: array<f32>;
 
 var<workgroup> lane_states: array<State, LANES>;
 

@@ -10,8 +10,8 @@ override COUNTS_AT: u32;
 
 // [n_splits][SPLIT_ROWS][Q_STRIDE] numbers; from COUNTS_AT on a count for each row and key head, or
 // part of its group, which is 0 between steps
-@group(0) @binding(7) var<storage, read_write> partial_values: array<atomic<u32>>;
-@group(0) @binding(8) var<storage, read_write> partial_states: array<atomic<u32>>;
+@group(0) @binding(8) var<storage, read_write> partial_values: array<atomic<u32>>;
+@group(0) @binding(9) var<storage, read_write> partial_states: array<atomic<u32>>;
 
 var<workgroup> n_before: u32; // splits of this row and heads that were left before this one
 
