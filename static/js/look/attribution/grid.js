@@ -13,7 +13,7 @@ const NAMES = 84;
 const HEAD = 16;
 const SUMS = 44;
 const AXIS = 16;
-const ROW = 22;
+const ROW = 18;
 /** Space between the column of all layers and those of windows. */
 const GAP = 10;
 const ALL = 30;
