@@ -106,9 +106,9 @@ class Settings:
     ] = None
     upstream: Annotated[
         str | None,
-        "Address of a vLLM, llama-server or other OpenAI-compatible server that writes the texts "
-        "instead of an engine here, such as http://localhost:8080. --model then names one of its "
-        "models. Its key is read from TOKENGLASS_UPSTREAM_KEY.",
+        "Address of a vLLM, TGI, llama-server or other OpenAI-compatible server that writes the "
+        "texts instead of an engine here, such as http://localhost:8080. --model then names one of "
+        "its models. Its key is read from TOKENGLASS_UPSTREAM_KEY.",
     ] = None
     tokenizer: Annotated[
         Path | None,

@@ -103,6 +103,7 @@ from gpu.text.grammar_matcher import GrammarCompiler, GrammarMatcher
 from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.same_vocabulary import expect_same_vocabulary
 from gpu.text.segmentation import Segmentation
+from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
 from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
@@ -211,6 +212,7 @@ __all__ = [
     "StageAddress",
     "StageHosts",
     "Steer",
+    "StopMatcher",
     "TensorEntry",
     "TensorSummary",
     "TextChunk",

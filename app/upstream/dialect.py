@@ -16,23 +16,39 @@ MAX_LOGPROBS = 20
 class Dialect:
     """Differences of one kind of server.
 
-    settings    names of our sampling settings that OpenAI does not have
-    extras      fields of every request
-    going_on    fields that make the model go on with the last message; None: it cannot
-    n_top       candidates of a token in `/v1/completions`
-    max_seed    largest seed
+    settings       names of our sampling settings that OpenAI does not have
+    chat_settings  those that chats have; None: the same
+    unknown        sampling settings of OpenAI's that it does not have
+    extras         fields of every request
+    going_on       fields that make the model go on with the last message; None: it cannot
+    n_top, n_chat_top
+                   candidates of a token in a completion, and in a chat
+    max_seed       largest seed; has_seed_0: 0 is one
     penalised_top  it tells candidates of runs with penalties or biases
-    cache_salt  it knows `Request.cache_salt`
+    cache_salt     it knows `Request.cache_salt`
+    native         TGI: plain texts go to `/generate_stream` (app/upstream/tgi.py). A stream begins
+                   before the request is checked, and stop strings are left in the text
     """
 
     name: str
     settings: Mapping[str, str] = field(default_factory=dict)
+    chat_settings: Mapping[str, str] | None = None
+    unknown: tuple[str, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
     going_on: Mapping[str, Any] | None = None
     n_top: int = MAX_LOGPROBS
+    n_chat_top: int = MAX_LOGPROBS
     max_seed: int = 2**31 - 1
+    has_seed_0: bool = True
     penalised_top: bool = True
     cache_salt: bool = False
+    native: bool = False
+
+    def settings_of(self, *, chat: bool) -> Mapping[str, str]:
+        """Return `settings` of chats, or of completions."""
+        if chat and self.chat_settings is not None:
+            return self.chat_settings
+        return self.settings
 
 
 EXTENSION_SETTINGS = {name: name for name in ("top_k", "min_p", "repetition_penalty", "ignore_eos")}
@@ -61,9 +77,23 @@ TOKENGLASS = Dialect(
     cache_salt=True,
 )
 
+TGI = Dialect(
+    name="TGI",
+    settings={name: name for name in ("top_k", "repetition_penalty", "watermark_bias")},
+    chat_settings={},
+    unknown=("presence_penalty",),
+    extras={"model": "tgi"},  # any other name is one of an adapter
+    n_top=5,
+    n_chat_top=5,
+    max_seed=2**63 - 1,
+    has_seed_0=False,
+    native=True,
+)
+
 
 class ServedModel(msgspec.Struct, frozen=True):
-    """Entry of `/v1/models`. `meta` is llama-server's and ours; `max_model_len` vLLM's and ours."""
+    """Entry of `/v1/models`, or what TGI's `/info` says. `meta` is llama-server's and ours;
+    `max_model_len` vLLM's and ours."""
 
     id: str
     owned_by: str = ""
@@ -77,6 +107,8 @@ class ServedModel(msgspec.Struct, frozen=True):
                 return VLLM
             case "llamacpp":
                 return LLAMA_SERVER
+            case "tgi":
+                return TGI
             case "local" if "kv_formats" in (self.meta or {}):
                 return TOKENGLASS
         return OPENAI

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
 import threading
 from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -15,10 +17,11 @@ from app.config import Settings
 from app.engine_client import EngineClient, OnEvent, Run, Tokenizer, UnavailableError
 from app.protocol.messages import Hello, Status, Upstream
 from app.upstream.address import Address
-from app.upstream.dialect import ModelList, ServedModel
+from app.upstream.dialect import OPENAI, ModelList, ServedModel
 from app.upstream.lacks import lacks_of, why_not
 from app.upstream.request_body import BodyWriter
 from app.upstream.run import UpstreamRun
+from app.upstream.tgi import Info
 from app.upstream.tokenizer import TokenIds, WordTokenizer
 from app.upstream.transport import HttpExchange
 from gpu import (
@@ -36,6 +39,8 @@ from gpu import (
     SamplingParams,
 )
 from gpu.inspection.requests import Answer, Question
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +114,7 @@ class UpstreamEngine(EngineClient):
     def _ask_model(self) -> ServedModel:
         """Return the model of `--model`, or the first. Raises ModelError if there is none, and what
         `Exchange.get` raises."""
-        exchange = HttpExchange(self.address, ASK_SECONDS)
-        try:
-            models = exchange.get("/v1/models", ModelList).data
-        finally:
-            exchange.release()
+        models = self._get("/v1/models", ModelList).data
         wanted = self._settings.model
         found = next((each for each in models if wanted in (None, each.id)), None)
         if found is None:
@@ -121,7 +122,19 @@ class UpstreamEngine(EngineClient):
             raise ModelError(
                 f"the upstream at {self.address} has no model {wanted or ''!r}; it has: {names}"
             )
+        if found.dialect is OPENAI:
+            # TGI's list of models looks like anybody's.
+            with contextlib.suppress(EngineError):
+                info = self._get("/info", Info)
+                found = ServedModel(info.model_id, "tgi", info.max_total_tokens)
         return found
+
+    def _get(self, path: str, kind: type[T]) -> T:
+        exchange = HttpExchange(self.address, ASK_SECONDS)
+        try:
+            return exchange.get(path, kind)
+        finally:
+            exchange.release()
 
     def _publish(self, served: ServedModel) -> None:
         context = self._settings.context or served.context or DEFAULT_CONTEXT

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.upstream.dialect import MAX_LOGPROBS, Dialect
+from msgspec.structs import replace
+
+from app.upstream.dialect import Dialect
+from app.upstream.tgi import GENERATE_STREAM, generate_body, grammar_of
 from app.upstream.tokenizer import TokenIds
 from gpu import NO_INTERVENTIONS, SAMPLING_SETTINGS, Grammar, InvalidRequest, Request
 
@@ -33,11 +36,15 @@ class BodyWriter:
     def write(self, request: Request, written: Sequence[int] = ()) -> tuple[str, dict[str, Any]]:
         """Return route and body of a run that goes on after `written`. Raises InvalidRequest for
         what this upstream cannot do."""
-        self._refuse(request)
-        params = request.params
-        n_read = len(request.ids) + len(written)
+        chat = self._is_chat(request)
+        self._refuse(request, chat=chat)
+        params, ids = request.params, [*request.ids, *written]
+        if self.dialect.native and not params.temperature:
+            params = replace(params, top_p=1.0)  # TGI draws where there is a filter
         left = params.max_tokens - len(written)
-        path, prompt = self._prompt([*request.ids, *written])
+        if self.dialect.native and not chat:
+            return GENERATE_STREAM, self._native(request, ids, left, len(written))
+        path, prompt = self._prompt(ids)
         body: dict[str, Any] = {
             "model": self.model,
             **prompt,
@@ -47,31 +54,52 @@ class BodyWriter:
             "temperature": params.temperature,
             "seed": self._seed(request, len(written)),
         }
-        # Many servers refuse more than fits, and chats may write as much as there is room for.
-        if n_read + left < self.context:
-            body["max_tokens"] = left
-        elif path == COMPLETIONS:
-            body["max_tokens"] = max(1, min(left, self.context - n_read))
+        room = self._room(len(ids), left)
+        # Chats may write as much as there is room for.
+        if room == left or path == COMPLETIONS:
+            body["max_tokens"] = room
         if params.stop:
             body["stop"] = list(params.stop)
+        settings = self.dialect.settings_of(chat=chat)
         for name in OPENAI_SETTINGS:
             # Servers that know their model's recommended settings take those for what is left out;
             # the others have models that refuse these fields.
-            if self.dialect.settings or getattr(params, name) != NEUTRAL[name]:
+            if settings or getattr(params, name) != NEUTRAL[name]:
                 body[name] = getattr(params, name)
-        for name, theirs in self.dialect.settings.items():
+        for name, theirs in settings.items():
             body[theirs] = getattr(params, name)
         if params.logit_bias:
             body["logit_bias"] = {str(each.id): each.bias for each in params.logit_bias}
         if request.cache_salt and self.dialect.cache_salt:
             body["cache_salt"] = request.cache_salt
         if request.grammar is not None:
-            body["response_format"] = _response_format(request.grammar)
+            body["response_format"] = self._response_format(request.grammar)
         return path, body | self._logprobs(request, path)
+
+    def _native(
+        self, request: Request, ids: list[int], left: int, n_written: int
+    ) -> dict[str, Any]:
+        """Return the body of TGI's own route."""
+        text = self.tokens.text_of(ids)
+        seed = self._seed(request, n_written)
+        room = self._room(len(ids), left)
+        body = generate_body(text, request.params, seed, room, self.dialect.n_top)
+        if request.grammar is not None:
+            body["parameters"]["grammar"] = self._response_format(request.grammar)
+        return body
+
+    def _room(self, n_read: int, left: int) -> int:
+        """Return how many tokens to ask for: many servers refuse more than fits."""
+        if n_read + left < self.context:
+            return left
+        return max(1, min(left, self.context - n_read))
 
     def can_go_on(self, request: Request) -> bool:
         """Return whether a run can go on with a text that has begun."""
-        return self._messages(request.ids) is None or self.dialect.going_on is not None
+        return not self._is_chat(request) or self.dialect.going_on is not None
+
+    def _is_chat(self, request: Request) -> bool:
+        return self._messages(request.ids) is not None
 
     def _messages(self, ids: Sequence[int]) -> list[Any] | None:
         words = self.tokens.words
@@ -100,13 +128,14 @@ class BodyWriter:
         the same random numbers again."""
         params = request.params
         assert params.seed is not None, "drawn when the run began"
-        return (params.seed + params.first_index + n_written) % (self.dialect.max_seed + 1)
+        most = self.dialect.max_seed
+        seed = (params.seed + params.first_index + n_written) % (most + 1)
+        return seed if seed or self.dialect.has_seed_0 else most
 
     def n_top(self, request: Request) -> int:
         """Return how many of the likeliest tokens are asked for. Completions may list one more, the
         token itself."""
-        chat = not self.tokens.exact and self._messages(request.ids) is not None
-        return MAX_LOGPROBS if chat else self.dialect.n_top
+        return self.dialect.n_chat_top if self._is_chat(request) else self.dialect.n_top
 
     def _logprobs(self, request: Request, path: str) -> dict[str, Any]:
         if not self.logprobs:
@@ -115,10 +144,10 @@ class BodyWriter:
         changed = params.logit_bias or any(getattr(params, n) != NEUTRAL[n] for n in PENALTIES)
         tells_top = self.dialect.penalised_top or not changed
         if path == CHAT_COMPLETIONS:
-            return {"logprobs": True, "top_logprobs": MAX_LOGPROBS if tells_top else 0}
+            return {"logprobs": True, "top_logprobs": self.n_top(request) if tells_top else 0}
         return {"logprobs": self.dialect.n_top if tells_top else 0}
 
-    def _refuse(self, request: Request) -> None:
+    def _refuse(self, request: Request, *, chat: bool) -> None:
         """Raise InvalidRequest for what this upstream cannot do."""
         params = request.params
         if request.interventions != NO_INTERVENTIONS or request.spans:
@@ -127,15 +156,25 @@ class BodyWriter:
                 "remove the interventions",
                 "reach",
             )
-        known = {*self.dialect.settings, *OPENAI_SETTINGS, "temperature"}
+        known = {*self.dialect.settings_of(chat=chat), *OPENAI_SETTINGS, "temperature"}
+        known -= {*self.dialect.unknown}
         for name in (*NEUTRAL, "ignore_eos"):
             neutral = NEUTRAL.get(name, False)
             if name not in known and getattr(params, name) != neutral:
+                where, or_else = "", ""
+                if chat and name in self.dialect.settings:
+                    where = " in a chat"
+                    or_else = ", or start this server with the --tokenizer of its model"
                 raise InvalidRequest(
-                    f"this upstream ({self.dialect.name}) does not know {name}; set it to "
-                    f"{json.dumps(neutral)}, which changes nothing",
+                    f"this upstream ({self.dialect.name}) does not know {name}{where}; set it to "
+                    f"{json.dumps(neutral)}, which changes nothing{or_else}",
                     name,
                 )
+        if params.logit_bias and self.dialect.native:
+            raise InvalidRequest(
+                f"this upstream ({self.dialect.name}) does not know logit_bias; leave it out",
+                "logit_bias",
+            )
         if params.logit_bias and not self.tokens.exact:
             raise InvalidRequest(
                 "logit_bias names token ids, which this server does not know; start it with the "
@@ -143,14 +182,18 @@ class BodyWriter:
                 "logit_bias",
             )
 
-
-def _response_format(grammar: Grammar) -> dict[str, Any]:
-    """Return OpenAI's field for a grammar. Raises InvalidRequest for another than a JSON schema."""
-    if grammar.kind != "json_schema" or grammar.n_read:
-        raise InvalidRequest(
-            "only a JSON schema is passed on to an upstream, and only from the beginning of an "
-            "answer; leave the grammar out, or ask the upstream itself",
-            "grammar",
-        )
-    schema = json.loads(grammar.text)
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    def _response_format(self, grammar: Grammar) -> dict[str, Any]:
+        """Return the field for a grammar. Raises InvalidRequest for one that the upstream does not
+        know."""
+        if self.dialect.native and grammar.kind in ("json_schema", "regex") and not grammar.n_read:
+            return grammar_of(grammar)
+        if grammar.kind != "json_schema" or grammar.n_read:
+            regex = " or a regular expression" if self.dialect.native else ""
+            raise InvalidRequest(
+                f"only a JSON schema{regex} is passed on to this upstream ({self.dialect.name}), "
+                "and only from the beginning of an answer; leave the grammar out, or ask the "
+                "upstream itself",
+                "grammar",
+            )
+        schema = json.loads(grammar.text)
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

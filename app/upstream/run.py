@@ -10,6 +10,7 @@ upstream writes ahead as far as the connection takes it; a change of the setting
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import threading
@@ -24,7 +25,8 @@ from msgspec.structs import replace
 from app.engine_client import OnEvent
 from app.upstream.chunks import Chunk, WrittenToken, tokens_of
 from app.upstream.request_body import BodyWriter
-from app.upstream.transport import HttpExchange, error_message
+from app.upstream.tgi import chunks_of
+from app.upstream.transport import HttpExchange, stream_error
 from gpu import (
     ENDED_IN_PAUSE,
     NO_INTERVENTIONS,
@@ -35,6 +37,7 @@ from gpu import (
     Request,
     RunPace,
     ScheduledUpdate,
+    StopMatcher,
 )
 from gpu.events import (
     Accepted,
@@ -230,26 +233,46 @@ class UpstreamRun:
             exchange.release()
 
     def _read(self, exchange: HttpExchange, path: str, body: dict[str, Any]) -> None:
+        dialect = self._writer.dialect
+        stops = StopMatcher[tuple[int, WrittenToken]](
+            self._request.params.stop if dialect.native else ()
+        )
         response = exchange.open_stream(path, body)
-        with self._lock:
-            self._accept()
-        self._opened.set()
-        for chunk in exchange.events(response, Chunk):
+        if not dialect.native:
+            self._open()
+        for chunk in chunks_of(exchange, response, path):
             if chunk.error is not None:
-                said = error_message(msgspec.json.encode({"error": chunk.error}))
-                raise EngineError(f"the upstream failed while it wrote: {said}")
+                raise stream_error(chunk.error, begun=bool(self._written) or not dialect.native)
+            self._open()
             if chunk.usage is not None or chunk.timings is not None:
                 self._told = chunk
             for choice in chunk.choices[:1]:
                 for id, token in self._tokens(chunk):
-                    self._write(id, token)
+                    found, stopped = stops.push((id, token), token.text)
+                    self._write_all(found)
+                    if stopped:
+                        self._reason = "stop"
+                        return
                 if choice.finish_reason is not None:
+                    self._write_all(stops.flush())
                     self._reason = self._reason_of(choice.finish_reason, choice.stop_reason)
         if self._restart and not self._cancelled:
             self._reason = None
             raise Restarted
         if self._reason is None:
             self._reason = "eos"  # a server that only says [DONE]
+
+    def _open(self) -> None:
+        """The upstream has accepted the request."""
+        if not self._opened.is_set():
+            with self._lock:
+                self._accept()
+            self._opened.set()
+
+    def _write_all(self, tokens: list[tuple[tuple[int, WrittenToken], str]]) -> None:
+        """Hand on tokens with the texts that a stop string leaves them."""
+        for (id, token), text in tokens:
+            self._write(id, token if token.text == text else dataclasses.replace(token, text=text))
 
     def _tokens(self, chunk: Chunk) -> Iterator[tuple[int, WrittenToken]]:
         """Yield the tokens of a chunk with their ids."""

@@ -202,6 +202,21 @@ class TokenIds:
         )
         return {name: id for id, name in enumerate(names) if name}
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Return the text of a prompt for an upstream that tokenizes it and adds what every text
+        begins with. Special tokens are part of it."""
+        tokenizer = self.tokenizer
+        if self.words is not None:
+            return tokenizer.decode(ids)
+        first = tokenizer.encode("")
+        rest = ids[len(first) :] if list(ids[: len(first)]) == first else ids
+        names = (
+            tokenizer.piece(id).encode() if tokenizer.is_special(id) else tokenizer.token_bytes(id)
+            for id in rest
+        )
+        text = b"".join(names).decode("utf-8", "replace")
+        return text.removeprefix(" " * tokenizer.n_stripped_spaces)
+
     def of(self, token: WrittenToken | Alternative) -> int | None:
         """Return the id of a token; None if no token has its text."""
         data = token.data if token.data is not None else token.piece.encode()

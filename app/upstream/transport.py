@@ -208,6 +208,18 @@ def error_message(body: bytes) -> str:
     return _shown(found if isinstance(found, str) else json.dumps(found))
 
 
+def stream_error(error: Any, *, begun: bool) -> EngineError:
+    """Return the error for one that came in a stream; `begun`: after the first token. Servers that
+    open a stream before they check the request refuse it in the first event."""
+    kind = error.get("type") if isinstance(error, dict) else None
+    said = error_message(msgspec.json.encode({"error": error}))
+    if begun:
+        return EngineError(f"the upstream failed while it wrote: {said}")
+    if kind == "overloaded":
+        return QueueFull(f"the upstream is busy: {said}; try again later")
+    return InvalidRequest(f"the upstream refuses the request: {said}")
+
+
 def _shown(text: str) -> str:
     """Return a text of somebody else's in one short line of printable characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -220,7 +220,7 @@ def test_the_key_is_sent_and_not_shown(
     monkeypatch.setenv(UPSTREAM_KEY, "sesame")
     engine = connect()
     write(engine, chat(engine))
-    assert [h["Authorization"] for h in stand_in.headers] == ["Bearer sesame"] * 2
+    assert [h["Authorization"] for h in stand_in.headers] == ["Bearer sesame"] * 3
     assert "sesame" not in repr(engine.address) + repr(engine.hello)
 
 
