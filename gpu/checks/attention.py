@@ -129,7 +129,7 @@ def attend(
     rig.run_op(
         ops.attention, batch, "attention", case.config, queries, cache.pools, LAYER, out.tensor,
         entropy.tensor if entropy else None, mask_table(rig, case.masked),
-        _position_biases(rig, case),
+        position_biases(rig, case),
     )  # fmt: skip
     return out.read(), entropy.read() if entropy else None
 
@@ -139,7 +139,8 @@ def mask_table(rig: Rig, masked: tuple[tuple[int, int], ...]) -> Tensor | None:
     return rig.memory.upload("masked", np.array(masked, np.float32)) if masked else None
 
 
-def _position_biases(rig: Rig, case: AttentionCase) -> Tensor | None:
+def position_biases(rig: Rig, case: AttentionCase) -> Tensor | None:
+    """Return the biases of a case on the device, in bits; None if there are none."""
     biases = case.scoring.position_biases
     if biases is None:
         return None

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpu import ops
-from gpu.checks.attention import mask_table
-from gpu.checks.kv_cache import LAYER, Heads, LayerCache, RowPlaces, heads_config
+from gpu.checks.attention import AttentionCase, mask_table, position_biases, split_batch
+from gpu.checks.kv_cache import LAYER, Heads, LayerCache, RowPlaces
 from gpu.checks.rig import ROUNDING, Array, Rig, check_each, f64, normal
-from gpu.config import ModelConfig
 from gpu.kv.formats import KV_FORMATS
 from gpu.reference import ops as reference
 
@@ -20,7 +19,7 @@ from gpu.reference import ops as reference
 class WeightsCase:
     """`at`: (slot, position) of each row; `keys`: first, number; `bucket`: rows of the plan, 0 for
     as many; `sharpness`: how large scores get; `masked`: for each slot, positions first … end − 1
-    that are masked."""
+    that are masked; `encoder`: rows see keys after their own; `distances`: see `AttentionCase`."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -31,22 +30,28 @@ class WeightsCase:
     window: int | None = None
     cap: float | None = None
     masked: tuple[tuple[int, int], ...] = ()
+    encoder: bool = False
+    distances: int | None = None
     seed: int = 0
 
     @property
-    def config(self) -> ModelConfig:
-        return heads_config(
-            self.heads, sliding_windows=(None, self.window), attn_logit_softcap=self.cap
+    def attention(self) -> AttentionCase:
+        """The attention that has these weights."""
+        return AttentionCase(
+            self.heads,
+            self.at,
+            self.dtype,
+            self.bucket,
+            window=self.window,
+            cap=self.cap,
+            masked=self.masked,
+            encoder=self.encoder,
+            distances=self.distances,
         )
 
     def filled(self, rig: Rig, seed: int, rng: np.random.Generator) -> LayerCache:
-        """Return a cache with random keys up to the last row of each slot. `seed`: of the
-        assignment of blocks."""
-        lengths = RowPlaces.of(*self.at).lengths
-        sizes = max(lengths) + 1, max(lengths.values())
-        cache = LayerCache.scattered(rig, self.config, self.dtype, *sizes, seed)
-        cache.fill(rig, lengths, rng)
-        return cache
+        """See `AttentionCase.filled`."""
+        return self.attention.filled(rig, seed, rng)
 
 
 def check_attention_weights(rig: Rig, case: WeightsCase) -> Array:
@@ -63,13 +68,14 @@ def check_attention_weights(rig: Rig, case: WeightsCase) -> Array:
 def attention_weights(rig: Rig, case: WeightsCase, cache: LayerCache, q: Array) -> Array:
     """Return the device's weights of `q` (n_rows, width): (n_rows, n_heads, n)."""
     n_rows, n_heads, (first, n) = len(case.at), case.heads[0], case.keys
-    batch = rig.batch(RowPlaces.of(*case.at).rows, bucket=case.bucket or n_rows)
+    attention = case.attention
+    batch = split_batch(rig, attention)
     keys = rig.memory.zeros("keys", (2,), "u32", uniform=True)
     rig.memory.write(keys, np.array([first, n], np.uint32))
     queries, out = rig.input("q", q), rig.output(n_rows, n_heads * n, n_heads * n)
     rig.run_op(
-        ops.attention_weights, batch, "weights", case.config, queries, cache.pools, LAYER, keys,
-        out.tensor, mask_table(rig, case.masked),
+        ops.attention_weights, batch, "weights", attention.config, queries, cache.pools, LAYER,
+        keys, out.tensor, mask_table(rig, case.masked), position_biases(rig, attention),
     )  # fmt: skip
     return out.read().reshape(n_rows, n_heads, n)
 
@@ -77,10 +83,10 @@ def attention_weights(rig: Rig, case: WeightsCase, cache: LayerCache, q: Array) 
 def _expected(case: WeightsCase, cache: LayerCache, q: Array) -> Array:
     return reference.attention_weights(
         f64(q).reshape(len(q), case.heads[0], -1),
-        cache.rows(RowPlaces.of(*case.at)),
+        replace(cache.rows(RowPlaces.of(*case.at)), text_ends=case.attention.text_ends),
         f64(cache.keys),
         *case.keys,
-        reference.AttentionScoring(cap=case.cap, window=case.window, masked=case.masked),
+        case.attention.scoring,
     )
 
 
@@ -90,14 +96,18 @@ def _bounds(case: WeightsCase, cache: LayerCache, q: Array, want: Array) -> Arra
     the sum by what 12 merges leave."""
     n_heads, n_kv_heads, head_dim = case.heads
     whole = replace(case, keys=(0, max(position for _, position in case.at) + 1))
+    biases, ends = case.attention.scoring.position_biases, case.attention.text_ends
     shares, bound = _expected(whole, cache, q), np.empty_like(want)
     for row, (slot, position) in enumerate(case.at):
-        keys = reference.gather(f64(cache.keys), cache.tables[slot], position + 1)
+        n_keys = position + 1 if ends is None else int(ends[row]) + 1
+        keys = reference.gather(f64(cache.keys), cache.tables[slot], n_keys)
         for head in range(n_heads):
             query = f64(q[row]).reshape(n_heads, head_dim)[head] / np.sqrt(head_dim)
             longest = np.linalg.norm(keys[:, head * n_kv_heads // n_heads], axis=1).max()
             off = 8 * np.linalg.norm(query) * longest
             off += 4 * (case.cap or 0)  # 1 - e of the cap cancels where scores are small
+            if biases is not None:
+                off += 2 * np.abs(biases).max()
             greatest = shares[row, head].max()
             below = np.log(greatest / np.maximum(want[row, head], 1e-300))
             bound[row, head] = want[row, head] * (2 * off + 32 + 4 * below)

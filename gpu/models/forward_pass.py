@@ -161,7 +161,7 @@ class Pass:
         if weights:
             ops.attention_weights(
                 rec, batch, f"{name}.weights", config, q, self.pools, i, weights.keys,
-                weights.layer(i), masked,
+                weights.layer(i), masked, position_biases,
             )  # fmt: skip
         ops.attention(
             rec, batch, f"{name}.attention", config, q, self.pools, i, attn_out,

@@ -79,10 +79,12 @@ def attention(
             "MASKED": masked is not None,
             **paging(config, pools),
             **({"COUNTS_AT": splits.counts_at} if splits and merges else {}),
-            **({"MAX_DISTANCE": position_biases.shape[1] // 2} if position_biases else {}),
+            **distance_constants(position_biases),
         },
         tiling.prelude | (_merge_prelude(rec) if merges else {}),
-        tiling.lib | _lib(batch, position_biases, merges=merges),
+        tiling.lib
+        | key_lib(batch, position_biases)
+        | ({"partial_results": "partial_results_merged"} if merges else {}),
     )
     if splits is not None and not merges:
         attention_merge(rec, batch, f"{label}.merge", config, splits, tiling.split, out, entropy)
@@ -104,7 +106,7 @@ def _inputs(
     masked: Tensor | None,
     position_biases: Tensor | None,
 ) -> dict[str, Tensor | None]:
-    """Return what attention reads; `_lib` names the files that have the last two."""
+    """Return what attention reads."""
     return {
         "step": batch.step,
         "q": q,
@@ -112,15 +114,25 @@ def _inputs(
         "v_pool": pools.values[layer],
         "block_tables": pools.tables_of(layer),
         "masked": masked,
-        **({"text_ends": batch.text_ends} if batch.text_ends else {}),
-        **({"position_biases": position_biases} if position_biases else {}),
+        **key_inputs(batch, position_biases),
     }
 
 
-def _lib(batch: Batch, position_biases: Tensor | None, *, merges: bool) -> dict[str, str]:
-    """Return the library files that replace those of one pass of a decoder."""
+def key_inputs(batch: Batch, position_biases: Tensor | None) -> dict[str, Tensor]:
+    """Return what the library files of `key_lib` read."""
+    found = {"text_ends": batch.text_ends, "position_biases": position_biases}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def distance_constants(position_biases: Tensor | None) -> dict[str, Number]:
+    """Return the constant of the keys that have position biases of their own."""
+    return {} if position_biases is None else {"MAX_DISTANCE": position_biases.shape[1] // 2}
+
+
+def key_lib(batch: Batch, position_biases: Tensor | None) -> dict[str, str]:
+    """Return the library files that say which keys a row sees and what their scores are, where they
+    are not those of a decoder without biases."""
     variants = {
-        "partial_results": merges and "merged",
         "last_seen": batch.text_ends is not None and "text",
         "key_scores": position_biases is not None and "biased",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu.config import ModelConfig, MoeConfig
 from gpu.errors import DeviceError
 from gpu.kv.pools import KvPools
-from gpu.ops.attention import score_constants
+from gpu.ops.attention import distance_constants, key_inputs, key_lib, score_constants
 from gpu.ops.batch import Batch, expect_shape, paging
 from gpu.ops.packed import cached_lib, packing_prelude
 from gpu.webgpu.buffers import Tensor, padded
@@ -26,12 +26,13 @@ def attention_weights(
     keys: Tensor,
     weights: Tensor,
     masked: Tensor | None = None,
+    position_biases: Tensor | None = None,
 ) -> None:
-    """weights (n_rows, n_heads, n) = softmax(cap(q · kᵀ · scale)) of a range of n keys.
+    """weights (n_rows, n_heads, n) = softmax(cap(q · kᵀ · scale) [+ biases]) of a range of n keys.
 
     `keys` is a uniform buffer of the first key's position and n, read when the plan runs: one plan
-    serves every range. `weights` may be larger than the range needs. `masked`: see
-    `gpu.ops.attention.attention`. Raises DeviceError if the device would end the loop over the
+    serves every range. `weights` may be larger than the range needs. `masked`, `position_biases`:
+    see `gpu.ops.attention.attention`. Raises DeviceError if the device would end the loop over the
     longest context early.
     """
     expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
@@ -47,6 +48,7 @@ def attention_weights(
             "block_tables": pools.tables_of(layer),
             "weights": weights,
             "masked": masked,
+            **key_inputs(batch, position_biases),
         },
         (config.n_heads, batch.n_rows, 1),
         {
@@ -57,10 +59,11 @@ def attention_weights(
             **score_constants(config, layer),
             "LANES": WEIGHTS_LANES,
             "MASKED": masked is not None,
+            **distance_constants(position_biases),
             **paging(config, pools),
         },
         packing_prelude(pools.format, config.head_dim),
-        cached_lib(pools.format) or {"kv": f"kv_{pools.dtype}"},
+        (cached_lib(pools.format) or {"kv": f"kv_{pools.dtype}"}) | key_lib(batch, position_biases),
     )
 
 

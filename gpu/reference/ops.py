@@ -301,7 +301,7 @@ def attention_weights(
     scoring: AttentionScoring = AttentionScoring(),
 ) -> Array:
     """Return the weights of `attention` for the keys at positions first … first + n − 1: (n_rows,
-    n_heads, n), 0 after each row's own position."""
+    n_heads, n), 0 after the last position that a row sees."""
     weights = np.zeros((*q.shape[:2], first + n))
     for row, p in enumerate(_weights(q, keys, rows, scoring)):
         inside = p[:, : first + n]

@@ -1,6 +1,5 @@
-// weights = softmax(cap(q · kᵀ · scale)) over the positions up to each row's own, or the last
-// WINDOW of them, for a range of the keys: the weights that attention.wgsl does not store, with the
-// same bits.
+// weights = softmax(score(q, k)) over the positions that each row sees, for a range of the keys: the
+// weights that attention.wgsl does not store, with the same bits.
 //
 // One workgroup per (head, row), lanes over the keys. It walks all visible keys for the sum, then
 // the keys of the range for their weights. Used by inspection only.
@@ -16,13 +15,14 @@
 // use: paging
 // use: fma4
 // use: softmax_state
-// use: soft_cap
+// use: last_seen
+// use: key_scores
 override N_HEADS: u32;
 override HEAD_VEC4S: u32; // head_dim / 4
 override GROUP: u32;      // heads that share keys
 override Q_STRIDE: u32;
 override SCALE: f32; // of q · k, times log2(e)
-override WINDOW: u32 = 0u; // most keys a row sees, 0: all
+override WINDOW: u32 = 0u; // keys that a row sees, its own and those before it; 0: all
 override LANES: u32; // a power of two
 override MASKED: bool = false;
 
@@ -49,8 +49,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let position = step.rows[row].position;
 
   let oldest = select(0u, position + 1u - WINDOW, WINDOW > 0u && position >= WINDOW);
+  let last = last_seen(row);
   var state = State(LOWEST, 0.0, 0.0);
-  for (var key = oldest + lane; key <= position; key += LANES) {
+  for (var key = oldest + lane; key <= last; key += LANES) {
     if (is_unmasked(row, key)) { state = merged(state, State(score(row, head, key), 1.0, 0.0)); }
   }
   lane_states[lane] = state;
@@ -65,7 +66,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = lane; i < range.n; i += LANES) {
     let key = range.first + i;
     var weight = 0.0;
-    if (key >= oldest && key <= position && is_unmasked(row, key)) {
+    if (key >= oldest && key <= last && is_unmasked(row, key)) {
       weight = exp2(score(row, head, key) - all.maximum) / all.sum;
     }
     weights[at + i] = weight;
@@ -94,5 +95,5 @@ fn score(row: u32, head: u32, key: u32) -> f32 {
       sum = dot_add(floats_of(q[d + 1u]), k[CACHED_VEC4S - 1u], sum);
     }
   }
-  return soft_cap(vec4f(sum * SCALE)).x;
+  return scores_of(vec4f(sum), vec4f(position_bias(row, head, key))).x;
 }

@@ -89,6 +89,19 @@ def test_windows_and_soft_caps(rig: Rig, window: int, cap: float | None) -> None
         assert not got[row, :, : max(0, position + 1 - window)].any()
 
 
+@pytest.mark.parametrize(("window", "distances"), [(None, None), (None, 5), (9, None)])
+def test_an_encoder_sees_keys_on_both_sides(
+    rig: Rig, window: int | None, distances: int | None
+) -> None:
+    rows = (*((0, position) for position in range(70)), *((1, position) for position in range(13)))
+    case = WeightsCase(
+        (5, 5, 12), rows, (0, 70), bucket=128, window=window, encoder=True, distances=distances
+    )
+    weights = check_attention_weights(rig, case)
+    assert weights.sum(-1) == pytest.approx(np.ones((len(rows), 5)), abs=1e-5)
+    assert weights[0, :, 1].min() > 0
+
+
 @pytest.mark.parametrize(("position", "dtype"), [(8_190, "f32"), (32_767, "f16")])
 def test_a_long_context(rig: Rig, position: int, dtype: str) -> None:
     """A device that ends loops early, as Mesa's software device does, would show."""
