@@ -57,7 +57,7 @@ def create_app(
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
 
-    from app.http import errors, metrics, pages, request_ids, retrieval, security
+    from app.http import errors, metrics, pages, request_ids, security
     from app.http import models as model_routes
     from app.http.cache_salts import CacheSalts
     from app.http.client_limits import EXTENSION, ClientLimits
@@ -81,7 +81,7 @@ def create_app(
     embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)
     openapi.register(app, version())
-    retrieval.register(app, engine, settings, encoder_texts)
+    _add_routes_of_the_encoder(app, engine, settings, encoder_texts)
     _add_routes_about_the_model(app, engine, {} if loras is None else loras, trainer)
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
@@ -96,6 +96,15 @@ def create_app(
     tokenize = TokenizeHandler(engine, compare or BYTE_TOKENIZER)
     page_connection.register(app, engine, sessions, tokenize)
     return app
+
+
+def _add_routes_of_the_encoder(
+    app: Flask, engine: EngineClient, settings: Settings, texts: EncoderTexts | None
+) -> None:
+    from app.http import encoder_attention, retrieval
+
+    retrieval.register(app, engine, settings, texts)
+    encoder_attention.register(app, engine, texts)
 
 
 def _add_routes_about_the_model(

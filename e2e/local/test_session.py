@@ -24,6 +24,7 @@ from gpu.inspection.requests import (
     Divergence,
     Embedding,
     Encode,
+    EncoderAttention,
     ForwardPass,
     Neighbours,
     Question,
@@ -206,7 +207,16 @@ ASK = """(messages) => {
 }"""
 
 
-REFUSED = (Divergence, Embedding, Encode, ForwardPass, Neighbours, DevicePeaks, WeightsDigest)
+REFUSED = (
+    Divergence,
+    Embedding,
+    Encode,
+    EncoderAttention,
+    ForwardPass,
+    Neighbours,
+    DevicePeaks,
+    WeightsDigest,
+)
 """Questions that only the server answers."""
 
 

@@ -45,6 +45,7 @@ from gpu.inspection.requests import (
     Divergence,
     Embedding,
     Encode,
+    EncoderAttention,
     ForwardPass,
     InterventionEffect,
     LogitLens,
@@ -140,6 +141,9 @@ class Inspector:
             case Encode():
                 encoder = encode.check(question, self._encoder)
                 return encode.answer(question, encoder, self._model.recomputer.budget)
+            case EncoderAttention():
+                encoder = encode.check_attention(question, self._encoder)
+                return encode.answer_attention(question, encoder, self._model.recomputer.budget)
             case Waterfall():
                 sample = checked_sample(question, self._model)
                 answer = partial(self._waterfalls.answer, question, sample, allowed)
@@ -228,6 +232,6 @@ def question_blocks(question: Question, blocks_for: Callable[..., int]) -> int:
             return blocks_for(context)
         case Encode() | StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks():
             return 0
-        case WeightsDigest() | Neighbours():
+        case WeightsDigest() | Neighbours() | EncoderAttention():
             return 0
     return blocks_for(len(question.ids))

@@ -298,6 +298,16 @@ class Encode(_Question, frozen=True, tag="encode"):
     texts: list[list[int]]
 
 
+class EncoderAttention(_Question, frozen=True, tag="encoder_attention"):
+    """Attention in the embedding model beside the loaded one, from each token of a text to each: at
+    most 64 of its token ids, with the special tokens at both ends.
+
+    weights  f32 (n_layers, n_heads, n, n): softmax weights, each row sums to 1
+    """
+
+    ids: list[int]
+
+
 class StepPlan(_Question, frozen=True, tag="plan"):
     """Dispatches of a step of `n_rows` tokens after `context` others. No arrays.
 
@@ -397,6 +407,7 @@ Question = (
     AboutText
     | Neighbours
     | Encode
+    | EncoderAttention
     | StepPlan
     | Profile
     | CacheBlocks

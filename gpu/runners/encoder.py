@@ -25,10 +25,10 @@ from gpu.kv.blocks import ENCODER_SHAPE, ENCODER_TEXTS, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.models.forward_pass import Pass
 from gpu.models.registry import ENCODER_MODELS
-from gpu.models.workspace import Workspace
+from gpu.models.workspace import AttentionCapture, Instruments, Workspace
 from gpu.ops import Batch
 from gpu.ops.step_buffer import STEP_BYTES, pack_step
-from gpu.plans.capture_buffers import ROW_BUCKETS, slice_of
+from gpu.plans.capture_buffers import ROW_BUCKETS, aligned, slice_of
 from gpu.step import MAX_ROWS, Floats, Row, Step
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.calls import open_calls
@@ -40,6 +40,9 @@ from gpu.webgpu.plan import Recorder
 DTYPE = "f32"
 """Storage type of weights, keys and values: encoders are small, and texts are compared by small
 differences."""
+
+MAX_ATTENDING = 64
+"""Most tokens of a text whose attention is read: it grows with their square."""
 
 Ids = Sequence[int]
 
@@ -57,7 +60,8 @@ class EncoderPlan:
 class Encoder:
     """An encoder and its pooling. Used by one thread, with no other steps in flight on the device.
 
-    max_tokens  tokens of a text
+    max_tokens     tokens of a text
+    max_attending  tokens of a text whose attention is read
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Encoder:
         self._device = device
         self._memory = memory = Memory(device, MAX_ROWS)
         self.max_tokens = min(sentence.max_seq_length or config.context, MAX_ROWS)
+        self.max_attending = min(self.max_tokens, MAX_ATTENDING)
         with WeightLoader(checkpoint, memory, DTYPE) as load:
             self._model = ENCODER_MODELS[config.model_type](config, load, self.max_tokens)
         self._pools = KvPools(config, ENCODER_SHAPE, DTYPE, ENCODER_TEXTS, memory)
@@ -81,7 +86,10 @@ class Encoder:
         self._chosen = memory.zeros("encoder.chosen", (ENCODER_TEXTS,), "u32")  # bound, never read
         self._kernels = Kernels(device)
         self._calls = open_calls(device)
-        self._plans: dict[int, EncoderPlan] = {}
+        self._plans: dict[
+            tuple[int, bool], EncoderPlan
+        ] = {}  # by rows, and whether they keep weights
+        self._capture: AttentionCapture | None = None
         self._busy = False
 
     @classmethod
@@ -119,14 +127,24 @@ class Encoder:
             yield
         with self._pass(texts) as rows:
             plan = self._plan(len(rows))
-            in_pieces = in_pieces or self._device.info.software
-            for commands in plan.dispatches if in_pieces else (plan.whole,):
-                self._calls.submit(self._calls.encode(commands))
-                self._calls.wait(self._calls.flush())
-                yield
+            yield from self._run(plan, in_pieces)
             shape = (len(rows), plan.states.shape[1])
             states = self._memory.read(slice_of(plan.states, 0, shape))
         return self._pool(states[:, : self.config.hidden_size], [len(ids) for ids in texts])
+
+    def attention(self, ids: Ids, *, in_pieces: bool = False) -> Generator[None, None, Floats]:
+        """Return the attention weights of a text of at most `max_attending` ids, (n_layers,
+        n_heads, n, n). Yields as `vectors` does."""
+        while self._busy:
+            yield
+        n_layers, n_heads, n = self.config.n_layers, self.config.n_heads, len(ids)
+        with self._pass([ids]):
+            capture = self._attention_capture()
+            self._memory.write(capture.keys, np.array([0, n], np.uint32))
+            yield from self._run(self._plan(n, capture), in_pieces)
+            kept = self._memory.read(capture.layers)[:, : n * n_heads * n]
+        weights: Floats = kept.reshape(n_layers, n, n_heads, n).swapaxes(1, 2)
+        return weights
 
     def n_fitting(self, lengths: Sequence[int], most_rows: int) -> int:
         """Return how many of the first texts with these lengths to compute in one pass of about
@@ -157,22 +175,41 @@ class Encoder:
         finally:
             self._busy = False
 
-    def _plan(self, n_rows: int) -> EncoderPlan:
-        """Return the plan of a pass of so many rows, recorded now if it is the first."""
-        bucket = next(size for size in ROW_BUCKETS if size >= n_rows)
-        if bucket not in self._plans:
+    def _run(self, plan: EncoderPlan, in_pieces: bool) -> Generator[None, None, None]:
+        in_pieces = in_pieces or self._device.info.software
+        for commands in plan.dispatches if in_pieces else (plan.whole,):
+            self._calls.submit(self._calls.encode(commands))
+            self._calls.wait(self._calls.flush())
+            yield
+
+    def _attention_capture(self) -> AttentionCapture:
+        """Return the buffers of attention weights, allocated at the first call."""
+        if self._capture is None:
+            n = self.max_attending
+            room = aligned(n * self.config.n_heads * n)
+            layers = self._memory.zeros("encoder.weights", (self.config.n_layers, room))
+            keys = self._memory.zeros("encoder.keys", (2,), "u32", uniform=True)
+            self._capture = AttentionCapture(keys, lambda i: slice_of(layers, i, (1, room)), layers)
+        return self._capture
+
+    def _plan(self, n_rows: int, attention: AttentionCapture | None = None) -> EncoderPlan:
+        """Return the plan of a pass of so many rows, recorded now if it is the first. `attention`:
+        where it keeps its attention weights; None: it keeps none."""
+        key = next(size for size in ROW_BUCKETS if size >= n_rows), attention is not None
+        if key not in self._plans:
             rec = Recorder(self._device, self._kernels)
-            batch = Batch(self._step, bucket, 0, text_ends=self._text_ends)
+            batch = Batch(self._step, key[0], 0, text_ends=self._text_ends)
+            kept = Instruments(attention=attention)
             states = self._model.forward(
-                Pass(rec, batch, self.config, self._work, self._pools, self._chosen)
+                Pass(rec, batch, self.config, self._work, self._pools, self._chosen, kept)
             )
             each = [dispatch.in_pass for dispatch in rec.plan.dispatches]
-            self._plans[bucket] = EncoderPlan(
+            self._plans[key] = EncoderPlan(
                 self._calls.prepare(StepCommands((tuple(each),))),
                 tuple(self._calls.prepare(StepCommands(((one,),))) for one in each),
                 states,
             )
-        return self._plans[bucket]
+        return self._plans[key]
 
     def _pool(self, states: Floats, lengths: Sequence[int]) -> Floats:
         """Return the vectors of texts whose states are one below the other."""

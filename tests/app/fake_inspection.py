@@ -25,6 +25,7 @@ from gpu.inspection.requests import (
     Divergence,
     Embedding,
     Encode,
+    EncoderAttention,
     ForwardPass,
     LogitLens,
     Losses,
@@ -45,6 +46,7 @@ from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 from tests.app.fake_forward import fake_forward
 from tests.app.fake_plan import fake_plan
 
+FAKE_ENCODER_HEADS = 3
 OTHER_RUN = 2**32 - 1
 """Number of a run of another client, which no page started."""
 
@@ -109,14 +111,14 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
         case Embedding(ids=ids, pooling=pooling):
             return Answer({}, (Array.of("vector", fake_vector(ids, pooling, info)),))
         case Neighbours(ids=ids, top=top):
-            shape = (len(ids), top)
-            cosines = -np.sort(-rng.uniform(0.1, 1.0, shape))
-            return Answer({}, (
-                Array.of("ids", rng.integers(0, vocab, shape)), Array.of("cosines", cosines),
-            ))  # fmt: skip
+            cosines = -np.sort(-rng.uniform(0.1, 1.0, (len(ids), top)))
+            near = rng.integers(0, vocab, cosines.shape)
+            return Answer({}, (Array.of("ids", near), Array.of("cosines", cosines)))
         case Encode(texts=texts):
             vectors = np.array([fake_encoded(ids, info) for ids in texts])
             return Answer({}, (Array.of("vectors", vectors),))
+        case EncoderAttention(ids=ids):
+            return Answer({}, (Array.of("weights", _encoder_weights(len(ids), info, rng)),))
         case StepPlan(n_rows=n_rows, context=context):
             return Answer(fake_plan(info, n_rows, context), ())
         case Profile(n_rows=n_rows, context=context):
@@ -146,6 +148,12 @@ def fake_encoded(ids: list[int], info: EngineInfo) -> npt.NDArray[np.float64]:
     assert info.embedding is not None
     vector = np.random.default_rng(ids).normal(size=info.embedding.hidden_size)
     return vector / np.linalg.norm(vector)
+
+
+def _encoder_weights(n: int, info: EngineInfo, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return random attention weights of a text of n tokens in the embedding model."""
+    assert info.embedding is not None
+    return rng.dirichlet([0.5] * n, (info.embedding.n_layers, FAKE_ENCODER_HEADS))
 
 
 def _kv_state(info: EngineInfo, run: int = 1) -> KvState:

@@ -15,6 +15,7 @@ import msgspec
 
 from app import assets
 from app.engine_client import ReplicaStatus
+from app.http.encoder_attention import EncoderAttentionAnswer
 from app.http.sizing import SizingAnswer
 from app.local.exports import DtypeOffers
 from app.local.model_files import Manifest
@@ -113,7 +114,7 @@ def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer."""
     answers = (
         ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer,
-        TrainOffer, StepAnswer, LoraChange,
+        TrainOffer, StepAnswer, LoraChange, EncoderAttentionAnswer,
     )  # fmt: skip
     return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 

@@ -1,4 +1,4 @@
-"""Encode: vectors of texts by the embedding model beside the one that writes.
+"""Encode: vectors of texts by the embedding model beside the one that writes, and its attention.
 
 A text of an encoder is computed as a whole, so pieces are dispatches of a pass, and while runs
 write a pass has few texts.
@@ -6,6 +6,7 @@ write a pass has few texts.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.questions.model import AnswerSteps
 from gpu.errors import InvalidRequest
-from gpu.inspection.requests import MAX_ENCODED, Answer, Array, Encode
-from gpu.step import MAX_ROWS
+from gpu.inspection.requests import MAX_ENCODED, Answer, Array, Encode, EncoderAttention
+from gpu.step import MAX_ROWS, Floats
 
 if TYPE_CHECKING:
     from gpu.runners.encoder import Encoder
@@ -28,23 +29,38 @@ SHARE = 0.1
 def check(question: Encode, encoder: Encoder | None) -> Encoder:
     """Return the encoder. Raises InvalidRequest if there is none, or for texts that it cannot
     encode."""
-    if encoder is None:
-        raise InvalidRequest(
-            "there is no embedding model; start the server with --embedding-model", "kind"
-        )
+    encoder = _required(encoder)
     if not 1 <= len(question.texts) <= MAX_ENCODED:
         raise InvalidRequest(
             f"expected 1 to {MAX_ENCODED} texts, but got {len(question.texts)}", "texts"
         )
-    vocab = encoder.config.vocab_size
     for i, ids in enumerate(question.texts):
-        if not 1 <= len(ids) <= encoder.max_tokens:
-            raise InvalidRequest(
-                f"expected 1 to {encoder.max_tokens} ids, but got {len(ids)}", f"texts[{i}]"
-            )
-        if not 0 <= min(ids) <= max(ids) < vocab:
-            raise InvalidRequest(f"expected ids from 0 to {vocab - 1}", f"texts[{i}]")
+        _check_ids(ids, encoder, encoder.max_tokens, f"texts[{i}]")
     return encoder
+
+
+def check_attention(question: EncoderAttention, encoder: Encoder | None) -> Encoder:
+    """Return the encoder. Raises InvalidRequest if there is none, or for a text that it cannot
+    encode."""
+    encoder = _required(encoder)
+    _check_ids(question.ids, encoder, encoder.max_attending, "ids")
+    return encoder
+
+
+def _required(encoder: Encoder | None) -> Encoder:
+    if encoder is None:
+        raise InvalidRequest(
+            "there is no embedding model; start the server with --embedding-model", "kind"
+        )
+    return encoder
+
+
+def _check_ids(ids: list[int], encoder: Encoder, most: int, param: str) -> None:
+    vocab = encoder.config.vocab_size
+    if not 1 <= len(ids) <= most:
+        raise InvalidRequest(f"expected 1 to {most} ids, but got {len(ids)}", param)
+    if not 0 <= min(ids) <= max(ids) < vocab:
+        raise InvalidRequest(f"expected ids from 0 to {vocab - 1}", param)
 
 
 def answer(question: Encode, encoder: Encoder, budget: QuestionBudget) -> AnswerSteps:
@@ -53,14 +69,29 @@ def answer(question: Encode, encoder: Encoder, budget: QuestionBudget) -> Answer
         writing = budget.writing
         most = ROWS_BESIDE_RUNS if writing else MAX_ROWS
         n = encoder.n_fitting([len(ids) for ids in texts], most)
-        pieces = encoder.vectors(texts[:n], in_pieces=writing)
-        while True:
-            budget.set_share(SHARE)
-            try:
-                next(pieces)
-            except StopIteration as done:
-                found.append(done.value)
-                break
-            yield
+        vectors = yield from _within(budget, encoder.vectors(texts[:n], in_pieces=writing))
+        found.append(vectors)
         texts = texts[n:]
     return Answer({}, (Array.of("vectors", np.concatenate(found)),))
+
+
+def answer_attention(
+    question: EncoderAttention, encoder: Encoder, budget: QuestionBudget
+) -> AnswerSteps:
+    pieces = encoder.attention(question.ids, in_pieces=budget.writing)
+    weights = yield from _within(budget, pieces)
+    return Answer({}, (Array.of("weights", weights),))
+
+
+def _within(
+    budget: QuestionBudget, pieces: Generator[None, None, Floats]
+) -> Generator[None, None, Floats]:
+    """Run a pass piece by piece within the share of encoding, and return what it computes."""
+    while True:
+        budget.set_share(SHARE)
+        try:
+            next(pieces)
+        except StopIteration as done:
+            found: Floats = done.value
+            return found
+        yield

@@ -12,7 +12,7 @@ from app import tale
 from gpu import Engine, SamplingParams
 from gpu.engine.backends import check_options
 from gpu.errors import InvalidRequest, ModelError
-from gpu.inspection.requests import MAX_ENCODED, Encode, LogitLens
+from gpu.inspection.requests import MAX_ENCODED, Encode, EncoderAttention, LogitLens
 from gpu.load_options import LoadOptions
 from tests.gpu.models import random_bert
 from tests.gpu.runners.test_encoder import BOUND, texts_of
@@ -75,12 +75,43 @@ def test_texts_that_it_cannot_encode_are_refused(
         engine.inspect(Encode(texts)).result(60)
 
 
+def test_attention_is_read_beside_a_text_that_is_written(engine: Engine, folder: Path) -> None:
+    ids = TEXTS[2]
+    alone = engine.inspect(EncoderAttention(ids)).result(120)["weights"]
+    np.testing.assert_allclose(alone, random_bert.attention(folder, ids), rtol=0, atol=BOUND)
+    asked = None
+    for token in engine.generate([5, 6], SamplingParams(max_tokens=40, seed=5, ignore_eos=True)):
+        if token.index == 5:
+            asked = [engine.inspect(EncoderAttention(ids)), engine.inspect(Encode([ids]))]
+    assert asked is not None
+    np.testing.assert_array_equal(asked[0].result(120)["weights"], alone)
+    vectors = asked[1].result(120)["vectors"]
+    np.testing.assert_allclose(vectors, random_bert.reference(folder, [ids]), rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ([], "expected 1 to 64 ids, but got 0"),
+        ([1] * 65, "expected 1 to 64 ids, but got 65"),
+        ([101], "expected ids from 0 to 100"),
+    ],
+)
+def test_attention_that_it_cannot_read_is_refused(
+    engine: Engine, ids: list[int], words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        engine.inspect(EncoderAttention(ids)).result(60)
+
+
 def test_without_an_embedding_model_the_answer_says_so() -> None:
     engine = Engine.load(tale.model_dir(), LoadOptions(context=64))
     try:
         assert engine.info.embedding is None
         with pytest.raises(InvalidRequest, match="start the server with --embedding-model"):
             engine.inspect(Encode([[1]])).result(60)
+        with pytest.raises(InvalidRequest, match="start the server with --embedding-model"):
+            engine.inspect(EncoderAttention([1])).result(60)
         engine.inspect(LogitLens([1, 2], 1, 2)).result(60)
     finally:
         engine.close()

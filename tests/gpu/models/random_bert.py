@@ -74,6 +74,17 @@ def reference(
     return torch.stack(found).numpy()
 
 
+@torch.no_grad()
+def attention(folder: Path, ids: Sequence[int]) -> Floats:
+    """Return the attention weights of a text, (n_layers, n_heads, n, n)."""
+    model_type = AutoConfig.from_pretrained(folder).model_type
+    model = AutoModel.from_pretrained(
+        folder, attn_implementation="eager", **_without_pooler(model_type)
+    ).eval()
+    found = model(torch.tensor([list(ids)]), output_attentions=True).attentions
+    return torch.cat(found).numpy()
+
+
 def _without_pooler(model_type: str) -> dict[str, bool]:
     """Return the argument that leaves out the pooler, which sentence-transformers does not use;
     ModernBERT has none."""

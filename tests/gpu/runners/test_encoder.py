@@ -58,6 +58,24 @@ def finish(pieces: Generator[None, None, Floats]) -> tuple[Floats, int]:
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
+    "sizes", [{}, MPNET, MODERN | {"local_attention": 8}], ids=["bert", "mpnet", "modernbert"]
+)
+def test_attention_is_that_of_transformers(
+    device: Device, tmp_path: Path, sizes: dict[str, object]
+) -> None:
+    folder = random_bert.write(tmp_path, **sizes)  # type: ignore[arg-type]
+    encoder = Encoder.load(folder, device)
+    for ids in texts_of((1, 23, encoder.max_attending)):
+        found, _ = finish(encoder.attention(ids))
+        np.testing.assert_allclose(found, random_bert.attention(folder, ids), rtol=0, atol=BOUND)
+    vectors, _ = finish(encoder.vectors(texts_of((23,))))
+    np.testing.assert_allclose(
+        vectors, random_bert.reference(folder, texts_of((23,))), rtol=0, atol=BOUND
+    )
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
     ("pooling", "normalize", "sizes"),
     [
         ("mean", True, {}),

@@ -17,13 +17,14 @@ const PIECE_ROWS = 16;
 /**
  * Questions that only the server answers, as the subject of a sentence.
  *
- * @type {Record<"digest" | "divergence" | "embedding" | "encode" | "forward" | "neighbours" | "peaks", string>}
+ * @type {Record<"digest" | "divergence" | "embedding" | "encode" | "encoder_attention" | "forward" | "neighbours" | "peaks", string>}
  */
 const REFUSED = {
   digest: "digests of the weights are",
   divergence: "rounded keys and values and other windows are",
   embedding: "embeddings are",
   encode: "embeddings are",
+  encoder_attention: "embeddings are",
   forward: "the vectors inside a layer are",
   neighbours: "neighbours of a token are",
   peaks: "the speed of the device is",

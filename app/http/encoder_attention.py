@@ -1,0 +1,79 @@
+"""`/api/encoder-attention`: who attends to whom in the embedding model.
+
+POST /api/encoder-attention   `{"text": …}`, answered with `EncoderAttentionAnswer`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import numpy as np
+from flask import Flask, Response
+
+from app.engine_client import ASKER_IDS, EngineClient
+from app.http.client_limits import place
+from app.http.json_bodies import answer, read_body
+from app.prompt.encoder_texts import EncoderTexts
+from gpu import InvalidRequest
+from gpu.inspection.requests import EncoderAttention
+
+EXAMPLE = '{"text": "The cat sat on the mat."}'
+MAX_TOKENS = 64
+"""Most tokens of a text, special ones included; what a text has more is left out."""
+MAX_CHARS = 2000
+N_DIGITS = 6
+
+
+class TextRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+
+
+class EncoderToken(msgspec.Struct, frozen=True):
+    """Token of a text; `piece`: as the tokenizer writes it."""
+
+    id: int
+    piece: str
+
+
+class EncoderAttentionAnswer(msgspec.Struct, frozen=True):
+    """Attention of a text of n tokens.
+
+    weights  (n_layers, n, n): from each token to each, mean over the heads; each row sums to 1
+    ms       time of the question, with the wait for other work
+    """
+
+    model: str
+    n_heads: int
+    tokens: tuple[EncoderToken, ...]
+    weights: list[list[list[float]]]
+    ms: float
+
+
+def register(app: Flask, engine: EngineClient, texts: EncoderTexts | None) -> None:
+    """Add the route. `texts`: those of the engine's embedding model, if it has one."""
+
+    @app.post("/api/encoder-attention")
+    def encoder_attention() -> Response:
+        asked = read_body(TextRequest, EXAMPLE, "text")
+        info = engine.require_ready().embedding
+        if texts is None or info is None:
+            raise InvalidRequest(
+                "there is no embedding model; start the server with --embedding-model", "text"
+            )
+        if not 1 <= len(asked.text) <= MAX_CHARS:
+            raise InvalidRequest(
+                f"expected a text of 1 to {MAX_CHARS:,} characters, but got {len(asked.text):,}",
+                "text",
+            )
+        [ids] = texts.encode([asked.text], "", min(MAX_TOKENS, info.max_tokens))
+        began = time.monotonic()
+        with place(engine):
+            found = engine.inspect(EncoderAttention(ids), next(ASKER_IDS)).result()
+        weights = found["weights"]
+        means = np.round(weights.mean(axis=1, dtype=np.float64), N_DIGITS)
+        pieces = tuple(EncoderToken(id, texts.tokenizer.piece(id)) for id in ids)
+        ms = 1000 * (time.monotonic() - began)
+        return answer(
+            EncoderAttentionAnswer(info.name, weights.shape[1], pieces, means.tolist(), ms)
+        )
