@@ -36,10 +36,12 @@ class Logprobs(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """`reasoning_content`: what a reasoning model writes before its answer."""
+    """`reasoning_content`: what a reasoning model writes before its answer; newer vLLMs call it
+    `reasoning`, and some servers send both."""
 
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -56,7 +58,8 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def new_text(self) -> str:
         delta = self.delta or Delta()
-        return (self.text or "") + (delta.reasoning_content or "") + (delta.content or "")
+        reasoning = delta.reasoning_content or delta.reasoning or ""
+        return (self.text or "") + reasoning + (delta.content or "")
 
 
 class CachedTokens(msgspec.Struct, frozen=True):

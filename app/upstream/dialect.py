@@ -26,6 +26,7 @@ class Dialect:
     max_seed       largest seed; has_seed_0: 0 is one
     penalised_top  it tells candidates of runs with penalties or biases
     cache_salt     it knows `Request.cache_salt`
+    grammars       kinds of grammars that it knows besides a JSON schema
     native         TGI: plain texts go to `/generate_stream` (app/upstream/tgi.py). A stream begins
                    before the request is checked, and stop strings are left in the text
     """
@@ -42,6 +43,7 @@ class Dialect:
     has_seed_0: bool = True
     penalised_top: bool = True
     cache_salt: bool = False
+    grammars: tuple[str, ...] = ()
     native: bool = False
 
     def settings_of(self, *, chat: bool) -> Mapping[str, str]:
@@ -61,6 +63,7 @@ VLLM = Dialect(
     going_on={"continue_final_message": True, "add_generation_prompt": False},
     max_seed=2**63 - 1,
     cache_salt=True,
+    grammars=("regex",),
 )
 LLAMA_SERVER = Dialect(
     name="llama-server",
@@ -75,6 +78,7 @@ TOKENGLASS = Dialect(
     max_seed=2**64 - 1,
     penalised_top=False,
     cache_salt=True,
+    grammars=("regex",),
 )
 
 TGI = Dialect(
@@ -87,6 +91,7 @@ TGI = Dialect(
     n_chat_top=5,
     max_seed=2**63 - 1,
     has_seed_0=False,
+    grammars=("regex",),
     native=True,
 )
 

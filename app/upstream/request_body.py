@@ -18,6 +18,8 @@ NEUTRAL = {s.name: s.declared.neutral for s in SAMPLING_SETTINGS if s.declared.s
 PENALTIES = [s.name for s in SAMPLING_SETTINGS if s.declared.stage == "penalty"]
 OPENAI_SETTINGS = ("top_p", "frequency_penalty", "presence_penalty")
 """Sampling settings of OpenAI's API other than the temperature."""
+GRAMMARS = {"json_schema": "a JSON schema", "regex": "a regular expression"}
+"""Kinds of grammars that upstreams know."""
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
 
@@ -73,7 +75,7 @@ class BodyWriter:
         if request.cache_salt and self.dialect.cache_salt:
             body["cache_salt"] = request.cache_salt
         if request.grammar is not None:
-            body["response_format"] = self._response_format(request.grammar)
+            body |= self._constraint(request.grammar)
         return path, body | self._logprobs(request, path)
 
     def _native(
@@ -85,7 +87,8 @@ class BodyWriter:
         room = self._room(len(ids), left)
         body = generate_body(text, request.params, seed, room, self.dialect.n_top)
         if request.grammar is not None:
-            body["parameters"]["grammar"] = self._response_format(request.grammar)
+            grammar = self._constraint(request.grammar)["response_format"]
+            body["parameters"]["grammar"] = grammar
         return body
 
     def _room(self, n_read: int, left: int) -> int:
@@ -182,18 +185,20 @@ class BodyWriter:
                 "logit_bias",
             )
 
-    def _response_format(self, grammar: Grammar) -> dict[str, Any]:
+    def _constraint(self, grammar: Grammar) -> dict[str, Any]:
         """Return the field for a grammar. Raises InvalidRequest for one that the upstream does not
         know."""
-        if self.dialect.native and grammar.kind in ("json_schema", "regex") and not grammar.n_read:
-            return grammar_of(grammar)
-        if grammar.kind != "json_schema" or grammar.n_read:
-            regex = " or a regular expression" if self.dialect.native else ""
+        known = ("json_schema", *self.dialect.grammars)
+        if grammar.kind not in known or grammar.n_read:
+            names = " or ".join(GRAMMARS[kind] for kind in known)
             raise InvalidRequest(
-                f"only a JSON schema{regex} is passed on to this upstream ({self.dialect.name}), "
-                "and only from the beginning of an answer; leave the grammar out, or ask the "
-                "upstream itself",
+                f"only {names} is passed on to this upstream ({self.dialect.name}), and only from "
+                "the beginning of an answer; leave the grammar out, or ask the upstream itself",
                 "grammar",
             )
-        schema = json.loads(grammar.text)
-        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        if self.dialect.native:
+            return {"response_format": grammar_of(grammar)}
+        if grammar.kind == "regex":
+            return {"structured_outputs": {"regex": grammar.text}}
+        content = {"name": "answer", "schema": json.loads(grammar.text)}
+        return {"response_format": {"type": "json_schema", "json_schema": content}}

@@ -25,6 +25,7 @@ from app.upstream.engine import UpstreamEngine
 from app.upstream.tokenizer import FIRST_WORD, WordTokenizer
 from gpu import (
     ENDED_IN_PAUSE,
+    Grammar,
     Interventions,
     InvalidRequest,
     LayerFactor,
@@ -173,6 +174,38 @@ def test_settings_have_the_names_of_the_upstream(
     engine = connect(kind)
     write(engine, chat(engine), top_k=5, repetition_penalty=1.2)
     assert fields.items() <= stand_in.bodies[-1].items()
+
+
+def test_a_regular_expression_goes_to_servers_that_know_it(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    engine, written = connect("vllm"), Written()
+    engine.submit(Request(chat(engine), grammar=Grammar("regex", "yes|no")), written)
+    written.wait_done()
+    assert stand_in.bodies[-1]["structured_outputs"] == {"regex": "yes|no"}
+    engine = connect()
+    with pytest.raises(InvalidRequest, match="only a JSON schema is passed on"):
+        engine.submit(Request(chat(engine), grammar=Grammar("regex", "yes|no")), written)
+    assert len(stand_in.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")]
+)
+def test_reasoning_is_part_of_the_text(
+    connect: Connect, stand_in: StandIn, names: tuple[str, ...]
+) -> None:
+    """Whatever it is called, and once."""
+
+    def answer(handler: Handler) -> None:
+        handler.begin_stream()
+        for delta in (dict.fromkeys(names, "Hm. "), {"content": "Yes"}):
+            handler.send_event({"choices": [{"delta": delta}]})
+        handler.send_event(b"[DONE]")
+
+    stand_in.answer = answer
+    engine = connect("vllm")
+    assert "".join(words_of(write(engine, chat(engine)))) == "Hm. Yes"
 
 
 def test_what_an_upstream_cannot_do_is_refused_by_name(connect: Connect, stand_in: StandIn) -> None:
