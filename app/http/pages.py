@@ -16,9 +16,9 @@ STYLE_SHEETS = (
     "panels/layers", "panels/run-strip", "look/panel", "look/parts", "look/tokens", "look/forward",
     "look/attention", "look/lens", "look/experts", "look/filters", "look/reach", "look/branches",
     "look/compare", "look/loss", "look/attribution", "look/timeline", "look/cache", "look/schedule",
-    "look/weights", "look/plan", "look/lab", "look/needs", "look/train", "tour/tour", "lessons",
-    "panels/models", "conversations/drawer", "words", "ui/lacks", "ui/states", "ui/widths",
-    "ui/phone", "replay/replay",
+    "look/weights", "look/plan", "look/lab", "look/needs", "look/train", "look/retrieval",
+    "tour/tour", "lessons", "panels/models", "conversations/drawer", "words", "ui/lacks",
+    "ui/states", "ui/widths", "ui/phone", "replay/replay",
 )  # fmt: skip
 """Files below static/css that make up page.css, in the order of the cascade."""
 

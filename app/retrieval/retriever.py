@@ -107,7 +107,7 @@ class Retriever:
         texts, info = self._encoder()
         room = room_for_text(texts, info.max_tokens)
         defaults = ChunkSettings(min(ChunkSettings().size, room))
-        defaults = replace(defaults, overlap=min(defaults.overlap, defaults.size // 2))
+        defaults = replace(defaults, overlap=min(defaults.overlap, defaults.size // 8))
         folder = self._folder(client)
         with self._lock:
             run = self._run if self._owner == folder.name else None

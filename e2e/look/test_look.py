@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -14,6 +15,7 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import WATCH_SHIFTS, open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
+from tests.app.fake_encoder import INFO
 
 INSTRUMENTS = (
     "tokens",
@@ -29,6 +31,7 @@ INSTRUMENTS = (
     "loss",
     "cache",
     "attribution",
+    "retrieval",
     "schedule",
     "weights",
     "plan",
@@ -36,9 +39,10 @@ INSTRUMENTS = (
     "needs",
     "train",
 )
-FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab", "train"))
+FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab", "train", "retrieval"))
 """Instruments with a table as soon as there is an answer; a comparison, the lab's experiments and a
-training must be run first, as `test_compare.py`, `test_lab.py` and `test_train.py` do."""
+training must be run first, as `test_compare.py`, `test_lab.py` and `test_train.py` do, and
+retrieval needs an embedding model, see `test_retrieval.py`."""
 EXPERTS = 6
 """Experts of the fake model, so that the instrument for experts is there too."""
 
@@ -264,9 +268,14 @@ def test_files_hold_what_the_table_says(page: Page, site: Callable[..., Site], n
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_a_picture_is_saved_of_what_is_seen(
-    page: Page, site: Callable[..., Site], theme: str
+    page: Page,
+    site: Callable[..., Site],
+    theme: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    _, look = wrote(page, site(n_experts=EXPERTS), color_scheme=theme)
+    monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path))  # there is no document
+    _, look = wrote(page, site(n_experts=EXPERTS, embedding=INFO), color_scheme=theme)
     for name in INSTRUMENTS:
         look.open(name)
         expect(look.message).to_be_hidden()

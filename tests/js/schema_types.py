@@ -22,6 +22,7 @@ from app.local.model_files import Manifest
 from app.models.switching import ModelOffers
 from app.protocol.replay_format import Schema, replay_schema
 from app.protocol.schema import protocol_schema
+from app.retrieval.messages import RetrievalOffer, SearchAnswer
 from app.train.trainer import StepAnswer, TrainOffer
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.tensor_summary import TensorSummary
@@ -114,7 +115,7 @@ def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer."""
     answers = (
         ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer,
-        TrainOffer, StepAnswer, LoraChange, EncoderAttentionAnswer,
+        TrainOffer, StepAnswer, LoraChange, EncoderAttentionAnswer, RetrievalOffer, SearchAnswer,
     )  # fmt: skip
     return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 

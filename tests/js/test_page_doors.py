@@ -62,12 +62,14 @@ ROOMS = {
     "look/timeline": "core-sample look/plan look/shared state turns ui view",
     "look/tokens": "chat local/text look/shared net state turns ui view",
     "look/forward": "interventions look/shared look/weights state ui view",
+    "look/retrieval": "chat interventions look/attribution look/forward look/shared net state turns"
+    " ui",
     "look/lab": "chat core-sample interventions look/plan look/shared net state turns ui",
     "look/needs": "chat look/plan look/shared net state ui",
     "look/train": "core-sample interventions look/shared net state ui",
     "look": "look/attention look/attribution look/branches look/cache look/compare look/experts"
     " look/filters look/forward look/lab look/lens look/loss look/needs look/plan look/reach"
-    " look/schedule"
+    " look/retrieval look/schedule"
     " look/shared look/timeline look/tokens look/train look/weights state ui",
     "panels": "chat conversations core-sample glossary interventions local/gpu local/hub look"
     " look/cache look/reach look/shared net settings state turns ui view",

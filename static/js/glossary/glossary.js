@@ -101,7 +101,7 @@ export const GLOSSARY = [
   { word: "few-shot", says: "Examples in the prompt show the model what to do; its weights stay as they are.", also: ["in-context learning"], place: "compare" },
   { word: "chain of thought", says: "Steps written before the answer: each becomes input for what follows.", also: ["step by step", "reasoning"], place: "compare" },
   { word: "agent", says: "A model that calls tools and reads their results, turn by turn, until it can answer.", also: ["tool call", "function calling"], place: "timeline" },
-  { word: "retrieval", says: "Finding the passages that fit a question and putting them into the prompt.", also: ["RAG", "retrieval-augmented generation"] },
+  { word: "retrieval", says: "Finding the passages that fit a question and putting them into the prompt.", also: ["RAG", "retrieval-augmented generation"], place: "retrieval" },
   { word: "text embedding", says: "One vector for a whole text; texts of similar meaning have similar vectors.", also: ["sentence embedding", "embedding model"], place: "tokens" },
   { word: "cosine similarity", says: "How far two vectors point the same way: 1 in the same direction, 0 at a right angle.", also: ["cosine"], place: "tokens" },
 

@@ -102,6 +102,13 @@ export const INSTRUMENTS = [
     fetch: async () => (await import("./attribution/attribution.js")).attribution,
   },
   {
+    name: "retrieval",
+    tab: "RAG",
+    title: "Retrieval",
+    what: "Your documents in chunks, the chunks nearest to a question, and which of them the answer looked at.",
+    fetch: async () => (await import("./retrieval/retrieval.js")).retrieval,
+  },
+  {
     name: "schedule",
     tab: "Steps",
     title: "Scheduler",

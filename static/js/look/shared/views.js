@@ -2,7 +2,7 @@
 
 import { changed } from "../../state.js";
 import { el } from "../../ui/dom.js";
-import { newSegmented } from "../../ui/segmented.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 
 /** @template {Focus} F */
 export class Views {
@@ -16,25 +16,31 @@ export class Views {
     this.name = name;
     this.views = views;
     this.shown = views[0];
+    /** @type {HTMLElement} */
+    this.choices = el("fieldset");
     /** @type {Map<InstrumentView<F>, HTMLElement>} */
     this.boxes = new Map();
   }
 
+  /** Show a view, as if it was chosen. @param {InstrumentView<F>} view */
+  open(view) {
+    this.shown.hide?.(false);
+    this.shown = view;
+    drawSegmented(this.choices, view.name);
+    changed("look");
+  }
+
   /** @param {HTMLElement} root */
   setUp(root) {
-    const choices = newSegmented({
+    this.choices = newSegmented({
       legend: "View",
       name: this.name,
       options: this.views.map(({ name, label }) => [name, label]),
       value: this.shown.name,
-      onChange: (wanted) => {
-        this.shown.hide?.(false);
-        this.shown = this.views.find(({ name }) => name === wanted) ?? this.shown;
-        changed("look");
-      },
+      onChange: (wanted) => this.open(this.views.find(({ name }) => name === wanted) ?? this.shown),
     });
-    choices.classList.add("look-views");
-    root.append(choices);
+    this.choices.classList.add("look-views");
+    root.append(this.choices);
     for (const view of this.views) {
       const box = root.appendChild(el("div", `look-view view-${view.name}`));
       this.boxes.set(view, box);

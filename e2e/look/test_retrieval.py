@@ -1,0 +1,275 @@
+"""Retrieval on the page: documents, the way of a question, and the answer's chunks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import FilePayload, Locator, Page, expect
+
+from app.retrieval.retriever import Retriever
+from e2e.bundled import ask_engine
+from e2e.look.panel import LookPanel
+from e2e.look.test_looks import open_page, violations
+from e2e.playground import Playground
+from e2e.site import Site
+from gpu.inspection.requests import Divergence, Losses
+from tests.app.fake_encoder import INFO, ids_of
+from tests.app.fake_inspection import fake_encoded
+from tests.app.fake_options import FakeOptions, info_of
+from tests.app.fake_tokenizer import STORY
+from tests.app.retrieval.pdf_files import pdf_of
+
+ENGINE = info_of(FakeOptions(embedding=INFO))
+QUESTION = "who has the lamp"
+REUSED = 40
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path))
+    return tmp_path / "retrieval" / "local"
+
+
+def view(look: LookPanel, name: str) -> LookPanel:
+    look.panel.locator(".look-views label", has_text=name).click()
+    return look
+
+
+def says(look: LookPanel) -> Locator:
+    return look.panel.locator(".look-view:visible .rt-says").first
+
+
+def give(look: LookPanel, *files: tuple[str, bytes]) -> None:
+    payloads = [FilePayload(name=name, mimeType="", buffer=data) for name, data in files]
+    look.panel.get_by_label("Files to index").set_input_files(payloads)
+
+
+def index(look: LookPanel, *files: tuple[str, bytes]) -> None:
+    """Index files and wait until they are in the list."""
+    rows = look.panel.locator(".rt-documents tbody tr")
+    n = rows.count()
+    give(look, *files)
+    expect(rows).to_have_count(n + len(files))
+    expect(says(look)).to_contain_text("indexed in")
+
+
+def find(look: LookPanel, question: str = QUESTION) -> None:
+    view(look, "Question")
+    look.panel.get_by_label("Your question").fill(question)
+    look.panel.get_by_role("button", name="Find chunks").click()
+    expect(look.panel.locator(".rt-chunks li")).not_to_have_count(0)
+
+
+@pytest.mark.quick
+def test_a_question_finds_its_chunks_and_the_answer_is_measured(
+    page: Page, site: Callable[..., Site], cache: Path
+) -> None:
+    served = site(embedding=INFO, reused=REUSED)
+    play = open_page(page, served)
+    play.set(max_tokens=8)
+    look = play.look.open("retrieval")
+    expect(says(look)).to_have_text("No document is indexed yet.")
+    look.panel.get_by_label("Overlap").fill("2")
+    index(look, ("story.md", STORY.encode()), ("two.pdf", pdf_of(["the owl", "the fox"])))
+    documents = look.csv()
+    assert [row["document"] for row in documents] == ["story.md", "two.pdf"]
+    assert {(row["size"], row["overlap"]) for row in documents} == {("10", "2")}
+    assert documents[1]["pages"] == "2"
+
+    find(look)
+    stored = json.loads((cache / "chunks.json").read_bytes())["chunks"]
+    vectors = np.array([fake_encoded(ids_of(chunk["text"]), ENGINE) for chunk in stored])
+    scores = vectors @ fake_encoded(ids_of(f"find {QUESTION}"), ENGINE)
+    wanted = np.argsort(-scores)[:3]
+    rows = look.csv()
+    assert [int(row["chunk"]) for row in rows] == wanted.tolist()
+    np.testing.assert_allclose([float(row["score"]) for row in rows], scores[wanted], rtol=1e-4)
+    marks = look.panel.locator(".rt-prompt mark").all_inner_texts()
+    assert [row["text"].strip() in mark for row, mark in zip(rows, marks, strict=True)] == [
+        True
+    ] * 3
+    assert violations(page) == []
+
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    expect(look.panel.get_by_role("radio", name="Answer")).to_be_checked()
+    message = [one for one in play.messages.sent if one["type"] == "generate"][-1]["messages"][-1][
+        "content"
+    ]
+    assert message.endswith(QUESTION)
+    check_measured(look, play, served)
+    assert violations(page) == []
+
+
+def check_measured(look: LookPanel, play: Playground, served: Site) -> None:
+    """Measure the answer, and compare with what the engine answers."""
+    prompt = play.messages.events("accepted")[-1]["prompt"]
+    ids = [token["id"] for token in prompt]
+    written = [token["id"] for token in play.messages.events("token")]
+    parts = page_chunks(look.page)
+    assert len(parts) == 3
+    look.panel.locator(".view-answer .send").click()
+    expect(says(look)).to_contain_text("the log-probability of the answer changes most")
+    rows = look.csv()
+
+    def logprob(of: list[int], first: int) -> float:
+        answer = ask_engine(served, Losses(of, top=5, first=first - 1))
+        return float(answer["logprob"].astype(np.float64).sum())
+
+    whole = logprob([*ids, *written], len(ids))
+    read = [*ids, *written][:-1]
+    asked = Divergence(read, first=len(ids) - 1, window=1)
+    received = ask_engine(served, asked)["received"][0] / (len(read) - len(ids) + 1)
+    for row, (name, start, end) in zip(rows, parts, strict=False):
+        assert row["part of the prompt"] == name
+        text = "".join(token["text"] for token in prompt[start:end])
+        assert text.startswith(name)
+        tokens = (int(row["tokens"]), int(row["reused"]), int(row["read now"]), int(row["moved"]))
+        n_reused = max(0, min(end, REUSED) - start)
+        assert tokens == (end - start, n_reused, end - start - n_reused, 0)
+        assert float(row["attention"]) == pytest.approx(received[start:end].sum(), rel=1e-4)
+        rest = [*ids[:start], *ids[end:]]
+        without = logprob([*rest, *written], len(rest))
+        assert float(row["log-probability with it"]) == pytest.approx(whole, abs=1e-3)
+        assert float(row["difference"]) == pytest.approx(whole - without, abs=1e-3)
+    assert sum(float(row["attention"]) for row in rows) == pytest.approx(1, abs=1e-3)
+
+
+def page_chunks(page: Page) -> list[tuple[str, int, int]]:
+    """Return name, first token and end of each chunk of the last answer's prompt."""
+    script = """async () => {
+      const { chunksIn } = await import("/static/js/look/retrieval/prompt-parts.js");
+      const { partsOf } = await import("/static/js/turns/message-parts.js");
+      const { state } = await import("/static/js/state.js");
+      const [asked, turn] = state.turns.slice(-2);
+      const { prompt } = turn.answers[0].segments[0];
+      return chunksIn(prompt, partsOf(asked).files).map(({ name, from, to }) => [name, from, to]);
+    }"""
+    return [tuple(each) for each in page.evaluate(script)]
+
+
+def test_what_of_a_chunk_is_cached_is_counted(page: Page, site: Callable[..., Site]) -> None:
+    open_page(page, site())
+    script = """async ([from, to, promptReused, promptMoved]) => {
+      const { cachedOf } = await import("/static/js/look/retrieval/prompt-parts.js");
+      return cachedOf({ from, to }, { promptReused, promptMoved });
+    }"""
+    before, over = {"first": 0, "end": 5, "source": 0}, {"first": 8, "end": 12, "source": 0}
+    for asked, reused, moved, read in (
+        ([10, 30, 0, []], 0, 0, 20),
+        ([10, 30, 10, []], 0, 0, 20),
+        ([10, 30, 25, []], 15, 0, 5),
+        ([10, 30, 99, []], 20, 0, 0),
+        ([10, 30, 12, [{"first": 15, "end": 50, "source": 0}]], 2, 15, 3),
+        (
+            [10, 30, 0, [before, over]],
+            0,
+            2,
+            18,
+        ),
+    ):
+        assert page.evaluate(script, asked) == {"reused": reused, "moved": moved, "read": read}
+
+
+def test_the_same_text_twice_in_a_prompt_is_two_chunks(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    open_page(page, site())
+    script = """async (texts) => {
+      const { chunksIn } = await import("/static/js/look/retrieval/prompt-parts.js");
+      const files = ["ab\\n\\n", "ab\\n\\n", "?"].map((block) => ({ name: "", block }));
+      const prompt = texts.map((text, id) => ({ id, text }));
+      return chunksIn(prompt, files).map(({ from, to }) => [from, to]);
+    }"""
+    texts = ["ab", "<s>", "a", "b\n\na", "", "b", "\n\n"]
+    assert page.evaluate(script, texts) == [[2, 4], [3, 6]], "the newest message is the last"
+
+
+def test_bad_documents_and_questions_are_answered_in_words(
+    page: Page, site: Callable[..., Site], cache: Path, allowed_console: list[str]
+) -> None:
+    allowed_console.append("status of 400")
+    look = open_page(page, site(embedding=INFO)).look.open("retrieval")
+    give(look, ("scan.pdf", pdf_of([""])), ("after.txt", b"is not indexed"))
+    expect(says(look)).to_contain_text("scan.pdf has no text: its pages are probably scanned")
+    look.panel.get_by_role("button", name="Add text").click()
+    expect(says(look)).to_contain_text("Pasted text is empty; take a document with text")
+    look.panel.get_by_label("Chunk size").fill("11")
+    give(look, ("a.txt", b"the fox"))
+    expect(says(look)).to_contain_text("Expected 4 to 10 tokens for a chunk")
+    expect(look.panel.locator(".rt-documents tbody tr")).to_have_count(0)
+    view(look, "Question")
+    look.panel.get_by_label("Your question").fill("the fox")
+    page.keyboard.press("Enter")
+    expect(says(look)).to_contain_text("There are no documents yet; add one first")
+    view(look, "Answer")
+    expect(look.message).to_contain_text("The answer in view was asked without chunks")
+    view(look, "Documents")
+    look.panel.get_by_label("Chunk size").fill("8")
+    look.panel.get_by_label("Text to index").fill("the little fox was happy")
+    look.panel.get_by_role("button", name="Add text").click()
+    expect(look.panel.locator(".rt-documents tbody th")).to_have_text(["pasted text"])
+    look.panel.get_by_role("button", name="Remove pasted text").click()
+    expect(look.panel.locator(".rt-documents tbody tr")).to_have_count(0)
+    (cache).mkdir(parents=True)
+    (cache / "chunks.json").write_text("{", "utf-8")
+    look.panel.get_by_role("button", name="Close").click()
+    look.open("retrieval")
+    expect(says(look)).to_contain_text("remove all documents and add them again")
+    look.panel.get_by_role("button", name="Remove all").click()
+    expect(says(look)).not_to_contain_text("cannot be used")
+
+
+def test_files_are_dropped_and_their_indexing_cancelled(
+    page: Page, site: Callable[..., Site], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = HeldVectors(monkeypatch)
+    look = open_page(page, site(embedding=INFO)).look.open("retrieval")
+    files = page.evaluate_handle(
+        """(text) => {
+          const files = new DataTransfer();
+          files.items.add(new File([text], "dropped.md"));
+          files.items.add(new File([text], "second.md"));
+          return files;
+        }""",
+        STORY,
+    )
+    look.panel.locator(".rt-drop").dispatch_event("drop", {"dataTransfer": files})
+    expect(says(look)).to_contain_text("dropped.md: 8 of ")
+    expect(says(look)).to_contain_text("1 more file after it.")
+    look.panel.get_by_role("button", name="Cancel").click()
+    hold.go()
+    expect(says(look)).to_have_text("dropped.md was cancelled; nothing is kept of it.")
+    expect(look.panel.locator(".rt-documents tbody tr")).to_have_count(0)
+    expect(page.locator("#attached li")).to_have_count(0)
+
+
+class HeldVectors:
+    """Holds back the vectors of all chunks but the first batch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._may_go = threading.Event()
+        original = Retriever._ask
+
+        def ask(retriever: Retriever, ids: list[list[int]], asker: int = 0) -> Any:
+            if asker and retriever._run is not None and retriever._run.done:
+                assert self._may_go.wait(30)
+            return original(retriever, ids, asker)
+
+        monkeypatch.setattr(Retriever, "_ask", ask)
+
+    def go(self) -> None:
+        self._may_go.set()
+
+
+def test_without_an_embedding_model_it_says_how_to_start_one(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    look = open_page(page, site()).look.open("retrieval")
+    expect(look.message).to_contain_text("There is no embedding model; start the server with")

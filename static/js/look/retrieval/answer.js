@@ -1,0 +1,226 @@
+// "Answer": which chunks of its prompt were read anew, and which of them the answer in view looked at:
+// attention to each, and how likely the answer is without it.
+
+import { partsOf } from "../../turns/message-parts.js";
+import { NOT_MEASURED } from "../../turns/answer.js";
+import { spansUpTo } from "../../interventions/interventions.js";
+import { changed, state } from "../../state.js";
+import { el, newButton, setText } from "../../ui/dom.js";
+import { count, percent, plural } from "../../ui/format.js";
+import { Measurement } from "../attribution/measure.js";
+import { askOnce } from "../shared/answer-cache.js";
+import { Missing, requireTokens } from "../shared/context.js";
+import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
+import { attentionOf, cachedOf, chunksIn } from "./prompt-parts.js";
+
+/** @typedef {import("./prompt-parts.js").PromptChunk} PromptChunk */
+/**
+ * What is shown: the run, its chunks, and what was measured. `shares`: of attention, of the chunks and then
+ * of `OTHERS`; null: not measured.
+ *
+ * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null}} Shown
+ */
+
+const NO_CHUNKS = "The answer in view was asked without chunks. Find some for a question, then ask the model.";
+const OTHERS = ["first token", "rest of the prompt", "answer itself"];
+const N_KEPT = 12;
+/** Tokens of the answer that are measured, from its first. */
+const MAX_TOKENS = 64;
+
+/** @type {Map<string, Shown>} */
+const kept = new Map();
+/** @type {Shown | null} */
+let now = null;
+let problem = "";
+let leaving = new AbortController();
+
+const at = {
+  says: el("p", "rt-says"),
+  cached: el("p", "rt-cached"),
+  go: newButton("Measure", toggle, "send"),
+  bar: el("progress"),
+  list: newTable("rt-measured", "Chunks of the prompt", [
+    "part of the prompt", ...numeric(["tokens", "read now", "reused", "moved", "attention %"]), "", ["without it, nats", "n"], "",
+  ]),
+};
+
+/** @type {InstrumentView<Focus>} */
+export const answerView = {
+  name: "answer",
+  label: "Answer",
+
+  setUp(root) {
+    const acts = el("div", "controls");
+    at.says.setAttribute("role", "status");
+    at.bar.setAttribute("aria-label", "Measured");
+    acts.append(at.go, at.bar);
+    const box = root.appendChild(el("div", "rt-scroll"));
+    Object.assign(box, { tabIndex: 0, role: "group", ariaLabel: "Chunks of the prompt" });
+    box.append(at.list);
+    root.prepend(at.cached, at.says, acts);
+  },
+
+  show(focus) {
+    now = shownFrom(focus);
+    draw(now);
+    const n = now.ids.length - now.segment.prompt.length;
+    const tokens = now.segment.nTokens > n ? `the first ${plural(n, "token")} of the answer` : "the answer";
+    return `Attention of ${tokens}: mean over layers and heads. Without it: change of the log-probability of ${tokens}.`;
+  },
+
+  hide: () => leaving.abort(),
+
+  table: () => ({
+    columns: ["part of the prompt", "tokens", "read now", "reused", "moved", "attention", "log-probability with it", "without it", "difference"],
+    rows: now ? rowsOf(now) : [],
+  }),
+};
+
+/** @param {Shown} shown @returns {unknown[][]} */
+function rowsOf({ segment, chunks, measurement, shares }) {
+  const { whole } = measurement;
+  const rows = chunks.map((chunk, i) => {
+    const { read, reused, moved } = cachedOf(chunk, segment);
+    const without = measurement.reading(i)?.logprob ?? null;
+    return [chunk.name, chunk.to - chunk.from, read, reused, moved, shares?.[i] ?? null, whole?.logprob ?? null, without, measurement.effect(i)];
+  });
+  return [...rows, ...OTHERS.map((name, i) => [name, null, null, null, null, shares?.[chunks.length + i] ?? null, null, null, null])];
+}
+
+/** @param {Focus} focus @returns {Shown} */
+function shownFrom({ answer }) {
+  const turn = state.turns.findIndex(({ answers }) => !!answer && !!answers?.includes(answer));
+  const asked = state.turns[turn - 1];
+  const files = asked?.role === "user" ? partsOf(asked).files : [];
+  if (!answer || !files.length) throw new Missing(NO_CHUNKS);
+  const segment = answer.promptSegment;
+  if (segment && !segment.accepted) throw new Missing("The prompt is on its way to the engine.");
+  requireTokens(segment);
+  const written = answer.tokens.slice(segment.base, segment.base + Math.min(segment.nTokens, MAX_TOKENS));
+  const key = `${state.hello?.model.name} ${segment.id} ${written.length}`;
+  const known = kept.get(key);
+  if (known) return known;
+  const chunks = chunksIn(segment.prompt, files);
+  if (!chunks.length) throw new Missing(NO_CHUNKS);
+  const ids = [...segment.prompt, ...written].map(({ id }) => id);
+  const measurement = new Measurement({ ids, first: segment.prompt.length }, chunks, "out", { windows: [], nLayers: 0 });
+  return { segment, ids, chunks, measurement, shares: null };
+}
+
+// ---- measuring ------------------------------------------------------------------------------------
+
+async function toggle() {
+  if (!now) return;
+  const shown = now;
+  leaving.abort();
+  if (shown.measurement.isRunning) return;
+  leaving = new AbortController();
+  const { signal } = leaving;
+  problem = "";
+  kept.set(`${state.hello?.model.name} ${shown.segment.id} ${shown.ids.length - shown.segment.prompt.length}`, shown);
+  for (const oldest of kept.keys()) if (kept.size > N_KEPT) kept.delete(oldest);
+  try {
+    shown.shares ??= await measureAttention(shown);
+    changed("look");
+  } catch (error) {
+    problem = /** @type {Problem} */ (error).message;
+  }
+  if (!signal.aborted) await shown.measurement.run(signal, () => changed("look"));
+}
+
+/** @param {Shown} shown */
+async function measureAttention({ segment, ids, chunks }) {
+  const first = segment.prompt.length - 1; // the last token of the prompt chooses the first of the answer
+  const read = ids.slice(0, -1);
+  /** Its own attention is part of the answer about any window. @type {FromPage.Divergence} */
+  const question = { kind: "divergence", ids: read, first, window: 1 };
+  const { received } = (await askOnce(question)).arrays;
+  const own = received.values.slice(0, read.length);
+  const ranges = [...chunks, { from: 0, to: 1 }, { from: 1, to: first + 1 }, { from: first + 1, to: read.length }];
+  const shares = attentionOf(own, read.length - first, ranges);
+  shares[chunks.length + 1] -= shares.slice(0, chunks.length).reduce((sum, share) => sum + share, 0);
+  return shares;
+}
+
+// ---- drawing --------------------------------------------------------------------------------------
+
+/** Why the answer cannot be measured, or "". @param {Shown} shown */
+function whyNot({ segment, ids }) {
+  if (segment.running) return "The answer is still being written.";
+  if (segment.edited) return NOT_MEASURED;
+  if (ids.length === segment.prompt.length) return "No token was written.";
+  if (spansUpTo(segment, ids.length).reached) return "This text was written with interventions, which would act at other places without a chunk.";
+  return "";
+}
+
+/** @param {Shown} shown */
+function draw(shown) {
+  const { segment, chunks, measurement, shares } = shown;
+  const { isRunning, isComplete, nDone, largest } = measurement;
+  const why = whyNot(shown);
+  at.go.hidden = !!why || (isComplete && !!shares);
+  setText(at.go, isRunning ? "Stop" : nDone ? "Continue" : "Measure");
+  Object.assign(at.bar, { max: chunks.length, value: nDone, hidden: !isRunning });
+  setText(at.cached, cacheWords(shown));
+  setText(at.says, problem || measurement.problem || why || resultWords(shown));
+  clearRows(at.list);
+  chunks.forEach((chunk, i) => {
+    const { read, reused, moved } = cachedOf(chunk, segment);
+    const effect = measurement.effect(i);
+    const name = el("span", "rt-name");
+    name.append(el("b", "", chunk.name), el("small", "", excerpt(chunk.text)));
+    const share = shares?.[i] ?? null;
+    addRow(at.list, [
+      name,
+      ...[chunk.to - chunk.from, read, reused, moved].map(count),
+      ...shareCells(share),
+      effect === null ? "" : signed(-effect),
+      effect === null ? "" : shareBar(Math.abs(effect) / largest, effect < 0 ? "lamp" : ""),
+    ]);
+  });
+  if (shares) OTHERS.forEach((name, i) => addRow(at.list, [name, "", "", "", "", ...shareCells(shares[chunks.length + i]), "", ""]));
+}
+
+/** @param {number | null} share @returns {(string | Node)[]} */
+const shareCells = (share) => (share === null ? ["", ""] : [percent(Math.max(0, share)), shareBar(Math.max(0, share))]);
+
+/** The text of a block, without its name and fence. @param {string} text */
+const excerpt = (text) => text.split("\n").slice(2).join(" ").slice(0, 120);
+
+/** @param {number} nats */
+const signed = (nats) => `${nats < 0 ? "−" : "+"}${Math.abs(nats).toFixed(2)}`;
+
+/** What of the chunks the KV cache had. @param {Shown} shown */
+function cacheWords({ segment, chunks }) {
+  const sum = { read: 0, reused: 0, moved: 0 };
+  for (const chunk of chunks) {
+    const { read, reused, moved } = cachedOf(chunk, segment);
+    sum.read += read;
+    sum.reused += reused;
+    sum.moved += moved;
+  }
+  const all = sum.read + sum.reused + sum.moved;
+  if (sum.read === all) return `All ${plural(all, "token")} of the chunks were read now. ${WHY_READ}`;
+  const moved = sum.moved ? `, ${count(sum.moved)} were moved here from another place of the cache (approximate)` : "";
+  const rest = sum.read ? ` ${plural(sum.read, "token")} were read now. ${WHY_READ}` : "";
+  return `Of ${plural(all, "token")} of the chunks, ${count(sum.reused)} were reused from the KV cache${moved}.${rest}`;
+}
+
+const WHY_READ =
+  "The cache gives back what a prompt has in common with the beginning of an earlier one. With “Move cached chunks”, " +
+  "below the sampling settings, chunks at another place are reused too.";
+
+/** @param {Shown} shown */
+function resultWords({ chunks, measurement, shares }) {
+  const { whole, nDone, isRunning } = measurement;
+  if (isRunning && !whole) return "Reading the whole prompt …";
+  if (!whole || !nDone || !shares) return `Which chunk did the answer look at? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
+  const effects = chunks.map((_, i) => measurement.effect(i) ?? -Infinity);
+  const [byEffect, byAttention] = [indexOfMost(effects), indexOfMost(shares.slice(0, chunks.length))];
+  const first = `Without “${chunks[byEffect].name}”, the log-probability of the answer changes most: ${signed(-effects[byEffect])} nats.`;
+  if (byEffect === byAttention) return `${first} It also gets the most attention.`;
+  return `${first} “${chunks[byAttention].name}” gets the most attention.`;
+}
+
+/** @param {number[]} values */
+const indexOfMost = (values) => values.indexOf(Math.max(...values));
