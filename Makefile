@@ -1,5 +1,6 @@
-# Two commands: `make run` opens the playground, `make test` runs the tests of every push. After a
-# change of the page run `make test-page` too, and before a release `make test-all`.
+# Two commands: `make run` opens the playground, `make test` runs the tests of every push. CI runs
+# `make test-ci` as well. After a change of the page run `make test-page` too, and before a release
+# `make test-all`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 SWIFTSHADER := $(wildcard /usr/lib/chromium/vk_swiftshader_icd.json)
 
-.PHONY: run site smoke test collect test-page test-all test-late test-slow soak faults fuzz races devices mutants
+.PHONY: run site smoke test test-ci collect test-page test-all test-late test-slow soak faults fuzz races devices mutants
 .PHONY: lint lint-python lint-page parity bench accuracy screenshots lock audit sbom clean
 
 run: $(VENV)/run.stamp $(VENV)/device.stamp
@@ -28,12 +29,19 @@ site: $(VENV)/run.stamp
 smoke: $(VENV)/test.stamp
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "smoke and not slow"
 
-QUICK := -m "not slow and not page"
+QUICK := -m "not slow and not page and not ci"
 
+# At most 15 minutes on two cores without a GPU, also where every kernel has to be compiled.
 test: $(VENV)/test.stamp
 	$(MAKE) --no-print-directory --jobs 2 lint collect
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) $(QUICK)
+
+# What CI runs after `make test`: more cases of what computes on a GPU, the tests of the page that are
+# marked `quick`, and every op and architecture on the second driver.
+test-ci: $(VENV)/test.stamp
+	$(BIN)/python -m app.cli.software_device --chromium
+	$(PYTEST) -m "ci and not slow"
 	$(MAKE) --no-print-directory parity PARITY="$(OPS)"
 
 # Compile every test once, with its assertions rewritten, on the core that mypy leaves idle: four processes
@@ -42,14 +50,14 @@ collect: $(VENV)/test.stamp
 	@mkdir -p build
 	@$(BIN)/python -m pytest --collect-only -qq $(QUICK) > build/collected.txt || { cat build/collected.txt; exit 1; }
 
-# All tests of the page. `make test` has those marked `quick`: they compare the page with the engine or
-# give it hostile input, and there are one or two for each other part.
+# All tests of the page. CI runs those marked `quick`: they compare the page with the engine or give it
+# hostile input, and there are one or two for each other part.
 test-page: $(VENV)/test.stamp
 	$(BIN)/python -m app.cli.software_device --chromium
 	$(PYTEST) -m "not slow" e2e
 
 # The same numbers on a second, unlike Vulkan driver: the one in Debian's chromium packages. All that
-# compare any; `make test` takes every op and every architecture.
+# compare any; CI takes every op and every architecture.
 OPS := $(wildcard tests/gpu/ops/test_op_*.py) tests/gpu/models/test_models.py
 PARITY ?= tests
 
@@ -63,9 +71,10 @@ else
 		$(PYTEST) -m "parity and not slow" $(PARITY)
 endif
 
-# What a release must pass: `make test`, all tests of the page, every comparison on the second driver,
+# What a release must pass: the tests of CI, all tests of the page, every comparison on the second driver,
 # the slow tests, the search for races, and devices that are not here.
 test-all: test
+	$(MAKE) --no-print-directory test-ci
 	$(MAKE) --no-print-directory test-page
 	$(MAKE) --no-print-directory parity
 	$(MAKE) --no-print-directory test-slow

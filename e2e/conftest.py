@@ -53,23 +53,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests of `make test`, and rerun a failed browser test once: on a busy machine a
+    """Choose the tests of CI and `make test`, and rerun a failed browser test once: on a busy machine a
     browser may miss a deadline.
 
     The summary says RERUN. Not with `--late`, which is for finding such tests.
     """
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
-    mark_others_page(here)
+    mark_by_command(here)
     for item in here:
         if not config.getoption("late", 0):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-def mark_others_page(items: Iterable[pytest.Item]) -> None:
-    """Mark the tests of the page that are not `quick` as ones that `make test` leaves out."""
+def mark_by_command(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests of the page that are not `quick` as `page`, which CI leaves out, and of the
+    others those that are neither `smoke` nor `push` as `ci`, which `make test` leaves out."""
     for item in items:
-        if item.get_closest_marker("quick") is None:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "quick" not in marks:
             item.add_marker(pytest.mark.page)
+        elif not marks & {"smoke", "push"}:
+            item.add_marker(pytest.mark.ci)
 
 
 @pytest.hookimpl(optionalhook=True)

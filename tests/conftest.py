@@ -12,7 +12,7 @@ import pytest
 
 from tests import figures
 from tests.figures import FIGURES, Worst
-from tests.quick_cases import mark_other_cases_slow
+from tests.quick_cases import mark_other_cases
 from tests.schedule import SecondsRecorder, read_seconds, slowest_file_first
 
 # Threads of the references' libraries spin while they wait for each other, and take the cores from
@@ -51,9 +51,9 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Let `make test` run each value of each parameter, not every combination, and a run in several
-    processes start the slowest files first."""
-    mark_other_cases_slow(items)
+    """Let CI run each value of each parameter, not every combination, and a run in several processes
+    start the slowest files first."""
+    mark_other_cases(items)
     result = yield  # chooses by marks
     if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
         slowest_file_first(items, read_seconds())

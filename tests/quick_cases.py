@@ -1,10 +1,13 @@
-"""Cases of a test that `make test` runs: as few as have every value of every parameter once.
+"""Cases of a test that `make test` and CI run: as few as have every value of every parameter once.
 
 Parameters multiply: four dtypes, four tilings and ten sizes are 160 cases, each of which may
-compile kernels or start a process. `make test` runs ten of them, in which each size, tiling and
-dtype occurs; the others are marked `slow`. Parameters that one decorator sets together stay
-together. `make test-slow` runs the others, `pytest` without `-m` all, and the mutants all as well
-(EVERY_CASE in the environment).
+compile kernels or start a process. CI runs ten of them, in which each size, tiling and dtype
+occurs; the others are marked `slow`. Parameters that one decorator sets together stay together.
+`make test-slow` runs the others, `pytest` without `-m` all, and the mutants all as well (EVERY_CASE
+in the environment).
+
+Without a GPU, compiling kernels takes most of the time of CI. So of a test on a device `make test`
+runs one case only, and the others that CI runs are marked `ci`.
 """
 
 from __future__ import annotations
@@ -22,8 +25,13 @@ Value = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of parameters that are set together, and what they are set to."""
 
 
-def mark_other_cases_slow(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases that have no value of their own as slow."""
+DEVICE = "device"
+"""Fixture of tests that compute on a GPU, or on what stands in for one."""
+
+
+def mark_other_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark the cases that have no value of their own as `slow`, and of a test on a device all
+    others but the first as `ci`."""
     if os.environ.get(EVERY_CASE):
         return
     tests: dict[str, list[Any]] = defaultdict(list)
@@ -35,6 +43,8 @@ def mark_other_cases_slow(items: Iterable[pytest.Item]) -> None:
         for number, case in enumerate(cases):
             if number not in chosen:
                 case.add_marker(pytest.mark.slow)
+            elif DEVICE in case.fixturenames and number != min(chosen):
+                case.add_marker(pytest.mark.ci)
 
 
 def covering(cases: Sequence[frozenset[Value]]) -> set[int]:

@@ -1,10 +1,10 @@
-"""Marks say which tests of the page `make test` runs, and files share what is slow to start."""
+"""Marks say which tests of the page CI and `make test` run, and files share what is slow to start."""
 
 from __future__ import annotations
 
 import pytest
 
-from e2e.conftest import mark_others_page
+from e2e.conftest import mark_by_command
 from e2e.sharing import SLOW_TO_START, scope_of
 from tests.serving import ROOT
 
@@ -14,21 +14,34 @@ TESTS = """
 import pytest
 
 @pytest.mark.quick
+@pytest.mark.smoke
 def test_one():
     pass
 
+@pytest.mark.quick
+@pytest.mark.push
 def test_another():
+    pass
+
+@pytest.mark.quick
+def test_a_third():
+    pass
+
+def test_a_fourth():
     pass
 """
 
 
-def test_make_test_leaves_out_what_is_not_marked_quick(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmarkers =\n  quick\n  page")
+def test_make_test_runs_those_marked_smoke_or_push_and_ci_the_quick_ones(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n  quick\n  smoke\n  push\n  page\n  ci")
     items, _ = pytester.inline_genitems(pytester.makepyfile(TESTS))
-    mark_others_page(items)
-    assert {item.name: item.get_closest_marker("page") is None for item in items} == {
-        "test_one": True,
-        "test_another": False,
+    mark_by_command(items)
+    marks = {item.name: {mark.name for mark in item.iter_markers()} for item in items}
+    assert marks == {
+        "test_one": {"quick", "smoke"},
+        "test_another": {"quick", "push"},
+        "test_a_third": {"quick", "ci"},
+        "test_a_fourth": {"page"},
     }
 
 

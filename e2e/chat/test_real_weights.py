@@ -13,7 +13,7 @@ from e2e.playground import Playground
 from tests.real_weights import real_weights
 from tests.serving import serving
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.quick, pytest.mark.push]
 
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
