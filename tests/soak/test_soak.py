@@ -92,6 +92,7 @@ class Record:
     faults: list[str] = field(default_factory=list)
 
 
+@pytest.mark.ci
 def test_a_server_outlives_clients_of_every_kind(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

@@ -65,6 +65,7 @@ def test_the_last_line_has_every_figure(result: tuple[dict[str, Any], str]) -> N
     assert {name for name, value in found.items() if value is None} <= {"gpu_gap_share", "gpu_ms"}
 
 
+@pytest.mark.ci
 def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     found, _ = result
     speeds = found["contestants"]

@@ -109,6 +109,7 @@ def numbers(got: float, bound: float) -> tuple[Floats, Floats, Floats, int]:
     return np.array([got]), np.zeros(1), np.array(bound), 0
 
 
+@pytest.mark.ci
 def test_a_trained_model_changes_little(torch: Torch, trained: Trained) -> None:
     check_formats(torch, trained, [text.ids for text in trained.texts])
 
@@ -139,6 +140,7 @@ def test_both_engines_compute_with_the_same_weights(
     compare(f"engines.kl.{dtype}", name, *numbers(mean_kl(want, got), KL_BETWEEN_ENGINES))
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "dtype", ["q4", *(pytest.param(d, marks=pytest.mark.slow) for d in ("f16", "q8"))]

@@ -71,6 +71,7 @@ def always_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DraftLength, "choose", lambda self, most, n_beside: min(most, 7))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "interventions"),
     [

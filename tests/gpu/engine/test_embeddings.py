@@ -70,6 +70,7 @@ def test_vectors_equal_transformers(qwen2: Engine) -> None:
         expect_equal(qwen2, random_models.reference("qwen2"), random_models.ids(n))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [pytest.param("gemma3", marks=pytest.mark.slow), "gpt2"])
 def test_vectors_of_other_norms_equal_transformers(name: str) -> None:
     with opened(random_models.folder(name)) as engine:

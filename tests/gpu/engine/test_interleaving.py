@@ -194,6 +194,7 @@ def interleaved(
     assert n_drafts > n_accepted > 100 if drafts != "none" else not n_drafts
 
 
+@pytest.mark.ci
 def test_64_requests_write_what_each_writes_alone(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

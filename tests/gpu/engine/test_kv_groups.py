@@ -102,6 +102,7 @@ def test_a_window_in_all_layers_is_a_group_too(hand: Hand) -> None:
     assert (found.reused, found.reused_blocks) == (160, n_window)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", ["wgpu", "torch"])
 def test_an_engine_tells_of_a_window_in_all_layers(backend: Any) -> None:
     options = LoadOptions(dtype="f32", backend=backend, slots=1)
@@ -250,6 +251,7 @@ def both(
         engine.close()
 
 
+@pytest.mark.ci
 def test_a_model_with_groups_writes_the_same_ids_over_ten_windows(
     both: tuple[Engine, Engine],
 ) -> None:

@@ -74,6 +74,7 @@ def facts(texts: list[list[Token]]) -> list[list[object]]:
     ]
 
 
+@pytest.mark.ci
 def test_texts_are_those_of_one_device_until_a_stage_is_gone() -> None:
     one = Engine.load(model_dir(), OPTIONS)
     expected = facts(write_all(one))

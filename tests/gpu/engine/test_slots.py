@@ -135,6 +135,7 @@ def test_prompts_get_rows_where_all_of_a_step_could_write(
         assert max(steps_waited(runner.steps, slot)[1:]) <= -(-n // min(max_samples, max_rows - 1))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("backend", "dtype", "n", "capture"),
     [

@@ -40,6 +40,7 @@ def player(exported: dict[str, Path]) -> Player:
     return Player(choose_adapter(None), exported[trained_models()[-1].name], "portable")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("model", "profile"),
     list(zip(trained_models(), ("software", "portable"), strict=False)),

@@ -122,6 +122,7 @@ def test_adapters_of_each_experts_matrices(loaded: Load, name: str) -> None:
         check_one(runner, name, strengths, merged(name, at))
 
 
+@pytest.mark.ci
 def test_rows_of_a_pass_have_their_own_adapters(loaded: Load) -> None:
     """To the bit what each gives alone, for rows that share no experts; the base in its plan
     without adapters."""

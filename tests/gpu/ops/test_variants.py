@@ -88,6 +88,7 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LayerCache, "fill", lambda *_: None)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("plain_numbers")
 @pytest.mark.parametrize(
     "kind", [kind if i == 0 else pytest.param(kind, marks=pytest.mark.slow) for i, kind in KINDS]

@@ -99,6 +99,7 @@ def assert_same(one: list[Any], staged: list[Any]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.ci
 def test_logits_statistics_and_draws_are_those_of_one_device(pair: Pair) -> None:
     ids = random_models.ids(N_IDS)
     found = []

@@ -98,6 +98,7 @@ def test_prefill_has_no_bank_conflicts_above_two(
     assert max(found.values()) <= 2.0, found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
 @pytest.mark.parametrize(
     "head_dim", [80, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (64, 100, 128, 256))]

@@ -214,6 +214,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert words == ops.RESULT_WORDS
 
 
+@pytest.mark.ci
 def test_every_source_that_models_ask_for_compiles(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
