@@ -53,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the tests of CI and `make test`, and rerun a failed browser test once: on a busy machine a
-    browser may miss a deadline.
+    """Choose the tests of CI and `make test`, and rerun a failed browser test once: on a busy
+    machine a browser may miss a deadline.
 
     The summary says RERUN. Not with `--late`, which is for finding such tests.
     """

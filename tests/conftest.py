@@ -51,8 +51,8 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Let CI run each value of each parameter, not every combination, and a run in several processes
-    start the slowest files first."""
+    """Let CI run each value of each parameter, not every combination, and a run in several
+    processes start the slowest files first."""
     mark_other_cases(items)
     result = yield  # chooses by marks
     if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):

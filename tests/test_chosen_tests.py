@@ -1,4 +1,4 @@
-"""Marks say which tests of the page CI and `make test` run, and files share what is slow to start."""
+"""Marks say which tests of the page CI and `make test` run; files share what is slow to start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def test_a_fourth():
 """
 
 
-def test_make_test_runs_those_marked_smoke_or_push_and_ci_the_quick_ones(pytester: pytest.Pytester) -> None:
+def test_make_test_runs_those_marked_smoke_or_push_and_ci_the_quick_ones(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makeini("[pytest]\nmarkers =\n  quick\n  smoke\n  push\n  page\n  ci")
     items, _ = pytester.inline_genitems(pytester.makepyfile(TESTS))
     mark_by_command(items)
