@@ -1,17 +1,18 @@
-"""Protocol of the runners, which carry out steps in WGSL or PyTorch.
+"""Protocols of the runners, which carry out steps in WGSL or PyTorch, and of encoders.
 
 A runner knows no sequences: only slots, the blocks of their tokens, and rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.config import ModelConfig
+from gpu.config.sentence_transformers import SentenceConfig
 from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits, StageInfo
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.copies import TokenMove
@@ -158,3 +159,38 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Encoder(Protocol):
+    """An embedding model: token ids of texts in, their vectors out. Used by one thread only, with
+    no steps in flight on its device.
+
+    max_tokens     tokens of a text
+    max_attending  tokens of a text whose attention is read
+    n_bytes        all that it takes on the device
+    """
+
+    name: str
+    config: ModelConfig
+    sentence: SentenceConfig
+    max_tokens: int
+    max_attending: int
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    def n_fitting(self, lengths: Sequence[int], most_rows: int) -> int:
+        """Return how many of the first texts with these lengths to compute in one pass of about
+        `most_rows` rows: at least one."""
+
+    def vectors(
+        self, texts: Sequence[Sequence[int]], *, in_pieces: bool = False
+    ) -> Generator[None, None, Floats]:
+        """Return the vectors (n, hidden_size) of texts of 1 to `max_tokens` ids, which must fit
+        into one pass (`n_fitting`). Yields after it; with `in_pieces` after each part of it."""
+
+    def attention(
+        self, ids: Sequence[int], *, in_pieces: bool = False
+    ) -> Generator[None, None, Floats]:
+        """Return the attention weights of a text of at most `max_attending` ids, (n_layers,
+        n_heads, n, n). Yields as `vectors` does."""

@@ -13,7 +13,7 @@ from app.prompt.encoder_texts import EncoderTexts
 from app.retrieval.chunks import ChunkSettings, chunks_of
 from app.retrieval.index import Document, EncoderIdentity, Index
 from gpu import Footprint, SentenceConfig
-from gpu.runners.encoder import Encoder
+from gpu.runners.encoder import WgpuEncoder
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from tests.app.fake_tokenizer import STORY
@@ -39,10 +39,10 @@ def folder() -> Path:
 
 
 def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
-    encoder = Encoder.load(folder, Device.open())
+    encoder = WgpuEncoder.load(folder, Device.open())
     tokenizer, reference = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     assert (encoder.max_tokens, encoder.sentence.normalize) == (256, True)
-    n_bytes, known = encoder.info.n_bytes, Footprint.of_encoder(folder).total
+    n_bytes, known = encoder.n_bytes, Footprint.of_encoder(folder).total
     assert n_bytes <= known <= 1.1 * n_bytes
     texts = []
     for text in TEXTS:
@@ -60,7 +60,10 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
 
 
 def test_the_chunk_that_is_found_is_that_of_sentence_transformers(folder: Path) -> None:
-    encoder, reference = Encoder.load(folder, Device.open()), AutoTokenizer.from_pretrained(folder)
+    encoder, reference = (
+        WgpuEncoder.load(folder, Device.open()),
+        AutoTokenizer.from_pretrained(folder),
+    )
     texts = EncoderTexts(Tokenizer.load(folder), SentenceConfig.from_folder(folder))
     chunks = chunks_of(texts, STORY, ChunkSettings(40, 8), 1000, has_pages=False)
     whole = [reference(chunk.text).input_ids for chunk in chunks]

@@ -6,11 +6,15 @@ in the folder of each module. Only what can be done exactly is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
+from gpu.config.model import ModelConfig
 from gpu.errors import ModelError
 from gpu.files.json_object import JsonObject, read_json, shown
 from gpu.files.regular_file import expect_inside, is_there
@@ -18,6 +22,8 @@ from gpu.files.regular_file import expect_inside, is_there
 Pool = Literal["mean", "cls"]
 POOLS: dict[str, Pool] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 MAX_SEQ_LENGTH = 2**20
+
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,35 @@ class SentenceConfig:
             prompts=prompts,
             default_prompt=default,
         )
+
+    def max_tokens(self, config: ModelConfig, most_rows: int) -> int:
+        """Return the tokens of a text at most, of which a pass takes `most_rows`."""
+        return min(self.max_seq_length or config.context, most_rows)
+
+    def pool(self, states: Floats, lengths: Sequence[int]) -> Floats:
+        """Return the vectors (n, width) of texts of these lengths, whose states (rows, width) are
+        one below the other."""
+        starts = np.cumsum([0, *lengths[:-1]])
+        if self.pooling == "cls":
+            found = states[starts].astype(np.float64)
+        else:
+            sums = np.add.reduceat(states, starts, axis=0, dtype=np.float64)
+            found = sums / np.array(lengths)[:, None]
+        if self.normalize:
+            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        vectors: Floats = found.astype(np.float32)
+        return vectors
+
+
+def read_encoder(folder: Path) -> tuple[ModelConfig, SentenceConfig]:
+    """Read the configurations of an encoder's folder. Raises ModelError."""
+    config, sentence = ModelConfig.of_encoder(folder), SentenceConfig.from_folder(folder)
+    if (length := sentence.max_seq_length or 0) > config.context:
+        raise ModelError(
+            f"{folder}: max_seq_length is {length}, but the encoder has positions for "
+            f"{config.context} tokens"
+        )
+    return config, sentence
 
 
 def _read_modules(folder: Path) -> dict[str, Path]:

@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replace_struct
 
@@ -20,12 +19,9 @@ from gpu.errors import DeviceError, ModelError
 from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
-from gpu.runner import Runner
+from gpu.runner import Encoder, Runner
 from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
-
-if TYPE_CHECKING:
-    from gpu.runners.encoder import Encoder
 
 RUNNERS = {"wgpu": "gpu.runners.wgpu_runner", "torch": "gpu.pytorch.runner"}
 """The module of each backend's runner."""
@@ -110,11 +106,15 @@ def open_encoder(options: LoadOptions) -> Callable[[Runner], Encoder] | None:
         return None
 
     def open_beside(target: Runner) -> Encoder:
-        from gpu.runners.encoder import Encoder
+        if options.backend == "torch":
+            from gpu.pytorch.encoder import TorchEncoder
+
+            return TorchEncoder.load(folder)
+        from gpu.runners.encoder import WgpuEncoder
         from gpu.runners.wgpu_runner import WgpuRunner
 
         assert isinstance(target, WgpuRunner)
-        return Encoder.load(folder, target.gpu)
+        return WgpuEncoder.load(folder, target.gpu)
 
     return open_beside
 
@@ -159,10 +159,6 @@ def check_options(options: LoadOptions) -> None:
     _check_stages(options)
     if options.backend != "torch":
         return
-    if options.embedding_model is not None:
-        raise ModelError(
-            "--embedding-model is for --backend wgpu: encoders run in WGSL; leave it out"
-        )
     if options.expert_slots is not None:
         raise ModelError(
             "--expert-slots is for --backend wgpu: PyTorch keeps all experts in host memory; "

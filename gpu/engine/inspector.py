@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gpu.engine.activation_cache import ActivationCache
 from gpu.engine.questions import (
@@ -71,11 +70,8 @@ from gpu.interventions.messages import (
     encode_spans,
 )
 from gpu.interventions.messages import Encode as Tokenize
-from gpu.runner import Runner
+from gpu.runner import Encoder, Runner
 from gpu.step import Floats
-
-if TYPE_CHECKING:
-    from gpu.runners.encoder import Encoder
 
 ABOUT_TEXTS: dict[type[AboutText], tuple[Callable[..., None], Callable[..., AnswerSteps]]] = {
     AttentionFrom: (attention.check_from, attention.answer_from),

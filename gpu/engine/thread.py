@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from gpu.engine.draft_model import DraftModel
 from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.question_budget import QuestionBudget
+from gpu.engine.questions.encode import embedding_info
 from gpu.engine.recompute import Recomputer
 from gpu.engine.repeat import not_finite, repeat
 from gpu.engine.scheduler import Scheduler
@@ -42,14 +43,11 @@ from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.places import ENDED_IN_PAUSE
-from gpu.runner import Runner
+from gpu.runner import Encoder, Runner
 from gpu.speculative.draft_length import Cost
 from gpu.speculative.drafting import Drafting, NgramDrafting
 from gpu.step import StepResult
 from gpu.watermark.greenlist import Greenlists
-
-if TYPE_CHECKING:
-    from gpu.runners.encoder import Encoder
 
 PREFILL_IN_FLIGHT = 2
 """Most steps with a prompt chunk in flight: few, so that a cancel acts soon. Every further stage of
@@ -113,10 +111,10 @@ Describe = Callable[[Runner, Runner | None], EngineInfo]
 MakeDraft = Callable[[Runner], Runner]
 """Opens the runner of the draft model of an engine with this runner."""
 
-MakeEncoder = Callable[[Runner], "Encoder"]
+MakeEncoder = Callable[[Runner], Encoder]
 """Opens the embedding model beside this runner, on its device."""
 
-OpenModels = tuple[Runner, Runner | None, "Encoder | None", EngineInfo]
+OpenModels = tuple[Runner, Runner | None, Encoder | None, EngineInfo]
 """A runner, what is open beside it, and what they report."""
 
 Command = Start | Update | Cancel | EndPaused | Logits | Inspect | CancelQuestions | Close
@@ -455,7 +453,7 @@ def _open_models(
         encoder = make_encoder(runner) if make_encoder is not None else None
         info = describe(runner, draft)
         if encoder is not None:
-            info = replace(info, embedding=encoder.info)
+            info = replace(info, embedding=embedding_info(encoder))
         return runner, draft, encoder, info
     except BaseException:
         if draft is not None:

@@ -43,6 +43,9 @@ def blocks_for(n_tokens: int) -> int:
 ENCODER_TEXTS = 32
 """Most texts of an encoder's pass."""
 
+MAX_ATTENDING = 64
+"""Most tokens of a text whose attention is read of an encoder: it grows with their square."""
+
 ENCODER_SHAPE = KvShape(blocks_for(MAX_ROWS) + ENCODER_TEXTS, MAX_ROWS)
 """Cache of an encoder: the rows of a pass, each text in blocks of its own."""
 

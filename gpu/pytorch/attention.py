@@ -71,17 +71,20 @@ def attend(
     values: torch.Tensor,
     unseen: torch.Tensor,
     scale: float,
+    biases: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return softmax(q · kᵀ · scale) · v (n_rows, n_heads, head_dim), and the attention weights
-    (n_rows, n_heads, n_context).
+    """Return softmax(q · kᵀ · scale [+ biases]) · v (n_rows, n_heads, head_dim), and the attention
+    weights (n_rows, n_heads, n_context).
 
     q (n_rows, n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads share
     key heads in groups (Ainslie et al. 2023, "GQA"). unseen (n_rows, n_context): keys that a row
-    does not attend to.
+    does not attend to. biases (n_rows, n_heads, n_context).
     """
     _, n_kv_heads, head_dim = keys.shape
     grouped = q.view(len(q), n_kv_heads, -1, head_dim)
     scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys) * scale
+    if biases is not None:
+        scores = scores + biases.reshape(scores.shape)
     weights = scores.masked_fill(unseen[:, None, None], -math.inf).softmax(-1)
     attn_out = torch.einsum("rkgc,ckd->rkgd", weights, values)
     return attn_out.reshape(q.shape), weights.flatten(1, 2)

@@ -18,10 +18,8 @@ import numpy as np
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
-from gpu.config.sentence_transformers import SentenceConfig
-from gpu.errors import ModelError
-from gpu.info import EmbeddingInfo
-from gpu.kv.blocks import ENCODER_SHAPE, ENCODER_TEXTS, blocks_for
+from gpu.config.sentence_transformers import SentenceConfig, read_encoder
+from gpu.kv.blocks import ENCODER_SHAPE, ENCODER_TEXTS, MAX_ATTENDING, blocks_for
 from gpu.kv.pools import KvPools
 from gpu.models.forward_pass import Pass
 from gpu.models.registry import ENCODER_MODELS
@@ -41,9 +39,6 @@ DTYPE = "f32"
 """Storage type of weights, keys and values: encoders are small, and texts are compared by small
 differences."""
 
-MAX_ATTENDING = 64
-"""Most tokens of a text whose attention is read: it grows with their square."""
-
 Ids = Sequence[int]
 
 
@@ -57,12 +52,8 @@ class EncoderPlan:
     states: Tensor
 
 
-class Encoder:
-    """An encoder and its pooling. Used by one thread, with no other steps in flight on the device.
-
-    max_tokens     tokens of a text
-    max_attending  tokens of a text whose attention is read
-    """
+class WgpuEncoder:
+    """An encoder and its pooling on a device. See `gpu.runner.Encoder`."""
 
     def __init__(
         self,
@@ -75,7 +66,7 @@ class Encoder:
         self.name, self.config, self.sentence = name, config, sentence
         self._device = device
         self._memory = memory = Memory(device, MAX_ROWS)
-        self.max_tokens = min(sentence.max_seq_length or config.context, MAX_ROWS)
+        self.max_tokens = sentence.max_tokens(config, MAX_ROWS)
         self.max_attending = min(self.max_tokens, MAX_ATTENDING)
         with WeightLoader(checkpoint, memory, DTYPE) as load:
             self._model = ENCODER_MODELS[config.model_type](config, load, self.max_tokens)
@@ -93,36 +84,21 @@ class Encoder:
         self._busy = False
 
     @classmethod
-    def load(cls, folder: Path, device: Device) -> Encoder:
+    def load(cls, folder: Path, device: Device) -> WgpuEncoder:
         """Load a folder as sentence-transformers and transformers save it. Raises ModelError and
         DeviceError."""
-        config, sentence = ModelConfig.of_encoder(folder), SentenceConfig.from_folder(folder)
-        if (length := sentence.max_seq_length or 0) > config.context:
-            raise ModelError(
-                f"{folder}: max_seq_length is {length}, but the encoder has positions for "
-                f"{config.context} tokens"
-            )
+        config, sentence = read_encoder(folder)
         return cls(device, config, Checkpoint.open(folder), sentence, folder.resolve().name)
 
     @property
-    def info(self) -> EmbeddingInfo:
-        return EmbeddingInfo(
-            name=self.name,
-            n_layers=self.config.n_layers,
-            hidden_size=self.config.hidden_size,
-            vocab_size=self.config.vocab_size,
-            max_tokens=self.max_tokens,
-            pooling=self.sentence.pooling,
-            normalize=self.sentence.normalize,
-            n_bytes=sum(self._memory.n_bytes.values()),
-        )
+    def n_bytes(self) -> int:
+        return sum(self._memory.n_bytes.values())
 
     def vectors(
         self, texts: Sequence[Ids], *, in_pieces: bool = False
     ) -> Generator[None, None, Floats]:
-        """Return the vectors (n, hidden_size) of texts of 1 to `max_tokens` ids, which must fit
-        into one pass (`n_fitting`). Yields after it; with `in_pieces` after each dispatch, as on
-        software devices, which take long for a pass."""
+        """A piece is a dispatch. Software devices, which take long for a pass, always yield after
+        each."""
         while self._busy:  # another pass has the buffers
             yield
         with self._pass(texts) as rows:
@@ -130,11 +106,10 @@ class Encoder:
             yield from self._run(plan, in_pieces)
             shape = (len(rows), plan.states.shape[1])
             states = self._memory.read(slice_of(plan.states, 0, shape))
-        return self._pool(states[:, : self.config.hidden_size], [len(ids) for ids in texts])
+        states = states[:, : self.config.hidden_size]
+        return self.sentence.pool(states, [len(ids) for ids in texts])
 
     def attention(self, ids: Ids, *, in_pieces: bool = False) -> Generator[None, None, Floats]:
-        """Return the attention weights of a text of at most `max_attending` ids, (n_layers,
-        n_heads, n, n). Yields as `vectors` does."""
         while self._busy:
             yield
         n_layers, n_heads, n = self.config.n_layers, self.config.n_heads, len(ids)
@@ -147,8 +122,6 @@ class Encoder:
         return weights
 
     def n_fitting(self, lengths: Sequence[int], most_rows: int) -> int:
-        """Return how many of the first texts with these lengths to compute in one pass of about
-        `most_rows` rows: at least one."""
         ends = np.cumsum(lengths[:ENCODER_TEXTS])
         return max(1, int(np.searchsorted(ends, min(most_rows, MAX_ROWS), side="right")))
 
@@ -210,16 +183,3 @@ class Encoder:
                 states,
             )
         return self._plans[key]
-
-    def _pool(self, states: Floats, lengths: Sequence[int]) -> Floats:
-        """Return the vectors of texts whose states are one below the other."""
-        starts = np.cumsum([0, *lengths[:-1]])
-        if self.sentence.pooling == "cls":
-            found = states[starts].astype(np.float64)
-        else:
-            sums = np.add.reduceat(states, starts, axis=0, dtype=np.float64)
-            found = sums / np.array(lengths)[:, None]
-        if self.sentence.normalize:
-            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-        vectors: Floats = found.astype(np.float32)
-        return vectors

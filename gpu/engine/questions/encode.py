@@ -7,23 +7,34 @@ write a pass has few texts.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.questions.model import AnswerSteps
 from gpu.errors import InvalidRequest
+from gpu.info import EmbeddingInfo
 from gpu.inspection.requests import MAX_ENCODED, Answer, Array, Encode, EncoderAttention
+from gpu.runner import Encoder
 from gpu.step import MAX_ROWS, Floats
-
-if TYPE_CHECKING:
-    from gpu.runners.encoder import Encoder
 
 ROWS_BESIDE_RUNS = 64
 """Most tokens of a pass while runs write, unless a text has more."""
 SHARE = 0.1
 """Time for encoding while runs write, relative to theirs: who indexes many texts can wait."""
+
+
+def embedding_info(encoder: Encoder) -> EmbeddingInfo:
+    return EmbeddingInfo(
+        name=encoder.name,
+        n_layers=encoder.config.n_layers,
+        hidden_size=encoder.config.hidden_size,
+        vocab_size=encoder.config.vocab_size,
+        max_tokens=encoder.max_tokens,
+        pooling=encoder.sentence.pooling,
+        normalize=encoder.sentence.normalize,
+        n_bytes=encoder.n_bytes,
+    )
 
 
 def check(question: Encode, encoder: Encoder | None) -> Encoder:

@@ -25,9 +25,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_bert.write(tmp_path_factory.mktemp("encoder"), max_seq_length=100)
 
 
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[Engine]:
-    opened = Engine.load(tale.model_dir(), LoadOptions(embedding_model=folder, context=256))
+@pytest.fixture(scope="module", params=["wgpu", "torch"])
+def engine(request: pytest.FixtureRequest, folder: Path) -> Iterator[Engine]:
+    options = LoadOptions(backend=request.param, embedding_model=folder, context=256)
+    opened = Engine.load(tale.model_dir(), options)
     yield opened
     opened.close()
 
@@ -117,7 +118,6 @@ def test_without_an_embedding_model_the_answer_says_so() -> None:
         engine.close()
 
 
-@pytest.mark.parametrize("options", [{"backend": "torch"}, {"pipeline_parallel_size": 2}])
-def test_it_needs_the_device_of_the_model(options: dict[str, object], folder: Path) -> None:
+def test_it_needs_the_device_of_the_model(folder: Path) -> None:
     with pytest.raises(ModelError, match="--embedding-model"):
-        check_options(LoadOptions(embedding_model=folder, **options))  # type: ignore[arg-type]
+        check_options(LoadOptions(embedding_model=folder, pipeline_parallel_size=2))

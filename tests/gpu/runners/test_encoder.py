@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,9 @@ import pytest
 
 from gpu.errors import ModelError
 from gpu.kv.blocks import ENCODER_TEXTS
-from gpu.runners.encoder import Encoder
+from gpu.pytorch.encoder import TorchEncoder
+from gpu.runner import Encoder
+from gpu.runners.encoder import WgpuEncoder
 from gpu.step import MAX_ROWS, Floats
 from gpu.webgpu.device import Device
 from tests.gpu.models import random_bert
@@ -56,15 +58,23 @@ def finish(pieces: Generator[None, None, Floats]) -> tuple[Floats, int]:
         n += 1
 
 
+@pytest.fixture(params=["wgpu", "torch"])
+def load(request: pytest.FixtureRequest, device: Device) -> Callable[[Path], Encoder]:
+    """Return what opens an encoder, of each backend."""
+    if request.param == "torch":
+        return TorchEncoder.load
+    return lambda folder: WgpuEncoder.load(folder, device)
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "sizes", [{}, MPNET, MODERN | {"local_attention": 8}], ids=["bert", "mpnet", "modernbert"]
 )
 def test_attention_is_that_of_transformers(
-    device: Device, tmp_path: Path, sizes: dict[str, object]
+    load: Callable[[Path], Encoder], tmp_path: Path, sizes: dict[str, object]
 ) -> None:
     folder = random_bert.write(tmp_path, **sizes)  # type: ignore[arg-type]
-    encoder = Encoder.load(folder, device)
+    encoder = load(folder)
     for ids in texts_of((1, 23, encoder.max_attending)):
         found, _ = finish(encoder.attention(ids))
         np.testing.assert_allclose(found, random_bert.attention(folder, ids), rtol=0, atol=BOUND)
@@ -95,13 +105,16 @@ def test_attention_is_that_of_transformers(
     ],
 )  # fmt: skip
 def test_vectors_are_those_of_transformers(
-    device: Device, tmp_path: Path, pooling: str, normalize: bool, sizes: dict[str, object]
+    load: Callable[[Path], Encoder],
+    tmp_path: Path,
+    pooling: str,
+    normalize: bool,
+    sizes: dict[str, object],
 ) -> None:
     how = {"pooling": pooling, "normalize": normalize}
-    encoder = Encoder.load(random_bert.write(tmp_path, **how, **sizes), device)  # type: ignore[arg-type]
+    encoder = load(random_bert.write(tmp_path, **how, **sizes))  # type: ignore[arg-type]
     texts = texts_of(LENGTHS)
-    found, n_pieces = finish(encoder.vectors(texts))
-    assert (n_pieces > 1) == device.info.software
+    found, _ = finish(encoder.vectors(texts))
     wanted = random_bert.reference(tmp_path, texts, **how)  # type: ignore[arg-type]
     assert np.abs(wanted).max() > 0.1
     np.testing.assert_allclose(found, wanted, rtol=0, atol=BOUND)
@@ -109,9 +122,10 @@ def test_vectors_are_those_of_transformers(
 
 def test_a_text_has_the_same_bits_alone_and_among_others(device: Device, tmp_path: Path) -> None:
     """Also after another pass left its keys and values, and one dispatch at a time."""
-    encoder = Encoder.load(random_bert.write(tmp_path), device)
+    encoder = WgpuEncoder.load(random_bert.write(tmp_path), device)
     texts = texts_of(LENGTHS)
-    together, _ = finish(encoder.vectors(texts))
+    together, n_pieces = finish(encoder.vectors(texts))
+    assert (n_pieces > 1) == device.info.software
     again, n_pieces = finish(encoder.vectors(texts, in_pieces=True))
     assert n_pieces > 6 * random_bert.SIZES["num_hidden_layers"]
     np.testing.assert_array_equal(again, together)
@@ -121,7 +135,7 @@ def test_a_text_has_the_same_bits_alone_and_among_others(device: Device, tmp_pat
 
 
 def test_two_passes_at_once_do_not_mix(device: Device, tmp_path: Path) -> None:
-    encoder = Encoder.load(random_bert.write(tmp_path), device)
+    encoder = WgpuEncoder.load(random_bert.write(tmp_path), device)
     first, second = texts_of((9, 20), seed=1), texts_of((30,), seed=2)
     wanted = [finish(encoder.vectors(texts))[0] for texts in (first, second)]
     turns = [encoder.vectors(texts, in_pieces=True) for texts in (first, second)]
@@ -136,7 +150,7 @@ def test_two_passes_at_once_do_not_mix(device: Device, tmp_path: Path) -> None:
 
 
 def test_as_many_texts_as_fit_are_in_a_pass(device: Device, tmp_path: Path) -> None:
-    encoder = Encoder.load(random_bert.write(tmp_path, max_seq_length=140), device)
+    encoder = WgpuEncoder.load(random_bert.write(tmp_path, max_seq_length=140), device)
     assert encoder.max_tokens == 140
     assert encoder.n_fitting([140, 140, 140, 140], MAX_ROWS) == 3
     assert encoder.n_fitting([1] * 100, MAX_ROWS) == ENCODER_TEXTS
@@ -165,7 +179,7 @@ def test_what_would_give_other_vectors_is_refused(
 ) -> None:
     folder = random_bert.write(tmp_path, **changes)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=message):
-        Encoder.load(folder, device)
+        WgpuEncoder.load(folder, device)
 
 
 def test_a_missing_tensor_is_named(device: Device, tmp_path: Path) -> None:
@@ -173,4 +187,4 @@ def test_a_missing_tensor_is_named(device: Device, tmp_path: Path) -> None:
     folder = random_bert.write(tmp_path / "encoder")
     shutil.copy(deeper / "config.json", folder)
     with pytest.raises(ModelError, match=r"has no tensor encoder\.layer\.3\.attention"):
-        Encoder.load(folder, device)
+        WgpuEncoder.load(folder, device)
