@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from playwright.sync_api import Page, expect
+from transformers import AutoModelForCausalLM
 
+from app import tale
 from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
@@ -210,6 +213,49 @@ def test_a_text_is_compared_with_itself_piece_by_piece(
     assert violations(page) == []
 
 
+NEEDLE = "The keeper of the old mill is called Rosalind. "
+ORDER = [0, 100, 50, 25, 75, 12.5, 87.5, 37.5, 62.5]
+MEASURED_MS = 240_000
+
+
+def test_a_needle_is_found_as_pytorch_finds_it(page: Page, bundled: Site) -> None:
+    """The log-probability of the answer, with the sentence at each place and without it."""
+    play = Playground(page, bundled).open()
+    look = begin(play, "Lost in the middle")
+    again = look.panel.get_by_role("button", name="Run again")
+    expect(again).to_be_visible(timeout=MEASURED_MS)
+    rows = {float(row["place, %"]): row for row in look.csv()}
+    assert list(rows) == sorted(ORDER)
+    asked = [m["question"] for m in play.messages.sent if m["type"] == "inspect"]
+    assert len(asked) == 1 + len(ORDER)
+    model = AutoModelForCausalLM.from_pretrained(tale.model_dir(), dtype=torch.float32).eval()
+    tokenizer = bundled.engine.tokenizer
+
+    def logprob(question: dict[str, Any]) -> float:
+        ids = torch.tensor([question["ids"]])
+        answer = tokenizer.decode(question["ids"][question["first"] + 1 :])
+        assert answer == " Rosalind"
+        with torch.no_grad():
+            found = model(ids).logits[0, :-1].log_softmax(-1)
+        return float(found.gather(1, ids[0, 1:, None])[question["first"] :].sum())
+
+    without, *placed = asked
+    assert NEEDLE not in tokenizer.decode(without["ids"])
+    alone = logprob(without)
+    texts = [tokenizer.decode(question["ids"]) for question in placed]
+    before = [text.index(NEEDLE) for text in texts]
+    assert [ORDER[i] for i in np.argsort(before)] == sorted(ORDER)
+    assert len({text.replace(NEEDLE, "") for text in texts}) == 1, "only its place changes"
+    for place, question in zip(ORDER, placed, strict=True):
+        row, wanted = rows[place], logprob(question)
+        assert float(row["log-probability"]) == pytest.approx(wanted, abs=0.05)
+        assert float(row["loss, nats"]) == -float(row["log-probability"])
+        assert float(row["probability"]) == pytest.approx(np.exp(float(row["log-probability"])))
+        assert float(row["loss without it, nats"]) == pytest.approx(-alone, abs=0.05)
+    expect(look.panel.get_by_role("status").last).to_contain_text("The answer is likeliest")
+    assert violations(page) == []
+
+
 def test_on_a_phone_the_choice_scrolls_to_the_last_experiment(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -218,7 +264,7 @@ def test_on_a_phone_the_choice_scrolls_to_the_last_experiment(
     widths = "(node) => node.scrollWidth - node.clientWidth"
     assert look.panel.locator(".instrument.lab").evaluate(widths) == 0
     assert look.panel.locator(".lb-bar > .seg").evaluate(widths) > 0
-    last = look.panel.get_by_role("radio", name="Window", exact=True)
+    last = look.panel.get_by_role("radio", name="Lost in the middle", exact=True)
     last.check()
     box = last.bounding_box()
     assert box is not None

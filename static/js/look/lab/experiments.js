@@ -5,6 +5,7 @@ import { knownPeaks, measurePeaks } from "../plan/roofline-costs.js";
 import { timedSteps } from "../plan/roofline.js";
 import { count, duration, figure } from "../../ui/format.js";
 import { kvBits, slidingWindow } from "./divergence.js";
+import { middle } from "./middle.js";
 import { drawStrips } from "./strips.js";
 
 /** @typedef {import("../plan/roofline.js").TimedStep} TimedStep */
@@ -284,4 +285,4 @@ const batching = {
   },
 };
 
-export const EXPERIMENTS = [first, cache, phases, streams, batching, kvBits, slidingWindow];
+export const EXPERIMENTS = [first, cache, phases, streams, batching, kvBits, slidingWindow, middle];
