@@ -153,7 +153,7 @@ def fake_encoded(ids: list[int], info: EngineInfo) -> npt.NDArray[np.float64]:
 def _encoder_weights(n: int, info: EngineInfo, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Return random attention weights of a text of n tokens in the embedding model."""
     assert info.embedding is not None
-    return rng.dirichlet([0.5] * n, (info.embedding.n_layers, FAKE_ENCODER_HEADS))
+    return rng.dirichlet([0.5] * n, (info.embedding.n_layers, FAKE_ENCODER_HEADS, n))
 
 
 def _kv_state(info: EngineInfo, run: int = 1) -> KvState:

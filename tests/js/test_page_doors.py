@@ -45,7 +45,7 @@ ROOMS = {
     "chat": "conversations core-sample interventions net settings state tools turns ui view",
     "glossary": "ui",
     "look/shared": "core-sample glossary interventions net settings state turns ui view",
-    "look/attention": "interventions look/shared state turns ui view",
+    "look/attention": "interventions look/shared net state turns ui view",
     "look/branches": "chat core-sample interventions look/shared state turns ui view",
     "look/cache": "glossary look/shared net state ui view",
     "look/filters": "core-sample look/shared settings state ui view",

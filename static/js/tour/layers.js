@@ -2,7 +2,7 @@
 
 import { byId } from "../ui/dom.js";
 import { count, figure, ordinal, plural } from "../ui/format.js";
-import { selectHead } from "../look/attention/attention.js";
+import { selectHead } from "../look/attention/heads.js";
 import { placesOf } from "../look/attention/scores.js";
 import { whenTop } from "../look/lens/reading.js";
 import { habitOf, hardestLook, largestMlp } from "./choose.js";

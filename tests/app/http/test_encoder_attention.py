@@ -31,6 +31,7 @@ def test_it_has_the_mean_of_the_heads_in_every_layer(site: Site) -> None:
         info = info_of(FakeOptions(embedding=INFO))
         weights = fake_inspection.answer(EncoderAttention(ids), info)["weights"]
         np.testing.assert_allclose(answer["weights"], weights.mean(axis=1), atol=1e-6)
+        assert np.shape(answer["weights"]) == (INFO.n_layers, len(ids), len(ids))
         assert (answer["model"], answer["n_heads"]) == (INFO.name, weights.shape[1])
         assert answer["ms"] >= 0
 

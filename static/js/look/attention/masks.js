@@ -1,0 +1,205 @@
+// View of Attention: one sentence in a decoder and in an encoder. Who may attend to whom, who attends to whom,
+// what it costs and what is kept.
+
+import { changed } from "../../state.js";
+import { el, newButton, setText } from "../../ui/dom.js";
+import { bytes, count, duration, percent, plural, tokenLabel } from "../../ui/format.js";
+import { newSegmented } from "../../ui/segmented.js";
+import { addRow, clearRows, newTable } from "../shared/table.js";
+import { ShareLegend } from "../shared/share-colours.js";
+import { AttentionMatrix } from "./matrix.js";
+import { mayAttend, nPairs, readDecoder, readEncoder, weightsOf } from "./readings.js";
+
+/** @typedef {import("./readings.js").Reading} Reading */
+/** @typedef {import("./matrix.js").Pair} Pair */
+
+const EXAMPLE = "The animal didn't cross the street because it was too tired";
+const NO_ENCODER = "To compare it with an encoder, start the server with --embedding-model all-MiniLM-L6-v2.";
+
+/** What the matrices show: the mask, or the weights. @type {"mask" | "weights"} */
+let shows = "mask";
+/** @type {Figure[]} */
+let figures = [];
+let running = false;
+let problem = "";
+/** The sentence that was read. */
+let sentence = "";
+let leaving = new AbortController();
+
+/** Elements. */
+const at = {
+  field: el("input"),
+  go: newButton("Read", read, "send"),
+  one: el("p", "mk-one"),
+  table: newTable("mk-table", "What it takes", ["", ["decoder", "n"], ["encoder", "n"]]),
+  legend: new ShareLegend(),
+};
+
+/** One model with its matrix. */
+class Figure {
+  /** @type {Reading | null} */
+  reading = null;
+  /** Layer that is shown; null: the mean of all. @type {number | null} */
+  layer = null;
+  /** Pair that is pointed at. @type {Pair | null} */
+  pair = null;
+
+  /** @param {"Decoder" | "Encoder"} name */
+  constructor(name) {
+    this.name = name;
+    this.node = el("section", "mk-figure");
+    const head = this.node.appendChild(el("div", "mk-head"));
+    this.title = head.appendChild(el("h3"));
+    this.choice = head.appendChild(el("select"));
+    this.choice.setAttribute("aria-label", `Layer of the ${name.toLowerCase()}`);
+    this.choice.addEventListener("change", () => {
+      this.layer = this.choice.value === "" ? null : Number(this.choice.value);
+      changed("look");
+    });
+    this.matrix = new AttentionMatrix(name, (pair) => {
+      this.pair = pair;
+      draw();
+    });
+    this.node.append(this.matrix.node);
+  }
+
+  /** @param {Reading | null} reading */
+  set(reading) {
+    this.reading = reading;
+    this.layer = this.pair = null;
+    const layers = [...(reading?.weights.keys() ?? [])];
+    const options = [new Option("all layers", ""), ...layers.map((i) => new Option(`layer ${i}`, String(i)))];
+    this.choice.replaceChildren(...options);
+  }
+
+  draw() {
+    const { reading, pair, layer } = this;
+    setText(this.title, reading ? `${this.name}: ${reading.model}` : this.name);
+    this.node.hidden = !reading;
+    this.choice.hidden = shows === "mask";
+    if (reading) this.matrix.draw(reading, { isMask: shows === "mask", layer, pair, words: this.words() });
+  }
+
+  /** The pair that is pointed at. */
+  words() {
+    const { reading, pair, layer } = this;
+    if (!reading || !pair) return "";
+    const [from, to] = [pair.from, pair.to].map((i) => `“${tokenLabel(reading.tokens[i], "·")}”`);
+    const why = pair.to > pair.from ? "comes after it" : "is outside its window";
+    if (!mayAttend(reading, pair.from, pair.to)) return `${from} may not attend to ${to}, which ${why}.`;
+    const weight = weightsOf(reading, layer)[pair.from * reading.tokens.length + pair.to];
+    const where = layer === null ? plural(reading.weights.length, "layer") : `layer ${layer}`;
+    return `${from} attends to ${to} with ${percent(weight)} %, mean of ${plural(reading.nHeads, "head")} in ${where}.`;
+  }
+}
+
+/** @type {InstrumentView<TokenFocus>} */
+export const masks = {
+  name: "masks",
+  label: "Decoder and encoder",
+
+  setUp(root) {
+    figures = [new Figure("Decoder"), new Figure("Encoder")];
+    const bar = root.appendChild(el("div", "mk-bar"));
+    Object.assign(at.field, { value: EXAMPLE, maxLength: 200, spellcheck: false, ariaLabel: "Sentence" });
+    at.field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") read();
+    });
+    /** @type {["mask" | "weights", string][]} */
+    const options = [
+      ["mask", "May attend"],
+      ["weights", "Attends"],
+    ];
+    const onChange = (/** @type {"mask" | "weights"} */ value) => {
+      shows = value;
+      changed("look");
+    };
+    bar.append(at.field, at.go, newSegmented({ legend: "Shown", name: "mk-shows", options, value: shows, onChange }), at.legend.node);
+    const side = el("div", "mk-side");
+    at.one.setAttribute("role", "status");
+    side.append(at.one, at.table);
+    root.append(...figures.map(({ node }) => node), side);
+  },
+
+  show({ hello }) {
+    now = hello;
+    draw();
+    drawTable(hello);
+    return problem || (sentence ? `Read by the loaded model one token at a time, by the encoder at once: “${sentence}”` : "Nothing is computed until you read a sentence.");
+  },
+
+  hide: () => leaving.abort(),
+
+  table: () => ({
+    columns: ["model", "from", "to", "may attend", "weight"],
+    rows: figures.flatMap(({ reading, layer }) => (reading ? rowsOf(reading, layer) : [])),
+  }),
+};
+
+/** @type {ToPage.Hello | null} */
+let now = null;
+
+/** Read the sentence, or stop. */
+async function read() {
+  const text = at.field.value.trim();
+  if (!now || !text) return;
+  if (running) return leaving.abort();
+  leaving = new AbortController();
+  running = true;
+  problem = "";
+  changed("look");
+  try {
+    const found = [await readDecoder(text, now, leaving.signal), now.embedding ? await readTimed(text) : null];
+    figures.forEach((figure, i) => figure.set(found[i]));
+    sentence = text;
+  } catch (error) {
+    problem = leaving.signal.aborted ? "" : /** @type {Problem} */ (error).message;
+  }
+  running = false;
+  changed("look");
+}
+
+/** Read the sentence in the encoder twice: the first pass of a length compiles its kernels. @param {string} text */
+async function readTimed(text) {
+  await readEncoder(text);
+  return readEncoder(text);
+}
+
+function draw() {
+  setText(at.go, running ? "Stop" : "Read");
+  for (const figure of figures) figure.draw();
+  at.legend.node.hidden = shows === "mask" || !sentence;
+  at.legend.draw();
+  const words = figures.map((figure) => figure.words()).find((each) => each);
+  setText(at.one, words ?? (now?.embedding || !sentence ? HOW : `${HOW} ${NO_ENCODER}`));
+}
+
+const HOW =
+  "Each row is a token that attends, each column one that is attended to. In a decoder a token sees those before it, " +
+  "so that it can be trained to predict the next one; in an encoder all tokens see each other.";
+
+/** @param {ToPage.Hello} hello */
+function drawTable(hello) {
+  const [decoder, encoder] = figures.map(({ reading }) => reading);
+  clearRows(at.table);
+  at.table.hidden = !decoder;
+  if (!decoder) return;
+  const n = decoder.tokens.length;
+  const kept = (hello.model.kv_formats[hello.model.kv_dtype] / hello.limits.block_tokens) * n;
+  const both = (/** @type {(reading: Reading) => string} */ value) => [value(decoder), encoder ? value(encoder) : "–"];
+  addRow(at.table, ["tokens", ...both(({ tokens }) => count(tokens.length))]);
+  addRow(at.table, ["pairs that may attend", ...both((reading) => count(nPairs(reading)))]);
+  addRow(at.table, ["a text is read", "token by token as it is written; a prompt at once", "all at once"]);
+  addRow(at.table, ["keys and values kept", bytes(kept), "none"]);
+  addRow(at.table, ["one more token", `1 row, ${plural(n + 1, "pair")}`, encoder ? `all again, ${plural((encoder.tokens.length + 1) ** 2, "pair")}` : "all again"]);
+  addRow(at.table, ["this text took", ...both(({ ms }) => duration(ms))]);
+}
+
+/** @param {Reading} reading @param {number | null} layer */
+function rowsOf(reading, layer) {
+  const { tokens, model } = reading;
+  const weights = weightsOf(reading, layer);
+  return tokens.flatMap((from, i) =>
+    tokens.map((to, j) => [model, from, to, mayAttend(reading, i, j) ? "yes" : "no", weights[i * tokens.length + j]]),
+  );
+}
