@@ -84,6 +84,7 @@ def test_a_live_change_is_reported_inspected_repeated_and_undone(player: PageCli
     assert [(t["id"], t["logprob"]) for t in reset] == [(t["id"], t["logprob"]) for t in plain]
 
 
+@pytest.mark.ci
 def test_impossible_interventions_are_refused(player: PageClient) -> None:
     player.send_message(
         "generate", id="bad", prompt=PROMPT, reach={"mlp": [{"layer": 99, "factor": 0}]}

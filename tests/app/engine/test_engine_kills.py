@@ -184,6 +184,7 @@ def kill(writers: list[Writer], server: Server) -> float:
     return max(w.told[n] for w, n in zip(writers, heard, strict=True)) - began
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("n_kills", "told_within"),

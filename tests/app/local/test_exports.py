@@ -98,6 +98,7 @@ def test_all_files_of_the_export_are_served(http: FlaskClient, base: str) -> Non
         assert (part.status_code, part.data) == (206, data[5:10])
 
 
+@pytest.mark.ci
 def test_the_loaded_adapters_are_in_the_export(http: FlaskClient, base: str) -> None:
     plans = http.get(f"{base}manifest.json").get_json()["model"]["plans"]
     for plan in plans.values():

@@ -72,6 +72,7 @@ def fault(body: dict[str, Any]) -> str:
     return reply.fault
 
 
+@pytest.mark.ci
 def test_the_plans_are_those_of_an_export(http: FlaskClient) -> None:
     """Recorded from shapes alone in a process with limits; with the bytes that no file has."""
     reply = http.post("/api/local/plans", json=asked())

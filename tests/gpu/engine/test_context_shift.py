@@ -206,6 +206,7 @@ def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_llama.write(tmp_path_factory.mktemp("one"), shape)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", ["wgpu", "torch"])
 def test_in_one_layer_a_text_that_slid_is_as_if_what_left_had_never_been(
     one_layer: Path, backend: str

@@ -417,6 +417,7 @@ QUICK = settings(
 THOROUGH = settings(UNTIMED, max_examples=800, stateful_step_count=100)
 
 
+@pytest.mark.ci
 def test_no_block_leaks_or_is_read_with_another_text_in_it() -> None:
     run_state_machine_as_test(BlockMachine, settings=QUICK)
 

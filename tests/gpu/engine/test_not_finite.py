@@ -228,6 +228,7 @@ def poked(device: Device) -> Iterator[Poked]:
     one.engine.close()
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 def test_a_weight_that_is_wrong_for_a_moment_changes_no_text(
     poked: Poked, caplog: pytest.LogCaptureFixture

@@ -111,6 +111,7 @@ def test_a_writer_keeps_its_pace(
     assert mean_with < 2.5 * mean, f"{mean_with} ms between tokens, alone {mean} ms"
 
 
+@pytest.mark.ci
 def test_one_page_does_not_hold_up_another(engine: Engine) -> None:
     """The eight long questions of one page and a short one of another that came later."""
     long = [engine.inspect(Losses(ids), "long") for ids in texts(engine, 8, 300, 400)]

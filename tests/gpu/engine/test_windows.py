@@ -117,6 +117,7 @@ def test_runs_interleaved_in_any_way_write_what_each_would_alone(
     assert set(scheduler.kv_state().owners) == {0}
 
 
+@pytest.mark.ci
 def test_a_model_with_windows_writes_the_same_with_little_memory(
     device: Device, tmp_path: Path
 ) -> None:

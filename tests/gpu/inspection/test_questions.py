@@ -113,6 +113,7 @@ def test_inspecting_a_trained_model_equals_transformers(load: Load, trained: Tra
     check(load(trained.folder), random_llama.Reference(trained.folder), trained.name, ids)
 
 
+@pytest.mark.ci
 def test_a_long_context_in_both_runners(load: Load) -> None:
     """Several splits of the keys, and a range in the middle of them. The bound is wider than above:
     transformers computes angles in float32, off by 1,100 · 2⁻²⁴ at the end."""

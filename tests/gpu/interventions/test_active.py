@@ -234,6 +234,7 @@ def test_each_kind_of_intervention_equals_hooks(load: Load, part: str) -> None:
     assert np.abs(got - want).max() <= 2e-4 * np.abs(want).max()
 
 
+@pytest.mark.ci
 def test_statistics_and_states_include_interventions(load: Load) -> None:
     """The last layer's MLP is off; its steering counts as part of the MLP's update."""
     name = "derived_head"
@@ -409,6 +410,7 @@ def test_a_token_patched_by_its_own_state_is_as_it_was(runner: WgpuRunner) -> No
 # ---- what it costs ------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_memory_is_taken_when_something_is_set_and_counted(device: Device) -> None:
     runner = driving.load(device, random_llama.folder("tiny"))
     ids = random_llama.ids("tiny", 9)

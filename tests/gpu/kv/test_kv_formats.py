@@ -192,6 +192,7 @@ def stored(runner: WgpuRunner, blocks: list[int], n: int) -> list[Any]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 def test_keys_do_not_depend_on_how_a_text_was_processed(runner: WgpuRunner) -> None:
     """The stored words are the same in chunks of any size, in any blocks, beside another text."""

@@ -180,6 +180,7 @@ def test_attention_costs_what_its_window_sees(device: Device) -> None:
     assert flops(0, StepSize(3, 1, 7)) == (8 + 9 + 9) * per_key + 3 * per_row
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "name",

@@ -22,6 +22,7 @@ def overflowing(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("backend", ["wgpu", "torch"])
 def test_a_run_ends_with_an_error_a_person_can_act_on(

@@ -107,6 +107,7 @@ def test_a_draw_has_the_same_bits_with_any_number_of_workgroups(
     assert found.count(found[0]) == len(found)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("n_finite", [1, 5, 29, 700])
 def test_tokens_of_mass_zero_are_not_drawn_from_bins(rig: Rig, n_finite: int) -> None:
     rng = np.random.default_rng(n_finite)
