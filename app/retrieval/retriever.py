@@ -32,6 +32,7 @@ from app.retrieval.chunks import (
 )
 from app.retrieval.documents import PAGE_BREAK, read_document
 from app.retrieval.index import (
+    CHUNKS,
     PROBE,
     Document,
     EncoderIdentity,
@@ -60,6 +61,7 @@ NOT_FOR_STRANGERS = (
     "documents are kept only where a browser on this machine alone can show the page; start the "
     "server with --retrieval all to let everyone keep some who uses it"
 )
+NOT_ELSEWHERE = "the model runs on another machine, so there is no embedding model beside it here"
 NO_ENCODER = "there is no embedding model; start the server with --embedding-model all-MiniLM-L6-v2"
 MAX_INDEXES = 16
 BATCH = 8
@@ -87,6 +89,8 @@ class Retriever:
         """Whose the latest indexing is."""
         self._asker = 0
         self._cancelled = False
+        self._loaded: tuple[tuple[Path, int], Index | None] | None = None
+        """The index that was used last, and when its file was written."""
 
     # ---- what is there --------------------------------------------------------------------------
 
@@ -98,6 +102,8 @@ class Retriever:
             return NOT_FOR_STRANGERS
         if missing := missing_packages():
             return missing
+        if self._settings.upstream is not None or self._settings.on_other_machines:
+            return NOT_ELSEWHERE
         return NO_ENCODER if self._texts is None else ""
 
     def offer(self, client: str) -> RetrievalOffer:
@@ -113,7 +119,7 @@ class Retriever:
             run = self._run if self._owner == folder.name else None
             problem, index = "", None
             try:
-                index = load_index(folder)
+                index = self._load(folder)
             except InvalidRequest as error:
                 problem = str(error)
             return RetrievalOffer(
@@ -193,7 +199,7 @@ class Retriever:
             if name is None:
                 remove_index(folder)
                 return
-            index = load_index(folder)
+            index = self._load(folder)
             if index is None or all(document.name != name for document in index.documents):
                 raise InvalidRequest(f"there is no document {name!r:.200} in the index", "name")
             self._save(folder, index.without(name))
@@ -206,7 +212,7 @@ class Retriever:
         self._expect_allowed()
         texts, info = self._encoder()
         with self._lock:
-            index = load_index(self._folder(client))
+            index = self._load(self._folder(client))
         if index is None:
             raise InvalidRequest("there are no documents yet; add one first", "question")
         if not asked.question.strip():
@@ -263,11 +269,21 @@ class Retriever:
         one."""
         identity = self._identity(info)
         with self._lock:
-            index = load_index(folder)
+            index = self._load(folder)
         if index is None:
             return Index(identity)
         index.encoder.expect(identity)
         return index
+
+    def _load(self, folder: Path) -> Index | None:
+        """Return the index in `folder`, which is read again only if it was written since."""
+        try:
+            written = (folder / CHUNKS).stat().st_mtime_ns
+        except OSError:
+            return load_index(folder)
+        if self._loaded is None or self._loaded[0] != (folder, written):
+            self._loaded = (folder, written), load_index(folder)
+        return self._loaded[1]
 
     def _save(self, folder: Path, index: Index) -> None:
         with self._lock:

@@ -112,6 +112,17 @@ def test_the_nearest_chunks_are_those_of_brute_force(http: FlaskClient, cache: P
     assert {chunk["page"] for chunk in chunks if chunk["document"] == 1} == {1, 2}
 
 
+def test_an_index_that_another_server_wrote_is_read_again(
+    http: FlaskClient, start_site: StartSite, cache: Path
+) -> None:
+    add(http, "a.txt", "once upon a time")
+    other = start_site(embedding=INFO, encoder_texts=TEXTS).app.test_client()
+    add(other, "b.txt", "the little fox")
+    assert [one["name"] for one in offer_of(http)["documents"]] == ["a.txt", "b.txt"]
+    other.delete("/api/retrieval/documents")
+    assert offer_of(http)["documents"] == []
+
+
 def test_documents_are_replaced_and_removed(http: FlaskClient, cache: Path) -> None:
     add(http, "a b/ü.txt", "once upon a time")
     add(http, "b.txt", "the little fox")
@@ -296,6 +307,7 @@ def strangers(**settings: Any) -> Settings:
         ({"settings": strangers()}, "documents are kept only where a browser on this machine"),
         ({"settings": Settings(port=0, retrieval="off")}, "this server keeps no documents"),
         ({"embedding": None, "encoder_texts": None}, "there is no embedding model; start the"),
+        ({"settings": Settings(port=0, upstream="http://a.lan")}, "runs on another machine"),
     ],
 )
 def test_documents_are_refused_where_they_are_not_kept(

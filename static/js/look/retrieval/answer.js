@@ -200,10 +200,10 @@ function cacheWords({ segment, chunks }) {
     sum.moved += moved;
   }
   const all = sum.read + sum.reused + sum.moved;
-  if (sum.read === all) return `All ${plural(all, "token")} of the chunks were read now. ${WHY_READ}`;
-  const moved = sum.moved ? `, ${count(sum.moved)} were moved here from another place of the cache (approximate)` : "";
-  const rest = sum.read ? ` ${plural(sum.read, "token")} were read now. ${WHY_READ}` : "";
-  return `Of ${plural(all, "token")} of the chunks, ${count(sum.reused)} were reused from the KV cache${moved}.${rest}`;
+  const why = sum.moved || !sum.read ? "" : ` ${WHY_READ}`;
+  if (sum.read === all) return `All ${plural(all, "token")} of the chunks were read now.${why}`;
+  const moved = sum.moved ? `, ${count(sum.moved)} moved here from another place of the cache (approximate)` : "";
+  return `Of ${plural(all, "token")} of the chunks, ${count(sum.reused)} were reused from the KV cache${moved}, and ${count(sum.read)} read now.${why}`;
 }
 
 const WHY_READ =
