@@ -99,7 +99,8 @@ APP = {
     "server": "app cluster config engine engine_client http models prompt replicas tale"
     " train upstream protocol",
     "site": "app config load_options http local models",
-    "cli": "app config engine engine_client server models prompt site tale train protocol",
+    "cli": "app config engine engine_client server models prompt retrieval site tale train"
+    " protocol",
     "__main__": "cli",
 }  # fmt: skip
 
@@ -290,7 +291,14 @@ def test_importing_a_package_loads_neither_torch_nor_a_gpu_driver(package: str) 
 
 @pytest.mark.parametrize(
     "module",
-    ["app.cli.generate", "app.cli.perplexity", "app.cli.reap", "app.cli.train", "app.engine.main"],
+    [
+        "app.cli.generate",
+        "app.cli.perplexity",
+        "app.cli.reap",
+        "app.cli.search",
+        "app.cli.train",
+        "app.engine.main",
+    ],
 )
 def test_loading_a_model_needs_no_flask(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('flask', 'werkzeug') if m in sys.modules])"

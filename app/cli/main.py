@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": "Show what a model would take, and what devices allow.",
     "reap": "Prune the experts that matter least on a text.",
     "run": "Serve a model by its name.",
+    "search": "Find the chunks of documents nearest to a question.",
     "serve": "Serve the playground and the API.",
     "train": "Train a LoRA adapter on lines of text.",
     "version": "Show the version.",

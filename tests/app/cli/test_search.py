@@ -1,0 +1,83 @@
+"""`tokenglass search` indexes documents and prints the chunks nearest to a question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from app.cli import search as command
+from app.cli.main import main
+from app.models.embedding_models import EmbeddingModel
+from gpu import DeviceError
+from tests.app.fake_encoder import INFO, TEXTS, ids_of
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_inspection import fake_encoded
+from tests.app.fake_options import FakeOptions, info_of
+from tests.app.retrieval.pdf_files import pdf_of
+
+LINES = ("the little fox", "an old forest", "a golden lamp")
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))
+    found = EmbeddingModel(tmp_path, TEXTS, 1)
+    monkeypatch.setattr(command, "find_embedding_model", lambda settings: found)
+    monkeypatch.setattr(
+        command, "load_engine", lambda *args, **options: FakeEngine(FakeOptions(embedding=INFO))
+    )
+
+
+def run(question: str, *args: object) -> Result:
+    return CliRunner().invoke(main, ["search", question, *map(str, args)])
+
+
+def test_the_nearest_chunks_are_printed_and_the_index_is_kept(tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.txt" for i in range(len(LINES))]
+    for file, line in zip(files, LINES, strict=True):
+        file.write_text(line, "utf-8")
+    pdf = tmp_path / "two.pdf"
+    pdf.write_bytes(pdf_of(["The owl was happy.", "The badger was not."]))
+    sizes = ("--size", 10, "--overlap", 0)
+    result = run("who is golden", *files, pdf, *sizes, "--top", 20)
+    assert result.exit_code == 0, result.output
+    assert "0.txt: 1 chunks indexed in" in result.stderr
+    wanted = ids_of("find who is golden")
+    engine = info_of(FakeOptions(embedding=INFO))
+    score = {
+        line: float(np.dot(fake_encoded(ids_of(line), engine), fake_encoded(wanted, engine)))
+        for line in LINES
+    }
+    lines = result.stdout.splitlines()
+    for i, line in enumerate(LINES):
+        assert f"{score[line]:.3f}  {i}.txt, chunk {i}" in lines
+    printed = [float(line.split()[0]) for line in lines if ", chunk " in line]
+    assert printed == sorted(printed, reverse=True)
+    assert any("two.pdf, page 2, chunk" in line for line in lines)
+    again = run("who is golden", "--top", 1)
+    assert again.stdout.splitlines()[0] == lines[0]
+
+
+def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_bytes(b"")
+    for args, code, says in (
+        (("a",), 2, "there are no documents yet"),
+        (("a", empty, "--size", 10, "--overlap", 0), 2, "empty.txt is empty"),
+        (("a", empty), 2, "expected 4 to 10 tokens for a chunk"),
+        (("a", tmp_path / "none.txt"), 2, "does not exist"),
+        (("a", "--top", 21), 2, "21 is not in the range"),
+    ):
+        result = run(*args)
+        assert (result.exit_code, result.stdout) == (code, "")
+        assert says in result.stderr
+
+    def fail(*args: object, **options: object) -> FakeEngine:
+        raise DeviceError("there is no adapter")
+
+    monkeypatch.setattr(command, "load_engine", fail)
+    result = run("a")
+    assert (result.exit_code, result.stderr) == (1, "Error: there is no adapter\n")
