@@ -26,6 +26,13 @@ def turn_to_read(engine: EngineClient) -> Iterator[None]:
     if len(request.get_data()) < LONG_BYTES:
         yield
         return
+    with turn(engine):
+        yield
+
+
+@contextmanager
+def turn(engine: EngineClient) -> Iterator[None]:
+    """Let a request wait its turn, however short it is. Raises QueueFull."""
     with place(engine):
         if not _turns.acquire(timeout=TURN_SECONDS):
             raise QueueFull("too many long texts are being read; try again in a moment")

@@ -10,12 +10,14 @@ from flask import Flask, Response
 from app.engine_client import EngineClient, Tokenizer
 from app.openai.body import decode_body
 from app.openai.inputs import check_ids
-from app.openai.long_requests import turn_to_read
+from app.openai.long_requests import turn
 from app.openai.text_routes import TokenIds
 from gpu import Greenlists, InvalidRequest, WatermarkConfig, detect_watermark
 
 MAX_TOKENS = 8192
-"""Most tokens of a text: each that differs from the others takes about a millisecond."""
+MAX_WORK = MAX_TOKENS * 49_152
+"""Most tokens of a text times those of the vocabulary: a greenlist takes about 15 ns for each of
+the vocabulary, so the longest text some seconds."""
 MAX_CONTEXT_WIDTH = 16
 DEFAULTS = WatermarkConfig()
 
@@ -47,10 +49,11 @@ class WatermarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         else:
             check_ids(self.tokens, vocab_size)
             ids = self.tokens
-        if len(ids) > MAX_TOKENS:
+        most = min(MAX_TOKENS, MAX_WORK // vocab_size)
+        if len(ids) > most:
             raise InvalidRequest(
-                f"the text has {len(ids):,} tokens, but {MAX_TOKENS:,} are the most; send a part "
-                "of it",
+                f"the text has {len(ids):,} tokens, but {most:,} are the most with a vocabulary of "
+                f"{vocab_size:,}; send a part of it",
                 "content",
             )
         return ids
@@ -70,7 +73,7 @@ def register(app: Flask, engine: EngineClient) -> None:
     @app.post("/watermark")
     def watermark() -> Response:
         hello = engine.require_ready()
-        with turn_to_read(engine):
+        with turn(engine):
             body = decode_body(WatermarkRequest)
             ids = body.ids(engine.tokenizer, hello.model.vocab_size)
             answer = _found(body, ids, engine.tokenizer, hello.model.vocab_size)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from app.openai.watermark import MAX_TOKENS
-from gpu import Greenlists, WatermarkConfig, detect_watermark
+from app.openai import long_requests
+from app.openai.watermark import MAX_TOKENS, WatermarkRequest
+from gpu import Greenlists, InvalidRequest, WatermarkConfig, detect_watermark
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.openai.test_text_routes import post
 
@@ -68,3 +69,21 @@ def test_what_is_wrong_is_named(http: FlaskClient, body: dict[str, Any], what: s
     answer = post(http, "/watermark", status=400, **body)
     error = answer["error"]
     assert what in f"{error['param']}: {error['message']}"
+
+
+def test_a_large_vocabulary_has_shorter_texts() -> None:
+    tokenizer = FakeTokenizer()
+    most = 8192 * 49_152 // 262_144
+    assert len(WatermarkRequest(tokens=[1] * most).ids(tokenizer, 262_144)) == most == 1536
+    with pytest.raises(InvalidRequest, match="1,536 are the most with a vocabulary of 262,144"):
+        WatermarkRequest(tokens=[1] * (most + 1)).ids(tokenizer, 262_144)
+
+
+def test_texts_are_searched_one_after_the_other(
+    http: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_requests, "TURN_SECONDS", 0.0)
+    with long_requests._turns:
+        answer = post(http, "/watermark", status=429, content=TEXT)
+    assert "too many long texts" in answer["error"]["message"]
+    post(http, "/watermark", content=TEXT)
