@@ -16,7 +16,9 @@ from app.prompt.limited_tokenizer import LimitedTokenizer, load_tokenizer
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
 from gpu import Engine, SamplingParams
+from gpu.inspection.requests import Knockout, Losses
 from gpu.load_options import LoadOptions
+from tests.gpu.models.random_models import masked
 from tests.gpu.ops.rig import compare
 from tests.real_weights import real_weights
 
@@ -124,6 +126,33 @@ def test_greedy_texts_and_their_probabilities_are_those_of_transformers(
         for text in chosen:
             ids, word = found[text]
             assert word in greedily(engine, reference, ids, f"smollm2.{backend}"), text
+    finally:
+        engine.close()
+
+
+@torch.no_grad()
+def test_attention_is_knocked_out_as_in_transformers(
+    file: Path, tokenizer: LimitedTokenizer
+) -> None:
+    """Of the word France, in all layers and in some around the middle."""
+    reference = reference_of(file)
+    reference.set_attn_implementation("eager")
+    options = LoadOptions(dtype="q4", kv_dtype="f32", activations="f32", context=256)
+    engine = Engine.load(file, options, tokenizer=tokenizer)
+    try:
+        ids = tokenizer.encode("The capital of France is Paris")
+        france, n_layers = len(tokenizer.encode("The capital of")), engine.config.n_layers
+        first = len(ids) - 2
+        found = []
+        for layers in (range(n_layers), range(10, 19)):
+            with masked(reference, first, slice(france, france + 1), layers):
+                logs = reference(torch.tensor([ids])).logits[0, first].log_softmax(-1)
+            knockout = Knockout(france, france + 1, layers.start, layers.stop)
+            answer = engine.inspect(Losses(ids, first=first, knockout=knockout)).result()
+            assert answer["logprob"][0] == pytest.approx(float(logs[ids[-1]]), abs=LOGPROB)
+            found.append(float(answer["logprob"][0]))
+        whole = float(engine.inspect(Losses(ids, first=first)).result()["logprob"][0])
+        assert whole - found[0] > 1, "Paris owes something to France"
     finally:
         engine.close()
 

@@ -17,7 +17,7 @@ from gpu.load_options import LoadOptions
 from gpu.reference.softmax import log_softmax
 from gpu.step import Floats
 from tests.gpu.models import random_llama, random_models
-from tests.gpu.models.random_models import Reference
+from tests.gpu.models.random_models import Reference, masked
 
 pytestmark = pytest.mark.parity
 
@@ -89,7 +89,7 @@ def test_losses_are_those_of_transformers_with_the_same_mask(
     for knockout in knockouts(engine.config.n_layers):
         keys = slice(knockout.first, knockout.end)
         layers = range(knockout.first_layer, knockout.end_layer)
-        with reference.masked(FIRST, keys, layers):
+        with masked(reference.model, FIRST, keys, layers):
             want = losses(reference.logits(IDS))
         np.testing.assert_allclose(asked(engine, knockout), want, atol=TOLERANCE)
         moved = max(moved, float(np.abs(want - plain).max()))
@@ -109,8 +109,8 @@ def test_keys_are_masked_under_the_interventions_of_the_text(load: Load, backend
     got = engine.inspect(question).result()["logprob"]
     active = ActiveInterventions(attention={0: 0.4}, mlp={1: 1.5})
     found = []
-    for masked in (reference.masked(FIRST, slice(3, 9), range(2)), nullcontext()):
-        with reference.intervened(active), masked:
+    for mask in (masked(reference.model, FIRST, slice(3, 9), range(2)), nullcontext()):
+        with reference.intervened(active), mask:
             found.append(losses(reference.logits(IDS)))
     np.testing.assert_allclose(got, found[0], atol=TOLERANCE)
     assert np.abs(found[0] - found[1]).max() > 100 * TOLERANCE
@@ -121,10 +121,10 @@ def test_a_knockout_leaves_no_trace_and_has_the_same_bits_again(load: Load, back
     """Nor do the keys of masked rows serve other questions about the same text."""
     engine = load(backend, LLAMA)
     first, other = knockouts(engine.config.n_layers)[:2]
-    plain, masked = asked(engine, None), asked(engine, first)
+    plain, without = asked(engine, None), asked(engine, first)
     assert np.array_equal(asked(engine, None), plain)
-    assert not np.array_equal(asked(engine, other), masked)
-    assert np.array_equal(asked(engine, first), masked)
+    assert not np.array_equal(asked(engine, other), without)
+    assert np.array_equal(asked(engine, first), without)
     n_layers = engine.config.n_layers
     unseen = asked(engine, Knockout(len(IDS) - 2, len(IDS) - 1, 0, n_layers), first=0)
     before = asked(engine, None, first=0)

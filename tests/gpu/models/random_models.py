@@ -165,29 +165,34 @@ class Reference:
             for handle in handles:
                 handle.remove()
 
-    @contextmanager
-    def masked(self, first: int, keys: slice, layers: range) -> Iterator[None]:
-        """Mask attention from the tokens at `first` and after it to `keys` in these layers, by
-        changing the mask (1, 1, n, n) that each attention module is given."""
-
-        def mask(_module: Any, inputs: Any, named: Any) -> Any:
-            changed = named["attention_mask"].clone()
-            changed[..., first:, keys] = -torch.inf
-            return inputs, {**named, "attention_mask": changed}
-
-        handles = []
-        for i in layers:
-            attention = _attention(self._layers()[i])
-            handles.append(attention.register_forward_pre_hook(mask, with_kwargs=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
     def _layers(self) -> Any:
-        inner = self.model.base_model
-        return inner.h if hasattr(inner, "h") else inner.layers
+        return _layers_of(self.model)
+
+
+def _layers_of(model: Any) -> Any:
+    inner = model.base_model
+    return inner.h if hasattr(inner, "h") else inner.layers
+
+
+@contextmanager
+def masked(model: Any, first: int, keys: slice, layers: range) -> Iterator[None]:
+    """Mask attention from the tokens at `first` and after it to `keys` in these layers of
+    transformers' model with eager attention, by changing the mask (1, 1, n, n) of each."""
+
+    def mask(_module: Any, inputs: Any, named: Any) -> Any:
+        changed = named["attention_mask"].clone()
+        changed[..., first:, keys] = -torch.inf
+        return inputs, {**named, "attention_mask": changed}
+
+    handles = []
+    for i in layers:
+        attention = _attention(_layers_of(model)[i])
+        handles.append(attention.register_forward_pre_hook(mask, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _sublayers(layer: Any) -> tuple[Any, Any]:
