@@ -80,6 +80,15 @@ def test_an_encoder_attends_to_both_sides(page: Page, site: Callable[..., Site])
     assert violations(page) == []
 
 
+def test_the_tour_shows_the_heads(page: Page, site: Callable[..., Site]) -> None:
+    look = read(open_page(page, site()))
+    expect(look.panel.locator(".at-map")).to_be_hidden()
+    page.evaluate("async () => void (await import('/static/js/tour/layers.js')).chooseHead(1, 0)")
+    expect(look.panel.locator(".at-map")).to_be_visible()
+    expect(look.panel.get_by_role("radio", name="Heads")).to_be_checked()
+    expect(look.panel.locator(".at-summary")).to_contain_text("layer 1, head 0")
+
+
 @pytest.mark.parametrize("width", [360, 768])
 def test_both_fit_small_windows(page: Page, site: Callable[..., Site], width: int) -> None:
     play = open_page(page, site(embedding=INFO))

@@ -1,5 +1,6 @@
 // Steps of "Why decoder-only?".
 
+import { showHeads } from "../look/attention/attention.js";
 import { showCacheView } from "../look/cache/cache.js";
 import { count, plural } from "../ui/format.js";
 import { plain, sentence, sentences, wordOf } from "../tour/words.js";
@@ -10,6 +11,7 @@ export const maskStep = {
   open: "attention",
   find: (walk) => walk.attention(),
   at: ({ index }) => ({ index: index - 1, row: null }),
+  enter: () => showHeads(),
 
   text({ before, row, texts }, { shape: [, , n] }) {
     return sentences(

@@ -2,6 +2,7 @@
 
 import { byId } from "../ui/dom.js";
 import { count, figure, ordinal, plural } from "../ui/format.js";
+import { showHeads } from "../look/attention/attention.js";
 import { selectHead } from "../look/attention/heads.js";
 import { placesOf } from "../look/attention/scores.js";
 import { whenTop } from "../look/lens/reading.js";
@@ -97,6 +98,7 @@ export const attentionStep = {
 
 /** Select a head in Attention; returns a function that undoes it. @param {number} layer @param {number} head */
 export function chooseHead(layer, head) {
+  showHeads();
   const before = selectHead({ layer, head });
   return () => selectHead(before, { layer, head });
 }

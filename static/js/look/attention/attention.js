@@ -8,6 +8,11 @@ import { masks } from "./masks.js";
 /** @type {Views<TokenFocus>} */
 const views = new Views("attention-view", [heads, masks]);
 
+/** Show the heads, as if they were chosen: the tour and lessons point at them. */
+export function showHeads() {
+  if (views.shown !== heads) views.open(heads);
+}
+
 /** @type {Instrument} */
 export const attention = {
   needs: "token",
