@@ -147,12 +147,12 @@ def load_index(folder: Path) -> Index | None:
     try:
         data = (folder / name).read_bytes()
     except OSError as error:
-        raise _damaged(folder, f"{name} cannot be read ({error.strerror})") from None
+        raise _damaged(f"{name} cannot be read ({error.strerror})") from None
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
-        raise _damaged(folder, f"{name} was changed")
+        raise _damaged(f"{name} was changed")
     found = faiss.deserialize_index(np.frombuffer(data, np.uint8))
     if (found.ntotal, found.d) != (len(manifest.chunks), len(manifest.encoder.probe)):
-        raise _damaged(folder, f"{CHUNKS} is of another index")
+        raise _damaged(f"{CHUNKS} is of another index")
     vectors = found.reconstruct_n(0, found.ntotal)
     return Index(manifest.encoder, manifest.documents, manifest.chunks, vectors)
 
@@ -186,15 +186,15 @@ def _read_manifest(folder: Path) -> _Manifest | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _damaged(folder, f"{CHUNKS}: {error}") from None
+        raise _damaged(f"{CHUNKS}: {error}") from None
     if manifest.version != VERSION:
-        raise _damaged(folder, f"{CHUNKS} has version {manifest.version}, expected {VERSION}")
+        raise _damaged(f"{CHUNKS} has version {manifest.version}, expected {VERSION}")
     return manifest
 
 
-def _damaged(folder: Path, why: str) -> InvalidRequest:
+def _damaged(why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the index in {folder} cannot be used: {why}; remove all documents and add them again",
+        f"the index cannot be used: {why}; remove all documents and add them again",
         "index",
     )
 

@@ -78,7 +78,7 @@ class RetrievalOffer(msgspec.Struct, frozen=True):
     why_not    why nothing can be indexed here, and what to do; "": it can
     problem    why the index cannot be searched; "": it can
     room       most tokens of a chunk
-    n_bytes    of the index on disk, in `folder`
+    n_bytes    of the index on disk, in `folder`; "" for other machines
     """
 
     why_not: str = ""

@@ -89,6 +89,7 @@ class Retriever:
         """Whose the latest indexing is."""
         self._asker = 0
         self._cancelled = False
+        self._probed: tuple[EmbeddingInfo, EncoderIdentity] | None = None
         self._loaded: tuple[tuple[Path, int], Index | None] | None = None
         """The index that was used last, and when its file was written."""
 
@@ -130,7 +131,7 @@ class Retriever:
                 documents=index.documents if index else (),
                 chunks=len(index.chunks) if index else 0,
                 n_bytes=bytes_on_disk(folder),
-                folder=str(folder),
+                folder=str(folder) if self._settings.page_is_local else "",
                 run=run,
             )
 
@@ -260,9 +261,13 @@ class Retriever:
         return cache / "retrieval" / owner
 
     def _identity(self, info: EmbeddingInfo) -> EncoderIdentity:
+        """Return what tells the loaded embedding model from others. `info`: that of its engine,
+        which has another one when it is loaded again."""
         assert self._texts is not None
-        [probe] = self._ask(self._texts.encode([PROBE], "", info.max_tokens))
-        return EncoderIdentity(info.name, tuple(probe.tolist()))
+        if self._probed is None or self._probed[0] is not info:
+            [probe] = self._ask(self._texts.encode([PROBE], "", info.max_tokens))
+            self._probed = info, EncoderIdentity(info.name, tuple(probe.tolist()))
+        return self._probed[1]
 
     def _present(self, folder: Path, info: EmbeddingInfo) -> Index:
         """Return the index in `folder`, which must be of the loaded embedding model, or an empty

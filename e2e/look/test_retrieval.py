@@ -242,7 +242,7 @@ def test_files_are_dropped_and_their_indexing_cancelled(
     )
     look.panel.locator(".rt-drop").dispatch_event("drop", {"dataTransfer": files})
     expect(says(look)).to_contain_text("dropped.md: 8 of ")
-    expect(says(look)).to_contain_text("1 more file after it.")
+    expect(says(look)).to_contain_text("1 more file to go.")
     look.panel.get_by_role("button", name="Cancel").click()
     hold.go()
     expect(says(look)).to_have_text("dropped.md was cancelled; nothing is kept of it.")

@@ -341,7 +341,7 @@ def test_each_session_has_its_own_documents(start_site: StartSite, cache: Path) 
     first, second = site.app.test_client(), site.app.test_client()
     for http in (first, second):
         http.get("/")  # brings the cookie
-    add(first, "a.txt", "once upon a time")
+    assert add(first, "a.txt", "once upon a time")["folder"] == "", "paths are not told"
     assert (offer_of(second)["documents"], offer_of(second)["run"]) == ([], None)
     assert "there are no documents yet" in refusal(search(second, "a"))
     add(second, "b.txt", "the little fox")

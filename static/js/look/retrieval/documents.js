@@ -18,8 +18,9 @@ const ACTIVE = ["reading", "encoding"];
 
 /** @type {RetrievalOffer | null} */
 let offer = null;
-/** Files that wait to be indexed, the first of which is. @type {File[]} */
+/** Files that wait to be sent, the first of which may be on its way. @type {File[]} */
 let queue = [];
+let isWorking = false;
 let problem = "";
 /** @type {number | undefined} */
 let timer;
@@ -52,8 +53,7 @@ export const documentsView = {
     offer = /** @type {RetrievalOffer} */ (await ask(PATH));
     if (offer.why_not) throw new Missing(sentence(offer.why_not));
     draw(offer);
-    if (offer.run && ACTIVE.includes(offer.run.state)) timer = setTimeout(() => changed("look"), POLL_MS);
-    else if (queue.length) indexNext();
+    if (isActive(offer)) timer = setTimeout(() => changed("look"), POLL_MS);
     return `Chunks are cut by the tokens of ${offer.encoder}, which the engine runs beside the model; FAISS keeps their vectors.`;
   },
 
@@ -72,20 +72,39 @@ export const documentsView = {
 /** @param {File[]} files */
 function add(files) {
   problem = "";
-  const waits = queue.length > 0;
   queue.push(...files);
-  if (!waits) indexNext();
+  work();
 }
 
-/** Send the first file of the queue; the next one follows when it is indexed. */
-async function indexNext() {
-  const [file] = queue;
-  const body = { name: file.name, data: await base64(file), settings: settings() };
-  const isAccepted = await asked(DOCUMENTS, { method: "POST", body });
-  if (!isAccepted) queue = []; // the next ones would hide why
-  else queue.shift();
-  changed("look");
+/** Send the files of the queue, each when the one before it is indexed, also while the panel is closed. */
+async function work() {
+  if (isWorking) return;
+  isWorking = true;
+  while (queue.length) {
+    await sendFile(queue[0]);
+    queue = problem ? [] : queue.slice(1); // the next ones would hide why
+    changed("look");
+    if (queue.length) await untilIndexed();
+  }
+  isWorking = false;
 }
+
+/** @param {File} file */
+async function sendFile(file) {
+  const data = await base64(file).catch(() => null);
+  if (data === null) problem = `“${file.name}” cannot be read; it may have been moved, or be a folder.`;
+  else await asked(DOCUMENTS, { method: "POST", body: { name: file.name, data, settings: settings() } });
+}
+
+async function untilIndexed() {
+  do {
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    offer = await ask(PATH).catch(() => offer);
+  } while (isActive(offer));
+}
+
+/** Is a document being indexed? @param {RetrievalOffer | null} now */
+const isActive = (now) => !!now?.run && ACTIVE.includes(now.run.state);
 
 const settings = () => ({ size: Number(at.size.value), overlap: Number(at.overlap.value) });
 
@@ -192,9 +211,9 @@ function draw(now) {
   at.size.max = String(room);
   at.size.value ||= String(defaults.size);
   at.overlap.value ||= String(defaults.overlap);
-  const isActive = !!run && ACTIVE.includes(run.state);
-  at.cancel.hidden = at.bar.hidden = !isActive;
-  at.clear.hidden = isActive || !(documents.length || now.problem);
+  const isBusy = isActive(now);
+  at.cancel.hidden = at.bar.hidden = !isBusy;
+  at.clear.hidden = isBusy || !(documents.length || now.problem);
   Object.assign(at.bar, { max: run?.total || 1, value: run?.done ?? 0 });
   at.says.classList.toggle("bad", !!problem || !!now.problem || run?.state === "failed");
   setText(at.says, problem || sentence(now.problem) || (run ? words(run) : "No document is indexed yet."));
@@ -202,7 +221,7 @@ function draw(now) {
   clearRows(at.list);
   for (const { name, tokens, chunks, size, overlap } of documents) {
     const remove = newIconButton("close", `Remove ${name}`, () => asked(`${DOCUMENTS}/${encodeURIComponent(name)}`, { method: "DELETE" }));
-    remove.disabled = isActive;
+    remove.disabled = isBusy;
     addRow(at.list, [name, count(tokens), count(chunks), count(size), count(overlap), remove]);
   }
   setText(at.limits, limits(now));
@@ -211,13 +230,13 @@ function draw(now) {
 /** @param {RetrievalOffer} now */
 function limits({ documents, chunks, n_bytes: size, folder, max_chunks: maxChunks, max_documents: maxDocuments, max_file_bytes: maxFile, room }) {
   const used = `${plural(documents.length, "document")} of at most ${count(maxDocuments)}, ${plural(chunks, "chunk")} of at most ${count(maxChunks)}`;
-  const kept = size ? `, ${bytes(size)} in ${folder}` : "";
+  const kept = size ? `, ${bytes(size)}${folder && ` in ${folder}`}` : "";
   return `${used}${kept}. A file may have ${bytes(maxFile)}, a chunk ${count(room)} tokens.`;
 }
 
 /** @param {Answers.IndexRun} run */
 function words({ name, state, message, done, total, seconds, seconds_left: left }) {
-  const waiting = queue.length ? ` ${plural(queue.length, "more file")} after it.` : "";
+  const waiting = queue.length ? ` ${plural(queue.length, "more file")} to go.` : "";
   switch (state) {
     case "reading":
       return `${name}: reading …${waiting}`;
