@@ -3,7 +3,7 @@
 
 import { changed } from "../../state.js";
 import { el, newButton, setText } from "../../ui/dom.js";
-import { bytes, count, duration, percent, plural, tokenLabel } from "../../ui/format.js";
+import { bytes, count, duration, percent, plural, sentence, tokenLabel } from "../../ui/format.js";
 import { newSegmented } from "../../ui/segmented.js";
 import { addRow, clearRows, newTable } from "../shared/table.js";
 import { ShareLegend } from "../shared/share-colours.js";
@@ -23,7 +23,7 @@ let figures = [];
 let running = false;
 let problem = "";
 /** The sentence that was read. */
-let sentence = "";
+let readText = "";
 let leaving = new AbortController();
 
 /** Elements. */
@@ -125,7 +125,9 @@ export const masks = {
     now = hello;
     draw();
     drawTable(hello);
-    return problem || (sentence ? `Read by the loaded model one token at a time, by the encoder at once: “${sentence}”` : "Nothing is computed until you read a sentence.");
+    if (problem) return sentence(problem);
+    if (!readText) return "Nothing is computed until you read a sentence.";
+    return `Read by the loaded model one token at a time, by the encoder at once: “${readText}”`;
   },
 
   hide: () => leaving.abort(),
@@ -151,7 +153,7 @@ async function read() {
   try {
     const found = [await readDecoder(text, now, leaving.signal), now.embedding ? await readTimed(text) : null];
     figures.forEach((figure, i) => figure.set(found[i]));
-    sentence = text;
+    readText = text;
   } catch (error) {
     problem = leaving.signal.aborted ? "" : /** @type {Problem} */ (error).message;
   }
@@ -168,10 +170,10 @@ async function readTimed(text) {
 function draw() {
   setText(at.go, running ? "Stop" : "Read");
   for (const figure of figures) figure.draw();
-  at.legend.node.hidden = shows === "mask" || !sentence;
+  at.legend.node.hidden = shows === "mask" || !readText;
   at.legend.draw();
   const words = figures.map((figure) => figure.words()).find((each) => each);
-  setText(at.one, words ?? (now?.embedding || !sentence ? HOW : `${HOW} ${NO_ENCODER}`));
+  setText(at.one, words ?? (now?.embedding || !readText ? HOW : `${HOW} ${NO_ENCODER}`));
 }
 
 const HOW =

@@ -7,7 +7,7 @@ import { tokenize } from "../../net/inspect.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
 import { el, newButton, setText } from "../../ui/dom.js";
-import { plural, tokenLabel } from "../../ui/format.js";
+import { plural, sentence, tokenLabel } from "../../ui/format.js";
 import { Missing, sequenceOf } from "../shared/context.js";
 import { MAX_NATS } from "../loss/reading.js";
 import { LossText } from "../loss/text.js";
@@ -264,7 +264,7 @@ function drawLooked() {
   const known = reading && typeof reading !== "string" ? reading : null;
   likely.draw(whole, known);
   const words = known ? oneOf(measurement, now, isRopeOff ? null : cell, known) : "";
-  setText(at.one, typeof reading === "string" ? reading : words);
+  setText(at.one, typeof reading === "string" ? sentence(reading) : words);
   if (!grid.node.hidden) grid.draw(measurement, cell, words || "not measured");
 }
 

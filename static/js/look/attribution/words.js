@@ -1,6 +1,6 @@
 // Sentences about a measurement. No DOM access.
 
-import { percent, plural, probability } from "../../ui/format.js";
+import { percent, plural, probability, sentence } from "../../ui/format.js";
 import { rangeWords } from "./windows.js";
 
 /** @typedef {import("./measure.js").Measurement} Measurement */
@@ -22,7 +22,7 @@ const short = (nats) => nats.toFixed(2).replace("-", "−");
 export function sayOf(measurement, { what, isToken }) {
   const { nDone, whole, isRunning, steps } = measurement;
   if (!what) return "Type an answer of your own, and see how likely the model finds it.";
-  if (measurement.problem) return measurement.problem;
+  if (measurement.problem) return sentence(measurement.problem);
   if (!whole || !nDone) return isRunning ? "Reading the whole prompt …" : questionOf(measurement, what);
   const start = isToken ? `p ${probability(Math.exp(whole.logprob))}` : `log-probability ${short(whole.logprob)}`;
   const unit = measurement.change === "mask" ? "reading" : "part";
