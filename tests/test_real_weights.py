@@ -132,10 +132,10 @@ def test_greedy_texts_and_their_probabilities_are_those_of_transformers(
 
 @torch.no_grad()
 def test_attention_is_knocked_out_as_in_transformers(
-    file: Path, tokenizer: LimitedTokenizer
+    file: Path, tokenizer: LimitedTokenizer, reference: Any
 ) -> None:
     """Of the word France, in all layers and in some around the middle."""
-    reference = reference_of(file)
+    before = reference.config._attn_implementation
     reference.set_attn_implementation("eager")
     options = LoadOptions(dtype="q4", kv_dtype="f32", activations="f32", context=256)
     engine = Engine.load(file, options, tokenizer=tokenizer)
@@ -154,6 +154,7 @@ def test_attention_is_knocked_out_as_in_transformers(
         whole = float(engine.inspect(Losses(ids, first=first)).result()["logprob"][0])
         assert whole - found[0] > 1, "Paris owes something to France"
     finally:
+        reference.set_attn_implementation(before)
         engine.close()
 
 
