@@ -67,6 +67,9 @@ def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground
     play.wait_done()
     expect(page.locator(".layers")).to_contain_text("does not tell what happens inside its layers")
     expect(page.locator("#ltab")).to_be_hidden()
+    draw = page.locator("#draw")
+    expect(draw).to_contain_text("does not tell how many tokens its sampler kept, nor the number")
+    assert draw.evaluate("(box) => box.scrollWidth <= box.clientWidth")
     expect(page.locator(".r-kv")).to_contain_text("does not tell how much memory it uses")
     expect(page.locator("label:has(#cache-reuse)")).to_have_attribute("hidden", "")
     for name, what in (

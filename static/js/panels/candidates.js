@@ -274,7 +274,7 @@ function drawnFrom({ candidates, watermark }, kept) {
  */
 function drawDraw(token) {
   const box = byId("draw");
-  if (!token?.mass) return box.replaceChildren(el("p", "mass", token ? lackOf("draw") : ""));
+  if (!token?.mass) return box.replaceChildren(el("p", "lack", token ? lackOf("draw") : ""));
   const [kept, ...removed] = token.mass;
   /** @type {Cut[]} */
   const cuts = FILTERS.map(({ label }, i) => [label, removed[i] ?? 0]);
