@@ -1,5 +1,5 @@
-// weights = softmax(score(q, k)) over the positions that each row sees, for a range of the keys: the
-// weights that attention.wgsl does not store, with the same bits.
+// weights = softmax(score(q, k)) over the positions that each row sees, for a range of the keys:
+// the weights that attention.wgsl does not store, with the same bits.
 //
 // One workgroup per (head, row), lanes over the keys. It walks all visible keys for the sum, then
 // the keys of the range for their weights. Used by inspection only.
