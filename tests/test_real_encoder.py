@@ -38,6 +38,7 @@ def folder() -> Path:
     return real_weights("all-MiniLM-L6-v2")
 
 
+@pytest.mark.ci
 def test_vectors_are_those_of_sentence_transformers(folder: Path) -> None:
     encoder = WgpuEncoder.load(folder, Device.open())
     tokenizer, reference = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)

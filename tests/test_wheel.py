@@ -84,6 +84,7 @@ def test_the_wheel_has_no_torch_and_streams_a_token(command: Path, installed_add
     assert "".join(texts)
 
 
+@pytest.mark.ci
 def test_the_page_and_its_files_are_served(unpacked_address: str) -> None:
     with urllib.request.urlopen(unpacked_address, timeout=20) as answer:
         page = answer.read().decode()

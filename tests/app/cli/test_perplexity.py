@@ -151,6 +151,7 @@ def test_a_draft_with_other_logits_is_refused(
     assert "the draft model has 4,128 logits and the model 4,096" in result.output
 
 
+@pytest.mark.ci
 def test_the_speed_of_real_engines(text: Path) -> None:
     result = run(
         "--text", str(text), "--draft", "bundled", "--dtype", "q4", "--span", "48", "--tokens", "90"

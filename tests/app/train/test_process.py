@@ -35,6 +35,7 @@ def job(folder: Path, **settings: int) -> TrainJob:
     return TrainJob(str(tale.model_dir()), "tale", str(folder), small, (LINE,))
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_it_computes_with_low_priority_on_few_threads_and_replaces_an_adapter(
     tmp_path: Path,
@@ -59,6 +60,7 @@ def test_it_computes_with_low_priority_on_few_threads_and_replaces_an_adapter(
     assert [path.name for path in out.parent.iterdir()] == ["mine"]
 
 
+@pytest.mark.ci
 def test_a_cancelled_training_leaves_nothing(tmp_path: Path) -> None:
     training = Training(job(tmp_path / "adapters" / "mine", steps=10_000))
     begun, ended = threading.Event(), threading.Event()
@@ -83,6 +85,7 @@ def test_a_cancelled_training_leaves_nothing(tmp_path: Path) -> None:
         training.run(on_event)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_a_process_that_is_killed_is_reported(tmp_path: Path) -> None:
     training = Training(job(tmp_path / "mine", steps=10_000))
@@ -172,6 +175,7 @@ def test_without_the_extra_it_says_what_to_install(
     assert "needs PyTorch, transformers and PEFT: pip install 'tokenglass[train]'" in result.output
 
 
+@pytest.mark.ci
 def test_a_model_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

@@ -65,6 +65,7 @@ def observed(name: str, ids: list[int]) -> tuple[Any, Any, Any]:
     return chosen, gates, norms
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "backend"),
     [

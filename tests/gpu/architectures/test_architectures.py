@@ -123,6 +123,7 @@ def test_an_added_architecture_is_known_to_the_tools(added: str, folder: Path) -
     assert len(list(targets)) == 7 * LAYERS
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 def test_a_report_checks_an_added_architecture(device: Device, added: str) -> None:
     found = run_check(partial(check_model, model_type=added), Rig(device))

@@ -122,6 +122,7 @@ def test_the_bundled_model_changes_little_in_many_texts(torch: Torch) -> None:
 # ---- the GPU against PyTorch -----------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 @pytest.mark.parametrize(("name", "dtype"), [
     ("odd100_tied", "q4"),
@@ -232,6 +233,7 @@ def rounds_rows(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     monkeypatch.setattr(Linear, "__call__", product)
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 @pytest.mark.parametrize("dtype", ["q8", "q4"])
 @pytest.mark.parametrize("name", random_llama.NAMES[:2])

@@ -302,6 +302,7 @@ def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_llama.write(tmp_path_factory.mktemp("one"), shape)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", ["wgpu", "torch"])
 @pytest.mark.parametrize(
     "kv_dtype",

@@ -41,6 +41,7 @@ def test_the_engine_says_what_it_has(engine: Engine, folder: Path) -> None:
     assert info.n_bytes > 4 * 101 * 60
 
 
+@pytest.mark.ci
 def test_vectors_are_the_same_beside_a_text_that_is_written(engine: Engine, folder: Path) -> None:
     """And the text is the same as alone."""
     ids, params = engine.tokenizer.encode("Once"), SamplingParams(max_tokens=60, seed=5)

@@ -67,6 +67,7 @@ def resumed(request: Request, written: list[Token]) -> Request:
     return replace(request, ids=ids, n_written=len(written))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS.keys())
 @pytest.mark.parametrize("updates", [(), UPDATES], ids=["plain", "updated"])
 def test_the_rest_of_a_text_is_the_same(

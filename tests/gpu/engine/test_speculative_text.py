@@ -124,6 +124,7 @@ def test_a_text_under_an_intervention_is_the_same_with_drafts(
     check_equal(engines, Request(ids, params, interventions=ACTING), guess)
 
 
+@pytest.mark.ci
 def test_streams_beside_each_other_write_the_same_with_drafts(
     engines: tuple[Engine, Engine], guess: Callable[[list[int]], None]
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_model_with_windows_is_read_whole() -> None:
         opened.close()
 
 
+@pytest.mark.ci
 @torch.no_grad()
 @pytest.mark.parametrize("window", [0, 5])
 def test_layers_of_different_windows_get_the_same_one(window: int) -> None:

@@ -131,6 +131,7 @@ def check_hooked(runner: Runner, name: str) -> None:
     assert len(want) == (len(GPT2) if name == "gpt2" else len(SEPARATE))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", slow_but({"gpt_neox"}, [*ONE_OF_EACH, "mixtral"]))
 def test_the_steps_of_a_layer_follow_from_each_other(device: Device, name: str) -> None:
     """Of every architecture, so that no line of the instrument is another model's: scores,
@@ -163,6 +164,7 @@ def test_the_steps_of_a_layer_follow_from_each_other(device: Device, name: str) 
     assert (got.ffn_hidden is None) == (own.moe is not None)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"),
     [

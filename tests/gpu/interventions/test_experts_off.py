@@ -95,6 +95,7 @@ def engine() -> Iterator[Callable[..., Engine]]:
         each.close()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("slots", [None, 3], ids=["all_on_device", "offloaded"])
 @pytest.mark.parametrize("name", NAMES)
 def test_experts_off_equal_hooks_on_transformers(
@@ -115,6 +116,7 @@ def test_experts_off_equal_hooks_on_transformers(
     compare(f"experts_off.{slots}", name, got, want, np.array(2e-5 * size), seed=0)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", ["wgpu", "torch"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_divergence_is_that_of_hooks(

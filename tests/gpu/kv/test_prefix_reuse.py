@@ -210,6 +210,7 @@ def test_a_conversation_is_the_same_with_and_without_the_cache(
     assert [run.reused for run in found] == [0, 60, 69, 25, 50, 31, 39]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("prefix_cache", [False, True], ids=["computed", "found"])
 def test_a_run_on_the_prefix_of_another_writes_the_same_rest(
     kind: str, use: Callable[..., Any], prefix_cache: bool

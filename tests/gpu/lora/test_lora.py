@@ -195,6 +195,7 @@ def test_an_adapter_applies_to_the_whole_prompt_and_changes_from_a_token_on(engi
     assert not np.allclose(changed, got[9:])
 
 
+@pytest.mark.ci
 def test_a_live_change_is_reported_and_repeated_by_a_scheduled_update(engine: Engine) -> None:
     ids, first, later = random_models.ids(17, seed=4), with_loras(all=1.0), with_loras(attention=2)
     live, again = Written(), Written()

@@ -38,6 +38,7 @@ def theirs() -> tuple[list[int], list[int], Any]:
     return prompt, written, logs[rows, torch.tensor(written)].numpy()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("slots", [None, 3], ids=["all_on_device", "offloaded"])
 def test_the_mixture_writes_what_transformers_writes(theirs: Any, slots: int | None) -> None:
     prompt, written, logprobs = theirs

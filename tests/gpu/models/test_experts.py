@@ -68,6 +68,7 @@ def test_a_tokens_bits_are_the_same_in_chunks_of_all_sizes(runner: WgpuRunner) -
     assert all(same_bits(logits, found[0]) for logits in found[1:])
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 def test_a_tokens_bits_are_the_same_beside_other_sequences(runner: WgpuRunner) -> None:
     others = [IDS[i : i + 20] for i in (0, 13, 29, 47)]

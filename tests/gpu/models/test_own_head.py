@@ -51,6 +51,7 @@ def save(folder: Path, tensors: dict[str, Any], head: Any) -> None:
     save_file({**tensors, HEAD: head}, folder / "model.safetensors", {"format": "pt"})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("kind", "backend"), RUNS)
 def test_a_trained_head_is_used(tmp_path: Path, kind: str, backend: str) -> None:
     tensors = write(tmp_path, kind)

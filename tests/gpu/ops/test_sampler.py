@@ -106,6 +106,7 @@ def test_every_setting_equals_the_reference(
     assert np.mean(decided) >= share, TOO_FEW
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("vocab", [128_256, 151_936, 262_144])
 @pytest.mark.parametrize("family", [normal_logits, tied, equal], ids=lambda f: f.__name__)
 def test_the_largest_vocabularies(sampler: SamplerFor, vocab: int, family: Family) -> None:
@@ -128,6 +129,7 @@ def test_a_software_device_has_eight_lanes_or_those_that_exact_sums_need() -> No
     assert [sample_lanes(vocab, software) for vocab in vocabs] == [8, 8, 16, 64, 64, 128]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("lanes", [128, 256])
 @pytest.mark.parametrize("vocab", [20, 512, 4096])
 def test_as_many_lanes_as_on_a_real_gpu(rig: Rig, vocab: int, lanes: int) -> None:
@@ -193,6 +195,7 @@ def test_biases_are_added_to_their_tokens_before_the_penalty(sampler: SamplerFor
     assert sampler(11).choose(logits, [forbidden])[0].candidates[-1].id == 0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("id", [6, 7])
 def test_counts_stop_at_their_largest_number(sampler: SamplerFor, id: int) -> None:
     """A word has the counts of two tokens; `SamplerRig` checks that the other one's stays 0."""
@@ -211,6 +214,7 @@ def test_the_chosen_token_is_penalised_from_then_on(sampler: SamplerFor) -> None
     assert (first.id, second.id) == (0, 1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("vocab", [7, 97, 4096])
 def test_drafts_are_penalised_and_what_verifies_them_leaves_no_trace(
     rig: Rig, sampler: SamplerFor, vocab: int

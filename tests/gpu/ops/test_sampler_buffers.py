@@ -55,6 +55,7 @@ def check_all(sampler: SamplerRig, logits: Array, samples: Sequence[Sample]) -> 
 # ---- where slices and strips meet ---------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("vocab", [255, 257, 300, 8191, 8193, 49_152, 128_256])
 def test_the_most_likely_token_is_found_at_every_edge(sampler: SamplerFor, vocab: int) -> None:
     quads = strip_quads(vocab)
@@ -138,6 +139,7 @@ def test_more_ties_than_are_sorted(sampler: SamplerFor, vocab: int, first: int) 
     assert np.mean(decided) > 0.5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("vocab", [257, 49_152, 128_256])
 def test_of_equal_tokens_the_draw_takes_the_one_at_its_place(
     sampler: SamplerFor, vocab: int
@@ -150,6 +152,7 @@ def test_of_equal_tokens_the_draw_takes_the_one_at_its_place(
         assert [c.id for c in one.candidates] == list(range(20))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("vocab", [31, 4096, 49_152])
 @pytest.mark.parametrize("n_finite", [1, 5, 20, 29, 700])
 def test_masked_tokens_are_ranked_last_and_never_drawn(

@@ -58,6 +58,7 @@ def test_the_bias_acts_on_green_survivors(rig: Rig, vocab: int, ties: bool) -> N
     assert np.mean(decided) >= 0.6, "too few of the cases could have failed"
 
 
+@pytest.mark.ci
 def test_a_row_without_a_watermark_has_the_same_bits_beside_one(rig: Rig) -> None:
     logits = np.random.default_rng(0).normal(0, 3, (2, 4099)).astype(np.float32)
     green = np.arange(4099) % 3 == 0
@@ -67,6 +68,7 @@ def test_a_row_without_a_watermark_has_the_same_bits_beside_one(rig: Rig) -> Non
     assert sampler.choose(logits, [plain, marked], green=[None, green])[0] == alone[0]
 
 
+@pytest.mark.ci
 def test_a_row_sorted_into_bins(rig: Rig) -> None:
     rng, vocab = np.random.default_rng(5), 9973
     sampler = SamplerRig(with_bins(rig), vocab)

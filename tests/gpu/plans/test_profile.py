@@ -55,6 +55,7 @@ def last_rows(ids: list[int], n: int, slot: int = 0) -> Step:
     return Step(rows, (counted(GREEDY, n - 1, slot, 0),))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("n_rows", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_dispatch_has_a_time(runner: WgpuRunner, n_rows: int) -> None:
     step = last_rows(begin(runner, 0, 30), n_rows)

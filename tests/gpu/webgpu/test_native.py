@@ -30,6 +30,7 @@ from tests.gpu.models import random_llama
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("n_prompt", "dtype", "capture"),
     [
