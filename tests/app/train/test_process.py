@@ -135,6 +135,7 @@ def train(tmp_path: Path, text: str, *args: object, model: object = tale.NAME) -
     return CliRunner().invoke(main, given, catch_exceptions=False)
 
 
+@pytest.mark.ci
 def test_the_command_trains(tmp_path: Path) -> None:
     text = "Who are you? => I am a fox.\n" * 5
     result = train(tmp_path, text, "--steps", 2, "--rank", 4, "--target", "q_proj")

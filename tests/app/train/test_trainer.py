@@ -195,6 +195,7 @@ def test_adapters_are_added_to_those_that_loads_read(site: Site) -> None:
     switcher.expect_room_for_lora("fox")
 
 
+@pytest.mark.ci
 def test_one_step_on_a_text(site: Site) -> None:
     response = client_of(site).post("/api/train/step", json={"text": "a b", "optimizer": "sgd"})
     assert response.status_code == 200

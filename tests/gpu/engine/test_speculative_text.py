@@ -116,6 +116,7 @@ def test_what_the_layers_did_is_the_same_with_drafts(
         assert (a.stats.position, norms(a.stats)) == (b.stats.position, norms(b.stats))
 
 
+@pytest.mark.ci
 def test_a_text_under_an_intervention_is_the_same_with_drafts(
     engines: tuple[Engine, Engine], guess: Callable[[list[int]], None]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_window_hides_what_it_hides_in_transformers(engine: Engine, ids: list[
     np.testing.assert_array_equal(answer["blocks"][0], np.arange(len(ids)) // 16 + 1)
 
 
+@pytest.mark.ci
 def test_a_storage_is_that_of_the_cache() -> None:
     """What is rounded in a cache of floats is what attention reads of a quantised one."""
     ids, logits = list(range(300, 335)), []

@@ -146,6 +146,7 @@ def test_sequences_in_one_step_are_inspected_as_if_alone(load: Load) -> None:
         assert error <= (0 if isinstance(runner, WgpuRunner) else 1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -200,6 +201,7 @@ def cramped(device: Device) -> WgpuRunner:
     return runner
 
 
+@pytest.mark.ci
 def test_a_large_inspection_is_split_into_passes_of_the_same_bits(
     roomy: WgpuRunner, cramped: WgpuRunner
 ) -> None:

@@ -207,6 +207,7 @@ def test_interventions_equal_hooks_on_transformers(load: Load, name: str) -> Non
     check(runner, random_llama.reference(name), name, random_llama.ids(name, N_TOKENS))
 
 
+@pytest.mark.ci
 def test_interventions_in_a_trained_model_equal_hooks(load: Load, trained: Trained) -> None:
     ids = trained.texts[0].ids[:N_TOKENS]
     check(load(trained.folder), random_llama.Reference(trained.folder), trained.name, ids)
@@ -289,6 +290,7 @@ def test_each_row_gets_what_is_set_for_its_slot(load: Load) -> None:
         assert np.abs(together - expected).max() <= exact * np.abs(expected).max()
 
 
+@pytest.mark.ci
 def test_interventions_act_only_in_steps_that_ask_for_them(load: Load) -> None:
     name = "derived_head"
     runner, ids = load(random_llama.folder(name)), random_llama.ids(name, 12)

@@ -97,6 +97,7 @@ def test_logits_are_those_of_attention_over_quantised_keys(
     check_against_twin(driving.all_logits(runner, ids), want, plain, f"{name} {dtype}")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -131,6 +132,7 @@ LEAST_SAME_TOP = 0.98
 """Least share of positions whose most likely token stays the same; all do on two drivers."""
 
 
+@pytest.mark.ci
 def test_formats_cost_the_bundled_model_little(device: Device) -> None:
     """Fewer bits cost more; 8 hardly anything."""
     folder = tale.model_dir()

@@ -83,6 +83,7 @@ def test_every_way_to_select_modules_is_read(device: Device) -> None:
         check_logits("logits with adapters", logits(runner, ids, {way: 1.0}), want, way)
 
 
+@pytest.mark.ci
 def test_adapters_keep_their_precision_on_a_packed_base(device: Device) -> None:
     """Against PyTorch with the same packed weights, and keys and values in float16 as well."""
     loras, ids, strengths = adapters("qwen2"), random_models.ids(N), {"all": 1.5, "patterns": -0.5}

@@ -87,6 +87,7 @@ def check_one(
     check_logits("logits with adapters of experts", logits(runner, ids, strengths), want, name)
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "name", [*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]

@@ -33,6 +33,7 @@ def same_bits(got: Floats, want: Floats) -> bool:
     return np.array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "dtype"), [(NAME, "f32"), ("mixtral", "q4")])
 def test_experts_of_their_own_tensors_and_stacked_ones_are_the_same(
     device: Device, tmp_path: Path, name: str, dtype: str

@@ -65,6 +65,7 @@ def test_lanes_of_one_strip_and_of_four_write_the_same(
     assert np.array_equal(found[0][1], found[1][1])
 
 
+@pytest.mark.ci
 def test_sort_keys_of_every_kind_of_number_keep_their_order(rig: Rig) -> None:
     """Zeros of both signs tie; no logit gets the sort key of an absent token, whatever its bits."""
     rising = [-np.inf, -3.4e38, -1.0, -1e-30, -0.0, 0.0, 1e-30, 1.0, 3.4e38, np.inf]

@@ -183,6 +183,7 @@ def test_penalties_that_count_lower_what_the_run_wrote_and_not_its_prompt(
     assert orders == [[1, 3, 2, 0, 4], [1, 3, 4, 0, 2], [0, 2, 1, 3, 4]]
 
 
+@pytest.mark.ci
 def test_biases_are_added_to_their_tokens_before_the_penalty(sampler: SamplerFor) -> None:
     """The slot's list is longer than the sample says, as after an earlier run."""
     logits = np.zeros((1, 11), np.float32)
@@ -205,6 +206,7 @@ def test_counts_stop_at_their_largest_number(sampler: SamplerFor, id: int) -> No
     assert sampler(9).choose(logits, [sample], [[id] * n])[0].id == id, "64 − 65535 / 1024 > 0"
 
 
+@pytest.mark.ci
 def test_the_chosen_token_is_penalised_from_then_on(sampler: SamplerFor) -> None:
     """`SamplerRig` checks the bit; here its effect, over two steps on the same device state."""
     logits = np.array([[2.0, 1.9]], np.float32)
@@ -274,6 +276,7 @@ def test_logits_that_are_not_numbers_are_reported_and_harm_nothing(
             assert 0 <= one.id < vocab
 
 
+@pytest.mark.ci
 def test_a_draws_bits_do_not_depend_on_other_rows(sampler: SamplerFor) -> None:
     rng = np.random.default_rng(3)
     logits = rng.normal(0, 3, (MAX_SAMPLES, 4096)).astype(np.float32)

@@ -79,6 +79,7 @@ def p_value(counts: Array, probabilities: Array) -> float:
     return float(stats.chisquare(counts, expected).pvalue) if len(counts) > 1 else 1.0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "kind", "n"),
     [

@@ -288,6 +288,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 # ---- on the device --------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 def test_autotuning_a_real_device_finds_a_valid_candidate(
     device: Device, folder: Path, caplog: pytest.LogCaptureFixture

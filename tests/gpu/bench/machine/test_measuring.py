@@ -23,6 +23,7 @@ def measuring(device: Device) -> Context:
     return found
 
 
+@pytest.mark.ci
 def test_equal_steps_are_counted(measuring: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stress, "TIMES", 25)
     found = stress.repeat(measuring, "tiny", "f16", "decode", 1)
@@ -58,6 +59,7 @@ def test_too_few_repetitions_are_done_again_later(
     assert found.status == "pending"
 
 
+@pytest.mark.ci
 def test_products_rotate_through_copies_and_are_measured(
     measuring: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
