@@ -66,7 +66,6 @@ struct SequenceRows { // consecutive rows of one sequence
   head: u32,  // first head
   n_heads: u32,
   kv_head: u32,
-  masked: vec2u, // see `masked`; none where x = y
 }
 
 @compute @workgroup_size(LANES)
@@ -84,7 +83,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     run.least = first_seen(row);
     let slot = step.rows[row].slot;
     run.table = slot * MAX_BLOCKS;
-    if (MASKED) { run.masked = vec2u(masked[slot]); }
     while (row + run.n < end && step.rows[row + run.n].slot == slot) {
       run.last = max(run.last, last_seen(row + run.n));
       run.least = min(run.least, first_seen(row + run.n));
@@ -109,10 +107,12 @@ fn first_seen(row: u32) -> u32 {
   return select(0u, own + 1u - WINDOW, WINDOW > 0u && own >= WINDOW);
 }
 
-// Which of four keys the rows of the run may attend to.
+// Which of four keys the rows of the run may attend to. `masked` is read here and not kept in the
+// run: where it is not bound, Tint takes all of that for non-uniform, and barriers are refused.
 fn are_unmasked(run: SequenceRows, keys: vec4u) -> vec4<bool> {
   if (!MASKED) { return vec4<bool>(true); }
-  return (keys < vec4u(run.masked.x)) | (keys >= vec4u(run.masked.y));
+  let ends = vec2u(masked[run.table / MAX_BLOCKS]);
+  return (keys < vec4u(ends.x)) | (keys >= vec4u(ends.y));
 }
 
 // First split with a key that a row of the run sees. Merging those before it would change no bit.
