@@ -161,7 +161,7 @@ def test_paused_runs_give_their_blocks_to_questions_and_steers(small: LocalEngin
         request([*ids, 7], temperature=1.0, max_tokens=5, seed=7, interventions=steered),
     ]
     questions = [
-        {"kind": "losses", "ids": [token] * n, "first": n - 2, "top": 1}
+        {"kind": "losses", "ids": [token] * n, "first": n - 2, "top": 1, "rope": True}
         for token, n in ((9, 2 * BLOCK_TOKENS), (10, 4 * BLOCK_TOKENS))
     ]
     given = {"paused": asked[:2], "other": asked[2], "questions": questions}
