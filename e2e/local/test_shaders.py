@@ -112,6 +112,7 @@ def kernels() -> list[Kernel]:
     return variants.one_a_source(recorded)
 
 
+@pytest.mark.quick
 def test_every_shader_compiles_in_the_browser(page: Page, kernels: list[Kernel]) -> None:
     """Each in the variant with most of it switched on."""
     largest = {k.name: k for k in sorted(kernels, key=lambda k: (n_switched_on(k), len(k.source)))}
