@@ -22,7 +22,8 @@ EXAMPLE = '{"text": "The cat sat on the mat."}'
 MAX_TOKENS = 64
 """Most tokens of a text, special ones included; what a text has more is left out."""
 MAX_CHARS = 2000
-N_DIGITS = 6
+STEP = 1e-6
+"""Weights are rounded to multiples of it; 0 are only those that the mask hides."""
 
 
 class TextRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,9 +72,12 @@ def register(app: Flask, engine: EngineClient, texts: EncoderTexts | None) -> No
         with place(engine):
             found = engine.inspect(EncoderAttention(ids), next(ASKER_IDS)).result()
         weights = found["weights"]
-        means = np.round(weights.mean(axis=1, dtype=np.float64), N_DIGITS)
+        means = weights.mean(axis=1, dtype=np.float64)
+        rounded = np.where(means > 0, STEP * np.maximum(np.round(means / STEP), 1), 0.0)
         pieces = tuple(EncoderToken(id, texts.tokenizer.piece(id)) for id in ids)
         ms = 1000 * (time.monotonic() - began)
         return answer(
-            EncoderAttentionAnswer(info.name, weights.shape[1], pieces, means.tolist(), ms)
+            EncoderAttentionAnswer(
+                info.name, weights.shape[1], pieces, rounded.round(6).tolist(), ms
+            )
         )

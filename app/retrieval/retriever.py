@@ -1,8 +1,8 @@
 """Indexes documents for whoever uses the server, and finds the chunks that are nearest to a
 question.
 
-Where only a browser of this machine can show the page there is one index. Elsewhere each browser
-session has its own, and the folder keeps the latest `MAX_INDEXES` of them.
+Where only a browser of this machine can show the page there is one index, `LOCAL`. Elsewhere each
+browser session has its own, and the folder keeps the latest `MAX_INDEXES` of them.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ NOT_FOR_STRANGERS = (
 )
 NOT_ELSEWHERE = "the model runs on another machine, so there is no embedding model beside it here"
 NO_ENCODER = "there is no embedding model; start the server with --embedding-model all-MiniLM-L6-v2"
+LOCAL = "local"
 MAX_INDEXES = 16
 BATCH = 8
 """Chunks whose vectors are computed between two reports of progress."""
@@ -173,7 +174,9 @@ class Retriever:
 
         def work() -> None:
             vectors = self._encode([chunk.text for chunk in chunks], document_prompt(texts))
-            self._save(folder, index.added(document, chunks, vectors))
+            with self._lock:  # to the index as it is now: `tokenglass search` writes it, too
+                present = self._present(folder, info).without(asked.name)
+                self._save(folder, present.added(document, chunks, vectors))
 
         run = self._change(state="encoding", total=len(chunks))
         threading.Thread(target=self._work, args=(work,), name="index", daemon=True).start()
@@ -257,7 +260,7 @@ class Retriever:
                 "retrieval",
             )
         is_shared = self._settings.page_is_local
-        owner = "local" if is_shared else hashlib.sha256(client.encode()).hexdigest()[:32]
+        owner = LOCAL if is_shared else hashlib.sha256(client.encode()).hexdigest()[:32]
         return cache / "retrieval" / owner
 
     def _identity(self, info: EmbeddingInfo) -> EncoderIdentity:
@@ -350,9 +353,10 @@ def _found(index: Index, id: int, score: float) -> FoundChunk:
 
 
 def _make_place(folder: Path) -> None:
-    """Remove the indexes that were written longest ago, so that there is place for another."""
+    """Remove the indexes of sessions that were written longest ago, so that there is place for
+    another."""
     others = sorted(
-        (each for each in folder.parent.glob("*") if each.is_dir()),
+        (each for each in folder.parent.glob("*") if each.is_dir() and each.name != LOCAL),
         key=lambda each: each.stat().st_mtime,
     )
     for oldest in others[: max(0, len(others) - MAX_INDEXES + 1)]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,32 @@ def choose(look: LookPanel, name: str) -> None:
     look.panel.get_by_text(name, exact=True).click()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A page with an answer: ids and texts of its prompt, and ids of what was written."""
+
+    look: LookPanel
+    prompt: list[int]
+    texts: list[str]
+    written: list[int]
+
+
+def answered(page: Page, bundled: Site, ask: str, n_tokens: int) -> Asked:
+    """Ask on the page, and open Attribution once `n_tokens` are written."""
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=n_tokens, seed=4)
+    play.ask(ask)
+    play.wait_tokens(n_tokens)
+    play.wait_done()
+    prompt = play.messages.events("accepted")[-1]["prompt"]
+    return Asked(
+        play.look.open("attribution"),
+        [token["id"] for token in prompt],
+        [token["text"] for token in prompt],
+        [token["id"] for token in play.messages.events("token")],
+    )
+
+
 def logprob(site: Site, ids: list[int], first: int) -> float:
     """Log-probability of ids[first:] after those before, summed in double precision."""
     answer = ask_engine(site, Losses(ids, top=1, first=first - 1))
@@ -50,15 +77,8 @@ def logprob(site: Site, ids: list[int], first: int) -> float:
 def test_each_word_is_left_out_and_the_engine_says_what_that_does(
     page: Page, bundled: Site
 ) -> None:
-    play = Playground(page, bundled).open()
-    play.set(max_tokens=12, seed=4)
-    play.ask(ASK)
-    play.wait_tokens(12)
-    play.wait_done()
-    prompt = [token["id"] for token in play.messages.events("accepted")[-1]["prompt"]]
-    written = [token["id"] for token in play.messages.events("token")]
-    texts = [token["text"] for token in play.messages.events("accepted")[-1]["prompt"]]
-    look = play.look.open("attribution")
+    asked = answered(page, bundled, ASK, 12)
+    look, prompt, texts, written = asked.look, asked.prompt, asked.texts, asked.written
     choose(look, "Whole answer")
     rows = measure(look)
     assert [row["left out"].strip() for row in rows] == ASK.split()
@@ -83,14 +103,8 @@ def test_each_word_is_left_out_and_the_engine_says_what_that_does(
 def test_words_are_swapped_and_positions_switched_off_for_a_typed_answer(
     page: Page, bundled: Site
 ) -> None:
-    play = Playground(page, bundled).open()
-    play.set(max_tokens=4, seed=4)
-    play.ask("The fox saw the owl")
-    play.wait_tokens(4)
-    play.wait_done()
-    accepted = play.messages.events("accepted")[-1]["prompt"]
-    prompt, texts = [token["id"] for token in accepted], [token["text"] for token in accepted]
-    look = play.look.open("attribution")
+    asked = answered(page, bundled, "The fox saw the owl", 4)
+    look, prompt, texts = asked.look, asked.prompt, asked.texts
     choose(look, "Typed")
     expect(look.panel.locator(".ab-say")).to_contain_text("Type an answer of your own")
     look.panel.get_by_label("Answer to measure").fill("The owl was")
@@ -109,28 +123,21 @@ def test_words_are_swapped_and_positions_switched_off_for_a_typed_answer(
         assert float(row["after"]) == pytest.approx(after, abs=1e-4)
     assert rows[-1]["after"] == "", "nothing comes after the last word"
     question = Losses([*prompt, *typed], top=5, first=len(prompt) - 1, rope=False)
-    answered = ask_engine(bundled, question)
-    unplaced = float(answered["logprob"].astype(np.float64).sum())
+    found = ask_engine(bundled, question)
+    unplaced = float(found["logprob"].astype(np.float64).sum())
     assert off["swapped with the next"] == "rotary positions off"
     assert float(off["after"]) == pytest.approx(unplaced, abs=1e-4)
     expect(look.panel.locator(".ab-one")).to_contain_text("With rotary positions switched off")
     shares = look.panel.locator(".ab-likely tbody tr td:nth-child(4)").all_inner_texts()
     assert [float(share) for share in shares] == pytest.approx(
-        100 * np.exp(answered["top_logprobs"][0].astype(np.float64)), abs=0.06
+        100 * np.exp(found["top_logprobs"][0].astype(np.float64)), abs=0.06
     )
 
 
 @pytest.mark.quick
 def test_attention_to_each_word_is_masked_in_windows_of_layers(page: Page, bundled: Site) -> None:
-    play = Playground(page, bundled).open()
-    play.set(max_tokens=4, seed=4)
-    play.ask("The fox saw the owl")
-    play.wait_tokens(4)
-    play.wait_done()
-    accepted = play.messages.events("accepted")[-1]["prompt"]
-    prompt, texts = [token["id"] for token in accepted], [token["text"] for token in accepted]
-    written = [token["id"] for token in play.messages.events("token")]
-    look = play.look.open("attribution")
+    asked = answered(page, bundled, "The fox saw the owl", 4)
+    look, prompt, texts, written = asked.look, asked.prompt, asked.texts, asked.written
     choose(look, "Whole answer")
     choose(look, "Masked")
     rows = measure(look)

@@ -20,7 +20,8 @@ Z_THRESHOLD = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What the detector found, by the names of transformers' `WatermarkDetectorOutput`.
+    """Findings about a text. The fields up to `confidence` are those of transformers'
+    `WatermarkDetectorOutput`.
 
     num_tokens_scored  tokens that have enough others before them, each n-gram once if asked for
     num_green_tokens   green ones of these

@@ -36,7 +36,7 @@ millisecond."""
 
 @dataclass(frozen=True, slots=True)
 class WatermarkConfig:
-    """What decides a greenlist, by the names of transformers' `WatermarkingConfig`.
+    """Parameters of the greenlists, named as in transformers' `WatermarkingConfig`.
 
     greenlist_ratio  γ, the share of the vocabulary that is green
     hashing_key      only who has this key can find the watermark

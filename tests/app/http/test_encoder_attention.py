@@ -56,3 +56,18 @@ def test_without_an_embedding_model_it_says_so(start_site: StartSite) -> None:
     response = start_site().app.test_client().post(URL, json={"text": "a"})
     assert response.status_code == 400
     assert "start the server with --embedding-model" in response.text
+
+
+def test_a_weight_too_small_to_be_told_is_not_one_that_the_mask_hides(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weights(n: int, *_: Any) -> Any:
+        found = np.full((INFO.n_layers, 2, n, n), 1e-9, np.float32)
+        found[:, :, 0, 1] = 0
+        return found
+
+    monkeypatch.setattr(fake_inspection, "_encoder_weights", weights)
+    answer: Any = site.app.test_client().post(URL, json={"text": "Once upon"}).json
+    found = np.array(answer["weights"])
+    assert (found[:, 0, 1] == 0).all()
+    assert (np.sort(found.ravel())[INFO.n_layers :] == 1e-6).all()

@@ -123,6 +123,18 @@ def test_an_index_that_another_server_wrote_is_read_again(
     assert offer_of(http)["documents"] == []
 
 
+def test_what_another_server_wrote_meanwhile_is_kept(
+    http: FlaskClient, held: Held, start_site: StartSite
+) -> None:
+    other = start_site(embedding=INFO, encoder_texts=TEXTS).app.test_client()
+    http.post("/api/retrieval/documents", json=body_of("a.md", STORY))
+    assert held.begun.wait(20)
+    add(other, "b.txt", "the little fox")
+    held.may_go.set()
+    until_ended(http)
+    assert [one["name"] for one in offer_of(http)["documents"]] == ["b.txt", "a.md"]
+
+
 def test_documents_are_replaced_and_removed(http: FlaskClient, cache: Path) -> None:
     add(http, "a b/ü.txt", "once upon a time")
     add(http, "b.txt", "the little fox")
@@ -354,15 +366,15 @@ def test_the_oldest_indexes_give_way(
 ) -> None:
     site = start_site(embedding=INFO, encoder_texts=TEXTS, settings=strangers(retrieval="all"))
     cache.mkdir(parents=True)
-    for i in range(MAX_INDEXES):
-        (cache / f"old{i}").mkdir()
-        (cache / f"old{i}" / CHUNKS).write_text("{}")
-        os.utime(cache / f"old{i}", (i, i))
+    old = ["local", *(f"old{i}" for i in range(MAX_INDEXES))]
+    for i, name in enumerate(old):
+        (cache / name).mkdir()
+        (cache / name / CHUNKS).write_text("{}")
+        os.utime(cache / name, (i, i))
     add(site.app.test_client(), "a.txt", "once upon a time")
     names = {folder.name for folder in cache.iterdir()}
-    assert len(names) == MAX_INDEXES
-    assert "old0" not in names
-    assert "old1" in names
+    assert {*old} - names == {"old0"}, "that of this machine stays"
+    assert len(names - {"local"}) == MAX_INDEXES
 
 
 def test_an_index_outlives_the_server(start_site: StartSite, cache: Path) -> None:

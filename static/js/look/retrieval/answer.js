@@ -7,6 +7,7 @@ import { spansUpTo } from "../../interventions/interventions.js";
 import { changed, state } from "../../state.js";
 import { el, newButton, setText } from "../../ui/dom.js";
 import { count, percent, plural } from "../../ui/format.js";
+import { signed } from "../attribution/list.js";
 import { Measurement } from "../attribution/measure.js";
 import { askOnce } from "../shared/answer-cache.js";
 import { Missing, requireTokens } from "../shared/context.js";
@@ -174,7 +175,7 @@ function draw(shown) {
       name,
       ...[chunk.to - chunk.from, read, reused, moved].map(count),
       ...shareCells(share),
-      effect === null ? "" : signed(-effect),
+      effect === null ? "" : signed(effect, largest),
       effect === null ? "" : shareBar(Math.abs(effect) / largest, effect < 0 ? "lamp" : ""),
     ]);
   });
@@ -186,9 +187,6 @@ const shareCells = (share) => (share === null ? ["", ""] : [percent(Math.max(0, 
 
 /** The text of a block, without its name and fence. @param {string} text */
 const excerpt = (text) => text.split("\n").slice(2).join(" ").slice(0, 120);
-
-/** @param {number} nats */
-const signed = (nats) => `${nats < 0 ? "−" : "+"}${Math.abs(nats).toFixed(2)}`;
 
 /** What of the chunks the KV cache had. @param {Shown} shown */
 function cacheWords({ segment, chunks }) {
@@ -217,7 +215,7 @@ function resultWords({ chunks, measurement, shares }) {
   if (!whole || !nDone || !shares) return `Which chunk did the answer look at? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
   const effects = chunks.map((_, i) => measurement.effect(i) ?? -Infinity);
   const [byEffect, byAttention] = [indexOfMost(effects), indexOfMost(shares.slice(0, chunks.length))];
-  const first = `Without “${chunks[byEffect].name}”, the log-probability of the answer changes most: ${signed(-effects[byEffect])} nats.`;
+  const first = `Without “${chunks[byEffect].name}”, the log-probability of the answer changes most: ${signed(effects[byEffect], measurement.largest)} nats.`;
   if (byEffect === byAttention) return `${first} It also gets the most attention.`;
   return `${first} “${chunks[byAttention].name}” gets the most attention.`;
 }
