@@ -373,7 +373,7 @@ class RecentSteps(_Question, frozen=True, tag="steps"):
 
 class DevicePeaks(_Question, frozen=True, tag="peaks"):
     """Peak rates of the device's memory, cache, bus and arithmetic. The first such question
-    measures them, which stops all runs for up to a second. No arrays.
+    measures them, which stops all runs for about a second. No arrays.
 
     info  the fields of `gpu.webgpu.peaks.Peaks`; none of them for an engine without a GPU
     """

@@ -96,7 +96,7 @@ def plausible(share: float) -> float | None:
 
 
 def measure_peaks(device: Device) -> Peaks:
-    """Measure all peaks, in up to a second; nothing else should run on the device. Raises
+    """Measure all peaks, in about a second; nothing else should run on the device. Raises
     DeviceError if the device computes wrong results."""
     flops = fma_rate(device)  # first, so that the clocks are up when memory is measured
     if device.policy.probe_copies:
