@@ -65,6 +65,10 @@ def answer(question: Question, info: EngineInfo, run: int = 1) -> Answer:
 
 
 def _check(question: Question, info: EngineInfo) -> None:
+    if isinstance(question, Encode | EncoderAttention) and info.embedding is None:
+        raise InvalidRequest(
+            "there is no embedding model; start the server with --embedding-model", "kind"
+        )
     ids = getattr(question, "ids", [0])
     if not ids or not all(0 <= id < info.model.vocab_size for id in ids):
         raise InvalidRequest(f"ids must be from 0 to {info.model.vocab_size - 1}", "ids")

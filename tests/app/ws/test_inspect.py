@@ -184,6 +184,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "negative position": ({"kind": "attention_to", "ids": IDS, "position": -1}, "position"),
     "top 0": ({"kind": "losses", "ids": IDS, "top": 0}, "top"),
     "top 101": ({"kind": "losses", "ids": IDS, "top": 101}, "top"),
+    "no embedding model to encode with": ({"kind": "encode", "texts": [IDS]}, "kind"),
+    "no encoder to watch": ({"kind": "encoder_attention", "ids": IDS}, "kind"),
 }
 
 
