@@ -36,12 +36,18 @@ def is_there(path: Path) -> bool:
 
 def expect_inside(path: Path) -> None:
     """Raise ModelError if `path` is a link that leaves its folder, other than to the blobs of the
-    hub's cache, where snapshots are folders of links."""
+    hub's cache, where snapshots are folders of links: those of its repository, or those that
+    repositories share."""
     if not path.is_symlink():
         return
     folder, target = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path))
     of_hub = [parent.parent / "blobs" for parent in folder.parents if parent.name == "snapshots"]
-    if not any(target.is_relative_to(root) for root in (folder, *of_hub)):
+    shared = [
+        blobs.parent.parent / "blobs"
+        for blobs in of_hub
+        if blobs.parent.name.startswith("models--")
+    ]
+    if not any(target.is_relative_to(root) for root in (folder, *of_hub, *shared)):
         raise ModelError(
             f"{path}: is a link to {target}, outside of its folder; expected a file: copy it "
             "there, or name the folder that it is in"

@@ -200,6 +200,27 @@ def test_blobs_that_are_a_link_are_no_cache(folder: Path) -> None:
         read_all(snapshot)
 
 
+@pytest.mark.parametrize("cache", ["hub", "other"])
+def test_blobs_that_repositories_share_are_of_the_hubs_cache_alone(
+    folder: Path, cache: str
+) -> None:
+    """huggingface_hub 2.4 keeps the blobs of Xet once for all repositories."""
+    owner = folder.parent / {"hub": "models--some--tale", "other": "some-tale"}[cache]
+    snapshot, blobs, shared = owner / "snapshots" / "abc", owner / "blobs", folder.parent / "blobs"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    blobs.mkdir()
+    (shared / "ab").mkdir(parents=True)
+    (snapshot / "config.json").rename(shared / "ab" / "abcd")
+    (blobs / "1234").symlink_to("../../blobs/ab/abcd")
+    (snapshot / "config.json").symlink_to("../../blobs/1234")
+    if cache == "hub":
+        read_all(snapshot)
+    else:
+        with pytest.raises(ModelError, match="outside of its folder"):
+            read_all(snapshot)
+
+
 # ---- enormous headers ------------------------------------------------------------------------
 
 
