@@ -3,6 +3,7 @@ tools and the engine's process can use it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from app.config import Settings
 from app.engine_client import Progress
 from app.load_options import load_options
 from app.models.drafts import Draft, compatible_draft
+from app.models.hub_digests import checked_beside
 from app.models.known import card_settings
 from app.models.loras import compatible_loras
 from app.models.memory import dtype_of_files
@@ -58,7 +60,8 @@ def load_engine(
     warm_up: bool = False,
     place: ReplicaPlace = ONLY_ENGINE,
 ) -> Engine:
-    """Load the model of `source`.
+    """Load the model of `source`. Raises ModelError, also for files of the hub's cache that are
+    damaged, and DeviceError.
 
     loras            folders of adapters by name; those that do not fit the model are left out
     draft            draft model; left out if it does not fit the model
@@ -80,15 +83,21 @@ def load_engine(
         embedding_model=embedding_model,
         warm_up=warm_up,
     )
-    return Engine.load(
-        path,
-        options,
-        name=source.name or tale.name_of(path),
-        tokenizer=tokenizer,
-        card=card_settings(source.name or path.name),
-        progress=progress,
-        stage_hosts=place.stage_hosts,
-    )
+    models = [path] if draft_path is None else [path, draft_path]
+    with contextlib.ExitStack() as on_failure:
+        with checked_beside(models, progress):
+            engine = Engine.load(
+                path,
+                options,
+                name=source.name or tale.name_of(path),
+                tokenizer=tokenizer,
+                card=card_settings(source.name or path.name),
+                progress=progress,
+                stage_hosts=place.stage_hosts,
+            )
+            on_failure.callback(engine.close)
+        on_failure.pop_all()
+        return engine
 
 
 def _dtype(settings: Settings, source: ModelSource) -> DtypeChoice:

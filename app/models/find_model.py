@@ -21,6 +21,7 @@ from app import tale
 from app.config import Settings
 from app.engine_client import Tokenizer
 from app.models.hub import HubFile, Snapshot, look_up
+from app.models.hub_digests import expect_small_files_whole
 from app.models.hub_errors import HubError
 from app.models.hub_gguf import (
     cached_gguf_files,
@@ -195,6 +196,7 @@ def _find_hub_model(name: str, settings: Settings, check_fit: CheckFit) -> Model
     if variant is not None or (gguf and not snapshot.has_safetensors()):
         return _find_hub_gguf(name, snapshot, choose_files(repository, gguf, variant), check_fit)
     try:
+        expect_small_files_whole(snapshot.folder)
         ModelConfig.from_folder(snapshot.folder)
         snapshot.fetch(snapshot.missing_small())
         ModelConfig.from_folder(snapshot.folder)  # now with generation_config.json

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 from huggingface_hub import constants
@@ -57,6 +56,7 @@ GGUF = ".gguf"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 LOOK_UP_SECONDS = 10.0
 HASH_BYTES = 1 << 20
+GIT_ID_LENGTH = 40
 SPARE_BYTES = 64 << 20
 """Disk space that a download must leave free."""
 
@@ -128,7 +128,7 @@ class Snapshot:
         if WEIGHTS in available:
             names = (WEIGHTS,)
         elif INDEX in available:
-            names = (INDEX, *_shards(self.folder / INDEX))
+            names = (INDEX, *shards(self.folder / INDEX))
         if self.files is None and not (names and cached.issuperset(names)):
             raise HubError(
                 f"only part of {self.repository} is in the cache ({self.folder}), and the hub "
@@ -294,8 +294,8 @@ def _cached_snapshot(repository: str, revision: str, config: str, error: BaseExc
     return Snapshot(repository, path.parent.name, path.parent, None)
 
 
-def _shards(index: Path) -> tuple[str, ...]:
-    """The weight files that an index names, in its order."""
+def shards(index: Path) -> tuple[str, ...]:
+    """Return the weight files that an index names, in its order."""
     try:
         names = dict.fromkeys(json.loads(index.read_bytes())["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -316,14 +316,8 @@ def _shards(index: Path) -> tuple[str, ...]:
 def _check_file(repository: str, file: HubFile, path: Path) -> None:
     """Compare size and hash of a downloaded file with the hub's; delete it and raise HubError if
     they differ."""
-    n_bytes = path.stat().st_size
-    if file.sha256 is not None:
-        found, expected = _digest(path, hashlib.sha256()), file.sha256
-    elif file.git_id is not None:
-        blob = hashlib.sha1(b"blob %d\0" % n_bytes, usedforsecurity=False)
-        found, expected = _digest(path, blob), file.git_id
-    else:
-        found = expected = ""
+    n_bytes, expected = path.stat().st_size, file.sha256 or file.git_id or ""
+    found = digest_like(expected, path) if expected else ""
     if found == expected and n_bytes == file.n_bytes:
         return
     path.resolve().unlink()
@@ -335,11 +329,18 @@ def _check_file(repository: str, file: HubFile, path: Path) -> None:
     )
 
 
-def _digest(path: Path, digest: Any) -> str:
+def digest_like(expected: str, path: Path, cancelled: Callable[[], bool] = lambda: False) -> str:
+    """Return the SHA-256 of a file, or its git blob id if `expected` is as long as one. Raises
+    Cancelled."""
+    digest = hashlib.sha256()
+    if len(expected) == GIT_ID_LENGTH:
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
         while piece := file.read(HASH_BYTES):
             digest.update(piece)
-    return str(digest.hexdigest())
+            if cancelled():
+                raise Cancelled
+    return digest.hexdigest()
 
 
 def _check_disk_space(n_bytes: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.models.hub import is_hub_id, look_up
+from app.models.hub_digests import expect_whole
 from app.models.hub_errors import NotOnHub
 from gpu import ModelError, check_lora
 
@@ -70,4 +71,5 @@ def _folder(location: str) -> Path:
             f"{location}: {WEIGHTS} is larger than {MAX_BYTES >> 30} GiB, the limit here"
         )
     snapshot.fetch(missing)
+    expect_whole(snapshot.folder / name for name in (CONFIG, WEIGHTS))
     return snapshot.folder

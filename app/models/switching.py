@@ -29,6 +29,7 @@ from app.engine_client import EngineClient, Load, ServedModel
 from app.models.cached import cached_models
 from app.models.drafts import Draft, check_draft
 from app.models.find_model import Model, bundled_instead, find_model
+from app.models.hub_digests import checked_beside
 from app.models.hub_gguf import is_hub_name
 from app.models.known import DEFAULT, KnownModel, known_models
 from app.models.transfer import Cancelled, OnTransfer, Transfer
@@ -282,7 +283,8 @@ class ModelSwitcher:
             model.fetch(on_transfer, self._cancelled.is_set)
             if self._cancelled.is_set():
                 raise Cancelled
-            expect_loadable(model.path, model.dtype.dtype, check)  # before the old one is freed
+            with checked_beside([model.path], check):  # before the old one is freed
+                expect_loadable(model.path, model.dtype.dtype, check)
             if self._cancelled.is_set():
                 raise Cancelled
             before = self._engine.tokenizer

@@ -10,24 +10,29 @@ import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import huggingface_hub
 import pytest
+from click.testing import CliRunner
 from huggingface_hub import constants
+from huggingface_hub.cli import hf
 from huggingface_hub.utils import close_session
 
 from app import tale
 from app.config import Settings
+from app.engine import loading
 from app.models import hub as hub_module
 from app.models.cached import cached_models
 from app.models.find_model import Model, find_model
 from app.models.free_memory import FreeMemory
 from app.models.hub import is_hub_id, look_up
+from app.models.hub_digests import checked_beside
 from app.models.hub_errors import HubError, NotOnHub
 from app.models.loras import find_loras
 from app.models.transfer import Cancelled, Transfer
 from gpu import DeviceError, Inventory, ModelError
-from tests.app.models.fake_hub import COMMIT, FakeHub
+from tests.app.models.fake_hub import COMMIT, FakeHub, Repo
 
 TALE = {path.name: path.read_bytes() for path in tale.model_dir().iterdir() if path.is_file()}
 WEIGHTS = "model.safetensors"
@@ -317,6 +322,125 @@ def test_a_damaged_small_file_is_found_too(hub: FakeHub) -> None:
     shutil.rmtree(constants.HF_HUB_CACHE)
     with pytest.raises(HubError, match=r"config\.json is damaged"):
         find()
+
+
+# ---- a disk that flips bits ----------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    """Change a bit in the middle of the blob that `path` links to; size and time stay."""
+    blob = path.resolve()
+    stat, data = blob.stat(), bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    os.utime(blob, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def command_for(name: str) -> str:
+    return f"hf download some/tale {name} --revision {COMMIT} --force-download$"
+
+
+def test_a_bit_of_the_weights_that_flipped_is_found_beside_their_loading(hub: FakeHub) -> None:
+    model, read = find(), []
+    model.fetch()
+    with checked_beside([model.path, tale.model_dir()]):
+        read.append(1)
+    flip(model.path / WEIGHTS)
+    assert find().missing == (), "size and time are those of before"
+    with (
+        pytest.raises(ModelError, match=rf"{WEIGHTS} is damaged .*{command_for(WEIGHTS)}"),
+        checked_beside([model.path]),
+    ):
+        read.append(2)
+    assert read == [1, 2]
+    with pytest.raises(ModelError, match="is damaged on the disk"), checked_beside([model.path]):
+        raise ModelError("what a reader thinks of it")
+    with pytest.raises(Cancelled), checked_beside([model.path]):
+        raise Cancelled
+
+
+def test_the_command_of_the_message_brings_the_file_again(hub: FakeHub) -> None:
+    model = find()
+    model.fetch()
+    flip(model.path / WEIGHTS)
+    with pytest.raises(ModelError) as caught, checked_beside([model.path]):
+        pass
+    command = str(caught.value).partition("with: hf ")[2].split()
+    assert CliRunner().invoke(hf.app, command).exit_code == 0
+    with checked_beside([find().path]):
+        pass
+    assert (model.path / WEIGHTS).read_bytes() == TALE[WEIGHTS]
+
+
+def test_an_engine_of_damaged_weights_is_closed(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = mock.Mock()
+    monkeypatch.setattr(loading.Engine, "load", lambda *_, **__: engine)
+    model, heard = find(), []
+    model.fetch()
+    settings = Settings(model="some/tale")
+    assert loading.load_engine(settings, model.source, lambda *_: None) is engine
+    assert not engine.close.called
+    flip(model.path / WEIGHTS)
+    with pytest.raises(ModelError, match="is damaged on the disk"):
+        loading.load_engine(settings, model.source, lambda _, what: heard.append(what))
+    assert engine.close.called
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_bit_of_a_small_file_that_flipped_is_found_before_it_is_read(
+    hub: FakeHub, name: str
+) -> None:
+    flip(find().path / name)
+    with pytest.raises(ModelError, match=rf"{name} is damaged on the disk.*{command_for(name)}"):
+        find()
+
+
+def test_a_config_that_was_half_written_is_downloaded_again(hub: FakeHub) -> None:
+    config = find().path / "config.json"
+    config.resolve().write_bytes(TALE["config.json"][:100])
+    with pytest.raises(HubError, match="the file was deleted, try again"):
+        find()
+    assert find().path == config.parent
+
+
+def test_shards_and_the_parts_of_a_gguf_model_are_checked(hub: FakeHub, tmp_path: Path) -> None:
+    files = hub.repos["some/tale"].files
+    first, second = split(files.pop(WEIGHTS))
+    names = ("one.safetensors", "two.safetensors")
+    files |= dict(zip(names, (first[1], second[1]), strict=True))
+    places = dict.fromkeys(first[0], names[0]) | dict.fromkeys(second[0], names[1])
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    parts = [f"tale-0000{i}-of-00002.gguf" for i in (1, 2)]
+    hub.repos["some/gguf"] = Repo({part: part.encode() for part in parts}, "a" * 40)
+    model = find()
+    model.fetch()
+    flip(model.path / names[1])
+    with (
+        pytest.raises(ModelError, match=r"two\.safetensors is damaged"),
+        checked_beside([model.path]),
+    ):
+        pass
+    snapshot = look_up("some/gguf")
+    assert snapshot.files is not None
+    snapshot.fetch(tuple(snapshot.files.values()))
+    flip(snapshot.folder / parts[1])
+    with (
+        pytest.raises(ModelError, match=rf"{parts[1]} is damaged"),
+        checked_beside([snapshot.folder / parts[0]]),
+    ):
+        pass
+
+
+def test_an_adapter_is_checked(hub: FakeHub) -> None:
+    hub.repos["some/tone"] = Repo(
+        {"adapter_config.json": b"{}", "adapter_model.safetensors": b"numbers"}, "b" * 40
+    )
+    folder = find_loras(("tone=some/tone",))["tone"]
+    flip(folder / "adapter_model.safetensors")
+    with pytest.raises(ModelError, match=r"adapter_model\.safetensors is damaged on the disk"):
+        find_loras(("tone=some/tone",))
 
 
 def test_a_download_can_be_cancelled(hub: FakeHub) -> None:

@@ -19,7 +19,7 @@ from app import tale
 from app.config import Settings
 from app.engine_client import LocalEngine, ServedModel, UnavailableError
 from app.http.models import MAX_SEARCHES
-from app.models.find_model import Model
+from app.models.find_model import Model, find_model
 from app.models.free_memory import FreeMemory
 from app.models.known import DEFAULT, known_models
 from app.models.switching import ModelSwitcher
@@ -255,6 +255,20 @@ def test_weights_that_are_damaged_leave_the_old_one(site: Site, offered: FakeHub
         assert served_on(site), what
         page.send_message("generate", id=f"d{i}", prompt="Once", params={"max_tokens": 2})
         assert page.until("done", id=f"d{i}")["reason"] == "length"
+
+
+def test_a_bit_that_flipped_in_the_cache_leaves_the_old_one(site: Site, offered: FakeHub) -> None:
+    site.page()
+    model = find_model(Settings(model=NAME))
+    model.fetch()
+    weights = (model.path / "model.safetensors").resolve()
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "failed")
+    assert "download it again with: hf download" in newest(site)["message"]
+    assert served_on(site)
 
 
 def test_one_change_at_a_time_and_it_can_be_cancelled(
