@@ -15,7 +15,8 @@ from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.interleaved import interleave, max_shard_rows, rows_interleaved
 from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.pack_pool import PackBuffer, Packed, PackPool
-from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, pack, row_words
+from gpu.checkpoint.pack_processes import PackProcesses
+from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, row_words
 from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.checkpoint.recipe import Placement, Recipe, parts_of
 from gpu.checkpoint.row_layout import Arrangement, ReadRows, RowLayout, RowSource
@@ -77,6 +78,7 @@ class MatrixUploader:
         self._on_weights = on_weights
         self._weight_cache = weight_cache or NoWeightCache()
         self._pack_pool = PackPool()
+        self._pack_processes = PackProcesses()
         self._interleaved = PackBuffer()
         self._is_open = False
 
@@ -239,7 +241,7 @@ class MatrixUploader:
             else:
                 done(start, found[wanted])
         if not self._is_open:
-            self._pack_pool.finish()
+            self._finish()
 
     def _fill(
         self,
@@ -269,15 +271,23 @@ class MatrixUploader:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_open = False
         if kind is None:
+            self._finish()
+            return
+        self._pack_pool.cancel()
+        self._pack_processes.close()
+
+    def _finish(self) -> None:
+        """Wait until all matrices are complete, and end the processes that packed them."""
+        try:
             self._pack_pool.finish()
-        else:
-            self._pack_pool.cancel()
+        finally:
+            self._pack_processes.close()
 
     def pack(
         self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
     ) -> None:
         """Quantise rows of a matrix into `out`. Runs on the threads of the pack pool."""
-        pack(dtype, rows, name, out)
+        self._pack_processes.pack(dtype, rows, name, out)
 
     def _repacked(self, job: PackJob) -> list[RowSource] | None:
         """Return the job's sources with readers of packed rows, if the checkpoint's blocks hold
