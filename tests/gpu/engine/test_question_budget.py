@@ -3,9 +3,19 @@ test sets."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
 import pytest
 
 from gpu.engine.question_budget import LATEST, PIECE_TOKENS, QuestionBudget
+from gpu.engine.questions.encode import ROWS_BESIDE_RUNS, answer
+from gpu.inspection.requests import Encode
+from gpu.runner import Encoder
+from gpu.step import Floats
 
 STEP = 0.010
 
@@ -161,3 +171,52 @@ def test_a_smaller_share_takes_at_most_so_much(seconds: float) -> None:
     for _ in range(1 + round(5 * seconds / STEP) + 1):
         stream(budget, clock)
     assert budget.may_work
+
+
+class SlowEncoder:
+    """Encoder of texts whose passes are four pieces of `seconds` each. `passes`: tokens of each."""
+
+    config = SimpleNamespace(vocab_size=100)
+    max_tokens = 512
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        self.passes: list[int] = []
+
+    def n_fitting(self, lengths: list[int], most_rows: int) -> int:
+        return max(1, sum(end <= most_rows for end in accumulate(lengths)))
+
+    def vectors(self, texts: list[list[int]], *, in_pieces: bool) -> Generator[None, None, Floats]:
+        assert in_pieces
+        self.passes.append(sum(map(len, texts)))
+        for _ in range(4):
+            self._clock.now += self._seconds
+            yield
+        return np.zeros((len(texts), 8), np.float32)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.008, 0.3])
+def test_indexing_leaves_streams_nine_tenths_of_the_time(seconds: float) -> None:
+    """Each piece of each pass is charged, and a pass is short while somebody writes."""
+    budget, clock = writing()
+    encoder = SlowEncoder(clock, seconds)
+    texts = [[1] * (1 + i % 90) for i in range(60)]
+    indexing = answer(Encode(texts), cast(Encoder, encoder), budget)
+    streams, began = 0.0, clock.now
+    found = None
+    while found is None:
+        if budget.may_work:
+            with budget.piece():
+                try:
+                    next(indexing)
+                except StopIteration as done:
+                    found = done.value
+        stream(budget, clock)
+        streams += STEP
+    pieces = clock.now - began - streams
+    assert pieces == pytest.approx(4 * len(encoder.passes) * seconds)
+    assert pieces <= 0.1 * streams + seconds
+    assert sum(encoder.passes) == sum(map(len, texts))
+    assert sum(n > ROWS_BESIDE_RUNS for n in encoder.passes) == sum(
+        len(text) > ROWS_BESIDE_RUNS for text in texts
+    )
