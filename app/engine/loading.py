@@ -95,7 +95,7 @@ def load_engine(
                 progress=progress,
                 stage_hosts=place.stage_hosts,
             )
-            on_failure.callback(engine.close)
+            on_failure.callback(lambda: engine.close())
         on_failure.pop_all()
         return engine
 
