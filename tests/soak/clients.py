@@ -61,6 +61,12 @@ def http_stream(port: int, ask: Ask, draw: random.Random) -> str | None:
         return "".join(response.pieces())
 
 
+def http_times(port: int, ask: Ask) -> list[float]:
+    """Return when each piece of a streamed text came, in seconds."""
+    with _Http(port, ask, stream=True) as response:
+        return [time.monotonic() for _ in response.pieces()]
+
+
 def http_stream_stalls(port: int, ask: Ask, draw: random.Random) -> str | None:
     """Reads nothing for a while in the middle of its text."""
     with _Http(port, ask, stream=True, buffer=4096) as response:
