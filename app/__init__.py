@@ -76,7 +76,7 @@ def create_app(
     security.register(app, settings)
     errors.register(app)
     hub = next(iter(settings.hub_url), "")
-    pages.register(app, engine, version(), switching=switching is not None, hub=hub)
+    pages.register(app, engine, settings, version(), switching=switching is not None)
     openai.register(app, engine)
     embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)

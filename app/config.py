@@ -243,6 +243,11 @@ class Settings:
         "as https://huggingface.co. May be repeated: the first is the hub, the others are hosts to "
         "which it redirects downloads. Default: none.",
     ] = ()
+    tool_url: Annotated[
+        tuple[str, ...],
+        "Address of a program that the page may call as a tool of your own, such as "
+        "http://127.0.0.1:9000. May be repeated. Default: none.",
+    ] = ()
     compare_tokenizer: Annotated[
         Path | None,
         "Tokenizer that the page compares with the model's: a tokenizer.json, a tokenizer.model or "
@@ -290,6 +295,7 @@ class Settings:
         for flag, origins, example in (
             ("allow-origin", self.allow_origin, "https://chat.example.org or http://box.lan:8080"),
             ("hub-url", self.hub_url, "https://huggingface.co"),
+            ("tool-url", self.tool_url, "http://127.0.0.1:9000"),
         ):
             for origin in origins:
                 if not ORIGIN.fullmatch(origin):

@@ -141,6 +141,7 @@ def fake_site(
     retention: Retention | None = None,
     load: Callable[..., Any] | None = None,
     restart_policy: RestartPolicy | None = None,
+    tool_url: tuple[str, ...] = (),
     **options: Any,
 ) -> Site:
     """Return a running server with the fake engine; `process`: in a separate process."""
@@ -150,4 +151,5 @@ def fake_site(
     engine: EngineClient = LocalEngine(load, tokenizer, path)
     if process:
         engine = SupervisedEngine(load, tokenizer, path=path, restart_policy=restart_policy)
-    return Site(engine, FakeOptions(**options)).start(retention)
+    settings = Settings(port=0, tool_url=tool_url)
+    return Site(engine, FakeOptions(**options), settings).start(retention)

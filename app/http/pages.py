@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flask import Flask, Response, jsonify, render_template, request
 
+from app.config import Settings
 from app.engine_client import EngineClient, describe_unavailable
 from app.http.page_data import page_data
 
@@ -30,12 +31,12 @@ def style_sheet(static: Path) -> str:
 
 
 def register(
-    app: Flask, engine: EngineClient, version: str, *, switching: bool, hub: str = ""
+    app: Flask, engine: EngineClient, settings: Settings, version: str, *, switching: bool
 ) -> None:
     """Add `/`, `/static/css/page.css`, `/favicon.ico` and `/health`.
 
-    `switching` tells the page that it can change the model, `hub` from which hub it may fetch
-    models to run them itself.
+    `switching` tells the page that it can change the model, the settings from which hub it may
+    fetch models to run them itself and at which addresses it may call tools.
     """
 
     @app.get("/")
@@ -44,7 +45,8 @@ def register(
             "index.html",
             version=version,
             switching=switching,
-            hub=hub,
+            hub=next(iter(settings.hub_url), ""),
+            tools=" ".join(settings.tool_url),
             data=page_data(),
         )
         response = Response(page)

@@ -37,8 +37,6 @@ HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 ARRIVED = '<!doctype html><script src="static/js/reload-first.js"></script>'
 """Page for a link from another site. A reload keeps what the address says after the hash, which a
 Refresh would drop; that is for a visitor without a session, who may not load the script."""
-LOOPBACK = ("http://127.0.0.1:*", "http://localhost:*")
-"""Where the page calls tools of the person's own (static/js/tools/own-tool.js)."""
 OPEN_PATHS = frozenset({"/health"})
 
 CSP = (
@@ -102,7 +100,7 @@ class Guard:
         """Return the Content-Security-Policy of a page under this host."""
         sockets = [f"ws://{host}"] if self.allows_host(host) else []
         sockets += [re.sub("^http", "ws", origin) for origin in sorted(self._origins)]
-        allowed = ["'self'", *sockets, *self._settings.hub_url, *LOOPBACK]
+        allowed = ["'self'", *sockets, *self._settings.hub_url, *self._settings.tool_url]
         return CSP.format(connect=" ".join(allowed))
 
     # ---- token and cookie --------------------------------------------------------------------

@@ -22,11 +22,12 @@ CALL = f'<tool_call>\n{{"name": "calculator", "arguments": {CALLED}}}\n</tool_ca
 
 
 @pytest.fixture
-def calling(page: Page, site: Callable[..., Site]) -> Callable[[str], AnswerOptions]:
+def calling(page: Page, site: Callable[..., Site]) -> Callable[..., AnswerOptions]:
     """Return a function that opens a page whose model writes `text`, whatever it is asked."""
 
-    def open_page(text: str) -> AnswerOptions:
-        play = Playground(page, site(text=text, ends=True, context=4096, delay=0)).open()
+    def open_page(text: str, tool_url: tuple[str, ...] = ()) -> AnswerOptions:
+        answers = site(text=text, ends=True, context=4096, delay=0, tool_url=tool_url)
+        play = Playground(page, answers).open()
         play.set(temperature=0, max_tokens=200)
         return AnswerOptions(play)
 
@@ -155,35 +156,38 @@ class Weather(BaseHTTPRequestHandler):
 def weather() -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), Weather)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/weather"
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
 
 
-def test_a_tool_of_ones_own_is_called_on_this_computer_only(
-    page: Page, calling: Callable[[str], AnswerOptions], weather: str
+def test_a_tool_of_ones_own_is_called_where_the_server_allows_it(
+    page: Page, calling: Callable[..., AnswerOptions], weather: str
 ) -> None:
     call = '{"name": "weather", "arguments": {"city": "Paris"}}'
-    options = calling(f"<tool_call>{call}</tool_call>").open()
+    options = calling(f"<tool_call>{call}</tool_call>", tool_url=(weather,)).open()
     dialog = options.dialog
     dialog.get_by_text("A tool of your own").click()
-    address = dialog.get_by_label("Address on this computer")
+    address = dialog.get_by_label("Address")
     described = dialog.get_by_label("Name, description and parameters")
     error = page.locator("#own-tool-error")
     described.fill(json.dumps({"name": "weather", "description": "Weather of a city"}))
-    for refused in (
-        "https://example.org/weather", "http://example.org/", "ftp://127.0.0.1/", "weather",
-        "http://127.0.0.1.example.org/", "http://me:secret@127.0.0.1/",
-    ):  # fmt: skip
+    for refused, why in (
+        ("ftp://127.0.0.1/", "The address must begin with http:// or https://."),
+        ("weather", "The address must begin with http:// or https://."),
+        (weather.replace("//", "//me:secret@"), "must not contain a user name or password"),
+        (weather.replace("127.0.0.1", "localhost"), "start it with --tool-url http://localhost:"),
+        ("http://127.0.0.1.example.org/", "This server does not let its page call"),
+        ("https://example.org/weather", "start it with --tool-url https://example.org."),
+    ):
         address.fill(refused)
         dialog.get_by_role("button", name="Add the tool").click()
-        expect(error).to_contain_text("ddress must")
-    address.fill(weather)
+        expect(error).to_contain_text(why)
+    address.fill(f"{weather}/weather")
     for wrong in ("{", "[]", '{"name": "a b"}', '{"name": "a", "parameters": {"type": "array"}}'):
         described.fill(wrong)
         dialog.get_by_role("button", name="Add the tool").click()
-        expect(error).not_to_contain_text("ddress must")
-        expect(error).to_be_visible()
+        expect(error).to_contain_text(re.compile("description|parameters"))
     described.fill(json.dumps({"name": "weather", "description": "Weather of a city"}))
     dialog.get_by_role("button", name="Add the tool").click()
     expect(error).to_be_hidden()
@@ -196,6 +200,22 @@ def test_a_tool_of_ones_own_is_called_on_this_computer_only(
     assert body == {"name": "weather", "arguments": {"city": "Paris"}}
     assert cookie is None
     assert referrer is None
+
+
+def test_a_kept_tool_that_this_server_does_not_allow_says_why(
+    page: Page, calling: Callable[..., AnswerOptions], weather: str
+) -> None:
+    calling("")
+    call = """async (url) => {
+      const { callOwn } = await import("/static/js/tools/own-tool.js");
+      return callOwn({ name: "weather", url }, {}).catch((error) => error.message);
+    }"""
+    asked = len(Weather.asked)
+    refusal = page.evaluate(call, f"{weather}/weather")
+    assert refusal.endswith(
+        f"does not let its page call {weather}; start it with --tool-url {weather}."
+    )
+    assert len(Weather.asked) == asked
 
 
 def test_a_required_call_follows_the_schema(page: Page, bundled: Site) -> None:

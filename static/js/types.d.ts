@@ -242,7 +242,7 @@ interface AnswerFormat {
   text: string;
 }
 
-/** A tool of the person's own, a program on this computer (tools/own-tool.js). */
+/** A tool of the person's own, a program that answers by HTTP (tools/own-tool.js). */
 interface OwnTool {
   name: string;
   description: string;

@@ -117,6 +117,10 @@ VALUES: dict[str, tuple[list[str], Any]] = {
         ["https://hub.example", "https://cdn.example"],
         ("https://hub.example", "https://cdn.example"),
     ),
+    "tool_url": (
+        ["http://127.0.0.1:9000", "http://localhost:9001"],
+        ("http://127.0.0.1:9000", "http://localhost:9001"),
+    ),
     "compare_tokenizer": (["folder"], Path("folder")),
     "log_level": (["debug"], "debug"),
 }
@@ -132,6 +136,7 @@ OTHERS = {
     "spec_type": "none",
     "allow_origin": "http://c.lan",
     "hub_url": "http://d.lan",
+    "tool_url": "http://127.0.0.1:9002",
 }
 """Values of settings that take names; "1" is valid for all others."""
 
@@ -191,6 +196,8 @@ def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> Non
         ["--allow-origin", "ftp://chat.example.org"],
         ["--hub-url", "https://hub.example/models"],
         ["--hub-url", "hub.example; script-src *"],
+        ["--tool-url", "http://127.0.0.1:9000/weather"],
+        ["--tool-url", "http://127.0.0.1:*"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(served: list[Settings], args: list[str]) -> None:

@@ -1,11 +1,14 @@
-// Tools of the person's own: a program on this computer, which the browser asks by HTTP.
+// Tools of the person's own: a program that the browser asks by HTTP.
 //
-// Only loopback addresses are called. The program gets the arguments as JSON in a POST, and its
-// answer, a text, is the result. It has to allow the page's origin (CORS).
+// Only the origins of --tool-url are called; the page's policy allows no others. The program gets the
+// arguments as JSON in a POST, and its answer, a text, is the result. It has to allow the page's origin
+// (CORS).
 
 export const TIMEOUT_MS = 10_000;
 const MAX_RESULT = 64 * 1024;
-const LOOPBACK = new Set(["127.0.0.1", "localhost"]);
+/** @type {HTMLMetaElement | null} */
+const meta = document.querySelector('meta[name="tokenglass-tools"]');
+const allowed = new Set(meta?.content.split(" ").map((origin) => new URL(origin).origin));
 const NAME = /^[a-zA-Z0-9_-]{1,64}$/;
 
 /**
@@ -15,10 +18,10 @@ const NAME = /^[a-zA-Z0-9_-]{1,64}$/;
  */
 export function whyNotAddress(address) {
   const url = URL.canParse(address) ? new URL(address) : null;
-  if (url?.protocol !== "http:") return "The address must begin with http://127.0.0.1 or http://localhost.";
-  if (!LOOPBACK.has(url.hostname))
-    return `Tools are called on this computer only: the address must be of 127.0.0.1 or localhost, not of ${url.hostname}.`;
+  if (url?.protocol !== "http:" && url?.protocol !== "https:") return "The address must begin with http:// or https://.";
   if (url.username || url.password) return "The address must not contain a user name or password.";
+  if (!allowed.has(url.origin))
+    return `This server does not let its page call ${url.origin}; start it with --tool-url ${url.origin}.`;
   return "";
 }
 

@@ -331,10 +331,9 @@ def test_every_response_has_the_security_headers(http: FlaskClient, path: str) -
     headers = http.get(path, headers={"Host": "localhost:8000"}).headers
     csp = headers["Content-Security-Policy"]
     assert "default-src 'none'" in csp
-    loopback = "http://127.0.0.1:* http://localhost:*"
-    assert f"connect-src 'self' ws://localhost:8000 {loopback};" in csp
+    assert "connect-src 'self' ws://localhost:8000;" in csp
     assert "unsafe" not in csp
-    assert "*" not in csp.replace(loopback, "")
+    assert "*" not in csp
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
