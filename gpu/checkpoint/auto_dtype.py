@@ -2,10 +2,10 @@
 
 A file keeps the precision it has, in the smallest of our types that loses little of it. Measured on
 blocks of random bits, as root mean square of the error relative to that of the weights: q8 loses
-0.4 % of any type (0.1 % of IQ4), q4 nothing of Q4_0 and Q4_1, 1 % of Q4_K, 3 to 6 % of all others.
-So types of five bits and more, and IQ4, whose levels are not evenly spaced, are stored as q8, which
-makes them up to twice as large. Types of three bits and less have lost more than q4 adds, and q8
-would make them three to five times as large.
+0.4 % of any type (0.1 % of IQ4), q4 nothing of Q4_0 and Q4_1, 0.02 % of Q4_K, 3 to 6 % of all
+others. So types of five bits and more, and IQ4, whose levels are not evenly spaced, are stored as
+q8, which makes them up to twice as large. Types of three bits and less have lost more than q4 adds,
+and q8 would make them three to five times as large.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpu.checkpoint.gguf_repack import EXACT_FORMATS
+from gpu.checkpoint.gguf_repack import EXACT_FORMATS, REPACKED_FORMATS
 from gpu.checkpoint.packing import FORMATS
 
 AUTO = "auto"
 FLOATS = "f16"
 """Storage type of weights that are not quantised."""
 NEAREST = {
-    **EXACT_FORMATS,
+    **REPACKED_FORMATS,
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"), "q8"),
     **dict.fromkeys(
-        ("Q4_K", "Q3_K", "Q2_K", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M",
-         "IQ1_S"),
+        ("Q3_K", "Q2_K", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"),
         "q4",
     ),
 }  # fmt: skip

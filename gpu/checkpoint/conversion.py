@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from gpu.checkpoint.gguf_repack import EXACT_FORMATS
 from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.gguf.types import QUANT_TYPES
 
 AS_THEY_ARE = "as they are"
+ROUNDED_SCALES = "as they are, but with scales in float16"
 
 
 class Conversion:
@@ -23,14 +25,17 @@ class Conversion:
         self._stored: defaultdict[str, set[str]] = defaultdict(set)
 
     def note(self, sources: Iterable[str], dtype: str, *, in_place: bool = False) -> None:
-        """Record that the tensors `sources` are stored as `dtype`. `in_place`: their blocks were
-        copied without a change."""
+        """Record that the tensors `sources` are stored as `dtype`. `in_place`: with the integers of
+        their blocks."""
         checkpoint = self._checkpoint
         if checkpoint is None:
             return
         for kind in {checkpoint.dtype(source) for source in sources if source in checkpoint}:
-            same = in_place or kind.lower() == dtype
-            self._stored[kind].add(AS_THEY_ARE if same else dtype)
+            if in_place:
+                outcome = AS_THEY_ARE if kind in EXACT_FORMATS else ROUNDED_SCALES
+            else:
+                outcome = AS_THEY_ARE if kind.lower() == dtype else dtype
+            self._stored[kind].add(outcome)
 
     def __str__(self) -> str:
         if not self._stored.keys() & set(QUANT_TYPES):
@@ -42,6 +47,6 @@ class Conversion:
 
 
 def _outcome(stored: set[str]) -> str:
-    dtypes = " and ".join(sorted(stored - {AS_THEY_ARE}))
-    unchanged = [AS_THEY_ARE] if AS_THEY_ARE in stored else []
+    unchanged = [words for words in (AS_THEY_ARE, ROUNDED_SCALES) if words in stored]
+    dtypes = " and ".join(sorted(stored.difference(unchanged)))
     return " and ".join([*unchanged, *([f"converted to {dtypes}"] if dtypes else [])])

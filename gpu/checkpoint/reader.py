@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.checkpoint.dtype_convert import convert
-from gpu.checkpoint.gguf_repack import EXACT_FORMATS, repack_blocks
+from gpu.checkpoint.gguf_repack import REPACKED_FORMATS, repack_blocks
 from gpu.checkpoint.gguf_weights import open_gguf_weights
 from gpu.checkpoint.packing import U32
 from gpu.checkpoint.safetensors_files import (
@@ -183,13 +183,13 @@ class Checkpoint:
         self._read(name, rows, columns, out.dtype, out)
 
     def is_packed(self, name: str, dtype: str) -> bool:
-        """Return whether the tensor's blocks hold the same numbers as the storage type `dtype`."""
+        """Return whether the tensor's blocks hold the integers of the storage type `dtype`."""
         tensor = self._tensor(name)
-        return EXACT_FORMATS.get(tensor.dtype) == dtype and not tensor.transposed
+        return REPACKED_FORMATS.get(tensor.dtype) == dtype and not tensor.transposed
 
     def read_packed(self, name: str, rows: slice) -> U32:
         """Return rows of a tensor that `is_packed`, in the layout of `gpu.checkpoint.packing`, with
-        exactly the numbers of the file. Raises ModelError if they are not finite."""
+        the integers of the file. Raises ModelError if numbers are not finite."""
         tensor = self._tensor(name)
         try:
             return repack_blocks(tensor.dtype, self._rows(tensor, rows))

@@ -19,7 +19,7 @@ from gpu.checkpoint.pack_processes import PackProcesses
 from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, row_words
 from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.checkpoint.recipe import Placement, Recipe, parts_of
-from gpu.checkpoint.row_layout import Arrangement, ReadRows, RowLayout, RowSource
+from gpu.checkpoint.row_layout import Arrangement, RowLayout, RowSource
 from gpu.checkpoint.weight_cache import NoWeightCache, WeightCache, is_cacheable
 from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
@@ -204,18 +204,23 @@ class MatrixUploader:
         row and the rows, whose memory is reused after it returns.
         """
         name, dtype, k = job.name, job.dtype, job.k
-        shape, repacked = (job.n, row_words(dtype, k)), self._repacked(job)
+        shape, in_place = (job.n, row_words(dtype, k)), self._in_place(job)
         weight_cache: WeightCache = (
-            self._weight_cache if is_cacheable(dtype) and repacked is None else NoWeightCache()
+            self._weight_cache
+            if is_cacheable(dtype) and len(in_place) < len(job.sources)
+            else NoWeightCache()
         )
         found = weight_cache.find(name, shape)
-        sources, rows = source_names(job.sources), job.arrange(repacked or job.sources)
-        self.conversion.note(sources, dtype, in_place=repacked is not None)
+        sources = source_names(job.sources)
+        for source in sources:
+            self.conversion.note([source], dtype, in_place=source in in_place)
+        repacked = [self._packed_rows(job, source, in_place) for source in job.sources]
+        rows = job.arrange(repacked if in_place else job.sources)
         label = " + ".join(sources) if len(sources) <= 3 else name
 
         def fill(wanted: slice, buffer: PackBuffer) -> Packed:
             packed = buffer.words((wanted.stop - wanted.start, shape[1]))
-            if repacked is None:
+            if not in_place:
                 self._fill(packed, dtype, partial(rows, wanted), k, buffer, label)
             else:
                 rows(wanted, packed)
@@ -289,18 +294,39 @@ class MatrixUploader:
         """Quantise rows of a matrix into `out`. Runs on the threads of the pack pool."""
         self._pack_processes.pack(dtype, rows, name, out)
 
-    def _repacked(self, job: PackJob) -> list[RowSource] | None:
-        """Return the job's sources with readers of packed rows, if the checkpoint's blocks hold
-        exactly the storage type's numbers; else None."""
+    def _in_place(self, job: PackJob) -> set[str]:
+        """Return the sources of the job whose blocks in the file have the integers of its storage
+        type: they are copied."""
         checkpoint = self.checkpoint
         if not isinstance(checkpoint, Checkpoint):
-            return None
-        for row_source in job.sources:
-            name = row_source.source
-            is_matrix = name in checkpoint and checkpoint.shape(name)[1:] == (job.k,)
-            if not is_matrix or not checkpoint.is_packed(name, job.dtype):
-                return None
-        return [replace(source, rows=_packed_rows(checkpoint, source)) for source in job.sources]
+            return set()
+        return {
+            name
+            for name in source_names(job.sources)
+            if name in checkpoint
+            and checkpoint.shape(name)[1:] == (job.k,)
+            and checkpoint.is_packed(name, job.dtype)
+        }
+
+    def _packed_rows(self, job: PackJob, source: RowSource, in_place: set[str]) -> RowSource:
+        """Return a source that is read as packed rows: copied, or else quantised as it is read."""
+        checkpoint, order = self.checkpoint, np.asarray(source.order)
+
+        def copied(wanted: slice, out: npt.NDArray[Any]) -> None:
+            assert isinstance(checkpoint, Checkpoint)
+            picked = order[wanted]
+            first = int(picked.min())
+            found = checkpoint.read_packed(source.source, slice(first, int(picked.max()) + 1))
+            out[:] = found[picked - first]
+
+        def quantised(wanted: slice, out: npt.NDArray[Any]) -> None:
+            numbers = np.empty((len(out), job.k), np.float32)
+            source.rows(wanted, numbers)
+            packed = np.empty(out.shape, np.uint32)  # `out` may be every other row
+            self.pack(job.dtype, numbers, source.source, packed)
+            out[:] = packed
+
+        return replace(source, rows=copied if source.source in in_place else quantised)
 
 
 def read_f32(
@@ -312,18 +338,6 @@ def read_f32(
     arrange(sources)(slice(0, n), whole[:n, :k])
     whole[:n] += np.float32(recipe.plus)
     return whole if recipe.k else whole[:, 0]
-
-
-def _packed_rows(checkpoint: Checkpoint, row_source: RowSource) -> ReadRows:
-    order = np.asarray(row_source.order)
-
-    def rows(wanted: slice, out: npt.NDArray[Any]) -> None:
-        picked = order[wanted]
-        first = int(picked.min())
-        found = checkpoint.read_packed(row_source.source, slice(first, int(picked.max()) + 1))
-        out[:] = found[picked - first]
-
-    return rows
 
 
 def source_names(row_sources: list[RowSource]) -> tuple[str, ...]:

@@ -78,12 +78,12 @@ class Loader:
         return self._checkpoint.read_f32(name)
 
     def _stored(self, dtype: str, rows: Floats, name: str) -> Floats:
-        """Quantise rows to `dtype` and back, unless the file's blocks are stored as they are."""
+        """Quantise rows to `dtype` and back, or take the integers of the file if it has them."""
         checkpoint = self._checkpoint
-        in_place = isinstance(checkpoint, Checkpoint) and checkpoint.is_packed(name, dtype)
-        self.conversion.note([name], dtype, in_place=in_place)
-        if in_place:
-            return rows
+        if isinstance(checkpoint, Checkpoint) and checkpoint.is_packed(name, dtype):
+            self.conversion.note([name], dtype, in_place=True)
+            return unpack(dtype, checkpoint.read_packed(name, slice(0, len(rows))), rows.shape[1])
+        self.conversion.note([name], dtype)
         return rows if dtype == "f32" else unpack(dtype, pack(dtype, rows, name), rows.shape[1])
 
     def _done(self, values: Floats) -> torch.Tensor:

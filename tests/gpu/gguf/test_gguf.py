@@ -15,7 +15,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from gpu import Engine, Inventory, TensorSummary
+from gpu.checkpoint.packing import U32, unpack
 from gpu.checkpoint.reader import Checkpoint
+from gpu.checkpoint.weight_cache import NoWeightCache
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -25,6 +27,7 @@ from gpu.gguf.types import TYPES_BY_NAME
 from gpu.load_options import LoadOptions
 from gpu.models.registry import MODELS
 from gpu.pytorch.loading import Loader
+from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
@@ -265,6 +268,74 @@ def test_pytorch_computes_with_the_same_numbers(make: Make, kind: str, dtype: st
     load = Loader(checkpoint, dtype, lambda n: None)
     assert np.array_equal(load.matrix(name, *checkpoint.shape(name)), checkpoint.read_f32(name))
     assert str(load.conversion) == f"{kind} as they are"
+
+
+def test_q4_k_keeps_its_integers(make: Make, device: Device, packed: list[str]) -> None:
+    """Scales and minimums are products of two numbers there; they are rounded to float16, on the
+    device and in PyTorch alike."""
+    _, path = make(QUANT_TYPES, "Q4_K")
+    checkpoint, name = Checkpoint.open(path), "model.layers.0.mlp.up_proj.weight"
+    words, exact = checkpoint.read_packed(name, slice(None)), checkpoint.read_f32(name)
+    n, k = exact.shape
+    scales_mins = words[:, k // 8 :].view(np.float16).astype(np.float64)[:, : k // 16]
+    scales, mins = (np.repeat(scales_mins[:, first::2], 32, axis=1) for first in (0, 1))
+    numbers = unpack("q4", words, k)
+    assert np.all(np.abs(numbers - exact) <= 2.0**-11 * (15 * scales + np.abs(mins)) + 2.0**-24)
+    assert np.abs(numbers - exact).max() > 0
+    load = Loader(checkpoint, "q4", lambda n: None)
+    assert np.array_equal(load.matrix(name, n, k), numbers)
+    said = "Q4_K as they are, but with scales in float16"
+    assert str(load.conversion) == said
+    memory = Memory(device)
+    loader = WeightLoader(checkpoint, memory, "q4")
+    model = MODELS["llama"](ModelConfig.from_folder(path), loader, memory, 64)
+    assert set(packed) == {"model.embed_tokens.weight"}
+    assert str(loader.conversion) == f"{said} and converted to q8"
+    [up] = [each for each in model.layer_matrices() if "gate_up" in each.name]
+    assert np.array_equal(stored_numbers(memory, up)[1::2], numbers)
+
+
+class Kept(NoWeightCache):
+    """Weight cache that keeps the names of what it is given."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def add(self, name: str, shape: tuple[int, int], rows: U32) -> None:
+        self.names.add(name)
+
+
+def test_only_parts_of_another_type_are_quantised(make: Make, device: Device) -> None:
+    """As in Q4_K_M, which has some values and up projections in Q6_K."""
+    _, path = make(QUANT_TYPES, "Q4_K")
+    config = ModelConfig.from_folder(path)
+
+    def loaded(*others: str) -> tuple[dict[str, Floats], set[str]]:
+        """Return the numbers of the layers' matrices when the weights that end so are floats."""
+        checkpoint, memory, kept = Checkpoint.open(path), Memory(device), Kept()
+        for name, tensor in checkpoint._tensors.items():
+            if name.endswith(others):
+                data = checkpoint.read_f32(name).view(np.uint8).reshape(-1)
+                checkpoint._tensors[name] = replace(tensor, dtype="F32", data=data)
+        load = WeightLoader(checkpoint, memory, "q4", weight_cache=kept)
+        model = MODELS["llama"](config, load, memory, 64)
+        found = {each.name: stored_numbers(memory, each) for each in model.layer_matrices()}
+        return found, kept.names
+
+    copied, _ = loaded()
+    quantised, _ = loaded("_proj.weight")
+    mixed, kept = loaded("v_proj.weight", "up_proj.weight")
+    n_qk = (config.n_heads + config.n_kv_heads) * config.head_dim
+    for name, numbers in mixed.items():
+        assert not np.array_equal(copied[name], quantised[name])
+        is_other = np.zeros(len(numbers), bool)
+        if "qkv" in name:
+            is_other[n_qk:] = True
+        elif "gate_up" in name:
+            is_other[1::2] = True
+        expected = np.where(is_other[:, np.newaxis], quantised[name], copied[name])
+        assert np.array_equal(numbers, expected), name
+        assert (name in kept) == is_other.any()
 
 
 @pytest.mark.parametrize(
