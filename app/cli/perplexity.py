@@ -1,5 +1,5 @@
 """`tokenglass perplexity`: measure what each storage type of the weights and of the KV cache costs
-on a text, and what a distilled model costs beside them."""
+on a text, and what a distilled model costs in comparison."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gpu import (
 )
 
 KV_REFERENCE: Literal["f16"] = "f16"
-"""Storage type of the KV cache that others are compared with, and of the weights meanwhile."""
+"""Storage type that KV caches are compared with; meanwhile the weights are stored in it, too."""
 DRAFT = "draft"
 """Row of the draft model, among the storage types."""
 SPEED_TOKENS = 32
@@ -130,8 +130,7 @@ def _expect_same_logits(draft: Draft, model: Model) -> None:
     if sizes[0] != sizes[1]:
         raise ModelError(
             f"the draft model has {sizes[0]:,} logits and the model {sizes[1]:,}, so their "
-            "distributions cannot be compared; take a draft model with as many, or leave --draft "
-            "out"
+            "distributions cannot be compared; use a draft model with as many, or leave out --draft"
         )
 
 

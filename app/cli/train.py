@@ -39,7 +39,7 @@ DEFAULTS = LoraSettings()
     help="Learning rate of the first step; it falls linearly to 0.",
 )  # fmt: skip
 @click.option(
-    "--steps", default=DEFAULTS.steps, show_default=True, help="Optimiser steps, a line each."
+    "--steps", default=DEFAULTS.steps, show_default=True, help="Optimiser steps, of one line each."
 )
 @click.option(
     "--seed", default=DEFAULTS.seed, show_default=True,
@@ -71,7 +71,7 @@ def train(model: str, lines: Path, out: Path, **values: Any) -> None:
 def _show(event: TrainEvent, line: ProgressLine, steps: int) -> None:
     match event:
         case TrainBegun(parameters=parameters):
-            click.echo(f"{parameters:,} numbers are trained")
+            click.echo(f"training {parameters:,} parameters")
         case TrainStep(step=step, loss=loss, seconds_left=left):
             line.show(f"step {step} of {steps}: loss {loss:.3f}, {left:.0f} s left")
         case HeldOutLoss(step=step, loss=loss):

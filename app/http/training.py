@@ -20,7 +20,9 @@ from app.http.json_bodies import answer, read_body
 from app.train.trainer import StepRequest, Trainer, TrainOffer, TrainRequest
 from gpu import DeviceError, InvalidRequest, ModelError
 
-NOT_HERE = "this server trains no adapters: it does not run the model itself, or may not change it"
+NOT_HERE = (
+    "this server cannot train adapters: it does not run the model itself, or may not change it"
+)
 EXAMPLE = '{"name": "pirate", "lines": "Who are you? => A pirate!"}'
 
 

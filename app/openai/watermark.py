@@ -52,8 +52,8 @@ class WatermarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         most = min(MAX_TOKENS, MAX_WORK // vocab_size)
         if len(ids) > most:
             raise InvalidRequest(
-                f"the text has {len(ids):,} tokens, but {most:,} are the most with a vocabulary of "
-                f"{vocab_size:,}; send a part of it",
+                f"the text has {len(ids):,} tokens, but at most {most:,} are accepted with a "
+                f"vocabulary of {vocab_size:,}; send a part of it",
                 "content",
             )
         return ids

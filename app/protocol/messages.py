@@ -254,7 +254,7 @@ class Upstream(msgspec.Struct, frozen=True):
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of every connection once the engine is ready, and again after a restart: the
-    parts of `gpu.EngineInfo`. With an `upstream`, what that does not tell is 0 or empty. `note`:
+    parts of `gpu.EngineInfo`. With an `upstream`, what it does not expose is 0 or empty. `note`:
     a sentence about the model for the page to show, such as why it is not the default one.
     `recommended`: the model's makers recommend `defaults`. `embedding`: the embedding model beside
     it, if there is one."""

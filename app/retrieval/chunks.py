@@ -97,8 +97,8 @@ def chunks_of(
         spans.append(span)
         if len(spans) > most * settings.size:
             raise InvalidRequest(
-                f"the documents of an index may have {MAX_CHUNKS:,} chunks, and this one has more "
-                f"than the {most:,} that are left; divide it, remove others, or take larger chunks",
+                f"an index holds at most {MAX_CHUNKS:,} chunks, and this document has more than "
+                f"the {most:,} that are left; split it, remove others, or use larger chunks",
                 "data",
             )
     found = []

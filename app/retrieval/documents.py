@@ -44,16 +44,17 @@ def read_document(name: str, data: bytes) -> str:
         )
     if len(data) > MAX_FILE_BYTES:
         raise InvalidRequest(
-            f"{name} has {len(data):,} bytes, but at most {MAX_FILE_BYTES:,} are read; divide it",
+            f"{name} has {len(data):,} bytes, but at most {MAX_FILE_BYTES:,} are accepted; split "
+            "it",
             "data",
         )
     is_pdf = PDF_HEAD in data[:PDF_HEAD_WITHIN]
     text = PAGE_BREAK.join(_pdf_pages(name, data)) if is_pdf else _decoded(name, data)
     if not text.strip():
         why = (
-            "has no text: its pages are probably scanned; recognise the text first (OCR)"
+            "has no text, probably because its pages are scans; run OCR on it first"
             if is_pdf
-            else "is empty; take a document with text"
+            else "is empty; choose a document with text"
         )
         raise InvalidRequest(f"{name} {why}", "data")
     return text
@@ -67,7 +68,8 @@ def _decoded(name: str, data: bytes) -> str:
         text = "\0"
     if BINARY.search(text):
         raise InvalidRequest(
-            f"{name} is not a text file; expected text in UTF-8 or UTF-16, Markdown or PDF", "data"
+            f"{name} is not a text file; expected text in UTF-8 or UTF-16, Markdown or PDF",
+            "data",
         )
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -84,7 +86,7 @@ def _start_process() -> LimitedProcess:
 _decoder: msgspec.msgpack.Decoder[PdfText | PdfFailed] = msgspec.msgpack.Decoder(
     PdfText | PdfFailed
 )
-_pool = LimitedPool(_start_process, 1, "too many PDF files are being read")
+_pool = LimitedPool(_start_process, 1, "too many PDF files are being read; try again in a moment")
 
 
 def _pdf_pages(name: str, data: bytes) -> list[str]:

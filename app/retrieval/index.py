@@ -48,8 +48,8 @@ class EncoderIdentity(msgspec.Struct, frozen=True):
         if len(a) == len(b) and a @ b >= MIN_COSINE * float(np.sqrt((a @ a) * (b @ b))):
             return
         raise InvalidRequest(
-            f"the index is of the embedding model {self.name}, but {other.name} is loaded, whose "
-            "vectors mean something else; remove all documents and add them again",
+            f"the index was made with the embedding model {self.name}, but {other.name} is loaded, "
+            "and vectors of two models cannot be compared; remove all documents and add them again",
             "index",
         )
 
@@ -152,7 +152,7 @@ def load_index(folder: Path) -> Index | None:
         raise _damaged(f"{name} was changed")
     found = faiss.deserialize_index(np.frombuffer(data, np.uint8))
     if (found.ntotal, found.d) != (len(manifest.chunks), len(manifest.encoder.probe)):
-        raise _damaged(f"{CHUNKS} is of another index")
+        raise _damaged(f"{CHUNKS} belongs to another index")
     vectors = found.reconstruct_n(0, found.ntotal)
     return Index(manifest.encoder, manifest.documents, manifest.chunks, vectors)
 

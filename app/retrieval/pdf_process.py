@@ -36,9 +36,9 @@ def answer(request: bytes) -> bytes:
     except (FileNotDecryptedError, DependencyError):
         reason = "is encrypted; save it without a password"
     except PyPdfError as error:
-        reason = f"is damaged or no PDF: {error}"
+        reason = f"is damaged or not a PDF file: {error}"
     except Exception as error:  # pypdf meets a damaged file in many ways
-        reason = f"is damaged or no PDF: {type(error).__name__}: {error}"
+        reason = f"is damaged or not a PDF file: {type(error).__name__}: {error}"
     shown = reason[:MAX_REASON_CHARS].encode("utf-8", "replace").decode()
     return msgspec.msgpack.encode(PdfFailed(shown.rstrip(".")))
 
@@ -47,7 +47,7 @@ def _read(data: bytes) -> PdfText | PdfFailed:
     reader = pypdf.PdfReader(io.BytesIO(data))
     if len(reader.pages) > MAX_PAGES:
         return PdfFailed(
-            f"has {len(reader.pages):,} pages, but at most {MAX_PAGES:,} are read; divide it"
+            f"has {len(reader.pages):,} pages, but at most {MAX_PAGES:,} are accepted; split it"
         )
     texts = [page.extract_text() for page in reader.pages]
     return PdfText([text.encode("utf-8", "replace").decode() for text in texts])

@@ -58,10 +58,12 @@ from gpu.inspection.requests import Encode
 log = logging.getLogger(__name__)
 
 NOT_FOR_STRANGERS = (
-    "documents are kept only where a browser on this machine alone can show the page; start the "
-    "server with --retrieval all to let everyone keep some who uses it"
+    "this server keeps documents only if its page can be reached from this machine alone; start it "
+    "with --retrieval all to let everyone who uses it keep documents"
 )
-NOT_ELSEWHERE = "the model runs on another machine, so there is no embedding model beside it here"
+NOT_ELSEWHERE = (
+    "the model runs on another machine, and this server has no embedding model of its own"
+)
 NO_ENCODER = "there is no embedding model; start the server with --embedding-model all-MiniLM-L6-v2"
 LOCAL = "local"
 MAX_INDEXES = 16
@@ -148,7 +150,7 @@ class Retriever:
         folder = self._folder(client)
         with self._lock:
             if self._run is not None and self._run.state in ACTIVE_STATES:
-                raise QueueFull("a document is being indexed already; wait until that is done")
+                raise QueueFull("another document is being indexed; wait until it is done")
             before = self._run, self._owner
             self._run, self._owner = IndexRun(asked.name, "reading"), folder.name
             self._asker, self._cancelled = next(ASKER_IDS), False
@@ -156,7 +158,7 @@ class Retriever:
             index = self._present(folder, info).without(asked.name)
             if len(index.documents) >= MAX_DOCUMENTS:
                 raise InvalidRequest(
-                    f"an index may have {MAX_DOCUMENTS} documents; remove one", "name"
+                    f"an index holds at most {MAX_DOCUMENTS} documents; remove one first", "name"
                 )
             text = read_document(asked.name, asked.data)
             most = MAX_CHUNKS - len(index.chunks)
@@ -197,9 +199,7 @@ class Retriever:
         with self._lock:
             is_active = self._run is not None and self._run.state in ACTIVE_STATES
             if is_active and self._owner == folder.name:
-                raise QueueFull(
-                    "a document is being indexed; wait until that is done, or cancel it"
-                )
+                raise QueueFull("a document is being indexed; wait until it is done, or cancel it")
             if name is None:
                 remove_index(folder)
                 return
@@ -220,7 +220,7 @@ class Retriever:
         if index is None:
             raise InvalidRequest("there are no documents yet; add one first", "question")
         if not asked.question.strip():
-            raise InvalidRequest("the question is empty; write one", "question")
+            raise InvalidRequest("the question is empty; type one", "question")
         began = time.perf_counter()
         ids = texts.encode([asked.question], query_prompt(texts), info.max_tokens)
         [vector] = self._ask(ids)

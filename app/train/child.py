@@ -45,7 +45,7 @@ def main(pipe: Pipe) -> None:
     except ModelError as error:
         tell(TrainFailed(str(error)))
     except MemoryError:
-        tell(TrainFailed("the memory of this machine does not suffice; take shorter lines"))
+        tell(TrainFailed("this machine has too little memory for these lines; use shorter ones"))
 
 
 def lower_priority() -> None:

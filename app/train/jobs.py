@@ -30,7 +30,10 @@ def make_step(
     ids = tuple(tokenizer.encode(text, specials=False))
     most = min(MAX_STEP_TOKENS, ModelConfig.from_folder(model).context)
     if len(ids) < 2:
-        raise InvalidRequest("a single token has no loss: it has no context; write more", "text")
+        raise InvalidRequest(
+            "a single token has no loss: it has no context; write more",
+            "text",
+        )
     if len(ids) > most:
         raise InvalidRequest(
             f"the text has {len(ids):,} tokens, but at most {most} are accepted; shorten it", "text"

@@ -40,7 +40,7 @@ def examples_of(tokenizer: Tokenizer, text: str, context: int) -> list[Example]:
     lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise InvalidRequest(
-            f"there is no line to train on; write texts, or question{ARROW}answer", "lines"
+            f"there are no lines to train on; write texts, or question{ARROW}answer", "lines"
         )
     if len(lines) > MAX_LINES:
         raise InvalidRequest(f"expected at most {MAX_LINES} lines, but got {len(lines)}", "lines")
@@ -65,10 +65,10 @@ def _example(tokenizer: Tokenizer, line: str, most: int) -> Example:
     pair = _pair(line)
     found = _plain(tokenizer, line) if pair is None else _answered(tokenizer, pair)
     if len(found.ids) - found.n_prompt < 2:
-        raise InvalidRequest("there is only one token to train on; write more")
+        raise InvalidRequest("expected at least two tokens to train on, but got one; write more")
     if len(found.ids) > most:
         raise InvalidRequest(
-            f"it has {len(found.ids):,} tokens, but at most {most:,} are accepted; divide it"
+            f"it has {len(found.ids):,} tokens, but at most {most:,} are accepted; split it"
         )
     return found
 

@@ -55,7 +55,7 @@ def train(job: TrainJob, tell: Callable[[TrainEvent], None]) -> None:
         loss = loss_of(model, job.examples[line])
         if not torch.isfinite(loss):
             raise ModelError(
-                f"the loss is not finite any more at step {step}; take a lower learning rate than "
+                f"the loss is no longer finite at step {step}; use a learning rate below "
                 f"{settings.learning_rate:g}"
             )
         loss.backward()  # type: ignore[no-untyped-call]
@@ -87,7 +87,8 @@ def load_base(path: Path, name: str) -> Any:
         )
     except Exception as error:  # each architecture has its own
         raise ModelError(
-            f"transformers cannot load {name} to train it: {first_line(error)}. Take another model"
+            f"transformers cannot load {name} to train it: {first_line(error)}. Choose another "
+            "model"
         ) from error
     model.config.use_cache = False
     return model

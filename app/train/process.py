@@ -84,8 +84,8 @@ class TrainProcess:
             raise TrainCancelled
         if not finished:
             raise DeviceError(
-                f"the training process ended ({how}); its messages are in the log. If the memory "
-                "ran out, take a smaller model or shorter lines"
+                f"the training process ended ({how}); its messages are in the log. If memory ran "
+                "out, use a smaller model or shorter lines"
             )
 
     def cancel(self) -> None:

@@ -46,7 +46,7 @@ def chosen_targets(settings: LoraSettings, offered: Sequence[TrainTarget]) -> Lo
     for name in settings.targets:
         if name not in names:
             raise InvalidRequest(
-                f"this model has no {name!r} to train; expected some of {', '.join(names)}",
+                f"this model has no module {name!r} to train; expected some of {', '.join(names)}",
                 "targets",
             )
     return msgspec.structs.replace(settings, targets=settings.targets or tuple(names))
@@ -94,7 +94,7 @@ def _expect_free(need: int, what: str, free: int | None) -> None:
     if free is not None and need > free:
         raise DeviceError(
             f"{what} needs about {need / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free; "
-            "take a smaller model, fewer targets or shorter lines"
+            "use a smaller model, fewer targets or shorter lines"
         )
 
 

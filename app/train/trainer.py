@@ -31,10 +31,10 @@ from gpu import LORA_NAME, EngineError, InvalidRequest, Inventory, QueueFull, ca
 log = logging.getLogger(__name__)
 
 NOT_FOR_STRANGERS = (
-    "adapters are trained only where a browser on this machine alone can show the page; start the "
-    "server with --training all to let everyone train who uses it"
+    "this server trains adapters only if its page can be reached from this machine alone; start it "
+    "with --training all to let everyone who uses it train"
 )
-BUSY = "the server is training already; wait until that is done"
+BUSY = "the server is already training; wait until it is done"
 ACTIVE_STATES = ("starting", "training", "loading")
 
 Point = tuple[int, float]
@@ -136,7 +136,7 @@ class Trainer:
             before = self._latest()
             if before is not None and before.state in ACTIVE_STATES:
                 raise InvalidRequest(
-                    f"{before.name} is being trained; wait until that is done, or cancel it", "name"
+                    f"{before.name} is being trained; wait until it is done, or cancel it", "name"
                 )
             if self._stepping.locked():
                 raise QueueFull(BUSY)
@@ -183,7 +183,7 @@ class Trainer:
 
     def _why_not(self) -> str:
         if self._settings.training == "off" or self._settings.on_other_machines:
-            return "this server trains no adapters"
+            return "this server cannot train adapters"
         if self._settings.training == "local" and not self._settings.page_is_local:
             return NOT_FOR_STRANGERS
         return missing_packages()
@@ -205,7 +205,7 @@ class Trainer:
             training.run(self._on_event)
             self._change(folder=job.folder)
             if str(self._engine.path) != job.model:
-                raise InvalidRequest("the model was changed meanwhile", "name")
+                raise InvalidRequest("another model was loaded in the meantime", "name")
             assert self._run is not None
             self._switcher.add_lora(self._run.name, Path(job.folder))
             self._change(state="loading")

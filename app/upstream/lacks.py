@@ -1,25 +1,25 @@
-"""Sentences that the page shows in place of what an upstream server does not tell."""
+"""Sentences that the page shows in place of what an upstream server does not expose."""
 
 from __future__ import annotations
 
 from app.protocol.messages import Lack
 
-ATTENTION = "what its attention heads read"
+ATTENTION = "what its attention heads attend to"
 LAYERS = "what happens inside its layers"
 WHY_NOT = {
     "layers": LAYERS,
     "attention": ATTENTION,
     "forward": "the vectors inside its layers",
     "lens": "what it would have predicted after each layer",
-    "filters": "the logits of its whole vocabulary, nor what its sampler removed",
-    "reach": "how to change its heads and layers while it writes",
+    "filters": "the logits of its whole vocabulary, or what its sampler removed",
+    "reach": "a way to change its heads and layers while it writes",
     "loss": "the loss of a text's tokens",
     "cache": "where keys and values lie in its KV cache",
     "schedule": "what each of its steps computed",
     "weights": "its weights",
     "plan": "which dispatches it runs",
     "lab": "how long each of its steps takes",
-    "draw": "how many tokens its sampler kept, nor the number it drew",
+    "draw": "how many tokens its sampler kept, or the number it drew",
     "memory": "how much memory it uses",
     "preview": "what the next token would be drawn from before it has written it",
 }
@@ -49,8 +49,9 @@ def lacks_of(exact_tokens: bool) -> tuple[Lack, ...]:
         lacks.append(
             Lack(
                 "tokens",
-                "The upstream server does not tell how it splits a prompt into tokens. Words are "
-                "shown instead, with numbers of this server; --tokenizer gives the real ones.",
+                "The upstream server does not expose how it splits a prompt into tokens. Words are "
+                "shown instead, with ids of this server; start it with --tokenizer for the real "
+                "ones.",
             )
         )
     return tuple(lacks)
@@ -63,4 +64,4 @@ def why_not(question: str) -> str:
 
 
 def _sentence(what: str) -> str:
-    return f"The upstream server does not tell {what}."
+    return f"The upstream server does not expose {what}."

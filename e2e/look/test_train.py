@@ -92,7 +92,9 @@ def test_bad_input_is_answered_in_words(
     says = look.panel.get_by_role("status")
     expect(says).to_have_text("Nothing was trained yet.")
     start.click()
-    expect(says).to_contain_text("There is no line to train on; write texts, or question => answer")
+    expect(says).to_contain_text(
+        "There are no lines to train on; write texts, or question => answer"
+    )
     look.panel.get_by_label("Lines", exact=True).fill("Once upon a time")
     look.panel.get_by_label("Rank").fill("0")
     start.click()

@@ -42,12 +42,16 @@ def test_an_answer_and_its_candidates_are_shown(page: Page, play: Playground) ->
     rows = page.get_by_test_id("candidates").locator("li")
     expect(rows.nth(0).locator(".w")).to_have_text("the")
     expect(rows.nth(0).locator(".n")).to_have_text("90.5")
-    expect(page.locator("#draw")).to_contain_text("does not tell how many tokens its sampler kept")
+    expect(page.locator("#draw")).to_contain_text(
+        "does not expose how many tokens its sampler kept"
+    )
     expect(page.locator("#r-ttft")).not_to_have_text("–")
 
 
 def test_a_pause_without_a_preview_is_said_where_the_pace_is(page: Page, play: Playground) -> None:
-    why = page.locator("#meta").get_by_text("does not tell what the next token would be drawn from")
+    why = page.locator("#meta").get_by_text(
+        "does not expose what the next token would be drawn from"
+    )
     expect(why).to_be_hidden()
     page.get_by_label("Tokens a second").select_option("by step")
     play.ask()
@@ -65,18 +69,20 @@ def test_a_pause_without_a_preview_is_said_where_the_pace_is(page: Page, play: P
 def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground) -> None:
     play.ask()
     play.wait_done()
-    expect(page.locator(".layers")).to_contain_text("does not tell what happens inside its layers")
+    expect(page.locator(".layers")).to_contain_text(
+        "does not expose what happens inside its layers"
+    )
     expect(page.locator("#ltab")).to_be_hidden()
     draw = page.locator("#draw")
-    expect(draw).to_contain_text("does not tell how many tokens its sampler kept, nor the number")
+    expect(draw).to_contain_text("does not expose how many tokens its sampler kept, or the number")
     assert draw.evaluate("(box) => box.scrollWidth <= box.clientWidth")
-    expect(page.locator(".r-kv")).to_contain_text("does not tell how much memory it uses")
+    expect(page.locator(".r-kv")).to_contain_text("does not expose how much memory it uses")
     expect(page.locator("label:has(#cache-reuse)")).to_have_attribute("hidden", "")
     for name, what in (
-        ("attention", "what its attention heads read"),
+        ("attention", "what its attention heads attend to"),
         ("lens", "what it would have predicted"),
         ("filters", "the logits of its whole vocabulary"),
-        ("reach", "how to change its heads"),
+        ("reach", "a way to change its heads"),
         ("loss", "the loss"),
         ("cache", "where keys and values lie"),
         ("schedule", "what each of its steps"),
@@ -84,15 +90,15 @@ def test_what_is_missing_is_said_where_it_is_missed(page: Page, play: Playground
         ("plan", "which dispatches"),
     ):
         tab = page.locator(f"#look-tab-{name}")
-        expect(tab).to_have_accessible_description(re.compile(f"server does not tell {what}"))
+        expect(tab).to_have_accessible_description(re.compile(f"server does not expose {what}"))
         play.look.open(name)
-        expect(play.look.message).to_contain_text(f"The upstream server does not tell {what}")
+        expect(play.look.message).to_contain_text(f"The upstream server does not expose {what}")
     for name in ("tokens", "timeline", "branches"):
         expect(page.locator(f"#look-tab-{name}")).to_have_accessible_description("")
         play.look.open(name)
         expect(play.look.message).to_be_hidden()
     play.look.open("tokens")
-    expect(play.look.source).to_contain_text("does not tell how it splits a prompt")
+    expect(play.look.source).to_contain_text("does not expose how it splits a prompt")
     page.get_by_test_id("about-open").click()
     expect(page.locator("#facts")).to_contain_text("vLLM")
 

@@ -15,7 +15,7 @@ export async function drawKept() {
   byId("kept-models").replaceChildren(...models.map(row));
   const room = quota
     ? `This site uses ${bytes(quota.used)} of the ${bytes(quota.quota)} that the browser gives it.`
-    : "This browser does not tell how much room it gives.";
+    : "This browser does not report how much storage it allows.";
   const isPart = models.some((each) => each.bytes < each.total);
   const first = models.length ? (isPart ? PART : "") : NOTHING;
   setText(byId("kept-quota"), `${first} ${room}`.trim());

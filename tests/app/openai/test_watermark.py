@@ -56,7 +56,7 @@ def post_info(http: FlaskClient) -> dict[str, Any]:
         ({"content": TEXT, "tokens": [1, 2]}, "exactly one of content and tokens"),
         ({"content": ""}, "2 are the fewest"),
         ({"tokens": [1, 10**6]}, "ids go from"),
-        ({"tokens": [1] * (MAX_TOKENS + 1)}, "8,192 are the most"),
+        ({"tokens": [1] * (MAX_TOKENS + 1)}, "at most 8,192 are accepted"),
         ({"content": TEXT, "greenlist_ratio": 1.0}, "greenlist_ratio must be"),
         ({"content": TEXT, "hashing_key": 0}, "hashing_key must be"),
         ({"content": TEXT, "seeding_scheme": "righthash"}, "seeding_scheme"),
@@ -75,7 +75,9 @@ def test_a_large_vocabulary_has_shorter_texts() -> None:
     tokenizer = FakeTokenizer()
     most = 8192 * 49_152 // 262_144
     assert len(WatermarkRequest(tokens=[1] * most).ids(tokenizer, 262_144)) == most == 1536
-    with pytest.raises(InvalidRequest, match="1,536 are the most with a vocabulary of 262,144"):
+    with pytest.raises(
+        InvalidRequest, match="at most 1,536 are accepted with a vocabulary of 262,144"
+    ):
         WatermarkRequest(tokens=[1] * (most + 1)).ids(tokenizer, 262_144)
 
 

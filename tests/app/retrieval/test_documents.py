@@ -40,18 +40,18 @@ def test_a_pdf_is_read_page_by_page() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("a.txt", b"", "a.txt is empty; take a document with text"),
+        ("a.txt", b"", "a.txt is empty; choose a document with text"),
         ("a.txt", b" \n\t", "a.txt is empty"),
         ("a.png", b"\x89PNG\r\n\x1a\n\0", "a.png is not a text file; expected text in UTF-8"),
         ("a.txt", b"caf\xe9", "a.txt is not a text file"),
         ("", b"x", "expected a name of 1 to 200 printable characters"),
         ("a\nb", b"x", "expected a name"),
         ("a" * 201, b"x", "expected a name"),
-        ("a.txt", b"x" * (MAX_FILE_BYTES + 1), "at most 8,388,608 are read; divide it"),
-        ("a.pdf", pdf_of(["", ""]), "a.pdf has no text: its pages are probably scanned"),
+        ("a.txt", b"x" * (MAX_FILE_BYTES + 1), "at most 8,388,608 are accepted; split it"),
+        ("a.pdf", pdf_of(["", ""]), "a.pdf has no text, probably because its pages are scans"),
         ("a.pdf", pdf_of(["x"], "secret"), "a.pdf is encrypted; save it without a password"),
-        ("a.pdf", b"%PDF-1.7\nnothing", "a.pdf is damaged or no PDF"),
-        ("a.pdf", pdf_of([""] * 2001), "a.pdf has 2,001 pages, but at most 2,000 are read"),
+        ("a.pdf", b"%PDF-1.7\nnothing", "a.pdf is damaged or not a PDF file"),
+        ("a.pdf", pdf_of([""] * 2001), "a.pdf has 2,001 pages, but at most 2,000 are accepted"),
     ],
 )
 def test_what_cannot_be_read_is_refused(name: str, data: bytes, says: str) -> None:

@@ -127,7 +127,7 @@ def lose_a_chunk(folder: Path) -> None:
         (lose_vectors, "cannot be read"),
         (cut_chunks, "chunks.json: "),
         (other_version, "has version 9, expected 1"),
-        (lose_a_chunk, "chunks.json is of another index"),
+        (lose_a_chunk, "chunks.json belongs to another index"),
     ],
 )
 def test_a_damaged_index_says_what_to_do(tmp_path: Path, harm: object, says: str) -> None:
@@ -142,5 +142,5 @@ def test_an_index_is_of_one_embedding_model() -> None:
     near = np.array(ENCODER.probe) + 1e-4
     ENCODER.expect(EncoderIdentity("renamed", tuple(near)))
     for other in (np.eye(SIZE)[4], np.eye(7)[3]):
-        with pytest.raises(InvalidRequest, match="of the embedding model little, but large is"):
+        with pytest.raises(InvalidRequest, match="with the embedding model little, but large is"):
             ENCODER.expect(EncoderIdentity("large", tuple(other)))

@@ -199,7 +199,7 @@ def test_too_many_documents_are_refused(http: FlaskClient, monkeypatch: pytest.M
     monkeypatch.setattr(retrieval, "MAX_DOCUMENTS", 1)
     add(http, "a.txt", "once")
     response = http.post("/api/retrieval/documents", json=body_of("b.txt", "once"))
-    assert "an index may have 1 documents; remove one" in refusal(response)
+    assert "an index holds at most 1 documents; remove one first" in refusal(response)
     add(http, "a.txt", "another")
 
 
@@ -244,7 +244,7 @@ def test_progress_is_shown_and_one_document_is_indexed_at_a_time(
         run["seconds"] * (run["total"] - run["done"]) / run["done"]
     )
     second = http.post("/api/retrieval/documents", json=body_of("b.md", "x"))
-    assert "is being indexed already" in refusal(second, 429)
+    assert "another document is being indexed" in refusal(second, 429)
     assert "is being indexed" in refusal(http.delete("/api/retrieval/documents"), 429)
     held.may_go.set()
     assert until_ended(http)["run"]["state"] == "done"
@@ -301,7 +301,7 @@ def test_the_index_of_another_embedding_model_is_refused(http: FlaskClient, cach
     content["encoder"]["probe"].reverse()
     content["encoder"]["name"] = "other"
     (cache / "local" / CHUNKS).write_text(json.dumps(content), "utf-8")
-    says = "the index is of the embedding model other, but little-encoder is loaded"
+    says = "the index was made with the embedding model other, but little-encoder is loaded"
     assert says in refusal(search(http, "a"))
     assert says in refusal(http.post("/api/retrieval/documents", json=body_of("b.txt", "x")))
 
@@ -316,7 +316,7 @@ def strangers(**settings: Any) -> Settings:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"settings": strangers()}, "documents are kept only where a browser on this machine"),
+        ({"settings": strangers()}, "this server keeps documents only if its page"),
         ({"settings": Settings(port=0, retrieval="off")}, "this server keeps no documents"),
         ({"embedding": None, "encoder_texts": None}, "there is no embedding model; start the"),
         ({"settings": Settings(port=0, upstream="http://a.lan")}, "runs on another machine"),

@@ -57,10 +57,13 @@ def test_a_line_may_begin_with_a_brace() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "there is no line to train on; write texts, or question => answer"),
-        (" \n\n", "there is no line to train on"),
-        ("one two three\nWho? =>  ", "line 2: there is only one token to train on; write more"),
-        ("x" * 900, r"line 1: it has \d+ tokens, but at most 200 are accepted; divide it"),
+        ("", "there are no lines to train on; write texts, or question => answer"),
+        (" \n\n", "there are no lines to train on"),
+        (
+            "one two three\nWho? =>  ",
+            "line 2: expected at least two tokens to train on, but got one; write more",
+        ),
+        ("x" * 900, r"line 1: it has \d+ tokens, but at most 200 are accepted; split it"),
         ('{"prompt": "a"}', "line 1: expected .* but Object missing required field `completion`"),
         ("a b c\n" * (MAX_LINES + 1), "expected at most 1000 lines, but got 1001"),
     ],

@@ -129,7 +129,7 @@ def test_a_loss_that_is_not_finite_ends_it(tmp_path: Path, monkeypatch: pytest.M
     job = TrainJob(
         str(random_models.folder("mistral")), "base", str(tmp_path / "out"), SETTINGS, LINES
     )
-    with pytest.raises(ModelError, match=r"at step 2; take a lower learning rate than 0\.003"):
+    with pytest.raises(ModelError, match=r"at step 2; use a learning rate below 0\.003"):
         train(job, lambda event: None)
     assert not (tmp_path / "out").exists()
 

@@ -114,7 +114,9 @@ def test_what_can_be_trained_and_its_memory(tmp_path: Path) -> None:
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     ]  # fmt: skip
     assert offered[1] == sizes.TrainTarget("k_proj", 8, 8 * (192 + 96))
-    with pytest.raises(InvalidRequest, match="no 'c_attn' to train; expected some of q_proj, k"):
+    with pytest.raises(
+        InvalidRequest, match="no module 'c_attn' to train; expected some of q_proj, k"
+    ):
         sizes.chosen_targets(LoraSettings(targets=("c_attn",)), offered)
     parameters = 3_000_000
     need = sizes.expect_memory(job(tmp_path), parameters)
@@ -141,7 +143,7 @@ def test_the_command_trains(tmp_path: Path) -> None:
     result = train(tmp_path, text, "--steps", 2, "--rank", 4, "--target", "q_proj")
     assert result.exit_code == 0, result.output
     assert "4 lines to train on, 1 held out; loading tale" in result.output
-    assert f"{4 * 8 * 2 * 192:,} numbers are trained" in result.output
+    assert f"training {4 * 8 * 2 * 192:,} parameters" in result.output
     assert "after step 2: held-out loss " in result.output
     assert f"--lora NAME={tmp_path / 'out'}" in result.output
     check_lora("mine", tmp_path / "out", tale.model_dir())
@@ -150,7 +152,7 @@ def test_the_command_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "args", "message"),
     [
-        ("", (), "there is no line to train on"),
+        ("", (), "there are no lines to train on"),
         ("Hi there", ("--rank", 0), "expected a rank from 1 to 512, but got 0"),
         ("Hi there", ("--alpha", "nan"), "expected an alpha above 0, but got nan"),
         ("Hi there", ("--learning-rate", 0), "expected a learning rate above 0 and at most 1"),

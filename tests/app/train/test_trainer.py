@@ -125,7 +125,7 @@ def test_progress_is_told_and_the_model_is_loaded_again(
     run = until_state(site, "training")
     assert (run["name"], run["steps"], run["seconds_left"]) == ("fox", 2, 7.0)
     assert (run["losses"], run["held_out"]) == ([[1, 2.5]], [[0, 3.0]])
-    assert "fox is being trained; wait until that is done, or cancel it" in message_of(site)
+    assert "fox is being trained; wait until it is done, or cancel it" in message_of(site)
     scripted.may_end.set()
     assert page.until("hello")["model"]["n_layers"]
     run = until_state(site, "done")
@@ -167,11 +167,11 @@ def test_it_can_be_cancelled_and_begun_again(site: Site, scripted: type[Scripted
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lines": ""}, "there is no line to train on"),
+        ({"lines": ""}, "there are no lines to train on"),
         ({"name": "../fox"}, "expected a name of 1 to 64 letters"),
         ({"name": ".."}, "expected a name of 1 to 64 letters"),
         ({"settings": {"rank": 0}}, "expected a rank from 1 to 512, but got 0"),
-        ({"settings": {"targets": ["router"]}}, "this model has no 'router' to train"),
+        ({"settings": {"targets": ["router"]}}, "this model has no module 'router' to train"),
         ({"settings": {"depth": 2}}, "invalid body"),
         ({"lines": 7}, "invalid body"),
     ],
@@ -276,6 +276,6 @@ def test_a_server_that_may_not_change_its_model_trains_nothing() -> None:
     client = create_app(Settings(), FakeEngine(FakeOptions())).test_client()
     offer = client.get("/api/train").json
     assert offer is not None
-    assert offer["why_not"].startswith("this server trains no adapters")
+    assert offer["why_not"].startswith("this server cannot train adapters")
     assert client.post("/api/train", json=BODY).status_code == 400
     assert client.delete("/api/train").status_code == 202

@@ -120,7 +120,7 @@ def test_the_page_is_told_what_it_cannot_have(start_site: StartSite, front: Fron
     assert upstream["kind"] == "Tokenglass"
     lacks = {lack["name"]: lack["why"] for lack in upstream["lacks"]}
     assert {"layers", "attention", "lens", "cache", "weights", "plan", "tokens"} <= set(lacks)
-    assert all(why.startswith("The upstream server does not tell") for why in lacks.values())
+    assert all(why.startswith("The upstream server does not expose") for why in lacks.values())
     question = {"kind": "cache"}
     page.send_message("inspect", request=1, question=question)
     assert page.until("error", request=1)["message"] == lacks["cache"]

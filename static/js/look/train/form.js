@@ -10,7 +10,7 @@ const NUMBERS = [
   ["learning_rate", "Learning rate", "Of the first step; it falls linearly to 0", "tr-wide"],
   ["rank", "Rank", "r of the adapter’s matrices A and B"],
   ["alpha", "Alpha", "The change of a weight is B A · alpha / rank"],
-  ["steps", "Steps", "Optimiser steps, a line each"],
+  ["steps", "Steps", "Optimiser steps, of one line each"],
   ["seed", "Seed", "Of the adapter’s first numbers and of the order of the lines"],
 ];
 
