@@ -4,6 +4,9 @@ A client is a browser session, or an IP address if there is no cookie. It may ha
 slot of the engine, plus half of the queue; the other half stays free for other clients. Paused
 runs take none of these places, as in the engine (`gpu.places`), but running, waiting and paused
 ones together are limited to twice as many.
+
+Other limits: connections (`app.http.connections`), bodies (`app.http.security`), messages
+(`app.protocol.messages`), and what a request may ask of the engine (`gpu.engine.validation`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from flask import Response, jsonify
 from app.engine_client import EngineClient, Tokenizer
 from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
-from app.openai.answers import stream, whole, whole_answer
 from app.openai.body import decode_body
+from app.openai.completion_answers import stream, whole, whole_answer
 from app.openai.completion_format import CompletionFormat, Echo, WholeChoice, completion_format
 from app.openai.generations import Generations
 from app.openai.inputs import Input, expect_fits, input_ids, inputs_of

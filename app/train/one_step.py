@@ -1,5 +1,5 @@
 """One step of a full fine-tune on a text: losses, gradients, what the optimiser moves, and losses
-after it.
+after it, for *One step* on the page. The steps of a training are in `app.train.loop`.
 
 Imported by the training process only.
 """

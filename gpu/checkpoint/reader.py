@@ -183,9 +183,11 @@ class Checkpoint:
         self._read(name, rows, columns, out.dtype, out)
 
     def is_packed(self, name: str, dtype: str) -> bool:
-        """Return whether the tensor's blocks hold the integers of the storage type `dtype`."""
+        """Return whether the tensor is a matrix whose blocks hold the integers of the storage type
+        `dtype`."""
         tensor = self._tensor(name)
-        return REPACKED_FORMATS.get(tensor.dtype) == dtype and not tensor.transposed
+        is_matrix = len(tensor.shape) == 2 and not tensor.transposed
+        return is_matrix and REPACKED_FORMATS.get(tensor.dtype) == dtype
 
     def read_packed(self, name: str, rows: slice) -> U32:
         """Return rows of a tensor that `is_packed`, in the layout of `gpu.checkpoint.packing`, with

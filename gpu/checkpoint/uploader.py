@@ -304,8 +304,8 @@ class MatrixUploader:
             name
             for name in source_names(job.sources)
             if name in checkpoint
-            and checkpoint.shape(name)[1:] == (job.k,)
             and checkpoint.is_packed(name, job.dtype)
+            and checkpoint.shape(name)[1] == job.k
         }
 
     def _packed_rows(self, job: PackJob, source: RowSource, in_place: set[str]) -> RowSource:

@@ -1,5 +1,5 @@
-"""Base class of all models: embedding, layers, final norm and output head, on the device. `Llama`,
-`Gpt2` and `GptNeoX` are the forward passes."""
+"""Base class of the models that write text: embedding, layers, final norm and output
+head, on the device. `Llama`, `Gpt2` and `GptNeoX` are the forward passes."""
 
 from __future__ import annotations
 

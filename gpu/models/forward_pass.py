@@ -1,5 +1,5 @@
-"""Operations with which model files are written: each takes tensors, records its dispatches and
-returns the tensor they write."""
+"""Operations of which the forward passes in this folder consist: each takes tensors, records its
+dispatches and returns the tensor that they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Speculative decoding of one sequence (Leviathan et al. 2023; Chen et al. 2023).
+"""Speculative decoding of one sequence: its drafts, and which are accepted (Leviathan et al. 2023;
+Chen et al. 2023).
 
 The rows of a step are the sequence's last token and its drafts, and a token is sampled after each.
 Verification is by exact match: a draft is accepted if it equals the token that the target model

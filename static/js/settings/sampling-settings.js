@@ -1,4 +1,5 @@
-// Sampling settings as the server declares them, presets, and validation of what people type.
+// Sampling settings as the server declares them, presets, and validation of what people type. The values
+// are in `state`, and turns/persist.js keeps them in the browser.
 
 import { describeInterventionChange } from "../interventions/interventions.js";
 import { pageData } from "../ui/page-data.js";

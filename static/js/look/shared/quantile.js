@@ -1,4 +1,4 @@
-// Quantiles.
+// Quantiles by nearest rank, such as the median and p95 of times.
 
 /**
  * Quantile by nearest rank: the value that a share (0 … 1) does not exceed. NaN if empty.

@@ -1,4 +1,4 @@
-// Tables of the instruments.
+// Tables of the instruments: made, filled, and drawn from the columns that are exported as CSV.
 
 import { el, one, setVars } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";

@@ -1,4 +1,5 @@
-"""Answers of `/v1`: whole, or a stream of server-sent events that ends with `[DONE]`."""
+"""Answers of `/v1/chat/completions` and `/v1/completions`: whole, or a stream of server-sent events
+that ends with `[DONE]`."""
 
 from __future__ import annotations
 
