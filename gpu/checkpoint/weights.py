@@ -120,6 +120,13 @@ class WeightLoader(MatrixUploader):
         n = sum(part.n for part in parts)
         return self._upload(name, n, width, parts, arrange, multiple=head_dim)
 
+    def kv(self, name: str, k: Source, v: Source, config: ModelConfig) -> Matrix:
+        """Load the projections to keys and values of cross-attention, one below the other. Their
+        rows are left as saved: cross-attention has no RoPE."""
+        n, width = config.n_kv_heads * config.head_dim, config.hidden_size
+        parts = [self._part(source, n, width) for source in (k, v)]
+        return self._upload(name, 2 * n, width, parts, STACKED, multiple=config.head_dim)
+
     def qkv_biases(
         self,
         name: str,

@@ -132,6 +132,29 @@ def _run_qkv(rig: Rig, case: QkvCase, given: QkvNumbers, cache: LayerCache) -> A
     return q.read()
 
 
+def check_cross_kv(rig: Rig, case: QkvCase) -> None:
+    """Compare the keys and values of cross-attention with the twin: those of a weight without query
+    heads."""
+    given = QkvNumbers(case)
+    cache = LayerCache.scattered(rig, case.config, case.kv_dtype, N_SLOTS, CONTEXT, case.seed)
+    n_rows, (keys, values) = len(case.at.slots), np.split(given.weight, 2)
+    batch = rig.batch(case.at.rows, bucket=case.bucket or n_rows, blocks=cache.pools.blocks[0])
+    loader = rig.loader({"k": keys, "v": values}, case.dtype)
+    rig.run_op(
+        ops.qkv, batch, "kv", case.config, rig.input("x", given.x),
+        loader.kv("kv", "k", "v", case.config), None, cache.pools, LAYER, None,
+        norm=ops.Norm(rig.gain(given.gain), EPS) if case.norm else None,
+    )  # fmt: skip
+    filled = cache.arrays()
+    x, gain, cos_sin = f64(given.x, given.gain, given.cos_sin)
+    reference.qkv(
+        x, given.stored, cos_sin, cache.rows(case.at), filled, 0,
+        norm=reference.Norm(gain, EPS) if case.norm else None,
+    )  # fmt: skip
+    bound = given.bound(filled.keys, filled.values)
+    compare_written(rig, "kv", case, cache, filled, (bound, bound))
+
+
 def upload_qkv(
     rig: Rig,
     weight: Array,
@@ -199,11 +222,17 @@ QKVS = (
     QkvCase((5, 1, 12), kv_dtype="f32", width=40, bucket=8),
 )
 
+CROSS_KVS = (
+    QkvCase((0, 3, 20), rotary_dim=0, norm=False, bucket=8),
+    QkvCase((0, 2, 64), rotary_dim=0, kv_dtype="f16", width=100),
+)
+
 CHECKS: dict[str, Callable[[Rig], None]] = {
     **{
         f"qkv {dtype}": check_each(check_qkv, *(replace(case, dtype=dtype) for case in QKVS))
         for dtype in FORMATS
     },
+    "qkv cross": check_each(check_cross_kv, *CROSS_KVS),
     "qk_norm_rope": check_each(
         check_qk_norm_rope,
         QkNormCase((5, 1, 12)),

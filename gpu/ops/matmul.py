@@ -26,7 +26,7 @@ from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.kernels import Number
 from gpu.webgpu.plan import Dispatch, Recorder
 
-ACTIVATION_CODES = {"silu": 1, "gelu_tanh": 2, "gelu": 3}
+ACTIVATION_CODES = {"silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4}
 """Codes in shaders/lib/activation.wgsl; 0 is none."""
 
 
@@ -164,7 +164,7 @@ def qkv(
     rope_cos_sin: Tensor | None,
     pools: KvPools,
     layer: int,
-    q: Tensor,
+    q: Tensor | None,
     *,
     norm: Norm | None = None,
     bias: Tensor | None = None,
@@ -172,13 +172,16 @@ def qkv(
     """Project [norm](x) to queries, keys and values, apply RoPE to queries and keys, and write keys
     and values into the cache of `layer`; a quantised cache takes a second dispatch.
 
-    `weight` and `bias` have the order of `WeightLoader.qkv`, `bias` the shapes of `matmul`.
+    `weight` and `bias` have the order of `WeightLoader.qkv`, `bias` the shapes of `matmul`. q None:
+    of a weight of keys and values alone, those of cross-attention, into a cache of floats.
     rope_cos_sin is (context, rotary_dim / 2, 2); None: no RoPE.
     """
-    n_heads = config.n_heads + 2 * config.n_kv_heads
+    n_queries = config.n_heads if q is not None else 0
+    n_heads = n_queries + 2 * config.n_kv_heads
     if weight.n != n_heads * config.head_dim:
         raise ValueError(f"{label}: {weight.n} rows, expected {n_heads} heads of {config.head_dim}")
-    expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
+    if q is not None:
+        expect_shape(q, (padded(config.n_heads * config.head_dim),), label)
     rotary_dim = rotary_dim_of(config, rope_cos_sin, label)
     to = KvTarget.of(batch, config, pools, layer)
     _record_matmul(
@@ -200,14 +203,15 @@ def qkv(
             **_biased(bias),
             "HEAD_DIM": config.head_dim,
             "ROTARY_DIM": rotary_dim,
-            "N_HEADS": config.n_heads,
-            "Q_STRIDE": q.shape[-1],
+            "N_HEADS": n_queries,
+            "Q_STRIDE": q.shape[-1] if q is not None else 0,
             **to.paging,
         },
         {"kv_pair": to.pair},
         in_quads=True,
     )
-    quantize_kv(rec, batch, f"{label}.cache", config, pools, layer, q)
+    if q is not None:
+        quantize_kv(rec, batch, f"{label}.cache", config, pools, layer, q)
 
 
 @cost_of_kernel("qkv")

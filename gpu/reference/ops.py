@@ -135,10 +135,16 @@ def gelu(x: Array) -> Array:
     return result
 
 
+def relu(x: Array) -> Array:
+    """Return max(x, 0)."""
+    return np.maximum(x, 0.0)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": silu,
     "gelu_tanh": gelu_tanh,
     "gelu": gelu,
+    "relu": relu,
 }
 
 

@@ -14,7 +14,7 @@
 // bias       [rows of the weight / 4] vec4 in the same order, or one per row, BIAS_STRIDE apart
 //            (not bound without BIAS)
 // rope_cos_sin  [context][ROTARY_DIM / 4] vec4: (cos, sin) of two pairs (not bound if that is 0)
-// q          [rows][Q_STRIDE / 2] pairs
+// q          [rows][Q_STRIDE / 2] pairs (not bound if N_HEADS is 0: the weight has no query heads)
 // k_pool, v_pool  see lib/paging.wgsl, as pairs
 // use: step
 // use: tile_lanes
@@ -26,13 +26,13 @@ override BIAS: bool = false;
 override BIAS_STRIDE: u32 = 0u;
 override HEAD_DIM: u32;
 override ROTARY_DIM: u32; // a multiple of 4
-override N_HEADS: u32;
+override N_HEADS: u32; // query heads of the weight
 override Q_STRIDE: u32;
 
 @group(0) @binding(0) var<uniform> step: Step;
 @group(0) @binding(4) var<storage, read> bias: array<vec4f>; // optional
 @group(0) @binding(5) var<storage, read> rope_cos_sin: array<vec4f>; // optional
-@group(0) @binding(6) var<storage, read_write> q: array<vec2f>;
+@group(0) @binding(6) var<storage, read_write> q: array<vec2f>; // optional
 @group(0) @binding(7) var<storage, read_write> k_pool: array<Pair>;
 @group(0) @binding(8) var<storage, read_write> v_pool: array<Pair>;
 

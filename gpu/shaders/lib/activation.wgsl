@@ -1,5 +1,5 @@
 // Activation function of an MLP.
-override ACTIVATION: u32 = 0u; // 0 none, 1 silu, 2 gelu_tanh, 3 gelu
+override ACTIVATION: u32 = 0u; // 0 none, 1 silu, 2 gelu_tanh, 3 gelu, 4 relu
 
 const ROOT_2_OVER_PI = 0.7978845608028654;
 
@@ -25,5 +25,6 @@ fn activated(v: f32) -> f32 {
   if (ACTIVATION == 1u) { return silu(v); }
   if (ACTIVATION == 2u) { return gelu_tanh(v); }
   if (ACTIVATION == 3u) { return gelu(v); }
+  if (ACTIVATION == 4u) { return max(v, 0.0); }
   return v;
 }

@@ -118,7 +118,7 @@ def test_silu_of_gates_that_overflow_exp(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu", "relu"])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 4.0, 300.0])
 def test_activations(rig: Rig, activation: str, scale: float, gated: bool) -> None:
     check_matmul(

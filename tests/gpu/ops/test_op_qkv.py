@@ -8,7 +8,7 @@ import pytest
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.weights import rotary_order
 from gpu.checks.kv_cache import RowPlaces
-from gpu.checks.kv_writes import SOMEWHERE, QkvCase, check_qkv, upload_qkv
+from gpu.checks.kv_writes import SOMEWHERE, QkvCase, check_cross_kv, check_qkv, upload_qkv
 from gpu.checks.rig import ROUNDING, op_config
 from gpu.errors import DeviceError
 from gpu.models.rope import rope_cos_sin
@@ -54,6 +54,17 @@ def test_heads_with_partial_rotary_or_none(
 ) -> None:
     for kv, norm in (("f32", True), ("f16", False)):
         check_qkv(rig, QkvCase(heads, SOMEWHERE, kv, rotary_dim=rotary_dim, norm=norm))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8"])
+@pytest.mark.parametrize("heads", [(0, 1, 4), (0, 5, 12), (0, 12, 64)])
+def test_keys_and_values_of_cross_attention(
+    rig: Rig, heads: tuple[int, int, int], dtype: str
+) -> None:
+    """Their weight has no query heads."""
+    for kv, norm, width in (("f32", False, 36), ("f16", True, 7)):
+        case = QkvCase(heads, SOMEWHERE, kv, dtype, rotary_dim=0, width=width, norm=norm)
+        check_cross_kv(rig, case)
 
 
 @pytest.mark.parametrize("head_dim", [4, 8, 12, 100, 128])
