@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from app.config import Settings
     from app.engine_client import EngineClient
     from app.models.switching import ModelSwitcher
-    from app.prompt.encoder_texts import EncoderTexts
+    from app.prompt.encoder_texts import EncoderInputs
     from app.prompt.tokenizing import NamedTokenizer
     from app.train.trainer import Trainer
     from app.ws.sessions import Retention
@@ -43,7 +43,7 @@ def create_app(
     compare: NamedTokenizer | None = None,
     switching: ModelSwitcher | None = None,
     loras: Mapping[str, Path] | None = None,
-    encoder_texts: EncoderTexts | None = None,
+    encoder_inputs: EncoderInputs | None = None,
     trainer: Trainer | None = None,
 ) -> Flask:
     """Return the web application of `engine`, without starting the engine.
@@ -51,8 +51,8 @@ def create_app(
     `compare` is the tokenizer that the page shows beside the model's; UTF-8 bytes if None.
     `switching` lets the page change the model; if None, there are no routes for that. `loras` are
     the folders of the engine's adapters, which a page that runs the model itself gets with it.
-    `encoder_texts` makes the texts of the engine's embedding model, if it has one. `trainer` trains
-    adapters; None where that cannot be done.
+    `encoder_inputs` makes the texts of the engine's embedding model and encoder-decoder, if it has
+    any. `trainer` trains adapters; None where that cannot be done.
     """
     # The engine's process imports this package too, and must not load Flask.
     from flask import Flask
@@ -64,7 +64,7 @@ def create_app(
     from app.local import routes as local_routes
     from app.local.exports import BrowserExports
     from app.local.hub_plans import HubPlans
-    from app.openai import embeddings, openapi, text_routes
+    from app.openai import openapi, text_routes
     from app.openai import routes as openai
     from app.prompt.tokenizing import BYTE_TOKENIZER, TokenizeHandler
     from app.ws import page_connection
@@ -78,10 +78,9 @@ def create_app(
     hub = next(iter(settings.hub_url), "")
     pages.register(app, engine, settings, version(), switching=switching is not None)
     openai.register(app, engine)
-    embeddings.register(app, engine, encoder_texts)
     text_routes.register(app, engine)
     openapi.register(app, version())
-    _add_routes_of_the_encoder(app, engine, settings, encoder_texts)
+    _add_routes_of_encoders(app, engine, settings, encoder_inputs)
     _add_routes_about_the_model(app, engine, {} if loras is None else loras, trainer)
     local_routes.register(app, BrowserExports(engine, version(), loras), HubPlans(hub))
     if switching is not None:
@@ -98,13 +97,18 @@ def create_app(
     return app
 
 
-def _add_routes_of_the_encoder(
-    app: Flask, engine: EngineClient, settings: Settings, texts: EncoderTexts | None
+def _add_routes_of_encoders(
+    app: Flask, engine: EngineClient, settings: Settings, inputs: EncoderInputs | None
 ) -> None:
-    from app.http import encoder_attention, retrieval
+    from app.http import encoder_attention, retrieval, seq2seq
+    from app.openai import embeddings
+    from app.prompt.encoder_texts import NO_ENCODER_INPUTS
 
-    retrieval.register(app, engine, settings, texts)
-    encoder_attention.register(app, engine, texts)
+    inputs = inputs or NO_ENCODER_INPUTS
+    embeddings.register(app, engine, inputs.embedding)
+    retrieval.register(app, engine, settings, inputs.embedding)
+    encoder_attention.register(app, engine, inputs.embedding)
+    seq2seq.register(app, engine, inputs.encoder_decoder)
 
 
 def _add_routes_about_the_model(

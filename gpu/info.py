@@ -191,6 +191,31 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
     n_bytes: int
 
 
+class EncoderDecoderInfo(msgspec.Struct, frozen=True):
+    """The encoder-decoder beside the loaded model.
+
+    n_layers, n_decoder_layers  of its encoder and of its decoder
+    max_tokens      tokens of a text that it reads, special ones included
+    max_written     tokens that it writes for a text
+    start_id        token that the decoder reads first
+    kv_token_bytes  of its decoder's keys and values: of a token that it wrote, and, once more for
+                    cross-attention, of one that the encoder read
+    n_bytes         all that it takes on the device
+    """
+
+    name: str
+    n_layers: int
+    n_decoder_layers: int
+    n_heads: int
+    hidden_size: int
+    vocab_size: int
+    max_tokens: int
+    max_written: int
+    start_id: int
+    kv_token_bytes: int
+    n_bytes: int
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Counts of runs, KV blocks and tokens: those now, and totals since the engine was loaded.
 
@@ -225,7 +250,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     recommend, or ours if not `recommended`. `dispatches_per_token`: those of a decode step of one
     sequence. `activations`: input of matmuls with q8 and q4 weights, "f32" or "q8". `draft`: None
     without a draft model. `stages`: those of a model that runs on several devices; () on one.
-    `embedding`: None without an embedding model."""
+    `embedding`, `encoder_decoder`: None without an embedding model, or an encoder-decoder."""
 
     model: ModelInfo
     device: DeviceInfo
@@ -238,3 +263,4 @@ class EngineInfo(msgspec.Struct, frozen=True):
     stages: tuple[StageInfo, ...] = ()
     recommended: bool = True
     embedding: EmbeddingInfo | None = None
+    encoder_decoder: EncoderDecoderInfo | None = None

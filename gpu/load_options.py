@@ -57,6 +57,9 @@ class LoadOptions:
     draft_dtype         how the draft model's weights are stored; None: as those of the model
     embedding_model     folder of an encoder beside the model, for vectors of texts; None: there is
                         none
+    encoder_decoder_model
+                        folder of an encoder-decoder beside the model, for instruments; None: there
+                        is none
     warm_up             compile the kernels of the first requests while the engine is idle
     autotune            on devices whose policy says so, use the kernels that are fastest on this
                         adapter; measured now, in a few seconds, if they never were
@@ -86,6 +89,7 @@ class LoadOptions:
     draft: Path | None = None
     draft_dtype: str | None = None
     embedding_model: Path | None = None
+    encoder_decoder_model: Path | None = None
     warm_up: bool = False
     autotune: bool = False
 

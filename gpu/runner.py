@@ -1,4 +1,5 @@
-"""Protocols of the runners, which carry out steps in WGSL or PyTorch, and of encoders.
+"""Protocols of the runners, which carry out steps in WGSL or PyTorch, of encoders, and of
+encoder-decoders.
 
 A runner knows no sequences: only slots, the blocks of their tokens, and rows.
 """
@@ -6,12 +7,14 @@ A runner knows no sequences: only slots, the blocks of their tokens, and rows.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu.config import ModelConfig
+from gpu.config.encoder_decoder import EncoderDecoderConfig
 from gpu.config.sentence_transformers import SentenceConfig
 from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits, StageInfo
 from gpu.interventions.active import ActiveInterventions
@@ -194,3 +197,62 @@ class Encoder(Protocol):
     ) -> Generator[None, None, Floats]:
         """Return the attention weights of a text of at most `max_attending` ids, (n_layers,
         n_heads, n, n). Yields as `vectors` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedToken:
+    """What the decoder of an encoder-decoder makes of one token, float32.
+
+    logits     (vocab_size,): of the token that follows
+    attention  (n_layers, n_heads, position + 1): to the tokens that the decoder has read
+    cross      (n_layers, n_heads, n): to those of the encoder's text
+    """
+
+    logits: Floats
+    attention: Floats
+    cross: Floats
+
+
+class EncoderDecoder(Protocol):
+    """An encoder-decoder, for one text at a time. Used by one thread only, with no steps in flight
+    on its device.
+
+    max_tokens   tokens of a text that the encoder reads
+    max_written  tokens that the decoder reads: the first is `config.start_id`
+    n_bytes      all that it takes on the device
+    """
+
+    name: str
+    config: EncoderDecoderConfig
+    max_tokens: int
+    max_written: int
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    def encode(
+        self, ids: Sequence[int], *, in_pieces: bool = False
+    ) -> Generator[None, None, Floats]:
+        """Read a text of 1 to `max_tokens` ids, and keep the keys and values that cross-attention
+        reads. Returns the encoder's attention weights (n_layers, n_heads, n, n). Yields after the
+        pass; with `in_pieces` after each part of it."""
+        ...
+
+    def decode(
+        self, token: int, position: int, *, in_pieces: bool = False
+    ) -> Generator[None, None, DecodedToken]:
+        """Read the decoder's next token, at this position, after those before it. Yields as
+        `encode` does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoders:
+    """Models with encoders beside the one that writes, for instruments and vectors; None: there is
+    no such model."""
+
+    embedding: Encoder | None = None
+    encoder_decoder: EncoderDecoder | None = None
+
+
+NO_ENCODERS = Encoders()

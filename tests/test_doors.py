@@ -57,9 +57,9 @@ GPU = {
     "plans": "checkpoint config errors info interventions kv lora models ops step webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
-    " reference sampling_params stage_hosts step tuning webgpu",
+    " reference runner sampling_params stage_hosts step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
-    " reference step",
+    " reference runner step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
     " pace places pytorch request runner runners sampling_params scheduled_updates speculative"
     " stage_hosts step text watermark",

@@ -17,6 +17,7 @@ from app.config import Settings
 from app.engine.loading import load_engine
 from app.engine_client import EngineClient, LocalEngine
 from app.models.embedding_models import find_embedding_model
+from app.models.encoders import EncoderFolders
 from app.models.known import EMBEDDING_WHEELS
 from app.models.model_source import ModelSource
 from app.models.progress_line import ProgressLine
@@ -59,7 +60,7 @@ def search(
         assert embedding is not None
         folder = tale.model_dir()  # an encoder runs beside a model: this one is small
         load = functools.partial(
-            load_engine, settings, ModelSource(folder), embedding_model=embedding.path
+            load_engine, settings, ModelSource(folder), encoders=EncoderFolders(embedding.path)
         )
         engine = LocalEngine(load, Tokenizer.load(folder))
         try:

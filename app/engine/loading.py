@@ -13,6 +13,7 @@ from app.config import Settings
 from app.engine_client import Progress
 from app.load_options import load_options
 from app.models.drafts import Draft, compatible_draft
+from app.models.encoders import NO_ENCODERS, EncoderFolders
 from app.models.hub_digests import checked_beside
 from app.models.known import card_settings
 from app.models.loras import compatible_loras
@@ -56,17 +57,17 @@ def load_engine(
     *,
     loras: Mapping[str, Path] | None = None,
     draft: Draft | None = None,
-    embedding_model: Path | None = None,
+    encoders: EncoderFolders = NO_ENCODERS,
     warm_up: bool = False,
     place: ReplicaPlace = ONLY_ENGINE,
 ) -> Engine:
     """Load the model of `source`. Raises ModelError, also for files of the hub's cache that are
     damaged, and DeviceError.
 
-    loras            folders of adapters by name; those that do not fit the model are left out
-    draft            draft model; left out if it does not fit the model
-    embedding_model  folder of an encoder
-    warm_up          compile the kernels of the first requests while the engine is idle
+    loras     folders of adapters by name; those that do not fit the model are left out
+    draft     draft model; left out if it does not fit the model
+    encoders  models with encoders beside it
+    warm_up   compile the kernels of the first requests while the engine is idle
     """
     path = source.path
     tokenizer: LimitedTokenizer | Tokenizer | None = source.tokenizer
@@ -80,7 +81,8 @@ def load_engine(
         ),
         draft=draft_path,
         draft_dtype=draft.dtype.dtype if draft is not None else None,
-        embedding_model=embedding_model,
+        embedding_model=encoders.embedding,
+        encoder_decoder_model=encoders.encoder_decoder,
         warm_up=warm_up,
     )
     models = [path] if draft_path is None else [path, draft_path]

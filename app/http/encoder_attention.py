@@ -9,6 +9,7 @@ import time
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from flask import Flask, Response
 
 from app.engine_client import ASKER_IDS, EngineClient
@@ -72,12 +73,20 @@ def register(app: Flask, engine: EngineClient, texts: EncoderTexts | None) -> No
         with place(engine):
             found = engine.inspect(EncoderAttention(ids), next(ASKER_IDS)).result()
         weights = found["weights"]
-        means = weights.mean(axis=1, dtype=np.float64)
-        rounded = np.where(means > 0, STEP * np.maximum(np.round(means / STEP), 1), 0.0)
         pieces = tuple(EncoderToken(id, texts.tokenizer.piece(id)) for id in ids)
         ms = 1000 * (time.monotonic() - began)
         return answer(
             EncoderAttentionAnswer(
-                info.name, weights.shape[1], pieces, rounded.round(6).tolist(), ms
+                info.name, weights.shape[1], pieces, mean_of_heads(weights).tolist(), ms
             )
         )
+
+
+def mean_of_heads(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the mean over the heads (n_layers, …) of weights (n_layers, n_heads, …), `rounded`."""
+    return rounded(weights.mean(axis=1, dtype=np.float64))
+
+
+def rounded(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return weights in multiples of `STEP`; what is more than 0 stays more."""
+    return np.where(weights > 0, STEP * np.maximum(np.round(weights / STEP), 1), 0.0).round(6)

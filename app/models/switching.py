@@ -92,7 +92,7 @@ class ModelSwitcher:
     make_load    returns the function that loads an engine
     loras        folders of its adapters, to which `add_lora` adds; `make_load` reads the same ones
     draft        its draft model
-    other_bytes  what draft and embedding model need on the device
+    other_bytes  what the draft model and the models with encoders need on the device
     """
 
     def __init__(

@@ -39,3 +39,14 @@ class EncoderTexts:
         return [
             [*begin, *encoding.ids[:most], *end] for encoding in self.tokenizer.encode_batch(chunks)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderInputs:
+    """Texts of the embedding model and of the encoder-decoder; None: there is no such model."""
+
+    embedding: EncoderTexts | None = None
+    encoder_decoder: EncoderTexts | None = None
+
+
+NO_ENCODER_INPUTS = EncoderInputs()

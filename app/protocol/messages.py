@@ -19,6 +19,7 @@ from gpu import (
     SAMPLING_SETTINGS,
     DeviceInfo,
     EmbeddingInfo,
+    EncoderDecoderInfo,
     EngineError,
     EngineInfo,
     EngineLimits,
@@ -256,8 +257,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """First message of every connection once the engine is ready, and again after a restart: the
     parts of `gpu.EngineInfo`. With an `upstream`, what it does not expose is 0 or empty. `note`:
     a sentence about the model for the page to show, such as why it is not the default one.
-    `recommended`: the model's makers recommend `defaults`. `embedding`: the embedding model beside
-    it, if there is one."""
+    `recommended`: the model's makers recommend `defaults`. `embedding`,
+    `encoder_decoder`: the models with encoders beside it, if there are any."""
 
     version: int
     model: PageModelInfo
@@ -270,6 +271,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     note: str = ""
     recommended: bool = True
     embedding: EmbeddingInfo | None = None
+    encoder_decoder: EncoderDecoderInfo | None = None
 
     @property
     def api_defaults(self) -> SamplingParams:
@@ -294,6 +296,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
             note=note,
             recommended=info.recommended,
             embedding=info.embedding,
+            encoder_decoder=info.encoder_decoder,
         )
 
 

@@ -214,7 +214,7 @@ SEED = {"type": "string", "pattern": r"^\d{1,20}$", "description": "a text of 1 
 """Seeds are strings in files: they have 64 bits, and the numbers of many JSON readers 53."""
 
 ABSENT_FROM_OLD_FILES = {
-    "Hello": ("type", "version", "upstream", "note", "recommended", "embedding"),
+    "Hello": ("type", "version", "upstream", "note", "recommended", "embedding", "encoder_decoder"),
     "DeviceInfo": ("clock_ms",),
     "PageModelInfo": ("eos_ids", "kv_dtype", "kv_formats"),
     "LayerStats": ("attention_cosine", "mlp_cosine"),

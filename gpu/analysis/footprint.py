@@ -14,7 +14,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig, Stage, cut_stages
 from gpu.errors import ModelError
-from gpu.kv.blocks import ENCODER_SHAPE, block_bytes, fit_kv_cache
+from gpu.kv.blocks import ENCODER_DECODER_SHAPE, ENCODER_SHAPE, block_bytes, fit_kv_cache
 from gpu.kv.groups import groups_of_stage
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import Lora
@@ -107,6 +107,16 @@ class Footprint:
         config, n_weights = ModelConfig.of_encoder(path), Checkpoint.open(path).parameters()
         kv_cache = ENCODER_SHAPE.n_blocks * block_bytes(config, "f32")
         return cls(4 * n_weights, kv_cache, ENCODER_SHAPE.context, "f32")
+
+    @classmethod
+    def of_encoder_decoder(cls, path: str | Path) -> Footprint:
+        """Return the memory of an encoder-decoder: float32 weights, and the keys and values of its
+        encoder, of cross-attention and of its decoder."""
+        encoder, decoder = ModelConfig.of_encoder_decoder(path)
+        n_weights = Checkpoint.open(path).parameters()
+        shape = ENCODER_DECODER_SHAPE
+        of_block = block_bytes(encoder, "f32") + 2 * block_bytes(decoder, "f32")
+        return cls(4 * n_weights, shape.n_blocks * of_block, shape.context, "f32")
 
     @classmethod
     def of_checkpoint(

@@ -1,7 +1,8 @@
 """Architectures that can be run: one data file each, named after the `model_type` of config.json.
 
 The files are found, not listed. Each holds `ARCHITECTURE`; `gpu.models.registry` has the forward
-pass. Encoders, which give vectors of texts, are apart from the architectures that write texts.
+pass. Encoders, which give vectors of texts, and encoder-decoders, which write one text about
+another, are apart from the architectures that continue texts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import pkgutil
 from importlib import import_module
 from types import ModuleType
 
-from gpu.architectures import encoders
+from gpu.architectures import encoder_decoders, encoders
 from gpu.architectures.common.architecture import Architecture
 from gpu.architectures.common.gguf_format import GgufFormat
 from gpu.architectures.common.gguf_readers import MAX_EXPERTS
@@ -36,6 +37,7 @@ def find_architectures(package: ModuleType | None = None) -> dict[str, Architect
 
 ARCHITECTURES = find_architectures()
 ENCODERS = find_architectures(encoders)
+ENCODER_DECODERS = find_architectures(encoder_decoders)
 
 
 def gguf_architecture(file: GgufFile) -> tuple[Architecture, GgufFormat]:
@@ -55,4 +57,11 @@ def gguf_architecture(file: GgufFile) -> tuple[Architecture, GgufFormat]:
     return named[0]
 
 
-__all__ = ["ARCHITECTURES", "ENCODERS", "Architecture", "find_architectures", "gguf_architecture"]
+__all__ = [
+    "ARCHITECTURES",
+    "ENCODERS",
+    "ENCODER_DECODERS",
+    "Architecture",
+    "find_architectures",
+    "gguf_architecture",
+]

@@ -6,9 +6,11 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from gpu.architectures.common.tensor_map import TensorMap
 from gpu.checkpoint.reader import Checkpoint
-from gpu.checkpoint.tensor_names import tensor_map_of
+from gpu.checkpoint.tensor_names import decoder_map_of, tensor_map_of
 from gpu.config import ModelConfig
+from gpu.config.encoder_decoder import EncoderDecoderConfig
 from gpu.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -20,13 +22,23 @@ def open_model(folder: str | Path) -> tuple[ModelConfig, Checkpoint]:
     return with_own_head(config, checkpoint), checkpoint
 
 
-def with_own_head(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
+def open_encoder_decoder(folder: Path) -> tuple[EncoderDecoderConfig, Checkpoint]:
+    """Open the folder of an encoder-decoder. Raises ModelError."""
+    config, checkpoint = EncoderDecoderConfig.from_folder(folder), Checkpoint.open(folder)
+    decoder = with_own_head(config.decoder, checkpoint, decoder_map_of(config.decoder))
+    return replace(config, decoder=decoder), checkpoint
+
+
+def with_own_head(
+    config: ModelConfig, checkpoint: Checkpoint, tensors: TensorMap | None = None
+) -> ModelConfig:
     """Return `config` with untied embeddings if the file has an output head of other numbers than
     the embedding, as `transformers` 5 does: it was trained while the config still says tied.
+    `tensors`: the map of the checkpoint; None: the one of `tensor_map_of`.
 
     Raises ModelError for a tied model that was saved with its head alone.
     """
-    tensors = tensor_map_of(config, checkpoint)
+    tensors = tensors or tensor_map_of(config, checkpoint)
     names = tensors.head, tensors.embedding
     if not config.tie_embeddings or tensors.head not in checkpoint:
         return config

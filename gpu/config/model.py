@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from gpu.architectures import ARCHITECTURES, ENCODERS, Architecture
+from gpu.architectures import ARCHITECTURES, ENCODER_DECODERS, ENCODERS, Architecture
 from gpu.architectures.common.hyperparameters import Hyperparameters
 from gpu.architectures.common.readers import Sizes
 from gpu.architectures.common.rope import MAX_CONTEXT
@@ -73,6 +73,15 @@ class ModelConfig(Hyperparameters):
         return cls.of(*_read(Path(folder)), ENCODERS)
 
     @classmethod
+    def of_encoder_decoder(cls, folder: str | Path) -> tuple[ModelConfig, ModelConfig]:
+        """Read and check the configurations of an encoder-decoder's folder: of its encoder and of
+        its decoder, which differ in their layers. Raises ModelError for what cannot be run."""
+        config, generation = _read(Path(folder))
+        encoder = cls.of(config, generation, ENCODER_DECODERS)
+        n_layers = config.integer("num_decoder_layers", 1, MAX_LAYERS, encoder.n_layers)
+        return encoder, replace(encoder, n_layers=n_layers)
+
+    @classmethod
     def of(
         cls,
         config: JsonObject,
@@ -90,7 +99,7 @@ class ModelConfig(Hyperparameters):
             n_layers=config.integer("num_hidden_layers", 1, MAX_LAYERS),
             hidden_size=hidden_size,
             head_dim=_head_dim(config, hidden_size, n_heads, architecture.head_dim),
-            context=config.integer("max_position_embeddings", 1, MAX_CONTEXT),
+            context=config.integer("max_position_embeddings", 1, MAX_CONTEXT, architecture.context),
         )
         read = architecture.read_config(config, sizes)
         ratio = architecture.intermediate_ratio
@@ -171,6 +180,11 @@ def _describe_unknown(model_type: str, known: Mapping[str, Architecture]) -> str
         return (
             f"model_type {shown(model_type)} is an encoder: it gives vectors of texts and writes "
             "none; serve it beside a model with --embedding-model"
+        )
+    if model_type in ENCODER_DECODERS.keys() - known.keys():
+        return (
+            f"model_type {shown(model_type)} is an encoder-decoder: it writes a text about another "
+            "one and cannot chat; serve it beside a model with --encoder-decoder-model"
         )
     return f"model_type {shown(model_type)} is not supported; supported: {', '.join(known)}"
 

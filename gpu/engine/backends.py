@@ -19,7 +19,7 @@ from gpu.errors import DeviceError, ModelError
 from gpu.kv.blocks import block_bytes, blocks_for
 from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
-from gpu.runner import Encoder, Runner
+from gpu.runner import Encoders, Runner
 from gpu.sampling_params import SamplingParams
 from gpu.stage_hosts import StageHosts
 
@@ -98,25 +98,34 @@ def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Pro
     return WgpuRunner.load(folder, draft, progress=progress, beside=target)
 
 
-def open_encoder(options: LoadOptions) -> Callable[[Runner], Encoder] | None:
-    """Return what opens the embedding model of `options` on the device of a runner; None if they
-    name none. It raises ModelError and DeviceError."""
-    folder = options.embedding_model
-    if folder is None:
+def open_encoders(options: LoadOptions) -> Callable[[Runner], Encoders] | None:
+    """Return what opens the embedding model and the encoder-decoder of `options` on the device of a
+    runner; None if they name none. It raises ModelError and DeviceError."""
+    embedding, encoder_decoder = options.embedding_model, options.encoder_decoder_model
+    if embedding is None and encoder_decoder is None:
         return None
 
-    def open_beside(target: Runner) -> Encoder:
-        if options.backend == "torch":
-            from gpu.pytorch.encoder import TorchEncoder
+    def open_torch(target: Runner) -> Encoders:
+        from gpu.pytorch.encoder import TorchEncoder
+        from gpu.pytorch.encoder_decoder import TorchEncoderDecoder
 
-            return TorchEncoder.load(folder)
+        return Encoders(
+            TorchEncoder.load(embedding) if embedding else None,
+            TorchEncoderDecoder.load(encoder_decoder) if encoder_decoder else None,
+        )
+
+    def open_wgpu(target: Runner) -> Encoders:
         from gpu.runners.encoder import WgpuEncoder
+        from gpu.runners.encoder_decoder import WgpuEncoderDecoder
         from gpu.runners.wgpu_runner import WgpuRunner
 
         assert isinstance(target, WgpuRunner)
-        return WgpuEncoder.load(folder, target.gpu)
+        return Encoders(
+            WgpuEncoder.load(embedding, target.gpu) if embedding else None,
+            WgpuEncoderDecoder.load(encoder_decoder, target.gpu) if encoder_decoder else None,
+        )
 
-    return open_beside
+    return open_torch if options.backend == "torch" else open_wgpu
 
 
 def recommended_settings(recommended: GenerationDefaults) -> SamplingParams:
@@ -182,6 +191,11 @@ def _check_stages(options: LoadOptions) -> None:
         ("--lora", bool(options.loras), "adapters are not cut into stages yet"),
         ("--draft", options.draft is not None, "a draft model needs the model's device"),
         ("--embedding-model", options.embedding_model is not None, "it needs the model's device"),
+        (
+            "--encoder-decoder-model",
+            options.encoder_decoder_model is not None,
+            "it needs the model's device",
+        ),
     ):
         if is_set:
             raise ModelError(

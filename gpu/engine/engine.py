@@ -20,7 +20,7 @@ from gpu.engine.backends import (
     Progress,
     check_options,
     open_draft,
-    open_encoder,
+    open_encoders,
     open_runner,
     recommended_settings,
     with_dtype_of_files,
@@ -92,7 +92,7 @@ class Engine:
             tokenizer.encode,
             options,
             make_draft=make_draft,
-            make_encoder=open_encoder(options),
+            make_encoders=open_encoders(options),
             end_ids=tokenizer.eos_ids,
         )
         self._limits = self._thread.runner.limits

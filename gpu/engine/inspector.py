@@ -22,6 +22,7 @@ from gpu.engine.questions import (
     losses,
     neighbours,
     routing,
+    seq2seq,
 )
 from gpu.engine.questions.model import AnswerSteps, QuestionedModel
 from gpu.engine.questions.waterfall import AllowedTokens, Waterfalls, checked_sample
@@ -54,6 +55,7 @@ from gpu.inspection.requests import (
     Question,
     RecentSteps,
     Routing,
+    Seq2Seq,
     StepPlan,
     Waterfall,
     WeightsDigest,
@@ -70,7 +72,7 @@ from gpu.interventions.messages import (
     encode_spans,
 )
 from gpu.interventions.messages import Encode as Tokenize
-from gpu.runner import Encoder, Runner
+from gpu.runner import NO_ENCODERS, Encoders, Runner
 from gpu.step import Floats
 
 ABOUT_TEXTS: dict[type[AboutText], tuple[Callable[..., None], Callable[..., AnswerSteps]]] = {
@@ -93,7 +95,7 @@ class Inspector:
 
     tokenize  gives the ids of texts in interventions
     end_ids   ids that end a text, in addition to those of the model's config
-    encoder   the embedding model; None: there is none
+    encoders  the embedding model and the encoder-decoder, if there are any
     """
 
     def __init__(
@@ -104,13 +106,14 @@ class Inspector:
         activations: ActivationCache,
         tokenize: Tokenize,
         end_ids: tuple[int, ...] = (),
-        encoder: Encoder | None = None,
+        encoders: Encoders = NO_ENCODERS,
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
         self._activations = activations
         self._tokenize = tokenize
-        self._encoder = encoder
+        self._encoder = encoders.embedding
+        self._seq2seq = seq2seq.Seq2SeqAnswers(encoders.encoder_decoder, recomputer.budget)
         self._model = QuestionedModel(runner, recomputer, (*runner.config.eos_ids, *end_ids))
         self._waterfalls = Waterfalls(self._model)
 
@@ -140,6 +143,8 @@ class Inspector:
             case EncoderAttention():
                 encoder = encode.check_attention(question, self._encoder)
                 return encode.answer_attention(question, encoder, self._model.recomputer.budget)
+            case Seq2Seq():
+                return self._seq2seq.start(question)
             case Waterfall():
                 sample = checked_sample(question, self._model)
                 answer = partial(self._waterfalls.answer, question, sample, allowed)
@@ -228,6 +233,6 @@ def question_blocks(question: Question, blocks_for: Callable[..., int]) -> int:
             return blocks_for(context)
         case Encode() | StepPlan() | CacheBlocks() | RecentSteps() | DevicePeaks():
             return 0
-        case WeightsDigest() | Neighbours() | EncoderAttention():
+        case WeightsDigest() | Neighbours() | EncoderAttention() | Seq2Seq():
             return 0
     return blocks_for(len(question.ids))

@@ -29,6 +29,7 @@ from gpu.engine.inspector import Inspector, question_blocks
 from gpu.engine.kv_copies import submit_copies
 from gpu.engine.question_budget import QuestionBudget
 from gpu.engine.questions.encode import embedding_info
+from gpu.engine.questions.seq2seq import encoder_decoder_info
 from gpu.engine.recompute import Recomputer
 from gpu.engine.repeat import not_finite, repeat
 from gpu.engine.scheduler import Scheduler
@@ -43,7 +44,7 @@ from gpu.interventions.messages import Encode, InterventionSpan
 from gpu.interventions.resolved import ResolvedInterventions
 from gpu.load_options import DEFAULT_OPTIONS, LoadOptions
 from gpu.places import ENDED_IN_PAUSE
-from gpu.runner import Encoder, Runner
+from gpu.runner import NO_ENCODERS, Encoders, Runner
 from gpu.speculative.draft_length import Cost
 from gpu.speculative.drafting import Drafting, NgramDrafting
 from gpu.step import StepResult
@@ -111,10 +112,10 @@ Describe = Callable[[Runner, Runner | None], EngineInfo]
 MakeDraft = Callable[[Runner], Runner]
 """Opens the runner of the draft model of an engine with this runner."""
 
-MakeEncoder = Callable[[Runner], Encoder]
-"""Opens the embedding model beside this runner, on its device."""
+MakeEncoders = Callable[[Runner], Encoders]
+"""Opens the models with encoders beside this runner, on its device."""
 
-OpenModels = tuple[Runner, Runner | None, Encoder | None, EngineInfo]
+OpenModels = tuple[Runner, Runner | None, Encoders, EngineInfo]
 """A runner, what is open beside it, and what they report."""
 
 Command = Start | Update | Cancel | EndPaused | Logits | Inspect | CancelQuestions | Close
@@ -126,7 +127,7 @@ class EngineThread:
     describe      returns `info` of the runners; called on the thread, because it may record a plan
     encode        tokenizes the texts of interventions
     make_draft    opens the runner of the draft model, beside the other; None: there is none
-    make_encoder  the same for the embedding model
+    make_encoders the same for the embedding model and the encoder-decoder
     end_ids       tokens with which the tokenizer ends a text
     """
 
@@ -138,7 +139,7 @@ class EngineThread:
         options: LoadOptions = DEFAULT_OPTIONS,
         *,
         make_draft: MakeDraft | None = None,
-        make_encoder: MakeEncoder | None = None,
+        make_encoders: MakeEncoders | None = None,
         end_ids: tuple[int, ...] = (),
     ) -> None:
         self._options = options
@@ -156,7 +157,7 @@ class EngineThread:
         ready: Future[tuple[Runner, EngineInfo]] = Future()
         self._thread = threading.Thread(
             target=self._main,
-            args=(lambda: _open_models(make_runner, make_draft, make_encoder, describe), ready),
+            args=(lambda: _open_models(make_runner, make_draft, make_encoders, describe), ready),
             name="tokenglass engine",
             daemon=True,
         )
@@ -192,7 +193,7 @@ class EngineThread:
         ready: Future[tuple[Runner, EngineInfo]],
     ) -> None:
         try:
-            runner, draft, encoder, info = open_models()
+            runner, draft, encoders, info = open_models()
         except BaseException as error:
             ready.set_exception(error)
             return
@@ -215,7 +216,7 @@ class EngineThread:
             unpaced, runner.config, warm_interventions
         )
         self._inspector = Inspector(
-            runner, self._scheduler, recomputer, activations, self._encode, self._end_ids, encoder
+            runner, self._scheduler, recomputer, activations, self._encode, self._end_ids, encoders
         )
         self._updates = UpdateQueue(activations, self._update)
         if options.warm_up:
@@ -443,18 +444,20 @@ class EngineThread:
 def _open_models(
     make_runner: Callable[[], Runner],
     make_draft: MakeDraft | None,
-    make_encoder: MakeEncoder | None,
+    make_encoders: MakeEncoders | None,
     describe: Describe,
 ) -> OpenModels:
-    """Open the runner, that of the draft model and the embedding model if there are any."""
+    """Open the runner, that of the draft model and the models with encoders if there are any."""
     runner, draft = make_runner(), None
     try:
         draft = make_draft(runner) if make_draft is not None else None
-        encoder = make_encoder(runner) if make_encoder is not None else None
+        encoders = make_encoders(runner) if make_encoders is not None else NO_ENCODERS
         info = describe(runner, draft)
-        if encoder is not None:
-            info = replace(info, embedding=embedding_info(encoder))
-        return runner, draft, encoder, info
+        if (embedding := encoders.embedding) is not None:
+            info = replace(info, embedding=embedding_info(embedding))
+        if (model := encoders.encoder_decoder) is not None:
+            info = replace(info, encoder_decoder=encoder_decoder_info(model))
+        return runner, draft, encoders, info
     except BaseException:
         if draft is not None:
             draft.close()

@@ -308,6 +308,27 @@ class EncoderAttention(_Question, frozen=True, tag="encoder_attention"):
     ids: list[int]
 
 
+class Seq2Seq(_Question, frozen=True, tag="seq2seq"):
+    """Text that the encoder-decoder beside the loaded one writes for a text of its token ids, with
+    the special tokens at the end: greedily, until an end token or `max_tokens`; m tokens.
+
+    The decoder reads its start token and then what it wrote. Row t of its attention is that of the
+    token it reads at position t, with which it wrote written[t].
+
+    written        u32 (m,): the ids, an end token among them
+    probabilities  f32 (m,): of each, after those before it
+    encoder        f32 (n_layers, n_heads, n, n): of each token of the text to each
+    decoder        f32 (n_decoder_layers, n_heads, m, m): of each token that the decoder reads to
+                   each; 0 after its own
+    cross          f32 (n_decoder_layers, n_heads, m, n): of each token that it reads to the text
+    step_ms        f32 (m,): time of each token; info["encode_ms"]: of the text
+    info           "ended": the last token ends the text
+    """
+
+    ids: list[int]
+    max_tokens: int = 64
+
+
 class StepPlan(_Question, frozen=True, tag="plan"):
     """Dispatches of a step of `n_rows` tokens after `context` others. No arrays.
 
@@ -408,6 +429,7 @@ Question = (
     | Neighbours
     | Encode
     | EncoderAttention
+    | Seq2Seq
     | StepPlan
     | Profile
     | CacheBlocks

@@ -44,10 +44,14 @@ ENCODER_TEXTS = 32
 """Most texts of an encoder's pass."""
 
 MAX_ATTENDING = 64
-"""Most tokens of a text whose attention is read of an encoder: it grows with their square."""
+"""Most tokens of a text whose attention is read of an encoder, and of both texts of an
+encoder-decoder: it grows with their square."""
 
 ENCODER_SHAPE = KvShape(blocks_for(MAX_ROWS) + ENCODER_TEXTS, MAX_ROWS)
 """Cache of an encoder: the rows of a pass, each text in blocks of its own."""
+
+ENCODER_DECODER_SHAPE = KvShape(blocks_for(MAX_ATTENDING), MAX_ATTENDING)
+"""Each cache of an encoder-decoder: of the text it reads, and of the one it writes."""
 
 
 def block_bytes(config: ModelConfig, dtype: str, groups: tuple[KvGroup, ...] = ()) -> int:

@@ -1,5 +1,5 @@
-"""Base class of encoders: embedding and layers on the device. `Bert` and `ModernBert` are the
-forward passes."""
+"""Base class of encoders: embedding and layers on the device. `Bert`, `ModernBert` and `T5Encoder`
+are the forward passes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpu.config import ModelConfig
 from gpu.models.forward_pass import Pass
 from gpu.models.loading import LayerLoader
 from gpu.models.rope import upload_rope_cos_sin
+from gpu.ops import Norm
 from gpu.webgpu.buffers import Tensor
 
 
@@ -33,11 +34,13 @@ class EncoderModel(ABC):
         hidden_size)."""
 
     def embed(self, run: Pass) -> Tensor:
-        """norm(embedding [+ position])."""
-        return run.norm("embed.norm", self.norm, run.embed(self.embedding, self.positions))
+        """[norm](embedding [+ position])."""
+        x = run.embed(self.embedding, self.positions)
+        return x if self.norm is None else run.norm("embed.norm", self.norm, x)
 
-    def heads(self, run: Pass, i: int, x: Tensor) -> Tensor:
-        """Return the heads of layer i, side by side, for x, which its projections read."""
+    def heads(self, run: Pass, i: int, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """Return the heads of layer i, side by side, whose projections read [norm](x)."""
         rope = self.config.rope_of(i)
-        q = run.qkv(i, self.layers[i].qkv, x, rope=self._rope_cos_sin[rope] if rope else None)
-        return run.attention(i, q, self.position_biases)
+        cos_sin = self._rope_cos_sin[rope] if rope else None
+        q = run.qkv(i, self.layers[i].qkv, x, norm=norm, rope=cos_sin)
+        return run.attention(i, q, self.position_biases[i])

@@ -127,6 +127,10 @@ class Pass:
         )  # fmt: skip
         return q
 
+    def kv(self, i: int, kv: Linear, x: Tensor) -> None:
+        """Write the keys and values of x to the cache of layer i."""
+        ops.qkv(self.rec, self.batch, kv.name, self.config, x, kv.weight, None, self.pools, i, None)
+
     def qkv_with_norms(
         self,
         i: int,
@@ -149,11 +153,13 @@ class Pass:
         )  # fmt: skip
         return q
 
-    def attention(self, i: int, q: Tensor, position_biases: Tensor | None = None) -> Tensor:
+    def attention(
+        self, i: int, q: Tensor, position_biases: Tensor | None = None, name: str = "attn"
+    ) -> Tensor:
         """Return softmax(q · kᵀ · scale [+ biases]) · v over the cache of layer i, heads side by
-        side."""
+        side. `name`: of the sublayer, in labels."""
         rec, batch, config, attn_out = self.rec, self.batch, self.config, self.work.attn_out
-        name = f"{self.config.layer_name(i)}.attn"
+        name = f"{self.config.layer_name(i)}.{name}"
         weights, capture = self.instruments.attention, self.instruments.capture
         masked = self.instruments.masked(i) if self.instruments.masked else None
         if (kv := self.instruments.kv) and kv.rounds:
@@ -200,12 +206,14 @@ class Pass:
         norm: Norm | None = None,
         activation: str | None = None,
         gated: bool = False,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        """Return y, into which act(linear([norm](x))) is written; `gated` as in `ops.matmul`."""
+        """Return y, into which [residual +] act(linear([norm](x))) is written; `gated` as in
+        `ops.matmul`."""
         bias = self.lora_bias(linear, x, norm)
         ops.matmul(
             self.rec, self.batch, linear.name, x, linear.weight, y, norm=norm, bias=bias,
-            activation=activation, gated=gated,
+            activation=activation, gated=gated, residual=residual,
         )  # fmt: skip
         return y
 

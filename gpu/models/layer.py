@@ -66,6 +66,16 @@ class Moe:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Weights of the attention of a decoder's layer to the states of the encoder."""
+
+    norm: Norm
+    q: Linear  # n_heads · head_dim × hidden
+    kv: Linear  # 2 · n_kv_heads · head_dim × hidden, keys then values
+    out: Linear  # hidden × n_heads · head_dim
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """Weights of one layer. Norms are None where the architecture has none; `qk_norm_gains` are
     those of queries, then keys."""

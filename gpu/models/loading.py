@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpu.architectures.common.tensor_map import Kind, ModuleRole
+from gpu.architectures.common.tensor_map import Kind, ModuleRole, TensorMap
 from gpu.checkpoint.matrix import Matrix
 from gpu.checkpoint.tensor_names import expert_modules, has_biases, tensor_map_of
 from gpu.checkpoint.weights import Source, StackedSlice, TensorSlice, WeightLoader
 from gpu.config import ModelConfig, MoeConfig
-from gpu.models.layer import Layer, Linear, Mlp, Moe
+from gpu.models.layer import CrossAttention, Layer, Linear, Mlp, Moe
 from gpu.models.relative_positions import relative_buckets
 from gpu.ops import Norm
 from gpu.ops.moe import NOT_RESIDENT
@@ -25,12 +25,15 @@ PRE_MLP, POST_MLP = ("mlp.gate_up", "mlp.router", "mlp.norm"), ("mlp.down.norm",
 
 class LayerLoader:
     """Loads the weights of one model with `load`. Raises ModelError for tensors that are missing or
-    of other shapes than the config promises."""
+    of other shapes than the config promises. `tensors`: the map of the checkpoint; None: the one of
+    `tensor_map_of`."""
 
-    def __init__(self, config: ModelConfig, load: WeightLoader) -> None:
+    def __init__(
+        self, config: ModelConfig, load: WeightLoader, tensors: TensorMap | None = None
+    ) -> None:
         self.config = config
         self.load = load
-        self.tensors = tensor_map_of(config, load.checkpoint)
+        self.tensors = tensors or tensor_map_of(config, load.checkpoint)
 
     # ---- outside of the layers --------------------------------------------------------------
 
@@ -54,23 +57,38 @@ class LayerLoader:
         used = range(first, first + self.config.context)
         return self.load.table("positions", tables[0], used, width, plus=(*tables, None)[1])
 
-    def embedding_norm(self) -> Norm:
-        """Norm of the embeddings, which encoders have."""
-        roles = self.tensors.before.items()
-        module, role = next((m, role) for m, role in roles if role.kind == "norm")
-        return self._norm("embed.norm", module, role)
+    def embedding_norm(self) -> Norm | None:
+        """Norm of the embeddings; None if the architecture has none."""
+        for module, role in self.tensors.before.items():
+            if role.kind == "norm":
+                return self._norm("embed.norm", module, role)
+        return None
 
-    def position_biases(self) -> Tensor | None:
-        """Biases of attention scores by the distance of the key, as `ops.attention` takes them;
-        None if the architecture has none."""
-        n_buckets = self.config.relative_attention_num_buckets
-        if not n_buckets:
-            return None
+    def position_biases(self, *, causal: bool = False) -> list[Tensor | None]:
+        """Biases of each layer's attention scores by the distance of the key, as `ops.attention`
+        takes them; None if the architecture has none. A layer without biases of its own has those
+        of the layer before, the first layer those of the module outside of the layers. `causal`:
+        of a decoder."""
         roles = self.tensors.before.items()
-        module = next(module for module, role in roles if role.op == "position_biases")
-        buckets = relative_buckets(n_buckets)
+        outside = [module for module, role in roles if role.op == "position_biases"]
+        found = self._position_biases("position_biases", *outside, causal=causal)
+        of_layers: list[Tensor | None] = []
+        for i in range(self.config.n_layers):
+            own = self.tensors.modules(i, "attention", "position_biases")
+            name = f"layer{i:02}.position_biases"
+            found = self._position_biases(name, *own, causal=causal) or found
+            of_layers.append(found)
+        return of_layers
+
+    def _position_biases(self, name: str, *modules: str, causal: bool) -> Tensor | None:
+        """Load the biases of the only module; None without one."""
+        if not modules:
+            return None
+        config, (module,) = self.config, modules
+        n_buckets = config.relative_attention_num_buckets
+        buckets = relative_buckets(n_buckets, config.relative_attention_max_distance, causal=causal)
         return self.load.position_biases(
-            "position_biases", f"{module}.weight", buckets, n_buckets, self.config.n_heads
+            name, f"{module}.weight", buckets, n_buckets, config.n_heads
         )
 
     def final_norm(self) -> Norm:
@@ -92,6 +110,20 @@ class LayerLoader:
             pre_mlp=pre_mlp,
             post_mlp=self._layer_norm(i, f"mlp.{after}", POST_MLP),
             qk_norm_gains=self._qk_norm_gains(i),
+        )
+
+    def cross_attention(self, i: int) -> CrossAttention:
+        """Load the cross-attention of a decoder's layer."""
+        config, name = self.config, f"layer{i:02}.cross"
+        width = config.n_heads * config.head_dim
+        norm = self._layer_norm(i, "cross.norm", ("cross.q",))
+        assert norm is not None, "cross-attention reads a norm"
+        k, v = (f"{m}.weight" for m in self.tensors.modules(i, "attention", "cross.kv"))
+        return CrossAttention(
+            norm=norm,
+            q=self._linear(i, "cross.q", config.hidden_size, width),
+            kv=Linear(self.load.kv(f"{name}.kv", k, v, config)),
+            out=self._linear(i, "cross.out", width),
         )
 
     def _layer_norm(self, i: int, name: str, ops: Sequence[str]) -> Norm | None:
@@ -160,7 +192,7 @@ class LayerLoader:
     def _linear(self, i: int, op: str, n_in: int, n_out: int | None = None) -> Linear:
         """Load a matrix from `n_in` inputs to `n_out` outputs (None: the residual stream)."""
         name, n_out = f"layer{i:02}.{op}", n_out or self.config.hidden_size
-        kind: Kind = "attention" if op.startswith("attn.") else "mlp"
+        kind: Kind = "mlp" if op.startswith("mlp.") else "attention"
         ((module, role),) = self.tensors.modules(i, kind, op).items()
         tensor = f"{module}.weight"
         source: Source = tensor

@@ -21,7 +21,7 @@ from app.engine.supervisor import SupervisedEngine
 from app.engine_client import EngineClient, Load, LocalEngine
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
-from app.prompt.encoder_texts import EncoderTexts
+from app.prompt.encoder_texts import EncoderInputs, EncoderTexts
 from app.prompt.tokenizing import NamedTokenizer
 from app.server import bind, http_server
 from app.train.trainer import Trainer
@@ -73,6 +73,7 @@ class SiteOptions:
     wait           until the engine is ready
     supervision    `timeouts` and `restart_policy` of `SupervisedEngine`
     encoder_texts  of the embedding model of an engine that has one
+    seq2seq_texts  of its encoder-decoder
     """
 
     load: Load | None = None
@@ -86,6 +87,7 @@ class SiteOptions:
     wait: bool = True
     supervision: dict[str, Any] = field(default_factory=dict)
     encoder_texts: EncoderTexts | None = None
+    seq2seq_texts: EncoderTexts | None = None
 
     def client_of(self, fake: dict[str, Any]) -> EngineClient:
         """Return the client of an engine with these `FakeOptions`."""
@@ -118,7 +120,7 @@ def start_site() -> Iterator[StartSite]:
         switching = ModelSwitcher(engine, settings, switch) if switch else None
         app = create_app(
             settings, engine, options.retention, options.compare, switching,
-            encoder_texts=options.encoder_texts,
+            encoder_inputs=EncoderInputs(options.encoder_texts, options.seq2seq_texts),
             trainer=Trainer(engine, switching, settings) if switching else None,
         )  # fmt: skip
         engine.start()

@@ -33,6 +33,7 @@ from gpu.inspection.requests import (
     Profile,
     Question,
     Routing,
+    Seq2Seq,
     StepPlan,
     Waterfall,
     WeightsDigest,
@@ -68,6 +69,10 @@ def _check(question: Question, info: EngineInfo) -> None:
     if isinstance(question, Encode | EncoderAttention) and info.embedding is None:
         raise InvalidRequest(
             "there is no embedding model; start the server with --embedding-model", "kind"
+        )
+    if isinstance(question, Seq2Seq) and info.encoder_decoder is None:
+        raise InvalidRequest(
+            "there is no encoder-decoder; start the server with --encoder-decoder-model", "kind"
         )
     ids = getattr(question, "ids", [0])
     if not ids or not all(0 <= id < info.model.vocab_size for id in ids):
@@ -123,6 +128,8 @@ def _answer(question: Question, info: EngineInfo, rng: np.random.Generator) -> A
             return Answer({}, (Array.of("vectors", vectors),))
         case EncoderAttention(ids=ids):
             return Answer({}, (Array.of("weights", _encoder_weights(len(ids), info, rng)),))
+        case Seq2Seq():
+            return _seq2seq(question, info, rng)
         case StepPlan(n_rows=n_rows, context=context):
             return Answer(fake_plan(info, n_rows, context), ())
         case Profile(n_rows=n_rows, context=context):
@@ -158,6 +165,24 @@ def _encoder_weights(n: int, info: EngineInfo, rng: np.random.Generator) -> npt.
     """Return random attention weights of a text of n tokens in the embedding model."""
     assert info.embedding is not None
     return rng.dirichlet([0.5] * n, (info.embedding.n_layers, FAKE_ENCODER_HEADS, n))
+
+
+def _seq2seq(question: Seq2Seq, info: EngineInfo, rng: np.random.Generator) -> Answer:
+    """Return a text of random tokens, one fewer than there is room for, and random attention."""
+    model = info.encoder_decoder
+    assert model is not None
+    n, m = len(question.ids), max(1, min(question.max_tokens, model.max_written) - 1)
+    own = np.tril(rng.beta(0.5, 2.0, (model.n_decoder_layers, model.n_heads, m, m)) + 1e-3)
+    arrays = {
+        "written": rng.integers(0, 256, m).astype(np.uint32),
+        "probabilities": rng.uniform(0.2, 1.0, m),
+        "encoder": rng.dirichlet([0.5] * n, (model.n_layers, model.n_heads, n)),
+        "decoder": own / own.sum(-1, keepdims=True),
+        "cross": rng.dirichlet([0.5] * n, (model.n_decoder_layers, model.n_heads, m)),
+        "step_ms": rng.gamma(9.0, 1.0, m),
+    }
+    info_ = {"encode_ms": 12.5, "ended": m < question.max_tokens}
+    return Answer(info_, tuple(Array.of(name, values) for name, values in arrays.items()))
 
 
 def _kv_state(info: EngineInfo, run: int = 1) -> KvState:

@@ -12,6 +12,7 @@ from gpu import (
 from gpu.info import (
     DeviceInfo,
     EmbeddingInfo,
+    EncoderDecoderInfo,
     EngineLimits,
     KvGroupInfo,
     LoraInfo,
@@ -83,6 +84,7 @@ class FakeOptions:
     name: str = "fake-story"
     hangs_with: int | None = None
     embedding: EmbeddingInfo | None = None
+    encoder_decoder: EncoderDecoderInfo | None = None
 
 
 def info_of(options: FakeOptions) -> EngineInfo:
@@ -122,4 +124,5 @@ def info_of(options: FakeOptions) -> EngineInfo:
         dispatches_per_token=8 * options.n_layers + 5,
         defaults=SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
         embedding=options.embedding,
+        encoder_decoder=options.encoder_decoder,
     )

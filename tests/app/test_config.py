@@ -99,6 +99,7 @@ VALUES: dict[str, tuple[list[str], Any]] = {
     "spec_type": (["ngram"], "ngram"),
     "draft": (["bundled"], "bundled"),
     "embedding_model": (["folder"], "folder"),
+    "encoder_decoder_model": (["folder"], "folder"),
     "switching": (["false"], False),
     "model_paths": (["false"], False),
     "training": (["all"], "all"),

@@ -25,6 +25,7 @@ from app.server import LOADING, PortError, _StatusPrinter, address, bind, http_s
 from gpu.info import EmbeddingInfo, KvGroupInfo
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import engine_pids, has_exited, wait_exited
+from tests.app.fake_encoder import SEQ2SEQ_INFO
 from tests.app.fake_engine import FakeEngine
 from tests.app.fake_options import FakeOptions
 from tests.app.page import PageClient
@@ -275,6 +276,15 @@ def test_the_start_names_the_embedding_model() -> None:
         ready = msgspec.structs.replace(hello, embedding=embedding)
         printer.on_state(Status("ready", "ready"), ready)
         assert [line for line in lines if line.startswith("Embedding model: ")] == expected
+
+
+def test_the_start_names_the_encoder_decoder() -> None:
+    hello = Hello.of(FakeEngine(FakeOptions(encoder_decoder=SEQ2SEQ_INFO)).info, chat=True)
+    lines: list[str] = []
+    printer = _StatusPrinter(None, lines.append)  # type: ignore[arg-type]
+    printer.on_state(Status("ready", "ready"), hello)
+    line = "Encoder-decoder: little-t5 (0.0 MB), reads texts of up to 16 tokens and writes up to 8"
+    assert line in lines
 
 
 def test_loading_is_told_after_a_download() -> None:

@@ -16,6 +16,7 @@ import msgspec
 from app import assets
 from app.engine_client import ReplicaStatus
 from app.http.encoder_attention import EncoderAttentionAnswer
+from app.http.seq2seq import Seq2SeqAnswer
 from app.http.sizing import SizingAnswer
 from app.local.exports import DtypeOffers
 from app.local.model_files import Manifest
@@ -115,7 +116,8 @@ def answer_types() -> str:
     """Return the namespace Answers: what routes and instruments answer."""
     answers = (
         ModelOffers, DtypeOffers, ReplicaStatus, PlanReport, Inventory, TensorSummary, SizingAnswer,
-        TrainOffer, StepAnswer, LoraChange, EncoderAttentionAnswer, RetrievalOffer, SearchAnswer,
+        TrainOffer, StepAnswer, LoraChange, EncoderAttentionAnswer, Seq2SeqAnswer, RetrievalOffer,
+        SearchAnswer,
     )  # fmt: skip
     return "\n".join(["declare namespace Answers {", *written_types(*answers), "}", ""])
 

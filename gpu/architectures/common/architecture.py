@@ -20,7 +20,8 @@ class Architecture:
 
     read_config  reads what config.json says, without the sizes; raises ModelError for what cannot
                  be run
-    tensors      the modules of a checkpoint
+    tensors      the modules of a checkpoint; of an encoder-decoder those of its encoder
+    decoder_tensors  of an encoder-decoder, the modules of its decoder; else None
     gguf         how GGUF files hold the model; None: GGUF is not supported
     torch        whether `gpu.pytorch` can run it
     config_keys  names of config.json that differ from Llama's: its own by Llama's
@@ -34,11 +35,13 @@ class Architecture:
     head_dim            None: hidden_size / n_heads
     n_kv_heads          None: n_heads
     intermediate_ratio  intermediate_size / hidden_size; None: the key is required
+    context             max_position_embeddings; None: the key is required
     """
 
     model_type: str
     read_config: Callable[[JsonObject, Sizes], Hyperparameters]
     tensors: TensorMap
+    decoder_tensors: TensorMap | None = None
     gguf: GgufFormat | None = None
     torch: bool = False
     config_keys: Mapping[str, str] = field(default_factory=dict)
@@ -48,3 +51,4 @@ class Architecture:
     head_dim: int | None = None
     n_kv_heads: int | None = None
     intermediate_ratio: int | None = None
+    context: int | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gpu.architectures.common.moe import MoeConfig
 from gpu.architectures.common.rope import RopeConfig
 
-ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +19,15 @@ class Hyperparameters:
     layer_norm       norms without biases are LayerNorms; False: RMSNorms. Those with biases always
                      are LayerNorms
     activation       of the MLP, an entry of `ACTIVATIONS`
+    gated_mlp        whether the MLP has a gate; None: the modules of the architecture say so
     rope             rotary positions; local_rope: those of layers with a sliding window, None: the
                      same
     rotary_dim       dimensions of a head that are rotated, the first ones; None: all
     first_position   position of the first token in the table of learned positions
     relative_attention_num_buckets
                      of distances whose learned biases are added to attention scores; 0: none are
+    relative_attention_max_distance
+                     distance from which on all keys have the bias of the last bucket
     nope_layers      layers without positions (NoPE)
     sliding_windows  for each layer the number of keys a row attends to, its own and those right
                      before it; None: all before it. (): no layer has a window. In encoders a row
@@ -43,11 +46,13 @@ class Hyperparameters:
     mlp_bias: bool = False
     layer_norm: bool = False
     activation: str = "silu"
+    gated_mlp: bool | None = None
     rope: RopeConfig = field(default_factory=RopeConfig)
     local_rope: RopeConfig | None = None
     rotary_dim: int | None = None
     first_position: int = 0
     relative_attention_num_buckets: int = 0
+    relative_attention_max_distance: int = 128
     nope_layers: tuple[int, ...] = ()
     sliding_windows: tuple[int | None, ...] = ()
     experts: MoeConfig | None = None

@@ -64,7 +64,7 @@ class TensorMap:
     before     modules read before the layers, the embedding first; after: after them
     dense      modules of a layer with one MLP; sparse: of a layer with experts
     sparse_layers      numbers of the layers with experts
-    not_in_first_layer modules that the first layer lacks
+    not_in_first_layer modules that the first layer lacks; only_in_first_layer: that the others lack
     norm_plus_one      norms are saved as gain - 1
     qk_norm_all_heads  the norms of queries and keys run over all heads together, else over each
     qkv_by_head        a fused tensor holds query, key and value of each head together, else all
@@ -78,6 +78,7 @@ class TensorMap:
     sparse: Roles = field(default_factory=dict)
     sparse_layers: frozenset[int] = frozenset()
     not_in_first_layer: tuple[str, ...] = ()
+    only_in_first_layer: tuple[str, ...] = ()
     norm_plus_one: bool = False
     qk_norm_all_heads: bool = False
     qkv_by_head: bool = False
@@ -106,14 +107,18 @@ class TensorMap:
         prefix = self.prefix.partition(".")[2]
         return replace(self, prefix=prefix, before=short(self.before), after=short(self.after))
 
+    def without_mlp(self, op: str) -> TensorMap:
+        """Return the map without the modules of MLPs that this dispatch reads."""
+        kept = {m: role for m, role in self.dense.items() if (role.kind, role.op) != ("mlp", op)}
+        return replace(self, dense=kept)
+
     def roles(self, layer: int | None) -> Roles:
         """Return the roles of a layer's modules; None: of those outside of the layers."""
         if layer is None:
             return {**self.before, **self.after}
         roles = self.sparse if layer in self.sparse_layers else self.dense
-        if layer == 0 and self.not_in_first_layer:
-            return {m: role for m, role in roles.items() if m not in self.not_in_first_layer}
-        return roles
+        absent = self.only_in_first_layer if layer else self.not_in_first_layer
+        return {m: role for m, role in roles.items() if m not in absent} if absent else roles
 
     def modules(self, layer: int, kind: Kind, *ops: str) -> dict[str, ModuleRole]:
         """Return the modules of a layer that these dispatches read, by their whole names."""

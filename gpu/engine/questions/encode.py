@@ -7,6 +7,7 @@ write a pass has few texts.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from gpu.errors import InvalidRequest
 from gpu.info import EmbeddingInfo
 from gpu.inspection.requests import MAX_ENCODED, Answer, Array, Encode, EncoderAttention
 from gpu.runner import Encoder
-from gpu.step import MAX_ROWS, Floats
+from gpu.step import MAX_ROWS
+
+Result = TypeVar("Result")
 
 ROWS_BESIDE_RUNS = 64
 """Most tokens of a pass while runs write, unless a text has more."""
@@ -46,7 +49,7 @@ def check(question: Encode, encoder: Encoder | None) -> Encoder:
             f"expected 1 to {MAX_ENCODED} texts, but got {len(question.texts)}", "texts"
         )
     for i, ids in enumerate(question.texts):
-        _check_ids(ids, encoder, encoder.max_tokens, f"texts[{i}]")
+        check_ids(ids, encoder.config.vocab_size, encoder.max_tokens, f"texts[{i}]")
     return encoder
 
 
@@ -54,7 +57,7 @@ def check_attention(question: EncoderAttention, encoder: Encoder | None) -> Enco
     """Return the encoder. Raises InvalidRequest if there is none, or for a text that it cannot
     encode."""
     encoder = _required(encoder)
-    _check_ids(question.ids, encoder, encoder.max_attending, "ids")
+    check_ids(question.ids, encoder.config.vocab_size, encoder.max_attending, "ids")
     return encoder
 
 
@@ -66,8 +69,8 @@ def _required(encoder: Encoder | None) -> Encoder:
     return encoder
 
 
-def _check_ids(ids: list[int], encoder: Encoder, most: int, param: str) -> None:
-    vocab = encoder.config.vocab_size
+def check_ids(ids: list[int], vocab: int, most: int, param: str) -> None:
+    """Raise InvalidRequest for a text that is empty, too long, or has ids beyond the vocabulary."""
     if not 1 <= len(ids) <= most:
         raise InvalidRequest(f"expected 1 to {most} ids, but got {len(ids)}", param)
     if not 0 <= min(ids) <= max(ids) < vocab:
@@ -80,7 +83,7 @@ def answer(question: Encode, encoder: Encoder, budget: QuestionBudget) -> Answer
         writing = budget.writing
         most = ROWS_BESIDE_RUNS if writing else MAX_ROWS
         n = encoder.n_fitting([len(ids) for ids in texts], most)
-        vectors = yield from _within(budget, encoder.vectors(texts[:n], in_pieces=writing))
+        vectors = yield from within(budget, encoder.vectors(texts[:n], in_pieces=writing))
         found.append(vectors)
         texts = texts[n:]
     return Answer({}, (Array.of("vectors", np.concatenate(found)),))
@@ -90,19 +93,19 @@ def answer_attention(
     question: EncoderAttention, encoder: Encoder, budget: QuestionBudget
 ) -> AnswerSteps:
     pieces = encoder.attention(question.ids, in_pieces=budget.writing)
-    weights = yield from _within(budget, pieces)
+    weights = yield from within(budget, pieces)
     return Answer({}, (Array.of("weights", weights),))
 
 
-def _within(
-    budget: QuestionBudget, pieces: Generator[None, None, Floats]
-) -> Generator[None, None, Floats]:
+def within(
+    budget: QuestionBudget, pieces: Generator[None, None, Result]
+) -> Generator[None, None, Result]:
     """Run a pass piece by piece within the share of encoding, and return what it computes."""
     while True:
         budget.set_share(SHARE)
         try:
             next(pieces)
         except StopIteration as done:
-            found: Floats = done.value
+            found: Result = done.value
             return found
         yield

@@ -39,6 +39,7 @@ export function helloOf({ plan, manifest, adapter, features, clockMs }, version,
     upstream: null,
     note: "",
     embedding: null,
+    encoder_decoder: null,
   };
 }
 

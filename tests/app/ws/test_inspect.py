@@ -185,6 +185,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "top 0": ({"kind": "losses", "ids": IDS, "top": 0}, "top"),
     "top 101": ({"kind": "losses", "ids": IDS, "top": 101}, "top"),
     "no embedding model to encode with": ({"kind": "encode", "texts": [IDS]}, "kind"),
+    "no encoder-decoder": ({"kind": "seq2seq", "ids": IDS}, "kind"),
     "no encoder to watch": ({"kind": "encoder_attention", "ids": IDS}, "kind"),
 }
 

@@ -17,7 +17,7 @@ const PIECE_ROWS = 16;
 /**
  * Questions that only the server answers, as the subject of a sentence.
  *
- * @type {Record<"digest" | "divergence" | "embedding" | "encode" | "encoder_attention" | "forward" | "neighbours" | "peaks", string>}
+ * @type {Record<"digest" | "divergence" | "embedding" | "encode" | "encoder_attention" | "forward" | "neighbours" | "peaks" | "seq2seq", string>}
  */
 const REFUSED = {
   digest: "digests of the weights are",
@@ -28,6 +28,7 @@ const REFUSED = {
   forward: "the vectors inside a layer are",
   neighbours: "neighbours of a token are",
   peaks: "the speed of the device is",
+  seq2seq: "encoder-decoders are",
 };
 
 /**
