@@ -38,9 +38,9 @@ times the largest error on two drivers."""
 class AttentionCase:
     """`at`: (slot, position) of each row; `bucket`: rows of the plan, 0 for as many; `apart`: rows
     of different sequences; `splits`: least of the plan; `capture`: entropies, too; `sharpness`: how
-    large scores get; `masked`: for each slot, positions first … end − 1 that are masked; `encoder`:
-    rows see their text up to its last row; `distances`: keys on each side of a row that have
-    position biases of their own, None: no biases."""
+    large scores get; `masked`: for each slot, positions first … end − 1 that are masked, but the
+    last h of them not in head h; `encoder`: rows see their text up to its last row; `distances`:
+    keys on each side of a row that have position biases of their own, None: no biases."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -89,7 +89,11 @@ class AttentionCase:
         biases = None
         if self.distances is not None:
             biases = f64(normal(np.random.default_rng(1), self.heads[0], 2 * self.distances + 1))
-        return reference.AttentionScoring(self.scale, self.cap, self.window, self.masked, biases)
+        masked = tuple(
+            tuple((first, max(first, end - head)) for head in range(self.heads[0]))
+            for first, end in self.masked
+        )
+        return reference.AttentionScoring(self.scale, self.cap, self.window, masked, biases)
 
     def filled(self, rig: Rig, seed: int, rng: np.random.Generator) -> LayerCache:
         """Return a cache of the case with random keys and values up to the last row of each slot.
@@ -128,14 +132,15 @@ def attend(
     entropy = rig.output(n_rows, n_heads, n_heads) if case.capture else None
     rig.run_op(
         ops.attention, batch, "attention", case.config, queries, cache.pools, LAYER, out.tensor,
-        entropy.tensor if entropy else None, mask_table(rig, case.masked),
+        entropy.tensor if entropy else None, mask_table(rig, case),
         position_biases(rig, case),
     )  # fmt: skip
     return out.read(), entropy.read() if entropy else None
 
 
-def mask_table(rig: Rig, masked: tuple[tuple[int, int], ...]) -> Tensor | None:
-    """Return the table of masked positions on the device; None if there are none."""
+def mask_table(rig: Rig, case: AttentionCase) -> Tensor | None:
+    """Return the masked positions of each slot and head on the device; None if there are none."""
+    masked = case.scoring.masked
     return rig.memory.upload("masked", np.array(masked, np.float32)) if masked else None
 
 

@@ -18,8 +18,8 @@ from gpu.reference import ops as reference
 @dataclass(frozen=True, slots=True)
 class WeightsCase:
     """`at`: (slot, position) of each row; `keys`: first, number; `bucket`: rows of the plan, 0 for
-    as many; `sharpness`: how large scores get; `masked`: for each slot, positions first … end − 1
-    that are masked; `encoder`: rows see keys after their own; `distances`: see `AttentionCase`."""
+    as many; `sharpness`: how large scores get; `encoder`: rows see keys after their own;
+    `masked`, `distances`: see `AttentionCase`."""
 
     heads: Heads
     at: tuple[tuple[int, int], ...]
@@ -75,7 +75,7 @@ def attention_weights(rig: Rig, case: WeightsCase, cache: LayerCache, q: Array) 
     queries, out = rig.input("q", q), rig.output(n_rows, n_heads * n, n_heads * n)
     rig.run_op(
         ops.attention_weights, batch, "weights", attention.config, queries, cache.pools, LAYER,
-        keys, out.tensor, mask_table(rig, case.masked), position_biases(rig, attention),
+        keys, out.tensor, mask_table(rig, attention), position_biases(rig, attention),
     )  # fmt: skip
     return out.read().reshape(n_rows, n_heads, n)
 

@@ -155,12 +155,14 @@ class Waterfall(_Question, frozen=True, tag="waterfall"):
 class Knockout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Masks attention to the tokens at positions `first` … `end` − 1 in the layers `first_layer` …
     `end_layer` − 1: their scores are −∞ before the softmax (Geva et al. 2023, "Dissecting Recall of
-    Factual Associations in Auto-Regressive Language Models")."""
+    Factual Associations in Auto-Regressive Language Models"). `head`: only in this head; None: in
+    all."""
 
     first: int
     end: int
     first_layer: int
     end_layer: int
+    head: int | None = None
 
 
 class Losses(_Question, frozen=True, tag="losses"):

@@ -37,7 +37,8 @@ class ActiveInterventions:
     loras      adapter: strength; 0 is off, 1 as it was trained
     experts_off
                (layer, expert): experts that the router of the layer cannot choose
-    masked     layer: (first, end), positions first … end − 1 to whose keys no row attends there
+    masked     (layer, head): (first, end), positions first … end − 1 to whose keys the head does
+               not attend
 
     A factor of 0 switches off, and both factors of a layer at 0 switch the layer off. Keys and
     values that earlier interventions left in the cache stay as they are. Statistics and states
@@ -52,7 +53,7 @@ class ActiveInterventions:
     patch: Mapping[int, Vector] = field(default_factory=dict)
     loras: Mapping[str, float] = field(default_factory=dict)
     experts_off: Collection[tuple[int, int]] = ()
-    masked: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    masked: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def of_stage(self, stage: Stage) -> ActiveInterventions:
         """Return those that a stage applies, by its own numbers of layers. It also steers and
@@ -66,16 +67,18 @@ class ActiveInterventions:
             first = stage.first if stage.is_first else stage.first + 1
             return {i - stage.first: of for i, of in by_layer.items() if first <= i <= stage.end}
 
-        heads = {(i - stage.first, h): f for (i, h), f in self.heads.items() if i in stage.layers}
+        def of_heads(by_head: Mapping[tuple[int, int], T]) -> dict[tuple[int, int], T]:
+            return {(i - stage.first, h): of for (i, h), of in by_head.items() if i in stage.layers}
+
         return ActiveInterventions(
-            heads,
+            of_heads(self.heads),
             own(self.attention),
             own(self.mlp),
             before(self.steer),
             before(self.patch),
             self.loras,
             [(i - stage.first, expert) for i, expert in self.experts_off if i in stage.layers],
-            own(self.masked),
+            of_heads(self.masked),
         )
 
     def validate(self, config: ModelConfig, n_inputs: int | None = None) -> None:
@@ -83,11 +86,11 @@ class ActiveInterventions:
         not finite in float32, or a vector of another width. `n_inputs`: layers before which the
         stream can be steered; None: all."""
         factors = (self.heads, self.attention, self.mlp, self.loras)
-        layers = [*self.attention, *self.mlp, *self.masked]
-        layers += [layer for layer, _ in (*self.heads, *self.experts_off)]
+        layers = [*self.attention, *self.mlp]
+        layers += [layer for layer, _ in (*self.heads, *self.experts_off, *self.masked)]
         _expect_below("layer", layers, config.n_layers)
         _expect_below("layer", [*self.steer, *self.patch], n_inputs or config.n_layers)
-        _expect_below("head", (head for _, head in self.heads), config.n_heads)
+        _expect_below("head", (head for _, head in (*self.heads, *self.masked)), config.n_heads)
         for layer, expert in self.experts_off:
             moe = config.moe_of(layer)
             _expect_below("expert", (expert,), moe.n_experts if moe else 0)
@@ -118,8 +121,8 @@ class ActiveInterventions:
             *_named(self.loras),
             *(struct.pack("<cII", b"e", *place) for place in sorted(self.experts_off)),
             *(
-                struct.pack("<cIII", b"k", layer, *ends)
-                for layer, ends in sorted(self.masked.items())
+                struct.pack("<cIIII", b"k", *place, *ends)
+                for place, ends in sorted(self.masked.items())
             ),
         ]
         return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest() if parts else b""
@@ -161,7 +164,7 @@ class InterventionSchedule:
             self._active.append(active)
 
     def with_masked(
-        self, first: int, masked: Mapping[int, tuple[int, int]]
+        self, first: int, masked: Mapping[tuple[int, int], tuple[int, int]]
     ) -> InterventionSchedule:
         """Return this schedule with the keys at `masked` masked for all tokens from `first` on."""
         changed = InterventionSchedule(self.cache_salt)

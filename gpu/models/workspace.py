@@ -255,7 +255,7 @@ class Instruments:
     `lora`, `kv`, `masked`). `capture` needs `states`. `last_hidden`: (n_rows, width), for the final
     norm of every row. `unfused`: for one row, the parts of fused dispatches too. `kv`: how new keys
     and values are rounded; its window is that of the pass's configuration. `masked`: masked keys of
-    each slot in a layer (n_slots, 2), see `gpu.ops.attention.attention`."""
+    each slot in a layer (n_slots, n_heads, 2), see `gpu.ops.attention.attention`."""
 
     states: States | None = None
     capture: Capture | None = None

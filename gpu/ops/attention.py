@@ -45,8 +45,8 @@ def attention(
 ) -> None:
     """out = softmax(cap(q · kᵀ · scale) [+ biases]) · v over the keys that a row sees in a layer.
 
-    `entropy` (rows, n_heads), in bits, is written if given. `masked` (n_slots, 2): positions first
-    … end − 1 that the rows of a slot do not attend to. With `batch.splits` a second dispatch
+    `entropy` (rows, n_heads), in bits, is written if given. `masked` (n_slots, n_heads, 2):
+    positions first … end − 1 to which a head does not attend. With `batch.splits` a second dispatch
     merges the splits if there are too many for the first. A rotated cache needs one more for the
     inverse rotation of out. `position_biases` (n_heads, 2 · d + 1), in bits, are those of keys from
     d before a row to d after it; the first and the last are also those of keys beyond.

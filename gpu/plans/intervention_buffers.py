@@ -99,10 +99,10 @@ class InterventionBuffers:
         return self._tensors
 
     def masked(self) -> Callable[[int], Tensor]:
-        """Return the masked keys of a layer (n_slots, 2), allocated at the first call."""
+        """Return the masked keys of a layer (n_slots, 2 · n_heads), allocated at the first call."""
         if self._masked is None:
             # Positions are whole numbers far below 2²⁴, which float32 holds exactly.
-            shape = (self._config.n_layers, self._n_slots, 2)
+            shape = (self._config.n_layers, self._n_slots, 2 * self._config.n_heads)
             self._masked = _Table.make("interventions.masked", self._memory, shape, 0.0)
         return self._masked.layer
 
@@ -129,11 +129,12 @@ class InterventionBuffers:
             table.set(self._memory, slot, wanted)
 
     def _mask(self, active: ActiveInterventions) -> Rows:
-        """Return the masked keys (n_layers, 2), first and end; both 0 where there are none."""
-        masked = np.zeros((self._config.n_layers, 2), np.float32)
-        for layer, ends in active.masked.items():
-            masked[layer] = ends
-        return masked
+        """Return the masked keys (n_layers, 2 · n_heads), first and end of each head; both 0 where
+        there are none."""
+        masked = np.zeros((self._config.n_layers, self._config.n_heads, 2), np.float32)
+        for place, ends in active.masked.items():
+            masked[place] = ends
+        return masked.reshape(len(masked), -1)
 
     def _factors(self, active: ActiveInterventions) -> tuple[Rows, Rows]:
         """Return factors of heads (n_layers, n_heads) and updates (n_layers, len(SUBLAYERS))."""

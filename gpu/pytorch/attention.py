@@ -77,17 +77,18 @@ def attend(
     weights (n_rows, n_heads, n_context).
 
     q (n_rows, n_heads, head_dim); keys, values (n_context, n_kv_heads, head_dim); query heads share
-    key heads in groups (Ainslie et al. 2023, "GQA"). unseen (n_rows, n_context): keys that a row
-    does not attend to. biases (n_rows, n_heads, n_context).
+    key heads in groups (Ainslie et al. 2023, "GQA"). unseen (n_rows, n_heads or 1, n_context):
+    keys to which a head does not attend in a row. biases (n_rows, n_heads, n_context).
     """
     _, n_kv_heads, head_dim = keys.shape
     grouped = q.view(len(q), n_kv_heads, -1, head_dim)
-    scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys) * scale
+    scores = torch.einsum("rkgd,ckd->rkgc", grouped, keys).flatten(1, 2) * scale
     if biases is not None:
-        scores = scores + biases.reshape(scores.shape)
-    weights = scores.masked_fill(unseen[:, None, None], -math.inf).softmax(-1)
-    attn_out = torch.einsum("rkgc,ckd->rkgd", weights, values)
-    return attn_out.reshape(q.shape), weights.flatten(1, 2)
+        scores = scores + biases
+    weights = scores.masked_fill(unseen, -math.inf).softmax(-1)
+    of_groups = weights.view(*grouped.shape[:3], -1)
+    attn_out = torch.einsum("rkgc,ckd->rkgd", of_groups, values)
+    return attn_out.reshape(q.shape), weights
 
 
 def rounded(heads: torch.Tensor, storage: str | None) -> torch.Tensor:

@@ -160,7 +160,7 @@ class TorchEncoder:
         if self._position_biases is not None:
             buckets = distances.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
             biases = self._position_biases[buckets].permute(0, 2, 1)
-        unseen = distances.abs() >= window
+        unseen = (distances.abs() >= window)[:, None]
         attn_out, weights = attend(q, k, v, unseen, config.head_dim**-0.5, biases)
         return attn_out.flatten(1), weights
 

@@ -43,7 +43,8 @@ class InterventionHooks:
         return attn_out
 
     def unseen(self, layer: int, unseen: torch.Tensor) -> torch.Tensor:
-        """Hook of the keys that rows of one sequence do not attend to (n_rows, n_keys)."""
+        """Hook of the keys to which heads do not attend in the rows of one sequence (n_rows,
+        n_heads, n_keys)."""
         return unseen
 
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:
@@ -96,7 +97,9 @@ class RowInterventions(InterventionHooks):
     def unseen(self, layer: int, unseen: torch.Tensor) -> torch.Tensor:
         changed = unseen.clone()
         for i, active in enumerate(self._rows):
-            changed[i, slice(*active.masked.get(layer, (0, 0)))] = True
+            for (at, head), keys in active.masked.items():
+                if at == layer:
+                    changed[i, head, slice(*keys)] = True
         return changed
 
     def attention(self, layer: int, update: torch.Tensor) -> torch.Tensor:

@@ -222,6 +222,7 @@ class TorchLlama:
             keys, values = self._append(i, slot, k[slot.which], v[slot.which], kv)
             watcher.keep(keys=keys, values=values)
             unseen = unseen_keys(slot.positions, len(keys), window)
+            unseen = unseen[:, None].expand(-1, config.n_heads, -1)
             unseen = batch.hooks.of(slot.which).unseen(i, unseen)
             attn_out[slot.which], p = attend(q[slot.which], keys, values, unseen, scale)
             weights.append((slot.which, p))

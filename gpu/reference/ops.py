@@ -61,13 +61,14 @@ class Norm:
 @dataclass(frozen=True, slots=True)
 class AttentionScoring:
     """Settings of attention scores. `scale` None: 1 / √head_dim. `masked`: for each slot, positions
-    first … end − 1 that its rows do not attend to; (): none. `position_biases` (n_heads, 2d + 1):
-    added to the scores of keys at distances −d to d; the outermost also to those beyond."""
+    first … end − 1 to which each head does not attend there; (): none. `position_biases` (n_heads,
+    2d + 1): added to the scores of keys at distances −d to d; the outermost also to those beyond.
+    """
 
     scale: float | None = None
     cap: float | None = None
     window: int | None = None
-    masked: tuple[tuple[int, int], ...] = ()
+    masked: tuple[tuple[tuple[int, int], ...], ...] = ()
     position_biases: Array | None = None
 
 
@@ -277,7 +278,7 @@ def scores(
     if scoring.window is not None:
         found[np.abs(distances) >= scoring.window] = -np.inf
     if scoring.masked:
-        found[slice(*scoring.masked[slot])] = -np.inf
+        found[slice(*scoring.masked[slot][head])] = -np.inf
     return found
 
 

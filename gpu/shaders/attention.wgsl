@@ -13,8 +13,8 @@
 //
 // q             [n_rows][Q_STRIDE / 4] vec4
 // k_pool, v_pool, block_tables  see lib/paging.wgsl
-// masked        [n_slots] positions x … y − 1, to which a slot's rows do not attend (attention
-//               knockout, Geva et al. 2023; not bound without MASKED)
+// masked        [n_slots][N_HEADS] positions x … y − 1, to which a head does not attend in a slot's
+//               rows (attention knockout, Geva et al. 2023; not bound without MASKED)
 // out           [n_rows][Q_STRIDE / 4] vec4; for a merge: [n_splits][SPLIT_ROWS][Q_STRIDE / 4]
 // heads_out     [n_rows][N_HEADS] entropy in bits (not bound without CAPTURE);
 //               for a merge: [n_splits][SPLIT_ROWS][N_HEADS] State
@@ -107,11 +107,11 @@ fn first_seen(row: u32) -> u32 {
   return select(0u, own + 1u - WINDOW, WINDOW > 0u && own >= WINDOW);
 }
 
-// Which of four keys the rows of the run may attend to. `masked` is read here and not kept in the
-// run: where it is not bound, Tint takes all of that for non-uniform, and barriers are refused.
-fn are_unmasked(run: SequenceRows, keys: vec4u) -> vec4<bool> {
+// Which of four keys query i may attend to. `masked` is read here and not kept in the run: where it
+// is not bound, Tint takes all of that for non-uniform, and barriers are refused.
+fn are_unmasked(run: SequenceRows, i: u32, keys: vec4u) -> vec4<bool> {
   if (!MASKED) { return vec4<bool>(true); }
-  let ends = vec2u(masked[run.table / MAX_BLOCKS]);
+  let ends = vec2u(masked[run.table / MAX_BLOCKS * N_HEADS + head_of(run, i)]);
   return (keys < vec4u(ends.x)) | (keys >= vec4u(ends.y));
 }
 

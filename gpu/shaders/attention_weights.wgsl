@@ -52,7 +52,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let last = last_seen(row);
   var state = State(LOWEST, 0.0, 0.0);
   for (var key = oldest + lane; key <= last; key += LANES) {
-    if (is_unmasked(row, key)) { state = merged(state, State(score(row, head, key), 1.0, 0.0)); }
+    if (is_unmasked(row, head, key)) {
+      state = merged(state, State(score(row, head, key), 1.0, 0.0));
+    }
   }
   lane_states[lane] = state;
   workgroupBarrier();
@@ -66,17 +68,17 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   for (var i = lane; i < range.n; i += LANES) {
     let key = range.first + i;
     var weight = 0.0;
-    if (key >= oldest && key <= last && is_unmasked(row, key)) {
+    if (key >= oldest && key <= last && is_unmasked(row, head, key)) {
       weight = exp2(score(row, head, key) - all.maximum) / all.sum;
     }
     weights[at + i] = weight;
   }
 }
 
-// True if the row may attend to the key.
-fn is_unmasked(row: u32, key: u32) -> bool {
+// True if the head may attend to the key in the row.
+fn is_unmasked(row: u32, head: u32, key: u32) -> bool {
   if (!MASKED) { return true; }
-  let ends = vec2u(masked[step.rows[row].slot]);
+  let ends = vec2u(masked[step.rows[row].slot * N_HEADS + head]);
   return key < ends.x || key >= ends.y;
 }
 

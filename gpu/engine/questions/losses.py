@@ -37,6 +37,12 @@ def _check_knockout(knockout: Knockout, question: Losses, model: QuestionedModel
                 f"expected {what} from 0 to {n - 1}, at least one, but got {first} to {end - 1}",
                 "knockout",
             )
+    if knockout.head is not None and not 0 <= knockout.head < config.n_heads:
+        raise InvalidRequest(
+            f"expected a head from 0 to {config.n_heads - 1}, or none for all of them, but got "
+            f"{knockout.head}",
+            "knockout",
+        )
     last = knockout.end - 1  # a later token sees itself, an earlier one no fewer tokens before
     for layer in range(knockout.first_layer, knockout.end_layer):
         window = config.sliding_window_of(layer)
@@ -49,13 +55,19 @@ def _check_knockout(knockout: Knockout, question: Losses, model: QuestionedModel
             )
 
 
+def _masked(knockout: Knockout, model: QuestionedModel) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return what is masked, see `ActiveInterventions.masked`."""
+    one = knockout.head
+    heads = range(model.runner.config.n_heads) if one is None else (one,)
+    layers = range(knockout.first_layer, knockout.end_layer)
+    return {(i, head): (knockout.first, knockout.end) for i in layers for head in heads}
+
+
 def answer(question: Losses, model: QuestionedModel, schedule: InterventionSchedule) -> AnswerSteps:
     ids, reading, most = question.ids, LossReading(question.top), model.recomputer.max_samples
     variant = PassVariant(rope=question.rope)
     if (knockout := question.knockout) is not None:
-        layers = range(knockout.first_layer, knockout.end_layer)
-        masked = dict.fromkeys(layers, (knockout.first, knockout.end))
-        schedule = schedule.with_masked(question.first, masked)
+        schedule = schedule.with_masked(question.first, _masked(knockout, model))
     for first, end in model.pieces(question.first, len(ids) - 1, schedule, "losses", most):
         logits = yield from model.recomputer.logits(ids[:end], first, schedule, variant)
         reading.add(logits, ids[first + 1 : end + 1])

@@ -39,9 +39,9 @@ fn score_keys(
   return scores;
 }
 
-// Which of four keys from `first` to before `end` the rows of the run may attend to.
-fn visible(run: SequenceRows, keys: vec4u, first: u32, end: u32) -> vec4<bool> {
-  let unmasked = are_unmasked(run, keys);
+// Which of four keys from `first` to before `end` query i may attend to.
+fn visible(run: SequenceRows, i: u32, keys: vec4u, first: u32, end: u32) -> vec4<bool> {
+  let unmasked = are_unmasked(run, i, keys);
   if (WINDOW == 0u) { return (keys < vec4u(end)) & unmasked; }
   return (keys < vec4u(end)) & (keys >= vec4u(first)) & unmasked;
 }
@@ -55,11 +55,12 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
   var scores = score_keys(run, key, at);
   for (var f = 0u; f < QUERY_QUADS; f++) {
     for (var j = 0u; j < QUAD_SIZE; j++) {
-      let score = scores_of(scores[f][j], key_biases(run, f * 4u + j, keys));
-      let is_seen = visible(run, keys, (*seen).first[f][j], (*seen).end[f][j]);
+      let i = f * 4u + j;
+      let score = scores_of(scores[f][j], key_biases(run, i, keys));
+      let is_seen = visible(run, i, keys, (*seen).first[f][j], (*seen).end[f][j]);
       let s = select(vec4f(LOWEST), score, is_seen);
       scores[f][j] = s;
-      store_maximum(f * 4u + j, lane, max(max(s.x, s.y), max(s.z, s.w)));
+      store_maximum(i, lane, max(max(s.x, s.y), max(s.z, s.w)));
     }
   }
   workgroupBarrier();
@@ -73,7 +74,7 @@ fn score_kv_tile(run: SequenceRows, first: u32, lane: u32, at: ptr<function, Que
       var share = exp2(below);
       // A query may see no key of a tile; then all differences are 0 and weights would be 1.
       if (WINDOW > 0u || MASKED) {
-        let is_seen = visible(run, keys, (*seen).first[f][j], (*seen).end[f][j]);
+        let is_seen = visible(run, f * 4u + j, keys, (*seen).first[f][j], (*seen).end[f][j]);
         share = select(vec4f(), share, is_seen);
       }
       let place = (f * 4u + j) * LANES + lane;

@@ -136,7 +136,7 @@ fn are_seen(run: SequenceRows, i: u32, keys: vec4u) -> vec4<bool> {
   if (i / HEADS >= run.n) { return vec4<bool>(); }
   let row = row_of(run, i);
   let in_range = (keys <= vec4u(last_seen(row))) & (keys >= vec4u(first_seen(row)));
-  return in_range & are_unmasked(run, keys);
+  return in_range & are_unmasked(run, i, keys);
 }
 
 // Turns scores into weights, and leaves the state of every query.

@@ -195,13 +195,21 @@ fn mask_scores(run: SequenceRows, first: u32, quad: u32, lane: u32) -> vec4f {
   var top = vec4f(LOWEST);
   for (var j = 0u; j < LANE_KEYS; j++) {
     let key = vec4u(first + j);
-    let is_seen = (key < n_keys) & (key >= least) & are_unmasked(run, key);
+    let is_seen = (key < n_keys) & (key >= least) & queries_unmasked(run, query, first + j);
     let score = scores_of(scores[quad][j], query_biases(run, query, first + j));
     let s = select(vec4f(LOWEST), score, is_seen);
     scores[quad][j] = s;
     top = max(top, s);
   }
   return top;
+}
+
+// Which of four queries from `query` on may attend to a key.
+fn queries_unmasked(run: SequenceRows, query: u32, key: u32) -> vec4<bool> {
+  var found = vec4<bool>(true);
+  if (!MASKED) { return found; }
+  for (var e = 0u; e < 4u; e++) { found[e] = are_unmasked(run, query + e, vec4u(key)).x; }
+  return found;
 }
 
 // What is added to the scores of a key for four queries from `query` on.

@@ -271,6 +271,8 @@ BAD: list[tuple[Question, str]] = [
     (Losses([1] * 9, knockout=Knockout(-1, 2, 0, 1)), "expected positions from 0 to 7"),
     (Losses([1] * 9, knockout=Knockout(1, 2, 0, 99)), "expected layers from 0 to"),
     (Losses([1] * 9, knockout=Knockout(1, 2, 1, 1)), "expected layers from 0 to"),
+    (Losses([1] * 9, knockout=Knockout(1, 2, 0, 1, head=-1)), "expected a head from 0 to"),
+    (Losses([1] * 9, knockout=Knockout(1, 2, 0, 1, head=99)), "none for all of them, but got 99"),
     (Losses([1] * 9, knockout=Knockout(0, 2, 0, 1)), "nothing left to attend to in layer 0"),
     (Waterfall([1], 0, SamplingParams(), 0), "seed should be that of the run"),
     (Waterfall([1], 0, SamplingParams(seed=1), -1), "index should be from 0 to 4294967295"),

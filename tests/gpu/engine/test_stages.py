@@ -127,7 +127,7 @@ def test_statistics_and_instruments_are_those_of_one_device(one: Engine, staged:
             AttentionFrom(ids, 8, spans),
             ForwardPass(ids, 8, BOUNDARY + 1, head=1, spans=spans),
             Losses(ids, rope=False),
-            Losses(ids, first=6, spans=spans, knockout=Knockout(1, 4, 1, BOUNDARY + 1)),
+            Losses(ids, first=6, spans=spans, knockout=Knockout(1, 4, 1, BOUNDARY + 1, head=1)),
             Divergence(ids, keys="q8", values="q4"),
             Divergence(ids, window=4),
         )

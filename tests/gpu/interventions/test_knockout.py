@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.inspection.requests import Knockout, Losses
 from gpu.interventions.active import ActiveInterventions
@@ -70,12 +71,16 @@ def asked(engine: Engine, knockout: Knockout | None, first: int = FIRST) -> Floa
     return engine.inspect(Losses(IDS, first=first, knockout=knockout)).result()["logprob"]
 
 
-def knockouts(n_layers: int) -> list[Knockout]:
-    """Return one of all layers, one of the last alone, and one that hides a row from itself."""
+def knockouts(config: ModelConfig) -> list[Knockout]:
+    """Return one of all layers, one of the last alone, one that hides a row from itself, one of a
+    single head, and one of a head in every layer."""
+    n_layers, n_heads = config.n_layers, config.n_heads
     return [
         Knockout(3, 9, 0, n_layers),
         Knockout(12, 13, n_layers - 1, n_layers),
         Knockout(FIRST - 1, FIRST + 2, 0, 1),
+        Knockout(1, 19, n_layers - 1, n_layers, head=1),
+        Knockout(4, 20, 0, n_layers, head=n_heads - 1),
     ]
 
 
@@ -85,15 +90,16 @@ def test_losses_are_those_of_transformers_with_the_same_mask(
 ) -> None:
     engine, reference = load(backend, name), Reference(folder(name))
     plain = losses(reference.logits(IDS))
-    moved = 0.0
-    for knockout in knockouts(engine.config.n_layers):
+    moved = []
+    for knockout in knockouts(engine.config):
         keys = slice(knockout.first, knockout.end)
         layers = range(knockout.first_layer, knockout.end_layer)
-        with masked(reference.model, FIRST, keys, layers):
+        with masked(reference.model, FIRST, keys, layers, knockout.head):
             want = losses(reference.logits(IDS))
         np.testing.assert_allclose(asked(engine, knockout), want, atol=TOLERANCE)
-        moved = max(moved, float(np.abs(want - plain).max()))
-    assert moved > 100 * TOLERANCE, "the masks should show"
+        moved.append(float(np.abs(want - plain).max()))
+    assert max(moved[:3]) > 100 * TOLERANCE, "the masks should show"
+    assert min(moved[3:]) > 10 * TOLERANCE, "and so should those of one head"
     np.testing.assert_allclose(asked(engine, None), plain, atol=TOLERANCE)
 
 
@@ -120,7 +126,7 @@ def test_keys_are_masked_under_the_interventions_of_the_text(load: Load, backend
 def test_a_knockout_leaves_no_trace_and_has_the_same_bits_again(load: Load, backend: str) -> None:
     """Nor do the keys of masked rows serve other questions about the same text."""
     engine = load(backend, LLAMA)
-    first, other = knockouts(engine.config.n_layers)[:2]
+    first, other = knockouts(engine.config)[:2]
     plain, without = asked(engine, None), asked(engine, first)
     assert np.array_equal(asked(engine, None), plain)
     assert not np.array_equal(asked(engine, other), without)

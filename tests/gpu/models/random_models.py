@@ -175,13 +175,18 @@ def _layers_of(model: Any) -> Any:
 
 
 @contextmanager
-def masked(model: Any, first: int, keys: slice, layers: range) -> Iterator[None]:
+def masked(
+    model: Any, first: int, keys: slice, layers: range, head: int | None = None
+) -> Iterator[None]:
     """Mask attention from the tokens at `first` and after it to `keys` in these layers of
-    transformers' model with eager attention, by changing the mask (1, 1, n, n) of each."""
+    transformers' model with eager attention, in one head or in all, by changing the mask of each
+    layer: (1, 1, n, n), here (1, n_heads, n, n)."""
+    n_heads = model.config.num_attention_heads
+    heads = slice(None) if head is None else head
 
     def mask(_module: Any, inputs: Any, named: Any) -> Any:
-        changed = named["attention_mask"].clone()
-        changed[..., first:, keys] = -torch.inf
+        changed = named["attention_mask"].repeat(1, n_heads, 1, 1)
+        changed[:, heads, first:, keys] = -torch.inf
         return inputs, {**named, "attention_mask": changed}
 
     handles = []
