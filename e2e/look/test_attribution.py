@@ -41,6 +41,13 @@ def choose(look: LookPanel, name: str) -> None:
     look.panel.get_by_text(name, exact=True).click()
 
 
+def drag(look: LookPanel, first: int, last: int) -> None:
+    """Drag over tokens of the prompt."""
+    for i, act in ((first, "down"), (last, "up")):
+        look.panel.locator(".ls-tok").nth(i).hover()
+        getattr(look.page.mouse, act)()
+
+
 @dataclass(frozen=True)
 class Asked:
     """A page with an answer: ids and texts of its prompt, and ids of what was written."""
@@ -169,6 +176,97 @@ def test_attention_to_each_word_is_masked_in_windows_of_layers(page: Page, bundl
         "With attention to “fox” masked in layer 1"
     )
     assert violations(page) == []
+
+
+@pytest.mark.quick
+def test_attention_to_a_selection_is_masked_head_by_head(page: Page, bundled: Site) -> None:
+    asked = answered(page, bundled, "The fox saw the owl", 4)
+    look, prompt, texts, written = asked.look, asked.prompt, asked.texts, asked.written
+    choose(look, "Whole answer")
+    choose(look, "Masked")
+    choose(look, "1 head")
+    expect(look.panel.locator(".ab-say")).to_contain_text("Select tokens of the prompt")
+    start = texts.index(" fox")
+    drag(look, start, start + 1)
+    expect(look.panel.locator(".ab-say")).to_contain_text("attention to “fox saw” were masked")
+    rows = measure(look)
+    sizes = json.loads((tale.model_dir() / "config.json").read_text())
+    n_layers, n_heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    heads = ["all", *(str(head) for head in range(n_heads))]
+    assert [(row["layers"], row["head"]) for row in rows] == [
+        ("all layers", "all"),
+        *((f"layer {layer}", head) for layer in range(n_layers) for head in heads),
+    ]
+    for row in (rows[0], rows[1], rows[2 + n_heads], rows[-1]):
+        first, end = (0, n_layers)
+        if row["layers"] != "all layers":
+            first = int(row["layers"].removeprefix("layer "))
+            end = first + 1
+        head = None if row["head"] == "all" else int(row["head"])
+        knockout = Knockout(start, start + 2, first, end, head)
+        question = Losses([*prompt, *written], top=1, first=len(prompt) - 1, knockout=knockout)
+        after = float(ask_engine(bundled, question)["logprob"].astype(np.float64).sum())
+        assert row["masked"] == " fox saw"
+        assert float(row["after"]) == pytest.approx(after, abs=1e-4)
+    grid = look.panel.get_by_role("slider", name="Heads and layers")
+    grid.focus()
+    for key in (*["ArrowUp"] * (1 + n_heads), "Home", "ArrowRight", "ArrowDown", "ArrowDown"):
+        grid.press(key)
+    expect(look.panel.locator(".ab-one")).to_contain_text(
+        "With attention to “fox saw” masked in head 1 of layer 0, the answer"
+    )
+    strongest = max(
+        (row for row in rows if row["head"] != "all"), key=lambda row: abs(float(row["difference"]))
+    )
+    expect(look.panel.locator(".ab-list li .w").first).to_have_text(
+        f"{strongest['layers']}, head {strongest['head']}"
+    )
+    assert violations(page) == []
+
+
+def test_a_run_of_tokens_is_selected_by_clicks_and_keys(page: Page, bundled: Site) -> None:
+    asked = answered(page, bundled, "The fox saw the owl", 4)
+    look, prompt, texts, written = asked.look, asked.prompt, asked.texts, asked.written
+    choose(look, "Whole answer")
+    choose(look, "Selection")
+    say, tokens = look.panel.locator(".ab-say"), look.panel.locator(".ls-tok")
+    start = texts.index(" fox")
+    tokens.nth(start + 2).click()
+    expect(say).to_contain_text("without “the”")
+    tokens.nth(start).click()
+    expect(say).to_contain_text("without “fox saw the”")
+    (row,) = measure(look)
+    left = [*prompt[:start], *prompt[start + 3 :]]
+    without = logprob(bundled, [*left, *written], len(left))
+    assert row["left out"] == " fox saw the"
+    assert float(row["without it"]) == pytest.approx(without, abs=1e-4)
+    tokens.nth(start + 3).click()
+    expect(say).to_contain_text("without “owl”")
+    tokens.nth(start + 1).click(modifiers=["Shift"])
+    expect(say).to_contain_text("without “saw the owl”")
+    tokens.nth(start + 1).focus()
+    for key, expected in (
+        ("Shift+ArrowRight", "without “the owl”"),
+        ("Shift+ArrowLeft", "without “saw the owl”"),
+        ("Shift+ArrowLeft", "without “fox saw the owl”"),
+        ("Enter", "without “fox”"),
+        ("ArrowRight", "without “fox”"),
+        ("Enter", "without “fox saw”"),
+    ):
+        page.keyboard.press(key)
+        expect(say).to_contain_text(expected)
+    choose(look, "Swapped")
+    expect(say).to_contain_text("with each two of the 5 parts of the prompt swapped")
+    expect(look.panel.get_by_role("radio", name="Selection")).to_be_disabled()
+
+
+def test_the_part_that_is_looked_at_becomes_the_selection(page: Page, bundled: Site) -> None:
+    look = answered(page, bundled, "The fox saw the owl", 4).look
+    choose(look, "Masked")
+    measure(look)
+    look.panel.get_by_role("button", name="owl").click()
+    choose(look, "1 head")
+    expect(look.panel.locator(".ab-say")).to_contain_text("attention to “owl” were masked")
 
 
 def test_what_cannot_be_measured_is_said_and_a_measurement_stops(

@@ -16,12 +16,14 @@ import { KnockoutGrid } from "./grid.js";
 import { LikelyTable } from "./likely.js";
 import { newList } from "./list.js";
 import { Measurement } from "./measure.js";
-import { partsOf, unitsOf } from "./units.js";
+import { Selection } from "./selection.js";
+import { byHead, partsOf, selectedUnit, unitsOf } from "./units.js";
 import { windowsOf } from "./windows.js";
-import { numbersOf, oneOf, POSITIONS_OFF, sayOf } from "./words.js";
+import { nameOf, numbersOf, oneOf, POSITIONS_OFF, rowName, sayOf } from "./words.js";
 
-/** @typedef {import("./grid.js").Cell} Cell */
+/** @typedef {import("./measure.js").Step} Cell */
 /** @typedef {import("./units.js").PromptPart} PromptPart */
+/** @typedef {import("./selection.js").Span} Span */
 /**
  * What is shown: the prompt, what is predicted (`what`: in words; `isToken`: one token), and its measurement.
  *
@@ -59,6 +61,10 @@ let likely;
 let text;
 /** @type {KnockoutGrid} */
 let grid;
+/** @type {Selection} */
+let selection;
+/** The prompt in which tokens are selected: its ids. */
+let selectedIn = "";
 
 /** @type {Instrument} */
 export const attribution = {
@@ -74,7 +80,8 @@ export const attribution = {
     draw(focus.hello.model.n_layers);
     const { nDone, change } = now.measurement;
     if (!nDone) return "Nothing is computed until you measure.";
-    const how = change === "mask" ? "attention to each part of it masked" : "each part of it changed";
+    const parts = choices.unit === "selection" ? "the selected tokens" : "each part of it";
+    const how = change === "mask" ? `attention to ${parts} masked` : `${parts} changed`;
     return `The engine read ${plural(nDone + 1, "text")}: with the prompt as it is, and with ${how}.`;
   },
 
@@ -103,12 +110,37 @@ async function shownFrom(focus) {
   const { ids: asked, first } = predicted.target;
   const { name, dtype, n_layers: nLayers } = hello.model;
   const width = change === "mask" ? choices.widthFor(nLayers) : 0;
-  const choice = [target, target === "typed" && typed, change, unit, width, asked.length];
+  const units = predicted.what ? chosenUnits(segment, parts, hello.model.n_heads) : [];
+  const of = unit === "selection" && units.length ? [units.length, units[0].from, units[0].to] : [];
+  const choice = [target, target === "typed" && typed, change, unit, ...of, width, asked.length];
   const key = [name, dtype, segment.id, ...choice].join(" ");
-  const units = predicted.what ? unitsOf(parts, unit) : [];
   const layers = { windows: width ? windowsOf(nLayers, width) : [], nLayers };
   const measurement = kept.get(key) ?? new Measurement({ ...predicted.target, spans }, units, change, layers);
   return { key, segment, parts, measurement, what: predicted.what, isToken: asked.length === first + 1 };
+}
+
+/**
+ * The parts of the prompt that are changed, as chosen; none without a selection, if that is chosen.
+ *
+ * @param {Segment} segment
+ * @param {PromptPart[]} parts
+ * @param {number} nHeads
+ */
+function chosenUnits({ prompt }, parts, nHeads) {
+  if (choices.unit !== "selection") return unitsOf(parts, choices.unit);
+  if (selectedIn !== keyOf(prompt)) selectIn(prompt, null);
+  if (!selection.span) return [];
+  const unit = selectedUnit(parts, selection.span);
+  return choices.isByHead ? byHead(unit, nHeads) : [unit];
+}
+
+/** @param {ToPage.TokenText[]} prompt */
+const keyOf = (prompt) => prompt.map(({ id }) => id).join(" ");
+
+/** @param {ToPage.TokenText[]} prompt @param {Span | null} span */
+function selectIn(prompt, span) {
+  selection.set(span);
+  selectedIn = keyOf(prompt);
 }
 
 /**
@@ -158,8 +190,16 @@ async function toggle() {
 /** Before another choice is measured, what is measured stops. */
 function restart() {
   leaving.abort();
+  if (choices.unit === "selection" && !selection.span) selectLooked();
   looked = null;
   changed("look");
+}
+
+/** Select the part of the prompt that is looked at. */
+function selectLooked() {
+  if (!now?.measurement.nDone) return;
+  const unit = now.measurement.units[cellOf(now.measurement).unit];
+  if (unit) selectIn(now.segment.prompt, { from: unit.from, to: unit.to });
 }
 
 // ---- layout -------------------------------------------------------------------------------------
@@ -188,6 +228,7 @@ function buildText() {
     lookAt(unit === null ? null : { unit, window: null });
   };
   text = new LossText(words, look, look);
+  selection = new Selection(text, restart);
   grid = new KnockoutGrid(lookAt);
   column.append(grid.node);
   return column;
@@ -196,14 +237,14 @@ function buildText() {
 function buildList() {
   const box = el("div", "ab-list");
   likely = new LikelyTable();
-  list = newList((i) => lookAt({ unit: i, window: null }));
+  list = newList(lookAt);
   box.append(at.one, likely.box, list.box);
   return box;
 }
 
 // ---- drawing ------------------------------------------------------------------------------------
 
-/** Index of the unit that a prompt token belongs to; null: none. @param {number} i */
+/** Index of the first unit that a prompt token belongs to; null: none. @param {number} i */
 function unitAt(i) {
   const found = now?.measurement.units.findIndex(({ from, to }) => from <= i && i < to) ?? -1;
   return found < 0 ? null : found;
@@ -220,19 +261,23 @@ function draw(nLayers) {
   Object.assign(at.bar, { max: Math.max(1, steps.length), value: nDone, hidden: !isRunning });
   setText(at.say, sayOf(measurement, now));
   grid.node.hidden = change !== "mask" || !measurement.units.length;
-  list.draw(listed(measurement), change);
+  list.draw(listed(measurement), change, measurement.isByHead);
   drawLooked();
 }
 
 /** What was measured, for the list. @param {Measurement} measurement */
 function listed(measurement) {
-  const { units, whole, withoutRope } = measurement;
-  const known = units.flatMap(({ text: own }, i) => {
-    const effect = measurement.effect(i);
-    return effect === null ? [] : [{ i, text: own, effect }];
+  const { units, whole, withoutRope, isByHead, steps } = measurement;
+  const isListed = (/** @type {Cell} */ { unit, window }) => (isByHead ? units[unit].head !== undefined : window === null);
+  const cells = steps.filter(isListed);
+  const known = cells.flatMap((cell) => {
+    const { unit, window } = cell;
+    const effect = measurement.effect(unit, window);
+    const name = isByHead ? `layer ${window}, ${rowName(measurement, unit)}` : nameOf(units[unit]);
+    return effect === null ? [] : [{ cell, text: name, effect }];
   });
   if (whole && withoutRope && typeof withoutRope !== "string")
-    known.push({ i: ROPE_OFF.unit, text: POSITIONS_OFF, effect: whole.logprob - withoutRope.logprob });
+    known.push({ cell: ROPE_OFF, text: POSITIONS_OFF, effect: whole.logprob - withoutRope.logprob });
   return known;
 }
 
@@ -258,8 +303,10 @@ function drawLooked() {
   const { units, whole, withoutRope } = measurement;
   const cell = cellOf(measurement);
   const isRopeOff = cell.unit === ROPE_OFF.unit;
-  drawPrompt(now, cell.window);
-  text.mark(isRopeOff ? -1 : units[cell.unit].from);
+  drawPrompt(now, cell);
+  const isSelecting = choices.unit === "selection";
+  selection.draw(isSelecting);
+  text.mark(isRopeOff || isSelecting ? -1 : units[cell.unit].from); // the selection is marked as such
   const reading = isRopeOff ? withoutRope : measurement.reading(cell.unit, cell.window);
   const known = reading && typeof reading !== "string" ? reading : null;
   likely.draw(whole, known);
@@ -270,9 +317,10 @@ function drawLooked() {
 
 const NOTHING = { rank: null, bits: null, top: null, nBytes: null, nCharacters: null };
 
-/** Shade each part of the prompt by its share of the largest effect, in a window of layers. @param {Shown} shown @param {number | null} window */
-function drawPrompt({ measurement, parts, segment }, window) {
-  const effects = measurement.units.map((_, i) => measurement.effect(i, window));
+/** Shade each part of the prompt by its share of the largest effect, in the layers and the head that are looked at. @param {Shown} shown @param {Cell} cell */
+function drawPrompt({ measurement, parts, segment }, { unit: row, window }) {
+  const { isByHead } = measurement;
+  const effects = measurement.units.map((_, i) => measurement.effect(isByHead ? Math.max(0, row) : i, window));
   const darkest = measurement.largest / MAX_NATS;
   text.draw(
     parts.map(({ text: own, special }, i) => {

@@ -1,8 +1,8 @@
-// What is measured, as chosen beside the prompt: the predicted tokens, what is done to the prompt, and to which
-// parts of it.
+// What is measured, as chosen beside the prompt: the predicted tokens, what is done to the prompt, to which
+// parts of it, and where attention is masked.
 
 import { el } from "../../ui/dom.js";
-import { newSegmented } from "../../ui/segmented.js";
+import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { widthsOf } from "./windows.js";
 
 /** @typedef {"token" | "answer" | "typed"} TargetKind */
@@ -27,7 +27,10 @@ const UNITS = [
   ["tokens", "Tokens"],
   ["paragraphs", "Paragraphs"],
   ["messages", "Messages"],
+  ["selection", "Selection"],
 ];
+/** In place of a number of layers: attention is masked in one head at a time. */
+const HEAD = "head";
 
 export class Choices {
   /** @type {TargetKind} */
@@ -37,15 +40,17 @@ export class Choices {
   /** @type {Change} */
   change = "out";
   /** @type {UnitKind} */
-  unit = "words";
-  /** Layers of a window; 0: the widest of the model. */
-  #width = 0;
+  #unit = "words";
+  /** Layers of a window, or `HEAD`; "": the widest of the model. */
+  #width = "";
   #nLayers = 0;
 
   /** @param {() => void} onChange */
   constructor(onChange) {
     this.onChange = onChange;
     this.input = el("input", "ab-typed");
+    this.units = this.#newChoice("Part", "ab-unit", UNITS, this.#unit, (value) => (this.#unit = value));
+    this.units.classList.add("ab-units");
     this.widths = el("div", "ab-widths");
     Object.assign(this.input, { type: "text", placeholder: "An answer, such as Paris", maxLength: 400 });
     this.input.setAttribute("aria-label", "Answer to measure");
@@ -57,21 +62,35 @@ export class Choices {
       this.#newChoice("What", "ab-target", TARGETS, this.target, (value) => (this.target = value)),
       this.input,
       this.#newChoice("Change", "ab-change", CHANGES, this.change, (value) => (this.change = value)),
-      this.#newChoice("Part", "ab-unit", UNITS, this.unit, (value) => (this.unit = value)),
+      this.units,
       this.widths,
     ];
   }
 
+  /** Is attention masked in one head at a time? It is to a selection, which has a map of its own. */
+  get isByHead() {
+    return this.change === "mask" && this.#width === HEAD;
+  }
+
+  /** @returns {UnitKind} */
+  get unit() {
+    if (this.isByHead) return "selection";
+    return this.change === "swap" && this.#unit === "selection" ? "words" : this.#unit;
+  }
+
   /** Layers of a window in which attention is masked. @param {number} nLayers */
   widthFor(nLayers) {
+    if (this.isByHead) return 1;
     const widths = widthsOf(nLayers);
-    return widths.includes(this.#width) ? this.#width : (widths.at(-1) ?? 1);
+    return widths.find((width) => String(width) === this.#width) ?? widths.at(-1) ?? 1;
   }
 
   /** Show what of it there is to choose. @param {number} nLayers */
   draw(nLayers) {
     this.input.hidden = this.target !== "typed";
-    this.widths.hidden = this.change !== "mask" || widthsOf(nLayers).length < 2;
+    this.widths.hidden = this.change !== "mask";
+    const takes = (/** @type {string} */ unit) => unit === "selection" ? this.change !== "swap" : !this.isByHead;
+    drawSegmented(this.units, this.unit, (unit) => !takes(unit));
     if (nLayers !== this.#nLayers) this.#makeWidths(nLayers);
   }
 
@@ -80,9 +99,10 @@ export class Choices {
     this.#nLayers = nLayers;
     /** @type {[string, string][]} */
     const options = widthsOf(nLayers).map((width) => [String(width), width === 1 ? "1 layer" : `${width} layers`]);
-    const value = String(this.widthFor(nLayers));
+    const value = this.isByHead ? HEAD : String(this.widthFor(nLayers));
+    options.push([HEAD, "1 head"]);
     this.widths.replaceChildren(
-      this.#newChoice("Layers in which attention is masked", "ab-width", options, value, (width) => (this.#width = Number(width))),
+      this.#newChoice("Where attention is masked", "ab-width", options, value, (width) => (this.#width = width)),
     );
   }
 

@@ -1,13 +1,14 @@
-// Grid of attention knock-out: the parts of the prompt by the layers in which attention to them is masked, each
-// cell as dark as the log-probability falls; above it the sum over the parts.
+// Grid of attention knock-out: the parts of the prompt, or the heads, by the layers in which attention is masked,
+// each cell as dark as the log-probability falls; above it the sum over the rows.
 
 import { clamp, el, fitCanvas, setVars } from "../../ui/dom.js";
 import { palette, shade } from "../../ui/palette.js";
 import { label, LabelRow, rule } from "../shared/chart.js";
 import { signed } from "./list.js";
+import { rowName } from "./words.js";
 
 /** @typedef {import("./measure.js").Measurement} Measurement */
-/** A cell: a part of the prompt, and a window of layers; null: all layers. @typedef {{unit: number, window: number | null}} Cell */
+/** @typedef {import("./measure.js").Step} Cell */
 
 const NAMES = 84;
 const HEAD = 16;
@@ -20,7 +21,7 @@ const ALL = 30;
 const RIGHT = 6;
 /** Least distance of layer numbers. */
 const LABEL = 24;
-const HELP = "Up and down: the part of the prompt. Left and right: the layers; at the left end, all of them.";
+const HELP = "Up and down: the row. Left and right: the layers; at the left end, all of them.";
 
 export class KnockoutGrid {
   /** @type {Measurement | null} */
@@ -37,7 +38,7 @@ export class KnockoutGrid {
     this.canvas.setAttribute("aria-hidden", "true");
     const help = this.node.appendChild(el("p", "vh", HELP));
     help.id = "ab-grid-help";
-    Object.assign(this.node, { tabIndex: 0, role: "slider", ariaLabel: "Part of the prompt and layers", ariaValueMin: "0" });
+    Object.assign(this.node, { tabIndex: 0, role: "slider", ariaValueMin: "0" });
     this.node.setAttribute("aria-describedby", help.id);
     this.node.addEventListener("keydown", (event) => this.#onKey(event));
     this.canvas.addEventListener("pointermove", (event) => {
@@ -54,6 +55,7 @@ export class KnockoutGrid {
     this.#cell = cell;
     const at = cell.unit * (windows.length + 1) + (cell.window ?? -1) + 1;
     const ariaValueMax = String(units.length * (windows.length + 1) - 1);
+    this.node.ariaLabel = measurement.isByHead ? "Heads and layers" : "Part of the prompt and layers";
     Object.assign(this.node, { ariaValueMax, ariaValueNow: String(Math.max(0, at)), ariaValueText: words });
     setVars(this.canvas, { "--h": `${top(units.length)}px` });
     const [context, width] = fitCanvas(this.canvas);
@@ -80,6 +82,7 @@ export class KnockoutGrid {
     for (const window of [null, ...windows.keys()]) {
       const [x, wide] = this.#across(window);
       units.forEach((_, unit) => {
+        if (!measurement.hasCell(unit, window)) return;
         const effect = measurement.effect(unit, window);
         context.fillStyle = effect === null ? palette.plate : effect < 0 ? palette.lamp : shade(effect / most);
         context.globalAlpha = effect !== null && effect < 0 ? -effect / most : 1;
@@ -98,9 +101,9 @@ export class KnockoutGrid {
     const y = (/** @type {number} */ sum) => HEAD + (SUMS - 4) * (1 - (sum - low) / (high - low || 1));
     const [left] = this.#across(0);
     const head = new LabelRow(context, HEAD / 2, left, width);
-    const { nDone, largest: most } = measurement;
-    if (nDone) head.add(`strongest ${signed(most, most)} nats`, [[width - RIGHT, "end"]]);
-    head.add("sum of the parts", [[left, "start"]]);
+    const { nDone, strongest, largest } = measurement;
+    if (nDone) head.add(`strongest ${signed(strongest, largest)} nats`, [[width - RIGHT, "end"]]);
+    head.add(measurement.isByHead ? "sum of the heads" : "sum of the parts", [[left, "start"]]);
     rule(context, left, y(0), width - left - RIGHT, 1, "edge");
     if (!known.length) return;
     label(context, signed(high, high || 1), left - 5, y(high) + 5, { align: "end" });
@@ -118,10 +121,11 @@ export class KnockoutGrid {
   }
 
   /** @param {CanvasRenderingContext2D} context @param {Measurement} measurement */
-  #drawNames(context, { units, windows }) {
-    units.forEach(({ text }, unit) => {
+  #drawNames(context, measurement) {
+    const { units, windows } = measurement;
+    units.forEach((_, unit) => {
       const on = unit === this.#cell.unit;
-      const name = fitting(context, text.trim().replace(/\s+/g, " "));
+      const name = fitting(context, rowName(measurement, unit));
       label(context, name, NAMES - 8, top(unit) + ROW / 2, { align: "end", colour: on ? "ink" : "ink-2" });
     });
     const axis = HEAD + SUMS + AXIS / 2;
@@ -138,7 +142,7 @@ export class KnockoutGrid {
   #under({ offsetX, offsetY }) {
     const unit = Math.floor((offsetY - top(0)) / ROW);
     if (!this.#drawn || unit < 0 || unit >= this.#drawn.units.length || offsetX < NAMES) return null;
-    if (offsetX < NAMES + ALL + GAP / 2) return { unit, window: null };
+    if (offsetX < NAMES + ALL + GAP / 2) return this.#drawn.hasCell(unit, null) ? { unit, window: null } : null;
     const window = Math.floor((offsetX - NAMES - ALL - GAP) / this.#column);
     return { unit, window: clamp(window, 0, this.#drawn.windows.length - 1) };
   }
@@ -166,8 +170,9 @@ export class KnockoutGrid {
     if (!keys[event.key]) return;
     event.preventDefault();
     const [to, window] = keys[event.key];
+    const cell = { unit: to, window: window < 0 ? null : window };
     if (to < 0 || to >= units.length || window < -1 || window >= windows.length) return;
-    this.look({ unit: to, window: window < 0 ? null : window });
+    if (this.#drawn.hasCell(cell.unit, cell.window)) this.look(cell);
   }
 }
 

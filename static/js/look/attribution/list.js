@@ -1,9 +1,10 @@
-// The parts of the prompt that change most, as bars; pointing at one shows it.
+// The parts of the prompt, or heads, that change most, as bars; clicking one shows it.
 
 import { el, newButton, setText } from "../../ui/dom.js";
 import { shareBar } from "../shared/table.js";
 
 /** @typedef {import("./measure.js").Change} Change */
+/** @typedef {import("./measure.js").Step} Cell */
 
 /** Parts in the list. */
 const N_LISTED = 12;
@@ -15,18 +16,20 @@ const HEADINGS = {
   swap: "Change of log-probability when it is swapped with the next, in nats",
 };
 
-/** An entry: part `i` of the prompt, its text, and by how much the log-probability falls. @typedef {{i: number, text: string, effect: number}} Changed */
+const HEADS = "Change of log-probability with attention masked in one head, in nats";
 
-/** @param {(i: number) => void} look called with the part to show */
+/** An entry: a part of the prompt or a head, and by how much the log-probability falls. @typedef {{cell: Cell, text: string, effect: number}} Changed */
+
+/** @param {(cell: Cell) => void} look called with what to show */
 export function newList(look) {
   const box = el("div");
   const heading = box.appendChild(el("h3"));
   const list = box.appendChild(el("ol"));
 
   /** @param {Changed} changed @param {number} most */
-  function itemOf({ i, text, effect }, most) {
+  function itemOf({ cell, text, effect }, most) {
     const item = el("li");
-    const word = newButton(text.trim(), () => look(i), "w");
+    const word = newButton(text.trim(), () => look(cell), "w");
     item.append(word, shareBar(Math.abs(effect) / most, effect < 0 ? "lamp" : ""), el("span", "n", signed(effect, most)));
     return item;
   }
@@ -34,9 +37,9 @@ export function newList(look) {
   return {
     box,
 
-    /** @param {Changed[]} known @param {Change} change */
-    draw(known, change) {
-      setText(heading, HEADINGS[change]);
+    /** @param {Changed[]} known @param {Change} change @param {boolean} isByHead */
+    draw(known, change, isByHead) {
+      setText(heading, isByHead ? HEADS : HEADINGS[change]);
       heading.hidden = !known.length;
       const sorted = known.toSorted((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
       const most = Math.abs(sorted[0]?.effect ?? 1) || 1;

@@ -31,7 +31,7 @@ import { spread } from "./windows.js";
  *   the most likely tokens in the place of the first, best first
  */
 
-/** One question: unit `unit` is changed; `window`: in this window of layers, null: in all. @typedef {{unit: number, window: number | null}} Step */
+/** One question, a cell of the grid: unit `unit` is changed; `window`: in this window of layers, null: in all. @typedef {{unit: number, window: number | null}} Step */
 
 /** Tokens in `Reading.likely`. */
 const N_LIKELY = 5;
@@ -113,7 +113,19 @@ export class Measurement {
     this.readings = units.map(() => null);
     this.cells = this.windows.map(() => units.map(() => null));
     /** In the order in which they are asked. @type {Step[]} */
-    this.steps = [null, ...spread(this.windows.length)].flatMap((window) => units.map((_, unit) => ({ unit, window })));
+    this.steps = [null, ...spread(this.windows.length)]
+      .flatMap((window) => units.map((_, unit) => ({ unit, window })))
+      .filter(({ unit, window }) => this.hasCell(unit, window));
+  }
+
+  /** Is it measured? Heads of one number in all layers have nothing in common. @param {number} i @param {number | null} window */
+  hasCell(i, window) {
+    return window !== null || this.units[i].head === undefined;
+  }
+
+  /** Is attention to one part masked, head by head? */
+  get isByHead() {
+    return this.units.at(-1)?.head !== undefined;
   }
 
   get isComplete() {
@@ -136,16 +148,21 @@ export class Measurement {
     return this.whole && reading && this.whole.logprob - reading.logprob;
   }
 
-  /** Largest effect, up or down, in nats; 1 if there is none. */
-  get largest() {
-    const windows = [null, ...this.windows.keys()];
-    const effects = windows.flatMap((window) => this.units.map((_, i) => this.effect(i, window) ?? 0));
-    return Math.max(...effects.map(Math.abs)) || 1;
+  /** The effect that is largest, up or down, in nats; 0 if there is none. */
+  get strongest() {
+    const effects = this.steps.map(({ unit, window }) => this.effect(unit, window) ?? 0);
+    return effects.reduce((most, effect) => (Math.abs(effect) > Math.abs(most) ? effect : most), 0);
   }
 
-  /** Sum of the effects of all units in a window; null until all are known. @param {number} window */
+  /** Size of the strongest effect; 1 if there is none. */
+  get largest() {
+    return Math.abs(this.strongest) || 1;
+  }
+
+  /** Sum of the effects of all units, or of each head, in a window; null until all are known. @param {number} window */
   sum(window) {
-    const effects = this.units.map((_, i) => this.effect(i, window));
+    const summed = [...this.units.keys()].slice(this.isByHead ? 1 : 0);
+    const effects = summed.map((i) => this.effect(i, window));
     return effects.every((effect) => effect !== null) ? effects.reduce((sum, effect) => sum + effect, 0) : null;
   }
 
@@ -162,10 +179,10 @@ export class Measurement {
   }
 
   /** @param {Unit} unit @param {number | null} window */
-  #readMasked({ from, to }, window) {
+  #readMasked({ from, to, head }, window) {
     if (from === 0 && to >= this.target.first) return null; // nothing would be left to attend to
     const { first, end } = window === null ? { first: 0, end: this.nLayers } : this.windows[window];
-    return read(this.target, { knockout: { first: from, end: to, first_layer: first, end_layer: end } });
+    return read(this.target, { knockout: { first: from, end: to, first_layer: first, end_layer: end, head } });
   }
 
   async #readWithoutRope() {

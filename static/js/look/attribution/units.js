@@ -1,11 +1,13 @@
-// What can be left out of a prompt: its tokens, words, paragraphs or messages. No DOM access.
+// Parts of a prompt that can be changed: its tokens, words, paragraphs or messages, or a selection. No DOM access.
 
 /**
- * A part of the prompt: tokens `from` to `to` (exclusive) of the sequence, and its text.
+ * A part of the prompt: tokens `from` to `to` (exclusive) of the sequence, and its text. `head`: attention to it
+ * is masked in this head alone.
  *
- * @typedef {{from: number, to: number, text: string}} Unit
+ * @typedef {{from: number, to: number, text: string, head?: number}} Unit
  */
-/** @typedef {"tokens" | "words" | "paragraphs" | "messages"} UnitKind */
+/** @typedef {"tokens" | "words" | "paragraphs" | "messages"} Division */
+/** @typedef {Division | "selection"} UnitKind */
 /**
  * A token of the prompt. `message`: number of its message; null: it is of the chat template.
  *
@@ -36,7 +38,7 @@ export function partsOf(prompt, cut) {
  * Return the units of a prompt. Tokens of the chat template stay where they are.
  *
  * @param {PromptPart[]} parts
- * @param {UnitKind} kind
+ * @param {Division} kind
  * @returns {Unit[]}
  */
 export function unitsOf(parts, kind) {
@@ -55,12 +57,31 @@ export function unitsOf(parts, kind) {
 }
 
 /**
+ * Return the selected tokens as a unit, which may have tokens of the chat template.
+ *
+ * @param {PromptPart[]} parts
+ * @param {import("./selection.js").Span} span
+ * @returns {Unit}
+ */
+export const selectedUnit = (parts, { from, to }) => ({
+  from,
+  to,
+  text: parts
+    .slice(from, to)
+    .map(({ text }) => text)
+    .join(""),
+});
+
+/** Return a unit for all heads, then for each head. @param {Unit} unit @param {number} nHeads @returns {Unit[]} */
+export const byHead = (unit, nHeads) => [unit, ...Array.from({ length: nHeads }, (_, head) => ({ ...unit, head }))];
+
+/**
  * Does a token go on with a unit, whose last token is `before`?
  *
  * @param {Unit} unit
  * @param {PromptPart} before
  * @param {PromptPart} part
- * @param {UnitKind} kind
+ * @param {Division} kind
  */
 function belongs(unit, before, part, kind) {
   if (kind === "tokens" || before.message !== part.message) return false;

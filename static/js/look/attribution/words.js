@@ -1,11 +1,12 @@
 // Sentences about a measurement. No DOM access.
 
-import { percent, plural, probability, sentence } from "../../ui/format.js";
+import { percent, plural, probability, sentence, tokenLabel } from "../../ui/format.js";
 import { rangeWords } from "./windows.js";
 
 /** @typedef {import("./measure.js").Measurement} Measurement */
 /** @typedef {import("./measure.js").Reading} Reading */
-/** @typedef {import("./grid.js").Cell} Cell */
+/** @typedef {import("./measure.js").Step} Cell */
+/** @typedef {import("./units.js").Unit} Unit */
 
 export const POSITIONS_OFF = "rotary positions off";
 
@@ -20,8 +21,9 @@ const short = (nats) => nats.toFixed(2).replace("-", "−");
 
 /** State of a measurement. @param {Measurement} measurement @param {Predicted} predicted */
 export function sayOf(measurement, { what, isToken }) {
-  const { nDone, whole, isRunning, steps } = measurement;
+  const { nDone, whole, isRunning, steps, units } = measurement;
   if (!what) return "Type an answer of your own, and see how likely the model finds it.";
+  if (!units.length) return "Select tokens of the prompt: drag over them, or click the first and the last.";
   if (measurement.problem) return sentence(measurement.problem);
   if (!whole || !nDone) return isRunning ? "Reading the whole prompt …" : questionOf(measurement, what);
   const start = isToken ? `p ${probability(Math.exp(whole.logprob))}` : `log-probability ${short(whole.logprob)}`;
@@ -30,17 +32,19 @@ export function sayOf(measurement, { what, isToken }) {
 }
 
 /** @param {Measurement} measurement @param {string} what */
-function questionOf({ change, units, steps, windows, nLayers }, what) {
-  const parts = plural(units.length, "part");
+function questionOf({ change, units, steps, windows, nLayers, isByHead }, what) {
+  const parts = `${plural(units.length, "part")} of the prompt`;
+  const each = isByHead || units.length === 1 ? `“${nameOf(units[0])}”` : `each of the ${parts}`;
   if (change === "mask") {
     const { first, end } = windows[Math.floor(nLayers / 2)];
     const layers = end - first === 1 ? "each layer" : `${end - first} layers around each`;
-    return `How likely would ${what} be if attention to each of the ${parts} of the prompt were masked, in all layers and in ${layers}? The engine reads ${what} ${plural(steps.length + 1, "time")}.`;
+    const where = isByHead ? "in each head" : `in ${layers}`;
+    return `How likely would ${what} be if attention to ${each} were masked, in all layers and ${where}? The engine reads ${what} ${plural(steps.length + 1, "time")}.`;
   }
   const how =
     change === "out"
-      ? `without each of the ${parts} of the prompt`
-      : `with each two of the ${parts} of the prompt swapped, and without rotary positions`;
+      ? `without ${each}`
+      : `with each two of the ${parts} swapped, and without rotary positions`;
   return `How likely would ${what} be ${how}? The engine reads the text ${plural(steps.length + 1, "time")}.`;
 }
 
@@ -64,31 +68,48 @@ export function oneOf(measurement, { what, isToken }, cell, after) {
 /** @param {Measurement} measurement @param {Cell | null} cell */
 function changeWords({ change, units, windows }, cell) {
   if (!cell) return "With rotary positions switched off";
-  const name = units[cell.unit].text.trim();
+  const unit = units[cell.unit];
+  const name = nameOf(unit);
   if (change === "out") return `Without “${name}”`;
-  if (change === "swap") return `With “${units[cell.unit + 1].text.trim()}” before “${name}”`;
+  if (change === "swap") return `With “${nameOf(units[cell.unit + 1])}” before “${name}”`;
   const layers = rangeWords(cell.window === null ? null : windows[cell.window]);
-  return `With attention to “${name}” masked in ${layers}`;
+  const where = unit.head === undefined ? layers : `head ${unit.head} of ${layers}`;
+  return `With attention to “${name}” masked in ${where}`;
+}
+
+/** A part of the prompt on one line. @param {Unit} unit */
+export const nameOf = ({ text }) => tokenLabel(text.trim().replace(/\s+/g, " ") || text, "·");
+
+/** What a row of the grid is of. @param {Measurement} measurement @param {number} i */
+export function rowName({ units, isByHead }, i) {
+  if (!isByHead) return nameOf(units[i]);
+  return units[i].head === undefined ? "all heads" : `head ${units[i].head}`;
 }
 
 /** The measurement as a table. @param {Measurement} measurement @returns {Numbers} */
 export function numbersOf(measurement) {
-  const { change, units, windows } = measurement;
-  if (change === "mask")
-    return {
-      columns: ["masked", "tokens", "layers", "log-probability before", "after", "difference"],
-      rows: [null, ...windows.keys()].flatMap((window) =>
-        units.map((_, i) => {
-          const [text, n, ...numbers] = rowOf(measurement, i, window);
-          return [text, n, rangeWords(window === null ? null : windows[window]), ...numbers];
-        }),
-      ),
-    };
+  const { change, units } = measurement;
+  if (change === "mask") return maskedNumbers(measurement);
   const { whole, withoutRope } = measurement;
   const rows = units.map((_, i) => rowOf(measurement, i, null));
   if (whole && withoutRope && typeof withoutRope !== "string")
     rows.push([POSITIONS_OFF, null, whole.logprob, withoutRope.logprob, whole.logprob - withoutRope.logprob]);
   return { columns: change === "out" ? OUT_COLUMNS : SWAP_COLUMNS, rows };
+}
+
+/** @param {Measurement} measurement @returns {Numbers} */
+function maskedNumbers(measurement) {
+  const { units, windows, isByHead } = measurement;
+  const rows = [null, ...windows.keys()].flatMap((window) => {
+    const layers = rangeWords(window === null ? null : windows[window]);
+    return units.flatMap(({ head }, i) => {
+      if (!measurement.hasCell(i, window)) return [];
+      const [text, n, ...numbers] = rowOf(measurement, i, window);
+      return [[text, n, layers, ...(isByHead ? [head ?? "all"] : []), ...numbers]];
+    });
+  });
+  const places = isByHead ? ["layers", "head"] : ["layers"];
+  return { columns: ["masked", "tokens", ...places, "log-probability before", "after", "difference"], rows };
 }
 
 const OUT_COLUMNS = ["left out", "tokens", "log-probability with it", "without it", "difference"];
