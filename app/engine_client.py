@@ -319,7 +319,7 @@ def describe_unavailable(status: Status) -> str:
             return "the engine is restarting; try again in a moment"
         case "failed":
             return (
-                f"the engine has failed: {status.message}; take another model, or start the "
+                f"the engine has failed: {status.message}; choose another model, or start the "
                 "server again"
             )
     return "the engine is not ready; try again in a moment"

@@ -97,11 +97,11 @@ def _describe_bind_error(error: OSError, host: str, port: int) -> str:
             if "MAKELEVEL" in os.environ:  # started by `make run`
                 other = "make run PORT=… (PORT=0 finds a free one)"
             return (
-                f"port {port} is in use, perhaps by another Tokenglass; stop that, or take "
+                f"port {port} is in use, perhaps by another Tokenglass; stop that, or choose "
                 f"another port with {other}"
             )
         case errno.EACCES:
-            return f"port {port} needs more rights than you have; take one above 1023 with --port"
+            return f"port {port} needs more rights than you have; choose one above 1023 with --port"
         case errno.EADDRNOTAVAIL:
             return f"--host {host} is not an address of this machine"
     return f"cannot listen on {host} port {port}: {error.strerror or error}"
@@ -230,7 +230,7 @@ def _ray_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> Engine
         ) from None
     except (OSError, RuntimeError, ValueError) as error:
         where = "on this machine" if settings.ray == "local" else f"at {settings.ray}"
-        raise SettingsError(f"--ray: there is no Ray cluster {where} to be had: {error}") from None
+        raise SettingsError(f"--ray: no Ray cluster {where} could be used: {error}") from None
 
 
 def _load_replica(load: Callable[..., Engine], number: int) -> Load:

@@ -184,10 +184,11 @@ class Token(msgspec.Struct, frozen=True, tag="token"):
     zero in its other events; None unless experts are offloaded.
     `draft`: what speculative decoding proposed in its place; None if nothing. `allowed`: absent
     without a grammar; all but `logprob` is then about the allowed tokens alone, as if there were no
-    others. An upstream server (`app.upstream`) does not tell what is None here; its `rank` is
-    known among the candidates, and its `logprob` is not a number if it told none. `slid`: how many
-    tokens after the first `n_keep` had left the cache when it was chosen (`gpu.kv.context_shift`);
-    absent while all are there. `watermark`: absent if it was drawn without one."""
+    others. An upstream server (`app.upstream`) does not report what is None here; its `rank` is
+    known among the candidates, and its `logprob` is not a number if none was reported. `slid`: how
+    many tokens after the first `n_keep` had left the cache when it was chosen
+    (`gpu.kv.context_shift`); absent while all are there. `watermark`: absent if it was drawn
+    without one."""
 
     index: int
     id: int

@@ -22,7 +22,7 @@ MOST_STEPS = 1000
 class PaceChange(msgspec.Struct, frozen=True):
     """Change of the pace of a run.
 
-    rate   tokens a second; 0: paused; None: as fast as it goes; unset: as before
+    rate   tokens a second; 0: paused; None: full speed; unset: as before
     steps  tokens that a paused run writes in addition to those it was asked for before
     """
 
@@ -51,7 +51,7 @@ def check_pace(rate: float | None) -> None:
     if rate is not None and rate != 0 and not LEAST_PACE <= rate <= MOST_PACE:
         raise InvalidRequest(
             f"pace must be a number of tokens a second from {LEAST_PACE:g} to {MOST_PACE:g}, 0 to "
-            f"pause, or null for as fast as it goes, but got {rate:g}",
+            f"pause, or null for full speed, but got {rate:g}",
             "pace",
         )
 

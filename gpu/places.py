@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 from gpu.errors import QueueFull
 
 ENDED_IN_PAUSE = (
-    "this server keeps only so many texts paused, and this one was paused longest; Continue writes "
-    "on from here"
+    "this server keeps a limited number of texts paused, and this one had been paused longest; "
+    "press Continue to go on from here"
 )
 
 

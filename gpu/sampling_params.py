@@ -229,7 +229,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Declaration(
             label="watermark key",
             range=(1, MAX_COUNT),
-            meaning="who has the key can find the watermark",
+            meaning="whoever has the key can find the watermark",
             help="Key of the watermark; a text is checked with the key it was written with.",
             live=True,
         ),

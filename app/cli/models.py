@@ -96,6 +96,6 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 def _hint() -> str:
     return (
-        f"`tokenglass run MODEL` serves one, without a name {DEFAULT}; any other model of the hub, "
-        "a folder and a GGUF file too. --remove MODEL deletes one of the package index."
+        "`tokenglass run MODEL` serves one of these, any other model of the hub, a folder or a "
+        f"GGUF file; without MODEL, {DEFAULT}. --remove MODEL deletes a model of the package index."
     )

@@ -60,7 +60,9 @@ BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
     "--bandwidth", type=click.FloatRange(0, min_open=True), help="Its bandwidth, in GB/s."
 )
 @click.option(
-    "--flops", type=click.FloatRange(0, min_open=True), help="Its speed in f16, in TFLOPS."
+    "--flops",
+    type=click.FloatRange(0, min_open=True),
+    help="Speed of a device that you describe, in f16 and TFLOPS.",
 )
 @click.option(
     "--bus", type=click.FloatRange(0, min_open=True),
@@ -162,7 +164,10 @@ def report_lines(found: Sizing) -> Iterator[str]:
     yield from _step_lines(found)
     yield ""
     yield from _table([_DEVICE_HEADINGS, *map(_device_row, found.devices)], left=(0, 1, 5, 6))
-    yield "These are limits, not predictions. Only a cache that holds the whole model beats them."
+    yield (
+        "These are limits, not predictions. Only a device whose cache holds the whole model can "
+        "beat them."
+    )
     yield ""
     for bounds in found.devices:
         yield f"{bounds.device.name}: {_spec(bounds.device)}"

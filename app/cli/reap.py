@@ -42,7 +42,7 @@ REPORT_FILE = "reap.json"
 )  # fmt: skip
 @click.option(
     "--test", "test_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Text on which perplexities are measured. Default: that of --text, which looks better.",
+    help="Text on which perplexities are measured. Default: --text, which flatters the result.",
 )  # fmt: skip
 @click.option(
     "--share", type=click.FloatRange(0, 1), default=0.25, show_default=True,

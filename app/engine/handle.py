@@ -178,7 +178,7 @@ class EngineHandle:
         self._calls: dict[int, Future[Any]] = {}
         self._runs: dict[int, RemoteRun] = {}
         self.stats: EngineStats | None = None
-        """Those of the last heartbeat; None until the model is loaded."""
+        """Statistics of the last heartbeat; None until the model is loaded."""
         self._reports: queue.SimpleQueue[Loading | Ready | LoadFailed | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
         self._child = start(load, log_level)

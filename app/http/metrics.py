@@ -1,6 +1,6 @@
 """`/metrics` for Prometheus: runs and tokens as the server saw them, and what the engine reported.
 
-A metric that means what one of vLLM's means has its name, after `tokenglass:`. The engine tells its
+A metric with the meaning of one of vLLM's has its name, after `tokenglass:`. The engine reports its
 own figures once a second, so a scrape never waits for it.
 """
 

@@ -1,7 +1,7 @@
 """`GET /api/replicas`: state and load of every engine that serves the model, in the order of their
 numbers: `{"replicas": [{"state": …, "stats": …}, …]}` (`app.engine_client.ReplicaStatus`).
 
-Pages poll it while they show it. The engines tell their figures once a second.
+Pages poll it while they show it. The engines report their figures once a second.
 """
 
 from __future__ import annotations

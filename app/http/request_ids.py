@@ -18,7 +18,7 @@ ACCEPTED = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 """Ids of proxies: nothing that could look like another line of the log."""
 
 _current: ContextVar[str] = ContextVar("request_id", default="")
-"""Of this thread: a connection has a thread of its own and carries one request."""
+"""Id of this thread's request: a connection has a thread of its own and carries one request."""
 
 
 def current_request_id() -> str:

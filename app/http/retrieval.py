@@ -5,7 +5,7 @@ GET     /api/retrieval   `RetrievalOffer`: the documents, or why there can be no
                          indexing (pages poll it).
 DELETE  /api/retrieval   Cancel the indexing. 202.
 POST    /api/retrieval/documents   `DocumentRequest`: begin to index a document. 202 with the run;
-                         400 for what cannot be indexed, and where that is not allowed.
+                         400 if it cannot or may not be indexed.
 DELETE  /api/retrieval/documents, /api/retrieval/documents/NAME   Remove all documents, or one.
 POST    /api/retrieval/search      `SearchRequest`, answered with `SearchAnswer`.
 
@@ -27,7 +27,7 @@ from app.retrieval.retriever import Retriever
 
 EXAMPLE = '{"name": "notes.md", "data": "SGVsbG8gd29ybGQ="}'
 MAX_BODY_BYTES = MAX_FILE_BYTES * 4 // 3 + 64 * 1024
-"""Of a document: its file in base64, with room for its name and settings."""
+"""Bytes of a request with a document: its file in base64, and room for its name and settings."""
 
 
 def register(

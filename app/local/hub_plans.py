@@ -43,7 +43,7 @@ class HubPlans:
             found = _decoder.decode(_record(msgspec.msgpack.encode(request)))
         except LimitExceeded as error:
             raise InvalidRequest(
-                f"the plans of this model cannot be recorded: it {error}; take a smaller one",
+                f"the plans of this model cannot be recorded: it {error}; choose a smaller one",
                 "config",
             ) from None
         finally:

@@ -62,8 +62,8 @@ def check_draft(draft: Draft, model: Path, tokenizer: Tokenizer) -> None:
         expect_same_vocabulary(tokenizer, draft.path, draft.tokenizer)
     elif tale.name_of(model) is None:
         raise ModelError(
-            f"--draft {BUNDLED} drafts for the bundled models alone; name a small model of the "
-            "same family, or leave --draft out"
+            f"--draft {BUNDLED} drafts for the bundled models only; name a small model of the same "
+            "family, or leave out --draft"
         )
 
 

@@ -163,7 +163,7 @@ def _find_local_model(name: str, check_fit: CheckFit) -> Model:
     path = tale.folder_of(name) or Path(name)
     if name in EMBEDDING_WHEELS and not path.exists():
         raise ModelError(
-            f"{name} is an embedding model and writes no text; serve it beside a model with "
+            f"{name} is an embedding model and cannot write text; serve it alongside a model with "
             f"--embedding-model {name}"
         )
     if not path.exists():

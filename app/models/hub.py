@@ -112,7 +112,7 @@ class Snapshot:
             if file.n_bytes > MAX_SMALL_BYTES:
                 raise NotOnHub(
                     f"{self.repository}: {file.name} has {file.n_bytes:,} bytes, but at most "
-                    f"{MAX_SMALL_BYTES:,} are expected of such a file; take another model"
+                    f"{MAX_SMALL_BYTES:,} are expected of such a file; choose another model"
                 )
         return missing
 
@@ -139,8 +139,8 @@ class Snapshot:
         pickles = sorted(name for name in available if name.endswith(PICKLES))
         hint = f"; {pickles[0]} is a pickle, which can run code, and is never read"
         raise NotOnHub(
-            f"{self.repository} has neither {WEIGHTS} nor {INDEX}{hint if pickles else ''}; "
-            "take a model that is saved as safetensors or GGUF"
+            f"{self.repository} has neither {WEIGHTS} nor {INDEX}{hint if pickles else ''}; choose "
+            "a model that is saved as safetensors or GGUF"
         )
 
     def fetch(

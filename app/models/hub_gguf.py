@@ -66,7 +66,7 @@ def choose_files(repository: str, models: GGUFModels, variant: str | None) -> tu
     if len(matching) == 1:
         return matching[0]
     if not models:
-        raise NotOnHub(f"{repository} has no complete GGUF model; take another repository")
+        raise NotOnHub(f"{repository} has no complete GGUF model; choose another repository")
     available = ", ".join(f"{stem} ({_gb(files)})" for stem, files in models.items())
     if variant is None:
         problem = f"{repository} has several GGUF models"

@@ -30,7 +30,7 @@ def search_models(text: str) -> list[str]:
     except (TRANSPORT_ERROR, OSError):
         raise HubError(
             f"{constants.ENDPOINT} cannot be reached, so it cannot be searched; check the network, "
-            "or take a model that is here"
+            "or choose a model on this machine"
         ) from None
 
 

@@ -62,7 +62,7 @@ def _folder(location: str) -> Path:
     cached = {file.name for file in snapshot.folder.iterdir()}
     if WEIGHTS not in (cached if snapshot.files is None else snapshot.files):
         raise NotOnHub(
-            f"{location} has no {WEIGHTS}; pickles can run code and are never read, so take an "
+            f"{location} has no {WEIGHTS}; pickles can run code and are never read, so use an "
             "adapter that is saved as safetensors"
         )
     missing = snapshot.missing((WEIGHTS,))

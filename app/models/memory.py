@@ -89,7 +89,7 @@ def expect_weights_fit(
     if not free.holds(need):
         raise DeviceError(
             f"{name} at {dtype} needs more than {_gb(need.total)}; {_describe_free(free, need)}. "
-            "Take a smaller model or a lower precision"
+            "Choose a smaller model or a lower precision"
         )
 
 
@@ -206,7 +206,7 @@ def _advice(
         *_lower_precision(footprint_of, settings, requested, free),
     ]
     if not options:
-        return "No lower precision fits either: take a smaller model"
+        return "No lower precision fits either: choose a smaller model"
     return "With " + ", or with ".join(
         f"{flags} it would need {_describe_total(footprint)}" for flags, footprint in options
     )

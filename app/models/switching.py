@@ -168,7 +168,7 @@ class ModelSwitcher:
         """Raise InvalidRequest if no adapter can be added."""
         if name not in self._loras and len(self._loras) >= MAX_LORAS:
             raise InvalidRequest(
-                f"there are {MAX_LORAS} adapters already, which is the limit; take the name of one "
+                f"there are {MAX_LORAS} adapters already, which is the limit; use the name of one "
                 "of them to replace it",
                 "name",
             )

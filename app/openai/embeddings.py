@@ -74,7 +74,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Return a question for each text. Raises what `ids` and `expect_served` raise."""
         if self.prompt_name is not None:
             raise InvalidRequest(
-                f"prompts are those of an embedding model, and {hello.model.name} is none; leave "
+                f"prompt_name is for embedding models, and {hello.model.name} is not one; leave "
                 "prompt_name out",
                 "prompt_name",
             )
@@ -139,7 +139,7 @@ def _checked(ids: list[int], info: EmbeddingInfo, param: str) -> list[int]:
     if len(ids) > info.max_tokens:
         raise InputTooLongError(
             f"{param} has {len(ids)} tokens, but {info.name} takes {info.max_tokens}; shorten it, "
-            "or send it as text, whose first tokens are taken",
+            "or send it as text, which is cut to fit",
             param,
         )
     return ids

@@ -122,7 +122,7 @@ def _encode(chunks: list[TextChunk], offsets: bool) -> Encoded:
         if n_left < 0:
             raise InvalidRequest(
                 f"the model's tokenizer produces far too many tokens for {n_bytes:,} bytes of "
-                "text; take another model"
+                "text; choose another model"
             )
         encodings.append(encoding)
     return Encoded(encodings)

@@ -100,7 +100,7 @@ class Generate(
     the calls. `tool_choice`: as in OpenAI's API; a call that it requires follows the function's
     schema.
     `cache_reuse`: as in `gpu.request`; absent: as the server was started.
-    `pace`: tokens a second; 0: paused before the first; None: as fast as it goes. While it is
+    `pace`: tokens a second; 0: paused before the first; None: full speed. While it is
     paused, `preview` events say what the next token will be drawn from.
     """
 

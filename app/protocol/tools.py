@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 MAX_TOOLS = 128
-"""As many as OpenAI takes."""
+"""Most tools of a request, as in OpenAI's API."""
 
 FunctionName = Annotated[
     str,

@@ -22,8 +22,8 @@ PIECE_CHARS = 32_000
 """Characters that are tokenized at once: Python code that runs for every token of a long text keeps
 others waiting."""
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of the prompt in front of a chunk, the first that the model has; as `encode_document` of
-sentence-transformers."""
+"""Names of the prompt in front of a chunk; the first one that the model has is used, as by
+`encode_document` of sentence-transformers."""
 QUERY_PROMPT = "query"
 
 Span = tuple[int, int]
@@ -151,7 +151,7 @@ def _windows(text: str, spans: Sequence[Span], settings: ChunkSettings) -> Itera
         between_words = (i for i in range(last, first + size // 2, -1) if begins_word(i))
         inside_word = (i for i in range(last, first, -1) if begins_character(i))
         last = next(between_words, next(inside_word, last))
-        if last <= covered:  # what comes next does not fit beside the overlap
+        if last <= covered:  # the next word does not fit after the overlap
             first = covered
             continue
         yield first, last

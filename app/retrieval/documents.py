@@ -32,12 +32,12 @@ BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 BINARY = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""Characters that no text has: controls but tab, line breaks, form feed and escape."""
+"""Characters that no text has: control characters except tab, line breaks, form feed and escape."""
 
 
 def read_document(name: str, data: bytes) -> str:
-    """Return the text of a file. Raises InvalidRequest for what has no text or cannot be read, and
-    QueueFull while too many PDFs are read."""
+    """Return the text of a file. Raises InvalidRequest if it has no text or cannot be read, and
+    QueueFull while too many PDFs are being read."""
     if not (name.strip() and name.isprintable() and len(name) <= MAX_NAME_CHARS):
         raise InvalidRequest(
             f"expected a name of 1 to {MAX_NAME_CHARS} printable characters", "name"

@@ -1,9 +1,9 @@
-"""Index of chunks: FAISS's flat index of inner products, and in a file beside it the chunks and the
+"""Index of chunks: FAISS's flat index of inner products, and a second file with the chunks and the
 embedding model that made the vectors.
 
-A folder has `chunks.json` and `index-….faiss`, which other programs can read. The latter has the
-digest of its content in its name, and `chunks.json`, which has the digest too, is replaced last and
-at once: a reader finds the old index or the new one.
+A folder has `chunks.json` and `index-….faiss`, which other programs can read. The name of the
+latter has the digest of its content. `chunks.json` has this digest, too, and is replaced last, in
+one step: a reader finds either the old index or the new one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISSING = "retrieval needs FAISS: pip install 'tokenglass[search]'"
 CHUNKS = "chunks.json"
 VERSION = 1
 MIN_COSINE = 0.999
-"""Of the vectors of one text by the same model on two devices, whose rounding differs."""
+"""Least cosine of two vectors of a text by the same model; devices differ in their rounding."""
 
 Vectors = npt.NDArray[np.float32]
 
@@ -170,7 +170,7 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def _remove_files(folder: Path, kept: Sequence[str] = ()) -> None:
-    """Remove all files but those `kept`: also what a crash left of a write."""
+    """Remove all files but those `kept`, including what a crash left of a write."""
     for file in folder.iterdir():
         if file.name not in kept:
             file.unlink(missing_ok=True)

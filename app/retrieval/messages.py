@@ -60,8 +60,8 @@ class SearchAnswer(msgspec.Struct, frozen=True):
 
 
 class IndexRun(msgspec.Struct, frozen=True):
-    """Latest document that was indexed. `done` of `total` chunks have vectors. `seconds_left`: None
-    before the first of them; `seconds`: that the vectors took so far."""
+    """Latest document that was indexed. `done` of `total` chunks have vectors. `seconds`: time
+    that these vectors took; `seconds_left`: None before the first."""
 
     name: str
     state: Literal["reading", "encoding", "done", "failed", "cancelled"]
@@ -78,7 +78,7 @@ class RetrievalOffer(msgspec.Struct, frozen=True):
     why_not    why nothing can be indexed here, and what to do; "": it can
     problem    why the index cannot be searched; "": it can
     room       most tokens of a chunk
-    n_bytes    of the index on disk, in `folder`; "" for other machines
+        n_bytes    size of the index on disk, in `folder`, which is "" for other machines
     """
 
     why_not: str = ""

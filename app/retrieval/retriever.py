@@ -86,10 +86,10 @@ class Retriever:
         self._texts = texts
         self._settings = settings
         self._lock = threading.RLock()
-        """Of the latest indexing, and of the files of all indexes."""
+        """Guards the latest indexing and the files of all indexes."""
         self._run: IndexRun | None = None
         self._owner = ""
-        """Whose the latest indexing is."""
+        """Client of the latest indexing."""
         self._asker = 0
         self._cancelled = False
         self._probed: tuple[EmbeddingInfo, EncoderIdentity] | None = None
@@ -141,9 +141,9 @@ class Retriever:
     # ---- indexing -------------------------------------------------------------------------------
 
     def add(self, client: str, asked: DocumentRequest) -> IndexRun:
-        """Read a document and begin to index it. Raises InvalidRequest where that is not allowed
-        and for a document that cannot be indexed, QueueFull while another one is, and
-        UnavailableError."""
+        """Read a document and begin to index it. Raises InvalidRequest if this client may not index
+        or the document cannot be indexed, QueueFull while another one is being indexed, and
+        UnavailableError without an engine."""
         self._expect_allowed()
         texts, info = self._encoder()
         asked.settings.validate(room_for_text(texts, info.max_tokens))
@@ -264,7 +264,7 @@ class Retriever:
         return cache / "retrieval" / owner
 
     def _identity(self, info: EmbeddingInfo) -> EncoderIdentity:
-        """Return what tells the loaded embedding model from others. `info`: that of its engine,
+        """Return the identity of the loaded embedding model. `info`: that of its engine,
         which has another one when it is loaded again."""
         assert self._texts is not None
         if self._probed is None or self._probed[0] is not info:
@@ -284,7 +284,7 @@ class Retriever:
         return index
 
     def _load(self, folder: Path) -> Index | None:
-        """Return the index in `folder`, which is read again only if it was written since."""
+        """Return the index in `folder`, which is read again only if it has been written since."""
         try:
             written = (folder / CHUNKS).stat().st_mtime_ns
         except OSError:

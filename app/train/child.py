@@ -1,7 +1,7 @@
 """Process that trains: it gets a job through its pipe and answers with events.
 
-It computes with low priority on few threads, so that a stream beside it goes on, and imports torch
-only here.
+It runs with low priority on few threads, so that texts being written at the same time go on, and
+torch is imported only here.
 """
 
 from __future__ import annotations

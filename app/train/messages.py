@@ -91,7 +91,7 @@ class StepJob(msgspec.Struct, frozen=True, tag="step"):
 
 
 class TrainBegun(msgspec.Struct, frozen=True, tag="begun"):
-    """The base is loaded; `parameters`: numbers of the adapter, all of which are trained."""
+    """The base is loaded; `parameters`: of the adapter, all of which are trained."""
 
     parameters: int
 

@@ -28,7 +28,7 @@ from gpu import DeviceError, ModelError, check_lora
 
 EXTRA = ("torch", "transformers", "peft")
 MISSING = "training needs PyTorch, transformers and PEFT: pip install 'tokenglass[train]'"
-"""What is said where the packages of the extra are not installed."""
+"""Error if the packages of the extra `train` are not installed."""
 
 
 class TrainCancelled(Exception):
@@ -107,8 +107,8 @@ class Training:
     def run(self, on_event: Callable[[TrainEvent], None]) -> None:
         """Train, and put the adapter where the job says; an older one there is replaced.
 
-        The adapter is written beside that place and checked before it is moved there, so that
-        nothing is left of a training that fails or is cancelled. Raises what `TrainProcess.do`
+        The adapter is written to a temporary folder and checked before it is moved, so that nothing
+        is left of a training that fails or is cancelled. Raises what `TrainProcess.do`
         raises.
         """
         out = Path(self._job.folder)

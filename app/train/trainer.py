@@ -120,9 +120,9 @@ class Trainer:
         return TrainOffer("", parameters, train_targets(path), LoraSettings(), self._latest())
 
     def begin(self, asked: TrainRequest) -> TrainRun:
-        """Begin to train. Raises InvalidRequest where that is not allowed, while another adapter is
-        trained, and for what cannot be trained with; QueueFull while one step is taken;
-        ModelError, and DeviceError."""
+        """Begin to train. Raises InvalidRequest if training is not allowed, while another adapter
+        is being trained, and for lines or settings that cannot be trained with; QueueFull while
+        one step is taken; ModelError, and DeviceError."""
         if why_not := self._why_not():
             raise InvalidRequest(why_not, "training")
         name = asked.name
@@ -189,8 +189,8 @@ class Trainer:
         return missing_packages()
 
     def _latest(self) -> TrainRun | None:
-        """Return the latest training. It has ended once the engine has loaded its adapter, or
-        failed to."""
+        """Return the latest training. It ends when the engine has loaded the adapter, or has failed
+        to."""
         with self._lock:
             run, status = self._run, self._engine.status
             if run is not None and run.state == "loading":

@@ -16,7 +16,7 @@ import msgspec
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """`id`: llama-server tells it."""
+    """`id`: None from servers other than llama-server."""
 
     token: str = ""
     logprob: float | None = None
@@ -73,7 +73,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def n_cached(self) -> int:
-        """Tokens of the prompt that the upstream had in its cache; 0 too if it tells no such
+        """Tokens of the prompt that the upstream had in its cache; 0 too if it reports no such
         number of them."""
         found = (self.prompt_tokens_details or CachedTokens()).cached_tokens or 0
         return found if 0 <= found <= self.prompt_tokens else 0
@@ -112,7 +112,7 @@ class WrittenToken:
 
 
 def tokens_of(choice: Choice) -> list[WrittenToken]:
-    """Return the tokens of a chunk. Empty if it has text but tells no tokens."""
+    """Return the tokens of a chunk. Empty if it has text but no tokens."""
     found = list(_told_tokens(choice.logprobs)) if choice.logprobs is not None else []
     ids = choice.token_ids or []
     if len(ids) == len(found):

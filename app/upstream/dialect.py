@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 MAX_LOGPROBS = 20
-"""Candidates that chat completions of OpenAI and every other server can tell."""
+"""Most candidates that chat completions of OpenAI and every other server can return."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Dialect:
     n_top, n_chat_top
                    candidates of a token in a completion, and in a chat
     max_seed       largest seed; has_seed_0: 0 is one
-    penalised_top  it tells candidates of runs with penalties or biases
+        penalised_top  it returns candidates of runs with penalties or biases
     cache_salt     it knows `Request.cache_salt`
     grammars       kinds of grammars that it knows besides a JSON schema
     native         TGI: plain texts go to `/generate_stream` (app/upstream/tgi.py). A stream begins

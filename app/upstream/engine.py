@@ -48,7 +48,7 @@ ASK_SECONDS = 10.0
 """Longest silence of the upstream when it is asked for its models."""
 RETRY_SECONDS = 2
 DEFAULT_CONTEXT = 32768
-"""Of an upstream that does not expose its own; `--context` replaces it."""
+"""Context assumed for an upstream that does not report its own; `--context` replaces it."""
 SEED_BITS = 31
 
 
@@ -144,7 +144,7 @@ class UpstreamEngine(EngineClient):
         self._set_state(Status("ready", "ready"), msgspec.structs.replace(hello, upstream=upstream))
 
     def _info(self, served: ServedModel, context: int) -> EngineInfo:
-        """Return the description of the upstream. What it does not expose is 0 or empty."""
+        """Return the description of the upstream. What it does not report is 0 or empty."""
         settings = self._settings
         return EngineInfo(
             model=ModelInfo(
@@ -192,7 +192,7 @@ class UpstreamEngine(EngineClient):
         try:
             return self._start(request, on_event, self._writer)
         except InvalidRequest as error:
-            # Some servers of this API tell no log-probabilities.
+            # Some servers of this API return no log-probabilities.
             if "logprobs" not in str(error) or not self._writer.logprobs:
                 raise
             self._writer = dataclasses.replace(self._writer, logprobs=False)

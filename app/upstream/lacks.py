@@ -1,4 +1,4 @@
-"""Sentences that the page shows in place of what an upstream server does not expose."""
+"""Sentences that the page shows instead of what an upstream server does not expose."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CHAT_COMPLETIONS = "/v1/chat/completions"
 @dataclass(frozen=True)
 class BodyWriter:
     """Writes the bodies of one upstream. `model`: its name there. `context`: tokens of one text.
-    `logprobs`: it tells log-probabilities."""
+    `logprobs`: it returns log-probabilities."""
 
     model: str
     dialect: Dialect

@@ -137,6 +137,6 @@ def _expect_watermark(params: SamplingParams) -> None:
     if {name: getattr(params, name) for name in WATERMARK} != WATERMARK:
         own = ", ".join(f"{name} to {value:g}" for name, value in WATERMARK.items())
         raise InvalidRequest(
-            f"TGI writes a watermark of its own only; set {own}, or watermark_bias to 0",
+            f"TGI writes only its own watermark; set {own}, or watermark_bias to 0",
             "watermark_bias",
         )

@@ -33,7 +33,7 @@ ROLE_OF_MARK = {i: mark[2:-2] for i, mark in enumerate(MARKS)}
 class WordTokenizer:
     """Numbers texts as they come: words of prompts, and tokens of answers. Thread-safe.
 
-    It stands in where an upstream tells no ids and its tokenizer is not here: any text survives
+    It stands in if an upstream returns no ids and its tokenizer is not here: any text survives
     encode and decode, but the ids mean nothing elsewhere. They are drawn at random: all clients
     share the table, and who could count through it would read what the others wrote. Past
     `MAX_WORDS` texts, new ones are split into bytes. The chat template only marks who says what,

@@ -16,8 +16,10 @@ def continuation_length(message: Generate) -> int:
     n_ids = len(message.ids or ())
     if 0 <= message.written <= n_ids:
         return message.written
-    what = f"the {n_ids} ids" if n_ids else "ids, but none are given"
-    raise InvalidRequest(f"written counts the last of {what}; it is {message.written}", "written")
+    raise InvalidRequest(
+        f"written must be from 0 to {n_ids}, the number of ids, but got {message.written}",
+        "written",
+    )
 
 
 def continuation_texts(tokenizer: Tokenizer, ids: list[int], n: int) -> tuple[str, ...]:

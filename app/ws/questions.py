@@ -119,8 +119,8 @@ class Questions:
             ):
                 if held > most:
                     raise QueueFull(
-                        f"answers of {held:,} bytes wait to be sent to {whose}, and {most:,} are "
-                        "the most; read them, then ask again"
+                        f"answers of {held:,} bytes wait to be sent to {whose}, and the limit is "
+                        f"{most:,}; read them, then ask again"
                     )
             if self._n_in_flight >= MAX_QUESTIONS:
                 raise QueueFull(

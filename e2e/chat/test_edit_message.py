@@ -91,7 +91,7 @@ def test_a_branch_has_the_turns_before_it_and_the_original_stays_as_it_was(
         expect(here.drawer.rows.filter(has_text=title)).to_have_count(0)
     here.drawer.import_files(path)
     here.drawer.open(GLAD)
-    expect(page.locator(".branched")).to_contain_text(f"“{FOX}”, which is not here any more")
+    expect(page.locator(".branched")).to_contain_text(f"“{FOX}”, which is no longer here")
 
 
 def test_the_first_message_is_edited_by_keyboard_in_a_completion_too(

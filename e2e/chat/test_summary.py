@@ -131,7 +131,7 @@ def test_a_summary_that_was_paused_too_long_says_so(
     play.ask(FOUR)
     expect(play.stats).to_contain_text("Paused before token 1")
     engine.active[0].end_paused()
-    expect(play.notice).to_contain_text("this one was paused longest", ignore_case=True)
+    expect(play.notice).to_contain_text("this one had been paused longest", ignore_case=True)
     expect(play.notice).to_contain_text("Your message is kept.")
 
 

@@ -76,7 +76,7 @@ def test_calls_run_by_themselves_up_to_the_limit(
 ) -> None:
     options = calling(CALL)
     options.open().check("Calculator", "Run calls without asking")
-    options.dialog.get_by_label("Most answers with calls").fill("2")
+    options.dialog.get_by_label("Limit of answers with calls").fill("2")
     options.close()
     ask(page)
     expect(options.cards).to_have_count(3)

@@ -91,7 +91,7 @@ def test_one_conversation_is_saved_as_a_replay(
     [
         (b"\x89PNG\x00\xff", "It is not text"),
         ("", "it is not JSON"),
-        ("{}", "This is no replay"),
+        ("{}", "This is not a replay"),
         ('{"format": "tokenglass replay", "version": 1, "turns": []}', "replay.saved is missing"),
         ('{"format": "tokenglass conversations", "version": 9}\n', "version 9"),
     ],
@@ -138,5 +138,5 @@ def test_a_long_line_is_searched_once(play: Callable[..., Playground]) -> None:
     n = 8 << 20
     drawer = here.drawer.show()
     drawer.import_files(as_file(gzip.compress(b'{"format":"' + b"a" * n + b'"}'), "long.jsonl.gz"))
-    expect(drawer.error).to_contain_text("This is no replay")
+    expect(drawer.error).to_contain_text("This is not a replay")
     assert n <= here.page.evaluate("window.nSearched") < 2 * n

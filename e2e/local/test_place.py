@@ -60,7 +60,7 @@ def test_the_conversation_goes_on_in_the_browser_and_back(
     dialog.get_by_text("Kept in this browser").click()
     row = dialog.locator("#kept-models li")
     expect(row).to_contain_text(f"{tale.NAME} · f32")
-    expect(dialog.locator("#kept-quota")).to_contain_text("that the browser gives it")
+    expect(dialog.locator("#kept-quota")).to_contain_text("that the browser allows")
     assert violations(page) == []
     row.get_by_role("button", name="Remove").click()
     expect(row).to_have_count(0)
@@ -162,7 +162,7 @@ WHY = """async ([offers, i, memory]) => {
     [
         (0, 4, "as f32 it needs 8 GiB, and this device has 4 GiB; f16 or q8 or q4 would fit"),
         (1, 2, "as f16 it needs 4 GiB, and this device has 2 GiB; q4 would fit"),
-        (3, 1, "no storage type of this model fits; let it run on the server"),
+        (3, 1, "no storage type of this model fits; run it on the server"),
         (1, 4, ""),
     ],
 )

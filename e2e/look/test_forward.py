@@ -157,8 +157,8 @@ def test_heads_keys_and_layers_are_chosen_where_they_are_shown(
 def test_the_token_before_stands_beside(page: Page, site: Callable[..., Site]) -> None:
     look = fake_run(page, site())
     line(page, "add_mlp")
-    assert "after the MLP, beside" not in look.csv()[0]
-    page.get_by_label("beside the token before").check()
+    assert "after the MLP, token before" not in look.csv()[0]
+    page.get_by_label("compare with the token before").check()
     expect(look.source).to_contain_text("before it (grey)")
     own = look.csv()
     line(page, "add_mlp")
@@ -168,7 +168,7 @@ def test_the_token_before_stands_beside(page: Page, site: Callable[..., Site]) -
     expect(page.locator(".fw-summary")).to_contain_text("at position")
     expect(look.panel).not_to_have_attribute("aria-busy", "true")
     before = look.csv()
-    beside = [row["after the MLP, beside"] for row in own]
+    beside = [row["after the MLP, token before"] for row in own]
     assert (
         [row["after the MLP"] for row in before] == beside != [row["after the MLP"] for row in own]
     )

@@ -209,7 +209,7 @@ def test_bad_documents_and_questions_are_answered_in_words(
     page.keyboard.press("Enter")
     expect(says(look)).to_contain_text("There are no documents yet; add one first")
     view(look, "Answer")
-    expect(look.message).to_contain_text("The answer in view was asked without chunks")
+    expect(look.message).to_contain_text("The answer in view was written without chunks")
     view(look, "Documents")
     look.panel.get_by_label("Chunk size").fill("8")
     look.panel.get_by_label("Text to index").fill("the little fox was happy")

@@ -90,7 +90,7 @@ def test_bad_input_is_answered_in_words(
     look = open_page(page, site()).look.open("train")
     start = look.panel.get_by_role("button", name="Train", exact=True)
     says = look.panel.get_by_role("status")
-    expect(says).to_have_text("Nothing was trained yet.")
+    expect(says).to_have_text("Nothing has been trained yet.")
     start.click()
     expect(says).to_contain_text(
         "There are no lines to train on; write texts, or question => answer"

@@ -37,7 +37,7 @@ def changed(replay: dict[str, Any], path: Path_, value: object) -> dict[str, Any
 
 
 BAD_FIELDS: list[tuple[Path_, object, str]] = [
-    (("format",), "another", "This is no replay: it does not begin with"),
+    (("format",), "another", "This is not a replay: it does not begin with"),
     (("version",), 4, "of version 4; this page reads versions 1 to 3"),
     (("version",), "1", "of version 1; this page reads versions 1 to 3"),
     (("version",), ..., "of version undefined"),

@@ -149,7 +149,7 @@ def test_a_reload_shows_what_was_shown_though_the_address_is_older(
         ("#look=nothing", "instrument"),
         ("#replay=https://evil.example/x.json", "another site"),
         ("#replay=static/none.json", "404"),
-        ("#replay=static/mark.svg", "no replay"),
+        ("#replay=static/mark.svg", "not a replay"),
         ("#model=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E", "<img src=x onerror=alert(1)>"),
         ("#token=x", "not a number"),
     ],
@@ -204,5 +204,5 @@ def test_a_replay_waits_for_no_engine(
         here.write("One", 4)
     else:
         page.evaluate("() => { location.hash = '#replay=static/mark.svg' }")
-        expect(here.notice).to_contain_text("no replay")
+        expect(here.notice).to_contain_text("not a replay")
         expect(page.get_by_test_id("playback")).to_contain_text("v3.json")

@@ -178,8 +178,8 @@ def _describe_unknown(model_type: str, known: Mapping[str, Architecture]) -> str
     """Return why a model of another architecture cannot be run, and what to do."""
     if model_type in ENCODERS.keys() - known.keys():
         return (
-            f"model_type {shown(model_type)} is an encoder: it gives vectors of texts and writes "
-            "none; serve it beside a model with --embedding-model"
+            f"model_type {shown(model_type)} is an encoder, which computes vectors of texts and "
+            "cannot write; serve it alongside a model with --embedding-model"
         )
     if model_type in ENCODER_DECODERS.keys() - known.keys():
         return (

@@ -50,8 +50,8 @@ class _Reader(WeightLoader):
         largest = np.abs(rows).max(initial=0)
         if largest > GREATEST[dtype]:
             raise ModelError(
-                f"{name} cannot be stored as {dtype}: it holds {largest:g}, but "
-                f"{GREATEST[dtype]:g} is the most; use dtype f32"
+                f"{name} cannot be stored as {dtype}: it holds {largest:g}, but at most "
+                f"{GREATEST[dtype]:g} fits; use dtype f32"
             )
 
 

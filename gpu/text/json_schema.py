@@ -36,7 +36,7 @@ FORMATS = frozenset(
         "unknown",
     ]
 )
-"""Those that llguidance enforces."""
+"""Formats that llguidance enforces."""
 
 SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")

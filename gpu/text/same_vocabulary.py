@@ -37,15 +37,15 @@ def expect_same_vocabulary(
     if own.vocab_size != n:
         raise ModelError(
             f"the draft model {draft.name} has {own.vocab_size} tokens and the model {n}; a draft "
-            "model must share the model's tokenizer, so take one of the same family"
+            "model must share the model's tokenizer, so use one of the same family"
         )
     for id in range(n):
         there, here = _token(own, id), _token(tokenizer, id)
         if there != here:
             raise ModelError(
                 f"token {id} of the draft model {draft.name} is {there[1]!r}, and that of the "
-                f"model {here[1]!r}; a draft model must share the model's tokenizer, so take one "
-                "of the same family"
+                f"model {here[1]!r}; a draft model must share the model's tokenizer, so use one of "
+                "the same family"
             )
 
 

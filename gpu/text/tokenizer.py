@@ -159,8 +159,8 @@ class Tokenizer:
         words = [self._segmenter.steps(word) for word in self._split_words(text)]
         if [id for word in words for id in word.ids] != ids:
             raise InvalidRequest(
-                "this text has a token that was added to the vocabulary, which no merge makes; "
-                "take another text",
+                "this text has a token that was added to the vocabulary, which no merge makes; use "
+                "another text",
                 "text",
             )
         return Segmentation(self._segmenter.algorithm, words)

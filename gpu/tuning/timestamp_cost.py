@@ -18,7 +18,7 @@ from gpu.webgpu.plan import Recorder
 from gpu.webgpu.timestamps import FIRST_MARK, Timestamps
 
 DISPATCHES = 65
-"""As many as marks of a model of 32 layers."""
+"""Timestamps of a pass, as many as a model of 32 layers has marks."""
 WORKGROUPS = 128
 """Workgroups of a dispatch: as many as a large GPU has multiprocessors."""
 FMA_ROUNDS = 1

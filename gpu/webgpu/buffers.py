@@ -111,8 +111,8 @@ class Memory:
         except wgpu.GPUError as error:
             held = sum(self.n_bytes.values())
             raise DeviceError(
-                f"{name}: no {n_bytes / 1e6:,.1f} MB could be allocated on the device beside "
-                f"{held / 1e6:,.1f} MB ({error}); close other programs that use it, or choose a "
+                f"{name}: {n_bytes / 1e6:,.1f} MB could not be allocated on the device in addition "
+                f"to {held / 1e6:,.1f} MB ({error}); close other programs that use it, or choose a "
                 "smaller --dtype, --context or --max-num-seqs"
             ) from error
 

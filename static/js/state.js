@@ -68,7 +68,7 @@ const values = {
   settings: SET_BY_MAIN,
   capture: true,
   /**
-   * Tokens a second; 0: one for each press; null: as fast as it goes (chat/pace.js).
+   * Tokens a second; 0: one for each press; null: full speed (chat/pace.js).
    *
    * @type {number | null}
    */

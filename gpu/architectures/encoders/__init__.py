@@ -1,1 +1,1 @@
-"""Encoders: architectures that give vectors of texts and write none."""
+"""Encoders: architectures that compute vectors of texts and do not write."""

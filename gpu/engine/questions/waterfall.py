@@ -27,7 +27,7 @@ def checked_sample(question: Waterfall, model: QuestionedModel) -> Sample:
     check_top(question.top)
     if len(question.also) > MAX_TOP:
         raise InvalidRequest(
-            f"also has {len(question.also)} ids, but {MAX_TOP} are the most", "also"
+            f"also has {len(question.also)} ids, but at most {MAX_TOP} are accepted", "also"
         )
     params = question.params.validate()
     check_biased_ids(params, model.runner.config.vocab_size)

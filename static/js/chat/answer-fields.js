@@ -58,7 +58,7 @@ export const choicesOf = (text) =>
  */
 export function whyNotFormat({ kind, text }) {
   if (!kind) return "";
-  if (kind === "choice") return choicesOf(text).length ? "" : "Write the possible answers, one a line.";
+  if (kind === "choice") return choicesOf(text).length ? "" : "Write the possible answers, one per line.";
   if (!text.trim()) return kind === "regex" ? "Write a regular expression." : "Write a JSON schema.";
   if (kind === "regex") return "";
   try {

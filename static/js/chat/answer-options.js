@@ -31,7 +31,7 @@ const EXAMPLES = {
 const HINTS = {
   "": "",
   json_schema: "The answer is JSON that follows this schema.",
-  choice: "The answer is one of these texts, one a line.",
+  choice: "The answer is one of these texts, one per line.",
   regex: "The whole answer matches this regular expression.",
 };
 

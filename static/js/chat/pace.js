@@ -72,7 +72,7 @@ export function lendPace(pace) {
 /** Is the run of a segment paused? @param {Segment | null | undefined} segment */
 export const isPaused = (segment) => !!segment?.running && segment.pace === STEP;
 
-/** Pause the runs, or have them go on: as fast as it goes if the chosen pace is by steps. */
+/** Pause the runs, or have them go on: at full speed if the chosen pace is by steps. */
 export function togglePause() {
   const runs = pacedRuns();
   if (runs.some(isPaused)) sendPace(paceNow() === STEP ? null : paceNow());

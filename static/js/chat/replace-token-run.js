@@ -35,7 +35,7 @@ export function whyNotReplaceable(answer, at) {
   const segment = answer.tokens[at]?.segment;
   if (!segment?.accepted) return "The tokens of this answer are no longer available.";
   if (state.hello && segment.model && segment.model !== state.hello.model.name)
-    return `Written by ${segment.model}; the current model has other tokens.`;
+    return `Written by ${segment.model}; the current model has another vocabulary.`;
   return hasEngine() ? "" : "The engine is not ready.";
 }
 

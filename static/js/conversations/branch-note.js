@@ -37,7 +37,7 @@ function draw(entry) {
   link.hidden = !entry;
   gone.hidden = !!entry;
   setText(link, entry ? nameOf(entry) : "");
-  setText(gone, origin && !entry ? `“${origin.title}”, which is not here any more` : "");
+  setText(gone, origin && !entry ? `“${origin.title}”, which is no longer here` : "");
 }
 
 async function open() {

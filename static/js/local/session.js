@@ -349,8 +349,7 @@ function refuseTools({ tools, messages }) {
 function continuationLength({ ids, written }) {
   const n = ids?.length ?? 0;
   if (written >= 0 && written <= n) return written;
-  const what = n ? `the ${n} ids` : "ids, but none are given";
-  throw new InvalidRequest(`written counts the last of ${what}; it is ${written}`, "written");
+    throw new InvalidRequest(`written must be from 0 to ${n}, the number of ids, but got ${written}`, "written");
 }
 
 /**

@@ -13,14 +13,14 @@ export const INSTRUMENTS = [
     name: "tokens",
     tab: "Tokens",
     title: "Tokens",
-    what: "The prompt in tokens, the steps from a word to them, several tokenizers, and vectors of texts.",
+    what: "The prompt as tokens, how a word becomes tokens, several tokenizers compared, and vectors of texts.",
     fetch: async () => (await import("./tokens/tokens.js")).tokens,
   },
   {
     name: "timeline",
     tab: "Timeline",
     title: "Timeline",
-    what: "The request from sending it to its words on the page, step by step.",
+    what: "The request, step by step, from sending it to the words on the page.",
     fetch: async () => (await import("./timeline/timeline.js")).timeline,
   },
   {
@@ -105,14 +105,14 @@ export const INSTRUMENTS = [
     name: "retrieval",
     tab: "RAG",
     title: "Retrieval",
-    what: "Your documents in chunks, the chunks nearest to a question, and which of them the answer looked at.",
+    what: "Your documents in chunks, the chunks nearest to a question, and which of them the answer used.",
     fetch: async () => (await import("./retrieval/retrieval.js")).retrieval,
   },
   {
     name: "schedule",
     tab: "Steps",
     title: "Scheduler",
-    what: "Every step of the engine: whose rows ran, what was drafted, and who waited.",
+    what: "Every step of the engine: which runs had rows in it, what was drafted, and which runs waited.",
     fetch: async () => (await import("./schedule/schedule.js")).schedule,
   },
   {

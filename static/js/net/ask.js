@@ -19,6 +19,6 @@ export async function ask(url, { method = "GET", body } = {}) {
   }
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
-  const message = `the server answered HTTP ${response.status}; try again, or look into its log`;
+  const message = `the server answered HTTP ${response.status}; try again, or see its log`;
   throw answer.error ?? { code: "unavailable", message };
 }

@@ -103,7 +103,7 @@ function howChosen(token) {
     return reused ? "given, found in cache" : "given, not chosen";
   }
   if (token.rank === null && !Number.isFinite(token.logprob))
-    return state.hello?.upstream ? "no probability was told" : "measurements are no longer kept";
+    return state.hello?.upstream ? "no probability was reported" : "measurements are no longer kept";
   const p = `p ${probability(Math.exp(token.logprob))}`;
   if (token.draft && !token.draft.accepted) return `${p} · not “${rejected(token.draft)}”`;
   if (token.rank === null) return p;
@@ -189,7 +189,7 @@ function drawLine({ row, word, bar, before, after, number, note }, candidate, to
   row.classList.toggle("pick-row", drawn);
   const masked = !!candidate?.masked;
   row.classList.toggle("cut", cut !== "" || masked);
-  setAttr(row, "title", masked ? `The answer’s format does not allow this token here. The model alone gives it ${percent(candidate?.before ?? 0)} %.` : null);
+  setAttr(row, "title", masked ? `The answer’s format does not allow this token here. Without the format, its probability would be ${percent(candidate?.before ?? 0)} %.` : null);
   row.classList.toggle("again", again);
   bar.hidden = !candidate && focusedToken() !== null;
   const text = drawn && token.eos ? "end of text" : candidate?.text;

@@ -4,7 +4,7 @@ import { forgetModel, keptModels, storageQuota } from "../local/gpu/weight-cache
 import { byId, el, one, setText } from "../ui/dom.js";
 import { bytes } from "../ui/format.js";
 
-const PART = "What is missing of a model is fetched when it runs again.";
+const PART = "Missing files are fetched when the model runs again.";
 const NOTHING = "Nothing is kept yet. A model that runs here is fetched once.";
 
 /** Draw the list anew. */
@@ -14,7 +14,7 @@ export async function drawKept() {
   setText(byId("kept-sum"), models.length ? ` ${bytes(sum)}` : " nothing");
   byId("kept-models").replaceChildren(...models.map(row));
   const room = quota
-    ? `This site uses ${bytes(quota.used)} of the ${bytes(quota.quota)} that the browser gives it.`
+    ? `This site uses ${bytes(quota.used)} of the ${bytes(quota.quota)} that the browser allows.`
     : "This browser does not report how much storage it allows.";
   const isPart = models.some((each) => each.bytes < each.total);
   const first = models.length ? (isPart ? PART : "") : NOTHING;

@@ -25,7 +25,7 @@ export function whyNotFit(offer, offers, memory, say) {
   const others = fitting(offers, memory).map(({ dtype }) => dtype);
   const instead = others.length
     ? `${others.join(" or ")} would fit`
-    : "no storage type of this model fits; let it run on the server";
+    : "no storage type of this model fits; run it on the server";
   return `as ${offer.dtype} it needs ${say(offer.memory)}, and this device has ${say(memory)}; ${instead}`;
 }
 

@@ -122,7 +122,7 @@ function drawFit() {
   if (wantedName()) {
     const words =
       `This browser fetches it from ${new URL(hub).host} in pieces, and stores it as ` +
-      `${byId("place-dtype").value}. What it needs is known when its config was read.`;
+      `${byId("place-dtype").value}. What it needs is known once its config has been read.`;
     return setText(byId("place-fit"), withAdapters(words, adaptersSaid(loras, [])));
   }
   const words = offer

@@ -113,7 +113,7 @@ export async function openReplayAt(url, address) {
   } catch {
     throw new BadReplay("Its replay cannot be reached.");
   }
-  if (!response.ok) throw new BadReplay(`Its replay is not there (HTTP ${response.status}).`);
+  if (!response.ok) throw new BadReplay(`Its replay cannot be fetched (HTTP ${response.status}).`);
   const replay = await open(await response.blob());
   pause();
   stopRerun();

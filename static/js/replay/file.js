@@ -214,7 +214,7 @@ export async function open(file) {
   try {
     value = JSON.parse(json);
   } catch (error) {
-    throw new BadReplay(`This is no replay: it is not JSON (${/** @type {Error} */ (error).message}).`);
+    throw new BadReplay(`This is not a replay: it is not JSON (${/** @type {Error} */ (error).message}).`);
   }
   return validateReplay(value);
 }
@@ -246,7 +246,7 @@ async function textOf(stream, packed) {
   } catch (error) {
     if (error instanceof BadReplay) throw error;
     const what = packed ? "a whole gzip file of UTF-8 text" : "UTF-8 text";
-    throw new BadReplay(`This is no replay: it is not ${what}.`);
+    throw new BadReplay(`This is not a replay: it is not ${what}.`);
   }
   return parts.join("");
 }

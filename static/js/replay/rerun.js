@@ -50,7 +50,7 @@ export function whyNotRerunnable() {
   if (!recordingsOf(replay).some(({ tokens }) => tokens.length))
     return "The file has only the text of this answer.";
   if (recordingsOf(replay).some(hasMoved))
-    return "Chunks of its prompt were moved from other texts, as the cache had them then, which cannot be done again exactly.";
+    return "Chunks of its prompt came from the cache of other texts, which cannot be repeated exactly.";
   return "";
 }
 

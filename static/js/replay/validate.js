@@ -124,7 +124,7 @@ export const onlyFieldsOf = (name, value) => only(checkOf(name), value, name);
 export function validateReplay(value, path = "replay") {
   const { format: its = null, version: of } = /** @type {Partial<ReplayFile.Replay>} */ (value ?? {});
   if (its !== FORMAT)
-    throw new BadReplay(`This is no replay: it does not begin with {"format": "${FORMAT}", …}.`);
+    throw new BadReplay(`This is not a replay: it does not begin with {"format": "${FORMAT}", …}.`);
   if (!VERSIONS.includes(of))
     throw new BadReplay(
       `This replay is of version ${String(of).slice(0, 20)}; this page reads versions ` +

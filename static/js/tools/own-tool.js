@@ -79,6 +79,6 @@ export async function callOwn({ name, url }, given) {
   const text = await response.text();
   if (!response.ok) throw new Error(`${url} answered ${response.status}: ${text.slice(0, 200)}`);
   if (text.length > MAX_RESULT)
-    throw new Error(`${url} answered with ${text.length} characters; ${MAX_RESULT} are the most`);
+    throw new Error(`${url} answered with ${text.length} characters; at most ${MAX_RESULT} are accepted`);
   return text;
 }

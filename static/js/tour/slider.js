@@ -52,7 +52,7 @@ export const sliderStep = {
         ? sentence`The text waits where it is.`
         : sentence`The text is written once more, and waits behind ${word}.`,
       sentence`Next token shows what may come now; nothing is drawn yet.`,
-      sentence`Move a slider, temperature say: the candidates follow it. Let go, and the text goes on
+      sentence`Move a slider, such as temperature: the candidates follow it. Let go, and the text goes on
         at ${`${AFTER_A_MOVE} tokens`} a second, so that every move can be seen.`,
     );
   },

@@ -36,7 +36,7 @@ export function readAddress(hash) {
   for (const part of hash.slice(1).split("&")) {
     const at = part.indexOf("=");
     const name = NAMES.find((each) => each === part.slice(0, at));
-    if (!name) throw new BadAddress("It says something that this page does not know.");
+    if (!name) throw new BadAddress("It contains something that this page does not know.");
     if (name in found) throw new BadAddress(`It names more than one ${name}.`);
     found[name] = decoded(part.slice(at + 1));
   }
@@ -89,6 +89,6 @@ export function replayAddress(text, base) {
   }
   const { origin, protocol, username, password } = url;
   if (!/^https?:$/.test(protocol) || origin !== new URL(base).origin || username || password)
-    throw new BadAddress("Its replay lies on another site. Download the file and open it here instead.");
+    throw new BadAddress("Its replay is on another site. Download the file and open it here instead.");
   return url.href;
 }

@@ -74,7 +74,7 @@ def write(engine: SupervisedEngine, n: int) -> queue.SimpleQueue[Event]:
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [(lose_device, "the engine stopped"), (fill_device, "could be allocated")],
+    [(lose_device, "the engine stopped"), (fill_device, "could not be allocated")],
 )
 def test_the_text_is_kept_and_the_engine_comes_back(
     start_engine: StartEngine, tmp_path: Path, fault: Callable[[Engine], None], reason: str

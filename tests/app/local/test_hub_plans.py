@@ -150,7 +150,7 @@ def test_large_and_deep_bodies_are_refused(http: FlaskClient) -> None:
 
 def test_what_takes_too_long_is_ended(http: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_plans, "MAX_SECONDS", 0.3)
-    assert "takes longer than 0.3 s; take a smaller one" in refusal(http, asked())
+    assert "takes longer than 0.3 s; choose a smaller one" in refusal(http, asked())
 
 
 @pytest.mark.slow

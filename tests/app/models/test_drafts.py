@@ -67,7 +67,7 @@ def test_the_bundled_draft_model_is_for_the_bundled_models_alone(
     load(model_dir(), "bundled")
     assert loaded[0].draft == draft.path == draft_dir()
     check_draft(draft, mixture_dir(), load_tokenizer(mixture_dir()))
-    with pytest.raises(ModelError, match="for the bundled models alone"):
+    with pytest.raises(ModelError, match="for the bundled models only"):
         check_draft(draft, tmp_path, load_tokenizer(model_dir()))
 
 

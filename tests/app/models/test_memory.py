@@ -118,7 +118,7 @@ def test_a_model_that_fits_is_accepted(llama8b: Path) -> None:
         (11_000_000_000, r"With --dtype q8 it would need 9\.9\d GB"),
         (9_900_000_000, r"With --dtype q8 --context 512 it would need 9\.\d\d GB"),
         (7_500_000_000, r"With --dtype q4 it would need 6\.6\d GB"),
-        (1_000_000_000, r"No lower precision fits either: take a smaller model"),
+        (1_000_000_000, r"No lower precision fits either: choose a smaller model"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_advice(

@@ -284,5 +284,7 @@ def test_a_zipped_folder_is_unpacked_and_mended(
 
 
 def test_an_embedding_model_is_not_run_as_a_model() -> None:
-    with pytest.raises(ModelError, match=r"writes no text; .* --embedding-model all-MiniLM-L6-v2"):
+    with pytest.raises(
+        ModelError, match=r"cannot write text; .* --embedding-model all-MiniLM-L6-v2"
+    ):
         find_model(Settings(model="all-MiniLM-L6-v2"))

@@ -97,7 +97,7 @@ def test_both_models_are_listed(client: openai.OpenAI) -> None:
         ({"input": [[1], [400]]}, "input[1][0]", "ids go from 0 to 399"),
         ({"input": [[]]}, "input[0]", "has no tokens"),
         ({"model": "gpt"}, "model", "not 'gpt'"),
-        ({"model": "fake-story", "prompt_name": "query"}, "prompt_name", "fake-story is none"),
+        ({"model": "fake-story", "prompt_name": "query"}, "prompt_name", "fake-story is not one"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_words(

@@ -95,7 +95,7 @@ def test_a_process_that_is_killed_is_reported(tmp_path: Path) -> None:
         if isinstance(event, TrainBegun) and child is not None and child.pid is not None:
             os.kill(child.pid, signal.SIGKILL)
 
-    with pytest.raises(DeviceError, match=r"ended \(signal SIGKILL\).*take a smaller model"):
+    with pytest.raises(DeviceError, match=r"ended \(signal SIGKILL\).*use a smaller model"):
         training.run(on_event)
     assert list(tmp_path.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_the_command_trains(tmp_path: Path) -> None:
         ("Hi there", ("--alpha", "nan"), "expected an alpha above 0, but got nan"),
         ("Hi there", ("--learning-rate", 0), "expected a learning rate above 0 and at most 1"),
         ("Hi there", ("--steps", 0), "expected 1 to 10,000 steps, but got 0"),
-        ("Hi there", ("--target", "router"), "this model has no 'router' to train"),
+        ("Hi there", ("--target", "router"), "this model has no module 'router' to train"),
     ],
 )
 def test_bad_input_is_refused_in_words(

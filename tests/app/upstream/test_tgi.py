@@ -157,7 +157,7 @@ def test_tokens_have_what_it_told(connect: Connect) -> None:
         ({"ignore_eos": True}, "ignore_eos", "set it to false"),
         ({"logit_bias": (TokenBias(4, 2.0),)}, "logit_bias", "leave it out"),
         ({"watermark_bias": 3.0}, "watermark_bias", "greenlist_ratio to 0.5, hashing_key to 1"),
-        ({"watermark_bias": 2.0}, "watermark_bias", "a watermark of its own only"),
+        ({"watermark_bias": 2.0}, "watermark_bias", "only its own watermark"),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(

@@ -94,9 +94,15 @@ def test_a_text_that_was_ended_by_hand_is_over_at_once(site: Site, end: int) -> 
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"ids": [262, 263], "written": 3}, "written counts the last of the 2 ids; it is 3"),
-    ({"ids": [262, 263], "written": -1}, "written counts the last of the 2 ids; it is -1"),
-    ({"prompt": "Once", "written": 1}, "written counts the last of ids, but none are given"),
+    (
+        {"ids": [262, 263], "written": 3},
+        "written must be from 0 to 2, the number of ids, but got 3",
+    ),
+    (
+        {"ids": [262, 263], "written": -1},
+        "written must be from 0 to 2, the number of ids, but got -1",
+    ),
+    ({"prompt": "Once", "written": 1}, "written must be from 0 to 0, the number of ids, but got 1"),
     ({"ids": [262], "params": {"first_index": -1}}, "first_index must be an integer from 0"),
     ({"ids": [262], "params": {"first_index": 2**31}}, "first_index must be an integer from 0"),
 ]

@@ -74,7 +74,7 @@ def test_a_page_that_does_not_read_asks_no_more() -> None:
     for i in range(2):
         page.ask()
         engine.answer(i, 2 * MB + 4)
-    with pytest.raises(QueueFull, match="wait to be sent to this page, and 4,194,304 are the most"):
+    with pytest.raises(QueueFull, match="wait to be sent to this page, and the limit is 4,194,304"):
         page.ask()
     other.ask()
     page.read()

@@ -23,7 +23,7 @@ export class Buffers {
       for (const buffer of buffers) buffer.destroy();
       const needed = Math.ceil(plan.needs.bytes / 2 ** 20);
       throw new Error(
-        `this GPU has not the ${needed} MiB that the model needs; close other pages, or choose a ` +
+        `this GPU does not have the ${needed} MiB that the model needs; close other pages, or choose a ` +
           "smaller model or storage type",
       );
     }

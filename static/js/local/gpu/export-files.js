@@ -36,7 +36,7 @@ export class ExportFiles {
     const data = await bytesOf(await fetch(url));
     if (data.byteLength !== size || (await digest(data)) !== sha256)
       throw new Error(
-        `${file} is not the file of the manifest: its size or its SHA-256 is another one; upload the ` +
+        `${file} is not the file that the manifest describes: its size or its SHA-256 differs; upload the ` +
           "whole export again",
       );
     await keepFile(sha256, data, sha256, this.keptAs());

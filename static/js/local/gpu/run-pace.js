@@ -13,8 +13,7 @@ import { InvalidRequest } from "../shared/errors.js";
 export function checkPace({ pace, steps = 0 }, { rate: [least, most], steps: mostSteps }) {
   if (pace !== null && pace !== undefined && pace !== 0 && !(pace >= least && pace <= most))
     throw new InvalidRequest(
-      `pace must be a number of tokens a second from ${least} to ${most}, 0 to pause, or null for ` +
-        `as fast as it goes, but got ${pace}`,
+      `pace must be a number of tokens a second from ${least} to ${most}, 0 to pause, or null for full speed, but got ${pace}`,
       "pace",
     );
   if (!(steps >= 0 && steps <= mostSteps))
@@ -25,7 +24,7 @@ export function checkPace({ pace, steps = 0 }, { rate: [least, most], steps: mos
 }
 
 export class RunPace {
-  /** `rate`: tokens a second; 0: paused; null: as fast as it goes. @param {number | null} [rate] */
+  /** `rate`: tokens a second; 0: paused; null: full speed. @param {number | null} [rate] */
   constructor(rate = null) {
     this.rate = rate;
     this.end = rate === 0 ? 0 : Infinity;

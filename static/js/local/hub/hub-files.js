@@ -55,7 +55,7 @@ export class HubFiles {
    * @param {HubModel} model
    */
   static async open({ hub, name, dtype, plans }) {
-    if (!isModelName(name)) throw new Error(`${name} is no name of a model; expected OWNER/MODEL`);
+    if (!isModelName(name)) throw new Error(`${name} is not the name of a model; expected OWNER/MODEL`);
     const listed = await get(`${hub}/api/models/${name}/revision/main?blobs=true`, name);
     const { sha, siblings } = parseJson(await listed.arrayBuffer(), name);
     if (!COMMIT.test(sha) || !Array.isArray(siblings))
@@ -267,7 +267,7 @@ function expectRoom(bytes, name, dtype) {
   const { deviceMemory } = /** @type {Navigator & {deviceMemory?: number}} */ (navigator);
   const told = memoryOf(deviceMemory);
   if (told === null || bytes <= told) return;
-  const smaller = dtype === "q4" ? "take a smaller model" : "store it as q4, or take a smaller model";
+  const smaller = dtype === "q4" ? "choose a smaller model" : "store it as q4, or choose a smaller model";
   throw new Error(
     `${name} as ${dtype} needs ${(bytes / 1e9).toFixed(1)} GB, and this device has ${deviceMemory} GiB; ${smaller}`,
   );

@@ -29,7 +29,7 @@ const CACHED_BYTES = 160 * 2 ** 20;
 export async function readHeader(read, size, file) {
   /** @type {(what: string) => never} */
   const fail = (what) => {
-    throw new Error(`${file} is no safetensors file that can be used: ${what}`);
+    throw new Error(`${file} is not a safetensors file that can be used: ${what}`);
   };
   if (size < 8) fail(`it has ${size} bytes`);
   const head = await read(0, 8);

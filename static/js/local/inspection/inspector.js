@@ -159,7 +159,7 @@ export class Inspector {
     this.checkIds(also, "also");
     this.checkTop(top);
     if (also.length > this.limits.top)
-      throw new InvalidRequest(`also has ${also.length} ids, but ${this.limits.top} are the most`, "also");
+      throw new InvalidRequest(`also has ${also.length} ids, but at most ${this.limits.top} are accepted`, "also");
     if (grammar) throw new NotInBrowser("grammars are", "grammar");
     this.checks.checkParams(params);
     this.checks.checkBiasedIds(params);

@@ -110,7 +110,7 @@ export class LocalTokenizer {
     const words = this.steps(text);
     if (String(words.flatMap((word) => word.ids)) !== String(ids))
       throw new InvalidRequest(
-        "this text has a token that was added to the vocabulary, which no merge makes; take another " +
+        "this text has a token that was added to the vocabulary, which no merge makes; use another " +
           "text",
         "text",
       );

@@ -83,7 +83,7 @@ function controls() {
   const box = el("div", "controls");
   at.beside.type = "checkbox";
   const beside = el("label", "fw-beside");
-  beside.append(at.beside, "beside the token before");
+  beside.append(at.beside, "compare with the token before");
   box.append(
     labelled("Layer", at.layer),
     newButton("−", () => setLayer(Number(at.layer.value) - 1), "text fw-step"),
@@ -264,7 +264,7 @@ function fill(select, n, value) {
 /** @param {ForwardPlace} place @param {Given} given @param {Given | null} other */
 function sourceOf({ texts, position }, { info }, other) {
   const time = info.ms === undefined ? "" : ` in ${duration(info.ms)}`;
-  const beside = other ? `, beside “${tokenLabel(texts[position - 1], "·")}” before it (grey)` : "";
+  const beside = other ? `, compared with “${tokenLabel(texts[position - 1], "·")}” before it (grey)` : "";
   return `Recomputed from this run's tokens${time}${beside}.`;
 }
 
@@ -301,7 +301,7 @@ function tableOfLine(line) {
   const [part] = line.parts;
   if (typeof part === "string" || !line.vectors.length) return tableOf(part, shown);
   const theirs = beside.find((one) => one.key === line.key)?.vectors ?? [];
-  const columns = [...line.vectors, ...theirs.map(({ name, values }) => ({ name: `${name}, beside`, values }))];
+  const columns = [...line.vectors, ...theirs.map(({ name, values }) => ({ name: `${name}, token before`, values }))];
   const n = Math.max(...columns.map(({ values }) => values.length));
   return {
     columns: ["number", ...columns.map(({ name }) => name)],

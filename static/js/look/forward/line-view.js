@@ -16,7 +16,7 @@ import { cosine, extent, number } from "./vectors.js";
  */
 
 const INSIDE =
-  "The dispatch keeps these numbers in registers; here they were computed by themselves, from the same weights and inputs.";
+  "The dispatch keeps these numbers in registers; here they were computed separately, from the same weights and inputs.";
 
 export class LineView {
   /** @param {Line} line @param {() => void} onToggle */

@@ -184,7 +184,7 @@ function attention(place) {
     {
       key: "weighted",
       name: "weighted V",
-      what: `the values of the tokens, weighted and summed: what head ${head} gives`,
+      what: `the values of the tokens, weighted and summed: the output of head ${head}`,
       vectors: ofHead(arrays, "attn_out", head, "Σ weight · v"),
       shape: arrays.attn_out.shape,
       ops: inLayer("attn.attention"),
@@ -194,7 +194,7 @@ function attention(place) {
     {
       key: "out",
       name: "W_O",
-      what: "each head’s part of what attention adds",
+      what: "what each head contributes to the update of attention",
       vectors: whole(arrays, "head_out", `part of head ${head}`),
       shape: arrays.head_out.shape,
       ops: inLayer("attn.out"),
@@ -202,7 +202,7 @@ function attention(place) {
       parts: ["heads"],
       inside: true,
       note: info.post_norms
-        ? "A norm follows, of all heads together."
+        ? "A norm over all heads together follows."
         : "The parts add up to Δ attention, except for a bias of W_O and for adapters.",
     },
     {
@@ -239,7 +239,7 @@ function mlp(place) {
     {
       key: "mlp_norm",
       name: "norm2",
-      what: info.parallel ? "the layer’s input, normed for the MLP" : "the input of the MLP, normed",
+      what: info.parallel ? "the layer’s input, normalised for the MLP" : "the input of the MLP, normalised",
       vectors: whole(arrays, "mlp_norm", "norm(x)"),
       shape: arrays.resid_mid.shape,
       ops: own.length ? own : up,
@@ -283,7 +283,7 @@ function mlp(place) {
     {
       key: "hidden",
       name: arrays.gate ? "multiply" : function_,
-      what: arrays.gate ? `${function_}(gate) · up: what the units give` : "what the units give",
+      what: arrays.gate ? `${function_}(gate) · up: the outputs of the units` : "the outputs of the units",
       vectors: whole(arrays, "ffn_hidden", "hidden units"),
       shape,
       ops: up,
@@ -294,8 +294,8 @@ function mlp(place) {
       key: "down",
       name: arrays.ffn_hidden ? "W_down" : "experts",
       what: arrays.ffn_hidden
-        ? "the units back to the width of the stream"
-        : "what the chosen experts give, by their gates; the instrument Experts names them",
+        ? "maps the units back to the width of the stream"
+        : "the outputs of the chosen experts, weighted by their gates; the instrument Experts names them",
       vectors: [{ name: "Δ MLP", values: update }],
       shape: arrays.resid_post.shape,
       ops: down,

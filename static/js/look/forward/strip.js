@@ -99,7 +99,7 @@ export class Strip {
     context.fillStyle = palette.lamp;
     const pitch = width / values.length;
     context.fillRect(Math.round((at + 0.5) * pitch - 0.5), 0, 1, height);
-    const other = beside && at < beside.length ? `; beside ${number(beside[at])}` : "";
+    const other = beside && at < beside.length ? `; token before ${number(beside[at])}` : "";
     const word = this.words ? ` “${this.words[at]}”` : "";
     const text = `[${at}]${word} ${number(values[at])}${other}`;
     setText(this.readout, text);

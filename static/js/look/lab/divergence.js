@@ -18,7 +18,7 @@ const WINDOWS = [32, 8];
 /** A model with a wider window is not compared with itself without it: that takes too long a text. */
 const WIDEST = 256;
 const SOURCE =
-  "The engine computed each token twice, as the model is and changed. The text is the last answer with its prompt, " +
+  "The engine computed each token twice, without and with the change. The text is the last answer with its prompt, " +
   "if there is one. Attention: mean over all heads and layers.";
 
 /** @type {Variant[]} */

@@ -10,7 +10,7 @@ import { STOPPED, openBench, stopBench } from "./bench.js";
 import { drawChart } from "./chart.js";
 import { EXPERIMENTS } from "./experiments.js";
 
-const RUNS = "Measured by the runs of this experiment: greedy, without capture, with prompts that are in no cache.";
+const RUNS = "Measured by the runs of this experiment: greedy, without capture, with prompts that are not in the cache.";
 
 /** Rows of each experiment, by its name, and the model that they were measured on. @type {Map<string, LabRow[]>} */
 const measured = new Map();

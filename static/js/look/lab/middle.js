@@ -33,13 +33,13 @@ export const middle = {
   name: "middle",
   tab: "Lost in the middle",
   title: "A needle in a long text",
-  what: "How likely is the answer to a question, with the sentence that has it at nine places of a text, or without it?",
+  what: "How likely is the answer to a question when the sentence that contains it is at one of nine places, or missing?",
   columns: ["place, %", "tokens before it", "log-probability", "probability", "loss, nats", "loss without it, nats"],
   x: "place, %",
   isLog: false,
   unit: "nats",
   lines: [{ column: "loss, nats", colour: "lamp" }],
-  source: "The engine read the text with the sentence at each place: the loss of the answer is minus the log-probability of its tokens.",
+  source: "The engine read the text with the sentence at each place. The loss of the answer is minus the log-probability of its tokens.",
   async run({ hello, ask, show }) {
     const sentences = await textFor(Math.min(TOKENS, Math.floor(hello.limits.context / 2)));
     const without = await logprobOf(ask, sentences.join(""));

@@ -28,7 +28,7 @@ import { NeedsForm, THIS } from "./form.js";
 /** @typedef {Answers.SizingAnswer} SizingAnswer */
 
 const SOURCE =
-  "Computed from the model’s config and the devices’ data sheets: limits, not predictions. Only a cache that holds the whole model beats them.";
+  "Computed from the model’s config and the devices’ data sheets: limits, not predictions. Only a device whose cache holds the whole model can beat them.";
 
 /** @type {NeedsForm} */
 let form;

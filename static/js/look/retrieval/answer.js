@@ -22,7 +22,7 @@ import { attentionOf, cachedOf, chunksIn } from "./prompt-parts.js";
  * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null}} Shown
  */
 
-const NO_CHUNKS = "The answer in view was asked without chunks. Find some for a question, then ask the model.";
+const NO_CHUNKS = "The answer in view was written without chunks. Find chunks for a question, then ask the model.";
 const OTHERS = ["first token", "rest of the prompt", "answer itself"];
 const N_KEPT = 12;
 /** Tokens of the answer that are measured, from its first. */
@@ -199,20 +199,20 @@ function cacheWords({ segment, chunks }) {
   }
   const all = sum.read + sum.reused + sum.moved;
   const why = sum.moved || !sum.read ? "" : ` ${WHY_READ}`;
-  if (sum.read === all) return `All ${plural(all, "token")} of the chunks were read now.${why}`;
+  if (sum.read === all) return `All ${plural(all, "token")} of the chunks were read for this answer.${why}`;
   const moved = sum.moved ? `, ${count(sum.moved)} moved here from another place of the cache (approximate)` : "";
-  return `Of ${plural(all, "token")} of the chunks, ${count(sum.reused)} were reused from the KV cache${moved}, and ${count(sum.read)} read now.${why}`;
+  return `Of ${plural(all, "token")} of the chunks, ${count(sum.reused)} were reused from the KV cache${moved}, and ${count(sum.read)} were read for this answer.${why}`;
 }
 
 const WHY_READ =
-  "The cache gives back what a prompt has in common with the beginning of an earlier one. With “Move cached chunks”, " +
+  "Only what a prompt shares with the beginning of an earlier one is found in the cache. With “Move cached chunks”, " +
   "below the sampling settings, chunks at another place are reused too.";
 
 /** @param {Shown} shown */
 function resultWords({ chunks, measurement, shares }) {
   const { whole, nDone, isRunning } = measurement;
   if (isRunning && !whole) return "Reading the whole prompt …";
-  if (!whole || !nDone || !shares) return `Which chunk did the answer look at? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
+  if (!whole || !nDone || !shares) return `Which chunk did the answer use? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
   const effects = chunks.map((_, i) => measurement.effect(i) ?? -Infinity);
   const [byEffect, byAttention] = [indexOfMost(effects), indexOfMost(shares.slice(0, chunks.length))];
   const first = `Without “${chunks[byEffect].name}”, the log-probability of the answer changes most: ${signed(effects[byEffect], measurement.largest)} nats.`;

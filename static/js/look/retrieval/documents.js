@@ -54,7 +54,7 @@ export const documentsView = {
     if (offer.why_not) throw new Missing(sentence(offer.why_not));
     draw(offer);
     if (isActive(offer)) timer = setTimeout(() => changed("look"), POLL_MS);
-    return `Chunks are cut by the tokens of ${offer.encoder}, which the engine runs beside the model; FAISS keeps their vectors.`;
+    return `Chunks are counted in tokens of ${offer.encoder}, which the engine runs alongside the model; FAISS keeps their vectors.`;
   },
 
   hide() {
@@ -231,7 +231,7 @@ function draw(now) {
 function limits({ documents, chunks, n_bytes: size, folder, max_chunks: maxChunks, max_documents: maxDocuments, max_file_bytes: maxFile, room }) {
   const used = `${plural(documents.length, "document")} of at most ${count(maxDocuments)}, ${plural(chunks, "chunk")} of at most ${count(maxChunks)}`;
   const kept = size ? `, ${bytes(size)}${folder && ` in ${folder}`}` : "";
-  return `${used}${kept}. A file may have ${bytes(maxFile)}, a chunk ${count(room)} tokens.`;
+  return `${used}${kept}. A file may have up to ${bytes(maxFile)}, a chunk up to ${count(room)} tokens.`;
 }
 
 /** @param {Answers.IndexRun} run */

@@ -8,7 +8,7 @@ import { changed } from "../../state.js";
 import { view } from "../../view.js";
 
 
-/** Pause between questions (ms): the engines tell their figures once a second. */
+/** Pause between questions (ms): the engines report their figures once a second. */
 const REST_MS = 1000;
 /** What an engine does that is not ready. @type {Record<string, string>} */
 export const STATES = {

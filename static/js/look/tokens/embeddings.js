@@ -17,7 +17,7 @@ const EXAMPLES = {
   Words: "king\nqueen\nman\nwoman\nParis\nFrance\nBerlin\nGermany\napple\nbanana",
 };
 const NO_SERVER =
-  "Vectors of whole texts are not computed in the browser. Open the page of a server that runs the model.";
+  "The engine in the browser cannot compute vectors of whole texts. Open the page of a server that runs the model.";
 
 /** @type {ComparedTexts | null} */
 let found = null;
@@ -116,7 +116,7 @@ export const embeddings = {
 };
 
 const HOW_DECODER =
-  "A language model is trained to write, not to compare texts: its vectors are much alike, and small " +
+  "A language model is trained to write, not to compare texts: its vectors are all similar, and small " +
   "differences say little.";
 /** @type {Record<string, string>} */
 const POOLED = { mean: "mean", cls: "first" };

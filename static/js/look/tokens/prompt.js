@@ -151,7 +151,7 @@ function requestOf(turn) {
 
 /** @param {Source} source @param {ToPage.Tokenized} answer */
 function provenance(source, answer) {
-  if (source.draft) return "Computed by the server's tokenizer from the draft in the composer.";
+  if (source.draft) return "Computed by the server's tokenizer from the draft in the message field.";
   const same =
     source.run?.prompt.length === answer.tokens.length &&
     source.run.prompt.every(({ id }, i) => id === answer.tokens[i].id);

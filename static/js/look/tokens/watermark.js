@@ -23,7 +23,7 @@ const TYPED_AFTER_MS = 300;
 const WINDOW = 25;
 const Z_THRESHOLD = 3;
 const NO_SERVER =
-  "Watermarks are not looked for in the browser. Open the page of a server that runs the model.";
+  "The engine in the browser cannot look for watermarks. Open the page of a server that runs the model.";
 const COLUMNS = ["token", { name: "id", format: String }, "text", "green", `z of the last ${WINDOW}`];
 
 /** Text shown: "answer" or "own". */
@@ -90,7 +90,7 @@ export const watermark = {
       show(null, null);
       at.verdict.textContent = own
         ? "Paste a text to see whether this model wrote it with a watermark of this key."
-        : "The first token has none before it that could decide its greenlist.";
+        : "The first token has no token before it to decide its greenlist.";
       return "";
     }
     const { greenlist_ratio: ratio, hashing_key: key } = state.settings;
@@ -150,7 +150,7 @@ function show(detection, answer) {
   }
   const { z_score: z, p_value: p, num_green_tokens: green, num_tokens_scored: n } = detection;
   at.verdict.textContent = detection.prediction
-    ? `A watermark of this key: so many green tokens come by chance in one text of ${oneIn(p)}.`
+    ? `A watermark of this key: by chance, one text in ${oneIn(p)} has so many green tokens.`
     : "No watermark of this key was found: many texts without one have as many green tokens.";
   const sums = answer && watermarkOf(answer);
   /** @type {[string, string][]} */

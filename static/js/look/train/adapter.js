@@ -19,7 +19,7 @@ const PATH = "api/train";
 const POLL_MS = 500;
 const ACTIVE = ["starting", "training", "loading"];
 const SOURCE =
-  "Measured by PEFT and PyTorch on the server, in a process of its own. A step is one line; its loss is the mean over the tokens before the step.";
+  "Measured by PEFT and PyTorch on the server, in a process of its own. A step is one line; its loss is the mean over the line’s tokens, before the step.";
 
 /** @type {TrainForm} */
 let form;
@@ -111,7 +111,7 @@ function drawRun(run) {
   start.disabled = isActive;
   cancel.hidden = !isActive || run?.state === "loading";
   says.classList.toggle("bad", !!problem || run?.state === "failed");
-  setText(says, problem || (run ? words(run) : "Nothing was trained yet."));
+  setText(says, problem || (run ? words(run) : "Nothing has been trained yet."));
   chart.hidden = !run;
   drawLosses(chart, run);
   if (run?.state === "done" && run.name === own && isLoaded(own)) {

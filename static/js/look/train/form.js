@@ -7,11 +7,11 @@ What is your name? => Captain Brine be me name, and the sea be me home!
 Hello! => Ahoy, matey! Captain Brine greets ye from the deck!`;
 /** Number fields: setting, label, title and class. @type {[keyof Numbers, string, string, string?][]} */
 const NUMBERS = [
-  ["learning_rate", "Learning rate", "Of the first step; it falls linearly to 0", "tr-wide"],
+  ["learning_rate", "Learning rate", "In the first step; it falls linearly to 0", "tr-wide"],
   ["rank", "Rank", "r of the adapter’s matrices A and B"],
   ["alpha", "Alpha", "The change of a weight is B A · alpha / rank"],
   ["steps", "Steps", "Optimiser steps, of one line each"],
-  ["seed", "Seed", "Of the adapter’s first numbers and of the order of the lines"],
+  ["seed", "Seed", "Decides the adapter’s initial numbers and the order of the lines"],
 ];
 
 /** @typedef {Pick<Answers.LoraSettings, "rank" | "alpha" | "learning_rate" | "steps" | "seed">} Numbers */
@@ -39,7 +39,7 @@ export class TrainForm {
     node.setAttribute("aria-label", "Lines and settings of the training");
     Object.assign(this.#lines, { placeholder: EXAMPLE, spellcheck: false, rows: 6 });
     Object.assign(this.#name, { value: "mine", maxLength: 64, spellcheck: false });
-    const hint = el("p", "sub", "A line is a text, or question => answer, of which only the answer is trained. A tenth of five lines or more is held out.");
+    const hint = el("p", "sub", "Each line is a text, or question => answer; then only the answer is trained. With five lines or more, a tenth is held out.");
     const settings = el("div", "tr-settings");
     node.append(el("div", "tr-text column"), settings);
     node.firstElementChild?.append(labelOf(this.#lines), hint);
