@@ -291,6 +291,22 @@ def test_a_picture_is_saved_of_what_is_seen(
         assert picture["colours"] > 50, f"{name}: smoothed words have colours between two"
 
 
+def test_the_picture_saved_beside_a_table_is_that_of_the_drawing(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    _, look = wrote(page, site())
+    look.open("lens")
+    expect(page.locator(".ln-grid tr").first).to_be_visible()
+    drawing = look.save("PNG")
+    button = look.panel.get_by_role("button", name="Table")
+    button.click()
+    expect(page.locator("#look-numbers table")).to_be_visible()
+    assert look.save("PNG") == drawing
+    expect(page.locator(".ln-grid tr").first).to_be_hidden()
+    button.click()
+    expect(page.locator(".ln-grid tr").first).to_be_visible()
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -12,7 +12,8 @@ const LINE = 20;
 const MAX_SIDE = 8192;
 
 /**
- * Return a PNG blob of `root`, including scrolled parts, below lines of text (the first bold).
+ * Return a PNG blob of `root`, including scrolled parts, below lines of text (the first bold). What is
+ * hidden below a table is painted, too.
  *
  * @param {HTMLElement} root
  * @param {string[]} lines
@@ -38,7 +39,9 @@ export async function paint(root, lines) {
     context.fillText(text, MARGIN, MARGIN + 12 + LINE * i);
   });
   context.translate(root.scrollLeft - origin.left, top - origin.top + root.scrollTop);
-  await paintInside(context, root, getComputedStyle(root));
+  const { visibility, opacity } = root.style;
+  if (getComputedStyle(root).visibility === "hidden") Object.assign(root.style, { visibility: "visible", opacity: "0" });
+  await paintInside(context, root, getComputedStyle(root)).finally(() => Object.assign(root.style, { visibility, opacity }));
   const blob = await new Promise((/** @type {BlobCallback} */ resolve) => canvas.toBlob(resolve));
   if (!blob) throw new Error("The picture is too large for this browser.");
   return blob;
