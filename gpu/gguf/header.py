@@ -34,6 +34,8 @@ MAX_ENTRIES = 1 << 16
 """Most values, and most tensors: real files have a few thousand."""
 MAX_STRINGS = 1 << 21
 """Most strings of all arrays together: Gemma 3 has 780,000 tokens and merges."""
+MAX_TEXT_BYTES = 32 << 20
+"""Most bytes of all strings together: Gemma 3 has 9 MB, a chat template some KB."""
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16
@@ -95,6 +97,7 @@ class _Reader:
         self._path = path
         self._data = data.data
         self._n_strings = 0
+        self._n_text_bytes = 0
         self.at = 0
 
     def preamble(self) -> tuple[int, int]:
@@ -184,6 +187,12 @@ class _Reader:
 
     def _string(self, what: str) -> str:
         data = self._take(self._number("<u8"), what)
+        self._n_text_bytes += len(data)
+        if self._n_text_bytes > MAX_TEXT_BYTES:
+            raise self._error(
+                f"its strings up to {what} have {self._n_text_bytes:,} bytes; at most "
+                f"{MAX_TEXT_BYTES:,} are supported"
+            )
         try:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:

@@ -74,15 +74,18 @@ def choose_templates(named: Mapping[str, str]) -> tuple[str | None, str | None]:
 
 
 @contextmanager
-def panic_raises(failure: Exception) -> Iterator[None]:
-    """Raise `failure` if `tokenizers` panics.
+def failure_raises(failure: Exception) -> Iterator[None]:
+    """Raise `failure` if `tokenizers` fails or panics.
 
-    The library panics at tables with invalid references. Python sees that as an exception outside
-    `Exception`, which would end the thread.
+    The library fails with a plain `Exception`, whose reason is added: for example at a text that
+    needs the unknown token where the vocabulary has none. It panics at tables with invalid
+    references: Python sees that as an exception outside `Exception`, which would end the thread.
     """
     try:
         yield
     except BaseException as error:
+        if type(error) is Exception:
+            raise type(failure)(f"{failure} ({error})") from None
         if type(error).__name__ != "PanicException":
             raise
         raise failure from None
@@ -96,7 +99,7 @@ def _of_json(path: Path) -> tokenizers.Tokenizer:
             f"{MAX_TOKENIZER_BYTES:,} bytes"
         )
     try:
-        with panic_raises(ValueError("it is damaged")):
+        with failure_raises(ValueError("it is damaged")):
             return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
         raise ModelError(f"{path}: not a usable tokenizer: {error}") from None

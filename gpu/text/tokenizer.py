@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from gpu.errors import InvalidRequest, ModelError
 from gpu.gguf.file import is_gguf
 from gpu.text.decode_stream import DecodeStream
-from gpu.text.folder import TokenizerFiles, panic_raises, read_folder
+from gpu.text.folder import TokenizerFiles, failure_raises, read_folder
 from gpu.text.gguf_tokenizer import read_tokenizer
 from gpu.text.segmentation import Segmentation, Segmenter
 from gpu.text.token_bytes import TokenBytes
@@ -211,7 +211,7 @@ class Tokenizer:
         failure = InvalidRequest(
             f"{self._where}: the tokenizer fails on this text; it may be damaged: download it again"
         )
-        with self._lock, panic_raises(failure):
+        with self._lock, failure_raises(failure):
             self._backend.encode_special_tokens = not specials
             if self._pre_tokenizer_inside is not None:
                 self._backend.pre_tokenizer = (
@@ -242,7 +242,7 @@ class Tokenizer:
         """Return the ids that begin and end every text, by the post-processor."""
         added = self._backend.get_added_tokens_decoder()
         for text in ("a", *(added[id].content for id in sorted(added, reverse=True))):
-            with panic_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
+            with failure_raises(ModelError(f"{self._where}: the tokenizer is damaged")):
                 plain = self._backend.encode(text, add_special_tokens=False).ids
                 whole = self._backend.encode(text).ids
             for n in range(len(whole) - len(plain) + 1) if plain else ():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf.file import is_gguf, open_gguf
+from gpu.gguf.header import MAX_TEXT_BYTES
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.gguf.shapes import BIASES
 
@@ -124,6 +127,21 @@ def test_an_unknown_tensor_is_refused(make: Make) -> None:
     _, path = make(BIASES, architecture="qwen2")
     with pytest.raises(ModelError, match=r"'blk\.0\.\w+\.bias' is not known for qwen2 models"):
         Checkpoint.open(path)
+
+
+@pytest.mark.parametrize("n_bytes", [MAX_TEXT_BYTES, 1 << 40])
+def test_strings_that_would_fill_the_memory_are_refused(tmp_path: Path, n_bytes: int) -> None:
+    """The file is sparse: as long as its strings say, without taking space."""
+    path = tmp_path / "long.gguf"
+    path.write_bytes(header(n_values=1) + string("key") + struct.pack("<IQ", 8, n_bytes))
+    os.truncate(path, n_bytes + 4096)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match=r"its strings up to .* at most 33,554,432"):
+            open_gguf(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 N_MUTANTS = 150

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from gpu.errors import ModelError
+from gpu.errors import InvalidRequest, ModelError
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.text import made_tokenizers as made
 from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, stream
@@ -198,4 +198,22 @@ def test_a_byte_level_vocabulary_may_contain_plain_text(tmp_path: Path) -> None:
 def test_templates_that_have_no_names_are_refused(tmp_path: Path, templates: Any) -> None:
     made.save(tmp_path, made.byte_level(), {"chat_template": templates})
     with pytest.raises(ModelError, match="chat_template must be a template, an object of"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_vocabulary_without_its_unknown_token_is_refused_where_it_is_needed(
+    tmp_path: Path,
+) -> None:
+    made.save(tmp_path, made.word_piece())
+    file = tmp_path / "tokenizer.json"
+    state = json.loads(file.read_bytes())
+    state["model"]["unk_token"] = "[NONE]"
+    file.write_text(json.dumps(state))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.encode("cat")
+    with pytest.raises(InvalidRequest, match=r"fails on this text.*Missing \[UNK\] token"):
+        tokenizer.encode("☃")
+    del state["model"]["vocab"]["a"]
+    file.write_text(json.dumps(state))
+    with pytest.raises(ModelError, match=r"tokenizer\.json.* is damaged \(WordPiece error"):
         Tokenizer.load(tmp_path)
