@@ -21,6 +21,9 @@ MAX_CHUNKS = 4096
 PIECE_CHARS = 32_000
 """Characters that are tokenized at once: Python code that runs for every token of a long text keeps
 others waiting."""
+MAX_TOKEN_CHARS = 256
+"""Characters of a token, above those of the longest real ones. A longer one, such as WordPiece's
+unknown token for a picture in base64, counts several times: a chunk has no megabytes."""
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """Names of the prompt in front of a chunk; the first one that the model has is used, as by
 `encode_document` of sentence-transformers."""
@@ -128,7 +131,9 @@ def _token_spans(texts: EncoderTexts, text: str) -> Iterator[Span]:
         [encoding] = texts.tokenizer.encode_batch(
             [TextChunk(text[start:end], specials=False)], offsets=True
         )
-        yield from ((start + a, start + b) for a, b in encoding.offsets if b > a)
+        for first, last in encoding.offsets:
+            for at in range(first, last, MAX_TOKEN_CHARS):
+                yield start + at, start + min(at + MAX_TOKEN_CHARS, last)
         start = end
 
 

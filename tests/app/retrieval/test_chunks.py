@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from app import tale
 from app.prompt.encoder_texts import EncoderTexts
 from app.retrieval import chunks as chunking
 from app.retrieval.chunks import (
+    MAX_TOKEN_CHARS,
     ChunkSettings,
     chunks_of,
     document_prompt,
@@ -19,6 +22,7 @@ from app.retrieval.chunks import (
 from gpu import InvalidRequest, SentenceConfig, TextChunk, Tokenizer
 from tests.app.fake_encoder import TEXTS, EncoderTokenizer
 from tests.app.fake_tokenizer import STORY
+from tests.gpu.text import made_tokenizers
 
 BPE = EncoderTexts(Tokenizer.load(tale.model_dir()), SentenceConfig())
 """Texts of a byte-level vocabulary, in which a blank belongs to the word after it."""
@@ -116,3 +120,17 @@ def test_prompts_are_those_of_sentence_transformers() -> None:
     assert room_for_text(texts, 12) == 10 - n_tokens("text ")
     plain = EncoderTexts(EncoderTokenizer(), SentenceConfig())
     assert (query_prompt(plain), document_prompt(plain)) == ("", "")
+
+
+def test_a_word_without_end_makes_chunks_that_have_one(tmp_path: Path) -> None:
+    """WordPiece reads it as one unknown token, however long it is."""
+    texts = EncoderTexts(
+        Tokenizer.load(made_tokenizers.save(tmp_path, made_tokenizers.word_piece())),
+        SentenceConfig(),
+    )
+    text = f"A picture {'QUJD' * 10_000} and a cat"
+    assert n_tokens(text, texts) < 20
+    chunks = chunks_of(texts, text, ChunkSettings(16, 0), 1000, has_pages=False)
+    assert max(len(chunk.text) for chunk in chunks) <= 16 * MAX_TOKEN_CHARS
+    assert "".join(chunk.text.strip() for chunk in chunks).replace(" ", "") == text.replace(" ", "")
+    assert all(n_tokens(chunk.text, texts) <= chunk.tokens for chunk in chunks)
