@@ -67,7 +67,7 @@ FORGET = """async () => {
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (damaged_piece, "0000.bin is not the file of the manifest"),
+        (damaged_piece, "0000.bin is not the file that the manifest describes"),
         (missing_plan, "could not be fetched: HTTP 404"),
         (foreign_manifest, "is not the manifest of a model"),
         (later_version, "exported in format 2, and this page reads 1; export it again"),

@@ -26,8 +26,8 @@ def test_a_device_without_memory_is_an_error_with_a_way_out(
     with pytest.raises(DeviceError) as error:
         memory.weights("mlp.up", 256, 1024)
     assert str(error.value) == (
-        "mlp.up: no 1.0 MB could be allocated on the device beside 4.0 MB (Not enough memory "
-        "left.); close other programs that use it, or choose a smaller --dtype, --context or "
-        "--max-num-seqs"
+        "mlp.up: 1.0 MB could not be allocated on the device in addition to 4.0 MB (Not enough "
+        "memory left.); close other programs that use it, or choose a smaller --dtype, --context "
+        "or --max-num-seqs"
     )
     assert memory.n_bytes == {"kv_cache": 4_000_000}, "what was not allocated is not counted"
