@@ -48,7 +48,7 @@ def create_app(
 ) -> Flask:
     """Return the web application of `engine`, without starting the engine.
 
-    `compare` is the tokenizer that the page shows beside the model's; UTF-8 bytes if None.
+    `compare` is the tokenizer that the page compares with the model's; UTF-8 bytes if None.
     `switching` lets the page change the model; if None, there are no routes for that. `loras` are
     the folders of the engine's adapters, which a page that runs the model itself gets with it.
     `encoder_inputs` makes the texts of the engine's embedding model and encoder-decoder, if it has

@@ -193,9 +193,9 @@ class Settings:
     ] = None
     encoder_decoder_model: Annotated[
         str | None,
-        "Encoder-decoder beside the model, for the instrument Attention: the folder of a T5, "
-        "Flan-T5, mT5 or UMT5 as transformers saves it. It writes at most 64 tokens for a text of "
-        "as many, and does not chat.",
+        "Encoder-decoder for the instrument Attention, in addition to the model that writes: the "
+        "folder of a T5, Flan-T5, mT5 or UMT5 as transformers saves it. It writes at most 64 "
+        "tokens for a text of as many, and does not chat.",
     ] = None
     switching: Annotated[
         bool, "Let the page change the model, for everyone who uses this server."

@@ -173,7 +173,7 @@ class DraftInfo(msgspec.Struct, frozen=True):
 
 
 class EmbeddingInfo(msgspec.Struct, frozen=True):
-    """The embedding model beside the loaded one.
+    """The embedding model loaded in addition to the model that writes.
 
     max_tokens  tokens of a text, special ones included; what a text has more is left out
     pooling     "mean" of the last states of all tokens, or that of the first one, "cls"

@@ -58,7 +58,7 @@ def search(
     with errors():
         embedding = find_embedding_model(settings)
         assert embedding is not None
-        folder = tale.model_dir()  # an encoder runs beside a model: this one is small
+        folder = tale.model_dir()  # an encoder needs a model that writes: this one is small
         load = functools.partial(
             load_engine, settings, ModelSource(folder), encoders=EncoderFolders(embedding.path)
         )

@@ -1,4 +1,4 @@
-"""`/api/encoder-attention`: who attends to whom in the embedding model.
+"""`/api/encoder-attention`: which tokens attend to which in the embedding model.
 
 POST /api/encoder-attention   `{"text": …}`, answered with `EncoderAttentionAnswer`.
 """
@@ -21,10 +21,10 @@ from gpu.inspection.requests import EncoderAttention
 
 EXAMPLE = '{"text": "The cat sat on the mat."}'
 MAX_TOKENS = 64
-"""Most tokens of a text, special ones included; what a text has more is left out."""
+"""Most tokens of a text, special ones included; a longer text is cut."""
 MAX_CHARS = 2000
 STEP = 1e-6
-"""Weights are rounded to multiples of it; 0 are only those that the mask hides."""
+"""Weights are rounded to multiples of it; only weights that the mask hides are 0."""
 
 
 class TextRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

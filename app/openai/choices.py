@@ -46,7 +46,7 @@ MAX_SEED = int(next(s for s in SAMPLING_SETTINGS if s.name == "seed").declared.r
 class Choices:
     """Runs of `n` choices of each prompt. Create it, call `wait_accepted`, then iterate.
 
-    What finds no room beside other runs of this request waits until one of them ends.
+    If there is no room for one, it waits until another run of this request ends.
 
     Iterating yields (choice, event) until all runs have ended, and None after `PING_SECONDS`
     without text, as while a long prompt is read. All runs are cancelled if the client disconnects

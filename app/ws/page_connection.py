@@ -177,7 +177,7 @@ class PageConnection:
 
     def _update(self, updates: list[Update]) -> None:
         """Apply updates of one generation together. If the engine refuses their interventions,
-        apply each alone, so that a bad update does not undo the good ones beside it."""
+        apply each alone, so that a bad update does not undo the good ones sent with it."""
         update = merge(updates)
         generation = self._sessions.get(self._owner, update.id)
         try:

@@ -1,10 +1,10 @@
 """Allocation of KV blocks to runs: cached blocks of the prompt's prefix, free ones for the rest.
 
 Blocks are allocated when their tokens are computed. A run starts if the cache has room for its
-prompt beside those of the running ones, and for one more block of each of them. If what they write
-later does not fit, the scheduler preempts one. Blocks without an owner count as free even while
-they are in the prefix cache. Cached blocks in host memory (`RunnerLimits.n_host_blocks`) are copied
-to free ones when a prompt begins with them. Host logic only.
+prompt in addition to those of the running ones, and for one more block of each of them. If what
+they write later does not fit, the scheduler preempts one. Blocks without an owner count as free
+even while they are in the prefix cache. Cached blocks in host memory (`RunnerLimits.n_host_blocks`)
+are copied to free ones when a prompt begins with them. Host logic only.
 
 The device must get `copies`, then the tables of `changed_tables`, before the next step. It runs
 submissions in order, so a block is reused only after all steps that used it before, and tokens can

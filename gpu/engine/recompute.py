@@ -32,8 +32,8 @@ from gpu.step import (
 )
 
 PIECE_ROWS = 16
-"""Most rows of a piece beside runs: they wait for it no longer than for a small chunk of a prompt.
-"""
+"""Most rows of a piece while there are runs: they wait for it no longer than for a small chunk of a
+prompt."""
 
 EMPTY_SCHEDULE = InterventionSchedule()
 """No interventions. Shared, so it must not be changed."""

@@ -116,7 +116,7 @@ MakeEncoders = Callable[[Runner], Encoders]
 """Opens the models with encoders beside this runner, on its device."""
 
 OpenModels = tuple[Runner, Runner | None, Encoders, EngineInfo]
-"""A runner, what is open beside it, and what they report."""
+"""A runner, the other models open on its device, and what they report."""
 
 Command = Start | Update | Cancel | EndPaused | Logits | Inspect | CancelQuestions | Close
 

@@ -1,9 +1,9 @@
 """Questions about a run, asked during it or later, and their answers: plain messages.
 
-A row's bits do not depend on the rows beside it, so any token of a run can be computed again and
-gives the very same numbers. A question names token ids; the engine finds their keys and values in
-the cache, computes the rows in question again through a plan that keeps more, and answers with
-arrays. The plans that write text are untouched.
+A row's bits do not depend on the other rows of its step, so any token of a run can be computed
+again and gives the very same numbers. A question names token ids; the engine finds their keys and
+values in the cache, computes the rows in question again through a plan that keeps more, and answers
+with arrays. The plans that write text are untouched.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Divergence(_Question, frozen=True, tag="divergence"):
 
 class InterventionEffect(_Question, frozen=True, tag="intervention_effect"):
     """How far interventions move the predictions of a text: after each of ids[first:], the
-    distribution of the next token under `spans` beside that under `base`.
+    distribution of the next token under `spans` compared with that under `base`.
 
     kl        f32 (n,): Kullback-Leibler divergence KL(base ‖ spans) in nats
     same_top  u32 (n,): 1 where both have the same most likely token

@@ -1,6 +1,6 @@
 """Activations of one token in one layer, read back between the layers of a step.
 
-The plan `unfused` is the same pass with dispatches beside it that compute, from the same weights,
+The plan `unfused` is the same pass with further dispatches that compute, from the same weights,
 what fused dispatches keep in registers: the normed inputs, queries and keys before RoPE, gate and
 up. It is run to the end of the layer and read, then to its own end, so that every layer has the
 token's key and value.

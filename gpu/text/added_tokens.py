@@ -1,4 +1,4 @@
-"""Tokens added by the files beside a tokenizer: `added_tokens_decoder` of its config or the older
+"""Tokens added by the files next to a tokenizer: `added_tokens_decoder` of its config or the older
 added_tokens.json, and special tokens that are only named there. As `transformers` 5 does."""
 
 from __future__ import annotations

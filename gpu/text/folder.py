@@ -45,7 +45,7 @@ class TokenizerFiles(NamedTuple):
 
 
 def read_folder(folder: Path, path: Path) -> TokenizerFiles:
-    """Read the tokenizer at `path`, or tokenizer.model if that is missing, with the files beside
+    """Read the tokenizer at `path`, or tokenizer.model if that is missing, with the files next to
     it.
 
     Texts begin as the post-processor of tokenizer.json says, whatever `add_bos_token` says, as in

@@ -1,4 +1,4 @@
-"""The file of a report and the page beside it."""
+"""The file of a report, and the page made from it."""
 
 from __future__ import annotations
 

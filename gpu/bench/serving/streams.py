@@ -1,4 +1,4 @@
-"""Streams of an engine or a peer, started together or beside others, and the times of their
+"""Streams of an engine or a peer, started together or while others run, and the times of their
 tokens."""
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class StreamsResult:
 
 @dataclass(frozen=True, slots=True)
 class LongPromptResult:
-    """A prompt of `n_prompt` tokens that arrives beside `streams` others: milliseconds between
+    """A prompt of `n_prompt` tokens that arrives while `streams` others run: milliseconds between
     their tokens before and meanwhile, and until its own first token."""
 
     chunks: str

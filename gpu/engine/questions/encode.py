@@ -1,4 +1,4 @@
-"""Encode: vectors of texts by the embedding model beside the one that writes, and its attention.
+"""Encode: vectors of texts by the embedding model, and its attention.
 
 A text of an encoder is computed as a whole, so pieces are dispatches of a pass, and while runs
 write a pass has few texts.

@@ -1,7 +1,7 @@
 // Conversations in this browser's IndexedDB: an entry of each for the list, and its file.
 //
 // Every write names the revision that the page last saw. A page therefore never overwrites what
-// another tab wrote meanwhile; it is told so instead.
+// another tab wrote meanwhile; it gets an error instead.
 
 const NAME = "tokenglass";
 const VERSION = 1;

@@ -82,7 +82,7 @@ function besideLayers(px) {
 /** Is a row of this height too low for text? @param {number} height */
 export const isDense = (height) => height < MIN_LINES * grid.words;
 
-/** Every n-th layer has its name beside it: names need 14 px. */
+/** Every n-th layer has its name next to it: names need 14 px. */
 export const namedEvery = () => [1, 2, 4, 5, 10, 20].find((n) => n * grid.row >= 14) ?? 20;
 
 /** Top of a layer's row. @param {number} layer */

@@ -65,7 +65,7 @@ function modelOf(sizes, { name, model, chat }, blockBytes) {
 }
 
 /**
- * Browsers tell no more of a device than its name.
+ * Browsers report no more of a device than its name.
  *
  * @param {Exported.PlanFile} plan
  * @param {string} adapter

@@ -1,4 +1,4 @@
-// Whether a model fits into what a browser tells of its device, and what would fit instead. No DOM.
+// Whether a model fits into what a browser reports of its device, and what would fit instead. No DOM.
 
 /** @typedef {{dtype: string, memory: number}} Sized */
 

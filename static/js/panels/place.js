@@ -84,7 +84,7 @@ async function drawBrowser() {
   setText(byId("place-browser-facts"), facts.join(" · "));
 }
 
-/** Browsers round what they tell, and tell 8 GiB at most. @param {number} told */
+/** Browsers round what they report, and report 8 GiB at most. @param {number} told */
 const toldMemory = (told) => (told >= 8 ? "8 GiB or more" : `${told} GiB`);
 
 async function drawOffers() {

@@ -1,4 +1,4 @@
-// Keys of a text field, told apart from those that an input method uses itself: who writes Japanese,
+// Keys of a text field, as distinct from those that an input method uses itself: who writes Japanese,
 // Chinese or Korean confirms a conversion with Enter, chooses one with the arrows and leaves it with
 // Escape.
 

@@ -14,7 +14,7 @@ import { on, state } from "../state.js";
 export const lackOf = (name) =>
   state.hello?.upstream?.lacks.find((lack) => lack.name === name)?.why ?? "";
 
-/** Instruments that work for what an upstream server does tell; the sentence is a remark there. */
+/** Instruments that work for what an upstream server does report; the sentence is a remark there. */
 const REMARKS = new Set(["tokens"]);
 
 /** Why an instrument has nothing to show, or "". @param {string} name */

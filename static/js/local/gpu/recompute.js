@@ -8,7 +8,7 @@ import { EngineError } from "../shared/errors.js";
 import { EMPTY_SCHEDULE, activeAt, nextChange } from "../interventions/active.js";
 import { CachedText } from "./cached-text.js";
 
-/** Most rows of a piece beside runs: they wait for it no longer than for a small chunk of a prompt. */
+/** Most rows of a piece while there are runs: they wait for it no longer than for a small chunk of a prompt. */
 const PIECE_ROWS = 16;
 
 /**

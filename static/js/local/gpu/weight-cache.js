@@ -80,7 +80,7 @@ export async function forgetModel(model) {
     if (entry.model === model) await cache?.delete(entry.request);
 }
 
-/** Return {used, quota} of this site's storage in bytes; null where the browser does not tell. */
+/** Return {used, quota} of this site's storage in bytes; null if the browser does not report it. */
 export async function storageQuota() {
   const { usage, quota } = (await navigator.storage?.estimate?.().catch(() => null)) ?? {};
   return quota ? { used: usage ?? 0, quota } : null;

@@ -1,11 +1,11 @@
-// Memory of the device, as far as a browser tells it.
+// Memory of the device, as far as a browser reports it.
 
 const GIB = 2 ** 30;
-/** Browsers never tell more memory than this. */
+/** Browsers never report more memory than this. */
 const MOST_TOLD = 8 * GIB;
 
 /**
- * Return the bytes of memory that a device has at most, or null if the browser does not tell.
+ * Return the bytes of memory that a device has at most, or null if the browser does not report it.
  * `deviceMemory` is `navigator.deviceMemory`, in GiB.
  *
  * @param {number | undefined} deviceMemory

@@ -24,7 +24,7 @@ export function setUpTabs(instruments, choose) {
 
 /**
  * Draw the tabs. `open` is selected (or none); `stop` has the tab stop; only tabs with
- * `wanted(instrument)` are shown. Those of which an upstream server tells nothing say so.
+ * `wanted(instrument)` are shown. Those about which an upstream server reports nothing say so.
  *
  * @param {InstrumentEntry | null} open
  * @param {InstrumentEntry} stop
