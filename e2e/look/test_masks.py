@@ -39,7 +39,9 @@ def read(play: Playground, sentence: str = SENTENCE) -> LookPanel:
 @pytest.mark.quick
 def test_a_decoder_attends_to_what_came_before(page: Page, bundled: Site) -> None:
     look = read(Playground(page, bundled).open())
-    expect(look.panel.locator(".mk-one")).to_contain_text("--embedding-model all-MiniLM-L6-v2")
+    expect(look.panel.locator(".view-masks .mk-one")).to_contain_text(
+        "--embedding-model all-MiniLM-L6-v2"
+    )
     ids = bundled.engine.tokenizer.encode(SENTENCE, bos=False, specials=False)
     rows, n = look.csv(), len(ids)
     assert len(rows) == n * n
@@ -49,7 +51,9 @@ def test_a_decoder_attends_to_what_came_before(page: Page, bundled: Site) -> Non
         weights = ask_engine(bundled, AttentionFrom(ids[: position + 1], position))["weights"]
         got = [float(row["weight"]) for row in rows[position * n :][: position + 1]]
         np.testing.assert_allclose(got, weights.mean(axis=(0, 1)), atol=1e-5)
-    cells = look.panel.locator(".mk-table tbody tr").nth(1).locator("td").all_inner_texts()
+    cells = (
+        look.panel.locator(".view-masks .mk-table tbody tr").nth(1).locator("td").all_inner_texts()
+    )
     assert cells == [str(n * (n + 1) // 2), "–"]
     matrix = look.panel.get_by_role("slider", name="Attention of the decoder")
     matrix.focus()
@@ -70,12 +74,15 @@ def test_an_encoder_attends_to_both_sides(page: Page, site: Callable[..., Site])
     assert {row["may attend"] for row in rows} == {"yes"}
     got = [float(row["weight"]) for row in rows]
     np.testing.assert_allclose(got, answer["weights"].mean(axis=(0, 1)).ravel(), atol=1e-5)
-    look.panel.get_by_text("Attends", exact=True).click()
-    look.panel.get_by_label("Layer of the encoder").select_option("1")
+    view = look.panel.locator(".view-masks")
+    view.get_by_text("Attends", exact=True).click()
+    view.get_by_label("Layer of the encoder").select_option("1")
     rows = [row for row in look.csv() if row["model"] == INFO.name]
     got = [float(row["weight"]) for row in rows]
     np.testing.assert_allclose(got, answer["weights"][1].mean(axis=0).ravel(), atol=1e-5)
-    cells = look.panel.locator(".mk-table tbody tr").nth(1).locator("td").all_inner_texts()
+    cells = (
+        look.panel.locator(".view-masks .mk-table tbody tr").nth(1).locator("td").all_inner_texts()
+    )
     assert cells[1] == str(len(ids) ** 2)
     assert violations(page) == []
 
@@ -98,7 +105,7 @@ def test_both_fit_small_windows(page: Page, site: Callable[..., Site], width: in
     assert play.overflow() <= 0
     view = look.panel.locator(".view-masks")
     assert view.evaluate("(n) => n.scrollWidth - n.clientWidth") <= 0
-    boxes = [box.bounding_box() for box in look.panel.locator(".mk-figure").all()]
+    boxes = [box.bounding_box() for box in look.panel.locator(".view-masks .mk-figure").all()]
     assert boxes[0] is not None
     assert boxes[1] is not None
     assert boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"], "one under the other"

@@ -58,7 +58,7 @@ export const GLOSSARY = [
   { word: "causal mask", says: "A token sees only itself and what comes before it.", also: ["autoregressive mask"], place: "attention" },
   { word: "decoder-only", says: "A model in which every token sees only those before it, so that it can go on writing any text; nearly all chat models are of this kind.", also: ["decoder", "causal language model"], place: "attention" },
   { word: "encoder", says: "A model whose tokens see the whole text in both directions; it turns a text into vectors and does not write.", also: ["bidirectional attention"], place: "tokens" },
-  { word: "cross-attention", says: "Attention of a decoder to the output of an encoder, as in models for translation.", also: ["encoder–decoder", "seq2seq"] },
+  { word: "cross-attention", says: "Attention of a decoder to the output of an encoder, as in models for translation.", also: ["encoder–decoder", "seq2seq"], place: "attention" },
   { word: "attention sink", says: "A token, usually the first, to which heads attend when they have nothing to look for.", place: "attention" },
   { word: "induction head", says: "A head that attends to what followed an earlier occurrence of the same token.", place: "attention" },
   { word: "sliding window", says: "How many of the latest tokens a layer sees, where it does not see all.", also: ["local attention"], place: "cache" },

@@ -1,12 +1,13 @@
-// Attention instrument: what the focused token attends to, head by head; and a sentence read by a decoder and
-// by an encoder.
+// Attention instrument: what the focused token attends to, head by head; a sentence read by a decoder and by an
+// encoder; and a text that an encoder-decoder writes about another one.
 
 import { Views } from "../shared/views.js";
+import { encoderDecoder } from "./encoder-decoder.js";
 import { heads } from "./heads.js";
 import { masks } from "./masks.js";
 
 /** @type {Views<TokenFocus>} */
-const views = new Views("attention-view", [heads, masks]);
+const views = new Views("attention-view", [heads, masks, encoderDecoder]);
 
 /** Show the heads, as if they were chosen: the tour and lessons point at them. */
 export function showHeads() {

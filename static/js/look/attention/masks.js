@@ -3,15 +3,14 @@
 
 import { changed } from "../../state.js";
 import { el, newButton, setText } from "../../ui/dom.js";
-import { bytes, count, duration, percent, plural, sentence, tokenLabel } from "../../ui/format.js";
+import { bytes, count, duration, plural, sentence } from "../../ui/format.js";
 import { newSegmented } from "../../ui/segmented.js";
 import { addRow, clearRows, newTable } from "../shared/table.js";
 import { ShareLegend } from "../shared/share-colours.js";
-import { AttentionMatrix } from "./matrix.js";
-import { mayAttend, nPairs, readDecoder, readEncoder, weightsOf } from "./readings.js";
+import { Figure, rowsOf } from "./figure.js";
+import { nPairs, readDecoder, readEncoder } from "./readings.js";
 
 /** @typedef {import("./readings.js").Reading} Reading */
-/** @typedef {import("./matrix.js").Pair} Pair */
 
 const EXAMPLE = "The animal didn't cross the street because it was too tired";
 const NO_ENCODER = "To compare it with an encoder, start the server with --embedding-model all-MiniLM-L6-v2.";
@@ -35,71 +34,16 @@ const at = {
   legend: new ShareLegend(),
 };
 
-/** One model with its matrix. */
-class Figure {
-  /** @type {Reading | null} */
-  reading = null;
-  /** Layer that is shown; null: the mean of all. @type {number | null} */
-  layer = null;
-  /** Pair that is pointed at. @type {Pair | null} */
-  pair = null;
-
-  /** @param {"Decoder" | "Encoder"} name */
-  constructor(name) {
-    this.name = name;
-    this.node = el("section", "mk-figure");
-    const head = this.node.appendChild(el("div", "mk-head"));
-    this.title = head.appendChild(el("h3"));
-    this.choice = head.appendChild(el("select"));
-    this.choice.setAttribute("aria-label", `Layer of the ${name.toLowerCase()}`);
-    this.choice.addEventListener("change", () => {
-      this.layer = this.choice.value === "" ? null : Number(this.choice.value);
-      changed("look");
-    });
-    this.matrix = new AttentionMatrix(name, (pair) => {
-      this.pair = pair;
-      draw();
-    });
-    this.node.append(this.matrix.node);
-  }
-
-  /** @param {Reading | null} reading */
-  set(reading) {
-    this.reading = reading;
-    this.layer = this.pair = null;
-    const layers = [...(reading?.weights.keys() ?? [])];
-    const options = [new Option("all layers", ""), ...layers.map((i) => new Option(`layer ${i}`, String(i)))];
-    this.choice.replaceChildren(...options);
-  }
-
-  draw() {
-    const { reading, pair, layer } = this;
-    setText(this.title, reading ? `${this.name}: ${reading.model}` : this.name);
-    this.node.hidden = !reading;
-    this.choice.hidden = shows === "mask";
-    if (reading) this.matrix.draw(reading, { isMask: shows === "mask", layer, pair, words: this.words() });
-  }
-
-  /** The pair that is pointed at. */
-  words() {
-    const { reading, pair, layer } = this;
-    if (!reading || !pair) return "";
-    const [from, to] = [pair.from, pair.to].map((i) => `“${tokenLabel(reading.tokens[i], "·")}”`);
-    const why = pair.to > pair.from ? "comes after it" : "is outside its window";
-    if (!mayAttend(reading, pair.from, pair.to)) return `${from} may not attend to ${to}, which ${why}.`;
-    const weight = weightsOf(reading, layer)[pair.from * reading.tokens.length + pair.to];
-    const where = layer === null ? plural(reading.weights.length, "layer") : `layer ${layer}`;
-    return `${from} attends to ${to} with ${percent(weight)} %, mean of ${plural(reading.nHeads, "head")} in ${where}.`;
-  }
-}
-
 /** @type {InstrumentView<TokenFocus>} */
 export const masks = {
   name: "masks",
   label: "Decoder and encoder",
 
   setUp(root) {
-    figures = [new Figure("Decoder"), new Figure("Encoder")];
+    figures = ["Decoder", "Encoder"].map((name) => {
+      const id = name.toLowerCase();
+      return new Figure({ id, name, label: `Attention of the ${id}`, look: draw });
+    });
     const bar = root.appendChild(el("div", "mk-bar"));
     Object.assign(at.field, { value: EXAMPLE, maxLength: 200, spellcheck: false, ariaLabel: "Sentence" });
     at.field.addEventListener("keydown", (event) => {
@@ -134,7 +78,7 @@ export const masks = {
 
   table: () => ({
     columns: ["model", "from", "to", "may attend", "weight"],
-    rows: figures.flatMap(({ reading, layer }) => (reading ? rowsOf(reading, layer) : [])),
+    rows: figures.flatMap((figure) => rowsOf(figure, figure.reading?.model ?? "")),
   }),
 };
 
@@ -169,7 +113,7 @@ async function readTimed(text) {
 
 function draw() {
   setText(at.go, running ? "Stop" : "Read");
-  for (const figure of figures) figure.draw();
+  for (const figure of figures) figure.draw(shows === "mask", figure.reading?.model);
   at.legend.node.hidden = shows === "mask" || !readText;
   at.legend.draw();
   const words = figures.map((figure) => figure.words()).find((each) => each);
@@ -195,13 +139,4 @@ function drawTable(hello) {
   addRow(at.table, ["keys and values kept", bytes(kept), "none"]);
   addRow(at.table, ["one more token", `1 row, ${plural(n + 1, "pair")}`, encoder ? `all again, ${plural((encoder.tokens.length + 1) ** 2, "pair")}` : "all again"]);
   addRow(at.table, ["this text took", ...both(({ ms }) => duration(ms))]);
-}
-
-/** @param {Reading} reading @param {number | null} layer */
-function rowsOf(reading, layer) {
-  const { tokens, model } = reading;
-  const weights = weightsOf(reading, layer);
-  return tokens.flatMap((from, i) =>
-    tokens.map((to, j) => [model, from, to, mayAttend(reading, i, j) ? "yes" : "no", weights[i * tokens.length + j]]),
-  );
 }

@@ -39,6 +39,12 @@ export function label(context, text, x, y, style = {}) {
   context.textAlign = "start";
 }
 
+/** Width of a label of regular weight. @param {CanvasRenderingContext2D} context @param {string} text */
+export function labelWidth(context, text) {
+  context.font = `400 ${grid.small}px ${SANS}`;
+  return context.measureText(text).width;
+}
+
 /** A row of labels between two x that keep 6 px from each other: what finds no room is left out. */
 export class LabelRow {
   /** @param {CanvasRenderingContext2D} context @param {number} y @param {number} from @param {number} to */
