@@ -85,7 +85,8 @@ def load_engine(
         encoder_decoder_model=encoders.encoder_decoder,
         warm_up=warm_up,
     )
-    models = [path] if draft_path is None else [path, draft_path]
+    folders = (path, draft_path, encoders.embedding, encoders.encoder_decoder)
+    models = [folder for folder in folders if folder is not None]
     with contextlib.ExitStack() as on_failure:
         with checked_beside(models, progress):
             engine = Engine.load(

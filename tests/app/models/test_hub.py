@@ -24,12 +24,14 @@ from app.config import Settings
 from app.engine import loading
 from app.models import hub as hub_module
 from app.models.cached import cached_models
+from app.models.encoders import EncoderFolders
 from app.models.find_model import Model, find_model
 from app.models.free_memory import FreeMemory
 from app.models.hub import is_hub_id, look_up
 from app.models.hub_digests import checked_beside
 from app.models.hub_errors import HubError, NotOnHub
 from app.models.loras import find_loras
+from app.models.model_source import ModelSource
 from app.models.transfer import Cancelled, Transfer
 from gpu import DeviceError, Inventory, ModelError
 from tests.app.models.fake_hub import COMMIT, FakeHub, Repo
@@ -377,15 +379,19 @@ def test_an_engine_of_damaged_weights_is_closed(
 ) -> None:
     engine = mock.Mock()
     monkeypatch.setattr(loading.Engine, "load", lambda *_, **__: engine)
-    model, heard = find(), []
+    model = find()
     model.fetch()
     settings = Settings(model="some/tale")
     assert loading.load_engine(settings, model.source, lambda *_: None) is engine
     assert not engine.close.called
     flip(model.path / WEIGHTS)
     with pytest.raises(ModelError, match="is damaged on the disk"):
-        loading.load_engine(settings, model.source, lambda _, what: heard.append(what))
-    assert engine.close.called
+        loading.load_engine(settings, model.source, lambda *_: None)
+    assert engine.close.call_count == 1
+    bundled, folders = ModelSource(tale.model_dir()), EncoderFolders(embedding=model.path)
+    with pytest.raises(ModelError, match="is damaged on the disk"):
+        loading.load_engine(settings, bundled, lambda *_: None, encoders=folders)
+    assert engine.close.call_count == 2
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
