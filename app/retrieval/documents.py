@@ -40,7 +40,8 @@ def read_document(name: str, data: bytes) -> str:
     QueueFull while too many PDFs are being read."""
     if not (name.strip() and name.isprintable() and len(name) <= MAX_NAME_CHARS):
         raise InvalidRequest(
-            f"expected a name of 1 to {MAX_NAME_CHARS} printable characters", "name"
+            f"expected a name of 1 to {MAX_NAME_CHARS} printable characters, but got {name!r:.80}",
+            "name",
         )
     if len(data) > MAX_FILE_BYTES:
         raise InvalidRequest(

@@ -45,7 +45,7 @@ def test_a_pdf_is_read_page_by_page() -> None:
         ("a.png", b"\x89PNG\r\n\x1a\n\0", "a.png is not a text file; expected text in UTF-8"),
         ("a.txt", b"caf\xe9", "a.txt is not a text file"),
         ("", b"x", "expected a name of 1 to 200 printable characters"),
-        ("a\nb", b"x", "expected a name"),
+        ("a\nb", b"x", r"printable characters, but got 'a\nb'"),
         ("a" * 201, b"x", "expected a name"),
         ("a.txt", b"x" * (MAX_FILE_BYTES + 1), "at most 8,388,608 are accepted; split it"),
         ("a.pdf", pdf_of(["", ""]), "a.pdf has no text, probably because its pages are scans"),
