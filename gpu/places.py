@@ -1,4 +1,4 @@
-"""Places of an engine: how many runs may be under way or wait at once, and how many be paused.
+"""Places of an engine: how many runs may run or wait at once, and how many may be paused.
 
 A paused run (`gpu.pace`) takes no place of the others. If there are too many, the one that nobody
 has touched for longest ends: its text stays, and can be continued from its ids.

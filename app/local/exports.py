@@ -241,7 +241,7 @@ def _expect_room(job: ExportJob) -> None:
 
 
 def _write_in_process(job: ExportJob, tell: Callable[[ExportState], object]) -> None:
-    """Write an export in a process; `tell` hears how far it is. Raises ModelError."""
+    """Write an export in a process; `tell` is called with its progress. Raises ModelError."""
     context = multiprocessing.get_context("spawn")  # the server has threads
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(job, writer), name="export", daemon=True)

@@ -19,7 +19,7 @@ POLL_SECONDS = 0.1
 def ask_in_turn(
     engine: EngineClient, questions: Sequence[Question], gone: Callable[[], bool]
 ) -> Iterator[Answer]:
-    """Yield the answers in order, with `MAX_ASKED` questions under way. At the end, also if the
+    """Yield the answers in order, with at most `MAX_ASKED` questions open. At the end, also if the
     client disconnects (`gone`) or a question fails, those under way are cancelled and the engine
     forgets who asked."""
     asker, waiting = next(ASKER_IDS), deque(questions)

@@ -186,7 +186,7 @@ class ResponseEvents:
         yield self._event(f"response.{status}", response=response)
 
     def fail(self, error: EngineError) -> Iterator[bytes]:
-        """Yield the events of an error under way."""
+        """Yield the events of an error in the middle of an answer."""
         described = body_of_engine_error(error)["error"]
         fields = {name: described[name] for name in ("code", "message", "param")}
         yield self._event("error", **fields)

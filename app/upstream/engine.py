@@ -220,7 +220,7 @@ class UpstreamEngine(EngineClient):
         raise InvalidRequest(why_not(str(question.__struct_config__.tag)))
 
     def cancel_questions(self, asker: int) -> None:
-        """Do nothing: no question is ever under way."""
+        """Do nothing: an upstream is asked no questions."""
 
     def close(self) -> None:
         self._closing.set()

@@ -26,7 +26,7 @@ others."""
 
 @dataclass(slots=True)
 class Task:
-    """Work under way and the future of its value; cancelling the future ends the work.
+    """Unfinished work and the future of its value; cancelling the future ends the work.
     `n_blocks`: KV blocks that it holds while it runs."""
 
     pieces: Generator[None, None, Any]

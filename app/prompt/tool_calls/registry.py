@@ -1,5 +1,5 @@
-"""The form of tool calls that a chat template writes, told from its text. There is no option for it
-as vLLM's `--tool-call-parser`. A template without tools gets them in the system message."""
+"""Choice of the tool-call format of a chat template, from the template's text; there is no option
+like vLLM's `--tool-call-parser`. A template without tools gets them in the system message."""
 
 from __future__ import annotations
 
