@@ -94,6 +94,7 @@ from gpu.sampling_params import (
     MAX_STOP_STRINGS,
     SamplingParams,
     SamplingSetting,
+    SeedingScheme,
     TokenBias,
 )
 from gpu.sampling_params import SETTINGS as SAMPLING_SETTINGS
@@ -110,7 +111,7 @@ from gpu.text.tokenizer import Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
 from gpu.watermark.detector import detect as detect_watermark
-from gpu.watermark.greenlist import Greenlists, SeedingScheme, WatermarkConfig
+from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 
 __all__ = [
     "ATTENTION_SINKS",

@@ -19,7 +19,15 @@ from gpu.config.sentence_transformers import SentenceConfig
 from gpu.info import DeviceInfo, LoraInfo, MemoryInfo, RunnerLimits, StageInfo
 from gpu.interventions.active import ActiveInterventions
 from gpu.kv.copies import TokenMove
-from gpu.step import Floats, InspectionRequest, InspectionResult, NonFinite, Step, StepResult
+from gpu.step import (
+    Floats,
+    InspectionRequest,
+    InspectionResult,
+    NonFinite,
+    Selfhash,
+    Step,
+    StepResult,
+)
 
 
 class Runner(Protocol):
@@ -78,6 +86,11 @@ class Runner(Protocol):
     def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         """Set the tokens that the samples of a slot with `Sample.watermark_bias` favour, in the
         same way."""
+        ...
+
+    def set_selfhash(self, slot: int, selfhash: Selfhash) -> None:
+        """Set the numbers by which the samples of a slot with `Sample.n_hashed` find their
+        greenlist, in place of one."""
         ...
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None: ...

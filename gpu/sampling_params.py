@@ -27,6 +27,13 @@ MAX_STOP_CHARS = 256
 MAX_LOGIT_BIASES = 300
 MAX_BIAS = 100.0
 
+MAX_HASHED = 16
+"""Most tokens that the seeding scheme selfhash hashes."""
+
+SeedingScheme = Literal["lefthash", "selfhash"]
+"""How the greenlist of a watermark follows from the text, named as in transformers. lefthash: from
+the token before; selfhash: for each token, from itself and those before it."""
+
 Stage = Literal["penalty", "temperature", "filter", "watermark"]
 
 
@@ -91,6 +98,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                         Models"). transformers calls it `bias`, and the next two as here
     greenlist_ratio     share of the vocabulary that is green after each token
     hashing_key         decides, with the token before, which tokens are green
+    selfhash_width      number of tokens that decide whether a token is green, itself the last of
+                        them: transformers' `context_width` with `seeding_scheme` "selfhash", of the
+                        40 most likely tokens. 0: "lefthash", the token before decides
     seed                None: the engine draws one and reports it
     first_index         number of the seed's random sequence that draws the first token: a run over
                         the first n tokens of another, with first_index n, writes the rest again.
@@ -234,6 +244,20 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             live=True,
         ),
     ] = 15485863
+    selfhash_width: Annotated[
+        int,
+        Declaration(
+            label="self-hash",
+            range=(0, MAX_HASHED),
+            meaning="0 is lefthash: the token before decides which tokens are green",
+            help="Hash each likely token with those before it, this many in all, to decide whether "
+            "it is green, which takes up to 10 ms a token on two CPU cores; 0 hashes the token "
+            "before alone.",
+            live=True,
+            off=(0, "lefthash"),
+            slider=Slider(0, 8, 1),
+        ),
+    ] = 0
     seed: Annotated[
         int | None,
         Declaration(

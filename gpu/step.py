@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu.errors import InvalidRequest
-from gpu.sampling_params import DISTRIBUTION, FILTERS, SamplingParams, TokenBias
+from gpu.sampling_params import DISTRIBUTION, FILTERS, SamplingParams, SeedingScheme, TokenBias
 
 FROM_GPU = -1
 """Token of a row whose id is the one that its slot sampled last; the host may not know it yet."""
@@ -30,6 +30,10 @@ GREEDY_BELOW = 1e-4
 
 N_CANDIDATES = 20
 """Most likely tokens that a step reports for each sampled row."""
+
+N_RANKED = 40
+"""Most likely tokens among which the seeding scheme selfhash looks for green ones, as many as in
+transformers."""
 
 CUTS = ("", *(setting.name for setting in FILTERS))
 """Filter that removed a candidate, in the order in which they act; "" if it was kept."""
@@ -63,6 +67,8 @@ class Sample:
                 seen tokens and its counts stay as they are
     watermark_bias  added to the logits of the tokens that `Runner.set_greenlist` gave the slot,
                 after the filters; 0: none
+    n_hashed    tokens that decide whether a token is green, itself one of them, with the seeding
+                scheme selfhash: those of `Runner.set_selfhash`; 0: lefthash
     n_allowed   size of the set that `Runner.set_grammar_bitmask` gave the slot, to which the draw
                 is limited; 0: no limit
 
@@ -86,6 +92,7 @@ class Sample:
     n_drafts: int = 0
     verifies: bool = False
     n_allowed: int = 0
+    n_hashed: int = 0
 
     @classmethod
     def of(cls, params: SamplingParams, *, row: int, slot: int, index: int) -> Sample:
@@ -100,8 +107,24 @@ class Sample:
             seed=params.seed,
             index=params.first_index + index,
             logit_bias=params.logit_bias,
+            n_hashed=params.selfhash_width if params.watermark_bias else 0,
             **settings,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Selfhash:
+    """Numbers by which selfhash decides whether a token is green after a text.
+
+    n_green   size of a greenlist; 0: the text is too short, and no token is green
+    hashes    uint32 (vocab_size,): hash of each token
+    products  uint64 (n_hashed,): the key, then the key times the hash of each token before, modulo
+              2⁶⁴
+    """
+
+    n_green: int
+    hashes: npt.NDArray[np.uint32]
+    products: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +164,12 @@ class Step:
     masked: bool = False
 
     @property
-    def has_watermark(self) -> bool:
-        """Return whether a sample has a watermark."""
-        return any(sample.watermark_bias for sample in self.samples)
+    def watermark(self) -> SeedingScheme | None:
+        """Return the seeding scheme that the samples need: selfhash serves lefthash, too; None
+        without a watermark."""
+        if any(sample.n_hashed for sample in self.samples):
+            return "selfhash"
+        return "lefthash" if any(sample.watermark_bias for sample in self.samples) else None
 
     def drafts_before(self, sample: Sample) -> list[int]:
         """Return the drafts that count as seen and written for `sample`."""

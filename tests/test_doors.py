@@ -29,8 +29,8 @@ GPU = {
     "architectures": "errors files gguf",
     "sampling_params": "errors",
     "info": "sampling_params",
-    "watermark": "errors sampling_params",
     "step": "errors sampling_params",
+    "watermark": "errors sampling_params step",
     "load_options": "",
     "stage_hosts": "",
     "pace": "errors",
@@ -54,15 +54,16 @@ GPU = {
     " reference step",
     "ops": "checkpoint config errors kv sampling_params step webgpu",
     "models": "architectures checkpoint config kv ops step webgpu",
-    "plans": "checkpoint config errors info interventions kv lora models ops step webgpu",
+    "plans": "checkpoint config errors info interventions kv lora models ops sampling_params step"
+    " webgpu",
     "tuning": "checkpoint errors files info ops step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
     " reference runner sampling_params stage_hosts step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"
     " reference runner step",
     "engine": "checkpoint config errors events info inspection interventions kv load_options"
-    " pace places pytorch request runner runners sampling_params scheduled_updates speculative"
-    " stage_hosts step text watermark",
+    " pace places pytorch reference request runner runners sampling_params scheduled_updates"
+    " speculative stage_hosts step text watermark",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
     " step webgpu",
     "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"

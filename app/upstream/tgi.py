@@ -19,7 +19,12 @@ from app.upstream.transport import HttpExchange
 from gpu import Grammar, InvalidRequest, SamplingParams
 
 GENERATE_STREAM = "/generate_stream"
-WATERMARK = {"watermark_bias": 2.0, "greenlist_ratio": 0.5, "hashing_key": 15485863}
+WATERMARK = {
+    "watermark_bias": 2.0,
+    "greenlist_ratio": 0.5,
+    "hashing_key": 15485863,
+    "selfhash_width": 0,
+}
 """Its watermark, by the names of our settings. Requests only switch it on; WATERMARK_DELTA and
 WATERMARK_GAMMA in its environment are the first two."""
 

@@ -23,7 +23,8 @@ BIAS = 8.0
 def ask_marked(play: Playground) -> list[dict[str, object]]:
     """Write an answer with a watermark; return its token events."""
     page = play.page
-    page.locator("#penalties summary").click()
+    if page.locator("#penalties").get_attribute("open") is None:
+        page.locator("#penalties summary").click()
     page.get_by_role("textbox", name="watermark, value").fill(f"{BIAS:g}")
     page.get_by_role("textbox", name="Watermark key").fill(str(KEY))
     page.get_by_role("textbox", name="Watermark key").press("Enter")
@@ -70,6 +71,23 @@ def test_the_view_counts_the_green_tokens_of_the_answer(page: Page, bundled: Sit
     every = [event["watermark"]["green"] for event in play.messages.events("token")]
     expect(play.stats).to_contain_text(f", {100 * sum(every) / len(every):.1f} % green")
     assert violations(page) == []
+
+
+def test_the_view_looks_for_the_self_hash_that_is_set(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled).open()
+    page.locator("#penalties summary").click()
+    page.get_by_role("textbox", name="self-hash, value").fill("3")
+    tokens = [token for token in ask_marked(play) if not token["eos"]]
+    ids = [int(str(token["id"])) for token in tokens]
+    config = WatermarkConfig(RATIO, KEY, "selfhash", 3)
+    want = detect_watermark(
+        ids, config, Greenlists(bundled.engine.require_ready().model.vocab_size)
+    )
+    look = show(play, "Watermark")
+    expect(look.panel.locator(".view-watermark dl")).to_contain_text(f"{want.z_score:.2f}")
+    assert want.prediction
+    expect(look.panel.get_by_text("A watermark of this key")).to_be_visible()
+    expect(look.source).to_contain_text("self-hash of 3 tokens")
 
 
 def test_the_cost_is_the_divergence_of_the_draws(page: Page, bundled: Site) -> None:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gpu.checks.rig import ROUNDING, Array, Rig, check_each
 from gpu.checks.sampler_rig import SamplerRig, settings
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.reference import sampler as reference
+from gpu.reference.watermark import selfhash_greenlist
 from gpu.sampling_params import TokenBias
-from gpu.step import CUTS, N_CANDIDATES, Sample, Sampled
+from gpu.step import CUTS, N_CANDIDATES, Sample, Sampled, Selfhash
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Expected:
     logits: Array
     context: Sequence[int]
     sample: Sample
-    green: npt.NDArray[np.bool_] | None = None
+    green: reference.Greenlist | None = None
 
     @property
     def case(self) -> str:
@@ -116,7 +117,7 @@ def check_draw(
     logits: Array,
     context: Sequence[int],
     sample: Sample,
-    green: npt.NDArray[np.bool_] | None = None,
+    green: reference.Greenlist | None = None,
 ) -> bool:
     """Compare one draw with the reference; return whether rounding leaves only one answer.
     `green`: greenlist of a sample with a watermark."""
@@ -232,7 +233,37 @@ def check_watermark_keys(rig: Rig, vocab: int) -> None:
     check_settings(SamplerRig(rig, vocab), normal_logits, WATERMARKED, rng)
 
 
+def random_selfhash(rng: np.random.Generator, vocab: int, n_hashed: int) -> Selfhash:
+    """Return random hashes and products; a third of the vocabulary is green."""
+    products = rng.integers(0, 2**64, n_hashed, np.uint64, endpoint=False)
+    return Selfhash(vocab // 3, rng.integers(1, 1_000_004, vocab, np.uint32), products)
+
+
+def check_selfhash_greenlist(rig: Rig, vocab: int) -> None:
+    """Compare greenlists of selfhash and draws with them, of rows beside others without a
+    watermark, with the reference."""
+    rng, sampler = np.random.default_rng(vocab), SamplerRig(rig, vocab)
+    samples = [replace(s, seed=11, index=i) for i, s in enumerate(WATERMARKED)]
+    logits = rng.normal(0, 3, (len(samples), vocab)).astype(np.float32)
+    seen = [rng.integers(0, vocab, vocab // 3).tolist() for _ in samples]
+    green = [
+        random_selfhash(rng, vocab, 1 + 5 * i % 16) if sample.watermark_bias else None
+        for i, sample in enumerate(samples)
+    ]
+    for i, got in enumerate(sampler.choose(logits, samples, seen, green=green)):
+        if (selfhash := green[i]) is None:
+            check_draw(rig, got, logits[i], seen[i], samples[i])
+            continue
+        twin = partial(selfhash_greenlist, selfhash=selfhash)
+        check_draw(rig, got, logits[i], seen[i], samples[i], twin)
+        d = reference.distribution(logits[i].astype(np.float64), seen[i], samples[i])
+        kept = d.kept | (samples[i].temperature == 0)
+        same = np.array_equal(sampler.greenlist(i), twin(d.order) & kept)
+        rig.expect(f"{vocab}, {samples[i]}: the greenlist is wrong", same)
+
+
 CHECKS: dict[str, Callable[[Rig], None]] = {
     "sample": check_each(check_sample, *VOCABS),
     "watermark_keys": check_each(check_watermark_keys, *VOCABS),
+    "selfhash_greenlist": check_each(check_selfhash_greenlist, *VOCABS),
 }

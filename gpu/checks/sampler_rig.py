@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +16,17 @@ from gpu.ops import Batch
 from gpu.ops.sampling import N_BINS, RESULT_WORDS, bin_groups
 from gpu.ops.step_buffer import MAX_SAMPLES
 from gpu.runners.results import parse_samples
-from gpu.step import MAX_TIMES_WRITTEN, Row, Sample, Sampled
+from gpu.step import MAX_TIMES_WRITTEN, Row, Sample, Sampled, Selfhash
 from gpu.webgpu.buffers import Tensor, padded
 from gpu.webgpu.plan import Recorder
 
 N_SLOTS = MAX_SAMPLES + 1
 """One slot more than a step uses: its context and its choice must not change."""
 UNCHOSEN = 0xDEAD
+
+
+Green = npt.NDArray[np.bool_] | Selfhash | None
+"""Greenlist of a sample (vocab_size,), what decides it, or None without a watermark."""
 
 
 class Text(NamedTuple):
@@ -37,6 +42,13 @@ def settings(**changes: Any) -> Sample:
         k: float(np.float32(v)) if isinstance(v, float) else v for k, v in changes.items()
     }
     return replace(Sample(row=0, slot=0, seed=0, index=0), **stored)
+
+
+def _favoured(green: Green) -> list[int] | None:
+    """Return the tokens of a greenlist; none yet if the device finds it."""
+    if green is None:
+        return None
+    return [] if isinstance(green, Selfhash) else np.flatnonzero(green).tolist()
 
 
 class SamplerRig:
@@ -59,16 +71,19 @@ class SamplerRig:
         samples: Sequence[Sample],
         contexts: Sequence[Sequence[int]] = (),
         allowed: Sequence[Sequence[int]] = (),
-        green: Sequence[npt.NDArray[np.bool_] | None] = (),
+        green: Sequence[Green] = (),
     ) -> tuple[Sampled, ...]:
         """Return the device's choices for up to 8 rows of float32 logits (n, vocab_size), each in a
         slot of its own with a context of `contexts`, of which the run wrote as many ids as the
         sample's index says, and a grammar that allows the ids `allowed`; none: it has no grammar.
-        `green`: the greenlists of those with a watermark. Also checks the buffers afterwards."""
+        `green`: the greenlists of those with a watermark, or what decides them. Also checks the
+        buffers afterwards."""
         allowed = [*allowed, *([()] * (len(samples) - len(allowed)))]
         samples = [replace(s, slot=i, n_allowed=len(allowed[i])) for i, s in enumerate(samples)]
         self._write_bits(self._allowed, [ids or None for ids in allowed])
-        marked = [None if bits is None else np.flatnonzero(bits).tolist() for bits in green]
+        green = [*green, *([None] * (len(samples) - len(green)))]
+        samples = [self._set_green(s, each) for s, each in zip(samples, green, strict=True)]
+        marked = [_favoured(each) for each in green]
         self._write_bits(self._greenlist, marked)
         texts = [
             Text(context, min(sample.index, len(context)))
@@ -108,8 +123,9 @@ class SamplerRig:
         before = memory.read(self._results)
         # Two plans: the second sorts fewer tokens into bins again, among ids that the first left
         # there in any order.
-        self.rig.run(lambda rec: self._record_sample(rec, batch))
-        self.rig.run(lambda rec: self._record_watermark(rec, batch))
+        selfhash = self._selfhash if any(sample.n_hashed for sample in samples) else None
+        self.rig.run(lambda rec: self._record_sample(rec, batch, selfhash))
+        self.rig.run(lambda rec: self._record_watermark(rec, batch, selfhash))
         results = memory.read(self._results)
         same = np.array_equal(results[n:], before[n:])
         self.rig.expect("the sampler wrote past the step's samples", same)
@@ -117,6 +133,24 @@ class SamplerRig:
         same = np.array_equal(left, logits.view(np.uint32))
         self.rig.expect("the sampler changed the raw logits", same)
         return parse_samples(results.tobytes(), n)
+
+    def _set_green(self, sample: Sample, green: Green) -> Sample:
+        """Write what decides the greenlist of a sample, if that is not given; return the sample."""
+        if not isinstance(green, Selfhash):
+            return sample
+        self._selfhash.set(self.rig.memory, sample.slot, green)
+        return replace(sample, n_hashed=len(green.products))
+
+    @cached_property
+    def _selfhash(self) -> ops.SelfhashTensors:
+        tensors = ops.SelfhashTensors.make(self.rig.memory, MAX_SAMPLES, N_SLOTS, self.vocab_size)
+        self.rig.poison(tensors.ranked)
+        return tensors
+
+    def greenlist(self, slot: int) -> npt.NDArray[np.bool_]:
+        """Greenlist of a slot, (vocab_size,)."""
+        bits = self.rig.memory.read(self._greenlist)[slot].view(np.uint8)
+        return np.unpackbits(bits, count=self.vocab_size, bitorder="little").astype(bool)
 
     def keys(self) -> Array:
         """Result of the first half of the sampler, (MAX_SAMPLES, keys and summaries)."""
@@ -135,18 +169,24 @@ class SamplerRig:
         self._record_sample(rec, batch)
         self._record_watermark(rec, batch)
 
-    def _record_sample(self, rec: Recorder, batch: Batch) -> None:
+    def _record_sample(
+        self, rec: Recorder, batch: Batch, selfhash: ops.SelfhashTensors | None = None
+    ) -> None:
         vocab = self.vocab_size
         ops.logit_sort_keys(
             rec, batch, "sample.keys", vocab, self._logits, self._texts, self._allowed, self._keys
         )
         ops.sample(
             rec, batch, "sample", vocab, self._logits, self._keys, self._texts, self._chosen,
-            self._results,
+            self._results, ranked=selfhash.ranked if selfhash else None,
         )  # fmt: skip
 
-    def _record_watermark(self, rec: Recorder, batch: Batch) -> None:
+    def _record_watermark(
+        self, rec: Recorder, batch: Batch, selfhash: ops.SelfhashTensors | None = None
+    ) -> None:
         vocab = self.vocab_size
+        if selfhash:
+            ops.selfhash_greenlist(rec, batch, "selfhash", vocab, selfhash, self._greenlist)
         ops.watermark_keys(
             rec, batch, "watermark", vocab, self._greenlist, self._results, self._keys
         )

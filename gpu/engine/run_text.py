@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,7 +14,6 @@ from gpu.sampling_params import SamplingParams
 from gpu.step import Sampled
 from gpu.text.grammar_matcher import GrammarMatcher
 from gpu.text.token_table import TokenizerLike
-from gpu.watermark.greenlist import Bitmask, in_bitmask
 
 SEED_BITS = 32
 """Bits of a seed that the engine draws: every JSON reader keeps such a number exact."""
@@ -29,7 +28,7 @@ class RunText:
     ids        the prompt and every token read since
     n_written  samples read, with those that another engine wrote
     params     the settings in force
-    greenlist  bitmask of the green tokens of the next draw; None: it has no watermark
+    is_green   whether the last of some ids is green, for the next draw; None: it has no watermark
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class RunText:
         self.ids = list(request.ids)
         self.params = _seeded(request.params)
         self.grammar = grammar
-        self.greenlist: Bitmask | None = None
+        self.is_green: Callable[[Sequence[int]], bool] | None = None
         written = self.ids[len(self.prompt) :]
         self.events = RunEvents(self.prompt, written, self.params.stop, tokenizer, on_event)
         self._eos_ids = eos_ids
@@ -68,14 +67,14 @@ class RunText:
         """Add the next token, and send the text that may be shown; return how the run ends if no
         token can follow. `row`: the one that fed it; `draft`: what was drafted in its place."""
         index, n_allowed = self.n_written, self.n_allowed
-        greenlist, self.greenlist = self.greenlist, None
+        is_green, self.is_green = self.is_green, None
         self.n_written += 1
         self.ids.append(sampled.id)
         goes_on = self.params.ignore_eos and self.grammar is None
         eos = sampled.id in self._eos_ids and not goes_on
         token = self.events.token(sampled, index, row, eos=eos, n_allowed=n_allowed, draft=draft)
-        if greenlist is not None:
-            mark = Watermark(in_bitmask(greenlist, sampled.id), sampled.green)
+        if is_green is not None:
+            mark = Watermark(is_green(self.ids), sampled.green)
             token = msgspec.structs.replace(token, watermark=mark)
         if self.grammar is not None:
             self.grammar.read(sampled.id)

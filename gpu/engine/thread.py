@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -387,9 +388,12 @@ class EngineThread:
         for slot, bitmask in scheduled.slot_bitmasks:
             runner.set_grammar_bitmask(slot, bitmask)
         for sequence, config in scheduled.watermarks:
-            greenlist = self._greenlists.bitmask(config, sequence.ids)
-            sequence.text.greenlist = greenlist
-            runner.set_greenlist(sequence.slot, greenlist)
+            if config.seeding_scheme == "selfhash":
+                runner.set_selfhash(sequence.slot, self._greenlists.selfhash(config, sequence.ids))
+            else:
+                bitmask = self._greenlists.bitmask(config, sequence.ids)
+                runner.set_greenlist(sequence.slot, bitmask)
+            sequence.text.is_green = partial(self._greenlists.is_green, config)
         runner.submit(scheduled.step)
         self._in_flight.append(scheduled)
         return True

@@ -19,9 +19,11 @@ import numpy.typing as npt
 from gpu.inspection.requests import Answer, Array
 from gpu.reference.sampler import (
     Distribution,
+    Greenlist,
     distribution,
     draw,
     draw_order,
+    greenlist_within,
     scale_logits,
     uniform,
     within,
@@ -53,12 +55,12 @@ def waterfall(
     top: int,
     allowed: npt.NDArray[np.bool_] | None = None,
     also: Sequence[int] = (),
-    green: npt.NDArray[np.bool_] | None = None,
+    green: Greenlist | None = None,
 ) -> Answer:
     """Apply the filters of `sample` to `logits` (vocab_size,) one after another and return what
     each left. `context`: ids of the text so far, of which the run wrote the last `sample.index`.
     `allowed` (vocab_size,): tokens that a grammar allows, which everything is about then; None:
-    there is no grammar. `green` (vocab_size,): the greenlist of a sample with a watermark.
+    there is no grammar. `green`: the greenlist of a sample with a watermark.
 
     info    stages (see `WaterfallStage`), draw (the random number), draw_at (its place on the
             curve below: a watermark changes the order of the draw), chosen, greedy; with a grammar
@@ -77,7 +79,7 @@ def waterfall(
     if allowed is not None:
         ids = np.flatnonzero(allowed)
         places = np.flatnonzero(np.isin(ids, also)).tolist()
-        inner = None if green is None else green[ids]
+        inner = greenlist_within(ids, green)
         inside = waterfall(whole[ids], *within(ids, context, sample), top, also=places, green=inner)
         return _of_grammar(inside, whole, ids)
     raw = whole

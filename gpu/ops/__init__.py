@@ -25,12 +25,14 @@ from gpu.ops.quantize_kv import inverse_hadamard, quantize_kv, round_kv
 from gpu.ops.rms_norm_split import rms_norm_split
 from gpu.ops.sampling import (
     RESULT_WORDS,
+    SelfhashTensors,
     SlotTexts,
     SortKeys,
     logit_histogram,
     logit_scatter,
     logit_sort_keys,
     sample,
+    selfhash_greenlist,
     watermark_keys,
 )
 from gpu.ops.shift_kv import LayerRope, make_moves, pack_moves, shift_kv, shift_quantized_kv
@@ -46,6 +48,7 @@ __all__ = [
     "LayerRope",
     "Norm",
     "RmsNormSplit",
+    "SelfhashTensors",
     "SlotTexts",
     "SortKeys",
     "attention",
@@ -79,6 +82,7 @@ __all__ = [
     "sample",
     "scale_heads",
     "scale_residual",
+    "selfhash_greenlist",
     "shift_kv",
     "shift_quantized_kv",
     "steer",

@@ -2,14 +2,15 @@
 
 `logit_sort_keys` applies grammar bitmask, biases, penalties and temperature (logits processors in
 other engines); `sample` applies `top_k`, `top_p` and `min_p`, and draws. A watermark
-takes two more: `watermark_keys` adds its bias to the survivors, and `sample` draws again.
+takes two more: `watermark_keys` adds its bias to the survivors, and `sample` draws again. If its
+seeding scheme is selfhash, `selfhash_greenlist` finds the green tokens before.
 `gpu.sampling_params` declares these settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,8 @@ from gpu.errors import DeviceError
 from gpu.ops.batch import Batch, expect_shape
 from gpu.ops.cost import Cost, StepSize, constants_of, cost_of_kernel
 from gpu.ops.step_buffer import Fields
-from gpu.sampling_params import MAX_LOGIT_BIASES, TokenBias
-from gpu.step import CUTS, MAX_TIMES_WRITTEN, N_CANDIDATES
+from gpu.sampling_params import MAX_HASHED, MAX_LOGIT_BIASES, TokenBias
+from gpu.step import CUTS, MAX_TIMES_WRITTEN, N_CANDIDATES, N_RANKED, Selfhash
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import Number
@@ -216,10 +217,12 @@ def sample(
     results: Tensor,
     *,
     watermarked: bool = False,
+    ranked: Tensor | None = None,
 ) -> None:
     """Choose the next token of each sampled row from the keys of `logit_sort_keys`. If they have
     bins, their tokens are sorted into these before. `watermarked`: choose again for rows with a
-    watermark, after `watermark_keys`."""
+    watermark, after `watermark_keys`. `ranked` (samples, N_RANKED): where ids of the most likely
+    tokens are written, for `selfhash_greenlist`."""
     expect_shape(logits, (padded(vocab_size),), label)
     expect_shape(results, (RESULT_WORDS,), label)
     lanes = sample_lanes(vocab_size, rec.device.policy)
@@ -238,6 +241,7 @@ def sample(
             "counts": texts.counts,
             "chosen": chosen,
             "results": results,
+            "ranked": ranked,
             **bins,
         },
         (batch.n_samples, 1, 1),
@@ -251,10 +255,82 @@ def sample(
             "LANES": lanes,
             "SUM_PARTS": rec.device.policy.sum_parts,
             **({"WATERMARKED": True} if watermarked else {}),
+            **({"RANKED": True} if ranked is not None else {}),
         },
         {"const SORT_QUADS": f"{max(1, CAPACITY // (4 * lanes))}u"},
         {"sampler_row": "sampler_row_binned"} if bins else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SelfhashTensors:
+    """Tensors of the seeding scheme selfhash.
+
+    ranked    (samples, N_RANKED) u32: ids of the most likely tokens
+    hashes    (n_slots, vocab_size) u32, see `gpu.step.Selfhash`
+    products  (n_slots, 1 + MAX_HASHED, 2) u32: n_green and 0, then the products, low word first
+    """
+
+    ranked: Tensor
+    hashes: Tensor
+    products: Tensor
+    _held: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, memory: Memory, n_samples: int, n_slots: int, vocab_size: int) -> SelfhashTensors:
+        return cls(
+            memory.zeros("selfhash.ranked", (n_samples, N_RANKED), "u32"),
+            memory.zeros("selfhash.hashes", (n_slots, vocab_size), "u32"),
+            memory.zeros("selfhash.products", (n_slots, 1 + MAX_HASHED, 2), "u32"),
+        )
+
+    def set(self, memory: Memory, slot: int, selfhash: Selfhash) -> None:
+        """Write the numbers of a slot, the hashes only if they change."""
+        words = np.array([selfhash.n_green, *selfhash.products.tolist()], np.uint64)
+        memory.write(self.products, words.view(np.uint32), at=slot * 8 * (1 + MAX_HASHED))
+        held = self._held.get(slot)
+        if held is None or not np.array_equal(held, selfhash.hashes):
+            memory.write(self.hashes, selfhash.hashes, at=slot * 4 * self.hashes.shape[1])
+            self._held[slot] = selfhash.hashes
+
+
+def selfhash_greenlist(
+    rec: Recorder,
+    batch: Batch,
+    label: str,
+    vocab_size: int,
+    tensors: SelfhashTensors,
+    greenlist: Tensor,
+) -> None:
+    """Set the bits of the tokens of `tensors.ranked` that are green, of rows whose watermark has
+    the seeding scheme selfhash; `greenlist` (n_slots, ⌈vocab_size / 32⌉) is 0 there before."""
+    expect_shape(tensors.hashes, (vocab_size,), label)
+    rec.dispatch(
+        label,
+        "selfhash_greenlist",
+        {
+            "step": batch.step,
+            "ranked": tensors.ranked,
+            "hashes": tensors.hashes,
+            "products": tensors.products,
+            "greenlist": greenlist,
+        },
+        (N_RANKED, batch.n_samples, 1),
+        {
+            "VOCAB": vocab_size,
+            "GREEN_WORDS": greenlist.shape[-1],
+            "PRODUCTS": 1 + MAX_HASHED,
+            "LANES": rec.device.policy.row_lanes,
+        },
+    )
+
+
+@cost_of_kernel("selfhash_greenlist")
+def selfhash_greenlist_cost(dispatch: Dispatch, size: StepSize) -> Cost:
+    """Operations: 30 for each ranked token and token of its greenlist, here a quarter of the
+    vocabulary. Bytes: ids, hashes and products of the ranked tokens, a bit each."""
+    n_ranked = size.n_samples * N_RANKED
+    return Cost(n_ranked * 30 * constants_of(dispatch)["VOCAB"] // 4, n_ranked * 16)
 
 
 def watermark_keys(

@@ -25,7 +25,7 @@ SAMPLE_FIELDS: Fields = (
     ("repetition_penalty", "f32"), ("frequency_penalty", "f32"), ("presence_penalty", "f32"),
     ("n_biases", "u32"), ("n_drafts", "u32"), ("verifies", "u32"), ("n_allowed", "u32"),
     ("inverse_temperature", "f32"), ("inverse_penalty", "f32"), ("watermark_bias", "f32"),
-    ("unused_0", "u32"),
+    ("n_hashed", "u32"),
 )  # fmt: skip
 ROW_FIELDS: Fields = (
     ("slot", "u32"), ("position", "u32"), ("token", "u32"), ("block", "u32"),
@@ -80,7 +80,7 @@ def pack_step(step: Step, data: bytearray, tables: Sequence[Sequence[int]] | Non
             1.0 / max(s.temperature or 1.0, LEAST_TEMPERATURE),
             1.0 / s.repetition_penalty,
             s.watermark_bias,
-            0,
+            s.n_hashed,
         )
         at += _SAMPLE.size
     at = ROWS_AT

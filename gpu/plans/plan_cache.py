@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, TypedDict, Unpack
 
 from gpu import ops
@@ -31,6 +32,7 @@ from gpu.ops.sampling import RESULT_WORDS
 from gpu.ops.step_buffer import MAX_SAMPLES, STEP_BYTES
 from gpu.plans.capture_buffers import ROW_BUCKETS, CaptureBuffers, aligned
 from gpu.plans.intervention_buffers import InterventionBuffers
+from gpu.sampling_params import SeedingScheme
 from gpu.step import KvVariant
 from gpu.webgpu.buffers import Memory, Tensor, padded
 from gpu.webgpu.device import Device
@@ -72,7 +74,8 @@ class PlanKey(NamedTuple):
     interventions, loras   whether the plan has dispatches for them
     apart                  every row is of another sequence, in more than `split_rows`
     kv                     change of what attention reads
-    watermark              samples may have one, so that they are drawn in two passes
+    watermark              samples may have one, of this seeding scheme, so that they are drawn in
+                           two passes
     masked                 attention leaves out the masked keys of each slot
     """
 
@@ -84,7 +87,7 @@ class PlanKey(NamedTuple):
     loras: bool
     apart: bool = False
     kv: KvVariant | None = None
-    watermark: bool = False
+    watermark: SeedingScheme | None = None
     masked: bool = False
 
 
@@ -93,7 +96,7 @@ class PlanChanges(TypedDict, total=False):
 
     apart: bool
     kv: KvVariant | None
-    watermark: bool
+    watermark: SeedingScheme | None
     masked: bool
 
 
@@ -418,14 +421,29 @@ class PlanCache:
             run.rec.mark(out.name)
         return unfused.head_out
 
-    def _sample(self, rec: Recorder, batch: Batch, watermark: bool) -> None:
+    @cached_property
+    def selfhash(self) -> ops.SelfhashTensors:
+        """Tensors of the seeding scheme selfhash, allocated when it is first needed."""
+        n_slots = self._tensors.sampler.greenlist.shape[0]
+        vocab_size = self._model.config.vocab_size
+        return ops.SelfhashTensors.make(
+            self._memory, self._tensors.max_samples, n_slots, vocab_size
+        )
+
+    def _sample(self, rec: Recorder, batch: Batch, watermark: SeedingScheme | None) -> None:
         vocab, chosen, t = (
             self._model.config.vocab_size,
             self._tensors.chosen,
             self._tensors.sampler,
         )
         ops.logit_sort_keys(rec, batch, "sample.keys", vocab, t.logits, t.texts, t.allowed, t.keys)
-        ops.sample(rec, batch, "sample", vocab, t.logits, t.keys, t.texts, chosen, t.results)
+        selfhash = self.selfhash if watermark == "selfhash" else None
+        ops.sample(
+            rec, batch, "sample", vocab, t.logits, t.keys, t.texts, chosen, t.results,
+            ranked=selfhash.ranked if selfhash else None,
+        )  # fmt: skip
+        if selfhash:
+            ops.selfhash_greenlist(rec, batch, "watermark.selfhash", vocab, selfhash, t.greenlist)
         if watermark:
             ops.watermark_keys(rec, batch, "watermark", vocab, t.greenlist, t.results, t.keys)
             ops.sample(

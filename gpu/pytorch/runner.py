@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from gpu.pytorch.interventions import (
 )
 from gpu.pytorch.llama import KV_TYPES, OWN_KV, Batch, SlotRows, TorchLlama, expect_supported
 from gpu.pytorch.statistics import NO_WATCHER, InspectionWatcher, StatsWatcher, Watcher
-from gpu.reference.sampler import sample_token
+from gpu.reference.sampler import Greenlist, sample_token
+from gpu.reference.watermark import selfhash_greenlist
 from gpu.step import (
     FROM_GPU,
     Floats,
@@ -46,6 +48,7 @@ from gpu.step import (
     Row,
     Sample,
     Sampled,
+    Selfhash,
     Step,
     StepResult,
 )
@@ -98,7 +101,7 @@ class TorchRunner:
         self._tables = [torch.zeros(0, dtype=torch.int64) for _ in range(n_tables)]
         self._texts: list[list[int]] = [[] for _ in range(n_tables)]
         self._allowed: dict[int, npt.NDArray[np.bool_]] = {}
-        self._greenlists: dict[int, npt.NDArray[np.bool_]] = {}
+        self._greenlists: dict[int, Greenlist] = {}
         self._last = np.zeros(n_tables, np.int64)
         self._stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # KV blocks by place
         self._active: dict[int, ActiveInterventions] = {}
@@ -157,6 +160,10 @@ class TorchRunner:
 
     def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         self._thread.submit(self._greenlists.__setitem__, slot, self._bits(bitmask))
+
+    def set_selfhash(self, slot: int, selfhash: Selfhash) -> None:
+        green = partial(selfhash_greenlist, selfhash=selfhash)
+        self._thread.submit(self._greenlists.__setitem__, slot, green)
 
     def _bits(self, bitmask: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         n = self.config.vocab_size

@@ -9,6 +9,7 @@ that depends on (seed, index) alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -106,14 +107,28 @@ def within(
     return np.where(ids[places] == tokens, places, -1), replace(sample, logit_bias=biases)
 
 
+Bits = npt.NDArray[np.bool_]
+Greenlist = Bits | Callable[[npt.NDArray[np.intp]], Bits]
+"""Tokens (vocab_size,) that a watermark favours, or how they follow from the ids of the most likely
+tokens, best first."""
+
+
+def greenlist_within(ids: npt.NDArray[np.intp], green: Greenlist | None) -> Greenlist | None:
+    """Return a greenlist in a draw limited to the tokens `ids`, in rising order."""
+    if not callable(green):
+        return None if green is None else green[ids]
+    whole = green
+    return lambda ranked: whole(ids[ranked])[ids]
+
+
 def distribution(
     logits: npt.ArrayLike,
     context: npt.ArrayLike,
     sample: Sample,
-    green: npt.NDArray[np.bool_] | None = None,
+    green: Greenlist | None = None,
 ) -> Distribution:
     """Apply the settings of `sample` to `logits` (vocab_size,). `context`: see `scale_logits`;
-    `green` (vocab_size,): the greenlist of `Sample.watermark_bias`."""
+    `green`: the greenlist of `Sample.watermark_bias`."""
     scaled = scale_logits(logits, context, sample)
     order = np.argsort(-scaled, kind="stable")
     before = softmax(scaled)
@@ -140,10 +155,10 @@ def distribution(
     return chances if green is None else _watermarked(chances, sample, green)
 
 
-def _watermarked(
-    chances: Distribution, sample: Sample, green: npt.NDArray[np.bool_]
-) -> Distribution:
+def _watermarked(chances: Distribution, sample: Sample, green: Greenlist) -> Distribution:
     """Add the bias of a watermark to the survivors that are green."""
+    if callable(green):
+        green = green(chances.order)
     marked = chances.scaled + sample.watermark_bias * green
     if sample.temperature == 0:
         kept = np.arange(len(marked)) == np.argmax(marked)
@@ -174,14 +189,14 @@ def sample_token(
     context: npt.ArrayLike,
     sample: Sample,
     allowed: npt.NDArray[np.bool_] | None = None,
-    green: npt.NDArray[np.bool_] | None = None,
+    green: Greenlist | None = None,
 ) -> Sampled:
     """Choose a token and report how: the twin of shaders/sample.wgsl. `allowed` (vocab_size,): the
     tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all. `green`
-    (vocab_size,): the greenlist of `Sample.watermark_bias`; None: there is no watermark."""
+    the greenlist of `Sample.watermark_bias`; None: there is no watermark."""
     logprobs = log_softmax(logits)
     ids = np.arange(len(logprobs)) if allowed is None else np.flatnonzero(allowed)
-    green = None if green is None else green[ids]
+    green = greenlist_within(ids, green)
     chances = distribution(np.asarray(logits)[ids], *within(ids, context, sample), green)
     u = 0.0 if sample.temperature == 0 else uniform(sample.seed, sample.index)
     at = draw(chances, u)

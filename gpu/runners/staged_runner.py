@@ -41,6 +41,7 @@ from gpu.step import (
     InspectionRequest,
     InspectionResult,
     Row,
+    Selfhash,
     Step,
     StepResult,
 )
@@ -144,6 +145,9 @@ class StagedRunner:
 
     def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         self._last.tell(methodcaller("set_greenlist", slot, bitmask.copy()))
+
+    def set_selfhash(self, slot: int, selfhash: Selfhash) -> None:
+        self._last.tell(methodcaller("set_selfhash", slot, selfhash))
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self._tell_all(methodcaller("set_blocks", slot, list(blocks), group))

@@ -50,6 +50,7 @@ from gpu.step import (
     InspectionRequest,
     InspectionResult,
     NonFinite,
+    Selfhash,
     Step,
     StepResult,
 )
@@ -207,6 +208,11 @@ class WgpuRunner:
     def set_greenlist(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:
         greenlist = self._tensors.sampler.greenlist
         self._memory.write(greenlist, bitmask, at=slot * greenlist.shape[1] * 4)
+
+    def set_selfhash(self, slot: int, selfhash: Selfhash) -> None:
+        n_words = self._tensors.sampler.greenlist.shape[1]
+        self.set_greenlist(slot, np.zeros(n_words, np.uint32))  # the device sets bits
+        self.plans.selfhash.set(self._memory, slot, selfhash)
 
     def set_blocks(self, slot: int, blocks: list[int], group: int = 0) -> None:
         self.pools.set_blocks(slot, blocks, group)
@@ -421,7 +427,7 @@ class WgpuRunner:
             apart=apart,
             kv=step.kv,
             masked=step.masked,
-            watermark=step.has_watermark,
+            watermark=step.watermark,
         )
 
     def _captured(self, done: Collected) -> Captured | None:

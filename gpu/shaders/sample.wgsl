@@ -17,6 +17,8 @@
 // counts     [n_slots][COUNT_WORDS] 16 bits a token: how often the slot's run wrote it
 // chosen     [n_slots]
 // results    [n_samples][RESULT_WORDS]  see `write_choice`, `write_candidate`
+// ranked     [n_samples][N_RANKED] ids of the most likely survivors, of samples whose greenlist
+//            depends on them; NO_ID past the last (not bound without RANKED)
 // use: step
 // use: philox
 // use: quotient
@@ -25,6 +27,7 @@ override LOGIT_STRIDE: u32;
 override SEEN_WORDS: u32;
 override COUNT_WORDS: u32;
 override WATERMARKED: bool = false; // the second time
+override RANKED: bool = false;
 
 const FIXED_WORDS = 10u; // of a header; it has one more for each filter
 const HEADER_WORDS = FIXED_WORDS + N_FILTERS;
@@ -39,6 +42,7 @@ const GREEN_WORD = HEADER_WORDS - 1u; // before the second time, the key that su
 @group(0) @binding(4) var<storage, read_write> counts: array<u32>;
 @group(0) @binding(5) var<storage, read_write> chosen: array<u32>;
 @group(0) @binding(6) var<storage, read_write> results: array<u32>;
+@group(0) @binding(7) var<storage, read_write> ranked: array<u32>; // optional
 
 var<workgroup> shared_n_kept: u32;
 
@@ -140,11 +144,19 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     sample.top_k = 0u;
     sample.top_p = 1.0;
     sample.min_p = 0.0;
+    sample.n_hashed = 0u;
   }
   let totals = total_masses(summaries, raw_top, masked && !WATERMARKED);
-  let choice = choose(ScaledRow(row, summaries, ends, n_tokens, totals.x), sample);
+  let n_listed = min(most_listed(sample), n_tokens);
+  let choice = choose(ScaledRow(row, summaries, ends, n_tokens, n_listed, totals.x), sample);
 
-  let n_candidates = n_listed(select(VOCAB, sample.n_allowed, masked));
+  if (RANKED && sample.n_hashed > 0u) {
+    for (var i = lane; i < N_RANKED; i += LANES) {
+      let survives = i < n_listed && entries[i].x >= floor_of(choice);
+      ranked[group.x * N_RANKED + i] = select(NO_ID, entries[i].y, survives);
+    }
+  }
+  let n_candidates = min(N_CANDIDATES, select(VOCAB, sample.n_allowed, masked));
   for (var i = lane; i < n_candidates; i += LANES) {
     let candidate = at + HEADER_WORDS + i * CANDIDATE_WORDS;
     if (WATERMARKED) { mark_candidate(candidate, group.x * row_quads(), choice, greedy); }

@@ -26,7 +26,8 @@ def test_every_number_is_declared() -> None:
 
 def test_the_sampler_gets_the_settings_that_change_the_distribution() -> None:
     of_the_draw = {
-        "row", "slot", "seed", "index", "logit_bias", "n_drafts", "n_allowed", "verifies",
+        "row", "slot", "seed", "index", "logit_bias", "n_drafts", "n_allowed", "n_hashed",
+        "verifies",
     }  # fmt: skip
     assert set(Sample.__slots__) - of_the_draw == set(DISTRIBUTION)
     neutral = Sample(0, 0, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from gpu.errors import InvalidRequest
 from gpu.inspection.requests import MAX_TOP, Waterfall
 from gpu.inspection.waterfall import waterfall
 from gpu.interventions.active import InterventionSchedule
+from gpu.reference.sampler import Greenlist
+from gpu.reference.watermark import selfhash_greenlist
+from gpu.sampling_params import SamplingParams
 from gpu.step import Floats, Sample
 from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 
@@ -39,6 +43,14 @@ def checked_sample(question: Waterfall, model: QuestionedModel) -> Sample:
     return Sample.of(params, row=0, slot=0, index=question.index)
 
 
+def _greenlist(vocab_size: int, params: SamplingParams, ids: list[int]) -> Greenlist | None:
+    """Return the greenlist of the token after `ids`; None without a watermark."""
+    config, greenlists = WatermarkConfig.of(params), Greenlists(vocab_size)
+    if config is None or config.seeding_scheme == "lefthash":
+        return greenlists.green(config, ids)
+    return partial(selfhash_greenlist, selfhash=greenlists.selfhash(config, ids))
+
+
 @dataclass(slots=True)
 class Waterfalls:
     """Answers waterfalls. The last logits are kept, because a moving slider asks again."""
@@ -58,8 +70,7 @@ class Waterfalls:
         if self.latest is None or self.latest[0] != asked:
             logits = yield from self.model.recomputer.logits(ids, len(ids) - 1, schedule)
             self.latest = (asked, logits)
-        vocab_size = self.model.runner.config.vocab_size
-        green = Greenlists(vocab_size).green(WatermarkConfig.of(question.params), ids)
+        green = _greenlist(self.model.runner.config.vocab_size, question.params, ids)
         return waterfall(
             self.latest[1][0], ids, sample, question.top, allowed, question.also, green
         )

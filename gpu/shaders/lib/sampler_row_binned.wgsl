@@ -4,7 +4,7 @@
 // Replaces sampler_row.wgsl on GPUs for large vocabularies. Whole rows are only counted.
 // bins  [n_samples][bins_quads()] vec4  see lib/sampler_bins.wgsl
 // use: sampler_bins
-@group(0) @binding(7) var<storage, read> bins: array<vec4u>;
+@group(0) @binding(8) var<storage, read> bins: array<vec4u>;
 
 const NO_BIN = 0xffffffffu;
 

@@ -8,6 +8,7 @@
 // use: sampler_totals
 // use: sampler_buffer
 // use: sampler_ties
+// use: ranked
 const STRIPS = 0u; // first buffer: the most likely tokens, from the strips that can hold them
 const LISTED = 1u; // first buffer from the whole row, if the strips gave too few tokens or too many
 const TOP_K = 2u;
@@ -25,6 +26,7 @@ struct ScaledRow {
   summaries: KeySlice,
   ends: Extremes,
   n_tokens: u32, // those that are allowed
+  n_listed: u32, // the most likely ones, which are sorted whatever the settings
   mass: f32, // of all of these
 }
 
@@ -61,7 +63,10 @@ struct Choice {
   draw: f32,
 }
 
-fn n_listed(n_tokens: u32) -> u32 { return min(N_CANDIDATES, n_tokens); }
+// Most tokens that are listed.
+fn most_listed(sample: Sample) -> u32 {
+  return select(N_CANDIDATES, N_RANKED, sample.n_hashed > 0u);
+}
 
 fn choose(row: ScaledRow, sample: Sample) -> Choice {
   let greedy = sample.temperature == 0.0;
@@ -74,7 +79,7 @@ fn choose(row: ScaledRow, sample: Sample) -> Choice {
   var masses = array<f32, N_FILTERS + 1>();
   for (var i = 0u; i <= N_FILTERS; i++) { masses[i] = row.mass; }
   for (var stage = STRIPS; stage <= select(DRAW, LISTED, greedy); stage++) {
-    if (is_off(stage, sample, row.n_tokens, first, kept, cut)) { continue; }
+    if (is_off(stage, sample, row, first, kept, cut)) { continue; }
     if (stage == MIN_P) { kept.floor = cut; }
     let search = search_of(stage, row, sample, first, kept, draw);
     let range = narrow(search.quads, search.range, search.threshold, search.enough,
@@ -123,11 +128,11 @@ fn min_p_cut(greatest: u32, sample: Sample) -> u32 {
 
 // True if a stage has nothing to do.
 fn is_off(
-  stage: u32, sample: Sample, n_tokens: u32, first: SamplerBuffer, kept: Survivors, cut: u32
+  stage: u32, sample: Sample, row: ScaledRow, first: SamplerBuffer, kept: Survivors, cut: u32
 ) -> bool {
   switch stage {
-    case LISTED: { return first.n >= n_listed(n_tokens) && first.n <= CAPACITY; }
-    case TOP_K: { return sample.top_k == 0u || sample.top_k >= n_tokens; }
+    case LISTED: { return first.n >= row.n_listed && first.n <= CAPACITY; }
+    case TOP_K: { return sample.top_k == 0u || sample.top_k >= row.n_tokens; }
     case TOP_P: { return sample.top_p >= 1.0; }
     case MIN_P: { return cut <= kept.floor; }
     default: { return false; }
@@ -147,8 +152,8 @@ fn search_of(
   }
   if (stage == LISTED) {
     let range = KeyRange(select(1u, first.low, first.n > CAPACITY), high, row.n_tokens, 0u, 0.0);
-    let threshold = Threshold(false, false, f32(n_listed(row.n_tokens)));
-    return Search(row.tokens, range, threshold, CAPACITY - N_CANDIDATES, 0u);
+    let threshold = Threshold(false, false, f32(row.n_listed));
+    return Search(row.tokens, range, threshold, CAPACITY - most_listed(sample), 0u);
   }
   let threshold = threshold_of(stage, sample, kept.mass, draw);
   let floor = kept.floor;
@@ -160,10 +165,11 @@ fn search_of(
 
 // Number of tokens to sort first: as many as the stages will probably need.
 fn need_of(sample: Sample) -> u32 {
+  let least = most_listed(sample);
   var need = WIDE;
-  if (sample.top_k > 0u) { need = clamp(sample.top_k, N_CANDIDATES, CAPACITY / 2u); }
-  if (sample.temperature == 0.0) { need = N_CANDIDATES; }
-  return min(need, max(N_CANDIDATES, VOCAB / (8u * STRIP_QUADS))); // at most half of the strips
+  if (sample.top_k > 0u) { need = clamp(sample.top_k, least, CAPACITY / 2u); }
+  if (sample.temperature == 0.0) { need = least; }
+  return min(need, max(least, VOCAB / (8u * STRIP_QUADS))); // at most half of the strips
 }
 
 fn threshold_of(stage: u32, sample: Sample, mass: f32, draw: f32) -> Threshold {
@@ -191,7 +197,7 @@ fn collect_found(
   if (stage == STRIPS) {
     let wanted = CollectFilter(range.low, NO_SORT_KEY, NO_ID);
     let n = collect_from_strips(row.tokens, row.summaries, wanted);
-    let unfit = n < n_listed(row.n_tokens) || n > CAPACITY;
+    let unfit = n < row.n_listed || n > CAPACITY;
     return Collected(select(n, 0u, unfit), n, range.low);
   }
   let tied = range.n > search.enough;
@@ -205,7 +211,7 @@ fn collect_found(
 
 // Number of equal tokens before the wanted one.
 fn tied_before(row: ScaledRow, listed: bool, threshold: Threshold, range: KeyRange) -> u32 {
-  if (listed) { return n_listed(row.n_tokens) - range.n_above - 1u; }
+  if (listed) { return row.n_listed - range.n_above - 1u; }
   let share = max(0.0, (threshold.wanted - range.mass_above) / mass_of(range.low));
   return min(u32(share), range.n - 1u);
 }

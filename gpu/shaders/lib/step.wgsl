@@ -31,7 +31,7 @@ struct Sample {
   inverse_temperature: f32, // 1 / temperature; 0: not given
   inverse_penalty: f32, // 1 / repetition_penalty; 0: not given
   watermark_bias: f32, // added to the logits of the greenlist after the filters; 0: none
-  unused_0: u32,
+  n_hashed: u32, // tokens that decide whether a token is green, itself one of them; 0: lefthash
 }
 
 struct Step {

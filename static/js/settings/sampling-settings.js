@@ -26,7 +26,7 @@ export const SETTING_BY_NAME = Object.fromEntries(SETTINGS.map((each) => [each.n
 export const SLIDERS = SETTINGS.filter(({ slider }) => slider);
 export const FILTERS = SETTINGS.filter(({ stage }) => stage === "filter");
 export const PENALTIES = SETTINGS.filter(({ stage }) => stage === "penalty");
-export const WATERMARK = ["watermark_bias", "greenlist_ratio", "hashing_key"].map((name) => SETTING_BY_NAME[name]);
+export const WATERMARK = ["watermark_bias", "greenlist_ratio", "hashing_key", "selfhash_width"].map((name) => SETTING_BY_NAME[name]);
 /** Names of the settings that may change while the text is written. */
 export const LIVE = SETTINGS.filter(({ live }) => live).map(({ name }) => name);
 

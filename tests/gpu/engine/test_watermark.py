@@ -21,6 +21,7 @@ from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.tokenizer import Tokenizer
+from gpu.watermark.detector import detect
 from gpu.watermark.greenlist import Greenlists, WatermarkConfig
 from gpu.webgpu.device import Device
 from tests.gpu.models import random_llama
@@ -85,6 +86,8 @@ def generate(**changes: Any) -> list[int]:
             greenlist_ratio=settings.greenlist_ratio,
             bias=settings.watermark_bias,
             hashing_key=settings.hashing_key,
+            seeding_scheme="selfhash" if settings.selfhash_width else "lefthash",
+            context_width=settings.selfhash_width or 1,
         ),
     )
     ids: list[int] = out[0, len(PROMPT) :].tolist()
@@ -98,10 +101,24 @@ def test_the_text_is_the_one_of_transformers(engine: Engine) -> None:
     assert ids_of(tokens) != ids_of(plain)
 
 
-def test_events_tell_which_tokens_are_green(engine: Engine) -> None:
-    tokens = write(engine, temperature=1.0)
+@pytest.mark.parametrize("width", [1, 3, len(PROMPT), len(PROMPT) + 2])
+def test_the_text_of_selfhash_is_the_one_of_transformers(engine: Engine, width: int) -> None:
+    """Also after fewer tokens than are hashed, where there is no watermark yet."""
+    tokens = write(engine, selfhash_width=width, watermark_bias=3.0)
+    assert ids_of(tokens) == generate(selfhash_width=width, watermark_bias=3.0)
+    assert ids_of(tokens) != ids_of(write(engine, watermark_bias=3.0))
+    config = WatermarkConfig(0.4, 77, "selfhash", width)
+    found = detect([*PROMPT, *ids_of(tokens)][-N:], config, Greenlists(engine.config.vocab_size))
+    assert found.prediction
+
+
+@pytest.mark.parametrize("width", [0, 4])
+def test_events_tell_which_tokens_are_green(engine: Engine, width: int) -> None:
+    tokens = write(engine, temperature=1.0, selfhash_width=width)
     own = Greenlists(engine.config.vocab_size)
     config, ids = WatermarkConfig(0.4, 77), [*PROMPT, *ids_of(tokens)]
+    if width:
+        config = WatermarkConfig(0.4, 77, "selfhash", width)
     for i, token in enumerate(tokens, len(PROMPT)):
         assert token.watermark.green == own.is_green(config, ids[: i + 1])
         assert 0 < token.watermark.probability < 1
@@ -109,7 +126,11 @@ def test_events_tell_which_tokens_are_green(engine: Engine) -> None:
 
 
 def test_rows_with_and_without_a_watermark_share_steps(engine: Engine) -> None:
-    settings = [{}, {"watermark_bias": 0.0}, {"hashing_key": 5, "temperature": 1.0}]
+    settings = [
+        {},
+        {"watermark_bias": 0.0},
+        {"hashing_key": 5, "selfhash_width": 2, "temperature": 1.0},
+    ]
     alone = [ids_of(write(engine, **changes)) for changes in settings]
     runs = [engine.submit(Request(PROMPT, params(**changes))) for changes in settings]
     assert [ids_of(list(run)) for run in runs] == alone

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from gpu.kv.formats import CHUNK
 from gpu.plans.plan_cache import ROW_BUCKETS, SAMPLE_BUCKETS
 from gpu.runners.wgpu_runner import WgpuRunner
+from gpu.sampling_params import SeedingScheme
 from gpu.step import KvVariant
 from gpu.webgpu.device import Device
 from gpu.webgpu.kernels import Kernel
@@ -108,7 +110,8 @@ def _kernels(runner: WgpuRunner) -> list[Kernel]:
     plans.append(runner.plans.plan(1, 0, "weights", interventions=True, masked=True).plan)
     if runner.config.head_dim % CHUNK == 0:
         plans.append(runner.plans.plan(1, 0, "weights", kv=KvVariant("q8", "q4")).plan)
-    plans.append(runner.plans.plan(1, 1, "plain", watermark=True).plan)
+    for scheme in get_args(SeedingScheme):
+        plans.append(runner.plans.plan(1, 1, "plain", watermark=scheme).plan)
     plans.append(runner.kv_shift.plan())
     if runner.loras:
         plans.append(runner.plans.plan(1, 0, "plain", loras=True).plan)

@@ -16,7 +16,7 @@ from transformers import (
     WatermarkLogitsProcessor,
 )
 
-from gpu.checks.sampler import check_draw
+from gpu.checks.sampler import check_draw, check_selfhash_greenlist
 from gpu.checks.sampler_rig import SamplerRig, settings
 from gpu.checks.sort_keys import with_bins
 from gpu.reference import sampler as reference
@@ -81,6 +81,11 @@ def test_a_row_sorted_into_bins(rig: Rig) -> None:
         for i, each in enumerate(got)
     ]
     assert np.mean(decided) >= 0.6
+
+
+@pytest.mark.ci
+def test_selfhash_of_rows_sorted_into_bins(rig: Rig) -> None:
+    check_selfhash_greenlist(with_bins(rig), 9973)
 
 
 def test_no_forbidden_token_is_green(rig: Rig) -> None:

@@ -26,7 +26,7 @@ from gpu.checks.matmul import MatmulCase, check_matmul
 from gpu.checks.quantize_activations import check_rms_norm_split
 from gpu.checks.quantize_kv import check_quantize_kv
 from gpu.checks.rig import Rig
-from gpu.checks.sampler import check_sample
+from gpu.checks.sampler import check_sample, check_selfhash_greenlist
 from gpu.ops.attention_tiling import AttentionTiling
 from gpu.ops.matmul import ACTIVATION_CODES
 from gpu.webgpu.device_policy import SPLIT_ROWS, DevicePolicy
@@ -61,6 +61,7 @@ def check_of(use: Use, policy: DevicePolicy) -> Check:
         "logit_histogram": _sample,
         "logit_scatter": _sample,
         "watermark_keys": _sample,
+        "selfhash_greenlist": _selfhash,
     }[use.dispatch.kernel.name](use, policy)
 
 
@@ -164,6 +165,10 @@ def _rms_norm_split(use: Use, policy: DevicePolicy) -> Check:
 
 def _sample(use: Use, policy: DevicePolicy) -> Check:
     return partial(check_sample, vocab=use.config.vocab_size)
+
+
+def _selfhash(use: Use, policy: DevicePolicy) -> Check:
+    return partial(check_selfhash_greenlist, vocab=use.config.vocab_size)
 
 
 def _rows(use: Use) -> int:

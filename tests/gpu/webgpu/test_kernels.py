@@ -20,6 +20,7 @@ from gpu.reference import moe as reference_moe
 from gpu.reference import ops as reference
 from gpu.reference import quantize_activations as reference_activations
 from gpu.reference import sampler as reference_sampler
+from gpu.reference.watermark import selfhash_greenlist
 from gpu.sampling_params import FILTERS
 from gpu.webgpu import kernels
 from gpu.webgpu.compiler import Compiler
@@ -47,6 +48,7 @@ TWINS |= {
     "logit_scatter": reference_sampler.distribution,
     "logit_sort_keys": reference_sampler.scale_logits,
     "sample": reference_sampler.sample_token,
+    "selfhash_greenlist": selfhash_greenlist,
     "watermark_keys": reference_sampler.distribution,
 }
 OPS = {
@@ -207,6 +209,7 @@ def test_host_and_shaders_agree_on_their_numbers() -> None:
     assert constant(layout, "FROM_GPU") == step.FROM_GPU & 0xFFFFFFFF
     assert reference.FROM_GPU == step.FROM_GPU
     assert constant(sample, "N_CANDIDATES") == step.N_CANDIDATES
+    assert constant(sample, "N_RANKED") == step.N_RANKED
     assert constant(sample, "CAPACITY") == sampling.CAPACITY
     n_filters = constant(sample, "DRAW") - constant(sample, "TOP_K")
     assert n_filters == len(FILTERS)
@@ -278,7 +281,7 @@ def test_overrides_come_first_because_naga_dies_otherwise() -> None:
     ]
     overrides = [i for i, line in enumerate(lines) if line.startswith("override ")]
     assert overrides == list(range(len(overrides)))
-    assert len(overrides) == 10
+    assert len(overrides) == 11
 
 
 # ---- what goes wrong, said well ------------------------------------------------------------------

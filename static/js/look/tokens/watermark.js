@@ -48,7 +48,6 @@ const at = {
     },
   }),
   field: el("textarea"),
-  scheme: el("select"),
   verdict: el("p", "tk-verdict"),
   figures: el("dl", "pairs tk-counts"),
   text: el("div", "tk-marked"),
@@ -64,11 +63,8 @@ export const watermark = {
     const side = root.appendChild(el("div", "column tk-typed"));
     Object.assign(at.field, { spellcheck: false, placeholder: "Paste a text" });
     at.field.setAttribute("aria-label", "Text to look for a watermark in");
-    at.scheme.append(new Option("lefthash", "lefthash"), new Option("selfhash", "selfhash"));
-    const scheme = el("label", "tk-scheme", "Seeding scheme");
-    scheme.append(at.scheme);
-    for (const control of [at.field, at.scheme]) control.addEventListener("input", () => changed("look"));
-    side.append(at.choice, at.field, scheme, at.verdict, at.figures);
+    at.field.addEventListener("input", () => changed("look"));
+    side.append(at.choice, at.field, at.verdict, at.figures);
     const main = root.appendChild(el("div", "tk-marked-box"));
     at.text.tabIndex = 0;
     at.text.setAttribute("role", "group");
@@ -85,17 +81,18 @@ export const watermark = {
     if (isLocal()) throw new Missing(NO_SERVER);
     const typed = at.field.value;
     const text = own ? { content: typed } : { tokens: written.map(({ id }) => id) };
-    const tooShort = own ? !typed.trim() : written.length < 2;
+    const { greenlist_ratio: ratio, hashing_key: key, selfhash_width: width } = state.settings;
+    const scheme = width ? { seeding_scheme: "selfhash", context_width: width } : { seeding_scheme: "lefthash" };
+    const least = (width || 1) + 1;
+    const tooShort = own ? !typed.trim() : written.length < least;
     if (tooShort) {
       show(null, null);
       at.verdict.textContent = own
         ? "Paste a text to see whether this model wrote it with a watermark of this key."
-        : "The first token has no token before it to decide its greenlist.";
+        : `The answer is too short: which tokens are green depends on ${plural(width || 1, "token")}.`;
       return "";
     }
-    const { greenlist_ratio: ratio, hashing_key: key } = state.settings;
-    const scheme = at.scheme.value;
-    const body = { ...text, greenlist_ratio: ratio, hashing_key: key, seeding_scheme: scheme, window: WINDOW };
+    const body = { ...text, greenlist_ratio: ratio, hashing_key: key, ...scheme, window: WINDOW };
     const asked = JSON.stringify([hello.model.name, body]);
     if (asked !== answered || !found) {
       if (own) await pause(TYPED_AFTER_MS, signal);
@@ -104,8 +101,8 @@ export const watermark = {
     }
     show(found, own ? null : answer);
     return (
-      `Counted by the server as transformers’ WatermarkDetector does, with key ${key} and a green share of ` +
-      `${ratio}, as set under Sampling.`
+      `Counted by the server as transformers’ WatermarkDetector does, with key ${key}, a green share of ` +
+      `${ratio} and ${width ? `self-hash of ${plural(width, "token")}` : "lefthash"}, as set under Sampling.`
     );
   },
 
