@@ -223,7 +223,7 @@ class TorchEncoderDecoder:
         n_keys)."""
         config, n_keys = self.config.decoder, len(cache.keys)
         q = attention.q(attention.norm(x)).view(len(x), config.n_heads, config.head_dim)
-        unseen = torch.zeros(len(x), n_keys, dtype=torch.bool)
+        unseen = torch.zeros(len(x), 1, n_keys, dtype=torch.bool)
         biases = attention.biases_of(at, n_keys)
         heads, weights = attend(q, cache.keys, cache.values, unseen, 1.0, biases)
         return attention.out(heads.flatten(1)), weights

@@ -33,7 +33,7 @@ const NO_STEP = 0xffffffffu;
 @group(0) @binding(3) var<storage, read> products: array<vec2u>;
 @group(0) @binding(4) var<storage, read_write> greenlist: array<atomic<u32>>;
 
-var<workgroup> words: array<array<u32, STATE>, 2>; // of the state, before and after a twist
+var<workgroup> words: array<u32, 2u * STATE>; // of the state, before and after a twist
 var<workgroup> partners: array<u32, STATE>; // places with which the steps swap
 var<workgroup> least_step: atomic<u32>;
 var<workgroup> shared_move: vec2u; // step, place of the token after it
@@ -70,23 +70,24 @@ fn tempered(word: u32) -> u32 {
   return y ^ (y >> 18u);
 }
 
-// Makes the state number `now` of the other one. A word depends on one that is made MIDDLE words
+// Makes the state `number` of the other one. A word depends on one that is made MIDDLE words
 // later, or STATE − MIDDLE earlier, so there are three parts.
-fn twist(now: u32, lane: u32) {
-  let before = 1u - now;
+fn twist(number: u32, lane: u32) {
+  let now = number * STATE;
+  let before = STATE - now;
   for (var k = lane; k < STATE - MIDDLE; k += LANES) {
-    words[now][k] = twisted(words[before][k], words[before][k + 1u], words[before][k + MIDDLE]);
+    words[now + k] = twisted(words[before + k], words[before + k + 1u], words[before + k + MIDDLE]);
   }
   workgroupBarrier();
   for (var k = STATE - MIDDLE + lane; k < 2u * (STATE - MIDDLE); k += LANES) {
-    let other = words[now][k + MIDDLE - STATE];
-    words[now][k] = twisted(words[before][k], words[before][k + 1u], other);
+    let other = words[now + k + MIDDLE - STATE];
+    words[now + k] = twisted(words[before + k], words[before + k + 1u], other);
   }
   workgroupBarrier();
   for (var k = 2u * (STATE - MIDDLE) + lane; k < STATE; k += LANES) {
-    var low = words[now][0];
-    if (k + 1u < STATE) { low = words[before][k + 1u]; }
-    words[now][k] = twisted(words[before][k], low, words[now][k + MIDDLE - STATE]);
+    var low = words[now];
+    if (k + 1u < STATE) { low = words[before + k + 1u]; }
+    words[now + k] = twisted(words[before + k], low, words[now + k + MIDDLE - STATE]);
   }
   workgroupBarrier();
 }
@@ -100,10 +101,10 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
   let n_green = products[sample.slot * PRODUCTS].x;
   if (lane == 0u) {
     var word = seed_of(sample, id);
-    words[1][0] = word;
+    words[STATE] = word;
     for (var i = 1u; i < STATE; i++) {
       word = 1812433253u * (word ^ (word >> 30u)) + i;
-      words[1][i] = word;
+      words[STATE + i] = word;
     }
   }
   workgroupBarrier();
@@ -116,7 +117,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) la
     twist(now, lane);
     for (var k = lane; k < STATE; k += LANES) {
       let i = first + k;
-      partners[k] = select(NO_STEP, i + tempered(words[now][k]) % max(1u, VOCAB - i), i < n_green);
+      let draw = tempered(words[now * STATE + k]);
+      partners[k] = select(NO_STEP, i + draw % max(1u, VOCAB - i), i < n_green);
     }
     now = 1u - now;
     while (!is_green) {

@@ -46,7 +46,7 @@ def test_what_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no folder 'google/flan-t5-small'; .*hf download"):
         find_encoder_decoder(Settings(encoder_decoder_model="google/flan-t5-small"))
     bert = random_bert.write(tmp_path / "bert")
-    with pytest.raises(ModelError, match=r"is an encoder: .* --embedding-model"):
+    with pytest.raises(ModelError, match=r"is an encoder, .* --embedding-model"):
         find_encoder_decoder(Settings(encoder_decoder_model=str(bert)))
     t5 = with_tokenizer(random_t5.write(tmp_path / "t5"))
     with pytest.raises(ModelError, match=r"cannot chat; .* --encoder-decoder-model"):

@@ -123,7 +123,7 @@ def test_it_computes_the_same_bits_in_pieces(device: Device, tmp_path: Path) -> 
             "decoder_start_token_id must be an integer from 0 to 100",
         ),
         ({"num_decoder_layers": 3}, r"has no tensor decoder\.block\.2\.layer\.0"),
-        ({"model_type": "bert"}, "is an encoder: .* --embedding-model"),
+        ({"model_type": "bert"}, "is an encoder, .* --embedding-model"),
         ({"model_type": "llama"}, "supported: mt5, t5, umt5"),
     ],
 )
