@@ -49,6 +49,7 @@ def test_processes_give_the_bits_of_pack(dtype: str) -> None:
     processes.close()
 
 
+@pytest.mark.ci
 def test_threads_share_the_processes() -> None:
     processes = Observed(most=2, start_weights=0)
     rows = [random_rows(16, 256 + i) for i in range(12)]
@@ -68,6 +69,7 @@ def test_threads_share_the_processes() -> None:
     processes.close()
 
 
+@pytest.mark.ci
 def test_none_is_started_for_few_weights() -> None:
     processes = Observed(most=1, start_weights=256)
     for _ in range(2):
@@ -78,6 +80,7 @@ def test_none_is_started_for_few_weights() -> None:
         assert not processes.running
 
 
+@pytest.mark.ci
 def test_what_a_format_cannot_hold_is_refused_as_by_pack() -> None:
     processes = Observed(most=1, start_weights=0)
     with pytest.raises(ModelError) as told:
@@ -150,6 +153,7 @@ def test_a_loader_ends_its_processes(
     assert len(started) == n_started
 
 
+@pytest.mark.ci
 def test_a_loader_that_fails_ends_its_processes(
     device: Device, started: list[_PackProcess]
 ) -> None:

@@ -56,6 +56,7 @@ def test_it_writes_what_transformers_writes(engine: Engine, folder: Path) -> Non
         assert min(*answer["step_ms"], answer.info["encode_ms"]) > 0
 
 
+@pytest.mark.ci
 def test_attention_and_probabilities_are_those_of_transformers(
     engine: Engine, folder: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_it_computes_what_transformers_does(
         expect_equal(run(model, ids, decoded), wanted)
 
 
+@pytest.mark.ci
 def test_it_computes_the_same_bits_in_pieces(device: Device, tmp_path: Path) -> None:
     model = WgpuEncoderDecoder.load(random_t5.write(tmp_path, **V1_1), device)
     ids = text_of(9)
