@@ -28,6 +28,7 @@ from gpu.inspection.requests import (
     ForwardPass,
     Neighbours,
     Question,
+    Seq2Seq,
     WeightsDigest,
 )
 from gpu.text.tokenizer import Tokenizer
@@ -216,6 +217,7 @@ REFUSED = (
     Neighbours,
     DevicePeaks,
     WeightsDigest,
+    Seq2Seq,
 )
 """Questions that only the server answers."""
 
