@@ -34,6 +34,8 @@ from app.engine_client import Engine, EngineClient, Load, ServedModel
 from app.http.http_server import http_server
 from app.http.request_ids import add_request_id
 from app.models.drafts import check_draft, find_draft
+from app.models.embedding_models import find_embedding_model
+from app.models.encoder_decoders import find_encoder_decoder
 from app.models.encoders import Encoders
 from app.models.find_model import find_model
 from app.models.known import DEFAULT
@@ -123,7 +125,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             "model that runs here has its own"
         )
     loras = find_loras(settings.lora)  # whose memory is judged with the model's
-    draft, encoders = find_draft(settings), Encoders.find(settings)
+    draft, encoders = find_draft(settings), _find_encoders(settings)
     make_load = engine_loader(
         functools.partial(
             load_engine,
@@ -231,6 +233,11 @@ def _ray_engine(settings: Settings, served: ServedModel, fetch: Fetch) -> Engine
     except (OSError, RuntimeError, ValueError) as error:
         where = "on this machine" if settings.ray == "local" else f"at {settings.ray}"
         raise SettingsError(f"--ray: no Ray cluster {where} could be used: {error}") from None
+
+
+def _find_encoders(settings: Settings) -> Encoders:
+    """Return the models with encoders that the settings name. Raises ModelError and HubError."""
+    return Encoders(find_embedding_model(settings), find_encoder_decoder(settings))
 
 
 def _load_replica(load: Callable[..., Engine], number: int) -> Load:

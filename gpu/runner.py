@@ -214,7 +214,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecodedToken:
-    """What the decoder of an encoder-decoder makes of one token, float32.
+    """Result of the decoder of an encoder-decoder for one token, in float32.
 
     logits     (vocab_size,): of the token that follows
     attention  (n_layers, n_heads, position + 1): to the tokens that the decoder has read

@@ -251,7 +251,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             range=(0, MAX_HASHED),
             meaning="0 is lefthash: the token before decides which tokens are green",
             help="Hash each likely token with those before it, this many in all, to decide whether "
-            "it is green, which takes up to 10 ms a token on two CPU cores; 0 hashes the token "
+            "it is green, which takes about 12 ms a token on two CPU cores; 0 hashes the token "
             "before alone.",
             live=True,
             off=(0, "lefthash"),

@@ -3,7 +3,6 @@ tools and the engine's process can use it."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from app.models.loras import compatible_loras
 from app.models.memory import dtype_of_files
 from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import AUTO_DTYPE, DtypeChoice, Engine, StageHosts, Tokenizer, import_backend
+from gpu import AUTO_DTYPE, DtypeChoice, Engine, ModelError, StageHosts, Tokenizer, import_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,8 @@ def load_engine(
     )
     folders = (path, draft_path, encoders.embedding, encoders.encoder_decoder)
     models = [folder for folder in folders if folder is not None]
-    with contextlib.ExitStack() as on_failure:
+    engine: Engine | None = None
+    try:
         with checked_beside(models, progress):
             engine = Engine.load(
                 path,
@@ -98,9 +98,11 @@ def load_engine(
                 progress=progress,
                 stage_hosts=place.stage_hosts,
             )
-            on_failure.callback(lambda: engine.close())
-        on_failure.pop_all()
-        return engine
+    except ModelError:
+        if engine is not None:  # it is loaded, but from damaged files
+            engine.close()
+        raise
+    return engine
 
 
 def _dtype(settings: Settings, source: ModelSource) -> DtypeChoice:

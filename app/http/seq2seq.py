@@ -1,4 +1,5 @@
-"""`/api/seq2seq`: what the encoder-decoder writes for a text, and who attends to whom in it.
+"""`/api/seq2seq`: what the encoder-decoder writes for a text, and which tokens attend to
+which.
 
 POST /api/seq2seq   `{"text": …}`, with `max_tokens` if fewer are to be written than there is room
                     for; answered with `Seq2SeqAnswer`.

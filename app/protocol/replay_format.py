@@ -32,8 +32,8 @@ from gpu.events import Accepted, CandidateText, Done, Prefill, Preview, Queued, 
 Schema = dict[str, Any]
 
 MAX_ID = 2**53 - 1
-"""Greatest id of an upstream without a tokenizer (app/upstream/tokenizer.py); models have "
-    "smaller ones."""
+"""Greatest id of an upstream without a tokenizer (app/upstream/tokenizer.py); models have
+smaller ones."""
 MAX_TOKENS = 2**24
 MAX_TOKEN_CHARS = 4096
 MAX_EVENTS = 2**20

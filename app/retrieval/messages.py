@@ -78,7 +78,8 @@ class RetrievalOffer(msgspec.Struct, frozen=True):
     why_not    why nothing can be indexed here, and what to do; "": it can
     problem    why the index cannot be searched; "": it can
     room       most tokens of a chunk
-        n_bytes    size of the index on disk, in `folder`, which is "" for other machines
+    n_bytes    size of the index on disk
+    folder     where it is; "" for pages on other machines
     """
 
     why_not: str = ""

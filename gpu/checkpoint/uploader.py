@@ -214,8 +214,11 @@ class MatrixUploader:
         sources = source_names(job.sources)
         for source in sources:
             self.conversion.note([source], dtype, in_place=source in in_place)
-        repacked = [self._packed_rows(job, source, in_place) for source in job.sources]
-        rows = job.arrange(repacked if in_place else job.sources)
+        rows = job.arrange(
+            [self._packed_rows(job, source, in_place) for source in job.sources]
+            if in_place
+            else job.sources
+        )
         label = " + ".join(sources) if len(sources) <= 3 else name
 
         def fill(wanted: slice, buffer: PackBuffer) -> Packed:

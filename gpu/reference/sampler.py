@@ -192,7 +192,7 @@ def sample_token(
     green: Greenlist | None = None,
 ) -> Sampled:
     """Choose a token and report how: the twin of shaders/sample.wgsl. `allowed` (vocab_size,): the
-    tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all. `green`
+    tokens of `Sample.n_allowed`, which are the whole vocabulary of this draw; None: all. `green`:
     the greenlist of `Sample.watermark_bias`; None: there is no watermark."""
     logprobs = log_softmax(logits)
     ids = np.arange(len(logprobs)) if allowed is None else np.flatnonzero(allowed)

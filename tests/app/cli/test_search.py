@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from app.cli import search as command
 from app.cli.main import main
-from app.models.embedding_models import EmbeddingModel
+from app.models.encoders import FoundEncoder
 from gpu import DeviceError
 from tests.app.fake_encoder import INFO, TEXTS, ids_of
 from tests.app.fake_engine import FakeEngine
@@ -24,7 +24,7 @@ LINES = ("the little fox", "an old forest", "a golden lamp")
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))
-    found = EmbeddingModel(tmp_path, TEXTS, 1)
+    found = FoundEncoder(tmp_path, TEXTS, 1)
     monkeypatch.setattr(command, "find_embedding_model", lambda settings: found)
     monkeypatch.setattr(
         command, "load_engine", lambda *args, **options: FakeEngine(FakeOptions(embedding=INFO))

@@ -37,9 +37,6 @@ SETTINGS = [
     settings(watermark_bias=1.0, min_p=1e-6),
 ]
 """One is without a watermark: its row is not drawn twice."""
-LEAST_DECIDED = 0.4
-"""Share of the draws for which rounding leaves one token only. In the largest vocabulary with ties,
-where most tokens are as likely as the rounding of a sum, 10 of 24 are."""
 
 
 @pytest.mark.parametrize("vocab", [1, 33, 257, 4096, 49_152])
@@ -58,7 +55,9 @@ def test_the_bias_acts_on_green_survivors(rig: Rig, vocab: int, ties: bool) -> N
             check_draw(rig, each, logits[i], seen[i], samples[i], green[i])
             for i, each in enumerate(got)
         ]
-    assert np.mean(decided) >= LEAST_DECIDED, "too few of the cases could have failed"
+    # Of a large vocabulary with ties, most tokens are less likely than a sum is wrong by rounding.
+    least = 0.4 if ties and vocab == 49_152 else 0.6
+    assert np.mean(decided) >= least, "too few of the cases could have failed"
 
 
 @pytest.mark.ci

@@ -116,7 +116,7 @@ function setUpBar() {
   at.bar.append(at.field, at.go, newSegmented({ legend: "Shown", name: "ed-shows", options, value: shows, onChange }), at.legend.node);
 }
 
-/** Have the text written. The first token is written twice: the first pass of a length compiles its kernels. */
+/** Have the text written. One token is written first, so that no time that is shown includes compiling kernels. */
 async function write() {
   const text = at.field.value.trim();
   if (!model || !text || running) return;
