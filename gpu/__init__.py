@@ -107,7 +107,7 @@ from gpu.text.same_vocabulary import expect_same_vocabulary
 from gpu.text.segmentation import Segmentation
 from gpu.text.stop_strings import StopMatcher
 from gpu.text.token_table import TextChunk, TextEncoding, TokenizerLike, TokenTable, token_table
-from gpu.text.tokenizer import Tokenizer, expect_unicode
+from gpu.text.tokenizer import LONG_TEXT_CHARS, Tokenizer, expect_unicode
 from gpu.tuning.policy_choices import PolicyChoice
 from gpu.tuning.results import AutotuneResult, AutotuneRow
 from gpu.watermark.detector import detect as detect_watermark
@@ -124,6 +124,7 @@ __all__ = [
     "GB",
     "KNOWN_DEVICES",
     "LEAST_PACE",
+    "LONG_TEXT_CHARS",
     "LORA_NAME",
     "MAX_BIAS",
     "MAX_GRAMMAR_CHARS",

@@ -31,6 +31,7 @@ from app.prompt.tokenizer_process import (
     TokenizerFailed,
 )
 from gpu import (
+    LONG_TEXT_CHARS,
     DecodeStream,
     InvalidRequest,
     ModelError,
@@ -98,7 +99,8 @@ def tokenizer_json(path: Path) -> str:
 
 
 class LimitedTokenizer:
-    """Tokenizer in its own process, with the methods of `gpu.Tokenizer`. Thread-safe.
+    """Tokenizer in its own process, with the methods of `gpu.Tokenizer`. Thread-safe. Texts from
+    `LONG_TEXT_CHARS` characters have another process, so that short ones need not wait for them.
 
     It can be pickled; the copy starts another process when it first encodes.
     """
@@ -114,7 +116,9 @@ class LimitedTokenizer:
         self.tool_template = table.tool_template
         self.prefix, self.suffix = table.prefix, table.suffix
         self.vocab_size = len(table.tokens)
-        self._pool = LimitedPool(functools.partial(_restart, path, table), 1, BUSY)
+        start = functools.partial(_restart, path, table)
+        self._pool = LimitedPool(start, 1, BUSY)
+        self._long_pool = LimitedPool(start, 1, BUSY)
         if process is not None:
             self._pool.add(process)
         self._lock = threading.Lock()
@@ -133,8 +137,9 @@ class LimitedTokenizer:
             return _unpickle, (self._path, self._table, dict(self._cache))
 
     def close(self) -> None:
-        """End the process. Encoding another text starts a new one."""
+        """End the processes. Encoding another text starts a new one."""
         self._pool.close()
+        self._long_pool.close()
 
     def encode(self, text: str, bos: bool = True, specials: bool = True) -> list[int]:
         ids = self.encode_batch([TextChunk(text, specials)])[0].ids
@@ -168,7 +173,9 @@ class LimitedTokenizer:
         """Segment the words of a text, see `gpu.Tokenizer.segment`. Raises as `encode_batch` and
         that."""
         expect_unicode(text)
-        reply = self._call(Segment(text), LOAD_SECONDS)  # the first one reads all merges
+        reply = self._call(
+            self._pool, Segment(text), LOAD_SECONDS
+        )  # the first one reads all merges
         if not isinstance(reply, Segmented):
             raise InvalidRequest(getattr(reply, "reason", DAMAGED))
         self._check_ids(reply.segmentation.named_ids)
@@ -198,18 +205,20 @@ class LimitedTokenizer:
         """Encode `chunks` in the limited process."""
         for chunk in chunks:
             expect_unicode(chunk.text)
-        seconds = ENCODE_SECONDS + sum(len(chunk.text) for chunk in chunks) / MIN_CHARS_PER_SECOND
-        reply = self._call(Encode(chunks, offsets), seconds)
+        n_chars = sum(len(chunk.text) for chunk in chunks)
+        pool = self._pool if n_chars < LONG_TEXT_CHARS else self._long_pool
+        seconds = ENCODE_SECONDS + n_chars / MIN_CHARS_PER_SECOND
+        reply = self._call(pool, Encode(chunks, offsets), seconds)
         if not isinstance(reply, Encoded):
             raise InvalidRequest(getattr(reply, "reason", DAMAGED))
         for ids, _ in reply.encodings:
             self._check_ids(ids)
         return reply.encodings
 
-    def _call(self, request: Encode | Segment, seconds: float) -> object:
-        """Return the reply of the limited process. Raises TextLimitError and InvalidRequest."""
+    def _call(self, pool: LimitedPool, request: Encode | Segment, seconds: float) -> object:
+        """Return the reply of a limited process. Raises TextLimitError and InvalidRequest."""
         try:
-            return _decoder.decode(self._pool.call(msgspec.msgpack.encode(request), seconds))
+            return _decoder.decode(pool.call(msgspec.msgpack.encode(request), seconds))
         except LimitExceeded as error:
             raise TextLimitError(
                 f"the model's tokenizer cannot encode this text: it {error}"

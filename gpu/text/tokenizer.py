@@ -31,6 +31,10 @@ MAX_VOCAB = 1 << 22
 MAX_SEGMENTED_CHARS = 100
 """Longest text whose segmentation is shown: some words."""
 
+LONG_TEXT_CHARS = 65_536
+"""Length from which a second copy of the backend, made for the first such text, encodes it: short
+texts of other threads need not wait for it."""
+
 
 class Tokenizer:
     """A model's tokenizer; thread-safe.
@@ -48,7 +52,6 @@ class Tokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         backend, where = files.backend, files.where
         self._backend = backend
-        self._lock = threading.Lock()
         self._where = where
         backend.no_truncation()  # files may still have both from training
         backend.no_padding()
@@ -68,9 +71,11 @@ class Tokenizer:
         self._added = frozenset(added)
         self.prefix, self.suffix = self._find_added()
         self._pre_tokenizer = backend.pre_tokenizer
-        self._pre_tokenizer_inside = _without_prefix(backend.pre_tokenizer)
         self._post_processor = backend.post_processor
         backend.post_processor = None  # its only remaining effect: it trims spaces from offsets
+        self._encoder = _Encoder(backend)
+        self._long_encoder: _Encoder | None = None  # see `LONG_TEXT_CHARS`
+        self._long_lock = threading.Lock()
         state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
         self._token_bytes = TokenBytes.from_decoder(state, where)
         self._bytes: dict[int, bytes] = {}
@@ -90,12 +95,9 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """Return the tokenizer as the content of a tokenizer.json, wherever it was read from."""
-        with self._lock:
-            self._backend.post_processor = self._post_processor
-            try:
-                return str(self._backend.to_str())
-            finally:
-                self._backend.post_processor = None
+        copy = self._encoder.copy()
+        copy.post_processor = self._post_processor
+        return str(copy.to_str())
 
     @property
     def bos_token(self) -> str | None:
@@ -211,17 +213,19 @@ class Tokenizer:
         failure = InvalidRequest(
             f"{self._where}: the tokenizer fails on this text; it may be damaged: download it again"
         )
-        with self._lock, failure_raises(failure):
-            self._backend.encode_special_tokens = not specials
-            if self._pre_tokenizer_inside is not None:
-                self._backend.pre_tokenizer = (
-                    self._pre_tokenizer_inside if inside else self._pre_tokenizer
-                )
-            # `encode` would keep all other threads waiting meanwhile.
-            (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
+        with failure_raises(failure):
+            encoding = self._encoder_for(text).encode(text, specials, inside)
         if not specials:
             self._check_plain(encoding.ids)
         return encoding
+
+    def _encoder_for(self, text: str) -> _Encoder:
+        if len(text) < LONG_TEXT_CHARS:
+            return self._encoder
+        with self._long_lock:
+            if self._long_encoder is None:
+                self._long_encoder = _Encoder(self._encoder.copy())
+            return self._long_encoder
 
     def _split_words(self, text: str) -> list[str]:
         """Return the words of a text as the model of the tokenizer gets them."""
@@ -261,6 +265,37 @@ class Tokenizer:
                     f"the text contains {token!r}, which this model's tokenizer cannot distinguish "
                     "from its control token; write it differently"
                 )
+
+
+class _Encoder:
+    """Backend that encodes one text at a time: how it treats special tokens and the beginning of a
+    text are settings of the whole backend."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._pre_tokenizer = backend.pre_tokenizer
+        self._pre_tokenizer_inside = _without_prefix(backend.pre_tokenizer)
+
+    def copy(self) -> tokenizers.Tokenizer:
+        """Return a copy of the backend with its first settings."""
+        with self._lock:
+            copy = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        if self._pre_tokenizer is not None:
+            copy.pre_tokenizer = self._pre_tokenizer
+        return copy
+
+    def encode(self, text: str, specials: bool, inside: bool) -> tokenizers.Encoding:
+        """Encode a text without added tokens. `specials`, `inside`: see `Tokenizer`."""
+        with self._lock:
+            self._backend.encode_special_tokens = not specials
+            if self._pre_tokenizer_inside is not None:
+                self._backend.pre_tokenizer = (
+                    self._pre_tokenizer_inside if inside else self._pre_tokenizer
+                )
+            # `encode` would keep all other threads waiting meanwhile.
+            (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return encoding
 
 
 def expect_unicode(text: str) -> None:

@@ -41,6 +41,7 @@ from gpu import (
     Steer,
     TextChunk,
     Tokenizer,
+    TokenTable,
 )
 from tests.app.conftest import wait_ready
 from tests.app.fake_engine import loader
@@ -214,6 +215,32 @@ def test_a_text_that_harms_is_refused_and_the_next_is_not(
     tokenizer._cache.clear()
     assert tokenizer.encode("aa c") == before != []
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_short_text_need_not_wait_for_a_long_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[LimitedProcess] = []
+    start = limited_tokenizer._start
+
+    def recorded(path: Path) -> tuple[LimitedProcess, TokenTable]:
+        process, table = start(path)
+        started.append(process)
+        return process, table
+
+    monkeypatch.setattr(limited_tokenizer, "_start", recorded)
+    monkeypatch.setattr(limited_tokenizer, "ENCODE_SECONDS", 600.0)
+    tokenizer = load_tokenizer(hostile.save(tmp_path, hostile.quadratic))
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(tokenizer.encode, "a" * 1_000_000)  # takes minutes
+        deadline = time.monotonic() + MAX_SECONDS
+        while len(started) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert tokenizer.encode("aa c") != []
+        assert not long.done()
+        os.kill(started[1].pid, signal.SIGKILL)
+        with pytest.raises(InvalidRequest):
+            long.result()
 
 
 def test_the_server_answers_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 
 from gpu.errors import InvalidRequest, ModelError
 from gpu.text.added_tokens import begin_with
-from gpu.text.tokenizer import Tokenizer
+from gpu.text.token_table import TextChunk
+from gpu.text.tokenizer import LONG_TEXT_CHARS, Tokenizer
 from tests.gpu.text import made_tokenizers as made
 from tests.gpu.text.tokenizer_families import BYTE_FALLBACK, BYTE_LEVEL, LLAMA3, random_text, stream
 
@@ -145,17 +146,35 @@ def test_threads_do_not_disturb_each_other(
             setattr(self.backend, name, value)
 
         def __getattr__(self, name: str) -> Any:
-            if name == "encode":
+            if name == "encode_batch":
                 time.sleep(0.002)
             return getattr(self.backend, name)
 
     text = f"the cat {tokenizer.eos_token} " * 5
     expected = {flag: tokenizer.encode(text, specials=flag) for flag in (True, False)}
-    monkeypatch.setattr(tokenizer, "_backend", Slow(tokenizer._backend))
+    monkeypatch.setattr(tokenizer._encoder, "_backend", Slow(tokenizer._backend))
     flags = [i % 2 == 0 for i in range(60)]
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda flag: tokenizer.encode(text, specials=flag), flags))
     assert all(ids == expected[flag] for flag, ids in zip(flags, got, strict=True))
+
+
+def test_long_texts_are_encoded_as_short_ones(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [*TEXTS, f"the cat {tokenizer.eos_token} sat"]
+    chunks = [TextChunk(text, specials, inside) for text in texts
+              for specials in (True, False) for inside in (True, False)]  # fmt: skip
+    short = tokenizer.encode_batch(chunks, offsets=True)
+    monkeypatch.setattr("gpu.text.tokenizer.LONG_TEXT_CHARS", 0)
+    assert tokenizer.encode_batch(chunks, offsets=True) == short
+    assert tokenizer._long_encoder is not None
+
+
+def test_a_short_text_need_not_wait_for_a_long_one(tokenizer: Tokenizer) -> None:
+    expected = tokenizer.encode("the cat")
+    with ThreadPoolExecutor(1) as pool, tokenizer._encoder_for("a" * LONG_TEXT_CHARS)._lock:
+        assert pool.submit(tokenizer.encode, "the cat").result(timeout=60) == expected
 
 
 def test_special_tokens_in_plain_text_are_refused(tmp_path: Path) -> None:
