@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
@@ -173,6 +174,18 @@ def test_finished_generations_are_bounded_in_bytes(engine: ScriptedEngine) -> No
     assert 0 < len(kept) < 5
     assert sum(live.n_bytes for live in kept) <= 40_000
     assert sessions.get("me", "g4")
+
+
+def test_kept_messages_take_the_memory_that_is_counted(engine: ScriptedEngine) -> None:
+    live, events = start(Sessions(engine, Retention()), "a"), tokens(200)
+    tracemalloc.start()
+    try:
+        for event in events:
+            engine.tells[0](event)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert live.n_bytes <= taken < 1.02 * live.n_bytes + 400 * len(events)  # and the objects
 
 
 def test_a_finished_generation_is_kept_no_longer_than_it_should_be(
