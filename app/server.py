@@ -68,8 +68,9 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.addFilter(add_request_id)
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
-    if level == "info":  # the hub's client logs every request at this level
+    if level == "info":  # the hub's client logs every request at this level, FAISS its imports
         logging.getLogger("httpx2").setLevel(logging.WARNING)
+        logging.getLogger("faiss").setLevel(logging.WARNING)
 
 
 def bind(host: str, port: int) -> socket.socket:
