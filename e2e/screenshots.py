@@ -13,9 +13,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from playwright.sync_api import (
@@ -32,10 +33,12 @@ from e2e.look.comparison import Comparison
 from e2e.palette_png import to_palette_png
 from e2e.playground import Playground
 from tests.real_weights import real_weights
-from tests.serving import serving
+from tests.serving import CHECKOUT, serving
 
 ASK = "Tell me a story about a fox who finds a lantern"
 MODEL = "SmolLM2-135M-Instruct"
+EMBEDDING_MODEL = "all-MiniLM-L6-v2"
+DOCS = Path(__file__).parents[1] / "docs"
 SEED = 7
 N_TOKENS = 160
 HELD_AFTER = 110
@@ -171,6 +174,54 @@ def size_large_model(page: Page) -> None:
     expect(look).to_contain_text("70.6 billion parameters")
 
 
+def show_scores(page: Page) -> None:
+    """Open a row of the forward pass: the scores of a query with the keys."""
+    page.get_by_test_id("look").get_by_role("button", name="q · k").click(timeout=ANSWER_MS)
+
+
+def leave_words_out(page: Page) -> None:
+    """Measure what the answer owes to each word of the prompt."""
+    look = page.get_by_test_id("look")
+    look.get_by_text("Whole answer", exact=True).click()
+    measure = look.locator(".ab-side .send")
+    measure.click()
+    expect(measure).to_be_hidden(timeout=ANSWER_MS)
+
+
+def find_chunks(page: Page) -> None:
+    """Index two of the project's documents and find the chunks nearest to a question."""
+    look = page.get_by_test_id("look")
+    look.get_by_label("Files to index").set_input_files([DOCS / "gpus.md", DOCS / "cluster.md"])
+    expect(look.locator(".rt-documents tbody tr")).to_have_count(2, timeout=ANSWER_MS)
+    look.get_by_text("Question", exact=True).click()
+    look.get_by_label("Your question").fill("What if a machine of the cluster is lost?")
+    look.get_by_role("button", name="Find chunks").click()
+    expect(look.locator(".rt-chunks li")).not_to_have_count(0, timeout=ANSWER_MS)
+
+
+def take_one_step(page: Page) -> None:
+    """Take one step of training on a text."""
+    look = page.get_by_test_id("look")
+    look.get_by_text("One step", exact=True).click()
+    look.get_by_label("Text", exact=True).fill("The fox found a lantern that remembered the sea.")
+    look.get_by_role("button", name="Take one step").click()
+    expect(look.get_by_role("status")).to_contain_text("The mean loss is", timeout=ANSWER_MS)
+
+
+BEFORE: dict[str, Callable[[Page], None]] = {
+    "forward": show_scores,
+    "reach": reach_in,
+    "compare": compare_settings,
+    "attribution": leave_words_out,
+    "retrieval": find_chunks,
+    "schedule": watch_steps,
+    "lab": run_batching,
+    "needs": size_large_model,
+    "train": take_one_step,
+}
+"""What is done in an instrument before its picture is taken."""
+
+
 def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
     """Take every tab of “Look closer” at an improbable token."""
     ask(page, url).wait_done()
@@ -184,18 +235,9 @@ def each_instrument(page: Page, url: str, album: PictureFolder) -> None:
         tab.click()
         expect(look).to_be_visible()
         name = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('look')")
-        if name == "forward":
-            look.get_by_role("button", name="q · k").click(timeout=ANSWER_MS)
-        if name == "reach":
-            reach_in(page)
-        if name == "compare":
-            compare_settings(page)
-        if name == "schedule":
-            watch_steps(page)
-        if name == "lab":
-            run_batching(page)
-        if name == "needs":
-            size_large_model(page)
+        expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
+        if name in BEFORE:
+            BEFORE[name](page)
         expect(look).not_to_have_attribute("aria-busy", "true", timeout=ANSWER_MS)
         message = page.locator("#look-message")
         if message.is_visible():
@@ -221,11 +263,13 @@ def chromium(*args: str) -> Iterator[Browser]:
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with chromium() as browser:
+    with chromium() as browser, TemporaryDirectory() as cache:
         album = PictureFolder(browser, folder)
+        command = "env", f"TOKENGLASS_CACHE={cache}", *CHECKOUT  # the index of Retrieval is there
+        models = "--model", real_weights(MODEL), "--embedding-model", real_weights(EMBEDDING_MODEL)
         for pictures in (during_generation, each_instrument):
             page = browser.new_page(viewport=DESKTOP, color_scheme="light")
-            with serving("--model", real_weights(MODEL)) as url:
+            with serving(*models, command=command) as url:
                 pictures(page, url, album)
             page.close()
     print(f"total {album.n_bytes / 1e6:.2f} MB")
