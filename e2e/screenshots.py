@@ -203,7 +203,8 @@ def take_one_step(page: Page) -> None:
     """Take one step of training on a text."""
     look = page.get_by_test_id("look")
     look.get_by_text("One step", exact=True).click()
-    look.get_by_label("Text", exact=True).fill("The fox found a lantern that remembered the sea.")
+    form = look.get_by_label("Text and optimiser of one step")
+    form.get_by_label("Text", exact=True).fill("The fox found a lantern that remembered the sea.")
     look.get_by_role("button", name="Take one step").click()
     expect(look.get_by_role("status")).to_contain_text("The mean loss is", timeout=ANSWER_MS)
 
