@@ -173,9 +173,8 @@ class LimitedTokenizer:
         """Segment the words of a text, see `gpu.Tokenizer.segment`. Raises as `encode_batch` and
         that."""
         expect_unicode(text)
-        reply = self._call(
-            self._pool, Segment(text), LOAD_SECONDS
-        )  # the first one reads all merges
+        # The first one reads all merges, so it may take as long as loading.
+        reply = self._call(self._pool, Segment(text), LOAD_SECONDS)
         if not isinstance(reply, Segmented):
             raise InvalidRequest(getattr(reply, "reason", DAMAGED))
         self._check_ids(reply.segmentation.named_ids)

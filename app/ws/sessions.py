@@ -117,8 +117,8 @@ class LogEntry:
 
 
 def _encoded(message: Generation) -> bytes:
-    """Return a message as JSON, in a copy that has no more memory than bytes: `encode` leaves a
-    quarter of its buffer unused."""
+    """Return a message as JSON. It is copied, as what `encode` returns keeps its whole buffer, of
+    which about a quarter is unused."""
     return bytes(memoryview(msgspec.json.encode(message)))
 
 

@@ -278,7 +278,7 @@ class _Encoder:
         self._pre_tokenizer_inside = _without_prefix(backend.pre_tokenizer)
 
     def copy(self) -> tokenizers.Tokenizer:
-        """Return a copy of the backend with its first settings."""
+        """Return a copy of the backend, with the settings for the beginning of a text."""
         with self._lock:
             copy = tokenizers.Tokenizer.from_str(self._backend.to_str())
         if self._pre_tokenizer is not None:
@@ -286,7 +286,8 @@ class _Encoder:
         return copy
 
     def encode(self, text: str, specials: bool, inside: bool) -> tokenizers.Encoding:
-        """Encode a text without added tokens. `specials`, `inside`: see `Tokenizer`."""
+        """Encode a text without added tokens. `specials`, `inside`: see
+        `Tokenizer.encode_with_offsets`."""
         with self._lock:
             self._backend.encode_special_tokens = not specials
             if self._pre_tokenizer_inside is not None:

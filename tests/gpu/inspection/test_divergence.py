@@ -103,8 +103,8 @@ def figures(own: Found, changed: Found) -> tuple[Any, Any, Any]:
 
 
 def check(answer: Answer, own: Found, changed: Found, others: Sequence[Found] = ()) -> None:
-    """`others`: passes that differ from `changed` by rounding errors. A figure may be as far off
-    again as they are."""
+    """`others`: passes that differ from `changed` by rounding errors. A figure may differ by twice
+    as much as these do from each other."""
     wanted = figures(own, changed)
     spreads = [
         np.ptp(each, axis=0)
