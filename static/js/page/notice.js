@@ -136,7 +136,7 @@ function aboutRecordedRun() {
   const name = state.hello?.model.name ?? "The model";
   return {
     tone: "wait",
-    head: "No model runs in this browser, so this is a recorded run",
+    head: "The model does not run in this browser, so this is a recorded run",
     text:
       `${sentence(state.engine.message)} ${name} wrote this on a server. All that was measured is here: ` +
       "pause, step, focus a token, open an instrument.",
