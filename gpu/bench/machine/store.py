@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -12,9 +11,12 @@ import msgspec
 from gpu.bench.machine.page import page
 from gpu.bench.machine.results import FORMAT, Machine, Report
 from gpu.errors import EngineError
+from gpu.files.replace_file import replace_file
 
 MAX_BYTES = 16 << 20
 """Largest file that is read, far above what is written."""
+FOR_ALL = 0o644
+"""Permissions of a report, which is made to be shown."""
 
 
 class ReportFileError(EngineError):
@@ -83,8 +85,8 @@ def write(path: Path, report: Report) -> None:
     """Write the report and its page; readers see the old files or the new ones. Raises
     ReportFileError."""
     try:
-        _replace(path, msgspec.json.format(msgspec.json.encode(report), indent=1))
-        _replace(page_path(path), page(report).encode())
+        replace_file(path, msgspec.json.format(msgspec.json.encode(report), indent=1), FOR_ALL)
+        replace_file(page_path(path), page(report).encode(), FOR_ALL)
     except OSError as error:
         raise ReportFileError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -95,16 +97,3 @@ def _free_name(path: Path) -> Path:
     while (found := path.with_name(f"{path.stem}.old{number}{path.suffix}")).exists():
         number += 1
     return found
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
