@@ -71,7 +71,7 @@ GPU = {
     " text tuning watermark webgpu",
     "checks": "architectures checkpoint config kv load_options models ops reference runners"
     " sampling_params step webgpu",
-    "bench": "checkpoint checks config engine errors events info kv load_options"
+    "bench": "checkpoint checks config engine errors events files info kv load_options"
     " models ops pytorch reference request runner runners sampling_params step text tuning webgpu",
 }  # fmt: skip
 
