@@ -12,7 +12,6 @@ from gpu import InvalidRequest, QueueFull
 
 MAX_SECONDS = 60.0
 """Time limit of a recording."""
-START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 LIMITS = ProcessLimits(memory_bytes=2048 << 20, reply_bytes=64 << 20)
 
@@ -53,19 +52,14 @@ class HubPlans:
         return found
 
 
-def _start(process: LimitedProcess) -> None:
+def _record(request: bytes) -> bytes:
     try:
-        process.call(b"", START_SECONDS)
+        process = LimitedProcess.start("app.local.plan_process", LIMITS)
     except LimitExceeded:
         raise QueueFull(
             "the server is too busy to record plans now; try again in a moment"
         ) from None
-
-
-def _record(request: bytes) -> bytes:
-    process = LimitedProcess("app.local.plan_process", LIMITS)
     try:
-        _start(process)
         return process.call(request, MAX_SECONDS)
     finally:
         process.end()

@@ -29,6 +29,7 @@ START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from app.processes.limited_child import main; main(sys.argv[2], int(sys.argv[3]))"
 )
+START_SECONDS = 30.0
 KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Environment variables that the interpreter or its libraries need to start on some systems."""
 STARTER = ThreadPoolExecutor(1, "process starter")
@@ -76,6 +77,13 @@ class LimitedProcess:
         self._lock = threading.Lock()
         self._n_calls = 0
         self._timed_out = False
+
+    @classmethod
+    def start(cls, module: str, limits: ProcessLimits) -> LimitedProcess:
+        """Return a process that is ready for requests. Raises LimitExceeded."""
+        process = cls(module, limits)
+        process.call(b"", START_SECONDS)
+        return process
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
@@ -20,7 +21,6 @@ from gpu import InvalidRequest
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 MAX_SECONDS = 2.0
-START_SECONDS = 20.0
 LIMITS = ProcessLimits(memory_bytes=512 * 1024 * 1024, reply_bytes=4 * MAX_TEXT_CHARS + 1024)
 NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 """Code points that occur in no text; used as marks that survive rendering."""
@@ -28,14 +28,8 @@ NONCHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _decoder = msgspec.msgpack.Decoder(Rendered | RenderFailed)
 
 
-def _start() -> LimitedProcess:
-    process = LimitedProcess("app.prompt.template_process", LIMITS)
-    process.call(b"", START_SECONDS)
-    return process
-
-
 POOL = LimitedPool(
-    _start,
+    partial(LimitedProcess.start, "app.prompt.template_process", LIMITS),
     max(2, min(4, os.cpu_count() or 2)),
     "too many conversations are being rendered with the model's chat template",
 )
@@ -152,6 +146,6 @@ def unused_mark(texts: Sequence[str]) -> str:
 
 
 def escaped(mark: str) -> str:
-    """Return a noncharacter as JSON and Python escape it: so templates may write it that print an
-    object."""
+    """Return a noncharacter as JSON and Python escape it, which a template that prints an object
+    may do."""
     return f"\\u{ord(mark):04x}"

@@ -7,6 +7,8 @@ was within them reaches the engine, which compiles it again.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from app.engine_client import Tokenizer
@@ -16,19 +18,16 @@ from app.prompt.grammar_process import GrammarCheck, GrammarChecked
 from gpu import Grammar, InvalidRequest
 
 MAX_SECONDS = 2.0
-START_SECONDS = 20.0
 LIMITS = ProcessLimits(memory_bytes=1024 * 1024 * 1024, reply_bytes=64 * 1024)
 
 _decoder = msgspec.msgpack.Decoder(GrammarChecked)
 
 
-def _start() -> LimitedProcess:
-    process = LimitedProcess("app.prompt.grammar_process", LIMITS)
-    process.call(b"", START_SECONDS)
-    return process
-
-
-POOL = LimitedPool(_start, 2, "too many grammars are being checked")
+POOL = LimitedPool(
+    partial(LimitedProcess.start, "app.prompt.grammar_process", LIMITS),
+    2,
+    "too many grammars are being checked",
+)
 """Processes that check all grammars, started by the first request that brings one."""
 
 

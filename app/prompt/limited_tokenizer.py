@@ -44,7 +44,6 @@ from gpu import (
 from gpu import Tokenizer as ModelTokenizer
 
 LIMITS = ProcessLimits(memory_bytes=2048 << 20, reply_bytes=128 << 20)
-START_SECONDS = 20.0
 LOAD_SECONDS = 20.0
 ENCODE_SECONDS = 5.0
 MIN_CHARS_PER_SECOND = 100_000
@@ -243,10 +242,9 @@ class LimitedTokenizer:
 
 def _start(path: Path) -> tuple[LimitedProcess, TokenTable]:
     """Start a process and read the tokenizer at `path` there. Raises ModelError."""
-    process = LimitedProcess("app.prompt.tokenizer_process", LIMITS)
     load = msgspec.msgpack.encode(Load(str(path)))
     try:
-        process.call(b"", START_SECONDS)
+        process = LimitedProcess.start("app.prompt.tokenizer_process", LIMITS)
         reply = _decoder.decode(process.call(load, LOAD_SECONDS))
     except LimitExceeded as error:
         raise TokenizerLimitError(

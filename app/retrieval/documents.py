@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import importlib.util
 import re
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,6 @@ PDF_HEAD = b"%PDF-"
 PDF_HEAD_WITHIN = 1024
 """Bytes of a file within which a PDF has its head (ISO 32000, implementation note 13)."""
 PDF_LIMITS = ProcessLimits(memory_bytes=512 << 20, reply_bytes=16 << 20)
-START_SECONDS = 20.0
 READ_SECONDS = 30.0
 BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -77,17 +77,14 @@ def _decoded(name: str, data: bytes) -> str:
 
 # ---- PDF -----------------------------------------------------------------------------------------
 
-
-def _start_process() -> LimitedProcess:
-    process = LimitedProcess("app.retrieval.pdf_process", PDF_LIMITS)
-    process.call(b"", START_SECONDS)
-    return process
-
-
 _decoder: msgspec.msgpack.Decoder[PdfText | PdfFailed] = msgspec.msgpack.Decoder(
     PdfText | PdfFailed
 )
-_pool = LimitedPool(_start_process, 1, "too many PDF files are being read; try again in a moment")
+_pool = LimitedPool(
+    partial(LimitedProcess.start, "app.retrieval.pdf_process", PDF_LIMITS),
+    1,
+    "too many PDF files are being read; try again in a moment",
+)
 
 
 def _pdf_pages(name: str, data: bytes) -> list[str]:
