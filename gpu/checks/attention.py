@@ -26,6 +26,7 @@ from gpu.kv.formats import KV_FORMATS
 from gpu.ops import Batch, KvSplits
 from gpu.ops.batch import STATE_FLOATS
 from gpu.reference import ops as reference
+from gpu.reference.softmax import softmax
 from gpu.webgpu.buffers import Tensor, padded
 
 LOG2_E = 1 / np.log(2)
@@ -192,7 +193,7 @@ def _attention_bounds(case: AttentionCase, cache: LayerCache, q: Array) -> tuple
             off += 4 * (case.cap or 0)  # 1 - e of the cap cancels where scores are small
             if scoring.position_biases is not None:
                 off += 2 * np.abs(scoring.position_biases).max()
-            p, below = reference.softmax(scores), scores.max() - scores
+            p, below = softmax(scores), scores.max() - scores
             weight = p * (2 * off + 8 + 4 * below)
             size = np.abs(values)
             if cache.pools.format.values.name == "q4":  # a minimum is added to each number

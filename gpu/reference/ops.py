@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gpu.reference.softmax import softmax
+
 Array = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
@@ -349,12 +351,6 @@ def gather(pool: Array, table: Ids, n_tokens: int) -> Array:
     at = np.arange(n_tokens)
     tokens: Array = pool[table[at // block_tokens], :, at % block_tokens]
     return tokens
-
-
-def softmax(x: Array) -> Array:
-    weights = np.exp(x - x.max())
-    shares: Array = weights / weights.sum()
-    return shares
 
 
 def layer_stats(resid_pre: Array, resid_mid: Array) -> Array:
