@@ -38,7 +38,7 @@ NOT_WITH_UPSTREAM = (
     "lora", "expert_slots", "kv_memory", "kv_offload", "spec_type", "draft", "embedding_model",
     "encoder_decoder_model",
 )  # fmt: skip
-"""Settings of an engine here that someone who sets them would miss behind an upstream."""
+"""Settings of an engine that have no effect with `--upstream`."""
 
 
 class SettingsError(ValueError):

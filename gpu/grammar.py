@@ -1,4 +1,4 @@
-"""Grammar that the text of a run must follow."""
+"""Grammar that the text of a run must follow (structured output, guided decoding)."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Search for no garbage among modules and collected tests, neither now nor while they run:
-    there is none, and each search takes as long as all of them are many."""
+    """Keep the garbage collector from searching modules and collected tests, now and while they
+    run: there is no garbage, and a search takes longer the more objects there are."""
     gc.disable()
     result = yield
     gc.freeze()

@@ -35,8 +35,9 @@ from app.config import Settings, is_loopback
 MAX_BODY_BYTES = 1024 * 1024
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 ARRIVED = '<!doctype html><script src="static/js/reload-first.js"></script>'
-"""Page for a link from another site. A reload keeps what the address says after the hash, which a
-Refresh would drop; that is for a visitor without a session, who may not load the script."""
+"""Page for a link from another site. Its script reloads, which keeps the part of the address after
+the hash. A Refresh header would drop it, and is for visitors without a session, who may not load
+the script."""
 OPEN_PATHS = frozenset({"/health"})
 
 CSP = (

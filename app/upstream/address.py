@@ -1,4 +1,5 @@
-"""Address of an upstream server, as the command line names it, and the key for it."""
+"""Address of an upstream server and the key for it. Only the command line names it, so no request
+can make the server call another host (SSRF)."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class TensorRows:
     runs        (first, n): rows first … first + n − 1 of the tensor, one run after the other; all
                 its dimensions but the last count as rows
     transposed  its columns instead, of a tensor (k, n)
-    head_order  each group of so many rows is reordered: row i of a group is its row head_order[i];
-                empty: none is
+    head_order  each group of len(head_order) rows is reordered: row i of a group is its row
+                head_order[i]; empty: none is
     """
 
     tensor: str

@@ -1,4 +1,4 @@
-"""Names of the tensors of a checkpoint: its architecture's map, adapted to what the file has."""
+"""Mapping of tensor names of a checkpoint: its architecture's, adapted to what the file has."""
 
 from __future__ import annotations
 

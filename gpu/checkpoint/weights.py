@@ -1,4 +1,4 @@
-"""Loading of matrices and vectors onto the device from one or several tensors of a checkpoint."""
+"""Weight loader: matrices and vectors on the device from one or several tensors of a checkpoint."""
 
 from __future__ import annotations
 

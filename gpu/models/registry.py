@@ -1,4 +1,5 @@
-"""The class whose `forward` records the pass of each architecture."""
+"""Registry of models: the class whose `forward` records the pass of each architecture. What is read
+from its config and files is in `gpu/architectures/`."""
 
 from __future__ import annotations
 

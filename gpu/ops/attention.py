@@ -48,8 +48,8 @@ def attention(
     `entropy` (rows, n_heads), in bits, is written if given. `masked` (n_slots, n_heads, 2):
     positions first … end − 1 to which a head does not attend. With `batch.splits` a second dispatch
     merges the splits if there are too many for the first. A rotated cache needs one more for the
-    inverse rotation of out. `position_biases` (n_heads, 2 · d + 1), in bits, are those of keys from
-    d before a row to d after it; the first and the last are also those of keys beyond.
+    inverse rotation of out. `position_biases` (n_heads, 2 · d + 1), in bits: one for each
+    distance −d … d of a key from the row; more distant keys take the first or the last.
     """
     expect_shape(out, (q.shape[-1],), label)
     assert batch.text_ends is None or batch.splits is None, "the merge sees keys up to a row's own"
@@ -94,7 +94,7 @@ def attention(
 
 def _merges(rec: Recorder, splits: KvSplits, masked: Tensor | None) -> bool:
     """Return whether the dispatch merges its splits; with masks it would bind more storage buffers
-    than every device has."""
+    than some devices allow."""
     return splits.n <= rec.device.policy.merged_splits and masked is None
 
 

@@ -1,4 +1,5 @@
-"""Matmuls with weights: projections, q/k/v with RoPE and KV write; and the embedding lookup."""
+"""Matmuls (GEMV, GEMM) with weights of any format, dequantised on the way: projections, q/k/v with
+RoPE and KV write; and the embedding lookup."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Speculative decoding of one sequence: its drafts, and which are accepted (Leviathan et al. 2023;
-Chen et al. 2023).
+"""Speculative decoding of one sequence: its drafts, and which are accepted by rejection sampling
+(Leviathan et al. 2023; Chen et al. 2023).
 
 The rows of a step are the sequence's last token and its drafts, and a token is sampled after each.
 Verification is by exact match: a draft is accepted if it equals the token that the target model
@@ -82,8 +82,8 @@ class Drafting(ABC):
 
     @abstractmethod
     def expected(self, most: int) -> int:
-        """Return how many drafts, at most `most`, the next step will verify once all samples were
-        read."""
+        """Return how many drafts, at most `most`, the next step will probably verify. An estimate:
+        samples in flight are not read yet."""
 
     def wanted(self, most: int, n_beside: int) -> int:
         """Return how many of the proposed tokens to verify in the next step, at most `most`, beside

@@ -118,8 +118,8 @@ class DevicePolicy:
                          and the KV cache
     capture_bytes        most of it
     probe_bytes          bytes of memory that its bandwidth is measured on
-    probe_copies         it is measured by copies: on a software device a shader pays more for its
-                         loads than for the memory
+    probe_copies         bandwidth is measured by copies: on a software device a shader pays more
+                         for its loads than for the memory
     steps_in_flight      most steps submitted and not yet read back
     submits_apart        a thread of its own finishes and submits a step while the next is recorded
     autotunes            matmul tiles are those that autotuning finds fastest. Not on GPUs: whole

@@ -18,8 +18,9 @@ from app.prompt.tool_calls.tool_format import ToolFormat
 class ToolCallParser:
     """Tool-call parser of one answer. Push its text as it is written, then call `finish` once.
 
-    names  functions that the model was given. A call after an opener may name another one, as the
-           program that runs them can say so to the model; JSON without an opener may not
+    names  functions that the model was given. After an opener, another name counts as a call, too:
+           the program that runs calls can tell the model that there is none. JSON without an opener
+           counts for these names only
     """
 
     def __init__(self, form: ToolFormat, names: Container[str]) -> None:

@@ -1,5 +1,6 @@
-"""Rotary position embeddings and the scalings that let a model read texts longer than those it was
-first trained on: frequencies by config. `gpu.models.rope` makes the tables of cosines and sines."""
+"""Rotary position embeddings and the scalings (linear, llama3, YaRN, longrope) that let a model
+read texts longer than those it was first trained on: frequencies by config. `gpu.models.rope` makes
+the tables of cosines and sines."""
 
 from __future__ import annotations
 

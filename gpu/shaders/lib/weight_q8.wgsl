@@ -1,4 +1,4 @@
-// Weights stored as int8 q: q · scale, float16 per block; see lib/weights.wgsl.
+// Dequantisation of weights stored as int8 q: q · scale, float16 per block; see lib/weights.wgsl.
 const BLOCK_LOADS = 2u;
 const SCALES_PER_LOAD = 8u;
 

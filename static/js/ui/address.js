@@ -1,4 +1,4 @@
-// The address of what the page shows, after its hash: `chat`, the id of a kept conversation; `model`;
+// The hash of the URL, which says what the page shows: `chat`, the id of a kept conversation; `model`;
 // `replay`, a file of the same origin; `look`, the open instrument; `token`, the focused one, counted
 // from 1, or p1 … for those of the prompt; `lesson`, its name. No DOM access in this module.
 
