@@ -351,12 +351,16 @@ def measured_device(adapter: str | None, memory_bytes: int | None) -> DeviceSpec
     )
 
 
-def autotune_device(adapter: str | None = None) -> AutotuneResult:
-    """Measure which matmul kernels are fastest on an adapter, in some seconds, and store the result
-    for engines that load with `autotune`. Raises DeviceError when the adapter cannot be opened."""
+def autotune_device(
+    adapter: str | None = None,
+    progress: Callable[[float, str], None] = lambda fraction, message: None,
+) -> AutotuneResult:
+    """Measure which matmul kernels are fastest on an adapter, in some seconds, on a GPU in up to a
+    minute, and store the result for engines that load with `autotune`. Raises DeviceError when the
+    adapter cannot be opened."""
     from gpu.tuning.autotune import autotune_adapter
 
-    return autotune_adapter(adapter)
+    return autotune_adapter(adapter, progress)
 
 
 def stage_server(host: str, gpu: str | None = None) -> ServesStage:

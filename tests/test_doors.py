@@ -56,7 +56,7 @@ GPU = {
     "models": "architectures checkpoint config kv ops step webgpu",
     "plans": "checkpoint config errors info interventions kv lora models ops sampling_params step"
     " webgpu",
-    "tuning": "checkpoint errors files info ops step webgpu",
+    "tuning": "checkpoint config errors files info kv models ops plans step webgpu",
     "runners": "checkpoint config errors info interventions kv load_options lora models ops plans"
     " reference runner sampling_params stage_hosts step tuning webgpu",
     "pytorch": "architectures checkpoint config errors info interventions kv load_options lora"

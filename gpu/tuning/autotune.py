@@ -1,15 +1,10 @@
-"""Measures the best matmul tiling of an adapter once, and stores it.
+"""Measures which matmul tiles are fastest on an adapter, and stores them.
 
-Two matmuls represent a model (`gpu.tuning.matmul_timer`): one row, as in decoding, and many rows,
-as in prefill. Every candidate of `gpu.webgpu.tiling` is compiled, checked against the default's
-result and timed, interleaved with the others, within a budget. Candidates nearest the default come
-first, so that a slow compiler only drops unlikely ones. Then int8 activations are measured for q8
-and q4 weights (`gpu.tuning.activations`). `gpu.tuning.store` keeps the result by adapter, driver
-and kernels.
-
-Tiles do not change results, but `split_k` and `subgroup_shuffle` change the order of sums: another
-choice, after the cache was cleared or the driver changed, may change the last bits of logits.
-`q8_activations` changes more; `tokenglass perplexity` measures how much.
+For each kind of products (`gpu.tuning.tile_choices`) candidates are compared with the default
+(`gpu.tuning.compare`) on layers of a real size with random weights (`gpu.tuning.random_model`).
+A candidate must make the products at least 5 % faster. On a GPU it must then also make whole steps
+at least 2 % faster: on the first H100 tiles that had won product by product made steps slower.
+`gpu.tuning.store` keeps the result by adapter, driver and kernels.
 """
 
 from __future__ import annotations
@@ -17,161 +12,196 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import version
-from typing import Protocol
+from itertools import groupby
 
 from gpu.info import AdapterInfo
 from gpu.ops.matmul_input import q8_lib
 from gpu.tuning import store
-from gpu.tuning.activations import measure_activations
-from gpu.tuning.matmul_timer import SHAPES, MatmulTimer, MatmulTrial
-from gpu.tuning.results import AutotuneResult, CandidateSpeeds, MatmulSpeed, choose
+from gpu.tuning.compare import Comparison, Rounds, Timer, compare
+from gpu.tuning.random_model import Procedure, ProductTimer, RandomModel, StepTimer
+from gpu.tuning.results import AutotuneResult, AutotuneRow
 from gpu.tuning.store import MeasurementKey
+from gpu.tuning.tile_choices import TileChoice, may_choose, tile_choices
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DevicePolicy
 from gpu.webgpu.kernels import compose
-from gpu.webgpu.tiling import Q8_TILE_LIBS, TILE_LIBS, Tuning, candidates
+from gpu.webgpu.tiling import Q8_TILE_LIBS, TILE_LIBS, Tuning
 
-BUDGET_S = 3.0
-CUT_SHARE = 0.6
-"""Share of the budget for tiles; the rest is for activations."""
-COMPILE_SHARE = 0.9
-"""Share of the time for tiles in which candidates are compiled; the rest repeats the best ones."""
-NEAR = 1.25
-"""Candidates slower than the best by more than this factor are timed only once."""
-ROUNDS = 8
+VERSION = 2
+"""Of the procedure: results of others are not used."""
+LEAST_STEP_GAIN = 1.02
+"""Least speedup of whole steps that confirms a choice. Products are most of a step."""
+PRODUCT_SHARE = 0.6
+"""Share of the time of a choice for its products, where whole steps come after them."""
+
+Progress = Callable[[float, str], None]
+Clock = Callable[[], float]
 
 log = logging.getLogger(__name__)
 
 
-class Timer(Protocol):
-    """The part of `gpu.tuning.matmul_timer.MatmulTimer` used here."""
-
-    def begin(self, trial: MatmulTrial) -> str: ...
-    def seconds(self, trial: MatmulTrial) -> float: ...
+def no_progress(fraction: float, message: str) -> None:
+    """Show nothing."""
 
 
-def measure(
-    default: Tuning, timer: Timer, deadline: float, clock: Callable[[], float] = time.perf_counter
-) -> CandidateSpeeds:
-    """Time the candidates beside `default` until `deadline` by `clock`.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A choice that was made.
 
-    The default is always timed. Another candidate only starts if it would meet the deadline when it
-    takes as long as the slowest of its shape so far. Raises DeviceError if the default does not
-    run.
+    tuning    with it; the default's fields unless both comparisons say that another is faster
+    products  comparison of all candidates by their products
+    steps     of the best by whole steps; None: products alone decided
     """
-    tunings = candidates(default)
-    times: dict[MatmulTrial, float] = {}
-    faults: dict[MatmulTrial, str] = {}
-    compiled_by = clock() + COMPILE_SHARE * (deadline - clock())
-    slowest = dict.fromkeys(SHAPES, 0.0)
-    for trial in _trials(tunings):
-        began = clock()
-        if trial.tuning != default and began + slowest[trial.shape] > compiled_by:
-            continue
-        if fault := timer.begin(trial):
-            faults[trial] = fault
-        else:
-            times[trial] = timer.seconds(trial)
-        slowest[trial.shape] = max(slowest[trial.shape], clock() - began)
-    _refine(times, default, timer, deadline, clock)
-    speeds, wrong = {}, {}
-    for tuning in tunings:
-        trials = [MatmulTrial.of(shape, tuning) for shape in SHAPES]
-        if found := [faults[trial] for trial in trials if trial in faults]:
-            wrong[tuning] = found[0]
-        elif all(trial in times for trial in trials):
-            speeds[tuning] = MatmulSpeed(*(times[trial] for trial in trials))
-    return CandidateSpeeds(speeds, wrong, choose(default, speeds), len(tunings))
+
+    tuning: Tuning
+    products: Comparison
+    steps: Comparison | None
 
 
-def autotune(device: Device, budget_s: float = BUDGET_S) -> AutotuneResult:
-    """Measure tiles and int8 activations for about `budget_s` seconds, and store the result for
-    `load_tuning` if the device's policy `autotunes`.
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Makes choices with weights of one format.
 
-    The device's own tuning is the default. A trial that has started is finished, so a slow compiler
-    or device may exceed the budget by one trial.
+    products  timer of products
+    steps     makes a timer of whole steps, which confirm a choice; None: products decide
     """
-    began = time.perf_counter()
-    timer = MatmulTimer(device, device.tuning)
-    try:
-        measured = measure(device.tuning, timer, began + CUT_SHARE * budget_s)
-    finally:
-        timer.close()
-    result = AutotuneResult.of(
-        device.info,
-        measured,
-        timer.multiply_adds("decode"),
-        timer.multiply_adds("prefill"),
-        stored=False,
-    )
-    result = _with_activations(device, result, began + budget_s)
-    stored = None
-    if device.policy.autotunes:
-        stored = not device.checked and store.write(key_of(device.info), result.chosen)
-    result = replace(result, stored=stored)
-    for fault in result.faults:
+
+    products: Timer
+    steps: Callable[[], Timer] | None
+    rounds: Rounds
+    clock: Clock = time.perf_counter
+
+    def choose(self, choice: TileChoice, tuning: Tuning, deadline: float) -> Chosen:
+        """Compare the candidates of a choice with `tuning`."""
+        share = 1.0 if self.steps is None else PRODUCT_SHARE
+        by = self.clock() + share * (deadline - self.clock())
+        candidates = choice.candidates(tuning)
+        products = self._compare(self.products, choice, tuning, candidates, by)
+        best = products.best(choice.least_gain)
+        if best is None or self.steps is None:
+            return Chosen(best or tuning, products, None)
+        steps = self._compare(self.steps(), choice, tuning, [best], deadline)
+        return Chosen(steps.best(LEAST_STEP_GAIN) or tuning, products, steps)
+
+    def _compare(
+        self,
+        timer: Timer,
+        choice: TileChoice,
+        tuning: Tuning,
+        candidates: list[Tuning],
+        deadline: float,
+    ) -> Comparison:
+        return compare(timer, tuning, candidates, choice.rows, self.rounds, deadline, self.clock)
+
+
+def autotune(
+    device: Device, procedure: Procedure | None = None, progress: Progress = no_progress
+) -> AutotuneResult:
+    """Tune a device, and store the result for `load_tuning`; on a GPU only if other tiles than the
+    default were confirmed. `procedure`: None: that of the kind of device.
+
+    Takes about `procedure.budget_s`: a candidate that has begun is finished. Raises DeviceError if
+    the default does not run, or there is no memory for the weights.
+    """
+    procedure = procedure or Procedure.of(device.info)
+    end = time.perf_counter() + procedure.budget_s
+    tuning, rows, faults, n_late = device.tuning, list[AutotuneRow](), list[str](), 0
+    choices = tile_choices(tuning, device.policy.max_rows)
+    for dtype, of_dtype in groupby(choices, key=lambda choice: choice.dtype):
+        progress(len(rows) / len(choices), f"preparing weights in {dtype} for {device.info.name}")
+        with closing(RandomModel(device, procedure, dtype)) as model:
+            steps = cache(partial(StepTimer, model)) if procedure.confirms else None
+            chooser = Chooser(ProductTimer(model), steps, procedure.rounds)
+            for choice in of_dtype:
+                done = len(rows) / len(choices)
+                progress(done, f"measuring kernels on {device.info.name}: {choice.products}")
+                now = time.perf_counter()
+                deadline = now + (end - now) / (len(choices) - len(rows))
+                chosen = chooser.choose(choice, tuning, deadline)
+                rows.append(_row(choice, tuning, chosen, model.multiply_adds(choice.rows[0])))
+                wrong = chosen.products.faults.items()
+                faults += (f"{choice.describe(other)}: {fault}" for other, fault in wrong)
+                n_late += chosen.products.n_late
+                tuning = chosen.tuning
+    for fault in faults:
         log.warning("%s: left out: %s", device.info.name, fault)
-    log.info("%s: chose %s of %d candidates", device.info.name, result.chosen, len(result.rows))
-    return result
+    log.info("%s: chose %s", device.info.name, tuning)
+    stored = _store(device, tuning)
+    return AutotuneResult(device.info, tuple(rows), tuple(faults), n_late, tuning, stored)
 
 
-def _with_activations(device: Device, result: AutotuneResult, deadline: float) -> AutotuneResult:
-    """Return `result` with the activations of matmuls with q8 weights chosen, too."""
-    timer = MatmulTimer(device, result.chosen, "q8")
-    try:
-        activations = measure_activations(timer, result.chosen, deadline)
-    finally:
-        timer.close()
-    faults = (f"q8 × q8: {activations.fault}",) if activations.fault else ()
-    return replace(
-        result,
-        faults=(*result.faults, *faults),
-        chosen=replace(result.chosen, q8_activations=activations.q8_pays),
-        activations=activations.rows({shape: timer.multiply_adds(shape) for shape in SHAPES}),
+def _row(choice: TileChoice, default: Tuning, chosen: Chosen, multiply_adds: int) -> AutotuneRow:
+    """Return the table row of a choice. `multiply_adds`: those with the first number of rows."""
+    products, steps, first = chosen.products, chosen.steps, choice.rows[0]
+    best = products.best() or next(iter(products.speedups), None)
+    in_steps = steps.speedups.get(best) if steps and best else None
+    step_speedup = in_steps[first] if in_steps else None
+    note = ""
+    if best is None:
+        note = "not measurable" if products.n_moved else "not measured"
+    elif steps and step_speedup is None:
+        note = "steps not measurable" if steps.n_moved else "steps not measured"
+    return AutotuneRow(
+        choice.products,
+        2 * multiply_adds / products.seconds[first] / 1e9,
+        choice.describe(default),
+        "" if best is None else choice.describe(best),
+        None if best is None else products.speedups[best][first],
+        step_speedup,
+        chosen.tuning != default,
+        note,
     )
 
 
-def autotune_adapter(adapter: str | None) -> AutotuneResult:
+def _store(device: Device, tuning: Tuning) -> bool | None:
+    """Store a tuning; on a GPU delete what is stored if it is the default. Return what
+    `AutotuneResult.stored` says."""
+    key = key_of(device.info)
+    if tuning == device.tuning and not device.policy.autotunes_at_start:
+        store.forget(key)
+        return None
+    return not device.checked and store.write(key, tuning)
+
+
+def autotune_adapter(adapter: str | None, progress: Progress = no_progress) -> AutotuneResult:
     """Open an adapter (as for `Device.open`), autotune it, and close it."""
     device = Device.open(adapter, checked=False)
     try:
-        return autotune(device)
+        return autotune(device, progress=progress)
     finally:
         device.close()
 
 
-def load_tuning(
-    device: Device, progress: Callable[[float, str], None] = lambda fraction, message: None
-) -> Device:
-    """Return `device` with its stored tuning, measured now if there is none, or if its policy
-    takes no measured one, with the cost of a timestamp, which is measured at each start.
+def load_tuning(device: Device, progress: Progress = no_progress) -> Device:
+    """Return `device` with its stored tuning. If there is none, a software device is measured now,
+    and a GPU keeps its default. A GPU also gets the cost of a timestamp, measured at each start.
 
     Returns it unchanged if it is checked (for debugging), or if a tuning could not be stored: the
     same seed should give the same text at the next start.
     """
     if device.checked:
         return device
-    if not device.policy.autotunes:
-        return replace(device, policy=device.policy.with_timestamp_cost(timestamp_us(device)))
+    at_start = device.policy.autotunes_at_start
+    if not at_start:
+        device = replace(device, policy=device.policy.with_timestamp_cost(timestamp_us(device)))
     found = stored_tuning(device.info)
     if found is None or (found.subgroup_shuffle and not device.tuning.subgroup_shuffle):
-        if not store.writable():
+        if not at_start or not store.writable():
             return device
-        progress(0.0, f"measuring kernels on {device.info.name}")
-        found = autotune(device).chosen
+        found = autotune(device, progress=progress).chosen
     return replace(device, tuning=found)
 
 
 def stored_tuning(info: AdapterInfo) -> Tuning | None:
-    """Return the tuning that was measured to be the fastest on an adapter and stored; None: none
-    was, or the adapter's policy takes no measured one."""
-    policy = DevicePolicy.of(info)
-    return store.read(key_of(info), candidates(policy.tuning)) if policy.autotunes else None
+    """Return the tuning that was measured to be the fastest on an adapter and stored, or None."""
+    default = DevicePolicy.of(info).tuning
+    return store.read(key_of(info), partial(may_choose, default))
 
 
 def key_of(info: AdapterInfo) -> MeasurementKey:
@@ -188,42 +218,12 @@ def key_of(info: AdapterInfo) -> MeasurementKey:
 
 @cache
 def _digest(default: Tuning, **of_device: str) -> str:
-    """Return a digest of the candidates and of the sources of all measured kernels."""
-    digest = hashlib.sha256(repr(candidates(default)).encode())
+    """Return a digest of the procedure's version, of the candidates and of the sources of all
+    measured kernels."""
+    digest = hashlib.sha256(repr((VERSION, default, tile_choices(default, 1))).encode())
     of_floats = ({"weight": "weight_f16", **lib} for lib in TILE_LIBS.values())
     of_int8 = (q8_lib("q8") | lib for lib in Q8_TILE_LIBS.values())
     for lib in (*of_floats, *of_int8):
         digest.update(compose("matmul", {}, of_device | lib).encode())
-    for before in ("quantize_activations", "rms_norm_split"):
-        digest.update(compose(before, {}, of_device).encode())
+    digest.update(compose("quantize_activations", {}, of_device).encode())
     return digest.hexdigest()
-
-
-def _trials(tunings: Iterable[Tuning]) -> Iterator[MatmulTrial]:
-    """Yield every trial that these tunings need, once, in their order."""
-    seen: set[MatmulTrial] = set()
-    for tuning in tunings:
-        for shape in SHAPES:
-            trial = MatmulTrial.of(shape, tuning)
-            if trial not in seen:
-                seen.add(trial)
-                yield trial
-
-
-def _refine(
-    times: dict[MatmulTrial, float],
-    default: Tuning,
-    timer: Timer,
-    deadline: float,
-    clock: Callable[[], float],
-) -> None:
-    """Lower `times` to the least of several interleaved rounds, for the default and for trials near
-    the best of their shape."""
-    for _ in range(ROUNDS):
-        best = {s: min(t for trial, t in times.items() if trial.shape == s) for s in SHAPES}
-        for trial, before in list(times.items()):
-            if before > NEAR * best[trial.shape] and trial.tuning != default:
-                continue
-            if clock() >= deadline:
-                return
-            times[trial] = min(before, timer.seconds(trial))

@@ -21,8 +21,6 @@ def policy_choices(info: AdapterInfo, measured: Tuning | None) -> tuple[PolicyCh
     """Return how the engine uses an adapter, and why. `measured`: the tuning that was fastest on
     it, if it was autotuned."""
     policy = DevicePolicy.of(info)
-    if not policy.autotunes:
-        measured = None
     device = "a software device" if info.software else "a GPU"
     has = "has" if "subgroup" in info.features else "lacks"
     words = "64-bit integers" if policy.loads_64_bits else "32-bit words"
@@ -75,9 +73,9 @@ def _matmul(default: Tuning, info: AdapterInfo, measured: Tuning | None) -> Poli
     if info.software:
         reason = "default for a software device"
     elif info.vendor in NARROW_VENDORS:
-        reason = f"predicted best for {info.vendor}; autotuning is not used on GPUs yet"
+        reason = f"predicted best for {info.vendor}; --probe has confirmed no other"
     else:
-        reason = "default for a GPU; autotuning is not used on GPUs yet"
+        reason = "default for a GPU; --probe has confirmed no other"
     return PolicyChoice("matmul", str(default), reason)
 
 

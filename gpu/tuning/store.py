@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MeasurementKey:
-    """Conditions of a measurement. `kernels`: digest of the candidates and shader sources."""
+    """Conditions of a measurement. `kernels`: digest of the candidates and shader sources, and the
+    version of the procedure."""
 
     adapter: str
     driver: str
@@ -61,9 +63,8 @@ def writable() -> bool:
     return os.access(where, os.W_OK | os.X_OK)
 
 
-def read(key: MeasurementKey, allowed: Collection[Tuning]) -> Tuning | None:
-    """Return the tuning stored for `key` if its tiles are those of one of `allowed`, else
-    None."""
+def read(key: MeasurementKey, is_allowed: Callable[[Tuning], bool]) -> Tuning | None:
+    """Return the tuning stored for `key` if it `is_allowed`, else None."""
     where = cache_folder()
     if where is None:
         return None
@@ -72,7 +73,7 @@ def read(key: MeasurementKey, allowed: Collection[Tuning]) -> Tuning | None:
         if not path.exists():
             return None
         entry = _parse(path)
-        if entry.key != key or replace(entry.tuning, q8_activations=False) not in allowed:
+        if entry.key != key or not is_allowed(entry.tuning):
             raise ValueError("its key is another adapter's, or autotuning cannot choose its tuning")
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is ignored: %s", path, error)
@@ -94,6 +95,13 @@ def write(key: MeasurementKey, tuning: Tuning) -> bool:
         log.warning("measurements cannot be stored in %s: %s", where, error)
         return False
     return True
+
+
+def forget(key: MeasurementKey) -> None:
+    """Delete the tuning stored for `key`, if there is one and the folder can be written."""
+    if where := cache_folder():
+        with suppress(OSError):
+            (where / key.file_name).unlink()
 
 
 def _parse(path: Path) -> MeasurementFile:

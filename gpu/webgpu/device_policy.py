@@ -122,9 +122,8 @@ class DevicePolicy:
                          for its loads than for the memory
     steps_in_flight      most steps submitted and not yet read back
     submits_apart        a thread of its own finishes and submits a step while the next is recorded
-    autotunes            matmul tiles are those that autotuning finds fastest. Not on GPUs: whole
-                         steps of an H100 took 7 to 18 % longer with its choices than with the
-                         defaults (docs/gpus.md)
+    autotunes_at_start   a first start measures which matmul tiles are fastest. On GPUs only
+                         `tokenglass devices --probe` does, which takes up to a minute
     timed_every          captured steps from one whose layers are timed to the next
     timestamp_us         measured cost of a timestamp inside a pass
     """
@@ -155,7 +154,7 @@ class DevicePolicy:
     probe_copies: bool
     steps_in_flight: int
     submits_apart: bool
-    autotunes: bool
+    autotunes_at_start: bool
     timed_every: int = TIMED_EVERY
     timestamp_us: float | None = None
 
@@ -216,7 +215,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         probe_copies=False,
         steps_in_flight=IN_FLIGHT,
         submits_apart=True,
-        autotunes=False,
+        autotunes_at_start=False,
     )
 
 
@@ -256,5 +255,5 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         probe_copies=True,
         steps_in_flight=SOFTWARE_IN_FLIGHT,
         submits_apart=False,
-        autotunes=True,
+        autotunes_at_start=True,
     )

@@ -3,14 +3,13 @@
 A software device emulates loads lane by lane, so each load should be used often: wide tiles, rows
 shuffled between lanes. On a GPU neighbouring lanes should load neighbouring bytes: few rows take
 many lanes a column with many loads under way, many rows share blocks in workgroup memory.
-`gpu.tuning.autotune` measures which tiling is best on an adapter. The order of a sum depends on
-`split_k` and the kind of tiling alone, and these on the adapter and the matrix, never on the rows
-of a step.
+`gpu.tuning` measures which tiling is best on an adapter. The order of a sum depends on `split_k`
+and the kind of tiling alone, and these on the adapter and the matrix, never on the rows of a step.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 M_SIZES = (1, 2, 4, 8, 16)
@@ -77,6 +76,9 @@ class FewRows:
     chains: int
     loads: int
     lanes: int
+
+    def __str__(self) -> str:
+        return f"n {self.n}, chains {self.chains}, loads {self.loads}, lanes {self.lanes}"
 
 
 ONE_ROW = FewRows(n=1, chains=4, loads=8, lanes=64)
@@ -186,7 +188,11 @@ class Tuning:
     shared_m          most rows of a lane in shared tiles; 4 also keeps those of experts narrow
     q8_activations    matmuls with q8 and q4 weights take int8 rows
 
-    On a GPU `few_n`, `many_n` and `workgroup` are for int8 rows; float ones have `FewRows`.
+    On a GPU `few_n`, `many_n` and `workgroup` are for int8 rows. For float rows there are
+
+    one_row            tiles of one row with f16 or f32 weights
+    one_row_quantised  with q8 or q4 weights
+    few_rows           tiles of more rows
     """
 
     subgroup_shuffle: bool
@@ -197,6 +203,9 @@ class Tuning:
     workgroup: int
     shared_m: int
     q8_activations: bool = False
+    one_row: FewRows = ONE_ROW
+    one_row_quantised: FewRows = ONE_ROW_QUANTISED
+    few_rows: FewRows = FEW_ROWS
 
     @property
     def coalesced(self) -> bool:
@@ -207,8 +216,9 @@ class Tuning:
         """Describe the tiles: rows × columns of the smallest and the largest, and how lanes share
         them. Without `q8_activations`."""
         if self.coalesced:
-            tiles = f"1×{ONE_ROW.n}, {self.max_m}×{FEW_ROWS.n}"
-            lanes = f"split_k {QUAD * self.split_k}, lanes {ONE_ROW.lanes}, {FEW_ROWS.lanes}"
+            one, few = self.one_row, self.few_rows
+            tiles = f"1×{one.n}, {self.max_m}×{few.n}"
+            lanes = f"split_k {QUAD * self.split_k}, lanes {one.lanes}, {few.lanes}"
             return f"{tiles}, {lanes}, shared {self.shared_m}×{SHARED_N}"
         lanes = f"split_k {self.split_k}, lanes {self.workgroup}"
         if self.subgroup_shuffle:
@@ -255,8 +265,8 @@ class Tuning:
 
     def _few_rows(self, m: int, n: int, blocks: int, sums_n: int, quarters: int) -> Tile:
         """Return the coalesced tile of `m` float rows. `quarters`: of a block in a load."""
-        one_row = ONE_ROW if quarters == 1 else ONE_ROW_QUANTISED
-        few = one_row if m == 1 else FEW_ROWS
+        one_row = self.one_row if quarters == 1 else self.one_row_quantised
+        few = one_row if m == 1 else self.few_rows
         quads = even_split_k(blocks, self.split_k)
         sums_n = max(sums_n, few.n)
         chains = few.chains
@@ -299,10 +309,6 @@ class Tuning:
         chains = even_split_k(blocks, self.split_k)
         return (QUAD * chains, BLOCK_VEC4S // QUAD) if self.coalesced else (chains, BLOCK_VEC4S)
 
-    def changes(self, other: Tuning) -> int:
-        """Return how many settings differ."""
-        return sum(a != b for a, b in zip(astuple(self), astuple(other), strict=True))
-
 
 def even_split_k(blocks: int, most: int) -> int:
     """Return the split k, at most `most`, that leaves the fewest lanes idle in the last round; the
@@ -326,26 +332,3 @@ SOFTWARE_LOADS = replace(SOFTWARE, subgroup_shuffle=False, max_m=8, many_n=8)
 GPU = Tuning(
     subgroup_shuffle=False, max_m=16, few_n=4, many_n=4, split_k=16, workgroup=64, shared_m=8
 )
-
-
-def candidates(default: Tuning) -> tuple[Tuning, ...]:
-    """Return the tunings to measure on an adapter with this `default` (one of the above): the
-    default first, then by the number of settings that differ."""
-    if default.coalesced:
-        found = [replace(default, split_k=split_k) for split_k in (4, 8, 16)]
-        found += [replace(default, shared_m=m) for m in SHARED_M_SIZES if m < default.shared_m]
-    else:
-        found = [
-            replace(
-                default, subgroup_shuffle=subgroup_shuffle, max_m=max_m, few_n=few_n, many_n=many_n
-            )
-            for subgroup_shuffle in ((True, False) if default.subgroup_shuffle else (False,))
-            for max_m, many_n in _SOFTWARE_TILES[subgroup_shuffle]
-            for few_n in (4, 8)
-        ]
-    return tuple(sorted(found, key=default.changes))
-
-
-_SOFTWARE_TILES = {True: ((16, 4), (8, 4), (8, 8)), False: ((8, 4), (8, 8))}
-"""Largest tiles to measure, by `subgroup_shuffle`. Mesa's software device takes 4 seconds (16 × 4
-without shuffling) to minutes (16 × 8) to compile larger ones."""

@@ -299,13 +299,16 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 CARD = AdapterInfo("Card", "driver 1", "Vulkan", "CPU", True)
 
 
+ROWS = (
+    AutotuneRow("1 row, f16", 1234.5, "n 1", "n 2", 1.084, 1.05, True),
+    AutotuneRow("prompt, f16", 20.25, "shared_m 8", "shared_m 4", 1.2, 0.993, False),
+    AutotuneRow("1 row, q4", 9.0, "n 1", "", None, None, False, "not measurable"),
+)
+
+
 def probed(**changes: Any) -> AutotuneResult:
-    """Result of measuring `CARD`: two candidates, the second chosen."""
-    rows = (
-        AutotuneRow("1×2, 8×4", 10.0, 1234.5, False),
-        AutotuneRow("1×4, 8×8", 20.25, 2000.0, True),
-    )
-    return replace(AutotuneResult(CARD, rows, (), 0, SOFTWARE, True), **changes)
+    """Result of measuring `CARD`: the first of three choices replaces the default."""
+    return replace(AutotuneResult(CARD, ROWS, (), 0, SOFTWARE, True), **changes)
 
 
 @pytest.fixture
@@ -313,16 +316,12 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Adapters that were measured; there are three, and the second cannot be opened."""
     which: list[str] = []
 
-    def fake(adapter: str) -> AutotuneResult:
+    def fake(adapter: str, progress: Any) -> AutotuneResult:
         which.append(adapter)
         if adapter == "1":
             raise DeviceError("Card could not be opened: it is busy")
-        activations = (
-            AutotuneRow("q8 × f32", 9, None, True),
-            AutotuneRow("q8 × q8", 8, None, False),
-        )
-        faults = ("1×2, 4×4: 7 of 9 results are wrong",)
-        return probed(n_skipped=3, faults=faults, stored=False, activations=activations)
+        progress(0.5, "measuring the card")
+        return probed(n_late=3, faults=("n 2: 7 of 9 results are wrong",), stored=False)
 
     monkeypatch.setattr("gpu.devices", lambda: 3 * [CARD])
     monkeypatch.setattr("gpu.autotune_device", fake)
@@ -332,18 +331,18 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     result = run("devices", "--probe")
     assert result.exit_code == 0
-    lines = result.output.splitlines()
+    lines = result.stdout.splitlines()
+    assert "measuring the card" in result.stderr
     assert probes == ["0", "1", "2"]
     assert lines[0].startswith("0  Card")
-    assert [line.split() for line in lines[2:6]] == [
-        ["1×2,", "8×4", "10.00", "1234.5"],
-        ["1×4,", "8×8", "20.25", "2000.0", "chosen"],
-        ["q8", "×", "f32", "9.00", "–", "chosen"],
-        ["q8", "×", "q8", "8.00", "–"],
+    assert lines[2:5] == [
+        "   1 row, f16   1234.5   n 1         n 2         ×1.08     ×1.05  confirmed",
+        "   prompt, f16  20.2     shared_m 8  shared_m 4  ×1.20     ×0.99  not confirmed",
+        "   1 row, q4    9.0      n 1         –           –         –      not measurable",
     ]
-    assert len(lines[2]) + len("  chosen") == len(lines[3]) == len(lines[4])
-    assert lines[6] == "   left out: 1×2, 4×4: 7 of 9 results are wrong"
-    assert lines[7] == "   3 more were not measured: the time was up"
+    assert lines[5] == "   left out: n 2: 7 of 9 results are wrong"
+    assert lines[6] == "   3 more were not measured: the time was up"
+    assert lines[7].startswith("   not measurable: the time of the default")
     assert "cannot write to the cache folder" in lines[8]
     assert lines[9].startswith("   matmul: ")
     assert lines[9].endswith("(fastest when measured on this adapter)")
@@ -359,15 +358,24 @@ def test_devices_are_measured_and_the_table_is_shown(probes: list[str]) -> None:
     assert lines[11].startswith("2  Card")
 
 
-def test_what_is_measured_on_a_gpu_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = replace(CARD, kind="discrete GPU", software=False)
-    tuning = DevicePolicy.of(gpu).tuning
-    result = probed(device=gpu, stored=None, chosen=replace(GPU, split_k=8))
-    monkeypatch.setattr("gpu.devices", lambda: [gpu])
-    monkeypatch.setattr("gpu.autotune_device", lambda adapter: result)
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_what_is_measured_on_a_gpu_is_used_if_it_was_confirmed(
+    monkeypatch: pytest.MonkeyPatch, confirmed: bool
+) -> None:
+    card = replace(CARD, kind="discrete GPU", software=False)
+    chosen = replace(GPU, shared_m=4) if confirmed else GPU
+    result = probed(device=card, stored=True if confirmed else None, chosen=chosen)
+    monkeypatch.setattr("gpu.devices", lambda: [card])
+    monkeypatch.setattr("gpu.autotune_device", lambda adapter, progress: result)
     lines = run("devices", "--probe").output.splitlines()
-    assert "   not used: in whole steps on GPUs the default tiles were faster" in lines
-    assert f"   matmul: {tuning} (default for a GPU; autotuning is not used on GPUs yet)" in lines
+    if confirmed:
+        assert "   stored: used from the next start on" in lines
+        assert f"   matmul: {chosen} (fastest when measured on this adapter)" in lines
+    else:
+        assert any(line.startswith("   nothing stored: whole steps confirmed no") for line in lines)
+        default = DevicePolicy.of(card).tuning
+        reason = "default for a GPU; --probe has confirmed no other"
+        assert f"   matmul: {default} ({reason})" in lines
 
 
 def test_one_device_is_measured_when_it_is_named(probes: list[str]) -> None:

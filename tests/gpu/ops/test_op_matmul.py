@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gpu.checks.matmul import (
     run_matmul,
 )
 from gpu.plans.plan_cache import ROW_BUCKETS
+from gpu.tuning.tile_choices import tile_choices
 from gpu.webgpu.device_policy import ROWS
 from gpu.webgpu.tiling import GPU
 from tests.gpu.ops.rig import TUNINGS, Rig, tuned
@@ -95,6 +97,30 @@ def test_the_largest_tiles_have_the_bits_of_smaller_ones(rig: Rig, dtype: str, r
     small_tiles = rig.on(replace(rig.device, tuning=replace(GPU, shared_m=4)))
     small = run_matmul(small_tiles, case, numbers)
     assert np.array_equal(large.view(np.uint32), small.view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_rows", "changes"),
+    [
+        (choice.dtype, n_rows, changes)
+        for choice in tile_choices(GPU, max_rows=128)
+        for changes in choice.alternatives
+        for n_rows in choice.rows
+        if n_rows < 128 and "q8_activations" not in changes  # those of prompts are above
+    ],
+    ids=str,
+)
+def test_tiles_that_a_gpu_may_choose_have_the_bits_of_the_default(
+    rig: Rig, dtype: str, n_rows: int, changes: dict[str, Any]
+) -> None:
+    case = MatmulCase(1100, 70, dtype, rows=n_rows, bucket=n_rows, norm=True, residual=True)
+    numbers = MatmulNumbers.of(case)
+    assert replace(GPU, **changes) != GPU
+    default, other = (
+        run_matmul(rig.on(replace(rig.device, tuning=tuning)), case, numbers).view(np.uint32)
+        for tuning in (GPU, replace(GPU, **changes))
+    )
+    assert np.array_equal(default, other)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

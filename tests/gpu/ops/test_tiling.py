@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from gpu.checkpoint.packing import FORMATS
+from gpu.tuning.tile_choices import tile_choices
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import NARROW
 from gpu.webgpu.subgroup_shuffle import can_shuffle
@@ -19,10 +20,16 @@ from gpu.webgpu.tiling import (
     SOFTWARE,
     SOFTWARE_LOADS,
     Tuning,
-    candidates,
     even_split_k,
 )
 
+OF_GPUS = [
+    tuning
+    for default in (GPU, NARROW, replace(GPU, max_m=8))
+    for choice in tile_choices(default, max_rows=128)
+    for tuning in (default, *choice.candidates(default))
+]
+"""The defaults of GPUs, and everything that may be chosen in place of them."""
 TUNINGS = [GPU, SOFTWARE, SOFTWARE_LOADS]
 BLOCKS = (1, 2, 9, 11, 16, 18, 22, 26, 48, 64, 90, 255, 256)
 
@@ -72,18 +79,17 @@ def test_many_rows_of_experts_share_blocks_in_tiles_of_64_rows() -> None:
     assert group(SOFTWARE, 128, 8200) == SOFTWARE.tile(128, 8200, 18).group
 
 
-@pytest.mark.parametrize("tuning", candidates(GPU))
-def test_the_largest_vocabulary_fits_in_a_grid(tuning: Tuning) -> None:
+def test_the_largest_vocabulary_fits_in_a_grid() -> None:
     """That of Gemma 3, with the hidden size of its 27B model."""
-    tile = tuning.tile(1, 262_208, 168)
-    assert -(-262_208 // tile.group[1]) <= 65_535
-    assert tile.lanes <= 256
+    for tuning in OF_GPUS:
+        tile = tuning.tile(1, 262_208, 168)
+        assert -(-262_208 // tile.group[1]) <= 65_535
+        assert tile.lanes <= 256
 
 
-@pytest.mark.parametrize("tuning", [GPU, NARROW])
 @pytest.mark.parametrize("dtype", FORMATS)
-def test_lanes_and_workgroup_memory_suffice_for_few_rows(tuning: Tuning, dtype: str) -> None:
-    for m, blocks, in_quads in product(M_SIZES, BLOCKS, (False, True)):
+def test_lanes_and_workgroup_memory_suffice_for_few_rows(dtype: str) -> None:
+    for tuning, m, blocks, in_quads in product(OF_GPUS, M_SIZES, BLOCKS, (False, True)):
         tile = tuning.tile(m, 8200, blocks, in_quads=in_quads, dtype=dtype)
         assert tile.lanes <= 256
         assert tile.quads * tile.rounds <= MAX_SLOTS

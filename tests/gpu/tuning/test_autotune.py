@@ -5,179 +5,110 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gpu.checkpoint.packing import row_words
+from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES
 from gpu.checks.rig import with_info
 from gpu.engine.engine import Engine
 from gpu.files.cache_folder import cache_folder
+from gpu.info import AdapterInfo
 from gpu.load_options import LoadOptions
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.tuning import autotune as tuning_module
 from gpu.tuning import store
-from gpu.tuning.autotune import autotune, key_of, load_tuning, measure, stored_tuning
-from gpu.tuning.matmul_timer import (
-    BASE_N,
-    COALESCED_SIZES,
-    MatmulSizes,
-    MatmulTimer,
-    MatmulTrial,
+from gpu.tuning.autotune import autotune, key_of, load_tuning, stored_tuning
+from gpu.tuning.random_model import (
+    GPU_PROCEDURE,
+    SOFTWARE_PROCEDURE,
+    Procedure,
+    ProductTimer,
+    RandomModel,
+    StepTimer,
     fault,
+    layer_matrices,
 )
-from gpu.tuning.results import AutotuneResult, MatmulSpeed, choose
+from gpu.tuning.results import AutotuneResult
+from gpu.tuning.tile_choices import may_choose, tile_choices
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
-from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, Tuning, candidates
+from gpu.webgpu.device_policy import NARROW
+from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, FewRows, Tuning
+from tests.gpu import other_devices
 from tests.gpu.models import random_llama
+from tests.gpu.tuning.test_compare import FakeGpu, FakeTimer
 
-DEFAULTS = [GPU, SOFTWARE, SOFTWARE_LOADS]
-
-
-@dataclass
-class FakeTimer:
-    """A device whose matmuls take 1 s unless `seconds_of` has another time, on its own clock;
-    compiling takes `compiling` seconds. `wrong`: tiles with wrong results."""
-
-    seconds_of: Mapping[Any, float] = field(default_factory=dict)
-    wrong: Mapping[Any, str] = field(default_factory=dict)
-    compiling: float = 0.0
-    now: float = 0.0
-    begun: list[MatmulTrial] = field(default_factory=list)
-    n_timed: int = 0
-
-    def begin(self, trial: MatmulTrial) -> str:
-        self.begun.append(trial)
-        self.now += self.compiling
-        return self.wrong.get(part(trial), "")
-
-    def seconds(self, trial: MatmulTrial) -> float:
-        assert trial in self.begun
-        self.n_timed += 1
-        self.now += 1e-3
-        return self.seconds_of.get(part(trial), 1.0)
-
-    def clock(self) -> float:
-        return self.now
+DEFAULTS = [GPU, NARROW, SOFTWARE, SOFTWARE_LOADS]
+BEST = replace(GPU, one_row=FewRows(2, 2, 8, 64))
+"""A tuning that a GPU may choose."""
 
 
-def part(trial: MatmulTrial) -> tuple[Any, ...]:
-    """A matmul's tile: key of the fake's speeds."""
-    tile = trial.tile
-    return (trial.shape, tile.loads, tile.split_k, tile.m, tile.n)
-
-
-def measured(default: Tuning, timer: FakeTimer, budget: float = 1e6) -> Tuning:
-    return measure(default, timer, budget, timer.clock).chosen
-
-
-# ---- candidates -----------------------------------------------------------------------------
+# ---- what may be chosen ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("default", DEFAULTS)
-def test_the_default_comes_first_and_the_unlikely_last(default: Tuning) -> None:
-    found = candidates(default)
-    assert found[0] == default
-    assert len(set(found)) == len(found)
-    changes = [tuning.changes(default) for tuning in found]
-    assert changes == sorted(changes)
-    assert changes[:2] == [0, 1]
+def test_choices_exclude_each_other_and_the_default_is_none_of_their_candidates(
+    default: Tuning,
+) -> None:
+    for choice in tile_choices(default, max_rows=128):
+        candidates = choice.candidates(default)
+        assert candidates
+        assert default not in candidates
+        assert len(set(candidates)) == len(candidates)
+        assert all(may_choose(default, candidate) for candidate in candidates)
+        assert all(changes.keys() == choice.of(default).keys() for changes in choice.alternatives)
+    of_format = [choice.dtype for choice in tile_choices(default, max_rows=128)]
+    assert of_format == sorted(of_format, key=of_format.index), "weights are loaded once"
 
 
-def test_shuffling_is_a_candidate_only_where_subgroups_can() -> None:
-    assert {tuning.subgroup_shuffle for tuning in candidates(SOFTWARE)} == {True, False}
-    assert {tuning.subgroup_shuffle for tuning in candidates(SOFTWARE_LOADS)} == {False}
-    assert set(candidates(SOFTWARE_LOADS)) < set(candidates(SOFTWARE))
+def test_what_several_choices_lead_to_may_be_chosen_and_nothing_else() -> None:
+    several = replace(BEST, shared_m=4, q8_activations=True)
+    assert may_choose(GPU, several)
+    assert may_choose(GPU, GPU)
+    assert not may_choose(NARROW, several)
+    for other in ({"split_k": 8}, {"few_rows": FewRows(3, 1, 1, 1)}, {"shared_m": 16}):
+        assert not may_choose(GPU, replace(several, **other))
+    assert may_choose(SOFTWARE, SOFTWARE_LOADS)
+    assert not may_choose(SOFTWARE_LOADS, SOFTWARE), "subgroups cannot shuffle there"
 
 
-@pytest.mark.parametrize("default", DEFAULTS)
-def test_no_candidate_exceeds_what_every_device_has(default: Tuning) -> None:
-    for tuning in candidates(default):
-        for n_rows in (1, 64):
-            tile = tuning.tile(n_rows, 2048, 32)
-            assert tile.lanes <= 256
-            assert tile.workgroup_bytes <= 32 << 10
-            assert tile.m * tile.n <= 64, "more sums than registers; takes minutes to compile"
+@pytest.mark.parametrize("default", [GPU, NARROW])
+def test_no_choice_of_a_gpu_changes_the_order_of_sums(default: Tuning) -> None:
+    for choice in tile_choices(default, max_rows=128):
+        assert all(c.split_k == default.split_k for c in choice.candidates(default))
 
 
-# ---- the choice -----------------------------------------------------------------------------
+@pytest.mark.parametrize("default", [SOFTWARE, SOFTWARE_LOADS])
+def test_no_tile_of_a_software_device_takes_minutes_to_compile(default: Tuning) -> None:
+    for choice in tile_choices(default, max_rows=128):
+        for tuning in choice.candidates(default):
+            tile = tuning.tile(64, 2048, 32)
+            assert tile.m * tile.n <= 64
+            assert tuning.subgroup_shuffle or (tile.m * tile.n <= 64 and tile.m <= 8)
 
 
-def test_a_candidate_that_is_hardly_faster_does_not_replace_the_default() -> None:
-    other = replace(GPU, split_k=8)
-    assert choose(GPU, {GPU: MatmulSpeed(1.0, 1.0), other: MatmulSpeed(0.98, 0.98)}) == GPU
-    assert choose(GPU, {GPU: MatmulSpeed(1.0, 1.0), other: MatmulSpeed(0.96, 1.0)}) == other
+# ---- the models -----------------------------------------------------------------------------
 
 
-def test_few_and_many_rows_are_chosen_independently() -> None:
-    timer = FakeTimer(
-        {("decode", "own", 1, 1, 8): 0.5, ("prefill", "own", 1, 8, 4): 0.7}, compiling=0.001
+@pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
+def test_weights_that_are_measured_on_gpus_exceed_their_caches(dtype: str) -> None:
+    card = AdapterInfo(
+        "Card", "", "Vulkan", "discrete GPU", False, limits={"max-buffer-size": 1 << 32}
     )
-    assert measured(SOFTWARE_LOADS, timer) == replace(SOFTWARE_LOADS, few_n=8, many_n=4)
-
-
-def test_split_k_is_chosen_by_decode() -> None:
-    faster = {("decode", "coalesced", 32, 1, 1): 0.8}
-    assert measured(GPU, FakeTimer(faster)).split_k == 8
-    assert measured(GPU, FakeTimer(faster | {("prefill", "shared", 32, 8, 4): 1.1})).split_k == 8
-    slow = {("prefill", "shared", 32, 8, 4): 1.5}
-    assert measured(GPU, FakeTimer(faster | slow)) == GPU, "prefill loses more"
-
-
-def test_split_k_of_equal_decode_speed_is_chosen_by_prefill() -> None:
-    timer = FakeTimer({("prefill", "shared", 16, 8, 4): 0.5})
-    assert measured(GPU, timer) == replace(GPU, split_k=4)
-
-
-def test_smaller_shared_tiles_are_chosen_where_they_are_faster() -> None:
-    timer = FakeTimer({("prefill", "shared", 64, 4, 4): 0.5})
-    assert measured(GPU, timer) == replace(GPU, shared_m=4)
-
-
-def test_shuffling_is_dropped_where_loading_is_faster() -> None:
-    timer = FakeTimer({("decode", "own", 1, 1, 8): 0.5, ("prefill", "own", 1, 8, 8): 0.9})
-    assert measured(SOFTWARE, timer) == SOFTWARE_LOADS
-
-
-def test_a_wrong_result_is_left_out_and_named() -> None:
-    bad = ("decode", "coalesced", 32, 1, 1)
-    timer = FakeTimer({bad: 0.1}, wrong={bad: "7 results are wrong"})
-    found = measure(GPU, timer, 1e6, timer.clock)
-    assert found.chosen == GPU
-    assert all(tuning.split_k == 8 for tuning in found.faults)
-    assert set(found.faults.values()) == {"7 results are wrong"}
-    assert not set(found.faults) & set(found.speeds)
-    assert len(found.faults) + len(found.speeds) == found.n_candidates
-
-
-# ---- the budget -----------------------------------------------------------------------------
-
-
-def test_the_time_limit_is_kept_even_with_a_slow_compiler() -> None:
-    timer = FakeTimer(compiling=0.4)
-    found = measure(GPU, timer, 3.0, timer.clock)
-    assert timer.now <= 3.0
-    assert 1 < len(found.speeds) < found.n_candidates
-    assert all(tuning.changes(GPU) <= 1 for tuning in found.speeds), "the likely ones came first"
-
-
-def test_the_default_is_measured_whatever_it_takes() -> None:
-    timer = FakeTimer(compiling=10.0)
-    found = measure(SOFTWARE, timer, 3.0, timer.clock)
-    assert list(found.speeds) == [SOFTWARE]
-    assert timer.now < 21
-
-
-def test_each_candidate_is_compiled_once_and_slow_ones_are_timed_once() -> None:
-    slow = ("decode", "shuffle", 1, 1, 4)
-    timer = FakeTimer({slow: 2.0})
-    measure(SOFTWARE, timer, 1e6, timer.clock)
-    assert len(set(timer.begun)) == len(timer.begun)
-    assert timer.n_timed == len(timer.begun) + tuning_module.ROUNDS * (len(timer.begun) - 1)
+    phone = replace(card, limits={"max-buffer-size": 256 << 20})
+    for info in (card, phone):
+        procedure = Procedure.of(info)
+        of_layer = sum(4 * n * row_words(dtype, k) for n, k in layer_matrices(procedure.shape))
+        assert 128 << 20 <= procedure.config(dtype).n_layers * of_layer < 260 << 20
+    assert Procedure.of(phone).shape.hidden_size < Procedure.of(card).shape.hidden_size
 
 
 # ---- the cache ------------------------------------------------------------------------------
@@ -191,22 +122,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 KEY = store.MeasurementKey("a card", "driver 1", "Vulkan", "0.32.0", "abc")
-ALLOWED = candidates(GPU)
+
+
+def read(key: store.MeasurementKey) -> Tuning | None:
+    return store.read(key, partial(may_choose, GPU))
 
 
 def test_a_stored_tuning_is_read_back(folder: Path) -> None:
-    assert store.read(KEY, ALLOWED) is None
-    best = replace(GPU, split_k=8, q8_activations=True)
+    assert read(KEY) is None
+    best = replace(BEST, q8_activations=True)
     assert store.write(KEY, best)
     assert store.write(replace(KEY, adapter="another card"), GPU)
-    assert store.read(KEY, ALLOWED) == best
+    assert read(KEY) == best
     assert len(list(folder.iterdir())) == 2, "nothing but a file for each adapter"
+    for _ in range(2):
+        store.forget(KEY)
+        assert read(KEY) is None
 
 
 @pytest.mark.parametrize("changed", ["adapter", "driver", "backend", "wgpu", "kernels"])
 def test_another_device_driver_or_kernel_has_no_stored_tuning(folder: Path, changed: str) -> None:
     store.write(KEY, GPU)
-    assert store.read(replace(KEY, **{changed: "other"}), ALLOWED) is None
+    assert read(replace(KEY, **{changed: "other"})) is None
 
 
 def contents(tuning: str, adapter: str = "a card", more: str = "") -> str:
@@ -240,7 +177,7 @@ def test_valid_contents_are_read(folder: Path) -> None:
     """Valid files are read: the next test's files are refused for their faults alone."""
     folder.mkdir()
     (folder / KEY.file_name).write_text(contents(RIGHT), "utf-8")
-    assert store.read(KEY, ALLOWED) == GPU
+    assert read(KEY) == GPU
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
@@ -251,17 +188,17 @@ def test_damaged_contents_are_ignored_and_logged(
     folder.mkdir()
     path = folder / KEY.file_name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    assert store.read(KEY, ALLOWED) is None
+    assert read(KEY) is None
     assert str(path) in caplog.text
     assert store.write(KEY, GPU)
-    assert store.read(KEY, ALLOWED) == GPU
+    assert read(KEY) == GPU
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
 def test_a_path_that_is_no_regular_file_is_ignored(folder: Path, make: Any) -> None:
     folder.mkdir()
     make(folder / KEY.file_name)
-    assert store.read(KEY, ALLOWED) is None
+    assert read(KEY) is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(
@@ -269,7 +206,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(
 ) -> None:
     monkeypatch.setenv("TOKENGLASS_CACHE", "/dev/null/nowhere")
     assert not store.writable()
-    assert store.read(KEY, ALLOWED) is None
+    assert read(KEY) is None
     assert not store.write(KEY, GPU)
     assert "cannot be stored" in caplog.text
 
@@ -294,48 +231,73 @@ def test_autotuning_a_real_device_finds_a_valid_candidate(
     device: Device, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        probed = autotune(device, 1.0)
+        probed = autotune(device, replace(Procedure.of(device.info), budget_s=2.0))
     assert probed.faults == ()
-    assert replace(probed.chosen, q8_activations=False) in candidates(device.tuning)
-    assert [row.name for row in probed.rows if row.chosen] == [str(probed.chosen)]
-    assert all(row.decode_gweights > 0 and row.prefill_gflops for row in probed.rows)
-    floats, as_q8 = probed.activations
-    assert (as_q8.chosen, floats.chosen) == (
-        probed.chosen.q8_activations,
-        not probed.chosen.q8_activations,
-    )
-    assert not probed.chosen.q8_activations or as_q8.decode_gweights > floats.decode_gweights
-    assert len(probed.rows) + probed.n_skipped == len(candidates(device.tuning))
+    assert may_choose(device.tuning, probed.chosen)
+    choices = tile_choices(device.tuning, device.policy.max_rows)
+    assert [row.products for row in probed.rows] == [choice.products for choice in choices]
+    assert all(row.gflops > 0 for row in probed.rows)
+    assert any(row.chosen for row in probed.rows) == (probed.chosen != device.tuning)
+    assert all(row.chosen <= (row.speedup is not None) for row in probed.rows)
     assert device.info.name in caplog.text
-    used = device.policy.autotunes and not device.checked
-    assert probed.stored == (used if device.policy.autotunes else None)
-    assert stored_tuning(device.info) == (probed.chosen if used else None)
+    assert stored_tuning(device.info) == (probed.chosen if probed.stored else None)
+    if device.policy.autotunes_at_start:
+        assert probed.stored == (not device.checked)
+
+
+@pytest.mark.slow
+def test_a_gpu_is_tuned_by_products_and_whole_steps_and_the_next_start_uses_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A software device that poses as a GPU, whose tiles do not suit it. Its model is small, and
+    its reference may move."""
+    other_devices.pose(monkeypatch, "discrete")
+    rounds = replace(GPU_PROCEDURE.rounds, max_drift=None, least=1)
+    of = replace(GPU_PROCEDURE, shape=LLAMA_SHAPES["tiny"], rotated_bytes=4 << 20, rounds=rounds)
+    monkeypatch.setattr(tuning_module, "LEAST_STEP_GAIN", 0.0)
+    said: list[float] = []
+    device = Device.open(checked=False)
+    result = autotune(device, replace(of, budget_s=40.0), lambda done, text: said.append(done))
+    assert result.faults == ()
+    assert len(result.rows) == 5
+    assert said == sorted(said)
+    assert may_choose(GPU, result.chosen)
+    for row in result.rows:
+        assert row.chosen == (row.step_speedup is not None), row
+    assert result.stored == (True if result.chosen != GPU else None)
+    assert load_tuning(device).tuning == result.chosen
+    device.close()
+
+
+@pytest.fixture
+def model(device: Device) -> Iterator[RandomModel]:
+    with closing(RandomModel(device, SOFTWARE_PROCEDURE, "q8")) as model:
+        yield model
 
 
 @pytest.mark.parity
-def test_every_candidate_is_compared_with_the_defaults_result(device: Device) -> None:
-    timer = MatmulTimer(device, device.tuning)
-    assert timer.begin(MatmulTrial.of("prefill", device.tuning)) == ""
-    expected = timer._matmuls["prefill"].expected
-    assert expected is not None
+def test_every_candidate_is_compared_with_the_defaults_result(model: RandomModel) -> None:
+    timer, tuning = ProductTimer(model), model.device.tuning
+    assert timer.begin(tuning, 2) == ""
+    (expected,) = timer._expected[2]
+    assert expected.shape == (2, model.products[0].n)
     assert 0.5 < expected.std() < 2
-    assert expected.shape[0] == MatmulSizes.of(device.tuning).prefill_rows
-    timer._matmuls["prefill"].expected = expected + np.float32(1e-3)
-    assert "instead of" in timer.begin(MatmulTrial.of("prefill", device.tuning))
-    timer.close()
+    timer._expected[2] = [expected + np.float32(1e-3)]
+    assert "instead of" in timer.begin(tuning, 2)
+    as_q8 = replace(tuning, q8_activations=True)
+    assert timer.begin(as_q8, 2) == ""
+    timer._expected[2] = [expected + np.float32(0.1)]
+    assert "instead of" in timer.begin(as_q8, 2)
 
 
 @pytest.mark.parity
-def test_q8_activations_are_compared_with_f32(device: Device) -> None:
-    timer, as_q8 = (
-        MatmulTimer(device, device.tuning, "q8"),
-        replace(device.tuning, q8_activations=True),
-    )
-    assert timer.begin(MatmulTrial.of("decode", device.tuning)) == ""
-    assert timer.begin(MatmulTrial.of("decode", as_q8)) == ""
-    timer._matmuls["decode"].expected += np.float32(0.1)
-    assert "instead of" in timer.begin(MatmulTrial.of("decode", as_q8))
-    timer.close()
+def test_whole_steps_are_those_of_the_engine(model: RandomModel) -> None:
+    timer, tuning = StepTimer(model), model.device.tuning
+    assert timer.begin(tuning, 2) == ""
+    labels = [dispatch.label for dispatch in timer._plans[tuning, 2].dispatches]
+    assert {"embed", "layer00.attn.qkv", "layer00.mlp.down", "head", "sample"} <= set(labels)
+    timer.warm_up(tuning, 2, 0.0)
+    assert timer.seconds(tuning, 2) > 0
 
 
 @pytest.mark.parity
@@ -345,13 +307,6 @@ def test_the_cost_of_a_timestamp_is_measured_where_one_can_be_taken(device: Devi
         assert found is None or 0 <= found < 1e4
     else:
         assert found is None
-
-
-def test_weights_that_are_measured_for_gpus_exceed_their_caches() -> None:
-    sizes = MatmulSizes.of(GPU)
-    assert sizes == COALESCED_SIZES
-    assert 2 * BASE_N * sizes.most_copies * sizes.k == 256 << 20
-    assert MatmulTrial.of("prefill", GPU).tile.m == GPU.shared_m
 
 
 def test_a_result_that_was_not_written_is_wrong() -> None:
@@ -364,18 +319,58 @@ def test_a_result_that_was_not_written_is_wrong() -> None:
     )
 
 
+# ---- what a start does ----------------------------------------------------------------------
+
+
+class FakeModel:
+    """In the place of `RandomModel`."""
+
+    def __init__(self, device: Device, procedure: Procedure, dtype: str) -> None:
+        self.dtype = dtype
+
+    def multiply_adds(self, n_rows: int) -> int:
+        return n_rows
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_gpu_stores_only_what_whole_steps_confirmed(
+    checked_device: Device, folder: Path, monkeypatch: pytest.MonkeyPatch, confirmed: bool
+) -> None:
+    gpu = with_info(replace(checked_device, checked=False, tuning=GPU), software=False)
+    products = FakeTimer(FakeGpu(compiling_s=0.0), {BEST: 1.2})
+    steps = FakeTimer(products.gpu, {BEST: 1.1 if confirmed else 0.9})
+    monkeypatch.setattr(tuning_module, "RandomModel", FakeModel)
+    monkeypatch.setattr(tuning_module, "ProductTimer", lambda model: products)
+    monkeypatch.setattr(tuning_module, "StepTimer", lambda model: steps)
+    store.write(key_of(gpu.info), replace(GPU, shared_m=4))
+    result = autotune(gpu)
+    row, *others = result.rows
+    assert row.best == str(BEST.one_row)
+    assert (row.speedup, row.step_speedup) == pytest.approx((1.2, 1.1 if confirmed else 0.9))
+    assert (row.chosen, result.stored) == ((True, True) if confirmed else (False, None))
+    assert not any(other.chosen or other.step_speedup for other in others)
+    assert stored_tuning(gpu.info) == (BEST if confirmed else None), "what was there is gone"
+
+
+def best_of(device: Device) -> Tuning:
+    return tile_choices(device.tuning, device.policy.max_rows)[0].candidates(device.tuning)[0]
+
+
 class TestTuned:
-    """Measured at the first start, stored for the next."""
+    """Software devices are measured at the first start; GPUs use what a probe has stored."""
 
     @pytest.fixture(autouse=True)
     def probes(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Names of the devices measured; the second candidate is always the best."""
+        """Names of the devices measured; `best_of` is always the best."""
         names: list[str] = []
 
-        def fake(device: Device) -> AutotuneResult:
+        def fake(device: Device, progress: Any) -> AutotuneResult:
             names.append(device.info.name)
-            best = candidates(device.tuning)[1]
+            best = best_of(device)
             stored = store.write(key_of(device.info), best)
+            progress(0.0, "measuring")
             return AutotuneResult(device.info, (), (), 0, best, stored)
 
         monkeypatch.setattr(tuning_module, "autotune", fake)
@@ -385,25 +380,35 @@ class TestTuned:
         device = with_info(replace(checked_device, checked=False), software=True)
         said: list[str] = []
         first = load_tuning(device, lambda fraction, message: said.append(message))
-        assert first.tuning == candidates(device.tuning)[1]
-        assert said == [f"measuring kernels on {device.info.name}"]
+        assert first.tuning == best_of(device)
+        assert said == ["measuring"]
         assert load_tuning(device) == first
         updated = replace(device, info=replace(device.info, driver="another"))
         assert load_tuning(updated).tuning == first.tuning
         assert len(probes) == 2
 
-    def test_a_gpu_keeps_its_default_tiles(
+    def test_a_gpu_is_not_measured_and_uses_what_a_probe_stored(
         self, checked_device: Device, probes: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also with a measurement stored by an earlier version."""
-        gpu = with_info(replace(checked_device, checked=False), software=False)
-        store.write(key_of(gpu.info), candidates(gpu.tuning)[1])
+        gpu = with_info(replace(checked_device, checked=False, tuning=GPU), software=False)
         monkeypatch.setattr(tuning_module, "timestamp_us", lambda device: 0.1)
         tuned = load_tuning(gpu)
-        assert tuned.tuning == gpu.tuning
+        assert (tuned.tuning, stored_tuning(gpu.info)) == (GPU, None)
         assert (tuned.policy.timestamp_us, tuned.policy.timed_every) == (0.1, 1)
-        assert stored_tuning(gpu.info) is None
+        store.write(key_of(gpu.info), BEST)
+        assert load_tuning(gpu) == replace(tuned, tuning=BEST)
         assert probes == []
+
+    def test_what_an_earlier_version_stored_is_not_used(
+        self, checked_device: Device, probes: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gpu = with_info(replace(checked_device, checked=False, tuning=GPU), software=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(tuning_module, "VERSION", 1)
+            tuning_module._digest.cache_clear()
+            store.write(key_of(gpu.info), BEST)
+        tuning_module._digest.cache_clear()
+        assert stored_tuning(gpu.info) is None
 
     def test_nothing_is_measured_where_results_cannot_be_stored(
         self, checked_device: Device, probes: list[str], monkeypatch: pytest.MonkeyPatch
