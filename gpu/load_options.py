@@ -61,8 +61,8 @@ class LoadOptions:
                         folder of an encoder-decoder beside the model, for instruments; None: there
                         is none
     warm_up             compile the kernels of the first requests while the engine is idle
-    autotune            on devices whose policy says so, use the kernels that are fastest on this
-                        adapter; measured now, in a few seconds, if they never were
+    autotune            use the kernels that were measured to be fastest on this adapter; a software
+                        device is measured now, in a few seconds, if it never was
     """
 
     dtype: str = "f16"

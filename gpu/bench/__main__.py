@@ -117,7 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--probe",
         action="store_true",
-        help="use the kernel tuning stored for the adapter; measure it now if there is none",
+        help="use the kernel tuning stored for the adapter; a software device is measured now if "
+        "there is none",
     )
     add("--prompt", type=int, default=128, help="prompt tokens")
     add("--tokens", type=int, default=64, help="decode steps")

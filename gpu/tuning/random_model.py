@@ -154,18 +154,20 @@ class _PassTimer:
 
     def __init__(self, of: RandomModel, step: Tensor) -> None:
         self._of, self._step, self._n_rows = of, step, 0
-        self._kernels = Kernels(of.device)
         self._plans: dict[tuple[Tuning, int], Plan] = {}
         self._repeats: dict[int, int] = {}
         self._prepared: dict[tuple[Tuning, int, int], Any] = {}
 
     def warm_up(self, tuning: Tuning, n_rows: int, seconds: float) -> None:
-        began, took = time.perf_counter(), 0.0
-        self._write(n_rows)
-        prepared = self._prepare(self._plans[tuning, n_rows], 1)
-        while not took or time.perf_counter() < began + seconds:
-            took = self._run(prepared)
-        self._repeats[n_rows] = max(1, min(int(self._of.procedure.pass_s / took), MOST_REPEATS))
+        """Also find how often the work is repeated, so that the device hardly waits."""
+        until = time.perf_counter() + seconds
+        self._repeats[n_rows] = 1
+        while True:
+            took = self.seconds(tuning, n_rows)
+            wanted = min(int(self._of.procedure.pass_s / max(took, 1e-9)), MOST_REPEATS)
+            self._repeats[n_rows] = 1 << max(0, wanted.bit_length() - 1)
+            if time.perf_counter() >= until:
+                return
 
     def seconds(self, tuning: Tuning, n_rows: int) -> float:
         self._write(n_rows)
@@ -215,6 +217,7 @@ class ProductTimer(_PassTimer):
         memory, matrices = of.memory, of.products
         super().__init__(of, memory.zeros("autotune.step", (STEP_BYTES // 4,), "u32", uniform=True))
         most, rng = memory.max_rows, np.random.default_rng(0)
+        self._kernels = Kernels(of.device)
         self._x: dict[int, Tensor] = {}
         for k in {matrix.k for matrix in matrices}:
             x = np.zeros((most, padded(k)), np.float32)
