@@ -1,4 +1,5 @@
-// Dequantisation of weights stored as 4-bit q: q · scale + minimum, both float16 per block; see lib/weights.wgsl.
+// Dequantisation of weights stored as 4-bit q: q · scale + minimum, both float16 per block; see
+// lib/weights.wgsl.
 const BLOCK_LOADS = 1u;
 const SCALES_PER_LOAD = 4u;
 
