@@ -2,9 +2,10 @@
 
 A shader is specialised in two ways: `override` constants, and a prelude of `const` and `alias`
 lines for what WGSL cannot override (private array lengths, types). A `// use: name` line adds
-shaders/lib/name.wgsl and its own uses before the shader. Ops bind by name; only the shader declares
-the order of its bindings. One that ends in `// optional` may be left out: every binding costs the
-host time at each dispatch.
+shaders/lib/name.wgsl and its own uses before the shader. A loop whose line ends in `// unroll` is
+unrolled for devices that need it. Ops bind by name; only the shader declares the order of its
+bindings. One that ends in `// optional` may be left out: every binding costs the host time at each
+dispatch.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import wgpu
 
 from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
+from gpu.webgpu.unroll import unmarked, unrolled
 
 _BINDING = re.compile(
     r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(uniform|storage)\s*(?:,\s*(read_write|read)\s*)?>"
@@ -56,12 +58,15 @@ def compose(
     prelude: Mapping[str, str],
     lib: Mapping[str, str] | None = None,
     unbound: Collection[str] = (),
+    *,
+    unroll: bool = False,
 ) -> str:
     """Return the whole source of shader `name`: prelude, the library files it uses, itself.
 
     `prelude` maps a WGSL declaration such as "const TILE_M" or "alias Scalar" to its value. `lib`
     maps a used name to the file that replaces it, e.g. {"weight": "weight_f16"}. `unbound` names
-    optional bindings to do without; raises ValueError for one that is not optional.
+    optional bindings to do without; raises ValueError for one that is not optional, and for a
+    marked loop that cannot be unrolled if it is to `unroll` them.
     """
     lib = lib or {}
     parts = ["".join(f"{declaration} = {value};\n" for declaration, value in prelude.items())]
@@ -75,7 +80,8 @@ def compose(
         parts.append(source)
 
     add(read_shader(name))
-    return _without(frozenset(unbound), _overrides_first("\n".join(parts)), name)
+    source = _without(frozenset(unbound), _overrides_first("\n".join(parts)), name)
+    return unrolled(source) if unroll else unmarked(source)
 
 
 # Many kernels have the same text, and differ in constants: each text is read once.
@@ -183,13 +189,14 @@ class Kernels:
     ) -> Kernel:
         """Return the kernel of shader `name` with these overrides; a new one starts to compile.
 
-        Raises ValueError for an override that the shader does not declare, and for a binding in
-        `unbound` that it needs.
+        Raises ValueError for an override that the shader does not declare, for a binding in
+        `unbound` that it needs, and for a loop that cannot be unrolled.
         """
         prelude, lib = prelude or {}, self.device.policy.lib | dict(lib or {})
         key = (name, _items(constants), _items(prelude), _items(lib), unbound)
         if key not in self._kernels:
-            source = compose(name, prelude, lib, unbound)
+            unroll = self.device.policy.unrolls_loops
+            source = compose(name, prelude, lib, unbound, unroll=unroll)
             self._kernels[key] = self._begin(name, source, dict(constants))
         return self._kernels[key]
 

@@ -62,7 +62,7 @@ fn key_places(run: SequenceRows, keys: SplitKeys, some: u32, lane: u32) -> KeyPl
   let first = clamp(own, seen / LOADED_KEYS * LOADED_KEYS, last / LOADED_KEYS * LOADED_KEYS);
   let at = key_at(run, first) + lane % CHUNKS;
   var places = KeyPlaces();
-  for (var j = 0u; j < LOADED_KEYS; j++) {
+  for (var j = 0u; j < LOADED_KEYS; j++) { // unroll
     places[j] = at + (clamp(first + j, seen, last) - first) * CHUNKS;
   }
   return places;
@@ -76,9 +76,9 @@ fn score_split(
     let at = key_places(run, keys, some, lane);
     var loads = KeyLoads();
     if (keys.seen < keys.end) { // else every key of the split is before the rows' windows
-      for (var j = 0u; j < LOADED_KEYS; j++) { loads[j] = load_key(at[j]); }
+      for (var j = 0u; j < LOADED_KEYS; j++) { loads[j] = load_key(at[j]); } // unroll
       if (some == 0u) {
-        for (var j = 0u; j < LOADED_KEYS; j++) { (*values)[j] = load_value(at[j]); }
+        for (var j = 0u; j < LOADED_KEYS; j++) { (*values)[j] = load_value(at[j]); } // unroll
       }
     }
     for (var first = 0u; first < QUERIES; first += SCORED_QUERIES) {
@@ -98,16 +98,18 @@ fn score_place(c: u32, n: u32) -> u32 { return c * SCORED_QUADS + (n ^ (c % BANK
 fn share_scores(run: SequenceRows, first: u32, at: KeyPlaces, loads: KeyLoads, lane: u32) {
   let chunk = lane % CHUNKS;
   var queries = array<Numbers, SCORED_QUERIES>();
-  for (var i = 0u; i < SCORED_QUERIES; i++) {
+  for (var i = 0u; i < SCORED_QUERIES; i++) { // unroll
     let query = query_at(run, first + i) + chunk * CACHED_VEC4S;
-    for (var v = 0u; v < CACHED_VEC4S; v++) { queries[i][v] = floats_of(q[query + v]); }
+    for (var v = 0u; v < CACHED_VEC4S; v++) { queries[i][v] = floats_of(q[query + v]); } // unroll
   }
-  for (var quad = 0u; quad < QUADS; quad++) {
+  for (var quad = 0u; quad < QUADS; quad++) { // unroll
     var k = array<Numbers, 4>();
-    for (var j = 0u; j < 4u; j++) { k[j] = key_of(loads[4u * quad + j], at[4u * quad + j]); }
-    for (var i = 0u; i < SCORED_QUERIES; i++) {
+    for (var j = 0u; j < 4u; j++) { // unroll
+      k[j] = key_of(loads[4u * quad + j], at[4u * quad + j]);
+    }
+    for (var i = 0u; i < SCORED_QUERIES; i++) { // unroll
       var sum = vec4f();
-      for (var v = 0u; v < CACHED_VEC4S; v++) {
+      for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
         sum = vec4f(dot_add(queries[i][v], k[0][v], sum.x), dot_add(queries[i][v], k[1][v], sum.y),
                     dot_add(queries[i][v], k[2][v], sum.z), dot_add(queries[i][v], k[3][v], sum.w));
       }
@@ -184,18 +186,18 @@ fn add_values(
   for (var some = 0u; some < group_keys(); some += LOADED_KEYS) {
     let at = key_places(run, keys, some, lane);
     if (some > 0u && keys.seen < keys.end) {
-      for (var j = 0u; j < LOADED_KEYS; j++) { (*values)[j] = load_value(at[j]); }
+      for (var j = 0u; j < LOADED_KEYS; j++) { (*values)[j] = load_value(at[j]); } // unroll
     }
-    for (var quad = 0u; quad < QUADS; quad++) {
+    for (var quad = 0u; quad < QUADS; quad++) { // unroll
       let weights_at = (lane / CHUNKS * group_keys() + some) / 4u + quad;
       var x = array<Numbers, 4>();
-      for (var j = 0u; j < 4u; j++) {
+      for (var j = 0u; j < 4u; j++) { // unroll
         x[j] = value_of((*values)[4u * quad + j], at[4u * quad + j]);
       }
-      for (var round = 0u; round < ADDED_ROUNDS; round++) {
-        for (var i = 0u; i < ADDED_QUERIES; i++) {
+      for (var round = 0u; round < ADDED_ROUNDS; round++) { // unroll
+        for (var i = 0u; i < ADDED_QUERIES; i++) { // unroll
           let w = weights[(round * ADDED_QUERIES + i) * (SPLIT / 4u) + weights_at];
-          for (var v = 0u; v < CACHED_VEC4S; v++) {
+          for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
             let sum = fma(vec4f(w.y), x[1][v], fma(vec4f(w.x), x[0][v], sums[round][i][v]));
             sums[round][i][v] = fma(vec4f(w.w), x[3][v], fma(vec4f(w.z), x[2][v], sum));
           }
@@ -203,9 +205,9 @@ fn add_values(
       }
     }
   }
-  for (var round = 0u; round < ADDED_ROUNDS; round++) {
-    for (var i = 0u; i < ADDED_QUERIES; i++) {
-      for (var v = 0u; v < CACHED_VEC4S; v++) {
+  for (var round = 0u; round < ADDED_ROUNDS; round++) { // unroll
+    for (var i = 0u; i < ADDED_QUERIES; i++) { // unroll
+      for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
         partial[(i * CACHED_VEC4S + v) * LANES + lane] = sums[round][i][v];
       }
     }

@@ -75,12 +75,12 @@ fn weight_place(k: u32, quad: u32) -> u32 {
 }
 
 fn score_split(run: SequenceRows, begin: u32, seen: u32, end: u32, lane: u32) {
-  for (var q = 0u; q < LANE_QUADS; q++) { scores[q] = array<vec4f, LANE_KEYS>(); }
-  for (var h = 0u; h < KEY_COPIES; h++) {
+  for (var q = 0u; q < LANE_QUADS; q++) { scores[q] = array<vec4f, LANE_KEYS>(); } // unroll
+  for (var h = 0u; h < KEY_COPIES; h++) { // unroll
     let key = begin + (lane + h * LANES) / BLOCK_CHUNKS;
     keys_from[h] = key_at(run, clamp(key, seen, end - 1u)) + (lane + h * LANES) % BLOCK_CHUNKS;
   }
-  for (var h = 0u; h < QUERY_COPIES; h++) {
+  for (var h = 0u; h < QUERY_COPIES; h++) { // unroll
     let n = lane + h * LANES;
     queries_from[h] = query_at(run, n / BLOCK_VEC4S) + n % BLOCK_VEC4S;
   }
@@ -97,12 +97,12 @@ fn score_split(run: SequenceRows, begin: u32, seen: u32, end: u32, lane: u32) {
 
 // Copies a block of all keys from chunk `first` on.
 fn copy_keys(first: u32, lane: u32) {
-  for (var h = 0u; h < KEY_COPIES; h++) {
+  for (var h = 0u; h < KEY_COPIES; h++) { // unroll
     let n = lane + h * LANES;
     let key = n / BLOCK_CHUNKS;
     if (key < TILE_KEYS && first + n % BLOCK_CHUNKS < CHUNKS) {
       let k = key_numbers(keys_from[h] + first);
-      for (var v = 0u; v < CACHED_VEC4S; v++) {
+      for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
         let d = n % BLOCK_CHUNKS * CACHED_VEC4S + v;
         tile[key_place(d, key % LANE_KEYS, key / LANE_KEYS)] = k[v];
       }
@@ -112,7 +112,7 @@ fn copy_keys(first: u32, lane: u32) {
 
 // Copies a block of all queries from vec4 `first` on.
 fn copy_queries(first: u32, lane: u32) {
-  for (var h = 0u; h < QUERY_COPIES; h++) {
+  for (var h = 0u; h < QUERY_COPIES; h++) { // unroll
     let n = lane + h * LANES;
     if (n < TILE_QUERIES * BLOCK_VEC4S && first + n % BLOCK_VEC4S < HEAD_VEC4S) {
       tile[query_place(n % BLOCK_VEC4S, n / BLOCK_VEC4S)] = floats_of(q[queries_from[h] + first]);
@@ -124,22 +124,22 @@ fn copy_queries(first: u32, lane: u32) {
 fn add_chunk(c: u32, lane: u32) {
   let column = lane % KEY_COLUMNS;
   var k = array<Numbers, LANE_KEYS>();
-  for (var j = 0u; j < LANE_KEYS; j++) {
-    for (var v = 0u; v < CACHED_VEC4S; v++) {
+  for (var j = 0u; j < LANE_KEYS; j++) { // unroll
+    for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
       k[j][v] = tile[key_place(c * CACHED_VEC4S + v, j, column)];
     }
   }
-  for (var quad = 0u; quad < LANE_QUADS; quad++) {
+  for (var quad = 0u; quad < LANE_QUADS; quad++) { // unroll
     var x = array<Numbers, 4>();
-    for (var e = 0u; e < 4u; e++) {
+    for (var e = 0u; e < 4u; e++) { // unroll
       let i = (lane / KEY_COLUMNS * LANE_QUADS + quad) * 4u + e;
-      for (var v = 0u; v < CACHED_VEC4S; v++) {
+      for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
         x[e][v] = tile[query_place(c * CACHED_VEC4S + v, i)];
       }
     }
-    for (var j = 0u; j < LANE_KEYS; j++) {
+    for (var j = 0u; j < LANE_KEYS; j++) { // unroll
       var sum = vec4f();
-      for (var v = 0u; v < CACHED_VEC4S; v++) {
+      for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
         sum = vec4f(dot_add(x[0][v], k[j][v], sum.x), dot_add(x[1][v], k[j][v], sum.y),
                     dot_add(x[2][v], k[j][v], sum.z), dot_add(x[3][v], k[j][v], sum.w));
       }
@@ -152,7 +152,7 @@ fn add_chunk(c: u32, lane: u32) {
 fn weigh_split(run: SequenceRows, begin: u32, lane: u32) {
   let column = lane % KEY_COLUMNS;
   if (lane < SCORE_LANES) {
-    for (var quad = 0u; quad < LANE_QUADS; quad++) {
+    for (var quad = 0u; quad < LANE_QUADS; quad++) { // unroll
       let place = column_place(column, lane / KEY_COLUMNS * LANE_QUADS + quad);
       weights[place] = mask_scores(run, begin + column * LANE_KEYS, quad, lane);
     }
@@ -187,13 +187,13 @@ fn mask_scores(run: SequenceRows, first: u32, quad: u32, lane: u32) -> vec4f {
   var least = vec4u();
   var n_keys = vec4u();
   let query = (lane / KEY_COLUMNS * LANE_QUADS + quad) * 4u;
-  for (var e = 0u; e < 4u; e++) {
+  for (var e = 0u; e < 4u; e++) { // unroll
     let row = row_of(run, query + e);
     least[e] = first_seen(row);
     n_keys[e] = select(0u, last_seen(row) + 1u, (query + e) / HEADS < run.n);
   }
   var top = vec4f(LOWEST);
-  for (var j = 0u; j < LANE_KEYS; j++) {
+  for (var j = 0u; j < LANE_KEYS; j++) { // unroll
     let key = vec4u(first + j);
     let is_seen = (key < n_keys) & (key >= least) & queries_unmasked(run, query, first + j);
     let score = scores_of(scores[quad][j], query_biases(run, query, first + j));
@@ -208,14 +208,14 @@ fn mask_scores(run: SequenceRows, first: u32, quad: u32, lane: u32) -> vec4f {
 fn queries_unmasked(run: SequenceRows, query: u32, key: u32) -> vec4<bool> {
   var found = vec4<bool>(true);
   if (!MASKED) { return found; }
-  for (var e = 0u; e < 4u; e++) { found[e] = are_unmasked(run, query + e, vec4u(key)).x; }
+  for (var e = 0u; e < 4u; e++) { found[e] = are_unmasked(run, query + e, vec4u(key)).x; } // unroll
   return found;
 }
 
 // What is added to the scores of a key for four queries from `query` on.
 fn query_biases(run: SequenceRows, query: u32, key: u32) -> vec4f {
   var biases = vec4f();
-  for (var e = 0u; e < 4u; e++) {
+  for (var e = 0u; e < 4u; e++) { // unroll
     biases[e] = position_bias(row_of(run, query + e), head_of(run, query + e), key);
   }
   return biases;
@@ -225,7 +225,7 @@ fn query_biases(run: SequenceRows, query: u32, key: u32) -> vec4f {
 // before.
 fn weigh_keys(on: bool, lane: u32) {
   let column = lane % KEY_COLUMNS;
-  for (var quad = 0u; quad < LANE_QUADS; quad++) {
+  for (var quad = 0u; quad < LANE_QUADS; quad++) { // unroll
     let of_tile = lane / KEY_COLUMNS * LANE_QUADS + quad;
     let i = of_tile * 4u;
     let top = vec4f(states[i].maximum, states[i + 1u].maximum,
@@ -237,7 +237,7 @@ fn weigh_keys(on: bool, lane: u32) {
       sum = weights[before];
       if (CAPTURE) { weighted = weights[WEIGHTED_AT + before]; }
     }
-    for (var j = 0u; j < LANE_KEYS; j++) {
+    for (var j = 0u; j < LANE_KEYS; j++) { // unroll
       let s = scores[quad][j];
       let below = s - top;
       // A query may see no key of the split; then all differences are 0 and weights would be 1.
@@ -272,8 +272,8 @@ fn add_values(run: SequenceRows, split: u32, seen: u32, end: u32, lane: u32) {
     }
   }
   if (quad < TILE_QUADS) {
-    for (var f = 0u; f < ADDED_QUADS; f++) {
-      for (var e = 0u; e < 4u; e++) {
+    for (var f = 0u; f < ADDED_QUADS; f++) { // unroll
+      for (var e = 0u; e < 4u; e++) { // unroll
         let i = (quad + f) * 4u + e;
         if (has_keys(run, i, split)) {
           store_values(run, split, i, lane % HEAD_VEC4S, sums.totals[f][e]);
@@ -287,9 +287,9 @@ fn add_values(run: SequenceRows, split: u32, seen: u32, end: u32, lane: u32) {
 fn share_weights(piece: u32, lane: u32) {
   let column = lane % KEY_COLUMNS;
   if (lane < SCORE_LANES && column / PIECE_COLUMNS == piece) {
-    for (var j = 0u; j < LANE_KEYS; j++) {
+    for (var j = 0u; j < LANE_KEYS; j++) { // unroll
       let k = column % PIECE_COLUMNS * LANE_KEYS + j;
-      for (var f = 0u; f < LANE_QUADS; f++) {
+      for (var f = 0u; f < LANE_QUADS; f++) { // unroll
         weights[weight_place(k, lane / KEY_COLUMNS * LANE_QUADS + f)] = scores[f][j];
       }
     }
@@ -305,7 +305,7 @@ fn copy_values(run: SequenceRows, first: u32, seen: u32, end: u32, lane: u32) {
     if (first + k >= seen && first + k < end) {
       x = value_numbers(key_at(run, first + k) + n % CHUNKS);
     }
-    for (var v = 0u; v < CACHED_VEC4S; v++) {
+    for (var v = 0u; v < CACHED_VEC4S; v++) { // unroll
       tile[value_place(k, n % CHUNKS * CACHED_VEC4S + v)] = x[v];
     }
   }
@@ -317,16 +317,16 @@ fn add_value_tile(first: u32, quad: u32, d: u32, sums: ptr<function, ValueSums>)
     for (var own = 0u; own < LANE_KEYS; own++) {
       let k = some + own;
       let x = tile[value_place(k, d)];
-      for (var f = 0u; f < ADDED_QUADS; f++) {
+      for (var f = 0u; f < ADDED_QUADS; f++) { // unroll
         let w = weights[weight_place(first + k, quad + f)];
-        for (var e = 0u; e < 4u; e++) {
+        for (var e = 0u; e < 4u; e++) { // unroll
           (*sums).chains[f][e] = fma(vec4f(w[e]), x, (*sums).chains[f][e]);
         }
       }
     }
     if ((first + some + LANE_KEYS) % GROUP_KEYS == 0u) {
-      for (var f = 0u; f < ADDED_QUADS; f++) {
-        for (var e = 0u; e < 4u; e++) {
+      for (var f = 0u; f < ADDED_QUADS; f++) { // unroll
+        for (var e = 0u; e < 4u; e++) { // unroll
           (*sums).totals[f][e] += (*sums).chains[f][e];
           (*sums).chains[f][e] = vec4f();
         }

@@ -12,7 +12,9 @@ fn load_quarters(
   var found = array<vec4u, LANE_LOADS>();
   let first = quarter * BLOCK_LOADS; // word of the block
   if (LANE_WORDS >= 4u) {
-    for (var l = 0u; l < LANE_LOADS; l++) { found[l] = load_at(place, offset + first / 4u + l); }
+    for (var l = 0u; l < LANE_LOADS; l++) { // unroll
+      found[l] = load_at(place, offset + first / 4u + l);
+    }
   } else {
     found[0].x = word_at(place, offset + first / 4u, first % 4u);
     if (LANE_WORDS == 2u) { found[0].y = word_at(place, offset + first / 4u, first % 4u + 1u); }

@@ -16,7 +16,7 @@ var<private> scale_min: array<vec2f, TILE_N>; // set by `load_scales`
 // Starts at column `first_n`, a multiple of TILE_N. Columns past the edge repeat the last one, with
 // scales that may be of another column.
 fn begin_columns(first_n: u32) {
-  for (var j = 0u; j < TILE_N; j++) {
+  for (var j = 0u; j < TILE_N; j++) { // unroll
     let row = weight_row(min(first_n + j, N - 1u));
     packed_at[j] = blocks_at(row);
     scales_begin[j] = scales_at(row);
@@ -30,7 +30,7 @@ fn begin_columns(first_n: u32) {
 fn load_scales(block: u32) {
   if (SCALES_PER_LOAD == 0u) { return; }
   var loaded = vec4u();
-  for (var j = 0u; j < TILE_N; j++) {
+  for (var j = 0u; j < TILE_N; j++) { // unroll
     let index = column_scale_index(j, block);
     if (INTERLEAVE % TILE_N == 0u) {
       if (j % SCALES_DIVISOR == 0u) { loaded = load_at(scales_begin[j], scale_offset(index)); }

@@ -9,7 +9,8 @@
 // A lane has LANE_QUARTERS neighbouring chains of each of LANE_QUADS quads, so that it loads up to
 // 16 bytes of weights at a time: a slot. The slots of ROUNDS rounds are all under way, and each is
 // filled again as soon as it is used; so is the x of the next rounds. Slots and halves of a quarter
-// are calls with constants, not loops: drivers keep arrays that a long loop indexes in memory.
+// are calls with constants, for devices whose loops are not unrolled: drivers keep arrays that a
+// long loop indexes in memory.
 //
 // In workgroup memory, vec4 v of block b of a row is at 8b + (v ^ b % 8): what neighbouring lanes
 // read then lies in different banks.
@@ -52,7 +53,7 @@ var<private> squares: array<f32, COPIES>; // Σ x² of the chains that this lane
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_columns(first_n);
   load_slots(lane);
-  for (var i = 0u; i < COPIES; i++) {
+  for (var i = 0u; i < COPIES; i++) { // unroll
     let copy = copy_of(i, lane);
     let row = source_row(min(first_m + copy / SPLIT_K, n_rows - 1u));
     x_from[i] = row * BLOCKS * BLOCK_VEC4S + copy % 4u * 2u;
@@ -67,7 +68,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   }
   var totals = array<f32, SUMS_M>();
   if (NORM) { totals[0] = total_squares(lane); }
-  for (var row = 0u; row < TILE_M; row += TAIL_ROWS) { add_chains(row, lane); }
+  for (var row = 0u; row < TILE_M; row += TAIL_ROWS) { add_chains(row, lane); } // unroll
   begin_scales(first_m + lane % TILE_M, n_rows, totals);
 }
 
@@ -76,9 +77,9 @@ fn copy_of(i: u32, lane: u32) -> u32 { return min(lane + i * WORKGROUP, TILE_M *
 
 // Loads what this lane copies of the blocks from `first` on. Blocks past the last repeat it.
 fn load_x(first: u32, lane: u32) {
-  for (var i = 0u; i < COPIES; i++) {
+  for (var i = 0u; i < COPIES; i++) { // unroll
     let chain = copy_of(i, lane) % SPLIT_K;
-    for (var r = 0u; r < ROUNDS; r++) {
+    for (var r = 0u; r < ROUNDS; r++) { // unroll
       let block_at = min(first + r * QUADS + chain / 4u, BLOCKS - 1u) * BLOCK_VEC4S;
       let at = x_from[i] + block_at;
       copied[i * ROUNDS + r] = array(floats_of(x[at]), floats_of(x[at + 1u]));
@@ -92,10 +93,10 @@ fn load_x(first: u32, lane: u32) {
 
 // Stores what `load_x` loaded, times the gain.
 fn store_x(first: u32, lane: u32) {
-  for (var i = 0u; i < COPIES; i++) {
+  for (var i = 0u; i < COPIES; i++) { // unroll
     let copy = copy_of(i, lane);
     let chain = copy % SPLIT_K;
-    for (var r = 0u; r < ROUNDS; r++) {
+    for (var r = 0u; r < ROUNDS; r++) { // unroll
       let block = r * QUADS + chain / 4u;
       var halves = copied[i * ROUNDS + r];
       if (NORM) {
@@ -149,7 +150,7 @@ fn use_slots(first: u32, lane: u32) {
 // repeat it.
 fn load_slot(slot: u32, first: u32, lane: u32) {
   let block = min(first + slot_block(slot, lane), BLOCKS - 1u);
-  for (var j = 0u; j < TILE_N; j++) {
+  for (var j = 0u; j < TILE_N; j++) { // unroll
     let s = slot * TILE_N + j;
     packed[s] = load_quarters(packed_at[j], block_offset(block), first_quarter(lane));
     if (SCALES_PER_LOAD > 0u) { scale_words[s] = load_scale(j, block); }
@@ -160,7 +161,7 @@ fn load_slot(slot: u32, first: u32, lane: u32) {
 fn use_slot(slot: u32, first: u32, lane: u32) {
   let block = first + slot_block(slot, lane);
   if (block < BLOCKS) {
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < TILE_N; j++) { // unroll
       scale_min[j] = scale_min_of(scale_words[slot * TILE_N + j], column_scale_index(j, block));
     }
     add_quarter(slot, 0u, lane);
@@ -181,14 +182,14 @@ fn add_quarter(slot: u32, quarter: u32, lane: u32) {
 
 fn add_half(slot: u32, quarter: u32, half: u32, lane: u32) {
   var w = array<vec4f, TILE_N>();
-  for (var j = 0u; j < TILE_N; j++) {
+  for (var j = 0u; j < TILE_N; j++) { // unroll
     w[j] = quarter_vec4(packed[slot * TILE_N + j], 2u * quarter + half, scale_min[j]);
   }
   let vec4_index = 2u * (first_quarter(lane) + quarter) + half;
   let at = x_place(slot_block(slot, lane), vec4_index);
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < TILE_M; i++) { // unroll
     let four = shared_vec4s[at + i * ROW_VEC4S];
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < TILE_N; j++) { // unroll
       let s = ((i * TILE_N + j) * LANE_QUADS + slot % LANE_QUADS) * LANE_QUARTERS + quarter;
       chains[s] = dot_add(four, w[j], chains[s]);
     }
@@ -201,9 +202,9 @@ fn add_chains(first: u32, lane: u32) {
   var found = chains;
   let mine = lane + lane / 8u;
   workgroupBarrier();
-  for (var v = 0u; v < PART_VEC4S; v++) {
+  for (var v = 0u; v < PART_VEC4S; v++) { // unroll
     var four = vec4f();
-    for (var e = 0u; e < 4u; e++) {
+    for (var e = 0u; e < 4u; e++) { // unroll
       let part = min(v * 4u + e, PARTS - 1u);
       let s = (first * TILE_N * LANE_QUADS + part) * LANE_QUARTERS;
       four[e] = found[s];
@@ -228,7 +229,9 @@ fn add_chains(first: u32, lane: u32) {
   }
   let row = lane % TILE_M - first;
   if (has_sums(lane) && row < TAIL_ROWS) {
-    for (var j = 0u; j < SUMS_N; j++) { sums[j] = add_quads(row, lane / TILE_M * SUMS_N + j); }
+    for (var j = 0u; j < SUMS_N; j++) { // unroll
+      sums[j] = add_quads(row, lane / TILE_M * SUMS_N + j);
+    }
   }
 }
 
@@ -237,9 +240,9 @@ fn add_chains(first: u32, lane: u32) {
 fn add_quads(row: u32, column: u32) -> f32 {
   let part = (row * TILE_N + column % TILE_N) * LANE_QUADS;
   var total = 0.0;
-  for (var c = 0u; c < LANE_QUADS; c++) {
+  for (var c = 0u; c < LANE_QUADS; c++) { // unroll
     let at = (part + c) / 4u * PART_STRIDE;
-    for (var q = 0u; q < SLOT_BLOCKS; q++) {
+    for (var q = 0u; q < SLOT_BLOCKS; q++) { // unroll
       let l = column / TILE_N * LANES + q * BLOCK_LANES;
       total += shared_vec4s[at + l + l / 8u][(part + c) % 4u];
     }
@@ -250,7 +253,7 @@ fn add_quads(row: u32, column: u32) -> f32 {
 // Σ x² of row lane % TILE_M of the tile.
 fn total_squares(lane: u32) -> f32 {
   workgroupBarrier();
-  for (var i = 0u; i < COPIES; i++) {
+  for (var i = 0u; i < COPIES; i++) { // unroll
     if (lane + i * WORKGROUP < TILE_M * SPLIT_K) {
       shared_vec4s[lane + i * WORKGROUP] = vec4f(squares[i], 0.0, 0.0, 0.0);
     }
@@ -263,7 +266,7 @@ fn total_squares(lane: u32) -> f32 {
   }
   workgroupBarrier();
   var total = 0.0;
-  for (var q = 0u; q < QUADS; q++) {
+  for (var q = 0u; q < QUADS; q++) { // unroll
     total += shared_vec4s[lane % TILE_M * SPLIT_K + 4u * q].x;
   }
   return total;

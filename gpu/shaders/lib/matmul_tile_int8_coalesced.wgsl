@@ -24,7 +24,7 @@ var<private> x_at: array<u32, TILE_M>; // offsets of the tile's rows in x
 
 // Same contract as in lib/matmul_tile.wgsl.
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < TILE_M; i++) { // unroll
     x_at[i] = source_row(min(first_m + i, n_rows - 1u)) * BLOCKS * Q8_BLOCK_LOADS;
   }
   begin_columns(first_n);
@@ -37,21 +37,21 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
 fn add_half(block: u32, half: u32) {
   load_scales(block);
   var q = array<vec4u, TILE_N>();
-  for (var j = 0u; j < TILE_N; j++) {
+  for (var j = 0u; j < TILE_N; j++) { // unroll
     q[j] = int8_half(packed_at[j], block_offset(block), half);
   }
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < TILE_M; i++) { // unroll
     let at = x_at[i] + block * Q8_BLOCK_LOADS;
     let p = words_of(x[at + half]);
     let of_x = floats_of(x[at + 2u]);
     if (HAS_MINS && half == 0u) {
-      for (var j = 0u; j < TILE_N; j++) {
+      for (var j = 0u; j < TILE_N; j++) { // unroll
         let s = i * TILE_N + j;
         sums[s] = fma(scale_min[j].y, of_x.z, sums[s]);
       }
     }
     let x_scale = select(of_x.x, of_x.y, half == 1u);
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < TILE_N; j++) { // unroll
       let s = i * TILE_N + j;
       sums[s] = add_int8_half(p, q[j], scale_min[j].x, x_scale, sums[s]);
     }

@@ -46,7 +46,7 @@ var<private> interleaved_rows: array<u32, WEIGHT_COPIES>;
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_copies(first_m - lane / LANES * TILE_M, first_n - lane % LANES * TILE_N, n_rows, lane);
   for (var first = 0u; first < BLOCKS_OF_QUADS; first += 2u) {
-    for (var h = 0u; h < HALVES; h++) { chains[h] = array<f32, TILE_M * TILE_N>(); }
+    for (var h = 0u; h < HALVES; h++) { chains[h] = array<f32, TILE_M * TILE_N>(); } // unroll
     for (var block = first; block < BLOCKS; block += BLOCKS_OF_QUADS) {
       copy_blocks(block, lane);
       workgroupBarrier();
@@ -58,18 +58,18 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
       }
       workgroupBarrier();
     }
-    for (var s = 0u; s < TILE_M * TILE_N; s++) {
+    for (var s = 0u; s < TILE_M * TILE_N; s++) { // unroll
       sums[s] += (chains[0][s] + chains[1][s]) + (chains[2][s] + chains[3][s]);
     }
   }
 }
 
 fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
-  for (var h = 0u; h < COPIES; h++) {
+  for (var h = 0u; h < COPIES; h++) { // unroll
     x_from[h] = x_row(group_m + lane / HALVES + h * COPIED_ROWS, n_rows);
   }
   x_scales_from = x_row(group_m + lane / 2u, n_rows);
-  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+  for (var h = 0u; h < WEIGHT_COPIES; h++) { // unroll
     let row = weight_row(min(group_n + column_of(lane / HALVES + h * COPIED_ROWS), N - 1u));
     weight_from[h] = blocks_at(row);
     scales_from[h] = scales_at(row);
@@ -93,7 +93,7 @@ fn copy_blocks(block: u32, lane: u32) {
   let half = lane % HALVES;
   let place = lane / HALVES;
   let of_half = min(block + half / 2u, BLOCKS - 1u);
-  for (var h = 0u; h < COPIES; h++) {
+  for (var h = 0u; h < COPIES; h++) { // unroll
     let bytes = words_of(x[x_from[h] + of_half * Q8_BLOCK_LOADS + half % 2u]);
     x_bytes[x_place(half, place + h * COPIED_ROWS)] = bytes;
   }
@@ -106,7 +106,7 @@ fn copy_blocks(block: u32, lane: u32) {
     x_scales[(2u * which + 1u) * GROUP_M + row] = of_x.y;
     if (HAS_MINS) { x_sums[which * GROUP_M + row] = of_x.z; }
   }
-  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+  for (var h = 0u; h < WEIGHT_COPIES; h++) { // unroll
     let bytes = int8_half(weight_from[h], block_offset(of_half), half % 2u);
     w_bytes[w_place(half, place + h * COPIED_ROWS)] = bytes;
     if (half % 2u == 0u) {
@@ -122,24 +122,24 @@ fn add_half(half: u32, lane: u32) {
   var q = array<vec4u, TILE_N>();
   var scales = array<f32, TILE_N>();
   var mins = array<f32, TILE_N>();
-  for (var j = 0u; j < TILE_N; j++) {
+  for (var j = 0u; j < TILE_N; j++) { // unroll
     let place = j * LANES + lane % LANES;
     q[j] = w_bytes[w_place(half, place)];
     scales[j] = w_scales[half / 2u * GROUP_N + place].x;
     if (HAS_MINS && half % 2u == 0u) { mins[j] = w_scales[half / 2u * GROUP_N + place].y; }
   }
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < TILE_M; i++) { // unroll
     let row = first_row + i;
     if (HAS_MINS && half % 2u == 0u) {
       let sum_of_x = x_sums[half / 2u * GROUP_M + row];
-      for (var j = 0u; j < TILE_N; j++) {
+      for (var j = 0u; j < TILE_N; j++) { // unroll
         let s = i * TILE_N + j;
         chains[half][s] = fma(mins[j], sum_of_x, chains[half][s]);
       }
     }
     let p = x_bytes[x_place(half, row)];
     let x_scale = x_scales[half * GROUP_M + row];
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < TILE_N; j++) { // unroll
       let s = i * TILE_N + j;
       chains[half][s] = add_int8_half(p, q[j], scales[j], x_scale, chains[half][s]);
     }

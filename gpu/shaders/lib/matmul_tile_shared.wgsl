@@ -41,7 +41,7 @@ var<private> interleaved_rows: array<u32, WEIGHT_COPIES>;
 fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
   begin_copies(first_m - lane / LANES * TILE_M, first_n - lane % LANES * TILE_N, n_rows, lane);
   for (var quad = 0u; quad < QUADS_OF_K; quad++) {
-    for (var q = 0u; q < 4u; q++) { chains[q] = array<f32, TILE_M * TILE_N>(); }
+    for (var q = 0u; q < 4u; q++) { chains[q] = array<f32, TILE_M * TILE_N>(); } // unroll
     for (var block = quad; block < BLOCKS; block += QUADS_OF_K) {
       copy_block(block, lane);
       workgroupBarrier();
@@ -51,7 +51,7 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
       add_quarter(3u, lane);
       workgroupBarrier();
     }
-    for (var s = 0u; s < TILE_M * TILE_N; s++) {
+    for (var s = 0u; s < TILE_M * TILE_N; s++) { // unroll
       sums[s] += (chains[0][s] + chains[1][s]) + (chains[2][s] + chains[3][s]);
     }
   }
@@ -59,11 +59,11 @@ fn matmul_tile(first_m: u32, first_n: u32, n_rows: u32, lane: u32) {
 }
 
 fn begin_copies(group_m: u32, group_n: u32, n_rows: u32, lane: u32) {
-  for (var h = 0u; h < COPIES; h++) {
+  for (var h = 0u; h < COPIES; h++) { // unroll
     let row = source_row(min(group_m + lane / BLOCK_VEC4S + h * COPIED_ROWS, n_rows - 1u));
     x_from[h] = row * BLOCKS * BLOCK_VEC4S + lane % BLOCK_VEC4S;
   }
-  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+  for (var h = 0u; h < WEIGHT_COPIES; h++) { // unroll
     let row = weight_row(min(group_n + lane / 4u + h * COPIED_COLUMNS, N - 1u));
     weight_from[h] = blocks_at(row);
     scales_from[h] = scales_at(row);
@@ -78,12 +78,12 @@ fn w_place(vec4_index: u32, row: u32) -> u32 { return vec4_index * GROUP_N + (ro
 fn column_place(column: u32) -> u32 { return column % TILE_N * LANES + column / TILE_N; }
 
 fn copy_block(block: u32, lane: u32) {
-  for (var h = 0u; h < COPIES; h++) {
+  for (var h = 0u; h < COPIES; h++) { // unroll
     let vec4_index = lane % BLOCK_VEC4S;
     let row = lane / BLOCK_VEC4S + h * COPIED_ROWS;
     x_block[x_place(vec4_index, row)] = floats_of(x[x_from[h] + block * BLOCK_VEC4S]);
   }
-  for (var h = 0u; h < WEIGHT_COPIES; h++) {
+  for (var h = 0u; h < WEIGHT_COPIES; h++) { // unroll
     var scale_min = vec2f();
     if (SCALES_PER_LOAD > 0u) {
       let index = scale_index(block, interleaved_rows[h]);
@@ -99,13 +99,15 @@ fn copy_block(block: u32, lane: u32) {
 }
 
 fn add_quarter(quarter: u32, lane: u32) {
-  for (var half = 0u; half < 2u; half++) {
+  for (var half = 0u; half < 2u; half++) { // unroll
     let v = 2u * quarter + half;
     var w = array<vec4f, TILE_N>();
-    for (var j = 0u; j < TILE_N; j++) { w[j] = w_block[w_place(v, j * LANES + lane % LANES)]; }
-    for (var i = 0u; i < TILE_M; i++) {
+    for (var j = 0u; j < TILE_N; j++) { // unroll
+      w[j] = w_block[w_place(v, j * LANES + lane % LANES)];
+    }
+    for (var i = 0u; i < TILE_M; i++) { // unroll
       let row = x_block[x_place(v, lane / LANES * TILE_M + i)];
-      for (var j = 0u; j < TILE_N; j++) {
+      for (var j = 0u; j < TILE_N; j++) { // unroll
         let s = i * TILE_N + j;
         chains[quarter][s] = dot_add(row, w[j], chains[quarter][s]);
       }

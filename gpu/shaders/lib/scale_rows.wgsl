@@ -18,7 +18,7 @@ var<private> row_scales: array<f32, SUMS_M>;
 fn begin_scales(first_m: u32, n_rows: u32, squares: array<f32, SUMS_M>) {
   if (!NORM && !PRE_NORMED) { return; }
   var totals = squares;
-  for (var i = 0u; i < SUMS_M; i++) {
+  for (var i = 0u; i < SUMS_M; i++) { // unroll
     row_scales[i] = 1.0 / sqrt(totals[i] / f32(K) + EPS);
     if (PRE_NORMED) {
       let row = source_row(min(first_m + i, n_rows - 1u));

@@ -12,9 +12,9 @@ fn reduce_split_k(lane: u32) {
   let column = lane / SPLIT_K;
   let k_part = lane % SPLIT_K;
   let stride = COLUMNS * PARTIAL_STRIDE;
-  for (var i = 0u; i < TILE_M; i++) {
+  for (var i = 0u; i < TILE_M; i++) { // unroll
     let mine = k_part * stride + column * PARTIAL_STRIDE;
-    for (var j = 0u; j < TILE_N; j++) { partial_sums[mine + j] = sums[i * TILE_N + j]; }
+    for (var j = 0u; j < TILE_N; j++) { partial_sums[mine + j] = sums[i * TILE_N + j]; } // unroll
     workgroupBarrier();
     for (var o = lane; o < stride; o += WORKGROUP) {
       var total = 0.0;
@@ -25,7 +25,7 @@ fn reduce_split_k(lane: u32) {
       partial_sums[o] = total;
     }
     workgroupBarrier();
-    for (var j = 0u; j < TILE_N; j++) {
+    for (var j = 0u; j < TILE_N; j++) { // unroll
       sums[i * TILE_N + j] = partial_sums[column * PARTIAL_STRIDE + j];
     }
     workgroupBarrier();
