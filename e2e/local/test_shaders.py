@@ -26,6 +26,8 @@ from tests.gpu.models.variants import n_switched_on
 from tests.gpu.ops.rig import without_int64
 
 NEEDS = re.compile(r"^// needs: (\w+)$", re.MULTILINE)
+TILE = re.compile(r"^// (?:A tile of|One split of) .*$", re.MULTILINE)
+"""First line of the ways of matmul and attention to load."""
 WORKGROUP_BYTES = 16 << 10
 """Workgroup memory of every WebGPU device."""
 SITE = "http://127.0.0.1:1/"
@@ -98,17 +100,18 @@ def as_numbers(kernel: Kernel) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def kernels() -> list[Kernel]:
-    """One for each source, the one with most of its constants switched on. Numbers of 64 bits are
-    naga's own: those of a device without. Only the browser compiles them: naga and the driver have
-    done that in other tests, and would take six times as long as all the rest."""
+    return kernels_of({"software": True}, {"software": False})
+
+
+def kernels_of(*kinds: dict[str, bool]) -> list[Kernel]:
+    """Return a kernel for each source of these kinds of device, the one with most of its constants
+    switched on. Numbers of 64 bits are naga's own: those of a device without. Only the browser
+    compiles them: naga and the driver have done that in other tests, and would take six times as
+    long as all the rest."""
     device = without_int64(Device.open())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Compiler, "begin", lambda *_: Future[Any]())
-        recorded = [
-            kernel
-            for software in (True, False)
-            for kernel in variants.recorded(device, software=software)
-        ]
+        recorded = [kernel for kind in kinds for kernel in variants.recorded(device, **kind)]
     return variants.one_a_source(recorded)
 
 
@@ -127,6 +130,20 @@ def test_every_variant_compiles_in_the_browser(page: Page, kernels: list[Kernel]
     assert set(large) <= {"attention", "matmul", "qkv", "moe_matmul"}
     assert max(large.values()) <= FEW_ROWS_BYTES
     expect_nothing_said(page, kernels)
+
+
+@pytest.mark.slow
+def test_every_unrolled_tile_compiles_in_the_browser(page: Page) -> None:
+    """The longest source of each shader with each way to load: the driver takes seconds for one."""
+    found = [
+        kernel
+        for kernel in kernels_of({"software": False, "unrolls": True})
+        if "{ const " in kernel.source
+    ]
+    found.sort(key=lambda kernel: len(kernel.source))
+    longest = {(k.name, *TILE.findall(k.source)): k for k in found}
+    assert len(longest) >= 8
+    expect_nothing_said(page, list(longest.values()))
 
 
 def expect_nothing_said(page: Page, kernels: list[Kernel]) -> None:

@@ -42,14 +42,16 @@ Q8_EXPERTS = {"mixtral": "q8", "olmoe_normalised_bias": "q4"}
 Q8_ROWS = (1, 8, 64)
 
 
-def recorded(device: Device, *, software: bool) -> list[Kernel]:
+def recorded(device: Device, *, software: bool, unrolls: bool = False) -> list[Kernel]:
     """Return the kernels of plans of every kind in all buckets, with every storage type, as for a
-    software device or a real GPU."""
+    software device or a real GPU. `unrolls`: loops are unrolled, as for a discrete one."""
+    posing = as_kind(device, software)
+    posing = replace(posing, policy=replace(posing.policy, unrolls_loops=unrolls))
     found: dict[tuple[str, str], Kernel] = {}
     for name, dtypes in MODELS.items():
         for dtype in dtypes:
             loras = {"all": random_loras.folder(name, "all")} if name == random_loras.LLAMA else {}
-            folder, kind = random_llama.folder(name), as_kind(device, software)
+            folder, kind = random_llama.folder(name), posing
             if not software:  # sample as from a large vocabulary
                 kind = replace(kind, policy=replace(kind.policy, bins_from=1))
             runner = driving.load(kind, folder, dtype, loras=loras)
@@ -57,7 +59,7 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
     for name, (dtype, n_rows) in OTHERS.items():
         mixture = name in random_models.WITH_EXPERTS
         loras = {"all": random_loras.folder(name, "all")} if mixture else {}
-        folder, kind = random_models.folder(name), as_kind(device, software)
+        folder, kind = random_models.folder(name), posing
         runner = driving.load(kind, folder, dtype, loras=loras)
         plans = [runner.plans.plan(n_rows, 1, "captured").plan]
         if mixture:
@@ -68,15 +70,14 @@ def recorded(device: Device, *, software: bool) -> list[Kernel]:
     folders = {random_llama.folder(name): dtype for name, dtype in Q8_ACTIVATIONS.items()}
     folders |= {random_models.folder(name): dtype for name, dtype in Q8_EXPERTS.items()}
     for folder, dtype in folders.items():
-        kind = as_kind(device, software)
-        kind = replace(kind, tuning=replace(kind.tuning, q8_activations=True))
+        kind = replace(posing, tuning=replace(posing.tuning, q8_activations=True))
         plans = driving.load(kind, folder, dtype).plans
         kernels = [d.kernel for n in Q8_ROWS for d in plans.plan(n, 1, "logits").plan.dispatches]
         found |= {(k.source, repr(k.constants)): k for k in kernels}
     for name, kv_dtypes in CACHES.items():
         for kv in kv_dtypes:
             folder = random_llama.folder(name)
-            runner = driving.load(as_kind(device, software), folder, "f16", kv_dtype=kv)
+            runner = driving.load(posing, folder, "f16", kv_dtype=kv)
             plans = (runner.plans.plan(1, 0, "weights").plan, runner.kv_shift.plan())
             kernels = [dispatch.kernel for plan in plans for dispatch in plan.dispatches]
             found |= {(k.source, repr(k.constants)): k for k in kernels}

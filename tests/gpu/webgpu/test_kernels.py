@@ -231,9 +231,15 @@ def test_every_source_that_models_ask_for_compiles(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("software", [True, False], ids=["for-software", "for-gpus"])
-def test_every_variant_that_models_ask_for_compiles(device: Device, software: bool) -> None:
-    found = variants.recorded(device, software=software)
+@pytest.mark.parametrize(
+    ("software", "unrolls"),
+    [(True, False), (False, False), (False, True)],
+    ids=["for-software", "for-gpus", "for-discrete-gpus"],
+)
+def test_every_variant_that_models_ask_for_compiles(
+    device: Device, software: bool, unrolls: bool
+) -> None:
+    found = variants.recorded(device, software=software, unrolls=unrolls)
     expect_every_shader(found, software=software)
     expect_pipelines(found)
 
