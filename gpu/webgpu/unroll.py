@@ -21,7 +21,7 @@ from gpu.webgpu.constant_expressions import constants_of, evaluate
 
 MAX_COPIES = 256
 """Most copies of a body, counting those of the loops around it. A loop with more stays a loop, as
-compilers take longer for longer sources."""
+compilers take longer for longer sources; tiles of today need up to 64."""
 
 _MARKED = re.compile(r"^( *)(for .*) // unroll\b.*$", re.MULTILINE)
 _LOOP = re.compile(r"^( *)unroll (.*)", re.MULTILINE)
