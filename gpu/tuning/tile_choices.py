@@ -66,10 +66,12 @@ def tile_choices(default: Tuning, max_rows: int) -> tuple[TileChoice, ...]:
     one_row, quantised, few_rows = (
         tuple({field: FewRows(*sizes)} for sizes in _FEW_ROWS[field]) for field in _FEW_ROWS
     )
+    loops = ({"unrolls_loops": not default.unrolls_loops},)
     smaller = tuple({"shared_m": m} for m in SHARED_M_SIZES if m < default.shared_m)
     return (
         TileChoice("1 row, f16", "f16", (1,), one_row),
         TileChoice(f"{FEW[0]} rows, f16", "f16", FEW, few_rows),
+        TileChoice(f"loops, {FEW[0]} rows, f16", "f16", FEW, loops),
         *((TileChoice("prompt, f16", "f16", (max_rows,), smaller),) if smaller else ()),
         TileChoice("1 row, q4", "q4", (1,), quantised),
         _q8_activations(max_rows),

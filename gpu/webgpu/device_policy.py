@@ -59,6 +59,10 @@ NARROW_VENDORS = ("Qualcomm", "ARM")
 NARROW = replace(GPU, few_n=8, split_k=8)
 """Tiles that read x for more columns at a time, so that they touch fewer lines."""
 
+DISCRETE_GPU = replace(GPU, unrolls_loops=True)
+"""On an H100, 16 rows took 1.6 times as long with loops. No other kind of GPU was measured, and
+browsers, whose plans are those of an integrated GPU, would download longer ones."""
+
 SHARED_ATTENTION_WORKGROUPS = 8
 """Fewest workgroups of attention that copies keys and values into workgroup memory."""
 DISCRETE_SHARED_ATTENTION_WORKGROUPS = 36
@@ -113,11 +117,6 @@ class DevicePolicy:
     interleaves_weights  rows of a weight are interleaved block by block
     weights_in_textures  weights are textures instead of buffers
     loads_64_bits        words are loaded as 64-bit integers
-    unrolls_loops        marked loops are unrolled in the source of a kernel (`gpu.webgpu.unroll`).
-                         NVIDIA's compiler keeps some, and the arrays that they index in memory:
-                         without, 16 rows took 1.6 times as long on an H100. Only on discrete GPUs,
-                         as no other was measured: software devices unroll loops themselves, and
-                         browsers would download longer plans
     max_loop_rounds      rounds after which the driver ends a shader's loops; None: no limit
     capture_share        size of an arena for captured residual streams, as a share of the weights
                          and the KV cache
@@ -152,7 +151,6 @@ class DevicePolicy:
     interleaves_weights: bool
     weights_in_textures: bool
     loads_64_bits: bool
-    unrolls_loops: bool
     max_loop_rounds: int | None
     capture_share: float
     capture_bytes: int
@@ -187,7 +185,7 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
     workgroup_bytes = info.limits.get("max-compute-workgroup-storage-size", LEAST_WORKGROUP_BYTES)
     large = workgroup_bytes >= SHARED_TILE_BYTES
     discrete = info.kind == DISCRETE
-    tuning = NARROW if info.vendor in NARROW_VENDORS else GPU
+    tuning = NARROW if info.vendor in NARROW_VENDORS else DISCRETE_GPU if discrete else GPU
     if workgroup_bytes < FEW_ROWS_BYTES:
         tuning = replace(tuning, max_m=8)
     return DevicePolicy(
@@ -214,7 +212,6 @@ def _gpu(info: AdapterInfo) -> DevicePolicy:
         interleaves_weights=False,
         weights_in_textures=False,
         loads_64_bits=False,
-        unrolls_loops=discrete,
         max_loop_rounds=None,
         capture_share=DISCRETE_CAPTURE_SHARE if discrete else CAPTURE_SHARE,
         capture_bytes=DISCRETE_CAPTURE_BYTES if discrete else CAPTURE_BYTES,
@@ -255,7 +252,6 @@ def _software(info: AdapterInfo) -> DevicePolicy:
         # SwiftShader, which has no 64-bit integers, reads textures more slowly than buffers.
         weights_in_textures=wide and info.backend == "Vulkan",
         loads_64_bits=wide,
-        unrolls_loops=False,
         max_loop_rounds=MAX_LOOP_ROUNDS,
         capture_share=CAPTURE_SHARE,
         capture_bytes=CAPTURE_BYTES,

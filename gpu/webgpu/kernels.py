@@ -195,7 +195,7 @@ class Kernels:
         prelude, lib = prelude or {}, self.device.policy.lib | dict(lib or {})
         key = (name, _items(constants), _items(prelude), _items(lib), unbound)
         if key not in self._kernels:
-            unroll = self.device.policy.unrolls_loops
+            unroll = self.device.tuning.unrolls_loops
             source = compose(name, prelude, lib, unbound, unroll=unroll)
             self._kernels[key] = self._begin(name, source, dict(constants))
         return self._kernels[key]

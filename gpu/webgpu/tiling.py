@@ -187,6 +187,9 @@ class Tuning:
     workgroup         approximate lanes of a workgroup
     shared_m          most rows of a lane in shared tiles; 4 also keeps those of experts narrow
     q8_activations    matmuls with q8 and q4 weights take int8 rows
+    unrolls_loops     loops of all shaders that are marked for it are unrolled in the source
+                      (`gpu.webgpu.unroll`), as NVIDIA's compiler keeps some, and in memory the
+                      arrays that they index. Software devices unroll loops themselves
 
     On a GPU `few_n`, `many_n` and `workgroup` are for int8 rows. For float rows there are
 
@@ -203,6 +206,7 @@ class Tuning:
     workgroup: int
     shared_m: int
     q8_activations: bool = False
+    unrolls_loops: bool = False
     one_row: FewRows = ONE_ROW
     one_row_quantised: FewRows = ONE_ROW_QUANTISED
     few_rows: FewRows = FEW_ROWS
@@ -219,7 +223,8 @@ class Tuning:
             one, few = self.one_row, self.few_rows
             tiles = f"1×{one.n}, {self.max_m}×{few.n}"
             lanes = f"split_k {QUAD * self.split_k}, lanes {one.lanes}, {few.lanes}"
-            return f"{tiles}, {lanes}, shared {self.shared_m}×{SHARED_N}"
+            loops = ", loops unrolled" if self.unrolls_loops else ""
+            return f"{tiles}, {lanes}, shared {self.shared_m}×{SHARED_N}{loops}"
         lanes = f"split_k {self.split_k}, lanes {self.workgroup}"
         if self.subgroup_shuffle:
             lanes = "subgroup shuffle"

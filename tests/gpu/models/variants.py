@@ -46,7 +46,7 @@ def recorded(device: Device, *, software: bool, unrolls: bool = False) -> list[K
     """Return the kernels of plans of every kind in all buckets, with every storage type, as for a
     software device or a real GPU. `unrolls`: loops are unrolled, as for a discrete one."""
     posing = as_kind(device, software)
-    posing = replace(posing, policy=replace(posing.policy, unrolls_loops=unrolls))
+    posing = replace(posing, tuning=replace(posing.tuning, unrolls_loops=unrolls))
     found: dict[tuple[str, str], Kernel] = {}
     for name, dtypes in MODELS.items():
         for dtype in dtypes:

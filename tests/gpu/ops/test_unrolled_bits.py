@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parity
 def rigs(device: Device) -> tuple[Rig, Rig]:
     """The device posing as a GPU that keeps loops, and as one that has them unrolled."""
     gpu = as_kind(device, software=False)
-    kinds = (replace(gpu, policy=replace(gpu.policy, unrolls_loops=on)) for on in (False, True))
+    kinds = (replace(gpu, tuning=replace(gpu.tuning, unrolls_loops=on)) for on in (False, True))
     rolled, unrolled = (Rig(kind, Kernels(kind)) for kind in kinds)
     return rolled, unrolled
 

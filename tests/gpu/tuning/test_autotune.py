@@ -40,13 +40,13 @@ from gpu.tuning.results import AutotuneResult
 from gpu.tuning.tile_choices import may_choose, tile_choices
 from gpu.tuning.timestamp_cost import timestamp_us
 from gpu.webgpu.device import Device
-from gpu.webgpu.device_policy import NARROW
+from gpu.webgpu.device_policy import DISCRETE_GPU, NARROW
 from gpu.webgpu.tiling import GPU, SOFTWARE, SOFTWARE_LOADS, FewRows, Tuning
 from tests.gpu import other_devices
 from tests.gpu.models import random_llama
 from tests.gpu.tuning.test_compare import FakeGpu, FakeTimer
 
-DEFAULTS = [GPU, NARROW, SOFTWARE, SOFTWARE_LOADS]
+DEFAULTS = [GPU, DISCRETE_GPU, NARROW, SOFTWARE, SOFTWARE_LOADS]
 BEST = replace(GPU, one_row=FewRows(2, 2, 8, 64))
 """A tuning that a GPU may choose."""
 
@@ -80,7 +80,7 @@ def test_what_several_choices_lead_to_may_be_chosen_and_nothing_else() -> None:
     assert not may_choose(SOFTWARE_LOADS, SOFTWARE), "subgroups cannot shuffle there"
 
 
-@pytest.mark.parametrize("default", [GPU, NARROW])
+@pytest.mark.parametrize("default", [GPU, DISCRETE_GPU, NARROW])
 def test_no_choice_of_a_gpu_changes_the_order_of_sums(default: Tuning) -> None:
     for choice in tile_choices(default, max_rows=128):
         assert all(c.split_k == default.split_k for c in choice.candidates(default))
@@ -257,14 +257,15 @@ def test_a_gpu_is_tuned_by_products_and_whole_steps_and_the_next_start_uses_it(
     monkeypatch.setattr(tuning_module, "LEAST_STEP_GAIN", 0.0)
     said: list[float] = []
     device = Device.open(checked=False)
-    result = autotune(device, replace(of, budget_s=40.0), lambda done, text: said.append(done))
+    result = autotune(device, of, lambda done, text: said.append(done))
     assert result.faults == ()
-    assert len(result.rows) == 5
+    assert len(result.rows) == 6
     assert said == sorted(said)
-    assert may_choose(GPU, result.chosen)
+    assert device.tuning == DISCRETE_GPU
+    assert may_choose(DISCRETE_GPU, result.chosen)
     for row in result.rows:
         assert row.chosen == (row.step_speedup is not None), row
-    assert result.stored == (True if result.chosen != GPU else None)
+    assert result.stored == (True if result.chosen != DISCRETE_GPU else None)
     assert load_tuning(device).tuning == result.chosen
     device.close()
 

@@ -51,9 +51,9 @@ def test_only_a_discrete_gpu_takes_long_chunks_of_a_prompt() -> None:
 
 
 def test_only_a_discrete_gpu_has_loops_unrolled() -> None:
-    assert policy(software=False, kind=DISCRETE).unrolls_loops
-    assert not policy(software=False, kind="integrated GPU").unrolls_loops
-    assert not policy().unrolls_loops
+    assert policy(software=False, kind=DISCRETE).tuning.unrolls_loops
+    assert not policy(software=False, kind="integrated GPU").tuning.unrolls_loops
+    assert not policy().tuning.unrolls_loops
 
 
 @pytest.mark.parametrize(
