@@ -92,7 +92,7 @@ def test_the_map_has_every_folder_of_the_code() -> None:
         if (path / "__init__.py").exists() or path.name == "shaders":
             assert f"`{path.parent.name}/{path.name}/`" in text
     for path in (ROOT / "static" / "js").iterdir():
-        assert path.suffix or f"`{path.name}`" in text
+        assert path.suffix or f"`static/js/{path.name}/`" in text
 
 
 def test_every_file_in_the_drawing_exists() -> None:
