@@ -166,7 +166,8 @@ def tokenizer_config(folder: Path) -> Target:
 
 def sentence_pieces(folder: Path) -> Target:
     path = folder / "tokenizer.model"
-    return Target(path, mutants(SENTENCE_PIECES.read_bytes()), lambda: use_tokenizer(folder))
+    data = SENTENCE_PIECES.read_bytes()
+    return Target(path, mutants(data), lambda: use_tokenizer(folder), data)
 
 
 def use_tokenizer(folder: Path) -> None:

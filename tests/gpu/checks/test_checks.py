@@ -5,6 +5,7 @@ tests/gpu/ops."""
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,8 +113,8 @@ def test_a_model_whose_attention_is_wrong_is_reported(
 def replace_in_shader(monkeypatch: pytest.MonkeyPatch, shader: str, right: str, wrong: str) -> None:
     whole = kernels_module.compose
 
-    def compose(of: str, *rest: object) -> str:
-        source: str = whole(of, *rest)  # type: ignore[arg-type]
+    def compose(of: str, *rest: Any, **options: Any) -> str:
+        source = whole(of, *rest, **options)
         if of != shader:
             return source
         assert right in source, f"{shader}.wgsl has no {right!r} any more"

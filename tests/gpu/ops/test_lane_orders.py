@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,8 +70,8 @@ def test_a_missing_barrier_is_noticed(gpu_rig: Rig, monkeypatch: pytest.MonkeyPa
     """Without it a lane multiplies what others have not copied yet, in one order at least."""
     whole = kernels_module.compose
 
-    def without_barrier(*args: object) -> str:
-        source: str = whole(*args)  # type: ignore[arg-type]
+    def without_barrier(*args: Any, **options: Any) -> str:
+        source = whole(*args, **options)
         anchor = "    store_x(first, lane);\n    workgroupBarrier();\n"
         assert anchor in source
         return source.replace(anchor, anchor.replace("    workgroupBarrier();\n", ""))
