@@ -59,6 +59,7 @@ def check(tokens: Sequence[Token], text: Golden, which: str) -> None:
         compare(f"golden.norm.{which}", text.prompt, np.array(norms), want, NORM * want, 0)
 
 
+@pytest.mark.ci
 @pytest.mark.smoke
 @pytest.mark.parity
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def event(page: PageClient, id: str, type: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.ci
 def test_a_live_change_is_reported_inspected_repeated_and_undone(player: PageClient) -> None:
     plain = write(player, "plain")
     params = {"temperature": 0.7, "seed": 11, "max_tokens": 40, "ignore_eos": True}

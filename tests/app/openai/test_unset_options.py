@@ -133,6 +133,7 @@ def test_minus_one_as_a_seed_is_a_random_one(http: FlaskClient) -> None:
     assert drawn != 2**64 - 1
 
 
+@pytest.mark.ci
 def test_minus_one_as_max_tokens_is_no_limit(http: FlaskClient) -> None:
     limited = complete(http, temperature=0)["choices"][0]
     free = complete(http, temperature=0, max_tokens=-1)["choices"][0]

@@ -56,6 +56,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     return json.loads(printed[-1]), path.read_text("utf-8")
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_the_last_line_has_every_figure(result: tuple[dict[str, Any], str]) -> None:
     found, appended = result
@@ -65,6 +66,7 @@ def test_the_last_line_has_every_figure(result: tuple[dict[str, Any], str]) -> N
     assert {name for name, value in found.items() if value is None} <= {"gpu_gap_share", "gpu_ms"}
 
 
+@pytest.mark.ci
 @pytest.mark.ci
 def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     found, _ = result
@@ -90,6 +92,7 @@ def test_the_figures_fit_together(result: tuple[dict[str, Any], str]) -> None:
     assert found["same_top"] > 0.9
 
 
+@pytest.mark.ci
 def test_contexts_are_listed_with_the_bytes_they_read(result: tuple[dict[str, Any], str]) -> None:
     short, long = result[0]["contexts"]
     assert (short["context"], long["context"]) == (16, 64)

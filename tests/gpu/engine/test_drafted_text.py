@@ -98,6 +98,7 @@ def test_a_text_is_the_same_with_a_draft_model(
     assert timings.draft_speedup > 0
 
 
+@pytest.mark.ci
 def test_streams_beside_each_other_write_the_same(engines: tuple[Engine, Engine]) -> None:
     ids = engines[0].tokenizer.encode(PROMPT)
     requests = [

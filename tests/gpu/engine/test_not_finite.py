@@ -242,6 +242,7 @@ def test_a_weight_that_is_wrong_for_a_moment_changes_no_text(
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parity
 def test_a_weight_that_stays_wrong_is_named(poked: Poked) -> None:
     gain = poked.runner.model.norm.gain

@@ -109,6 +109,7 @@ def test_every_token_is_the_one_of_the_formula(engine: Engine) -> None:
         assert write(engine, PROMPT, **{without: neutral}) != written, f"{without} does nothing"
 
 
+@pytest.mark.ci
 def test_a_slot_gets_the_biases_of_its_next_run(engine: Engine) -> None:
     for id in (5, 290):
         forced = (TokenBias(id, 100.0),)

@@ -192,6 +192,7 @@ def test_other_texts_find_nothing_of_it(engine: Engine, ids: list[int]) -> None:
         np.testing.assert_array_equal(again["kl"], answer["kl"])
 
 
+@pytest.mark.ci
 def test_a_model_with_windows_is_read_whole() -> None:
     """The model's own blocks are those of a run, and without its windows it is the model that
     transformers runs without them."""

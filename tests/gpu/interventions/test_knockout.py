@@ -26,8 +26,8 @@ LLAMA = "derived_head"
 CASES = [
     ("torch", LLAMA),
     ("wgpu", LLAMA),
-    ("wgpu", "mistral"),
-    ("wgpu", "gemma2"),
+    pytest.param("wgpu", "mistral", marks=pytest.mark.ci),
+    pytest.param("wgpu", "gemma2", marks=pytest.mark.ci),
     ("wgpu", "gemma3"),
     ("wgpu", "gpt2"),
 ]

@@ -229,6 +229,7 @@ def test_a_run_on_the_prefix_of_another_writes_the_same_rest(
         assert write(engine, prompt + whole.ids[:7], other).ids != whole.ids[7:]
 
 
+@pytest.mark.ci
 def test_cancelling_one_run_leaves_those_that_share_its_prompt(
     kind: str, use: Callable[..., Any]
 ) -> None:
@@ -289,6 +290,7 @@ def test_a_text_is_the_same_when_its_beginning_was_in_host_memory(
             assert_same(kind, run.tokens, write(engine, ids, wanted).tokens)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("prefix_cache", [False, True], ids=["computed", "found"])
 def test_runs_that_give_way_to_each_other_write_what_each_would_alone(
     kind: str, use: Callable[..., Any], prefix_cache: bool

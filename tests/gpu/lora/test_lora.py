@@ -214,6 +214,7 @@ def test_a_live_change_is_reported_and_repeated_by_a_scheduled_update(engine: En
     assert written(engine, ids, with_loras(all=1.0, attention=0)) == written(engine, ids, first)
 
 
+@pytest.mark.ci
 def test_texts_under_adapters_share_the_cache_only_among_themselves(
     runner: WgpuRunner, engine: Engine
 ) -> None:

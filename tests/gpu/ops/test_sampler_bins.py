@@ -121,6 +121,7 @@ def test_tokens_of_mass_zero_are_not_drawn_from_bins(rig: Rig, n_finite: int) ->
         check_draw(rig, got, finite, [], replace(sample, seed=5, index=i))
 
 
+@pytest.mark.ci
 def test_bins_hold_the_tokens_that_a_grammar_allows(rig: Rig) -> None:
     rng = np.random.default_rng(2)
     logits = rng.normal(0, 0.5, (2, 4099)).astype(np.float32)

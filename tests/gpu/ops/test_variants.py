@@ -107,6 +107,7 @@ def test_every_variant_of_real_plans_is_that_of_a_check(kind: str) -> None:
     rig.kernels.close()
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("plain_numbers")
 def test_the_others_are_variants_of_the_checks_of_every_device() -> None:
     """Of ops with few variants: the same checks, whatever the sizes."""

@@ -69,6 +69,7 @@ def test_every_dispatch_has_a_time(runner: WgpuRunner, n_rows: int) -> None:
     assert times.sum() > 0
 
 
+@pytest.mark.ci
 def test_a_time_is_that_of_its_dispatch(runner: WgpuRunner) -> None:
     """The head reads 50,000 rows of 64 numbers where a projection reads 64: the times are in the
     order of the plan. The least of several: a busy machine holds up now this one, now that."""
