@@ -72,7 +72,7 @@ def _show_device(which: str, device: gpu.DeviceInfo) -> None:
 def _show_tuning(which: str, result: gpu.AutotuneResult) -> None:
     _show_device(which, result.device)
     lines = [
-        ("products", "GFLOP/s", "default", "best other", "products", "steps", ""),
+        ("measured", "GFLOP/s", "default", "best other", "products", "steps", ""),
         *map(_cells, result.rows),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -107,7 +107,7 @@ def _cells(row: gpu.AutotuneRow) -> tuple[str, ...]:
 def _stored(result: gpu.AutotuneResult) -> str:
     """Return what becomes of the result."""
     if result.stored is None:
-        return "nothing stored: whole steps confirmed no other tiles, so the default ones stay"
+        return "nothing stored: no other tiles were confirmed, so the default ones stay"
     if result.stored:
         return "stored: used from the next start on"
     return "not stored: cannot write to the cache folder; set TOKENGLASS_CACHE to another one"

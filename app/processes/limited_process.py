@@ -30,6 +30,7 @@ START = (
     "from app.processes.limited_child import main; main(sys.argv[2], int(sys.argv[3]))"
 )
 START_SECONDS = 30.0
+"""Time limit of a start, which takes a second on an idle machine."""
 KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Environment variables that the interpreter or its libraries need to start on some systems."""
 STARTER = ThreadPoolExecutor(1, "process starter")

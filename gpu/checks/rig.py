@@ -54,7 +54,7 @@ class Rig:
         found: list[Difference] | None = None,
     ) -> None:
         self.device = device
-        self.kernels = kernels or Kernels(device)
+        self.kernels = Kernels(device) if kernels is None else kernels  # an empty one is false
         self.calls = open_calls(device)
         self.memory = Memory(device)
         self.found = [] if found is None else found

@@ -217,7 +217,7 @@ class ProductTimer(_PassTimer):
         memory, matrices = of.memory, of.products
         super().__init__(of, memory.zeros("autotune.step", (STEP_BYTES // 4,), "u32", uniform=True))
         most, rng = memory.max_rows, np.random.default_rng(0)
-        self._kernels = dict[bool, Kernels]()  # by `Tuning.unrolls_loops`
+        self._kernels = Kernels(of.device)
         self._x: dict[int, Tensor] = {}
         for k in {matrix.k for matrix in matrices}:
             x = np.zeros((most, padded(k)), np.float32)
@@ -249,10 +249,7 @@ class ProductTimer(_PassTimer):
         batch = Batch(self._step, n_rows, 1)
         if tuning.q8_activations:
             batch = replace(batch, quantized_rows=self._rows_in_int8())
-        device = replace(self._of.device, tuning=tuning)
-        if tuning.unrolls_loops not in self._kernels:
-            self._kernels[tuning.unrolls_loops] = Kernels(device)
-        rec = Recorder(device, self._kernels[tuning.unrolls_loops])
+        rec = Recorder(replace(self._of.device, tuning=tuning), self._kernels)
         for matrix in matrices:
             y = replace(self._y, shape=(self._y.shape[0], padded(matrix.n)))
             ops.matmul(rec, batch, matrix.name, self._x[matrix.k], matrix, y)

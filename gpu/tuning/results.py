@@ -11,7 +11,7 @@ from gpu.webgpu.tiling import Tuning
 
 @dataclass(frozen=True, slots=True)
 class AutotuneRow:
-    """What was found for one kind of products.
+    """Speed of one kind of products with the default tiles and with the best others.
 
     products      name
     gflops        10⁹ operations per second with the default; a multiply-add counts as two

@@ -1,4 +1,4 @@
-"""What is tuned on an adapter: for each kind of matrix product, the tiles that it may have.
+"""Choices that tuning makes on an adapter: for each kind of matrix product, the tiles it may have.
 
 The choices of a GPU leave `split_k` alone, and with it the order of every sum: whichever tiles win,
 a text stays the same, bit for bit. Those of a software device include `subgroup_shuffle`, which

@@ -186,16 +186,18 @@ class Kernels:
         prelude: Mapping[str, str] | None = None,
         lib: Mapping[str, str] | None = None,
         unbound: frozenset[str] = frozenset(),
+        *,
+        unroll: bool = False,
     ) -> Kernel:
         """Return the kernel of shader `name` with these overrides; a new one starts to compile.
 
-        Raises ValueError for an override that the shader does not declare, for a binding in
-        `unbound` that it needs, and for a loop that cannot be unrolled.
+        `unroll`: whether its marked loops are unrolled. Raises ValueError for an override that the
+        shader does not declare, for a binding in `unbound` that it needs, and for a loop that
+        cannot be unrolled.
         """
         prelude, lib = prelude or {}, self.device.policy.lib | dict(lib or {})
-        key = (name, _items(constants), _items(prelude), _items(lib), unbound)
+        key = (name, _items(constants), _items(prelude), _items(lib), unbound, unroll)
         if key not in self._kernels:
-            unroll = self.device.tuning.unrolls_loops
             source = compose(name, prelude, lib, unbound, unroll=unroll)
             self._kernels[key] = self._begin(name, source, dict(constants))
         return self._kernels[key]

@@ -86,7 +86,8 @@ class Recorder:
         """
         bound = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         unbound = frozenset(tensors.keys() - bound.keys())
-        kernel = self.kernels.get(shader, constants, prelude, lib, unbound)
+        unroll = self.device.tuning.unrolls_loops
+        kernel = self.kernels.get(shader, constants, prelude, lib, unbound, unroll=unroll)
         self._check(label, kernel, bound, grid)
         bind_group = self.device.wgpu.create_bind_group(
             label=label,

@@ -372,7 +372,9 @@ def test_what_is_measured_on_a_gpu_is_used_if_it_was_confirmed(
         assert "   stored: used from the next start on" in lines
         assert f"   matmul: {chosen} (fastest when measured on this adapter)" in lines
     else:
-        assert any(line.startswith("   nothing stored: whole steps confirmed no") for line in lines)
+        assert any(
+            line.startswith("   nothing stored: no other tiles were confirmed") for line in lines
+        )
         default = DevicePolicy.of(card).tuning
         reason = "default for a GPU; --probe has confirmed no other"
         assert f"   matmul: {default} ({reason})" in lines

@@ -23,8 +23,19 @@ def rigs(device: Device) -> tuple[Rig, Rig]:
     """The device posing as a GPU that keeps loops, and as one that has them unrolled."""
     gpu = as_kind(device, software=False)
     kinds = (replace(gpu, tuning=replace(gpu.tuning, unrolls_loops=on)) for on in (False, True))
-    rolled, unrolled = (Rig(kind, Kernels(kind)) for kind in kinds)
+    kernels = Kernels(gpu)
+    rolled, unrolled = (Rig(kind, kernels) for kind in kinds)
     return rolled, unrolled
+
+
+def test_the_two_share_no_kernel(rigs: tuple[Rig, Rig]) -> None:
+    """Else the tests below would compare a kernel with itself."""
+    case = MatmulCase(64, 8, "f32")
+    numbers, kernels, n_kernels = MatmulNumbers.of(case), Kernels(rigs[0].device), []
+    for rig in rigs:
+        run_matmul(Rig(rig.device, kernels), case, numbers)
+        n_kernels.append(len(kernels))
+    assert n_kernels == [1, 2]
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
