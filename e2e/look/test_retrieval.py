@@ -68,9 +68,9 @@ def find(look: LookPanel, question: str = QUESTION) -> None:
 
 @pytest.mark.quick
 def test_a_question_finds_its_chunks_and_the_answer_is_measured(
-    page: Page, site: Callable[..., Site], cache: Path
+    page: Page, own_site: Callable[..., Site], cache: Path
 ) -> None:
-    served = site(embedding=INFO, reused=REUSED)
+    served = own_site(embedding=INFO, reused=REUSED)
     play = open_page(page, served)
     play.set(max_tokens=8)
     look = play.look.open("retrieval")

@@ -210,9 +210,10 @@ const WHY_READ =
 
 /** @param {Shown} shown */
 function resultWords({ chunks, measurement, shares }) {
-  const { whole, nDone, isRunning } = measurement;
+  const { whole, nDone, isRunning, isComplete, steps } = measurement;
   if (isRunning && !whole) return "Reading the whole prompt …";
-  if (!whole || !nDone || !shares) return `Which chunk did the answer use? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
+  if (!nDone || !shares) return `Which chunk did the answer use? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
+  if (!isComplete) return `Measured: ${nDone} of ${plural(steps.length, "chunk")}.`;
   const effects = chunks.map((_, i) => measurement.effect(i) ?? -Infinity);
   const [byEffect, byAttention] = [indexOfMost(effects), indexOfMost(shares.slice(0, chunks.length))];
   const first = `Without “${chunks[byEffect].name}”, the log-probability of the answer changes most: ${signed(effects[byEffect], measurement.largest)} nats.`;
