@@ -66,7 +66,8 @@ class Settings:
         AutoDtype,
         "Storage type of the weights on the device; the number is bits per weight. auto: the type "
         "nearest to the file's (f16 if the file is not quantised), or fewer bits if nothing else "
-        "fits in memory. Sums are always computed in f32.",
+        "fits in memory. With q4, matrices that a file such as Q4_K_M saves with more bits are q8. "
+        "Sums are always computed in f32.",
     ] = "auto"
     kv_dtype: Annotated[
         KvDtype | None,

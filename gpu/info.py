@@ -141,8 +141,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     eos_ids     tokens that end a text
     loras       adapters that a run can switch on
     n_experts   experts of each layer that has some; 0: none has
-    conversion  how the types of a file with quantised weights are stored, such as "Q4_K, Q6_K
-                converted to q4"; "" without quantised weights
+    conversion  how the types of a file with quantised weights are stored, such as "Q5_K, Q6_K
+                converted to q8"; "" without quantised weights
     dtype_reason  why `dtype` was chosen; "": it was asked for
     """
 

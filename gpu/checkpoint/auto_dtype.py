@@ -1,4 +1,5 @@
-"""Choice of the storage type of weights by the types that a file saves them in: `--dtype auto`.
+"""Choice of the storage type of weights by the types that a file saves them in: that of a model,
+`--dtype auto`, and that of each matrix of a file with several.
 
 A file keeps the precision it has, in the smallest of our types that loses little of it. Measured on
 blocks of random bits, as root mean square of the error relative to that of the weights: q8 loses
@@ -6,16 +7,20 @@ blocks of random bits, as root mean square of the error relative to that of the 
 others. So types of five bits and more, and IQ4, whose levels are not evenly spaced, are stored as
 q8, which makes them up to twice as large. Types of three bits and less have lost more than q4 adds,
 and q8 would make them three to five times as large.
+
+Files such as Q4_K_M save most matrices in four bits and those that matter most in more. As q4 they
+are stored likewise: the latter as q8.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu.checkpoint.gguf_repack import EXACT_FORMATS, REPACKED_FORMATS
 from gpu.checkpoint.packing import FORMATS
+from gpu.checkpoint.reader import Checkpoint, WeightSource
 
 AUTO = "auto"
 FLOATS = "f16"
@@ -29,6 +34,28 @@ NEAREST = {
     ),
 }  # fmt: skip
 """Storage type of each type of quantised weights."""
+
+
+class MatrixDtypes:
+    """Storage types of the matrices of a checkpoint in a model that is stored as `dtype`: all the
+    same, but for q4 and a file that saves some matrices in four bits or less. Then those with more
+    are q8."""
+
+    def __init__(self, checkpoint: WeightSource, dtype: str) -> None:
+        self._dtype = dtype
+        self._longer: frozenset[str] = frozenset()
+        if dtype == "q4" and isinstance(checkpoint, Checkpoint):
+            nearest = {
+                name: NEAREST.get(checkpoint.dtype(name), FLOATS)
+                for name in checkpoint.names()
+                if len(checkpoint.shape(name)) > 1
+            }
+            if dtype in nearest.values():
+                self._longer = frozenset(name for name in nearest if nearest[name] != dtype)
+
+    def of(self, tensors: Iterable[str]) -> str:
+        """Return the storage type of a matrix that is made of these tensors."""
+        return self._dtype if self._longer.isdisjoint(tensors) else "q8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +90,29 @@ def choose_dtype(
 
 
 def _of_file(saved: Mapping[str, int]) -> DtypeChoice:
-    """Return the storage type that most of the bytes call for."""
+    """Return f16 if most of the bytes are floats, else the smallest type that is nearest to any."""
     n_bytes: Counter[str] = Counter()
     for kind, n in saved.items():
         n_bytes[NEAREST.get(kind, FLOATS)] += n
-    if not n_bytes or (dtype := n_bytes.most_common(1)[0][0]) == FLOATS:
+    if not n_bytes or n_bytes.most_common(1)[0][0] == FLOATS:
         return DtypeChoice(FLOATS, "the weights are not quantised")
-    kind = max((kind for kind in saved if NEAREST.get(kind) == dtype), key=saved.__getitem__)
+    dtype = "q4" if "q4" in n_bytes else "q8"
+    kinds = sorted(saved, key=saved.__getitem__, reverse=True)
+    if dtype == "q4" and len(n_bytes) > 1:
+        longer = [kind for kind in kinds if NEAREST.get(kind) != "q4"]
+        return DtypeChoice(
+            dtype,
+            f"the layers are saved as {_list(kinds)}; matrices in {_list(longer)} are stored as q8",
+        )
+    kind = next(kind for kind in kinds if NEAREST.get(kind) == dtype)
     mostly = "" if len(saved) == 1 else "mostly "
     fit = (
         f"which {dtype} holds exactly" if kind in EXACT_FORMATS else f"to which {dtype} is nearest"
     )
     return DtypeChoice(dtype, f"the layers are saved {mostly}as {kind}, {fit}")
+
+
+def _list(kinds: list[str]) -> str:
+    """Return "Q4_K", "Q4_K and Q6_K" or "Q5_0, Q4_K and Q6_K"."""
+    *first, last = kinds
+    return f"{', '.join(first)} and {last}" if first else last

@@ -16,7 +16,7 @@ ROUNDED_SCALES = "as they are, but with scales in float16"
 class Conversion:
     """Storage types that each tensor type of one checkpoint was loaded as.
 
-    Its text says it per type, such as "Q8_0 as they are; Q4_K, Q6_K converted to q4". It is empty
+    Its text says it per type, such as "Q8_0 as they are; Q5_K, Q6_K converted to q8". It is empty
     for a checkpoint without quantised weights.
     """
 

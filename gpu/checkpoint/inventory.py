@@ -7,7 +7,7 @@ its size on the device. Sizes follow from shapes, so they are known without load
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 
 from gpu.architectures.common.tensor_map import Kind, Layout, TensorMap, TensorMatch
 from gpu.checkpoint.article_names import article_name
+from gpu.checkpoint.auto_dtype import MatrixDtypes
 from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import BLOCK, FORMATS, row_words
 from gpu.checkpoint.reader import NOT_PARAMETERS, Checkpoint
@@ -144,7 +145,8 @@ class Inventory(msgspec.Struct, frozen=True):
             names.append(known.head)
         roles = {name: _role(config, known, name) for name in names}
         names.sort(key=lambda name: roles[name].place)
-        tensors = tuple(_entry(roles[name], checkpoint, name, dtype, total) for name in names)
+        dtypes = _matrix_dtypes(roles, checkpoint, dtype) if dtype is not None else {}
+        tensors = tuple(_entry(roles[name], checkpoint, name, dtypes, total) for name in names)
         return cls(
             tensors=tensors,
             parameters=total,
@@ -156,16 +158,29 @@ class Inventory(msgspec.Struct, frozen=True):
         )
 
 
+def _matrix_dtypes(roles: dict[str, _Role], checkpoint: Checkpoint, dtype: str) -> dict[str, str]:
+    """Return the storage types of tensors. Matrices that one dispatch reads are fused, so they have
+    the same."""
+    fused: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, role in roles.items():
+        if role.is_stored and len(checkpoint.shape(name)) > 1:
+            fused[role.read_by].append(name)
+    dtypes = MatrixDtypes(checkpoint, dtype)
+    found = {name: dtypes.of(names) for names in fused.values() for name in names}
+    return {name: found.get(name, dtype) for name in roles}
+
+
 def _entry(
-    role: _Role, checkpoint: Checkpoint, name: str, dtype: str | None, total: int
+    role: _Role, checkpoint: Checkpoint, name: str, dtypes: dict[str, str], total: int
 ) -> TensorEntry:
+    """Return the entry of a tensor. `dtypes`: storage types by name; empty without one."""
     saved = name in checkpoint
     source = name if saved else role.tied_to or name  # a tied output matrix that was not saved
     shape = checkpoint.shape(source)
     counted = role.tied_to is None and not name.endswith(NOT_PARAMETERS)
     parameters = math.prod(shape) if counted else 0
-    stored = _stored(role, shape, dtype) if dtype is not None and role.is_stored else None
-    nothing = None if dtype is None else 0
+    stored = _stored(role, shape, dtypes[name]) if dtypes and role.is_stored else None
+    nothing = 0 if dtypes else None
     return TensorEntry(
         name=name,
         dtype=checkpoint.dtype(source),

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from gpu.checkpoint.auto_dtype import MatrixDtypes
 from gpu.checkpoint.conversion import Conversion
 from gpu.checkpoint.interleaved import interleave, max_shard_rows, rows_interleaved
 from gpu.checkpoint.matrix import Matrix, Shard
@@ -50,7 +51,7 @@ class PackJob:
 class MatrixUploader:
     """Uploads matrices of one checkpoint to the device.
 
-    dtype         storage type of matrices
+    dtype         storage type of matrices; see `gpu.checkpoint.auto_dtype.MatrixDtypes`
     on_weights    called with the number of weights just uploaded
     weight_cache  packed matrices of an earlier start, or a writer for the next one
     conversion    storage types that tensors were loaded as
@@ -73,6 +74,7 @@ class MatrixUploader:
         self.checkpoint = checkpoint
         self.memory = memory
         self.dtype = dtype
+        self._dtypes = MatrixDtypes(checkpoint, dtype)
         self.conversion = Conversion(checkpoint)
         self.placements: list[Placement] = []
         self._on_weights = on_weights
@@ -96,10 +98,11 @@ class MatrixUploader:
         """Pack and upload a matrix of `n` rows of `k` weights.
 
         multiple    rows are read in multiples of this
+        dtype       storage type, whatever that of the model is
         group_rows  rows of one expert, which are addressed by number and stay in one shard; None:
                     shards hold multiples of `multiple`
         """
-        dtype, device = dtype or self.dtype, self.memory.device
+        dtype, device = dtype or self._dtypes.of(source_names(sources)), self.memory.device
         unit = group_rows or multiple
         n_interleaved = rows_interleaved(device, dtype, k, group_rows or n, unit)
         shards = self._make_shards(name, n, row_words(dtype, k), unit, n_interleaved)

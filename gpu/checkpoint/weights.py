@@ -56,7 +56,8 @@ class StackedSlice:
 class WeightLoader(MatrixUploader):
     """Loads tensors of one checkpoint onto the device and checks their shapes.
 
-    dtype         storage type of matrices; vectors (norm gains, biases) are always float32
+    dtype         storage type of matrices (see `gpu.checkpoint.auto_dtype.MatrixDtypes`); vectors
+                  (norm gains, biases) are always float32
     on_weights    called with the number of weights just loaded
     weight_cache  packed matrices of an earlier start
     expert_slots  experts of a layer that are on the device; None: all
@@ -168,20 +169,18 @@ class WeightLoader(MatrixUploader):
         if self.expert_slots is None or self.expert_slots >= len(sources):
             matrix = self._upload(name, n_rows, k, parts, arrange, each, group_rows=together)
             return ExpertStack(matrix, together, modules=modules)
-        words, n_slot_rows = row_words(self.dtype, k), self.expert_slots * together
-        n_interleaved = rows_interleaved(self.memory.device, self.dtype, k, together, together)
+        dtype = self._dtypes.of(names := source_names(parts))
+        words, n_slot_rows = row_words(dtype, k), self.expert_slots * together
+        n_interleaved = rows_interleaved(self.memory.device, dtype, k, together, together)
         host = np.empty((n_rows, words), np.uint32)
 
         def put(first: int, packed: npt.NDArray[Any]) -> None:
             host[first : first + len(packed)] = packed
 
-        job = PackJob(name, self.dtype, n_rows, k, parts, arrange, each)
+        job = PackJob(name, dtype, n_rows, k, parts, arrange, each)
         self._pack_rows(job, put, n_interleaved)
         shards = self._make_shards(name, n_slot_rows, words, together, n_interleaved)
-        sources = source_names(parts)
-        matrix = Matrix(
-            name, n_slot_rows, k, self.dtype, shards, sources, interleaved=n_interleaved
-        )
+        matrix = Matrix(name, n_slot_rows, k, dtype, shards, names, interleaved=n_interleaved)
         return ExpertStack(matrix, together, host, modules)
 
     def float32_matrix(self, name: str, *sources: tuple[str, int], k: int) -> Matrix:

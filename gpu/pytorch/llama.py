@@ -11,7 +11,8 @@ import torch
 
 from gpu.architectures import ARCHITECTURES
 from gpu.architectures.common.tensor_map import TensorMap
-from gpu.checkpoint.reader import WeightSource
+from gpu.checkpoint.inventory import Inventory
+from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig
 from gpu.errors import ModelError
@@ -92,7 +93,12 @@ class TorchLlama:
         on_weights: Callable[[int], None] = lambda n: None,
     ) -> None:
         self.config = config
-        load, tensors = Loader(checkpoint, dtype, on_weights), tensor_map_of(config, checkpoint)
+        dtypes: dict[str, str | None] = {}
+        if isinstance(checkpoint, Checkpoint):
+            inventory = Inventory.of(config, checkpoint, dtype)
+            dtypes = {tensor.name: tensor.device_dtype for tensor in inventory.tensors}
+        load = Loader(checkpoint, dtype, on_weights, dtypes)
+        tensors = tensor_map_of(config, checkpoint)
         hidden, vocab = config.hidden_size, config.vocab_size
         self.embedding = load.vocab_matrix(tensors.embedding, vocab, hidden)
         self.layers = [_load_layer(config, load, tensors, i) for i in range(config.n_layers)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch.nn import functional
@@ -33,13 +34,19 @@ class Linear:
 
 class Loader:
     """Loads tensors as float32 and checks their shapes. Matrices are quantised to `dtype` and back,
-    so that they hold the numbers the shaders compute with."""
+    so that they hold the numbers the shaders compute with. `dtypes`: storage types of single ones
+    by name (`gpu.checkpoint.auto_dtype.MatrixDtypes`)."""
 
     def __init__(
-        self, checkpoint: WeightSource, dtype: str, on_weights: Callable[[int], None]
+        self,
+        checkpoint: WeightSource,
+        dtype: str,
+        on_weights: Callable[[int], None],
+        dtypes: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
         self._checkpoint = checkpoint
         self._dtype = dtype
+        self._dtypes = dtypes
         self._on_weights = on_weights
         self.conversion = Conversion(checkpoint)
         self.n_bytes = 0
@@ -51,7 +58,7 @@ class Loader:
         return self._done(self._read(name, (n,)))
 
     def matrix(self, name: str, n_out: int, n_in: int) -> torch.Tensor:
-        return self._done(self._stored(self._dtype, self._read(name, (n_out, n_in)), name))
+        return self._done(self._stored(self._of(name), self._read(name, (n_out, n_in)), name))
 
     def vocab_matrix(self, name: str, n: int, width: int) -> torch.Tensor:
         """Load an embedding or output matrix."""
@@ -65,7 +72,7 @@ class Loader:
     def stacked(self, name: str, n: int, n_out: int, n_in: int) -> list[torch.Tensor]:
         """Load the `n` matrices of one tensor."""
         rows = self._read(name, (n, n_out, n_in)).reshape(-1, n_in)
-        return list(self._done(self._stored(self._dtype, rows, name)).view(n, n_out, n_in))
+        return list(self._done(self._stored(self._of(name), rows, name)).view(n, n_out, n_in))
 
     def linear(self, name: str, n_out: int, n_in: int, bias: bool) -> Linear:
         weight = self.matrix(f"{name}.weight", n_out, n_in)
@@ -76,6 +83,10 @@ class Loader:
         if found != shape:
             raise ModelError(f"tensor {name} has shape {found}, but the config makes it {shape}")
         return self._checkpoint.read_f32(name)
+
+    def _of(self, name: str) -> str:
+        """Return the storage type of a matrix."""
+        return self._dtypes.get(name) or self._dtype
 
     def _stored(self, dtype: str, rows: Floats, name: str) -> Floats:
         """Quantise rows to `dtype` and back, or take the integers of the file if it has them."""

@@ -25,15 +25,18 @@ from tests.gpu.models import random_llama
     ("saved", "dtype", "reason"),
     [
         ({"Q8_0": 9}, "q8", "the layers are saved as Q8_0, which q8 holds exactly"),
-        ({"Q4_1": 7, "F16": 2}, "q4", "saved mostly as Q4_1, which q4 holds exactly"),
-        ({"Q4_K": 7, "Q6_K": 5}, "q4", "saved mostly as Q4_K, to which q4 is nearest"),
-        ({"Q4_K": 5, "Q6_K": 4, "Q5_K": 3}, "q8", "mostly as Q6_K, to which q8 is nearest"),
+        ({"Q4_K": 7, "Q3_K": 8}, "q4", "saved mostly as Q3_K, to which q4 is nearest"),
+        ({"Q4_1": 7, "F16": 2}, "q4", "as Q4_1 and F16; matrices in F16 are stored as q8"),
+        ({"Q4_K": 7, "Q6_K": 5}, "q4", "as Q4_K and Q6_K; matrices in Q6_K are stored as q8"),
+        ({"Q4_K": 2, "Q6_K": 4, "Q5_K": 3}, "q4",
+         "as Q6_K, Q5_K and Q4_K; matrices in Q6_K and Q5_K are stored as q8"),
+        ({"Q6_K": 4, "Q5_K": 5}, "q8", "mostly as Q5_K, to which q8 is nearest"),
         ({"Q5_0": 5, "F32": 6}, "f16", "the weights are not quantised"),
         ({"BF16": 9}, "f16", "the weights are not quantised"),
         ({}, "f16", "the weights are not quantised"),
     ],
 )  # fmt: skip
-def test_most_of_the_bytes_decide(saved: dict[str, int], dtype: str, reason: str) -> None:
+def test_the_types_of_a_file_decide(saved: dict[str, int], dtype: str, reason: str) -> None:
     found = choose_dtype(saved)
     assert (found.dtype, found.reason[-len(reason) :]) == (dtype, reason)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -21,10 +23,17 @@ IQ1_M_SCALE = np.array([0x00, 0x00, 0x40, 0x10], np.uint8)
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 
 
-def write(folder: Path, path: Path, kind: str = "F32", **changes: Any) -> Path:
+def write(
+    folder: Path,
+    path: Path,
+    kind: str = "F32",
+    kinds: Mapping[str, str] = MappingProxyType({}),
+    **changes: Any,
+) -> Path:
     """Write the model of a folder as GGUF with matrices of type `kind`.
 
-    `changes`: metadata that differs from the folder's; None removes it.
+    kinds    types of the matrices whose names contain these words, such as {"attn_v": "Q6_K"}
+    changes  metadata that differs from the folder's; None removes it
     """
     arch = changes.pop("architecture", None) or gguf_converter.architecture(folder)
     pre = changes.pop("pre", None)
@@ -36,7 +45,8 @@ def write(folder: Path, path: Path, kind: str = "F32", **changes: Any) -> Path:
     if pre is not None:
         writer.add_tokenizer_pre(pre)
     for name, data in gguf_converter.tensors(folder):
-        chosen = gguf.GGMLQuantizationType["F32" if _is_exact(name, data) else kind]
+        own = next((kinds[word] for word in kinds if word in name), kind)
+        chosen = gguf.GGMLQuantizationType["F32" if _is_exact(name, data) else own]
         writer.add_tensor(name, packed(data, chosen), raw_dtype=chosen)
     finish(writer)
     return path

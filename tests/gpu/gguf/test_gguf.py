@@ -26,6 +26,7 @@ from gpu.gguf.file import open_gguf
 from gpu.gguf.types import TYPES_BY_NAME
 from gpu.load_options import LoadOptions
 from gpu.models.registry import MODELS
+from gpu.pytorch.llama import TorchLlama
 from gpu.pytorch.loading import Loader
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
@@ -306,26 +307,21 @@ class Kept(NoWeightCache):
 
 
 def test_only_parts_of_another_type_are_quantised(make: Make, device: Device) -> None:
-    """As in Q4_K_M, which has some values and up projections in Q6_K."""
-    _, path = make(QUANT_TYPES, "Q4_K")
-    config = ModelConfig.from_folder(path)
+    """As in Q3_K_M, which has some values in Q4_K."""
 
-    def loaded(*others: str) -> tuple[dict[str, Floats], set[str]]:
-        """Return the numbers of the layers' matrices when the weights that end so are floats."""
-        checkpoint, memory, kept = Checkpoint.open(path), Memory(device), Kept()
-        for name, tensor in checkpoint._tensors.items():
-            if name.endswith(others):
-                data = checkpoint.read_f32(name).view(np.uint8).reshape(-1)
-                checkpoint._tensors[name] = replace(tensor, dtype="F32", data=data)
-        load = WeightLoader(checkpoint, memory, "q4", weight_cache=kept)
-        model = MODELS["llama"](config, load, memory, 64)
+    def loaded(kind: str, **kinds: str) -> tuple[dict[str, Floats], set[str]]:
+        """Return the numbers of the layers' matrices, and the names of those that are cached."""
+        _, path = make(QUANT_TYPES, kind, kinds=kinds)
+        memory, kept = Memory(device), Kept()
+        load = WeightLoader(Checkpoint.open(path), memory, "q4", weight_cache=kept)
+        model = MODELS["llama"](ModelConfig.from_folder(path), load, memory, 64)
         found = {each.name: stored_numbers(memory, each) for each in model.layer_matrices()}
         return found, kept.names
 
-    copied, _ = loaded()
-    quantised, _ = loaded("_proj.weight")
-    mixed, kept = loaded("v_proj.weight", "up_proj.weight")
-    n_qk = (config.n_heads + config.n_kv_heads) * config.head_dim
+    copied, _ = loaded("Q4_K")
+    quantised, _ = loaded("Q3_K")
+    mixed, kept = loaded("Q4_K", attn_v="Q3_K", ffn_up="Q3_K")
+    n_qk = (QUANT_TYPES.n_heads + QUANT_TYPES.n_kv_heads) * QUANT_TYPES.head_dim
     for name, numbers in mixed.items():
         assert not np.array_equal(copied[name], quantised[name])
         is_other = np.zeros(len(numbers), bool)
@@ -336,6 +332,42 @@ def test_only_parts_of_another_type_are_quantised(make: Make, device: Device) ->
         expected = np.where(is_other[:, np.newaxis], quantised[name], copied[name])
         assert np.array_equal(numbers, expected), name
         assert (name in kept) == is_other.any()
+
+
+def test_matrices_that_have_more_bits_in_the_file_keep_more(make: Make, device: Device) -> None:
+    """As in Q4_K_M, which has some values and down projections in Q6_K: stored as q4, these are q8,
+    and so is what is fused with them; on the device, in PyTorch and by the list of tensors."""
+    kinds = {"attn_v": "Q5_1", "blk.1.ffn_down": "Q8_0", "blk.0.ffn_up": "F16"}
+    _, path = make(BIASES, "Q4_0", kinds=kinds)
+    config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
+    memory, exact = Memory(device), Memory(device)
+    load = WeightLoader(checkpoint, memory, "q4")
+    model = MODELS["llama"](config, load, memory, 64)
+    in_f32 = MODELS["llama"](config, WeightLoader(checkpoint, exact, "f32"), exact, 64)
+    tensors = {tensor.name: tensor for tensor in Inventory.of(config, checkpoint, "q4").tensors}
+    longer = set()
+    for got, want in zip(model.layer_matrices(), in_f32.layer_matrices(), strict=True):
+        sources = [tensors[source] for source in got.sources]
+        assert {source.device_dtype for source in sources} == {got.dtype}
+        assert sum(source.device_bytes or 0 for source in sources) == got.n_bytes
+        if got.dtype == "q8":
+            longer.add(got.name)
+        numbers, saved = stored_numbers(memory, got), stored_numbers(exact, want)
+        error = np.sqrt(np.square(numbers - saved).mean() / np.square(saved).mean())
+        is_exact = all(checkpoint.is_packed(source, got.dtype) for source in got.sources)
+        assert error < (1e-9 if is_exact else 0.01), got.name
+    qkv = {f"layer{i:02}.attn.qkv" for i in range(BIASES.n_layers)}
+    assert longer == {*qkv, "layer01.mlp.down", "layer00.mlp.gate_up"}
+
+    torch_model = TorchLlama(config, checkpoint, "q4", "f32", 1, 64)
+    n_kv = BIASES.n_kv_heads * BIASES.head_dim
+    stored = {each.name: stored_numbers(memory, each) for each in model.layer_matrices()}
+    for i, layer in enumerate(torch_model.layers):
+        k, v, down = (part.weight.numpy() for part in (layer.k, layer.v, layer.mlp.down))
+        of_keys = stored[f"layer{i:02}.attn.qkv"][-2 * n_kv : -n_kv]
+        assert np.array_equal(np.sort(of_keys, axis=0), np.sort(k, axis=0)), "rows are reordered"
+        assert np.array_equal(stored[f"layer{i:02}.attn.qkv"][-n_kv:], v)
+        assert np.array_equal(stored[f"layer{i:02}.mlp.down"], down)
 
 
 @pytest.mark.parametrize(
