@@ -2,8 +2,8 @@
 
 A client is a browser session, or an IP address if there is no cookie. It may have one run for each
 slot of the engine, plus half of the queue; the other half stays free for other clients. Paused
-runs take none of these places, as in the engine (`gpu.places`), but running, waiting and paused
-ones together are limited to twice as many.
+runs do not count here, as in the engine (`gpu.places`); all runs of a client, paused ones included,
+may be at most twice that number.
 
 Other limits: connections (`app.http.connections`), bodies (`app.http.security`), messages
 (`app.protocol.messages`), and what a request may ask of the engine (`gpu.engine.validation`).

@@ -1,4 +1,4 @@
-"""Requests of the OpenAI-compatible API, apart from HTTP.
+"""Requests of the OpenAI-compatible API and their fields, apart from HTTP.
 
 A field that would change the answer and is not supported is refused by name, unless it has the
 value that changes nothing. Fields that never change the answer (`user`, `metadata` …) are accepted

@@ -1,7 +1,8 @@
 """Chat templates: Jinja sources of models, rendered as by `transformers`.
 
-A template comes with a model, so it is untrusted code. It runs in a sandbox (`app.prompt.sandbox`)
-in a separate process, with limits on time, memory and output. Requests cannot bring templates."""
+A template comes with a model, so it is untrusted code. It is rendered in a separate process
+(`app.prompt.template_process`), in a sandbox (`app.prompt.sandbox`) and with limits on time, memory
+and output. Requests cannot bring templates."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ text so far, of which the prefix cache may still have most. Its ids are those wi
 If the last in order itself needs a block, it waits and keeps those that it has. So the first in
 order always goes on, and every sequence ends.
 
-A paused run (`Sequence.paused`) holds up nobody: it is the first that gives its blocks back, also
-to a question, and its slot too if somebody waits for one. It starts again when nobody else waits,
-or in its turn once it shall write. Host logic only; the engine submits the steps.
+A paused run (`Sequence.paused`) never blocks others: its KV blocks are taken first, also for a
+question, and its slot if another run waits for one. It gets them back when no other run waits, or
+once it is resumed, in its turn. Host logic only; the engine submits the steps.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class BlockPool:
         windows: Sequence[int | None] | None = None,
     ) -> PrefixMatches:
         """Return the longest prefix of ids[:most] that is cached on the device or in host memory,
-        see `gpu.kv.prefix_match`. `windows`: those behind which nothing of this text is needed;
-        None: those of the groups."""
+        see `gpu.kv.prefix_match`. `windows`: sliding windows of the groups for this text, before
+        which no block is needed; None: their own."""
         windows = windows or self.windows
         return match_prefix(self._caches, windows, ids, most, block_hashes, self.host)
 

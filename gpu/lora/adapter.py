@@ -5,6 +5,8 @@ Its matrices A (rank, inputs) and B (outputs, rank) add to the output of a base 
 a strength:
 
     y = W x + strength · (α / r) · B A x
+
+`gpu.ops.lora` computes this, called by `gpu.models.forward_pass`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Tiling of shaders/attention.wgsl: the work of one workgroup.
+"""Tiling of shaders/attention.wgsl: the work of one workgroup, of few rows (decode) or many
+(prefill).
 
 The order of a row's sums depends on `lanes`, `value_groups` and `split`, so these depend on the
 shape of the heads and the kind of device alone. The number of queries of a workgroup changes no

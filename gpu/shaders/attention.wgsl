@@ -1,5 +1,9 @@
-// out = softmax(score(q, k)) · v over the positions up to the row's own, or the last WINDOW of
-// them; in an encoder those after it, too (`last_seen`). The variants of `key_scores` say what a
+// Attention of prefill and decode alike, over the paged KV cache:
+//
+//   out = softmax(score(q, k)) · v
+//
+// over the positions up to the row's own, or the last WINDOW of them; in an encoder those after it,
+// too (`last_seen`). The variants of `key_scores` say what a
 // score is. Groups of heads share keys and values (GQA, Ainslie et al. 2023); scores stay on chip
 // (FlashAttention, Dao et al. 2022).
 //
@@ -107,8 +111,8 @@ fn first_seen(row: u32) -> u32 {
   return select(0u, own + 1u - WINDOW, WINDOW > 0u && own >= WINDOW);
 }
 
-// Which of four keys query i may attend to. `masked` is read here and not kept in the run: where it
-// is not bound, Tint takes all of that for non-uniform, and barriers are refused.
+// Which of four keys query i may attend to. `masked` is read here and not in SequenceRows: where it
+// is not bound, Tint would take the whole struct for non-uniform and refuse the barriers.
 fn are_unmasked(run: SequenceRows, i: u32, keys: vec4u) -> vec4<bool> {
   if (!MASKED) { return vec4<bool>(true); }
   let ends = vec2u(masked[run.table / MAX_BLOCKS * N_HEADS + head_of(run, i)]);

@@ -1,5 +1,5 @@
-"""Speculative decoding of one sequence: its drafts, and which are accepted by rejection sampling
-(Leviathan et al. 2023; Chen et al. 2023).
+"""Speculative decoding of one sequence (Leviathan et al. 2023; Chen et al. 2023): its drafts, and
+which are accepted.
 
 The rows of a step are the sequence's last token and its drafts, and a token is sampled after each.
 Verification is by exact match: a draft is accepted if it equals the token that the target model
@@ -7,8 +7,9 @@ sampled in its place. Every draw depends on the seed, its index and the logits a
 has the same ids as without drafts, at any temperature.
 
 Drafts are proposed without a random draw: what followed the same n-gram earlier in the text, or the
-most likely tokens of a draft model. For such drafts exact match is rejection sampling: both accept
-one with the probability that the target model gives it (docs/performance-log.md: Draft models).
+most likely tokens of a draft model. For such drafts exact match is the rejection sampling of the
+papers: both accept one with the probability that the target model gives it
+(docs/performance-log.md: Draft models).
 
 The tokens after a rejected draft are discarded. Their keys and values stay behind the end of the
 text until they are overwritten.

@@ -2,7 +2,9 @@
 `tokenizer_config.json`, or from SentencePiece's `tokenizer.model` if the first is missing.
 
 Encoding uses the `tokenizers` library. Decoding is implemented here, byte by byte (see
-`gpu.text.token_bytes`), so that streamed text never contains part of a character.
+`gpu.text.token_bytes`), so that streamed text never contains part of a character. The regular
+expressions of GGUF's tokenizers are in `gpu.text.pretokenizers`; `gpu.text.segmentation` shows the
+merges of a word one by one.
 """
 
 from __future__ import annotations

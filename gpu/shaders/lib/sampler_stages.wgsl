@@ -1,8 +1,9 @@
 // Top-k, top-p, min-p (`top_k`, `top_p`, `min_p`) and the draw as one threshold search over
 // descending logits.
 //
-// Each stage asks at which rank a count or a mass is reached: it narrows a range until a buffer can
-// hold the rest, collects and sorts that, and finds the rank in it. The stages share one loop
+// Each stage looks for the rank at which a count (top-k) or a mass (top-p, the draw) is reached. It
+// narrows a range of keys until its tokens fit into a buffer, sorts these, and finds the rank among
+// them. The stages share one loop
 // because drivers inline every call: with walks, collections and sorts of their own they took three
 // times as long to compile.
 // use: sampler_totals

@@ -1,5 +1,5 @@
-// The Markdown of an answer in place of its tokens: a button beside each answer, and a key for all.
-// An answer that is being written is shown as tokens until it ends.
+// The Markdown of an answer in place of its tokens: a button at each answer, and a key for all. markdown.js
+// renders and sanitises it. An answer that is being written is shown as tokens until it ends.
 
 import { changed, setState, state } from "../state.js";
 import { byId, el, newButton, setAttr } from "../ui/dom.js";

@@ -1,4 +1,5 @@
-// Storage: the conversation (per tab) and the settings (per browser) survive a reload.
+// Storage: the conversation (per tab) and the settings (per browser) survive a reload. Conversations that the
+// browser keeps are in conversations/database.js.
 //
 // Tokens of the last answer and its versions are not stored: the server sends them again. Their
 // text is stored in case the server no longer has them.
