@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
@@ -174,6 +175,30 @@ def test_blocks_are_stored_as_they_are(
         assert np.array_equal(stored_numbers(memory, ours), stored_numbers(plain_memory, theirs)), (
             ours.name
         )
+
+
+@pytest.mark.parametrize("name", ["qwen2_moe", "mixtral", "phi3"])
+def test_matrices_with_more_bits_are_those_that_the_list_of_tensors_names(
+    make: Make, device: Device, name: str
+) -> None:
+    """Also of experts, which are one matrix, and of parts of a fused tensor."""
+    kinds = {"attn_v": "Q5_1", "attn_qkv": "Q5_1", "blk.1.ffn_down": "Q8_0"}
+    _, path = make(name, "Q4_0", kinds=kinds)
+    model, _ = loaded(device, path, "q4")
+    tensors = {tensor.name: tensor for tensor in Inventory.from_folder(path, "q4").tensors}
+    found = set()
+    for matrix in model.matrices():
+        sources = [tensors[source] for source in matrix.sources]
+        assert {source.device_dtype for source in sources} == {matrix.dtype}, matrix.name
+        assert sum(source.device_bytes or 0 for source in sources) == matrix.n_bytes
+        found.add((matrix.name.rpartition(".")[2], matrix.dtype))
+    assert found >= {
+        ("qkv", "q8"),
+        ("out", "q4"),
+        ("gate_up", "q4"),
+        ("down", "q4"),
+        ("down", "q8"),
+    }
 
 
 Change = Callable[[str, Any], list[tuple[str, Any]]]
