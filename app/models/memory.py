@@ -1,5 +1,6 @@
 """Check whether a model fits in memory before it is downloaded or loaded, and suggest settings with
-which it would fit."""
+which it would fit. Sizes come from `gpu.analysis.footprint`, the number of KV blocks from
+`gpu.kv.blocks`."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple
     """Return (id, text, logprob) of the likeliest tokens at temperature 1.
 
     The probabilities of candidates are p = softmax(logits / T). So logprob_i = logprob_c + T (ln
-    p_i − ln p_c), where c is the chosen token, whose logprob is known. An upstream tells those at
-    temperature 1.
+    p_i − ln p_c), where c is the chosen token, whose logprob is known. Those of an
+    upstream are at temperature 1 already.
     """
     if token.mass is None or token.probability is None:
         return [(c.id, c.text, _log(c.before)) for c in token.candidates[:n_top]]

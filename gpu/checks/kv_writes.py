@@ -22,7 +22,7 @@ from gpu.checks.kv_cache import (
 )
 from gpu.checks.rig import ROUNDING, Array, Rig, check_each, f64, normal
 from gpu.config import ModelConfig
-from gpu.models.rope import rope_cos_sin
+from gpu.models.rope_tables import rope_cos_sin
 from gpu.reference import ops as reference
 from gpu.webgpu.buffers import Tensor
 

@@ -17,7 +17,7 @@ from gpu.checkpoint.weights import rotary_order
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.formats import hadamard_size, kv_format, pack_block
 from gpu.models.layer import Layer, Linear, Mlp, Moe
-from gpu.models.rope import rope_cos_sin
+from gpu.models.rope_tables import rope_cos_sin
 from gpu.ops import Norm
 from gpu.reference import kv, moe
 from gpu.reference import ops as reference

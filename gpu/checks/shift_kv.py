@@ -13,7 +13,7 @@ from gpu.config import RopeConfig
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.copies import TokenMove
 from gpu.kv.formats import KV_FORMATS, KvStorage, pack_block
-from gpu.models.rope import rope_cos_sin
+from gpu.models.rope_tables import rope_cos_sin
 from gpu.reference import kv as reference
 from gpu.reference.ops import apply_rope
 

@@ -16,9 +16,10 @@ text so far, of which the prefix cache may still have most. Its ids are those wi
 If the last in order itself needs a block, it waits and keeps those that it has. So the first in
 order always goes on, and every sequence ends.
 
-A paused run (`Sequence.paused`) never blocks others: its KV blocks are taken first, also for a
-question, and its slot if another run waits for one. It gets them back when no other run waits, or
-once it is resumed, in its turn. Host logic only; the engine submits the steps.
+A paused run (`Sequence.paused`) never blocks others. When blocks are short, also for a question, it
+loses its own first, and it loses its slot if another run waits for one. It gets both back when no
+unpaused run waits, or in its turn after it is resumed. Host logic only; the engine submits the
+steps.
 """
 
 from __future__ import annotations
@@ -397,9 +398,9 @@ class Scheduler:
     def _cover_all(
         self, decoding: list[Sequence], shares: dict[Sequence, int], drafts: dict[Sequence, int]
     ) -> None:
-        """Give all rows blocks; leave out those that have none. Sequences are preempted for those
-        before them in order, but not for drafts; paused ones for any other, or if they lack
-        some."""
+        """Give all rows blocks; leave out those that have none. A sequence may preempt those after
+        it in order, but not for its drafts. A paused one is preempted for any other, and if it
+        lacks blocks itself."""
         for sequence in sorted({*decoding, *shares}, key=_turn):
             if sequence not in self.active:
                 continue  # preempted meanwhile

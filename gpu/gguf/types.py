@@ -1,6 +1,7 @@
 """Storage types of GGUF tensors: their blocks, and unpacking to float32.
 
-Blocks are unpacked by the `gguf` package (llama.cpp's own, gguf-py/gguf/quants.py).
+Blocks are unpacked by the `gguf` package (llama.cpp's own, gguf-py/gguf/quants.py). A new type also
+needs a row in `NEAREST` of `gpu.checkpoint.auto_dtype`.
 """
 
 from __future__ import annotations

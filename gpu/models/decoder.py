@@ -12,7 +12,7 @@ from gpu.config import ModelConfig, Stage
 from gpu.models.forward_pass import Pass
 from gpu.models.layer import Moe
 from gpu.models.loading import LayerLoader
-from gpu.models.rope import rope_cos_sin, upload_rope_cos_sin
+from gpu.models.rope_tables import rope_cos_sin, upload_rope_cos_sin
 from gpu.ops import Norm
 from gpu.webgpu.buffers import Memory, Tensor
 

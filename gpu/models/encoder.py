@@ -9,7 +9,7 @@ from gpu.checkpoint.weights import WeightLoader
 from gpu.config import ModelConfig
 from gpu.models.forward_pass import Pass
 from gpu.models.loading import LayerLoader
-from gpu.models.rope import upload_rope_cos_sin
+from gpu.models.rope_tables import upload_rope_cos_sin
 from gpu.ops import Norm
 from gpu.webgpu.buffers import Tensor
 

@@ -2,8 +2,8 @@
 // (gpu/kv/formats.py). HADAMARD: they are rotated before (lib/hadamard.wgsl), and q in place.
 //
 // Used after qkv or qk_norm_rope. One workgroup per (head, row): query heads with HADAMARD, key
-// heads, value heads. One lane finds the scale and minimum of a block, so that the bits of a key
-// depend on its own numbers only.
+// heads, value heads. One lane finds the scale and minimum of a block (lib/quantize_head.wgsl), so
+// that the bits of a key depend on its own numbers only.
 //
 // block_tables          see lib/paging.wgsl
 // new_keys, new_values  [n_rows][N_KV_HEADS][HEAD_DIM]

@@ -1,7 +1,8 @@
 """Choosing an adapter and opening its device.
 
 Adapters of Vulkan, Metal and DX12 are considered, GPUs before software devices. OpenGL is left out:
-it reports compute shaders that it cannot run well.
+it reports compute shaders that it cannot run well. A lost device is noticed where results are read
+back (`gpu.webgpu.native`, `gpu.webgpu.calls`).
 """
 
 from __future__ import annotations

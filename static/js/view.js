@@ -68,7 +68,7 @@ export function showAnswer(answer) {
 }
 
 /**
- * Focus a token (and row) while the pointer is over it; null ends it.
+ * Hover: focus a token (and row) while the pointer is over it; null ends it.
  *
  * @param {number | null} index
  * @param {Row | null} [row]

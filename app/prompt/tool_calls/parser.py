@@ -2,7 +2,7 @@
 
 Text is held back only while it may be the beginning of a call, and white space while a call may
 follow. A call whose name was read and whose arguments have begun is a call whatever follows. What
-turns out to be none is content.
+turns out to be none is content. `app.prompt.tool_calls.writer` gives calls the shape of OpenAI's.
 """
 
 from __future__ import annotations

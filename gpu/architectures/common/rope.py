@@ -1,6 +1,6 @@
 """Rotary position embeddings and the scalings (linear, llama3, YaRN, longrope) that let a model
-read texts longer than those it was first trained on: frequencies by config. `gpu.models.rope` makes
-the tables of cosines and sines."""
+read texts longer than those it was first trained on: frequencies by config.
+`gpu.models.rope_tables` makes the tables of cosines and sines."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RopeConfig:
     theta             base of the wavelengths
     scaling           an entry of `ROPE_SCALINGS`
     factor            linear: positions are divided by it; llama3, yarn: long wavelengths are
-                      multiplied by it; dynamic: acts past the model's own context, where texts
-                      end here
+                      multiplied by it; dynamic: no effect, since it acts past the model's own
+                      context, where texts end here
     low_freq_factor, high_freq_factor
                       llama3: wavelengths longer than original_context / low_freq_factor are
                       stretched, those shorter than original_context / high_freq_factor stay as

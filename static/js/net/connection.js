@@ -16,8 +16,8 @@ const meta = document.querySelector('meta[name="tokenglass-engine"][content="loc
 /** Has this page a server that can run the model? */
 export const hasServer = meta === null;
 /**
- * The model that runs in this browser: {base}, the address of an export, or {hub} (local/hub), with
- * its `dtype` and its `name` of a hub, else ""; null: it runs on the server.
+ * Where the model runs. null: on the server. {base}: in this browser, from an export at that address.
+ * {hub, dtype, name}: in this browser, from the files of a hub (local/hub), where it is called `name`.
  *
  * @type {PlaceHere | null}
  */

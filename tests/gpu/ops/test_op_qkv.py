@@ -11,7 +11,7 @@ from gpu.checks.kv_cache import RowPlaces
 from gpu.checks.kv_writes import SOMEWHERE, QkvCase, check_cross_kv, check_qkv, upload_qkv
 from gpu.checks.rig import ROUNDING, op_config
 from gpu.errors import DeviceError
-from gpu.models.rope import rope_cos_sin
+from gpu.models.rope_tables import rope_cos_sin
 from tests.gpu.ops.rig import TUNINGS, Rig, compare, tuned
 
 pytestmark = pytest.mark.parity
