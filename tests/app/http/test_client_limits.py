@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from app.engine_client import Run
-from app.http.client_limits import ClientLimits
+from app.http.client_limits import ClientLimits, max_runs
 from app.ws.sessions import Retention
-from gpu import EngineError, QueueFull, Request, SamplingParams
+from gpu import EngineError, PaceChange, QueueFull, Request, SamplingParams
 from gpu.events import Done, Event, Timings
 from tests.app.conftest import Site, StartSite, wait_ready
 from tests.app.page import PageClient
@@ -149,8 +149,21 @@ def ended(reason: Any = "length") -> Done:
     return Done(reason, 2, 1, Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def submit(shares: ClientLimits, engine: ScriptedEngine, heard: list[Event]) -> Run:
-    return shares.submit("me", engine, Request([1], SamplingParams()), heard.append)
+def submit(
+    shares: ClientLimits, engine: ScriptedEngine, heard: list[Event], pace: float | None = None
+) -> Run:
+    request = Request([1], SamplingParams(), pace=pace)
+    return shares.submit("me", engine, request, heard.append)
+
+
+def fill(shares: ClientLimits, engine: ScriptedEngine) -> list[Run]:
+    """Submit runs until another would be refused; return them."""
+    limit = max_runs(engine)
+    assert limit is not None
+    runs = [submit(shares, engine, []) for _ in range(limit)]
+    with pytest.raises(QueueFull):
+        submit(shares, engine, [])
+    return runs
 
 
 def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
@@ -158,6 +171,7 @@ def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
     shares, heard = ClientLimits(), list[Event]()
     limits = engine.require_ready().limits
     most = limits.slots + (limits.queue + 1) // 2
+    assert max_runs(engine) == most
     engine.refuse = EngineError("no")
     for _ in range(3 * most):
         with pytest.raises(EngineError, match="no"):
@@ -176,6 +190,47 @@ def test_every_end_gives_its_share_back_once(engine: ScriptedEngine) -> None:
         tell(ended("error"))
     assert not shares._places
     assert len(heard) == 2 + len(engine.tells)
+
+
+def test_a_run_that_begins_paused_takes_no_place(engine: ScriptedEngine) -> None:
+    shares = ClientLimits()
+    paused = submit(shares, engine, [], pace=0)
+    first, *_ = fill(shares, engine)
+    with pytest.raises(QueueFull, match="you already have"):
+        paused.update(pace=PaceChange(None))
+    first.update(pace=PaceChange(0))
+    paused.update(pace=PaceChange(None))
+    with pytest.raises(QueueFull):
+        first.update(pace=PaceChange(None))
+
+
+def test_an_update_that_fails_leaves_the_run_as_it_was(engine: ScriptedEngine) -> None:
+    shares = ClientLimits()
+    paused = submit(shares, engine, [], pace=0)
+    running = submit(shares, engine, [])
+    engine.refuse = EngineError("no")
+    for run, pace in ((paused, PaceChange(None)), (running, PaceChange(0))):
+        with pytest.raises(EngineError, match="no"):
+            run.update(pace=pace)
+    engine.refuse = None
+    assert [place.paused for place in ordered(shares)] == [False, True]
+    assert running.update() == running.update(pace=PaceChange(steps=2)) == 3
+    assert [place.paused for place in ordered(shares)] == [False, True], "it says nothing of pauses"
+
+
+def ordered(shares: ClientLimits) -> list[Any]:
+    return sorted(shares._places["me"], key=lambda place: place.paused)
+
+
+def test_an_end_while_it_is_paused_leaves_nothing(engine: ScriptedEngine) -> None:
+    shares = ClientLimits()
+    run = submit(shares, engine, [], pace=0)
+    engine.tells[0](ended())
+    fill(shares, engine)
+    run.update(pace=PaceChange(None))
+    for tell in engine.tells:
+        tell(ended())
+    assert not shares._places
 
 
 def test_a_listener_may_submit_again_when_its_run_ends(engine: ScriptedEngine) -> None:

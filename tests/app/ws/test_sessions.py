@@ -46,6 +46,8 @@ class ScriptedEngine(LocalEngine):
 
         class Run:
             def update(self, **changes: Any) -> int:
+                if engine.refuse is not None:
+                    raise engine.refuse
                 on_event(Updated(3, SamplingParams(), True))
                 return 3
 

@@ -34,6 +34,11 @@ GEMMA3_27B = config_of(((1024,) * 5 + (None,)) * 10 + (1024, 1024))
         (config_of((None,) * 21 + (64,) * 7), 7, 3, 1),
         (config_of((None,) * 30), 30, 1, 0),
         (config_of((512,) * 30), 30, 0, 1),
+        (config_of((None, 64)), 1, 1, 1),
+        (config_of((None,) * 5 + (64,) * 3), 1, 5, 3),  # as many groups as there may be
+        (config_of((None,) * 6 + (64,) * 3), 3, 2, 1),
+        (config_of((None,) * 5 + (64,) * 4), 5, 1, 1),
+        (config_of((None, *range(16, 23))), 1, 1, 7),  # a window each
     ],
 )
 def test_layers_are_grouped_by_window(

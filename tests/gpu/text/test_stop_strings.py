@@ -76,6 +76,13 @@ def test_at_the_end_every_token_is_returned_without_the_stop_string() -> None:
     assert stopped
 
 
+def test_nothing_is_left_after_the_stop_string() -> None:
+    matcher: StopMatcher[int] = StopMatcher(["ab"])
+    assert matcher.push(0, "xa") == ([], False)
+    assert matcher.push(1, "bc") == ([(0, "x"), (1, "")], True)
+    assert matcher.flush() == []
+
+
 def test_random_texts_against_a_search_of_the_whole() -> None:
     rng = random.Random(7)
 
