@@ -102,12 +102,12 @@ def _add_routes_of_encoders(
 ) -> None:
     from app.http import encoder_attention, retrieval, seq2seq
     from app.openai import embeddings
-    from app.prompt.encoder_texts import NO_ENCODER_INPUTS
+    from app.prompt.encoder_texts import EncoderInputs
 
-    inputs = inputs or NO_ENCODER_INPUTS
-    embeddings.register(app, engine, inputs.embedding)
-    retrieval.register(app, engine, settings, inputs.embedding)
-    encoder_attention.register(app, engine, inputs.embedding)
+    inputs = inputs or EncoderInputs()
+    embeddings.register(app, engine, inputs)
+    retrieval.register(app, engine, settings, inputs)
+    encoder_attention.register(app, engine, inputs)
     seq2seq.register(app, engine, inputs.encoder_decoder)
 
 

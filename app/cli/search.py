@@ -21,6 +21,7 @@ from app.models.encoders import EncoderFolders
 from app.models.known import EMBEDDING_WHEELS
 from app.models.model_source import ModelSource
 from app.models.progress_line import ProgressLine
+from app.prompt.encoder_texts import EncoderInputs
 from app.retrieval.chunks import ChunkSettings
 from app.retrieval.messages import MAX_TOP, DocumentRequest, SearchRequest
 from app.retrieval.retriever import ACTIVE_STATES, Retriever
@@ -65,7 +66,7 @@ def search(
         engine = LocalEngine(load, Tokenizer.load(folder))
         try:
             _start(engine)
-            retriever = Retriever(engine, embedding.texts, settings)
+            retriever = Retriever(engine, EncoderInputs(embedding.texts), settings)
             for document in documents:
                 data = document.read_bytes()
                 _add(retriever, DocumentRequest(document.name, data, ChunkSettings(size, overlap)))

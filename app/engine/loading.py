@@ -12,7 +12,7 @@ from app.config import Settings
 from app.engine_client import Progress
 from app.load_options import load_options
 from app.models.drafts import Draft, compatible_draft
-from app.models.encoders import NO_ENCODERS, EncoderFolders
+from app.models.encoders import EncoderFolders
 from app.models.hub_digests import checked_beside
 from app.models.known import card_settings
 from app.models.loras import compatible_loras
@@ -56,7 +56,7 @@ def load_engine(
     *,
     loras: Mapping[str, Path] | None = None,
     draft: Draft | None = None,
-    encoders: EncoderFolders = NO_ENCODERS,
+    encoders: EncoderFolders | None = None,
     warm_up: bool = False,
     place: ReplicaPlace = ONLY_ENGINE,
 ) -> Engine:
@@ -68,7 +68,7 @@ def load_engine(
     encoders  models with encoders beside it
     warm_up   compile the kernels of the first requests while the engine is idle
     """
-    path = source.path
+    path, encoders = source.path, encoders or EncoderFolders()
     tokenizer: LimitedTokenizer | Tokenizer | None = source.tokenizer
     draft_path = None
     if draft is not None:

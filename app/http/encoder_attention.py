@@ -15,7 +15,7 @@ from flask import Flask, Response
 from app.engine_client import ASKER_IDS, EngineClient
 from app.http.client_limits import place
 from app.http.json_bodies import answer, read_body
-from app.prompt.encoder_texts import EncoderTexts
+from app.prompt.encoder_texts import EncoderInputs
 from gpu import InvalidRequest
 from gpu.inspection.requests import EncoderAttention
 
@@ -52,16 +52,18 @@ class EncoderAttentionAnswer(msgspec.Struct, frozen=True):
     ms: float
 
 
-def register(app: Flask, engine: EngineClient, texts: EncoderTexts | None) -> None:
-    """Add the route. `texts`: those of the engine's embedding model, if it has one."""
+def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
+    """Add the route. `inputs`: the texts of the engine's embedding model, if it has one."""
 
     @app.post("/api/encoder-attention")
     def encoder_attention() -> Response:
         asked = read_body(TextRequest, EXAMPLE, "text")
-        info = engine.require_ready().embedding
+        info, texts = engine.require_ready().embedding, inputs.embedding
         if texts is None or info is None:
             raise InvalidRequest(
-                "there is no embedding model; start the server with --embedding-model", "text"
+                "there is no embedding model; load one under “Change the model”, or start the "
+                "server with --embedding-model",
+                "text",
             )
         if not 1 <= len(asked.text) <= MAX_CHARS:
             raise InvalidRequest(

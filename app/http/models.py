@@ -8,6 +8,8 @@ POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to
                      server's if left out. 202 with the change; 400 if the model cannot be run or
                      is a path that a page may not name; 503 if the hub cannot be reached. The old
                      model is served until the new one is downloaded and checked.
+POST   /api/models/embedding   `{"name": …}`: begin to load an embedding model of the list beside
+                     the model. 202 with the change, which GET /api/models reports.
 GET    /api/models/search?q=…   Names of models on the hub that match and may run here: `{"names":
                      […]}`. 503 if the hub cannot be reached, 429 while too many others search.
 DELETE /api/models   Cancel the download or the check. 202.
@@ -39,6 +41,12 @@ class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: AutoDtype | None = None
 
 
+class EmbeddingModelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /api/models/embedding."""
+
+    name: str
+
+
 MAX_SEARCHES = 8
 """Searches at the same time; each keeps a connection while it waits for the hub."""
 
@@ -60,6 +68,11 @@ def register(app: Flask, switching: ModelSwitcher) -> None:
             raise InvalidRequest(str(error), "name") from error
         except HubError as error:
             raise UnavailableError(str(error)) from error
+
+    @app.post("/api/models/embedding")
+    def add_embedding_model() -> Response:
+        wanted = read_body(EmbeddingModelRequest, '{"name": "all-MiniLM-L6-v2"}', "name")
+        return answer(switching.begin_embedding_model(wanted.name), 202)
 
     @app.get("/api/models/search")
     def search() -> Response:

@@ -20,7 +20,7 @@ from app.config import Settings
 from app.engine_client import EngineClient
 from app.http.client_limits import client, place
 from app.http.json_bodies import answer, read_body
-from app.prompt.encoder_texts import EncoderTexts
+from app.prompt.encoder_texts import EncoderInputs
 from app.retrieval.documents import MAX_FILE_BYTES
 from app.retrieval.messages import DocumentRequest, SearchRequest
 from app.retrieval.retriever import Retriever
@@ -30,11 +30,9 @@ MAX_BODY_BYTES = MAX_FILE_BYTES * 4 // 3 + 64 * 1024
 """Bytes of a request with a document: its file in base64, and room for its name and settings."""
 
 
-def register(
-    app: Flask, engine: EngineClient, settings: Settings, texts: EncoderTexts | None
-) -> None:
-    """Add the routes. `texts`: those of the engine's embedding model, if it has one."""
-    retriever = Retriever(engine, texts, settings)
+def register(app: Flask, engine: EngineClient, settings: Settings, inputs: EncoderInputs) -> None:
+    """Add the routes. `inputs`: the texts of the engine's embedding model, if it has one."""
+    retriever = Retriever(engine, inputs, settings)
 
     @app.get("/api/retrieval")
     def indexed_documents() -> Response:

@@ -27,6 +27,11 @@ def find_embedding_model(settings: Settings) -> FoundEncoder | None:
     path = Path(name)
     if not path.exists():
         path = _fetch(name)
+    return open_embedding_model(path)
+
+
+def open_embedding_model(path: Path) -> FoundEncoder:
+    """Return the embedding model of a folder. Raises ModelError for what is no encoder."""
     ModelConfig.of_encoder(path)
     texts = EncoderTexts(LimitedTokenizer.load(path), SentenceConfig.from_folder(path))
     return FoundEncoder(path, texts, Footprint.of_encoder(path).total)

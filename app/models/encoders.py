@@ -18,39 +18,41 @@ class FoundEncoder:
     n_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EncoderFolders:
-    """Folders of the embedding model and of the encoder-decoder; None: there is no such model."""
+    """Folders of the embedding model and of the encoder-decoder; None: there is no such model. An
+    engine that is loaded again reads them again."""
 
     embedding: Path | None = None
     encoder_decoder: Path | None = None
 
 
-NO_ENCODERS = EncoderFolders()
-
-
-@dataclass(frozen=True, slots=True)
 class Encoders:
-    """Embedding model and encoder-decoder; None: there is no such model."""
+    """Embedding model and encoder-decoder; None: there is no such model.
 
-    embedding: FoundEncoder | None
-    encoder_decoder: FoundEncoder | None
+    folders  for the engine
+    inputs   for the routes
+    """
 
-    @property
-    def folders(self) -> EncoderFolders:
-        return EncoderFolders(
-            self.embedding.path if self.embedding else None,
-            self.encoder_decoder.path if self.encoder_decoder else None,
-        )
+    def __init__(
+        self, embedding: FoundEncoder | None = None, encoder_decoder: FoundEncoder | None = None
+    ) -> None:
+        self.folders, self.inputs = EncoderFolders(), EncoderInputs()
+        self._n_bytes = {"embedding": 0, "encoder_decoder": 0}
+        if embedding is not None:
+            self.set_embedding(embedding)
+        if encoder_decoder is not None:
+            self.folders.encoder_decoder = encoder_decoder.path
+            self.inputs.encoder_decoder = encoder_decoder.texts
+            self._n_bytes["encoder_decoder"] = encoder_decoder.n_bytes
 
-    @property
-    def inputs(self) -> EncoderInputs:
-        return EncoderInputs(
-            self.embedding.texts if self.embedding else None,
-            self.encoder_decoder.texts if self.encoder_decoder else None,
-        )
+    def set_embedding(self, found: FoundEncoder) -> None:
+        """Replace the embedding model; the engine has it when it is loaded again."""
+        self.folders.embedding = found.path
+        self.inputs.embedding = found.texts
+        self._n_bytes["embedding"] = found.n_bytes
 
     @property
     def n_bytes(self) -> int:
         """Bytes that both models need on the device."""
-        return sum(model.n_bytes for model in (self.embedding, self.encoder_decoder) if model)
+        return sum(self._n_bytes.values())

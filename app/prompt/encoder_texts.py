@@ -41,12 +41,10 @@ class EncoderTexts:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EncoderInputs:
-    """Texts of the embedding model and of the encoder-decoder; None: there is no such model."""
+    """Texts of the embedding model and of the encoder-decoder; None: there is no such model. A page
+    may load another embedding model, so requests read it from here each time."""
 
     embedding: EncoderTexts | None = None
     encoder_decoder: EncoderTexts | None = None
-
-
-NO_ENCODER_INPUTS = EncoderInputs()

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from app.config import Settings
 from app.engine_client import ASKER_IDS, EngineClient
-from app.prompt.encoder_texts import EncoderTexts
+from app.prompt.encoder_texts import EncoderInputs, EncoderTexts
 from app.retrieval.chunks import (
     MAX_CHUNKS,
     Chunk,
@@ -64,7 +64,10 @@ NOT_FOR_STRANGERS = (
 NOT_ELSEWHERE = (
     "the model runs on another machine, and this server has no embedding model of its own"
 )
-NO_ENCODER = "there is no embedding model; start the server with --embedding-model all-MiniLM-L6-v2"
+NO_ENCODER = (
+    "there is no embedding model; load one under “Change the model”, or start the server with "
+    "--embedding-model all-MiniLM-L6-v2"
+)
 LOCAL = "local"
 MAX_INDEXES = 16
 BATCH = 8
@@ -79,11 +82,9 @@ class Cancelled(Exception):
 class Retriever:
     """Indexes of the documents of each owner, with vectors by the engine's embedding model."""
 
-    def __init__(
-        self, engine: EngineClient, texts: EncoderTexts | None, settings: Settings
-    ) -> None:
+    def __init__(self, engine: EngineClient, inputs: EncoderInputs, settings: Settings) -> None:
         self._engine = engine
-        self._texts = texts
+        self._inputs = inputs
         self._settings = settings
         self._lock = threading.RLock()
         """Guards the latest indexing and the files of all indexes."""
@@ -108,7 +109,7 @@ class Retriever:
             return missing
         if self._settings.upstream is not None or self._settings.on_other_machines:
             return NOT_ELSEWHERE
-        return NO_ENCODER if self._texts is None else ""
+        return NO_ENCODER if self._inputs.embedding is None else ""
 
     def offer(self, client: str) -> RetrievalOffer:
         """Return the index of a client. Raises UnavailableError without an engine."""
@@ -245,10 +246,10 @@ class Retriever:
             raise InvalidRequest(why_not, "retrieval")
 
     def _encoder(self) -> tuple[EncoderTexts, EmbeddingInfo]:
-        info = self._engine.require_ready().embedding
-        if self._texts is None or info is None:
+        info, texts = self._engine.require_ready().embedding, self._inputs.embedding
+        if texts is None or info is None:
             raise InvalidRequest(NO_ENCODER, "retrieval")
-        return self._texts, info
+        return texts, info
 
     def _folder(self, client: str) -> Path:
         """Return the folder of a client's index."""
@@ -266,9 +267,10 @@ class Retriever:
     def _identity(self, info: EmbeddingInfo) -> EncoderIdentity:
         """Return the identity of the loaded embedding model. `info`: that of its engine,
         which has another one when it is loaded again."""
-        assert self._texts is not None
+        texts = self._inputs.embedding
+        assert texts is not None
         if self._probed is None or self._probed[0] is not info:
-            [probe] = self._ask(self._texts.encode([PROBE], "", info.max_tokens))
+            [probe] = self._ask(texts.encode([PROBE], "", info.max_tokens))
             self._probed = info, EncoderIdentity(info.name, tuple(probe.tolist()))
         return self._probed[1]
 

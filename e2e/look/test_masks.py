@@ -40,7 +40,7 @@ def read(play: Playground, sentence: str = SENTENCE) -> LookPanel:
 def test_a_decoder_attends_to_what_came_before(page: Page, bundled: Site) -> None:
     look = read(Playground(page, bundled).open())
     expect(look.panel.locator(".view-masks .mk-one")).to_contain_text(
-        "--embedding-model all-MiniLM-L6-v2"
+        "load an embedding model under “Change the model”"
     )
     ids = bundled.engine.tokenizer.encode(SENTENCE, bos=False, specials=False)
     rows, n = look.csv(), len(ids)

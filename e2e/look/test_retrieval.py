@@ -268,8 +268,10 @@ class HeldVectors:
         self._may_go.set()
 
 
-def test_without_an_embedding_model_it_says_how_to_start_one(
+def test_without_an_embedding_model_it_says_how_to_load_one(
     page: Page, site: Callable[..., Site]
 ) -> None:
     look = open_page(page, site()).look.open("retrieval")
-    expect(look.message).to_contain_text("There is no embedding model; start the server with")
+    expect(look.message).to_contain_text(
+        "There is no embedding model; load one under “Change the model”"
+    )

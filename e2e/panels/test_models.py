@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from playwright.sync_api import Locator, Page, expect
 from app import tale
 from app.engine.supervisor import SupervisedEngine
 from app.engine_client import ServedModel
-from app.models.known import known_models
+from app.models import switching
+from app.models.encoders import Encoders
+from app.models.known import known_embedding_models, known_models
 from e2e.look.test_looks import violations
 from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.models.encoder_folders import load_with, write_encoder
 from tests.app.models.fake_hub import FakeHub, Repo
 from tests.gpu.gguf import gguf_models
 
@@ -51,7 +55,8 @@ def open_models(page: Page) -> Locator:
 def test_what_is_offered_is_what_the_server_says(page: Page, play: Playground) -> None:
     dialog = open_models(page)
     names = dialog.locator(".offer-name").all_inner_texts()
-    assert names == [tale.NAME, tale.MIXTURE, *(model.name for model in known_models())]
+    known = (model.name for model in (*known_models(), *known_embedding_models()))
+    assert names == [tale.NAME, tale.MIXTURE, *known]
     expect(dialog.locator(".offer").nth(1)).to_contain_text("bundled · the same from a mixture")
     first = dialog.locator(".offer").nth(2)
     expect(first).to_contain_text(
@@ -90,6 +95,39 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     assert len(sized) == 1
     play.look.open("needs")
     assert len(sized) == 2, "what the running model takes is asked again"
+
+
+def test_an_embedding_model_is_loaded_beside_the_model(
+    page: Page,
+    start_site: StartSite,  # noqa: F811
+    hub: FakeHub,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [model] = known_embedding_models()
+    encoders, folder = Encoders(), write_encoder(tmp_path)
+    monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
+    load = functools.partial(load_with, encoders.folders, model.name)
+    site = start_site(process=True, load=load, encoders=encoders, switch=lambda *_: load)
+    play = Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
+    play.ask("Once")
+    play.wait_done()
+    written = play.text()
+    look = play.look.open("retrieval")
+    expect(look.message).to_contain_text("load one under “Change the model”")
+    page.keyboard.press("Escape")
+    dialog = open_models(page)
+    row = dialog.locator(".offer", has_text=model.name)
+    expect(row).to_contain_text("22.7 M weights · Apache-2.0 · about 83.3 MB to download")
+    row.get_by_role("button", name=f"Load {model.name}").click()
+    expect(dialog.get_by_role("status")).to_have_text(f"{model.name} is ready.", timeout=30_000)
+    expect(row).to_contain_text("Apache-2.0 · loaded")
+    expect(row.get_by_role("button")).to_have_count(0)
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Close").click()
+    assert play.text() == written, "what was written stays"
+    look = play.look.open("retrieval")
+    expect(look.panel.get_by_text("No document is indexed yet.")).to_be_visible()
 
 
 def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: list[str]) -> None:

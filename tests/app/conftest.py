@@ -19,9 +19,10 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.supervisor import SupervisedEngine
 from app.engine_client import EngineClient, Load, LocalEngine
+from app.models.encoders import Encoders
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
-from app.prompt.encoder_texts import EncoderInputs, EncoderTexts
+from app.prompt.encoder_texts import EncoderTexts
 from app.prompt.tokenizing import NamedTokenizer
 from app.server import bind, http_server
 from app.train.trainer import Trainer
@@ -74,6 +75,7 @@ class SiteOptions:
     supervision    `timeouts` and `restart_policy` of `SupervisedEngine`
     encoder_texts  of the embedding model of an engine that has one
     seq2seq_texts  of its encoder-decoder
+    encoders       the models with encoders, of which the page may load another
     """
 
     load: Load | None = None
@@ -88,6 +90,7 @@ class SiteOptions:
     supervision: dict[str, Any] = field(default_factory=dict)
     encoder_texts: EncoderTexts | None = None
     seq2seq_texts: EncoderTexts | None = None
+    encoders: Encoders = field(default_factory=Encoders)
 
     def client_of(self, fake: dict[str, Any]) -> EngineClient:
         """Return the client of an engine with these `FakeOptions`."""
@@ -116,11 +119,13 @@ def start_site() -> Iterator[StartSite]:
         supervision = {name: keywords.pop(name) for name in SUPERVISION & keywords.keys()}
         options = SiteOptions(**of_site, supervision=supervision)
         engine = options.client_of(keywords)
-        settings, switch = options.settings, options.switch
-        switching = ModelSwitcher(engine, settings, switch) if switch else None
+        settings, switch, encoders = options.settings, options.switch, options.encoders
+        inputs = encoders.inputs
+        inputs.embedding, inputs.encoder_decoder = options.encoder_texts, options.seq2seq_texts
+        switching = ModelSwitcher(engine, settings, switch, encoders=encoders) if switch else None
         app = create_app(
             settings, engine, options.retention, options.compare, switching,
-            encoder_inputs=EncoderInputs(options.encoder_texts, options.seq2seq_texts),
+            encoder_inputs=inputs,
             trainer=Trainer(engine, switching, settings) if switching else None,
         )  # fmt: skip
         engine.start()

@@ -86,6 +86,7 @@ function drawOffers(offers) {
     ...[...here].filter((name) => isAbsent(name, known, cached)).map(row),
     ...elsewhere.map(row),
     ...found.map((name) => choice(name, ["found on the Hub"], name === offers.current)),
+    ...embeddingRows(offers.embedding),
   );
   setText(
     byId("models-other"),
@@ -136,11 +137,25 @@ function choice(name, facts, isCurrent) {
   return row;
 }
 
-/** The button of a row, which loads its model with one press. @param {string} name */
-function loader(name) {
+/** The embedding models, which run beside the model that writes. @param {Answers.KnownModel[]} models */
+function embeddingRows(models) {
+  if (!models.length) return [];
+  const rows = models.map(({ name, parameters: n, licence, n_bytes: size }) => {
+    const isLoaded = state.hello?.embedding?.name === name;
+    const row = el("div", "offer");
+    const facts = [`${parameters(n)} weights`, licence, isLoaded ? "loaded" : `about ${bytes(size)} to download`];
+    row.append(el("span", "offer-name", name), el("span", "sub", [...facts, "beside the model, for Retrieval and vectors of texts"].join(" · ")));
+    if (!isLoaded) row.append(loader(name, () => changeEmbedding(name)));
+    return row;
+  });
+  return [el("h3", "", "Embedding model"), ...rows];
+}
+
+/** The button of a row, which loads its model with one press. @param {string} name @param {() => void} [load] */
+function loader(name, load = () => change(name)) {
   const button = el("button", "text", "Load");
   Object.assign(button, { type: "button", ariaLabel: `Load ${name}` });
-  button.addEventListener("click", () => change(name));
+  button.addEventListener("click", load);
   return button;
 }
 
@@ -191,9 +206,17 @@ async function change(name = chosen()?.value ?? typed.value.trim()) {
     typed.focus();
     return complain("Choose a model or type a name such as owner/model.");
   }
+  await begin(name, { name, dtype: byId("models-dtype").value });
+}
+
+/** @param {string} name */
+const changeEmbedding = (name) => begin(name, { name }, `${PATH}/embedding`);
+
+/** Ask the server for a change, and follow it. @param {string} name @param {object} body @param {string} [path] */
+async function begin(name, body, path) {
   complain("");
   draw({ name, state: "judging" });
-  const begun = await asked({ method: "POST", body: { name, dtype: byId("models-dtype").value } });
+  const begun = await asked({ method: "POST", body }, path);
   if (begun) follow(begun, true);
   else draw(null);
 }

