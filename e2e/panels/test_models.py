@@ -97,7 +97,7 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     assert len(sized) == 2, "what the running model takes is asked again"
 
 
-def test_an_embedding_model_is_loaded_beside_the_model(
+def test_an_embedding_model_is_loaded_alongside_the_model(
     page: Page,
     start_site: StartSite,  # noqa: F811
     hub: FakeHub,  # noqa: F811

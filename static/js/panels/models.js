@@ -137,14 +137,16 @@ function choice(name, facts, isCurrent) {
   return row;
 }
 
-/** The embedding models, which run beside the model that writes. @param {Answers.KnownModel[]} models */
-function embeddingRows(models) {
-  if (!models.length) return [];
-  const rows = models.map(({ name, parameters: n, licence, n_bytes: size }) => {
+/** The embedding models, which run alongside the model that writes. @param {Answers.EmbeddingOffer[]} offers */
+function embeddingRows(offers) {
+  if (!offers.length) return [];
+  const rows = offers.map(({ model, is_cached: isCached }) => {
+    const { name, parameters: n, licence, n_bytes: size } = model;
     const isLoaded = state.hello?.embedding?.name === name;
     const row = el("div", "offer");
-    const facts = [`${parameters(n)} weights`, licence, isLoaded ? "loaded" : `about ${bytes(size)} to download`];
-    row.append(el("span", "offer-name", name), el("span", "sub", [...facts, "beside the model, for Retrieval and vectors of texts"].join(" · ")));
+    const where = isLoaded ? "loaded" : isCached ? "downloaded" : `about ${bytes(size)} to download`;
+    const facts = [`${parameters(n)} weights`, licence, where, "runs alongside the model, for Retrieval"];
+    row.append(el("span", "offer-name", name), el("span", "sub", facts.join(" · ")));
     if (!isLoaded) row.append(loader(name, () => changeEmbedding(name)));
     return row;
   });

@@ -1,4 +1,4 @@
-"""`/api/models/embedding` loads an embedding model beside the model of a running server."""
+"""`/api/models/embedding` loads an embedding model alongside the model of a running server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def encoders() -> Encoders:
 
 
 @pytest.fixture
-def site(start_site: StartSite, encoders: Encoders) -> Site:
+def site(
+    start_site: StartSite, encoders: Encoders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Site:
+    monkeypatch.setattr("app.models.wheels.cache_folder", lambda: tmp_path / "cache")
     load = functools.partial(load_with, encoders.folders, INFO.name)
     return start_site(
         process=True, load=load, encoders=encoders, switch=lambda settings, model: load
@@ -60,7 +63,8 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     http = client_of(site)
     offers = http.get("/api/models").json
     assert offers is not None
-    assert [model["name"] for model in offers["embedding"]] == [NAME]
+    [offer] = offers["embedding"]
+    assert (offer["model"]["name"], offer["is_cached"]) == (NAME, False)
     refused = http.post("/api/encoder-attention", json={"text": "the cat"})
     assert refused.status_code == 400
     assert "load one under “Change the model”" in str(refused.json)
