@@ -108,7 +108,10 @@ def test_paused_runs_hold_up_no_other(small: LocalEnginePage) -> None:
     ]
     assert not any(e["type"] == "queued" for e in other)
     places = [[e["position"] for e in events if e["type"] == "queued"] for events in paused]
-    assert places == [[1, 0], [2, 0]], "they wait for blocks, until they start again"
+    # What they are told meanwhile depends on when the steps of the third run are read.
+    for told in places:
+        assert any(told), "they wait for a slot and for blocks"
+        assert told[-1] == 0, "until they start again"
     for events in paused:
         told = [e["done"] for e in events if e["type"] == "prefill"]
         assert told == sorted(set(told)), "the prompt is told once"

@@ -44,6 +44,8 @@ FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab", "t
 training must be run first, as `test_compare.py`, `test_lab.py` and `test_train.py` do, and
 retrieval needs an embedding model, see `test_retrieval.py`."""
 EXPERTS = 6
+MAX_ROWS = 400
+"""Most rows of a table; files have all of them."""
 """Experts of the fake model, so that the instrument for experts is there too."""
 
 # Of a PNG: its size, the colour of its corner, the share of pixels that are not of that colour, and
@@ -249,8 +251,8 @@ def test_files_hold_what_the_table_says(page: Page, site: Callable[..., Site], n
     if name == "tokens":
         expect(page.locator(".pc").first).to_be_visible()
     table, file = look.table(), look.csv()
-    assert len(table) == len(file) > 0
-    for shown, exact in zip(table, file, strict=True):
+    assert len(table) == min(len(file), MAX_ROWS) > 0
+    for shown, exact in zip(table, file, strict=False):
         assert shown.keys() == exact.keys()
         for column, text in shown.items():
             try:
@@ -364,6 +366,7 @@ def test_axe_finds_nothing_in_an_instrument(
         assert violations(page) == [], f"{name} as a table"
 
 
+@pytest.mark.quick
 def test_a_phone_shows_an_instrument_over_the_ribbon(page: Page, site: Callable[..., Site]) -> None:
     page.set_viewport_size({"width": 360, "height": 640})
     play = open_page(page, site(n_experts=EXPERTS))

@@ -25,7 +25,7 @@ SIZES = (
 )  # fmt: skip
 HEIGHTS = dict(SIZES)
 """Widths of windows, and a height that goes with each."""
-FEW = (360, 1024)
+FEW = (360, 1024, 1920)
 SHEETS = ("Core", "Layers", "Next token", "Sampling", "Run")
 SMOLLM2 = {
     "name": "SmolLM2-135M-Instruct",
